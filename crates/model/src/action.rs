@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens to programs, and what Usher does about it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpuset::CpuSet;
+use crate::program::{Arrival, ProgramId};
+
+/// Something that has happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// A program has come under management.
+    Arrived(Box<Arrival>),
+    /// Its last process has ended, or it was let go.
+    Departed(ProgramId),
+    /// A program completed one repetition of its work in so many seconds.
+    Repeated {
+        /// Which.
+        program: ProgramId,
+        /// Wall-clock seconds of the repetition.
+        seconds: f64,
+    },
+}
+
+/// Something to do. Each has an undo, which `act` records before it acts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Let the program run on these CPUs only.
+    Seat {
+        /// Which.
+        program: ProgramId,
+        /// Owned and borrowed CPUs together; never empty.
+        cpus: CpuSet,
+    },
+    /// Take the narrowing back: the program may run wherever it could before.
+    Release {
+        /// Which.
+        program: ProgramId,
+    },
+    /// Stop the whole tree, unseen by its parent.
+    Freeze {
+        /// Which.
+        program: ProgramId,
+    },
+    /// Let a frozen tree go on.
+    Thaw {
+        /// Which.
+        program: ProgramId,
+    },
+}
+
+impl Action {
+    /// The program that it is done to.
+    pub fn program(&self) -> ProgramId {
+        match *self {
+            Self::Seat { program, .. }
+            | Self::Release { program }
+            | Self::Freeze { program }
+            | Self::Thaw { program } => program,
+        }
+    }
+}
+
+/// An action that could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedAction {
+    /// What was to be done.
+    pub action: Action,
+    /// Why it was not.
+    pub error: String,
+}

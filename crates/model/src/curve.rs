@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Scalability curves: progress a second against cores.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One measured or given point of a curve.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    /// Cores, by capacity: 1.0 is one core of the fastest kind; > 0.
+    pub cores: f64,
+    /// Progress a second, in any one unit for the whole curve; > 0.
+    pub rate: f64,
+    /// Standard error of `rate` relative to it; 0 where it is taken as exact.
+    #[serde(default)]
+    pub relative_error: f64,
+    /// Mean number of busy CPUs while it ran there, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_cpus: Option<f64>,
+}
+
+/// A scalability curve: points in rising order of cores, linear between them,
+/// proportional below the first and flat above the last.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<CurvePoint>", into = "Vec<CurvePoint>")]
+pub struct Curve {
+    points: Vec<CurvePoint>,
+}
+
+/// Why points do not make a curve.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CurveError {
+    /// No point at all.
+    #[error("a curve needs at least one point")]
+    Empty,
+    /// A core count that is not a positive number.
+    #[error("a curve's core count must be a positive number, not {0}")]
+    Cores(f64),
+    /// A rate that is not a positive number.
+    #[error("progress at {cores} cores must be a positive number, not {rate}")]
+    Rate {
+        /// Where.
+        cores: f64,
+        /// What stood there.
+        rate: f64,
+    },
+    /// Two points at one core count.
+    #[error("two points at {0} cores")]
+    Twice(f64),
+    /// An error or a CPU count that is negative or not a number.
+    #[error("the error and the busy CPUs at {0} cores must be zero or more")]
+    Attribute(f64),
+}
+
+impl Curve {
+    /// A curve through the points, in any order.
+    ///
+    /// # Errors
+    /// No point, a count or rate that is not finite and positive, a count
+    /// given twice.
+    pub fn new(mut points: Vec<CurvePoint>) -> Result<Self, CurveError> {
+        if points.is_empty() {
+            return Err(CurveError::Empty);
+        }
+        for p in &points {
+            if !(p.cores.is_finite() && p.cores > 0.0) {
+                return Err(CurveError::Cores(p.cores));
+            }
+            if !(p.rate.is_finite() && p.rate > 0.0) {
+                return Err(CurveError::Rate {
+                    cores: p.cores,
+                    rate: p.rate,
+                });
+            }
+            let sane = |x: f64| x.is_finite() && x >= 0.0;
+            if !sane(p.relative_error) || !p.busy_cpus.is_none_or(sane) {
+                return Err(CurveError::Attribute(p.cores));
+            }
+        }
+        points.sort_by(|a, b| a.cores.total_cmp(&b.cores));
+        match points.windows(2).find(|w| w[0].cores == w[1].cores) {
+            Some(pair) => Err(CurveError::Twice(pair[0].cores)),
+            None => Ok(Self { points }),
+        }
+    }
+
+    /// A curve from exact rates at whole core counts.
+    ///
+    /// # Errors
+    /// As [`Curve::new`].
+    pub fn from_rates(rates: &BTreeMap<u32, f64>) -> Result<Self, CurveError> {
+        let point = |(&cores, &rate)| CurvePoint {
+            cores: f64::from(cores),
+            rate,
+            relative_error: 0.0,
+            busy_cpus: None,
+        };
+        Self::new(rates.iter().map(point).collect())
+    }
+
+    /// Its points, in rising order of cores.
+    pub fn points(&self) -> &[CurvePoint] {
+        &self.points
+    }
+
+    /// Progress a second on that many cores; 0 on none.
+    pub fn rate(&self, cores: f64) -> f64 {
+        self.interpolate(cores, |p| Some(p.rate)).unwrap_or(0.0)
+    }
+
+    /// Mean busy CPUs on that many cores, where it was measured; never more
+    /// than there are points to say so.
+    pub fn busy_cpus(&self, cores: f64) -> Option<f64> {
+        self.interpolate(cores, |p| p.busy_cpus)
+    }
+
+    /// The largest relative error of the two points that decide `rate(cores)`.
+    pub fn relative_error(&self, cores: f64) -> f64 {
+        let above = self.points.partition_point(|p| p.cores < cores);
+        let last = self.points.len() - 1;
+        let error = |i: usize| self.points[i.min(last)].relative_error;
+        error(above).max(error(above.saturating_sub(1)))
+    }
+
+    /// The best rate on 1 to `cores` cores: the alone-best of paper 1, for
+    /// which a program that falls after its peak is not made to use all cores.
+    pub fn best_rate(&self, cores: f64) -> f64 {
+        let inside = self
+            .points
+            .iter()
+            .filter(|p| p.cores <= cores)
+            .map(|p| p.rate);
+        inside.fold(self.rate(cores), f64::max)
+    }
+
+    fn interpolate(&self, cores: f64, value: impl Fn(&CurvePoint) -> Option<f64>) -> Option<f64> {
+        let above = self.points.partition_point(|p| p.cores < cores);
+        let Some(right) = self.points.get(above) else {
+            return value(&self.points[self.points.len() - 1]);
+        };
+        let (x0, y0) = match above.checked_sub(1) {
+            Some(i) => (self.points[i].cores, value(&self.points[i])?),
+            None => (0.0, 0.0),
+        };
+        let share = ((cores - x0) / (right.cores - x0)).max(0.0);
+        Some(y0 + share * (value(right)? - y0))
+    }
+}
+
+impl From<Curve> for Vec<CurvePoint> {
+    fn from(curve: Curve) -> Self {
+        curve.points
+    }
+}
+
+impl TryFrom<Vec<CurvePoint>> for Curve {
+    type Error = CurveError;
+
+    fn try_from(points: Vec<CurvePoint>) -> Result<Self, Self::Error> {
+        Self::new(points)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve(rates: &[(u32, f64)]) -> Curve {
+        Curve::from_rates(&rates.iter().copied().collect()).unwrap()
+    }
+
+    #[test]
+    fn is_linear_between_points_proportional_below_and_flat_above() {
+        let c = curve(&[(6, 3.0), (12, 4.0)]);
+        let rates = [0.0, 1.0, 6.0, 9.0, 12.0, 48.0].map(|n| c.rate(n));
+        assert_eq!(rates, [0.0, 0.5, 3.0, 3.5, 4.0, 4.0]);
+    }
+
+    #[test]
+    fn the_alone_best_may_lie_below_all_cores() {
+        let c = curve(&[(1, 1.0), (4, 3.0), (8, 2.0)]);
+        assert_eq!(
+            (c.best_rate(8.0), c.best_rate(4.0), c.best_rate(2.5)),
+            (3.0, 3.0, 2.0)
+        );
+    }
+
+    #[test]
+    fn refuses_what_is_no_curve() {
+        let point = |cores, rate| CurvePoint {
+            cores,
+            rate,
+            relative_error: 0.0,
+            busy_cpus: None,
+        };
+        assert_eq!(Curve::new(vec![]), Err(CurveError::Empty));
+        for (cores, rate) in [
+            (1.0, 0.0),
+            (1.0, -2.0),
+            (1.0, f64::NAN),
+            (1.0, f64::INFINITY),
+        ] {
+            assert!(matches!(
+                Curve::new(vec![point(cores, rate)]),
+                Err(CurveError::Rate { .. })
+            ));
+        }
+        assert!(matches!(
+            Curve::new(vec![point(0.0, 1.0)]),
+            Err(CurveError::Cores(_))
+        ));
+        assert_eq!(
+            Curve::new(vec![point(2.0, 1.0), point(2.0, 3.0)]),
+            Err(CurveError::Twice(2.0))
+        );
+    }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Usher's values: what is observed, decided and done, and the machine it is
+//! done on.
+//!
+//! Nothing here reads or changes anything: no file, no clock, no thread. Every
+//! other crate speaks in these types, and `policy` knows nothing else.
+
+pub mod action;
+pub mod cpuset;
+pub mod curve;
+pub mod home;
+pub mod observation;
+pub mod plan;
+pub mod program;
+mod restrict;
+pub mod topology;
+
+pub use action::{Action, Event, FailedAction};
+pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
+pub use curve::{Curve, CurveError, CurvePoint};
+pub use home::{Home, ProcessId};
+pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
+pub use plan::{Decision, Loan, Mode, Note, Plan, Seat};
+pub use program::{Arrival, Program, ProgramId, ProgramKey};
+pub use topology::{
+    Cache, Core, CoreId, Cpu, Domain, DomainId, NodeId, NumaNode, Package, PackageId, Topology,
+    TopologyError,
+};

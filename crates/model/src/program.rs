@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that Usher seats: a program is a whole process tree.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpuset::CpuSet;
+use crate::curve::Curve;
+
+/// A managed program, numbered in the order of arrival; never used twice by
+/// one daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProgramId(pub u64);
+
+impl fmt::Display for ProgramId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What makes two runs "the same program" for the profile store: what is
+/// executed (its build id, or a hash of it) and the shape of its arguments.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProgramKey {
+    /// `build-id:…` or `hash:…` of the executable file.
+    pub executable: String,
+    /// Options verbatim, operands by kind and size.
+    pub arguments: String,
+}
+
+/// What is known of a program as it arrives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its number.
+    pub id: ProgramId,
+    /// Its name, for people: `--name`, else the command's file name.
+    pub name: String,
+    /// Weight of its NTT in the mean; 1 unless told, > 0.
+    pub weight: f64,
+    /// A curve from the profile store, with the bytes/s and bytes below.
+    pub profile: Option<Curve>,
+    /// Threads that busy-wait for one another, where that is known: on fewer
+    /// cores than this the program collapses. 0: not known to spin.
+    pub spinners: u32,
+    /// LLC bytes that it uses when alone, where known.
+    pub llc_bytes: Option<u64>,
+    /// Memory bandwidth in GB/s that it uses when alone, where known.
+    pub bandwidth_gbps: Option<f64>,
+    /// CPUs that the program (or who started it) has bound itself to; it is
+    /// seated within them or left alone. `None`: not bound.
+    pub bound_to: Option<CpuSet>,
+}
+
+/// A program that has just come under management.
+pub type Arrival = Program;

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machine: packages, NUMA nodes, last-level-cache domains, cores and
+//! logical CPUs, as plain data.
+//!
+//! A *domain* is the unit of seating (paper 1, section 3.1.1): the cores that
+//! share one last-level cache (LLC). Where a description names no shared
+//! cache, the next larger thing that it does name stands in: die, NUMA node,
+//! package, machine. Crate `topology` builds these values; this module only
+//! says what they are and answers questions about them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpuset::{CpuId, CpuSet};
+use crate::restrict::Survivors;
+
+/// Index of a core in [`Topology::cores`].
+pub type CoreId = usize;
+/// Index of a domain in [`Topology::domains`].
+pub type DomainId = usize;
+/// Index of a package in [`Topology::packages`].
+pub type PackageId = usize;
+/// Index of a NUMA node in [`Topology::nodes`].
+pub type NodeId = usize;
+
+/// A logical CPU (hwloc: PU).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// The operating system's number.
+    pub os: CpuId,
+    /// The core that it is a hardware thread of.
+    pub core: CoreId,
+}
+
+/// A physical core.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Core {
+    /// Its hardware threads.
+    pub cpus: CpuSet,
+    /// The domain that it belongs to.
+    pub domain: DomainId,
+    /// Its speed relative to the fastest core of the machine, in (0, 1].
+    pub capacity: f64,
+}
+
+/// A cache, by level and size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// 2 for an L2, 3 for an L3, and so on.
+    pub level: u8,
+    /// Capacity in bytes; 0 where the description does not say.
+    pub bytes: u64,
+}
+
+/// The cores that share one last-level cache: the unit of seating.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Logical CPUs of all its cores.
+    pub cpus: CpuSet,
+    /// Its cores, in rising order.
+    pub cores: Vec<CoreId>,
+    /// The package that it is in.
+    pub package: PackageId,
+    /// The NUMA nodes (memory controllers) local to it; the first is the nearest.
+    pub nodes: Vec<NodeId>,
+    /// The shared cache, where the description names one.
+    pub llc: Option<Cache>,
+}
+
+/// A processor package (socket).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Package {
+    /// Logical CPUs of the package.
+    pub cpus: CpuSet,
+    /// Its domains, in rising order.
+    pub domains: Vec<DomainId>,
+    /// The processor's name, where it is known.
+    pub model: Option<String>,
+    /// Dies in the package, each the CPUs on it; one where it is not known.
+    pub dies: Vec<CpuSet>,
+}
+
+/// A NUMA node: memory with its controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// The operating system's number.
+    pub os: u32,
+    /// Logical CPUs local to it; empty for memory without CPUs.
+    pub cpus: CpuSet,
+    /// Its memory in bytes; 0 where it is not known.
+    pub bytes: u64,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Topology {
+    /// Where it comes from, for people: a host name, a file, a description.
+    pub name: String,
+    /// Logical CPUs, by rising OS number.
+    pub cpus: Vec<Cpu>,
+    /// Physical cores, in the order of the hardware.
+    pub cores: Vec<Core>,
+    /// LLC domains, in the order of the hardware.
+    pub domains: Vec<Domain>,
+    /// Packages, in the order of the hardware.
+    pub packages: Vec<Package>,
+    /// NUMA nodes, by rising OS number.
+    pub nodes: Vec<NumaNode>,
+}
+
+/// What is inconsistent in a topology.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("topology '{name}': {reason}")]
+pub struct TopologyError {
+    /// [`Topology::name`].
+    pub name: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Topology {
+    /// All logical CPUs.
+    pub fn all_cpus(&self) -> CpuSet {
+        self.cpus.iter().map(|cpu| cpu.os).collect()
+    }
+
+    /// The logical CPU with that OS number.
+    pub fn cpu(&self, os: CpuId) -> Option<&Cpu> {
+        let at = self.cpus.binary_search_by_key(&os, |cpu| cpu.os).ok()?;
+        self.cpus.get(at)
+    }
+
+    /// Logical CPUs of the cores given.
+    pub fn cpus_of_cores(&self, cores: impl IntoIterator<Item = CoreId>) -> CpuSet {
+        cores
+            .into_iter()
+            .fold(CpuSet::new(), |set, core| set.or(&self.cores[core].cpus))
+    }
+
+    /// Cores of which at least one hardware thread is in the set.
+    pub fn cores_in(&self, cpus: &CpuSet) -> Vec<CoreId> {
+        (0..self.cores.len())
+            .filter(|&c| self.cores[c].cpus.intersects(cpus))
+            .collect()
+    }
+
+    /// Domains of which at least one CPU is in the set.
+    pub fn domains_in(&self, cpus: &CpuSet) -> Vec<DomainId> {
+        (0..self.domains.len())
+            .filter(|&d| self.domains[d].cpus.intersects(cpus))
+            .collect()
+    }
+
+    /// Sum of the capacities of the cores in the set: "cores" on a machine
+    /// whose cores are all alike.
+    pub fn capacity_of(&self, cpus: &CpuSet) -> f64 {
+        self.cores_in(cpus)
+            .into_iter()
+            .map(|core| self.cores[core].capacity)
+            .sum()
+    }
+
+    /// The same machine with only the CPUs given: offline CPUs, or those that
+    /// a container may not use, taken out, and with them every core, domain
+    /// and package that is left empty.
+    ///
+    /// # Errors
+    /// When no CPU is left.
+    pub fn restrict(&self, allowed: &CpuSet) -> Result<Self, TopologyError> {
+        let kept = self.all_cpus().and(allowed);
+        if kept.is_empty() {
+            let reason = format!(
+                "none of its CPUs {} may be used (allowed: {allowed})",
+                self.all_cpus()
+            );
+            return Err(TopologyError {
+                name: self.name.clone(),
+                reason,
+            });
+        }
+        Ok(Survivors::of(self, kept).topology(self))
+    }
+
+    /// Checks that the parts agree: every CPU in exactly one core, every core
+    /// in exactly one domain, every domain in exactly one package, capacities
+    /// in (0, 1], indices in range.
+    ///
+    /// # Errors
+    /// The first disagreement found.
+    pub fn check(&self) -> Result<(), TopologyError> {
+        self.disagreement().map_or(Ok(()), |reason| {
+            Err(TopologyError {
+                name: self.name.clone(),
+                reason,
+            })
+        })
+    }
+
+    fn disagreement(&self) -> Option<String> {
+        let all = self.all_cpus();
+        if all.is_empty() {
+            return Some("it has no CPU".to_owned());
+        }
+        if all.len() != self.cpus.len() || !self.cpus.is_sorted_by_key(|cpu| cpu.os) {
+            return Some("its CPUs are not in rising order, each once".to_owned());
+        }
+        let levels = [
+            (
+                "cores",
+                self.cores.iter().map(|c| &c.cpus).collect::<Vec<_>>(),
+            ),
+            ("domains", self.domains.iter().map(|d| &d.cpus).collect()),
+            ("packages", self.packages.iter().map(|p| &p.cpus).collect()),
+        ];
+        for (level, parts) in levels {
+            if !partitions(&all, &parts) {
+                return Some(format!("its {level} do not hold every CPU exactly once"));
+            }
+        }
+        if let Some(core) = self
+            .cores
+            .iter()
+            .find(|c| !(c.capacity > 0.0 && c.capacity <= 1.0))
+        {
+            return Some(format!(
+                "the core with CPUs {} has capacity {}",
+                core.cpus, core.capacity
+            ));
+        }
+        self.broken_link()
+    }
+
+    /// An index that points at the wrong thing.
+    fn broken_link(&self) -> Option<String> {
+        let cpu = self.cpus.iter().find(|c| {
+            self.cores
+                .get(c.core)
+                .is_none_or(|core| !core.cpus.contains(c.os))
+        });
+        if let Some(cpu) = cpu {
+            return Some(format!("CPU {} is not in its core", cpu.os));
+        }
+        for (id, core) in self.cores.iter().enumerate() {
+            if self
+                .domains
+                .get(core.domain)
+                .is_none_or(|domain| !domain.cores.contains(&id))
+            {
+                return Some(format!("core {id} is not in its domain"));
+            }
+        }
+        for (id, domain) in self.domains.iter().enumerate() {
+            if self
+                .packages
+                .get(domain.package)
+                .is_none_or(|package| !package.domains.contains(&id))
+            {
+                return Some(format!("domain {id} is not in its package"));
+            }
+            if domain.nodes.iter().any(|&node| node >= self.nodes.len()) {
+                return Some(format!("domain {id} names a NUMA node that is not there"));
+            }
+        }
+        None
+    }
+}
+
+fn partitions(all: &CpuSet, parts: &[&CpuSet]) -> bool {
+    let union = parts.iter().fold(CpuSet::new(), |set, part| set.or(part));
+    let sum: usize = parts.iter().map(|part| part.len()).sum();
+    union == *all && sum == all.len() && parts.iter().all(|part| !part.is_empty())
+}
