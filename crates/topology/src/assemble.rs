@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plain parts to a [`Topology`], by set arithmetic alone.
+//!
+//! The parts come from descriptions of every quality: levels may be missing,
+//! overlap, or disagree. Whatever they say, the result is a machine that holds
+//! together, because each CPU is given to exactly one core, each core to one
+//! domain, and each domain to one package; larger sets are unions of smaller
+//! ones and never taken over from the parts.
+//!
+//! *Cores* are hwloc's; a CPU that is in none is a core of its own.
+//!
+//! *Domains* group the cores with the same farthest cache. Where that cache is
+//! an L3 or larger, it makes a domain even for a single core; an L2 only where
+//! at least two cores share it, since a private L2 says nothing about who
+//! shares what beyond it. Cores without such a cache are grouped by the
+//! smallest die, NUMA node or package that holds them, else by machine. A
+//! group that spans packages (an error of the description: no cache does) is
+//! split between them; one may span dies, as the L3 of a tiled package does.
+//!
+//! *NUMA nodes* own the CPUs that are nearer to them than to any other node,
+//! as in the kernel, where each CPU belongs to exactly one node; a node that
+//! owns none is memory without CPUs. The nodes local to a domain are the
+//! owners of its CPUs, most CPUs first, then the memory-only nodes in the
+//! neighbourhood; memory that is equally near to everything is nobody's.
+
+use std::collections::BTreeMap;
+
+use usher_model::{
+    Cache, Core, CoreId, Cpu, CpuId, CpuSet, Domain, NodeId, NumaNode, Package, PackageId, Topology,
+};
+
+use crate::capacity;
+
+/// A machine as separate facts, each about a set of CPUs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Parts {
+    /// Where it comes from.
+    pub name: String,
+    /// The logical CPUs, in the order of the hardware.
+    pub pus: Vec<CpuId>,
+    /// The cores, in the order of the hardware.
+    pub cores: Vec<CpuSet>,
+    /// Data and unified caches from level 2 up.
+    pub caches: Vec<(Cache, CpuSet)>,
+    /// The dies.
+    pub dies: Vec<CpuSet>,
+    /// The packages, with the processor's name.
+    pub packages: Vec<(CpuSet, Option<String>)>,
+    /// The NUMA nodes.
+    pub nodes: Vec<Node>,
+    /// The kinds of cores.
+    pub kinds: Vec<Kind>,
+}
+
+/// A NUMA node as hwloc sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub os: u32,
+    /// The CPUs that it is near to; several nodes may be near to one CPU.
+    pub near: CpuSet,
+    pub bytes: u64,
+}
+
+/// A kind of core, with what the system says about it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kind {
+    pub cpus: CpuSet,
+    pub infos: BTreeMap<String, String>,
+}
+
+/// What the cores of one domain have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Bond {
+    /// The cache with that index in [`Parts::caches`].
+    Cache(usize),
+    /// The die, node or package with that index in the list of places.
+    Place(usize),
+    /// Nothing smaller than the machine.
+    Machine,
+}
+
+/// For each CPU number, the index of the set that has it.
+struct Owners(Vec<Option<usize>>);
+
+impl Owners {
+    /// Where sets overlap, the last one has the CPU.
+    fn new<'a>(sets: impl IntoIterator<Item = (usize, &'a CpuSet)>) -> Self {
+        let mut owners = Vec::new();
+        for (index, set) in sets {
+            for cpu in set.iter() {
+                let cpu = cpu as usize;
+                if cpu >= owners.len() {
+                    owners.resize(cpu + 1, None);
+                }
+                owners[cpu] = Some(index);
+            }
+        }
+        Self(owners)
+    }
+
+    fn of(&self, cpu: CpuId) -> Option<usize> {
+        self.0.get(cpu as usize).copied().flatten()
+    }
+}
+
+/// Groups in the order in which their members first come up.
+struct Groups<K>(BTreeMap<K, usize>);
+
+impl<K: Ord> Groups<K> {
+    fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    fn index(&mut self, key: K) -> usize {
+        let next = self.0.len();
+        *self.0.entry(key).or_insert(next)
+    }
+}
+
+/// Puts the parts together.
+pub(crate) fn topology(mut parts: Parts) -> Topology {
+    parts.nodes.sort_by_key(|node| node.os);
+    let sets = cores(&parts);
+    let bonds = bonds(&parts, &sets);
+    let packages = packages(&parts, &sets);
+    let capacities = capacities(&parts, &sets);
+
+    let mut groups = Groups::new();
+    let domain_of: Vec<usize> = packages
+        .of_core
+        .iter()
+        .zip(&bonds)
+        .map(|(&package, &bond)| groups.index((package, bond)))
+        .collect();
+    let keys: BTreeMap<usize, (PackageId, Bond)> =
+        groups.0.into_iter().map(|(k, d)| (d, k)).collect();
+
+    let cores: Vec<Core> = sets
+        .iter()
+        .zip(domain_of)
+        .zip(capacities)
+        .map(|((cpus, domain), capacity)| Core {
+            cpus: cpus.clone(),
+            domain,
+            capacity,
+        })
+        .collect();
+    let domains = domains(&parts, &cores, keys.values().copied());
+    let owners = node_owners(&parts.nodes);
+    Topology {
+        cpus: cpus(&cores),
+        packages: packages.finish(&parts, &domains),
+        domains: with_nodes(domains, &parts.nodes, &owners),
+        nodes: nodes(&parts, &owners),
+        name: parts.name,
+        cores,
+    }
+}
+
+/// The CPUs of each core; no CPU twice, none left out.
+fn cores(parts: &Parts) -> Vec<CpuSet> {
+    let all: CpuSet = parts.pus.iter().copied().collect();
+    let owners = Owners::new(parts.cores.iter().enumerate());
+    let mut groups = Groups::new();
+    let mut sets: Vec<CpuSet> = Vec::new();
+    for &cpu in &parts.pus {
+        // A CPU without a core is one by itself: its key is its number.
+        let key = owners.of(cpu).map_or((1, cpu as usize), |core| (0, core));
+        let core = groups.index(key);
+        if core == sets.len() {
+            sets.push(CpuSet::new());
+        }
+        sets[core].insert(cpu);
+    }
+    debug_assert_eq!(sets.iter().map(CpuSet::len).sum::<usize>(), all.len());
+    sets
+}
+
+/// By the first of its CPUs, which set each core is in.
+fn core_owner<'a>(owners: &'a Owners, cores: &'a [CpuSet]) -> impl Iterator<Item = Option<usize>> {
+    cores
+        .iter()
+        .map(|cpus| cpus.first().and_then(|cpu| owners.of(cpu)))
+}
+
+fn bonds(parts: &Parts, cores: &[CpuSet]) -> Vec<Bond> {
+    let mut by_level: Vec<(usize, &(Cache, CpuSet))> = parts.caches.iter().enumerate().collect();
+    by_level.sort_by_key(|(_, (cache, _))| cache.level);
+    let farthest = Owners::new(by_level.into_iter().map(|(i, (_, cpus))| (i, cpus)));
+    let farthest: Vec<Option<usize>> = core_owner(&farthest, cores).collect();
+    let mut sharers = vec![0; parts.caches.len()];
+    for &cache in farthest.iter().flatten() {
+        sharers[cache] += 1;
+    }
+    let makes_a_domain = |&cache: &usize| parts.caches[cache].0.level > 2 || sharers[cache] > 1;
+
+    let mut places: Vec<(usize, &CpuSet)> = parts
+        .dies
+        .iter()
+        .chain(parts.nodes.iter().map(|node| &node.near))
+        .chain(parts.packages.iter().map(|(cpus, _)| cpus))
+        .enumerate()
+        .collect();
+    places.sort_by_key(|(_, cpus)| std::cmp::Reverse(cpus.len()));
+    let smallest = Owners::new(places);
+    farthest
+        .iter()
+        .zip(core_owner(&smallest, cores))
+        .map(
+            |(cache, place)| match (cache.filter(makes_a_domain), place) {
+                (Some(cache), _) => Bond::Cache(cache),
+                (None, Some(place)) => Bond::Place(place),
+                (None, None) => Bond::Machine,
+            },
+        )
+        .collect()
+}
+
+/// The packages that have cores, in the order of the hardware.
+struct Packages {
+    of_core: Vec<PackageId>,
+    /// Index in [`Parts::packages`]; none for cores that are in no package.
+    source: Vec<Option<usize>>,
+}
+
+fn packages(parts: &Parts, cores: &[CpuSet]) -> Packages {
+    let owners = Owners::new(parts.packages.iter().map(|(cpus, _)| cpus).enumerate());
+    let mut groups = Groups::new();
+    let mut source = Vec::new();
+    let of_core = core_owner(&owners, cores)
+        .map(|owner| {
+            let package = groups.index(owner);
+            if package == source.len() {
+                source.push(owner);
+            }
+            package
+        })
+        .collect();
+    Packages { of_core, source }
+}
+
+impl Packages {
+    fn finish(self, parts: &Parts, domains: &[Domain]) -> Vec<Package> {
+        let dies = Owners::new(parts.dies.iter().enumerate());
+        let package = |(id, source): (PackageId, Option<usize>)| {
+            let of_package = || domains.iter().enumerate().filter(|(_, d)| d.package == id);
+            let cpus: CpuSet = of_package().flat_map(|(_, d)| d.cpus.iter()).collect();
+            Package {
+                domains: of_package().map(|(d, _)| d).collect(),
+                model: source.and_then(|p| parts.packages[p].1.clone()),
+                dies: split(&cpus, &dies),
+                cpus,
+            }
+        };
+        self.source.into_iter().enumerate().map(package).collect()
+    }
+}
+
+/// The set in pieces by owner, in the order of their smallest CPUs.
+fn split(cpus: &CpuSet, owners: &Owners) -> Vec<CpuSet> {
+    let mut groups = Groups::new();
+    let mut pieces: Vec<CpuSet> = Vec::new();
+    for cpu in cpus.iter() {
+        let piece = groups.index(owners.of(cpu));
+        if piece == pieces.len() {
+            pieces.push(CpuSet::new());
+        }
+        pieces[piece].insert(cpu);
+    }
+    pieces
+}
+
+/// The capacity of each core: its fastest CPU's, relative to the machine's.
+fn capacities(parts: &Parts, cores: &[CpuSet]) -> Vec<f64> {
+    let of_kind = capacity::of_kinds(&parts.kinds);
+    let owners = Owners::new(parts.kinds.iter().map(|kind| &kind.cpus).enumerate());
+    let of_cpu = |cpu| owners.of(cpu).map_or(1.0, |kind| of_kind[kind]);
+    let of_core = |cpus: &CpuSet| cpus.iter().map(of_cpu).fold(0.0, f64::max);
+    let capacities: Vec<f64> = cores.iter().map(of_core).collect();
+    let fastest = capacities.iter().copied().fold(0.0, f64::max);
+    capacities
+        .iter()
+        .map(|capacity| capacity / fastest)
+        .collect()
+}
+
+fn domains(
+    parts: &Parts,
+    cores: &[Core],
+    keys: impl Iterator<Item = (PackageId, Bond)>,
+) -> Vec<Domain> {
+    let mut domains: Vec<Domain> = keys
+        .map(|(package, bond)| Domain {
+            cpus: CpuSet::new(),
+            cores: Vec::new(),
+            package,
+            nodes: Vec::new(),
+            llc: match bond {
+                Bond::Cache(cache) => Some(parts.caches[cache].0),
+                Bond::Place(_) | Bond::Machine => None,
+            },
+        })
+        .collect();
+    for (id, core) in cores.iter().enumerate() {
+        domains[core.domain].cores.push(id);
+        domains[core.domain].cpus.extend(core.cpus.iter());
+    }
+    domains
+}
+
+fn cpus(cores: &[Core]) -> Vec<Cpu> {
+    let of_core = |(core, c): (CoreId, &Core)| -> Vec<Cpu> {
+        c.cpus.iter().map(|os| Cpu { os, core }).collect()
+    };
+    let mut cpus: Vec<Cpu> = cores.iter().enumerate().flat_map(of_core).collect();
+    cpus.sort_by_key(|cpu| cpu.os);
+    cpus
+}
+
+/// Each CPU's own node: the one near to the fewest CPUs, the first of equals.
+fn node_owners(nodes: &[Node]) -> Owners {
+    let mut widest_first: Vec<(usize, &CpuSet)> =
+        nodes.iter().map(|node| &node.near).enumerate().collect();
+    widest_first.sort_by_key(|(id, near)| std::cmp::Reverse((near.len(), *id)));
+    Owners::new(widest_first)
+}
+
+fn nodes(parts: &Parts, owners: &Owners) -> Vec<NumaNode> {
+    let mut nodes: Vec<NumaNode> = parts
+        .nodes
+        .iter()
+        .map(|node| NumaNode {
+            os: node.os,
+            cpus: CpuSet::new(),
+            bytes: node.bytes,
+        })
+        .collect();
+    for &cpu in &parts.pus {
+        if let Some(node) = owners.of(cpu) {
+            nodes[node].cpus.insert(cpu);
+        }
+    }
+    nodes
+}
+
+fn with_nodes(mut domains: Vec<Domain>, nodes: &[Node], owners: &Owners) -> Vec<Domain> {
+    let all: usize = domains.iter().map(|domain| domain.cpus.len()).sum();
+    let owning: std::collections::BTreeSet<usize> = owners.0.iter().copied().flatten().collect();
+    for domain in &mut domains {
+        let mut own: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for node in domain.cpus.iter().filter_map(|cpu| owners.of(cpu)) {
+            *own.entry(node).or_default() += 1;
+        }
+        let mut near: Vec<NodeId> = own.keys().copied().collect();
+        near.sort_by_key(|node| std::cmp::Reverse(own[node]));
+        let mut memory: Vec<NodeId> = (0..nodes.len())
+            .filter(|node| !owning.contains(node))
+            .filter(|&node| nodes[node].near.len() < all || owning.len() == 1)
+            .filter(|&node| nodes[node].near.intersects(&domain.cpus))
+            .collect();
+        memory.sort_by_key(|&node| nodes[node].near.len());
+        domain.nodes = near.into_iter().chain(memory).collect();
+    }
+    domains
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cpu_set() -> impl Strategy<Value = CpuSet> {
+        prop::collection::vec(0u32..40, 0..12).prop_map(|cpus| cpus.into_iter().collect())
+    }
+
+    fn sets() -> impl Strategy<Value = Vec<CpuSet>> {
+        prop::collection::vec(cpu_set(), 0..6)
+    }
+
+    /// Parts that contradict one another in every way.
+    fn parts() -> impl Strategy<Value = Parts> {
+        let caches = prop::collection::vec((2u8..5, cpu_set()), 0..6);
+        let packages = prop::collection::vec((cpu_set(), any::<Option<String>>()), 0..4);
+        let nodes = prop::collection::vec((0u32..9, cpu_set()), 0..4);
+        let kinds = prop::collection::vec((cpu_set(), 0u32..3000), 0..4);
+        let first = (cpu_set(), sets(), sets(), caches);
+        (first, packages, nodes, kinds).prop_map(
+            |((cpus, cores, dies, caches), packages, nodes, kinds)| {
+                let cache = |(level, cpus)| {
+                    (
+                        Cache {
+                            level,
+                            bytes: 1 << 20,
+                        },
+                        cpus,
+                    )
+                };
+                let node = |(os, near)| Node { os, near, bytes: 0 };
+                let kind = |(cpus, speed): (CpuSet, u32)| Kind {
+                    cpus,
+                    infos: [("FrequencyMaxMHz".to_owned(), speed.to_string())].into(),
+                };
+                Parts {
+                    name: "odd".to_owned(),
+                    pus: cpus.or(&CpuSet::single(7)).iter().collect(),
+                    cores,
+                    caches: caches.into_iter().map(cache).collect(),
+                    dies,
+                    packages,
+                    nodes: nodes.into_iter().map(node).collect(),
+                    kinds: kinds.into_iter().map(kind).collect(),
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_parts_say_the_machine_holds_together(parts in parts()) {
+            let all: CpuSet = parts.pus.iter().copied().collect();
+            let machine = topology(parts);
+            prop_assert_eq!(machine.check(), Ok(()));
+            prop_assert_eq!(machine.all_cpus(), all);
+            prop_assert!(machine.cores.iter().any(|core| core.capacity == 1.0));
+            for package in &machine.packages {
+                let dies: usize = package.dies.iter().map(CpuSet::len).sum();
+                prop_assert_eq!(dies, package.cpus.len());
+            }
+        }
+    }
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    fn described(cores: &[&str], caches: &[(u8, &str)], packages: &[&str]) -> Vec<String> {
+        let parts = Parts {
+            pus: cores
+                .iter()
+                .flat_map(|core| set(core).iter().collect::<Vec<_>>())
+                .collect(),
+            cores: cores.iter().map(|core| set(core)).collect(),
+            caches: caches
+                .iter()
+                .map(|&(level, cpus)| (Cache { level, bytes: 0 }, set(cpus)))
+                .collect(),
+            packages: packages.iter().map(|cpus| (set(cpus), None)).collect(),
+            ..Parts::default()
+        };
+        let domains = topology(parts).domains;
+        domains
+            .iter()
+            .map(|domain| domain.cpus.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn the_farthest_shared_cache_makes_the_domain() {
+        let cores = ["0", "1", "2", "3"];
+        let l2 = [(2, "0-1"), (2, "2-3")];
+        assert_eq!(described(&cores, &l2, &["0-3"]), ["0-1", "2-3"]);
+        let both = [(3, "0-3"), (2, "0-1"), (2, "2-3")];
+        assert_eq!(described(&cores, &both, &["0-3"]), ["0-3"]);
+    }
+
+    #[test]
+    fn a_private_l2_is_no_domain_but_a_private_l3_is() {
+        let cores = ["0", "1", "2"];
+        let private = |level| [(level, "0"), (level, "1"), (level, "2")];
+        assert_eq!(described(&cores, &private(2), &["0-2"]), ["0-2"]);
+        assert_eq!(described(&cores, &private(3), &["0-2"]), ["0", "1", "2"]);
+        // Hardware threads of one core do not make its L2 shared.
+        assert_eq!(
+            described(&["0-1", "2-3"], &[(2, "0-1"), (2, "2-3")], &["0-3"]),
+            ["0-3"]
+        );
+    }
+
+    #[test]
+    fn cores_without_a_shared_cache_beside_those_with_one_are_a_domain() {
+        // Low-power cores of a tiled package: an L2 of their own, no L3.
+        let cores = ["0-1", "2-3", "4", "5", "6"];
+        let caches = [(3, "0-3"), (2, "4-5"), (2, "6")];
+        assert_eq!(described(&cores, &caches, &["0-6"]), ["0-3", "4-5", "6"]);
+    }
+
+    #[test]
+    fn a_cache_that_claims_to_span_packages_is_split() {
+        let cores = ["0", "1", "2", "3"];
+        assert_eq!(
+            described(&cores, &[(3, "0-3")], &["0,2", "1,3"]),
+            ["0,2", "1,3"]
+        );
+        assert_eq!(described(&cores, &[], &[]), ["0-3"]);
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How fast a core is beside the fastest of its machine.
+//!
+//! hwloc sorts CPUs into kinds and attaches what the system says about each.
+//! The first of these that every kind has, and that tells them apart, decides:
+//!
+//! 1. `LinuxCapacity`: the kernel's own figure (`cpu_capacity` in sysfs, up to
+//!    1024; Arm, and Intel hybrids since Linux 6.12);
+//! 2. `FrequencyMaxMHz`, else `FrequencyBaseMHz`, times the work per cycle of
+//!    the core's type;
+//! 3. the work per cycle of the core's type (`CoreType`) alone.
+//!
+//! A figure that is the same for all kinds says nothing: kernels before 6.12
+//! give performance and efficient cores of Intel hybrids a capacity of 1024
+//! alike. Where no figure tells the kinds apart, all cores count as equal.
+
+use std::fs;
+use std::path::Path;
+
+use usher_model::CpuSet;
+
+use crate::assemble::Kind;
+
+/// Work per cycle of an Intel efficient core beside a performance core: the
+/// kernel's ratio for Alder Lake (78,741 kHz a performance level against
+/// 100,000; `HYBRID_SCALING_FACTOR_ADL` in Linux's
+/// drivers/cpufreq/intel_pstate.c; Meteor Lake has 80,000).
+const INTEL_ATOM_WORK_PER_CYCLE: f64 = 0.787;
+
+/// The least capacity given to a core, so that it counts for something.
+const CAPACITY_MIN: f64 = 0.01;
+
+/// The capacity of each kind relative to the fastest, in (0, 1].
+pub(crate) fn of_kinds(kinds: &[Kind]) -> Vec<f64> {
+    let scores = [
+        |kind: &Kind| number(kind, "LinuxCapacity"),
+        |kind: &Kind| Some(number(kind, "FrequencyMaxMHz")? * work_per_cycle(kind)),
+        |kind: &Kind| Some(number(kind, "FrequencyBaseMHz")? * work_per_cycle(kind)),
+        |kind: &Kind| Some(work_per_cycle(kind)),
+    ];
+    let known = scores
+        .iter()
+        .filter_map(|score| kinds.iter().map(score).collect::<Option<Vec<f64>>>())
+        .find(|known| known.iter().any(|score| *score != known[0]))
+        .unwrap_or_else(|| vec![1.0; kinds.len()]);
+    let fastest = known.iter().copied().fold(0.0, f64::max);
+    known
+        .iter()
+        .map(|score| (score / fastest).clamp(CAPACITY_MIN, 1.0))
+        .collect()
+}
+
+/// Adds the core types of an Intel hybrid, which Linux tells by the CPUs of its
+/// two kinds of performance counters, and hwloc 2.9 only by moving a thread to
+/// every CPU. A kind that has CPUs of both types is split.
+pub(crate) fn add_core_types(kinds: Vec<Kind>, all: &CpuSet, root: &Path) -> Vec<Kind> {
+    let types = [("IntelCore", "cpu_core"), ("IntelAtom", "cpu_atom")];
+    let lists: Vec<(&str, CpuSet)> = types
+        .into_iter()
+        .filter_map(|(name, counters)| {
+            let file = root.join("sys/devices").join(counters).join("cpus");
+            let cpus: CpuSet = fs::read_to_string(file).ok()?.parse().ok()?;
+            Some((name, cpus))
+        })
+        .collect();
+    if lists.len() < types.len() {
+        return kinds;
+    }
+    let known = kinds
+        .iter()
+        .fold(CpuSet::new(), |set, kind| set.or(&kind.cpus));
+    let unknown = Kind {
+        cpus: all.minus(&known),
+        infos: Default::default(),
+    };
+    let mut split = Vec::new();
+    for kind in kinds.into_iter().chain([unknown]) {
+        for (name, cpus) in &lists {
+            let mut part = kind.clone();
+            part.cpus = kind.cpus.and(cpus);
+            part.infos
+                .entry("CoreType".to_owned())
+                .or_insert_with(|| (*name).to_owned());
+            split.push(part);
+        }
+    }
+    split.retain(|kind| !kind.cpus.is_empty());
+    split
+}
+
+fn number(kind: &Kind, info: &str) -> Option<f64> {
+    let value: f64 = kind.infos.get(info)?.trim().parse().ok()?;
+    (value.is_finite() && value > 0.0).then_some(value)
+}
+
+fn work_per_cycle(kind: &Kind) -> f64 {
+    match kind.infos.get("CoreType").map(String::as_str) {
+        Some("IntelAtom") => INTEL_ATOM_WORK_PER_CYCLE,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(infos: &[(&str, &str)]) -> Kind {
+        Kind {
+            cpus: CpuSet::new(),
+            infos: infos
+                .iter()
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn the_kernels_own_figure_comes_first() {
+        let kinds = [
+            kind(&[("LinuxCapacity", "446"), ("FrequencyMaxMHz", "1800")]),
+            kind(&[("LinuxCapacity", "1024"), ("FrequencyMaxMHz", "1900")]),
+        ];
+        assert_eq!(of_kinds(&kinds), [446.0 / 1024.0, 1.0]);
+    }
+
+    #[test]
+    fn an_intel_hybrid_is_rated_by_frequency_and_type() {
+        let kinds = [
+            kind(&[("CoreType", "IntelAtom"), ("FrequencyMaxMHz", "3900")]),
+            kind(&[("CoreType", "IntelCore"), ("FrequencyMaxMHz", "5200")]),
+        ];
+        let capacities = of_kinds(&kinds);
+        assert!(
+            (capacities[0] - 0.75 * 0.787).abs() < 1e-9,
+            "{capacities:?}"
+        );
+        assert_eq!(capacities[1], 1.0);
+    }
+
+    #[test]
+    fn a_figure_that_is_the_same_for_all_says_nothing() {
+        let kinds = [
+            kind(&[("LinuxCapacity", "1024"), ("FrequencyMaxMHz", "2000")]),
+            kind(&[("LinuxCapacity", "1024"), ("FrequencyMaxMHz", "4000")]),
+        ];
+        assert_eq!(of_kinds(&kinds), [0.5, 1.0]);
+        assert_eq!(of_kinds(&kinds[..1]), [1.0]);
+    }
+
+    #[test]
+    fn core_types_come_from_the_counters_and_split_kinds() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |counters: &str, cpus: &str| {
+            let dir = root.path().join("sys/devices").join(counters);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("cpus"), cpus).unwrap();
+        };
+        let all = CpuSet::range(0, 5);
+        let mut fast = kind(&[("FrequencyMaxMHz", "5000")]);
+        fast.cpus = CpuSet::range(0, 4);
+        write("cpu_core", "0-3\n");
+        let one_list = add_core_types(vec![fast.clone()], &all, root.path());
+        assert_eq!(one_list.len(), 1, "both lists or none");
+        write("cpu_atom", "4-5\n");
+        let kinds = add_core_types(vec![fast], &all, root.path());
+        let seen: Vec<(String, &str)> = kinds
+            .iter()
+            .map(|kind| (kind.cpus.to_string(), kind.infos["CoreType"].as_str()))
+            .collect();
+        let expected = [("0-3", "IntelCore"), ("4", "IntelAtom"), ("5", "IntelAtom")];
+        assert_eq!(seen, expected.map(|(cpus, name)| (cpus.to_owned(), name)));
+    }
+
+    #[test]
+    fn a_figure_that_one_kind_lacks_is_not_compared() {
+        let kinds = [
+            kind(&[("FrequencyMaxMHz", "2000"), ("FrequencyBaseMHz", "1000")]),
+            kind(&[("FrequencyBaseMHz", "2000")]),
+        ];
+        assert_eq!(of_kinds(&kinds), [0.5, 1.0]);
+    }
+
+    #[test]
+    fn nonsense_counts_as_unknown() {
+        for value in ["", "0", "-3", "nan", "inf", "fast"] {
+            let kinds = [
+                kind(&[("LinuxCapacity", value)]),
+                kind(&[("LinuxCapacity", "7")]),
+            ];
+            assert_eq!(of_kinds(&kinds), [1.0, 1.0], "{value}");
+        }
+        assert!(of_kinds(&[]).is_empty());
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! hwloc's objects as plain parts: sets of CPUs with a few attributes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hwlocality::Topology as Hwloc;
+use hwlocality::bitmap::Bitmap;
+use hwlocality::object::TopologyObject;
+use hwlocality::object::attributes::ObjectAttributes;
+use hwlocality::object::types::ObjectType;
+use hwlocality::topology::builder::{BuildFlags, TopologyBuilder};
+use usher_model::cpuset::CPU_ID_MAX;
+use usher_model::{Cache, CpuId, CpuSet};
+
+use crate::assemble::{Kind, Node, Parts};
+use crate::capacity;
+
+/// Loads what the builder describes and takes its parts; `root` is where its
+/// `/sys` is, if it has one.
+///
+/// CPUs that a cpuset keeps from this process are part of the machine; those
+/// that are offline are not. hwloc is asked not to move this thread from CPU
+/// to CPU in order to look at each (it can do without on Linux).
+///
+/// # Errors
+/// One line without context: hwloc's reason, or a CPU number beyond reason.
+pub(crate) fn load(
+    builder: TopologyBuilder,
+    name: String,
+    root: Option<&Path>,
+) -> Result<(Hwloc, Parts), String> {
+    let flags = BuildFlags::INCLUDE_DISALLOWED | BuildFlags::DONT_CHANGE_BINDING;
+    let hwloc = builder
+        .with_flags(flags)
+        .map_err(|why| format!("hwloc refuses its flags: {why}"))?
+        .build()
+        .map_err(|why| format!("hwloc cannot load it: {why}"))?;
+    let mut parts = parts(&hwloc, name)?;
+    if let Some(root) = root {
+        let all = parts.pus.iter().copied().collect();
+        parts.kinds = capacity::add_core_types(parts.kinds, &all, root);
+    }
+    Ok((hwloc, parts))
+}
+
+fn parts(hwloc: &Hwloc, name: String) -> Result<Parts, String> {
+    let pus = hwloc
+        .objects_with_type(ObjectType::PU)
+        .map(os_number)
+        .collect::<Result<Vec<_>, _>>()?;
+    let all: CpuSet = pus.iter().copied().collect();
+    let sets_of = |of| -> Vec<CpuSet> {
+        hwloc
+            .objects_with_type(of)
+            .map(|o| cpus_of(o, &all))
+            .collect()
+    };
+    Ok(Parts {
+        name,
+        pus,
+        cores: sets_of(ObjectType::Core),
+        caches: caches(hwloc, &all),
+        dies: sets_of(ObjectType::Die),
+        packages: hwloc
+            .objects_with_type(ObjectType::Package)
+            .map(|package| (cpus_of(package, &all), model_of(hwloc, package)))
+            .collect(),
+        nodes: nodes(hwloc, &all)?,
+        kinds: kinds(hwloc, &all),
+    })
+}
+
+/// Data and unified caches from level 2 up.
+fn caches(hwloc: &Hwloc, all: &CpuSet) -> Vec<(Cache, CpuSet)> {
+    let levels = [
+        (2, ObjectType::L2Cache),
+        (3, ObjectType::L3Cache),
+        (4, ObjectType::L4Cache),
+        (5, ObjectType::L5Cache),
+    ];
+    let of_level = |(level, object_type)| {
+        hwloc.objects_with_type(object_type).map(move |object| {
+            let bytes = match object.attributes() {
+                Some(ObjectAttributes::Cache(cache)) => cache.size().map_or(0, u64::from),
+                _ => 0,
+            };
+            (Cache { level, bytes }, cpus_of(object, all))
+        })
+    };
+    levels.into_iter().flat_map(of_level).collect()
+}
+
+fn nodes(hwloc: &Hwloc, all: &CpuSet) -> Result<Vec<Node>, String> {
+    hwloc
+        .objects_with_type(ObjectType::NUMANode)
+        .map(|object| {
+            let bytes = match object.attributes() {
+                Some(ObjectAttributes::NUMANode(node)) => node.local_memory().map_or(0, u64::from),
+                _ => 0,
+            };
+            Ok(Node {
+                os: os_number(object)?,
+                near: cpus_of(object, all),
+                bytes,
+            })
+        })
+        .collect()
+}
+
+fn kinds(hwloc: &Hwloc, all: &CpuSet) -> Vec<Kind> {
+    let Ok(kinds) = hwloc.cpu_kinds() else {
+        return Vec::new();
+    };
+    kinds
+        .map(|kind| Kind {
+            cpus: cpus_in(&kind.cpuset, all),
+            infos: kind
+                .infos
+                .iter()
+                .map(|info| (text(info.name()), text(info.value())))
+                .collect::<BTreeMap<_, _>>(),
+        })
+        .collect()
+}
+
+/// The processor's name, on the package or on the machine.
+fn model_of(hwloc: &Hwloc, package: &TopologyObject) -> Option<String> {
+    let named = |object: &TopologyObject| object.info("CPUModel").map(text);
+    named(package)
+        .or_else(|| named(hwloc.root_object()))
+        .map(|name| name.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|name| !name.is_empty())
+}
+
+fn text(of: &std::ffi::CStr) -> String {
+    of.to_string_lossy().into_owned()
+}
+
+fn os_number(object: &TopologyObject) -> Result<CpuId, String> {
+    let number = object
+        .os_index()
+        .ok_or_else(|| format!("a {} has no number", object.object_type()))?;
+    match CpuId::try_from(number) {
+        Ok(number) if number <= CPU_ID_MAX => Ok(number),
+        _ => Err(format!(
+            "{} {number} is beyond {CPU_ID_MAX}",
+            object.object_type()
+        )),
+    }
+}
+
+/// The object's CPUs, of those that the machine has.
+fn cpus_of(object: &TopologyObject, all: &CpuSet) -> CpuSet {
+    object
+        .cpuset()
+        .map_or_else(CpuSet::new, |set| cpus_in(&set, all))
+}
+
+fn cpus_in(set: &hwlocality::cpu::cpuset::CpuSet, all: &CpuSet) -> CpuSet {
+    // An hwloc bitmap may be infinite; the machine's last CPU bounds it.
+    let last = all.last().map_or(0, |cpu| cpu as usize);
+    let bitmap: &Bitmap = set.as_ref();
+    bitmap
+        .iter_set()
+        .map(usize::from)
+        .take_while(|&cpu| cpu <= last)
+        .map(|cpu| cpu as CpuId)
+        .filter(|&cpu| all.contains(cpu))
+        .collect()
+}

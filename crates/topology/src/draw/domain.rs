@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One domain: as a box with a column for every core, or as a shape and a
+//! list of CPUs where there are too many for boxes.
+
+use std::collections::BTreeMap;
+
+use usher_model::{CoreId, CpuId, CpuSet, Domain, DomainId, Topology};
+
+use super::canvas::{Block, Line, Style};
+use super::seats::Seats;
+use super::words::{cache, count, span};
+
+/// The most columns of cores in a box: rows that the eye can follow.
+const COLUMNS_MAX: usize = 16;
+/// Blanks between columns.
+const GAP: usize = 2;
+
+/// Cores of one capacity, fastest first.
+fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> {
+    let mut kinds: Vec<(f64, Vec<CoreId>)> = Vec::new();
+    for &core in &domain.cores {
+        let capacity = topology.cores[core].capacity;
+        match kinds.iter_mut().find(|(of, _)| *of == capacity) {
+            Some((_, cores)) => cores.push(core),
+            None => kinds.push((capacity, vec![core])),
+        }
+    }
+    kinds.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    kinds
+}
+
+/// `domain 3 · L3 32 MiB`.
+pub(super) fn title(topology: &Topology, id: DomainId, dot: &str) -> Line {
+    let domain = &topology.domains[id];
+    let mut line = Line::new(Style::Strong, format!("domain {id}"));
+    if domain.llc.is_some() || any_llc(topology) {
+        line.push(Style::Plain, format!("{dot}{}", cache(domain.llc)));
+    }
+    if let [(capacity, _)] = by_capacity(topology, domain)[..]
+        && capacity < 1.0
+    {
+        line.push(Style::Plain, format!("{dot}capacity {capacity:.2}"));
+    }
+    line
+}
+
+/// The cores of a domain: each a column, its hardware threads below one
+/// another; cores of different capacity in rows of their own.
+pub(super) fn cells(topology: &Topology, id: DomainId, seats: &Seats, width: usize) -> Block {
+    let kinds = by_capacity(topology, &topology.domains[id]);
+    let mut block = Block::default();
+    for (capacity, cores) in &kinds {
+        let label = match kinds.len() {
+            1 => String::new(),
+            _ => format!("capacity {capacity:.2}  "),
+        };
+        block.below(bands(topology, cores, seats, &label, width));
+    }
+    block
+}
+
+/// Rows of columns, as many columns as fit, all rows about equally long.
+fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, width: usize) -> Block {
+    let digits = topology
+        .cpus
+        .last()
+        .map_or(1, |cpu| cpu.os.to_string().len());
+    let column = digits + seats.mark_width() + GAP;
+    let fit = ((width.saturating_sub(label.len()) + GAP) / column).clamp(1, COLUMNS_MAX);
+    let rows = cores.len().div_ceil(fit);
+    let columns = cores.len().div_ceil(rows.max(1)).max(1);
+    let threads = cores
+        .iter()
+        .map(|&core| topology.cores[core].cpus.len())
+        .max();
+    let mut block = Block::default();
+    for (row, band) in cores.chunks(columns).enumerate() {
+        if row > 0 && threads > Some(1) {
+            block.0.push(Line::default());
+        }
+        let cpus: Vec<Vec<CpuId>> = band
+            .iter()
+            .map(|&core| topology.cores[core].cpus.iter().collect())
+            .collect();
+        let height = cpus.iter().map(Vec::len).max().unwrap_or(0);
+        for thread in 0..height {
+            let first = row == 0 && thread == 0;
+            let lead = if first {
+                label.to_owned()
+            } else {
+                " ".repeat(label.len())
+            };
+            let mut line = Line::new(Style::Faint, lead);
+            for (column, core) in cpus.iter().enumerate() {
+                let gap = if column > 0 { GAP } else { 0 };
+                line.push(Style::Plain, " ".repeat(gap));
+                line.append(seats.cell(core.get(thread).copied(), digits));
+            }
+            block.0.push(line);
+        }
+    }
+    block
+}
+
+/// What domains that are alike have in common: `8 cores, SMT 2, L3 32 MiB`.
+pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
+    let domain = &topology.domains[id];
+    let kinds = by_capacity(topology, domain);
+    let describe = |(capacity, cores): &(f64, Vec<CoreId>)| {
+        let threads = span(cores.iter().map(|&core| topology.cores[core].cpus.len()));
+        let mut text = count(cores.len(), "core");
+        if threads != "1" {
+            text += &format!(", SMT {threads}");
+        }
+        if kinds.len() > 1 || *capacity < 1.0 {
+            text += &format!(", capacity {capacity:.2}");
+        }
+        text
+    };
+    let cores: Vec<String> = kinds.iter().map(describe).collect();
+    match domain.llc.is_some() || any_llc(topology) {
+        true => format!("{}, {}", cores.join(" + "), cache(domain.llc)),
+        false => cores.join(" + "),
+    }
+}
+
+/// Whether any shared cache is known; where none is, the heading says so once.
+fn any_llc(topology: &Topology) -> bool {
+    topology.domains.iter().any(|domain| domain.llc.is_some())
+}
+
+/// The domain's CPUs in the kernel's list format; with seats, split by who
+/// sits on them.
+pub(super) fn cpu_list(topology: &Topology, id: DomainId, seats: &Seats) -> Vec<(Style, String)> {
+    let cpus = &topology.domains[id].cpus;
+    let mut split: BTreeMap<Option<usize>, CpuSet> = BTreeMap::new();
+    for cpu in cpus.iter() {
+        split.entry(seats.of(cpu)).or_default().insert(cpu);
+    }
+    split
+        .into_iter()
+        .rev()
+        .map(|(seat, cpus)| match seat {
+            Some(seat) => (Style::Seat(seat), format!("{}:{cpus}", seats.mark(seat))),
+            None => (Style::Plain, cpus.to_string()),
+        })
+        .collect()
+}

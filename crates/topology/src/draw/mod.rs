@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The picture of a machine.
+//!
+//! A machine that fits on a screen is drawn core by core: a frame for every
+//! package, in it a frame for every domain, in that a column for every core
+//! with its hardware threads below one another. A larger machine is folded:
+//! neighbouring domains that are alike are described once, and each keeps its
+//! number and its CPUs. Both say which die and which NUMA nodes a domain is
+//! at: in the package's frame where that is one place, in the domain's where
+//! each has its own, else on a line above those that share it.
+
+mod canvas;
+mod domain;
+mod place;
+mod seats;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use usher_model::{CpuId, CpuSet, DomainId, NodeId, PackageId, Topology};
+
+use canvas::{ASCII, Block, Glyphs, Line, Style, UNICODE, flow, wrap};
+use place::{Place, Site, each_domain, each_its_own};
+use seats::Seats;
+
+/// How to draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrawOptions {
+    /// Columns that the picture may take; at least 40 are used.
+    pub width: usize,
+    /// Whether to use ANSI colours.
+    pub colour: bool,
+    /// Whether to use box-drawing characters; plain ASCII otherwise.
+    pub unicode: bool,
+    /// Who sits on a CPU, by name; shown by a letter beside the CPU, with a
+    /// legend below. Empty for the machine alone.
+    pub seats: BTreeMap<CpuId, String>,
+}
+
+impl Default for DrawOptions {
+    /// 80 columns, box-drawing characters, no colours, nobody seated.
+    fn default() -> Self {
+        Self {
+            width: 80,
+            colour: false,
+            unicode: true,
+            seats: BTreeMap::new(),
+        }
+    }
+}
+
+/// The narrowest picture.
+const WIDTH_MIN: usize = 40;
+/// The most lines that a picture core by core may take.
+const LINES_MAX: usize = 56;
+/// What a package's frame takes of the width, both sides together.
+const FRAME: usize = 4;
+
+/// Draws the machine; every line ends in a line feed.
+///
+/// The topology must pass [`Topology::check`].
+pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
+    let painter = Painter {
+        topology,
+        seats: Seats::new(&options.seats),
+        glyphs: if options.unicode { UNICODE } else { ASCII },
+        width: options.width.max(WIDTH_MIN),
+    };
+    let mut picture = painter.heading();
+    let whole = painter.whole();
+    match whole.0.len() <= LINES_MAX {
+        true => picture.below(whole),
+        false => picture.below(painter.folded()),
+    }
+    picture.below(painter.footing());
+    picture.render(options.colour)
+}
+
+struct Painter<'a> {
+    topology: &'a Topology,
+    seats: Seats,
+    glyphs: Glyphs,
+    width: usize,
+}
+
+impl Painter<'_> {
+    /// The machine's name, and the machine in one sentence.
+    fn heading(&self) -> Block {
+        let name = Line::new(Style::Strong, self.topology.name.clone());
+        let mut block = Block(vec![name.cut(self.width, self.glyphs.more)]);
+        block.below(paragraph(&words::headline(self.topology), self.width));
+        block.0.push(Line::default());
+        block
+    }
+
+    /// Nodes that are at no domain shown, and the legend.
+    fn footing(&self) -> Block {
+        let mut block = Block::default();
+        let shown: BTreeSet<NodeId> = (self.topology.domains.iter())
+            .flat_map(|domain| domain.nodes.iter().copied())
+            .collect();
+        let apart: Vec<NodeId> = (0..self.topology.nodes.len())
+            .filter(|node| !shown.contains(node))
+            .collect();
+        if !apart.is_empty() {
+            let nodes = words::nodes(self.topology, &apart);
+            block.below(paragraph(
+                &format!("without CPUs here: {nodes}"),
+                self.width,
+            ));
+        }
+        block.below(self.seats.legend(self.topology));
+        block
+    }
+
+    /// The machine core by core.
+    fn whole(&self) -> Block {
+        let inner = self.width - FRAME;
+        let box_width = self.box_width(inner);
+        let draw = |package| self.package(package, |sites| self.boxes(sites, inner, box_width));
+        let contents: Vec<(Line, Block)> = (0..self.topology.packages.len()).map(draw).collect();
+        let inside = |(title, content): &(Line, Block)| content.width().max(title.width() + 2);
+        let widest = contents.iter().map(inside).max().unwrap_or(0);
+        let frame_width = (widest + FRAME).min(self.width);
+        let frames = contents
+            .into_iter()
+            .map(|(title, content)| content.framed(title, frame_width, self.width, &self.glyphs))
+            .collect();
+        let mut block = flow(frames, self.width, 1);
+        if self.topology.cores.iter().any(|core| core.cpus.len() > 1) {
+            let hint = "each column is a core, its hardware threads below one another";
+            block.0.push(Line::new(Style::Faint, hint));
+        }
+        block
+    }
+
+    /// The machine with domains that are alike described once, and packages of
+    /// one domain, where neighbours are alike, in one frame.
+    fn folded(&self) -> Block {
+        let inner = self.width - FRAME;
+        let packages: Vec<PackageId> = (0..self.topology.packages.len()).collect();
+        let mut block = Block::default();
+        for run in packages.chunk_by(|&a, &b| self.alike(a, b)) {
+            let (title, content) = match run {
+                [package] => self.package(*package, |sites| self.runs(sites, inner)),
+                _ => self.packages(run, inner),
+            };
+            block.below(content.framed(title, self.width, self.width, &self.glyphs));
+        }
+        block
+    }
+
+    /// Whether both are packages of one domain and look the same.
+    fn alike(&self, a: PackageId, b: PackageId) -> bool {
+        let looks = |id: PackageId| {
+            let package = &self.topology.packages[id];
+            match package.domains[..] {
+                [domain] => Some((package.model.clone(), domain::shape(self.topology, domain))),
+                _ => None,
+            }
+        };
+        looks(a).is_some() && looks(a) == looks(b)
+    }
+
+    /// Packages of one domain each that look the same: their domains, those of
+    /// one NUMA node together. Packages and domains come in the same order.
+    fn packages(&self, run: &[PackageId], width: usize) -> (Line, Block) {
+        let topology = self.topology;
+        let numbers: CpuSet = run.iter().map(|&id| id as CpuId).collect();
+        let mut title = Line::new(Style::Strong, format!("packages {numbers}"));
+        let model = run
+            .first()
+            .and_then(|&id| topology.packages[id].model.clone());
+        for fact in ["a domain each".to_owned()].into_iter().chain(model) {
+            title.push(Style::Plain, format!("{}{fact}", self.glyphs.dot));
+        }
+        let domains = run.iter().flat_map(|&id| &topology.packages[id].domains);
+        let mut sites: Vec<Site> = Vec::new();
+        for &id in domains {
+            let nodes = match topology.nodes.len() {
+                1 => Vec::new(),
+                _ => topology.domains[id].nodes.clone(),
+            };
+            Site::add(&mut sites, Place { die: None, nodes }, id);
+        }
+        (title, self.runs(&sites, width))
+    }
+
+    /// A package's title, and its domains as shown by the function given.
+    fn package(&self, id: PackageId, show: impl Fn(&[Site]) -> Block) -> (Line, Block) {
+        let package = &self.topology.packages[id];
+        let cores = package
+            .domains
+            .iter()
+            .map(|&domain| self.topology.domains[domain].cores.len())
+            .sum();
+        let (common, sites) = self.sites(id);
+        let facts = (package.model.clone().into_iter())
+            .chain([words::count(cores, "core")])
+            .chain(self.place(&common));
+        let mut title = Line::new(Style::Strong, format!("package {id}"));
+        for fact in facts {
+            title.push(Style::Plain, format!("{}{fact}", self.glyphs.dot));
+        }
+        (title, show(&sites))
+    }
+
+    /// What all domains of the package have in common of their place, and the
+    /// domains, neighbours in one place together.
+    fn sites(&self, package: PackageId) -> (Place, Vec<Site>) {
+        let package = &self.topology.packages[package];
+        let domains = || package.domains.iter().map(|&id| &self.topology.domains[id]);
+        // The only node of a machine stands in its heading.
+        let some_nodes = self.topology.nodes.len() > 1;
+        let mut all_nodes = domains().map(|domain| &domain.nodes);
+        let nodes = all_nodes.next().cloned().unwrap_or_default();
+        let one_place = all_nodes.all(|other| *other == nodes);
+        let common = Place {
+            die: None,
+            nodes: if one_place && some_nodes {
+                nodes
+            } else {
+                Vec::new()
+            },
+        };
+        let mut sites: Vec<Site> = Vec::new();
+        for (&id, domain) in package.domains.iter().zip(domains()) {
+            let die = package
+                .dies
+                .iter()
+                .position(|die| domain.cpus.is_subset(die));
+            let place = Place {
+                die: die.filter(|_| package.dies.len() > 1),
+                nodes: if one_place {
+                    Vec::new()
+                } else {
+                    domain.nodes.clone()
+                },
+            };
+            Site::add(&mut sites, place, id);
+        }
+        (common, sites)
+    }
+
+    /// `die 1 · node 3, 16 GiB`; none where there is nothing to say.
+    fn place(&self, place: &Place) -> Option<String> {
+        let die = place.die.map(|die| format!("die {die}"));
+        let nodes = (!place.nodes.is_empty()).then(|| words::nodes(self.topology, &place.nodes));
+        let facts: Vec<String> = die.into_iter().chain(nodes).collect();
+        (!facts.is_empty()).then(|| facts.join(self.glyphs.dot))
+    }
+
+    /// A frame for every domain, side by side as far as they fit.
+    fn boxes(&self, sites: &[Site], width: usize, box_width: usize) -> Block {
+        let own = each_its_own(sites);
+        let frame = |(site, id): (&Site, DomainId)| {
+            let title = self.box_title(site, id, own);
+            let cells = domain::cells(self.topology, id, &self.seats, width - FRAME);
+            cells.framed(title, box_width, width, &self.glyphs)
+        };
+        if own {
+            return flow(each_domain(sites).map(frame).collect(), width, 1);
+        }
+        let mut block = Block::default();
+        for site in sites {
+            let one = std::slice::from_ref(site);
+            block.below(self.headed(site, flow(each_domain(one).map(frame).collect(), width, 1)));
+        }
+        block
+    }
+
+    /// `domain 3 · L3 32 MiB`, with the place where that is the domain's own.
+    fn box_title(&self, site: &Site, id: DomainId, own: bool) -> Line {
+        let mut title = domain::title(self.topology, id, self.glyphs.dot);
+        if let Some(place) = self.place(&site.place).filter(|_| own) {
+            title.push(Style::Plain, format!("{}{place}", self.glyphs.dot));
+        }
+        title
+    }
+
+    /// The width of the widest domain's frame, so that all get it; 0 where
+    /// they differ too much for that.
+    fn box_width(&self, width: usize) -> usize {
+        let mut widths = Vec::new();
+        for package in 0..self.topology.packages.len() {
+            let (_, sites) = self.sites(package);
+            let own = each_its_own(&sites);
+            for (site, id) in each_domain(&sites) {
+                let title = self.box_title(site, id, own).width() + 2;
+                let cells = domain::cells(self.topology, id, &self.seats, width - FRAME).width();
+                widths.push((title.max(cells) + FRAME).min(width));
+            }
+        }
+        let least = widths.iter().copied().min().unwrap_or(0);
+        let most = widths.iter().copied().max().unwrap_or(0);
+        let beside = |box_width: usize| (width + 1) / (box_width + 1);
+        let alike = most * 3 <= least * 4 && beside(most) == beside(least);
+        if alike { most } else { 0 }
+    }
+
+    /// For neighbouring domains that are alike, what they are, then each one's
+    /// number and CPUs.
+    fn runs(&self, sites: &[Site], width: usize) -> Block {
+        let shape = |id: &DomainId| domain::shape(self.topology, *id);
+        let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
+        if each_its_own(sites) {
+            return self.single_runs(sites, width);
+        }
+        let mut block = Block::default();
+        if domains.iter().all(|id| shape(id) == shape(&domains[0])) {
+            block.below(self.heading_of_run(domains.len(), &shape(&domains[0]), width));
+            block.below(self.rows(sites, width));
+            return block;
+        }
+        for site in sites {
+            let mut runs = Block::default();
+            for run in site.domains.chunk_by(|a, b| shape(a) == shape(b)) {
+                runs.below(self.heading_of_run(run.len(), &shape(&run[0]), width));
+                runs.below(self.table(run.iter().map(|&id| (id, String::new())).collect(), width));
+            }
+            block.below(self.headed(site, runs));
+        }
+        block
+    }
+
+    /// Runs of domains each of which has a place of its own.
+    fn single_runs(&self, sites: &[Site], width: usize) -> Block {
+        let shape = |(site, id): &(&Site, DomainId)| {
+            let bytes: u64 = (site.place.nodes.iter())
+                .map(|&node| self.topology.nodes[node].bytes)
+                .sum();
+            let memory = match bytes {
+                0 => String::new(),
+                bytes => format!(", memory {}", words::size(bytes)),
+            };
+            domain::shape(self.topology, *id) + &memory
+        };
+        let domains: Vec<(&Site, DomainId)> = each_domain(sites).collect();
+        let mut block = Block::default();
+        for run in domains.chunk_by(|a, b| shape(a) == shape(b)) {
+            block.below(self.heading_of_run(run.len(), &shape(&run[0]), width));
+            let entries = run
+                .iter()
+                .map(|&(site, id)| (id, self.numbers(&site.place)));
+            block.below(self.table(entries.collect(), width));
+        }
+        block
+    }
+
+    /// `8 × domain: 8 cores, SMT 2, L3 32 MiB, CPUs`.
+    fn heading_of_run(&self, domains: usize, shape: &str, width: usize) -> Block {
+        let text = match domains {
+            1 => format!("domain: {shape}, CPUs"),
+            many => format!("{many} {} domain: {shape}, CPUs", self.glyphs.times),
+        };
+        paragraph(&text, width)
+    }
+
+    /// A place in each row, and beside it the domains that are there.
+    fn rows(&self, sites: &[Site], width: usize) -> Block {
+        let places: Vec<String> = (sites.iter())
+            .map(|site| self.place(&site.place).unwrap_or_default())
+            .collect();
+        let label = places.iter().map(|p| p.chars().count()).max().unwrap_or(0);
+        let entries = |site: &Site| {
+            let plain = site.domains.iter().map(|&id| (id, String::new()));
+            plain.collect::<Vec<_>>()
+        };
+        let widest = (sites.iter())
+            .map(|site| self.table(entries(site), 1).width())
+            .max()
+            .unwrap_or(0);
+        if label + widest > width {
+            let mut block = Block::default();
+            for site in sites {
+                block.below(self.headed(site, self.table(entries(site), width)));
+            }
+            return block;
+        }
+        let row = |(site, place): (&Site, String)| {
+            let place = Block(vec![Line::new(Style::Plain, place)]).widened(label);
+            let table = self.aligned_table(entries(site), width - label, widest);
+            flow(vec![place, table], width, 0)
+        };
+        let rows: Vec<Block> = sites.iter().zip(places).map(row).collect();
+        let row_width = rows.iter().map(Block::width).max().unwrap_or(0);
+        let rows = rows.into_iter().map(|row| row.widened(row_width));
+        flow(rows.collect(), width, 2)
+    }
+
+    /// The block under its place, where there is one to tell.
+    fn headed(&self, site: &Site, block: Block) -> Block {
+        let Some(place) = self.place(&site.place) else {
+            return block;
+        };
+        let mut headed = paragraph(&place, self.width - FRAME);
+        headed.below(block);
+        headed
+    }
+
+    /// ` (die 1, node 3)`.
+    fn numbers(&self, place: &Place) -> String {
+        let die = place.die.map(|die| format!("die {die}"));
+        let nodes: CpuSet = (place.nodes.iter())
+            .map(|&node| self.topology.nodes[node].os)
+            .collect();
+        let nodes = (!nodes.is_empty()).then(|| format!("node {nodes}"));
+        let facts: Vec<String> = die.into_iter().chain(nodes).collect();
+        match facts.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", facts.join(", ")),
+        }
+    }
+
+    /// Domain numbers with their CPUs, in as many columns as fit.
+    fn table(&self, entries: Vec<(DomainId, String)>, width: usize) -> Block {
+        self.aligned_table(entries, width, 0)
+    }
+
+    /// The same with columns at least as wide as given.
+    fn aligned_table(
+        &self,
+        entries: Vec<(DomainId, String)>,
+        width: usize,
+        column_min: usize,
+    ) -> Block {
+        let last = self.topology.domains.len().saturating_sub(1);
+        let digits = last.to_string().len();
+        let blocks: Vec<Block> = entries
+            .into_iter()
+            .map(|(id, place)| {
+                let lead = format!("  {id:>digits$}{place}: ");
+                let list = domain::cpu_list(self.topology, id, &self.seats);
+                listed(&lead, list, width)
+            })
+            .collect();
+        let widest = blocks.iter().map(Block::width).max().unwrap_or(0);
+        let column = widest.max(column_min);
+        let aligned = blocks.into_iter().map(|block| block.widened(column));
+        flow(aligned.collect(), width, 0)
+    }
+}
+
+/// Text on as many lines as it takes.
+fn paragraph(text: &str, width: usize) -> Block {
+    let lines = wrap(text, ' ', width).into_iter();
+    Block(lines.map(|line| Line::new(Style::Plain, line)).collect())
+}
+
+/// A lead and lists behind it, continued below one another where they are
+/// wider than the width.
+fn listed(lead: &str, lists: Vec<(Style, String)>, width: usize) -> Block {
+    let room = width.saturating_sub(lead.len() + 1);
+    let mut block = Block::default();
+    let mut line = Line::new(Style::Strong, lead);
+    let mut used = 0;
+    for (style, list) in lists {
+        for piece in wrap(&list, ',', room) {
+            if used > 0 && used + piece.len() > room {
+                block.0.push(std::mem::take(&mut line));
+                line.push(Style::Plain, " ".repeat(lead.len()));
+                used = 0;
+            }
+            used += piece.len() + 1;
+            line.push(style, piece + " ");
+        }
+    }
+    block.0.push(line);
+    block
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where domains are within a package, and which are at one place.
+
+use usher_model::{DomainId, NodeId};
+
+/// Where domains are: the die (by number, where the package has several) and
+/// the NUMA nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) die: Option<usize>,
+    pub(super) nodes: Vec<NodeId>,
+}
+
+/// Neighbouring domains in one place.
+pub(super) struct Site {
+    pub(super) place: Place,
+    pub(super) domains: Vec<DomainId>,
+}
+
+impl Site {
+    /// Adds a domain: to the last site where that is its place, else to a new one.
+    pub(super) fn add(sites: &mut Vec<Self>, place: Place, id: DomainId) {
+        match sites.last_mut() {
+            Some(site) if site.place == place => site.domains.push(id),
+            _ => sites.push(Self {
+                place,
+                domains: vec![id],
+            }),
+        }
+    }
+}
+
+/// Whether no place has more than one domain.
+pub(super) fn each_its_own(sites: &[Site]) -> bool {
+    sites.iter().all(|site| site.domains.len() == 1)
+}
+
+/// The domains of all sites, each with its site.
+pub(super) fn each_domain(sites: &[Site]) -> impl Iterator<Item = (&Site, DomainId)> {
+    sites
+        .iter()
+        .flat_map(|site| site.domains.iter().map(move |&id| (site, id)))
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Counts, sizes and names as people write them.
+
+use usher_model::{Cache, NodeId, Topology};
+
+/// `1 core`, `2 cores`.
+pub(super) fn count(number: usize, thing: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{s}")
+}
+
+/// A size in the largest binary unit that leaves at least 1, with one decimal
+/// where that says more.
+pub(super) fn size(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut scaled = bytes as f64;
+    // 1023.95 would be shown as 1024.0.
+    while scaled >= 1023.95 && unit + 1 < units.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    let text = format!("{scaled:.1}");
+    let text = text.strip_suffix(".0").unwrap_or(&text);
+    format!("{text} {}", units[unit])
+}
+
+/// `L3 32 MiB`.
+pub(super) fn cache(llc: Option<Cache>) -> String {
+    match llc {
+        Some(Cache { level, bytes: 0 }) => format!("L{level}"),
+        Some(Cache { level, bytes }) => format!("L{level} {}", size(bytes)),
+        None => "no shared cache known".to_owned(),
+    }
+}
+
+/// The range of a figure over the machine: `2`, or `1-2` where it differs.
+pub(super) fn span(figures: impl Iterator<Item = usize> + Clone) -> String {
+    let least = figures.clone().min().unwrap_or(0);
+    let most = figures.max().unwrap_or(0);
+    match least == most {
+        true => most.to_string(),
+        false => format!("{least}-{most}"),
+    }
+}
+
+/// `node 0, 16 GiB + node 4, 4 GiB, memory only`; many nodes as a count.
+pub(super) fn nodes(topology: &Topology, ids: &[NodeId]) -> String {
+    const LISTED: usize = 3;
+    if ids.len() > LISTED {
+        let numbers: usher_model::CpuSet = ids.iter().map(|&id| topology.nodes[id].os).collect();
+        let bytes = ids.iter().map(|&id| topology.nodes[id].bytes).sum();
+        return match bytes {
+            0 => format!("nodes {numbers}"),
+            bytes => format!("nodes {numbers}, {}", size(bytes)),
+        };
+    }
+    ids.iter()
+        .map(|&id| {
+            let node = &topology.nodes[id];
+            let mut text = format!("node {}", node.os);
+            if node.bytes > 0 {
+                text += &format!(", {}", size(node.bytes));
+            }
+            if node.cpus.is_empty() {
+                text += ", memory only";
+            }
+            text
+        })
+        .collect::<Vec<_>>()
+        .join(" + ")
+}
+
+/// The machine in one sentence.
+pub(super) fn headline(topology: &Topology) -> String {
+    let threads = topology.cores.iter().map(|core| core.cpus.len());
+    let domains = topology.domains.len();
+    let domains = match topology.domains.iter().all(|d| d.llc.is_none()) {
+        true => count(domains, "domain") + " (no shared cache known)",
+        false => count(domains, "LLC domain"),
+    };
+    let mut cpus = count(topology.cpus.len(), "CPU");
+    if topology.cpus.len() > topology.cores.len() {
+        cpus += &format!(" (SMT {})", span(threads));
+    }
+    let dies: usize = topology.packages.iter().map(|p| p.dies.len()).sum();
+    let mut facts = vec![count(topology.packages.len(), "package")];
+    if dies > topology.packages.len() {
+        facts.push(count(dies, "die"));
+    }
+    facts.push(domains);
+    facts.push(count(topology.cores.len(), "core"));
+    facts.push(cpus);
+    if !topology.nodes.is_empty() {
+        facts.push(count(topology.nodes.len(), "NUMA node"));
+    }
+    let bytes: u64 = topology
+        .nodes
+        .iter()
+        .fold(0, |sum, node| sum.saturating_add(node.bytes));
+    if bytes > 0 {
+        facts.push(size(bytes));
+    }
+    facts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        for (bytes, said) in [
+            (0, "0 bytes"),
+            (512 << 10, "512 KiB"),
+            (5118 << 10, "5 MiB"),
+            (32 << 20, "32 MiB"),
+            ((1 << 30) - 1, "1 GiB"),
+            (10_026_692_608, "9.3 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(size(bytes), said);
+        }
+    }
+
+    #[test]
+    fn counts_and_spans() {
+        assert_eq!(
+            (count(1, "core"), count(2, "core")),
+            ("1 core".into(), "2 cores".into())
+        );
+        assert_eq!(span([2, 1, 2].into_iter()), "1-2");
+        assert_eq!(span([4, 4].into_iter()), "4");
+    }
+}

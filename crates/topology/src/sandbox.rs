@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! hwloc's parsers run on foreign input in a child process of their own.
+//!
+//! hwloc's readers of XML, descriptions and sysfs copies are C, made for input
+//! that hwloc itself wrote. On anything else they may abort, loop or ask for
+//! all of memory; and the root of a sysfs copy can be given to hwloc through
+//! the environment alone (`HWLOC_FSROOT`), which no thread of a process may
+//! change while others read it. A forked child solves all of this at once:
+//!
+//! - its environment is replaced as a whole, and ours stays as it is;
+//! - what it may use of memory and of CPU time is limited, and an alarm ends
+//!   it where it hangs;
+//! - when it dies, the parent has an error to report and nothing to repair.
+//!
+//! The child runs `work`, writes the result as JSON behind its length into a
+//! pipe, and leaves through `_exit`. It is forked without `exec`, because a
+//! library has no program to start. In a child of a process with threads only
+//! what takes no lock of ours may run: the work reads files, allocates (glibc
+//! sets its allocator right in the child) and calls hwloc. Should another
+//! thread have held a lock inside the C library at the moment of the fork, the
+//! alarm turns the wait into an error.
+
+use std::ffi::{CString, c_char};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Seconds of CPU time, and of wall time, that a child may use.
+const CPU_TIME_MAX_S: u64 = 10;
+const WALL_TIME_MAX_S: u32 = 20;
+/// Address space that a child may add to what it starts with.
+const MEMORY_MAX_BYTES: u64 = 1 << 30;
+/// The longest answer that is believed.
+const ANSWER_MAX_BYTES: u64 = 1 << 30;
+
+unsafe extern "C" {
+    /// The environment of the C library (environ(7)).
+    static mut environ: *const *const c_char;
+}
+
+/// Runs the work in a child with exactly the environment given, and returns
+/// what it returned.
+///
+/// # Errors
+/// What the work returned as an error; or how the child failed: it crashed,
+/// ran out of memory or time, or could not be started.
+pub(crate) fn run<T>(
+    environment: &[(&str, &str)],
+    work: impl FnOnce() -> Result<T, String>,
+) -> Result<T, String>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let variables = environment
+        .iter()
+        .map(|(name, value)| CString::new(format!("{name}={value}")))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| "the name holds a NUL character".to_owned())?;
+    let mut pointers: Vec<*const c_char> = variables.iter().map(|v| v.as_ptr()).collect();
+    pointers.push(ptr::null());
+    let (receiver, sender) = pipe().map_err(|why| format!("cannot make a pipe: {why}"))?;
+    // SAFETY: fork has no preconditions; what the child may do is said above,
+    // and it never returns from `child`.
+    match unsafe { libc::fork() } {
+        -1 => Err(format!(
+            "cannot start a process: {}",
+            io::Error::last_os_error()
+        )),
+        0 => {
+            drop(receiver);
+            child(&pointers, File::from(sender), work)
+        }
+        pid => {
+            drop(sender);
+            let answer = receive(File::from(receiver));
+            let end = reap(pid);
+            match answer {
+                Some(json) => serde_json::from_slice::<Result<T, String>>(&json)
+                    .unwrap_or_else(|why| Err(format!("the reader's answer is broken: {why}"))),
+                None => Err(end),
+            }
+        }
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors that pipe2 writes.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: pipe2 succeeded: both are open and nobody else's.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// The child's whole life.
+fn child<T: Serialize>(
+    environment: &[*const c_char],
+    mut sender: File,
+    work: impl FnOnce() -> Result<T, String>,
+) -> ! {
+    limit();
+    quiet();
+    // SAFETY: this process has one thread, and the array and its strings live
+    // until it ends.
+    unsafe { environ = environment.as_ptr() };
+    let result = catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("hwloc's answer breaks its own rules".to_owned()));
+    if let Ok(json) = serde_json::to_vec(&result) {
+        let length = (json.len() as u64).to_le_bytes();
+        let _ = sender
+            .write_all(&length)
+            .and_then(|()| sender.write_all(&json));
+    }
+    // SAFETY: always allowed; skips destructors and exit handlers, which
+    // belong to the parent.
+    unsafe { libc::_exit(0) }
+}
+
+/// Bounds what this process may use.
+fn limit() {
+    // SAFETY: sysconf only reads a constant of the system.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64;
+    let used_bytes = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
+        .map_or(MEMORY_MAX_BYTES, |pages| pages.saturating_mul(page_bytes));
+    let limits = [
+        (libc::RLIMIT_AS, used_bytes.saturating_add(MEMORY_MAX_BYTES)),
+        (libc::RLIMIT_CPU, CPU_TIME_MAX_S),
+        (libc::RLIMIT_CORE, 0),
+    ];
+    for (resource, most) in limits {
+        let limit = libc::rlimit {
+            rlim_cur: most,
+            rlim_max: most,
+        };
+        // SAFETY: setrlimit only reads the struct. Where a lower hard limit
+        // stands already, that one holds.
+        unsafe { libc::setrlimit(resource, &raw const limit) };
+    }
+    // SAFETY: plain calls on signal dispositions and masks of this process,
+    // with a set that sigemptyset initialises.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        for signal in [
+            libc::SIGALRM,
+            libc::SIGABRT,
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGXCPU,
+        ] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::alarm(WALL_TIME_MAX_S);
+    }
+}
+
+/// Sends what hwloc says about foreign input nowhere: the parent says it in
+/// its own words.
+fn quiet() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        // SAFETY: both are open descriptors; dup2 replaces the second.
+        unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) };
+    }
+}
+
+/// The child's answer, or none where it did not finish one.
+fn receive(mut receiver: File) -> Option<Vec<u8>> {
+    let mut length = [0; 8];
+    receiver.read_exact(&mut length).ok()?;
+    let length = u64::from_le_bytes(length);
+    if length > ANSWER_MAX_BYTES {
+        return None;
+    }
+    let mut json = Vec::new();
+    receiver.take(length).read_to_end(&mut json).ok()?;
+    (json.len() as u64 == length).then_some(json)
+}
+
+/// Waits for the child's end and says what it was.
+fn reap(pid: libc::pid_t) -> String {
+    let mut status = 0;
+    loop {
+        // SAFETY: waits for our own child; the status has a place to go.
+        if unsafe { libc::waitpid(pid, &raw mut status, 0) } == pid {
+            break;
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return "hwloc could not digest it".to_owned();
+        }
+    }
+    if !libc::WIFSIGNALED(status) {
+        return "hwloc could not digest it".to_owned();
+    }
+    match libc::WTERMSIG(status) {
+        libc::SIGALRM | libc::SIGXCPU | libc::SIGKILL => {
+            format!("hwloc did not finish within {CPU_TIME_MAX_S} seconds of CPU time")
+        }
+        signal => format!("hwloc crashed on it (signal {signal}): it is malformed or too large"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn returns_what_the_work_returned() {
+        assert_eq!(run(&[], || Ok(vec![1, 2, 3])), Ok(vec![1, 2, 3]));
+        let refused: Result<(), String> = run(&[], || Err("no".to_owned()));
+        assert_eq!(refused, Err("no".to_owned()));
+        let long = "x".repeat(1 << 20);
+        assert_eq!(run(&[], || Ok(long.clone())), Ok(long.clone()));
+    }
+
+    #[test]
+    fn the_environment_is_the_childs_alone() {
+        let seen = run(&[("USHER_SANDBOX_TEST", "7")], || {
+            Ok(std::env::vars().collect::<Vec<_>>())
+        });
+        let expected = vec![("USHER_SANDBOX_TEST".to_owned(), "7".to_owned())];
+        assert_eq!(seen, Ok(expected));
+        assert!(std::env::var_os("USHER_SANDBOX_TEST").is_none());
+    }
+
+    #[test]
+    fn a_crash_a_panic_and_a_wild_allocation_are_errors() {
+        // SAFETY: abort has no preconditions.
+        let crash: Result<(), String> = run(&[], || unsafe { libc::abort() });
+        assert!(crash.unwrap_err().contains("signal 6"));
+        let panic: Result<(), String> = run(&[], || panic!("as asked"));
+        assert!(panic.unwrap_err().contains("breaks its own rules"));
+        let wild: Result<usize, String> = run(&[], || {
+            // SAFETY: malloc has no preconditions, and the block is not used.
+            let block = unsafe { libc::malloc(2 << 30) };
+            match block.is_null() {
+                true => Err("no memory".to_owned()),
+                false => Ok(block as usize),
+            }
+        });
+        assert_eq!(wild, Err("no memory".to_owned()));
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a machine is described, and reading it from there.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use hwlocality::topology::builder::TopologyBuilder;
+use usher_model::Topology;
+
+use crate::error::excerpt;
+use crate::{TopologyError, assemble, discover, sandbox, synthetic};
+
+/// The largest XML file read; hwloc's own are below 1 MiB.
+const XML_MAX_BYTES: u64 = 64 << 20;
+
+/// Where a machine is described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The machine that this process runs on.
+    ThisMachine,
+    /// An XML file as hwloc writes it (`lstopo machine.xml`), version 1 or 2.
+    Xml(PathBuf),
+    /// One line in hwloc's synthetic syntax: `package:4 die:2 core:6 pu:1`.
+    Synthetic(String),
+    /// A directory with a copy of a machine's `/sys` and `/proc`, as
+    /// `hwloc-gather-topology` makes it.
+    Capture(PathBuf),
+}
+
+impl Source {
+    /// What a person means by `SPEC|FILE.xml|DIR`: a directory is a sysfs
+    /// copy, any other file is XML, and what is neither is a description.
+    ///
+    /// # Errors
+    /// When there is no such file, and it cannot be a description either.
+    pub fn parse(text: &str) -> Result<Self, TopologyError> {
+        let path = Path::new(text);
+        if path.is_dir() {
+            return Ok(Self::Capture(path.to_owned()));
+        }
+        if !text.is_empty() && path.exists() {
+            return Ok(Self::Xml(path.to_owned()));
+        }
+        if looks_like_a_path(text) {
+            return Err(TopologyError::File {
+                path: PathBuf::from(excerpt(text)),
+                reason: "there is no such file or directory".to_owned(),
+            });
+        }
+        match synthetic::check(text) {
+            Ok(_) => Ok(Self::Synthetic(text.to_owned())),
+            Err(reason) if text.contains(':') => Err(TopologyError::Synthetic {
+                text: excerpt(text),
+                reason,
+            }),
+            Err(reason) => Err(TopologyError::UnknownSource {
+                text: excerpt(text),
+                reason: format!("there is no such file, and as a description {reason}"),
+            }),
+        }
+    }
+
+    /// The error that this source cannot be read.
+    fn error(&self, reason: String) -> TopologyError {
+        match self {
+            Self::ThisMachine => TopologyError::ThisMachine { reason },
+            Self::Synthetic(text) => TopologyError::Synthetic {
+                text: excerpt(text),
+                reason,
+            },
+            Self::Xml(path) | Self::Capture(path) => TopologyError::File {
+                path: path.clone(),
+                reason,
+            },
+        }
+    }
+}
+
+fn looks_like_a_path(text: &str) -> bool {
+    let xml = Path::new(text)
+        .extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("xml"));
+    xml || (text.contains('/') && !text.contains(':'))
+}
+
+impl FromStr for Source {
+    type Err = TopologyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisMachine => f.write_str("this machine"),
+            Self::Synthetic(text) => f.write_str(text),
+            Self::Xml(path) | Self::Capture(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Reads the machine: everything that is online, whether or not this process
+/// may use it. For planning on this machine, narrow it with
+/// [`Topology::restrict`] to [`usable_cpus`](crate::usable_cpus).
+///
+/// Whatever is read from elsewhere is parsed in a child process, so that no
+/// input can bring this one down.
+///
+/// # Errors
+/// One line that names the source and says what is wrong with it.
+pub fn load(source: Source) -> Result<Topology, TopologyError> {
+    let topology = match &source {
+        Source::ThisMachine => this_machine(),
+        Source::Xml(path) => xml(path),
+        Source::Synthetic(text) => described(text),
+        Source::Capture(path) => capture(path),
+    }
+    .map_err(|reason| source.error(reason))?;
+    topology.check()?;
+    Ok(topology)
+}
+
+fn this_machine() -> Result<Topology, String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "this machine".to_owned(), |name| name.trim().to_owned());
+    let (hwloc, parts) = discover::load(TopologyBuilder::new(), name, Some(Path::new("/")))?;
+    if !hwloc.is_this_system() {
+        let reason = "a variable of hwloc's in the environment (HWLOC_XMLFILE, \
+            HWLOC_SYNTHETIC, HWLOC_FSROOT or HWLOC_THISSYSTEM) makes hwloc describe another \
+            machine; unset it, or name that machine with --from";
+        return Err(reason.to_owned());
+    }
+    Ok(assemble::topology(parts))
+}
+
+fn xml(path: &Path) -> Result<Topology, String> {
+    let about = fs::metadata(path).map_err(|why| why.to_string())?;
+    if !about.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    if about.len() > XML_MAX_BYTES {
+        return Err(format!(
+            "it is {} bytes long, the most is {XML_MAX_BYTES}",
+            about.len()
+        ));
+    }
+    let bytes = fs::read(path).map_err(|why| why.to_string())?;
+    let not_xml = "it is not an XML file of hwloc's (make one with: lstopo machine.xml)";
+    let text = String::from_utf8(bytes).map_err(|_| not_xml.to_owned())?;
+    if !text.contains("<topology") || text.contains('\0') {
+        return Err(not_xml.to_owned());
+    }
+    apart(&[], last_name(path), None, || {
+        TopologyBuilder::new()
+            .from_xml(&text)
+            .map_err(|_| not_xml.to_owned())
+    })
+}
+
+fn described(text: &str) -> Result<Topology, String> {
+    let complete = synthetic::check(text)?;
+    apart(&[], text.to_owned(), None, || {
+        TopologyBuilder::new()
+            .from_synthetic(&complete)
+            .map_err(|_| {
+                "hwloc does not accept it; levels go from large to small, of package, die, numa, \
+             group, l3, l2, core and pu, each at most once, with pu last"
+                    .to_owned()
+            })
+    })
+}
+
+fn capture(path: &Path) -> Result<Topology, String> {
+    let root = fs::canonicalize(path).map_err(|why| why.to_string())?;
+    if !root.join("sys/devices/system/cpu").is_dir() {
+        return Err(
+            "it holds no sys/devices/system/cpu, so it is no copy of a machine's /sys \
+                    (make one with: hwloc-gather-topology)"
+                .to_owned(),
+        );
+    }
+    let root = root
+        .to_str()
+        .ok_or("its name is not valid UTF-8")?
+        .to_owned();
+    // Files alone: asked for more, hwloc mixes in what this machine's cpuid says.
+    let environment = [
+        ("HWLOC_FSROOT", root.as_str()),
+        ("HWLOC_THISSYSTEM", "0"),
+        ("HWLOC_COMPONENTS", "linux,stop"),
+    ];
+    apart(
+        &environment,
+        last_name(path),
+        Some(Path::new(&root)),
+        || Ok(TopologyBuilder::new()),
+    )
+}
+
+/// Loads in a child process, where foreign input can do no harm.
+fn apart(
+    environment: &[(&str, &str)],
+    name: String,
+    root: Option<&Path>,
+    builder: impl FnOnce() -> Result<TopologyBuilder, String>,
+) -> Result<Topology, String> {
+    // hwloc's own XML reader, and none of its plug-ins: the same result
+    // whatever is installed, and nothing is loaded into a forked child.
+    let fixed = [
+        ("HWLOC_LIBXML", "0"),
+        ("HWLOC_PLUGINS_PATH", "/nonexistent"),
+    ];
+    let environment: Vec<_> = fixed.iter().chain(environment).copied().collect();
+    sandbox::run(&environment, || {
+        let (_, parts) = discover::load(builder()?, name, root)?;
+        Ok(assemble::topology(parts))
+    })
+}
+
+fn last_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The CPUs that are online and that this process may use.
+//!
+//! A container or a cpuset leaves only some of the machine's CPUs to us, and
+//! CPUs come and go. These readers look afresh at every call, and the kernel
+//! keeps `Cpus_allowed_list` up to date with cpusets (v1 and v2), affinity and
+//! hot-plug. The root of `/proc` and `/sys` is an argument, so that tests feed
+//! captured trees.
+
+use std::path::Path;
+
+use usher_model::CpuSet;
+
+use crate::TopologyError;
+
+const ONLINE: &str = "sys/devices/system/cpu/online";
+const STATUS: &str = "proc/self/status";
+
+/// The CPUs that are online; `root` is `/` or the root of a captured tree.
+///
+/// # Errors
+/// When `sys/devices/system/cpu/online` under it cannot be read or is no CPU list.
+pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
+    let text = read(root, ONLINE)?;
+    parse(root, ONLINE, &text)
+}
+
+/// The CPUs that this process may run on: its affinity within its cpuset.
+///
+/// # Errors
+/// When `proc/self/status` under the root cannot be read or has no CPU list.
+pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
+    let text = read(root, STATUS)?;
+    let list = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    match list {
+        Some(list) => parse(root, STATUS, list),
+        None => Err(error(root, STATUS, "it has no line Cpus_allowed_list")),
+    }
+}
+
+/// The CPUs that are online and that this process may use, read afresh.
+///
+/// Where there is no `/sys` (some containers), what is allowed is taken to be
+/// online.
+///
+/// # Errors
+/// When the lists cannot be read, or no CPU is in both.
+pub fn usable_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
+    let allowed = allowed_cpus(root)?;
+    if !root.join(ONLINE).exists() {
+        return Ok(allowed);
+    }
+    let online = online_cpus(root)?;
+    let usable = allowed.and(&online);
+    match usable.is_empty() {
+        false => Ok(usable),
+        true => {
+            let reason = format!("CPUs {allowed} are allowed, but only {online} are online");
+            Err(error(root, STATUS, &reason))
+        }
+    }
+}
+
+fn read(root: &Path, file: &str) -> Result<String, TopologyError> {
+    std::fs::read_to_string(root.join(file)).map_err(|why| error(root, file, &why.to_string()))
+}
+
+fn parse(root: &Path, file: &str, list: &str) -> Result<CpuSet, TopologyError> {
+    let set: CpuSet = list
+        .parse()
+        .map_err(|why: usher_model::ParseCpuSetError| error(root, file, &why.to_string()))?;
+    match set.is_empty() {
+        false => Ok(set),
+        true => Err(error(root, file, "the list is empty")),
+    }
+}
+
+fn error(root: &Path, file: &str, reason: &str) -> TopologyError {
+    TopologyError::Usable {
+        path: root.join(file),
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(status: &str, online: Option<&str>) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write(STATUS, status);
+        if let Some(online) = online {
+            write(ONLINE, online);
+        }
+        root
+    }
+
+    const STATUS_2_9: &str = "Name:\tsh\nCpus_allowed:\t3fc\nCpus_allowed_list:\t2-9\n";
+
+    #[test]
+    fn what_is_usable_is_allowed_and_online() {
+        let root = tree(STATUS_2_9, Some("0-3,6,12\n"));
+        assert_eq!(usable_cpus(root.path()).unwrap().to_string(), "2-3,6");
+        assert_eq!(online_cpus(root.path()).unwrap().to_string(), "0-3,6,12");
+        assert_eq!(allowed_cpus(root.path()).unwrap().to_string(), "2-9");
+    }
+
+    #[test]
+    fn a_cpu_that_goes_offline_is_noticed_at_the_next_call() {
+        let root = tree(STATUS_2_9, Some("0-11\n"));
+        assert!(usable_cpus(root.path()).unwrap().contains(5));
+        std::fs::write(root.path().join(ONLINE), "0-4,6-11\n").unwrap();
+        assert!(!usable_cpus(root.path()).unwrap().contains(5));
+    }
+
+    #[test]
+    fn without_sys_what_is_allowed_counts() {
+        let root = tree(STATUS_2_9, None);
+        assert_eq!(usable_cpus(root.path()).unwrap().to_string(), "2-9");
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_reason() {
+        for (status, online, said) in [
+            ("Name:\tsh\n", "0-3", "proc/self/status: it has no line"),
+            ("Cpus_allowed_list:\t\n", "0-3", "the list is empty"),
+            (STATUS_2_9, "0-1", "CPUs 2-9 are allowed, but only 0-1"),
+            (STATUS_2_9, "3-x", "cpu/online: '3-x"),
+        ] {
+            let root = tree(status, Some(online));
+            let text = usable_cpus(root.path()).unwrap_err().to_string();
+            assert!(text.contains(said), "{text}");
+            assert!(!text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_process_may_use_at_least_one_cpu() {
+        assert!(!usable_cpus(Path::new("/")).unwrap().is_empty());
+    }
+}
