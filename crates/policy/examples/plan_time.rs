@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a plan takes: `cargo run --release -p usher-policy --example
+//! plan_time [ROUNDS [CASE]]`. One line a case: programs, machine, median and longest
+//! time, ANTT, gap, shared packages.
+//!
+//! With ROUNDS = 1 and a CASE (from 0) it is what to run under `valgrind --tool=callgrind`.
+#![allow(clippy::unwrap_used)] // every case is well-formed
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use usher_model::{Core, Cpu, CpuSet, Curve, Domain, NumaNode, Package, ProgramId, Topology};
+use usher_policy::seating::{Request, Seating, seat};
+
+/// `packages` of `domains` of `cores`; the last `slow` domains have cores of
+/// 0.6 of the capacity.
+fn machine(packages: usize, domains: usize, cores: usize, slow: usize) -> Topology {
+    let (all_domains, all) = (packages * domains, packages * domains * cores);
+    let cpus = |first: usize, count: usize| CpuSet::range(first as u32, (first + count) as u32 - 1);
+    Topology {
+        name: format!("package:{packages} die:{domains} core:{cores} slow:{slow}"),
+        cpus: (0..all)
+            .map(|core| Cpu {
+                os: core as u32,
+                core,
+            })
+            .collect(),
+        cores: (0..all)
+            .map(|core| Core {
+                cpus: cpus(core, 1),
+                domain: core / cores,
+                capacity: if core / cores >= all_domains - slow {
+                    0.6
+                } else {
+                    1.0
+                },
+            })
+            .collect(),
+        domains: (0..all_domains)
+            .map(|d| Domain {
+                cpus: cpus(d * cores, cores),
+                cores: (d * cores..(d + 1) * cores).collect(),
+                package: d / domains,
+                nodes: vec![d / domains],
+                llc: None,
+            })
+            .collect(),
+        packages: (0..packages)
+            .map(|p| Package {
+                cpus: cpus(p * domains * cores, domains * cores),
+                domains: (p * domains..(p + 1) * domains).collect(),
+                model: None,
+                dies: Vec::new(),
+            })
+            .collect(),
+        nodes: (0..packages)
+            .map(|p| NumaNode {
+                os: p as u32,
+                cpus: cpus(p * domains * cores, domains * cores),
+                bytes: 0,
+            })
+            .collect(),
+    }
+}
+
+/// Programs that scale from not at all to perfectly, some of them alike.
+fn requests(programs: usize, kinds: usize, cores: usize) -> Vec<Request> {
+    let curve = |kind: usize| {
+        let sigma = 0.3 * (kind as f64 / kinds as f64).powi(3);
+        let rate = |n: f64| n / (1.0 + sigma * (n - 1.0) + 1e-5 * n * (n - 1.0));
+        let rates: BTreeMap<u32, f64> = (0..)
+            .map(|i| 1u32 << i)
+            .take_while(|&n| n as usize <= cores)
+            .map(|n| (n, rate(f64::from(n))))
+            .collect();
+        Curve::from_rates(&rates).unwrap()
+    };
+    let request = |i: usize| Request {
+        id: ProgramId(i as u64),
+        name: format!("program-{i:03}"),
+        curve: curve(i % kinds),
+        weight: 1.0,
+        spinners: 0,
+        llc_bytes: None,
+        bandwidth_gbps: Some((i % 7) as f64),
+        bound_to: None,
+    };
+    (0..programs).map(request).collect()
+}
+
+fn shared_packages(machine: &Topology, seating: &Seating) -> usize {
+    let inside = |package: usize| {
+        let here = |d: &usize| machine.domains[*d].package == package;
+        seating
+            .plan
+            .seats
+            .iter()
+            .filter(move |s| s.domains.iter().any(here))
+            .count()
+    };
+    let used: BTreeSet<usize> = (0..machine.packages.len())
+        .filter(|&p| inside(p) > 1)
+        .collect();
+    used.len()
+}
+
+fn main() {
+    let argument = |at: usize| {
+        std::env::args()
+            .nth(at)
+            .and_then(|r| r.parse::<usize>().ok())
+    };
+    let rounds = argument(1).unwrap_or(21);
+    let cases = [
+        (4, 4, (4, 2, 6, 0)),
+        (8, 8, (4, 2, 6, 0)),
+        (8, 8, (1, 8, 8, 0)),
+        (8, 3, (2, 8, 8, 0)),
+        (64, 64, (16, 8, 8, 0)),
+        (64, 5, (16, 8, 8, 0)),
+        (64, 64, (2, 64, 8, 0)),
+        (64, 64, (128, 1, 8, 0)),
+        (100, 100, (16, 8, 8, 0)),
+        (8, 8, (2, 8, 8, 8)),
+        (64, 64, (16, 8, 8, 64)),
+        (12, 12, (2, 4, 6, 0)),
+        (130, 130, (16, 8, 8, 0)),
+    ];
+    for (case, (programs, kinds, (packages, domains, cores, slow))) in cases.into_iter().enumerate()
+    {
+        if argument(2).is_some_and(|only| only != case) {
+            continue;
+        }
+        let machine = machine(packages, domains, cores, slow);
+        let requests = requests(programs, kinds, packages * domains * cores);
+        let mut times_us = Vec::new();
+        let mut last = None;
+        for _ in 0..rounds {
+            let start = Instant::now();
+            last = Some(seat(&machine, &requests).unwrap());
+            times_us.push(start.elapsed().as_micros());
+        }
+        times_us.sort_unstable();
+        let seating = last.unwrap();
+        println!(
+            "{programs:>3} programs ({kinds:>3} kinds) {:<36} median {:>7} us, longest {:>7} us, ANTT {:.4}, gap {:.4}, shared packages {}",
+            machine.name,
+            times_us[times_us.len() / 2],
+            times_us[times_us.len() - 1],
+            seating.plan.antt.unwrap(),
+            seating.gap,
+            shared_packages(&machine, &seating),
+        );
+    }
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scheduler of paper 1, as it describes itself (section 3.3, figure 6).
+//!
+//! It is called when the number of programs changes, and at no other time: a
+//! program's behaviour is taken to be constant.
+//!
+//! - *A program arrives.* All others stop. The newcomer runs alone for a short
+//!   trial at several core counts, whole dies each; the progress a second that
+//!   it makes at each is its scalability curve. Then the seating with the
+//!   least predicted ANTT is put into force.
+//! - *A program ends.* The others' curves are known: the seating with the
+//!   least predicted ANTT for them is put into force.
+//!
+//! Every program gets seats, whatever is predicted; nothing is lent. Where
+//! progress cannot be measured while a program runs (no PMU, no heartbeat),
+//! a curve from the profile store stands in for the trial; where there is
+//! none either, the program is taken to scale perfectly, and that is said.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use usher_model::{
+    CpuSet, Curve, CurvePoint, Decision, Event, Note, Observation, Program, ProgramId,
+    ProgramSample, Topology,
+};
+
+use crate::Policy;
+use crate::seating::seat;
+use crate::simple::{linear, request, shared_plan, wanted};
+use crate::stage::Stage;
+
+/// How long the newcomer runs at a core count before it is measured there.
+const SETTLE_NS: u64 = 50_000_000;
+/// How long it is measured at each core count.
+const MEASURE_NS: u64 = 250_000_000;
+/// At most so many core counts are tried, spread evenly.
+const STEPS_MAX: usize = 8;
+
+/// CaSAS.
+#[derive(Debug)]
+pub struct Casas {
+    machine: Topology,
+    /// The machine less what may not be used now.
+    topology: Topology,
+    programs: BTreeMap<ProgramId, Program>,
+    curves: BTreeMap<ProgramId, Curve>,
+    waiting: VecDeque<ProgramId>,
+    trial: Option<Trial>,
+    stage: Stage,
+    notes: Vec<Note>,
+}
+
+/// A newcomer on its own, at one core count after another.
+#[derive(Debug)]
+struct Trial {
+    program: ProgramId,
+    steps: Vec<CpuSet>,
+    points: Vec<CurvePoint>,
+    state: TrialState,
+    /// Given up then, whatever was measured: nobody stays stopped for a
+    /// newcomer that cannot be read.
+    deadline_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum TrialState {
+    /// Settling on the next step's CPUs until then.
+    Settle { until_ns: u64 },
+    /// Counting progress since then.
+    Measure { since_ns: u64, total: f64 },
+}
+
+impl Casas {
+    /// CaSAS on that machine.
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            machine: topology.clone(),
+            topology,
+            programs: BTreeMap::new(),
+            curves: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            trial: None,
+            stage: Stage::default(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Takes in what has happened; true when the seating must be made anew.
+    fn take_in(&mut self, observation: &Observation) -> bool {
+        let mut stale = !observation.failed.is_empty();
+        self.stage.undo_failed(&observation.failed);
+        let changed = self.topology.all_cpus() != observation.usable;
+        if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
+            self.topology = topology;
+            stale = true;
+        }
+        for event in &observation.events {
+            match event {
+                Event::Arrived(program) => {
+                    self.programs.insert(program.id, (**program).clone());
+                    self.waiting.push_back(program.id);
+                }
+                Event::Departed(program) => {
+                    self.forget(*program);
+                    stale = true;
+                }
+                Event::Repeated { .. } => {}
+            }
+        }
+        stale
+    }
+
+    fn forget(&mut self, program: ProgramId) {
+        self.programs.remove(&program);
+        self.curves.remove(&program);
+        self.waiting.retain(|&waiting| waiting != program);
+        self.stage.forget(program);
+        self.trial.take_if(|trial| trial.program == program);
+    }
+
+    /// Moves the trial on, or starts the next; true when a curve was learnt.
+    fn try_out(&mut self, observation: &Observation) -> bool {
+        let mut learnt = false;
+        if let Some(trial) = &mut self.trial {
+            let sample = observation
+                .programs
+                .iter()
+                .find(|sample| sample.id == trial.program);
+            if trial.advance(observation.at_ns, sample, &self.topology) {
+                let (program, points) = (trial.program, std::mem::take(&mut trial.points));
+                self.trial = None;
+                let curve = Curve::new(points).ok();
+                self.learn(program, curve, "its trial gave no figure of progress");
+                learnt = true;
+            }
+        }
+        while self.trial.is_none() {
+            let Some(program) = self.waiting.pop_front() else {
+                break;
+            };
+            let sample = observation
+                .programs
+                .iter()
+                .find(|sample| sample.id == program);
+            let measurable = sample
+                .and_then(|s| s.progress)
+                .is_some_and(|p| p.may_plan());
+            if measurable {
+                self.trial = Some(Trial::new(program, observation.at_ns, &self.topology));
+            } else {
+                let profile = self.programs.get(&program).and_then(|p| p.profile.clone());
+                self.learn(
+                    program,
+                    profile,
+                    "no progress can be measured on it and the store has no profile",
+                );
+                learnt = true;
+            }
+        }
+        learnt
+    }
+
+    fn learn(&mut self, program: ProgramId, curve: Option<Curve>, lack: &str) {
+        let curve = curve.unwrap_or_else(|| {
+            let text = format!("taken to scale perfectly: {lack}");
+            self.notes.push(Note {
+                program: Some(program),
+                text,
+            });
+            linear(&self.topology)
+        });
+        self.curves.insert(program, curve);
+    }
+
+    /// The trial's CPUs for the newcomer, everybody else stopped.
+    fn stage_trial(&mut self, trial_program: ProgramId, cpus: CpuSet) -> Vec<usher_model::Action> {
+        let freeze: Vec<_> = self
+            .programs
+            .keys()
+            .map(|&id| (id, id != trial_program))
+            .collect();
+        let mut actions = self.stage.freeze_where(freeze);
+        let place = (cpus != self.topology.all_cpus()).then_some(cpus);
+        actions.extend(self.stage.move_to(&[(trial_program, place)].into()));
+        actions
+    }
+
+    fn plan(&mut self, decision: &mut Decision) {
+        let requests: Vec<_> = (self.programs.values())
+            .filter_map(|program| {
+                Some(request(
+                    program,
+                    &self.topology,
+                    self.curves.get(&program.id)?.clone(),
+                ))
+            })
+            .collect();
+        let plan = match seat(&self.topology, &requests) {
+            Ok(seating) => seating.plan,
+            Err(error) => {
+                self.notes.push(Note {
+                    program: None,
+                    text: format!("left to the kernel: {error}"),
+                });
+                shared_plan(&self.topology, self.programs.keys())
+            }
+        };
+        decision.actions.extend(
+            self.stage
+                .move_to(&wanted(&plan, &self.topology.all_cpus())),
+        );
+        let thawed: Vec<_> = self.programs.keys().map(|&id| (id, false)).collect();
+        decision.actions.extend(self.stage.freeze_where(thawed));
+        decision.plan = Some(plan);
+    }
+}
+
+impl Trial {
+    fn new(program: ProgramId, at_ns: u64, topology: &Topology) -> Self {
+        let steps = steps(topology);
+        let deadline_ns = at_ns + 2 * steps.len() as u64 * (SETTLE_NS + MEASURE_NS);
+        let state = TrialState::Settle {
+            until_ns: at_ns + SETTLE_NS,
+        };
+        Self {
+            program,
+            steps,
+            points: Vec::new(),
+            state,
+            deadline_ns,
+        }
+    }
+
+    /// Takes a sample in; true when the last step has been measured.
+    fn advance(&mut self, at_ns: u64, sample: Option<&ProgramSample>, topology: &Topology) -> bool {
+        let total = sample.and_then(|s| s.progress).map(|p| p.total);
+        match (self.state, total) {
+            (TrialState::Settle { until_ns }, Some(total)) if at_ns >= until_ns => {
+                self.state = TrialState::Measure {
+                    since_ns: at_ns,
+                    total,
+                };
+            }
+            (
+                TrialState::Measure {
+                    since_ns,
+                    total: before,
+                },
+                Some(total),
+            ) if at_ns >= since_ns + MEASURE_NS => {
+                let rate = (total - before) * 1e9 / (at_ns - since_ns) as f64;
+                let cores = topology.capacity_of(&self.steps[self.points.len()]);
+                self.points.push(CurvePoint {
+                    cores,
+                    rate: rate.max(f64::MIN_POSITIVE),
+                    relative_error: 0.0,
+                    busy_cpus: None,
+                });
+                self.state = TrialState::Settle {
+                    until_ns: at_ns + SETTLE_NS,
+                };
+            }
+            _ => {}
+        }
+        self.points.len() == self.steps.len() || at_ns >= self.deadline_ns
+    }
+
+    fn wait_ns(&self, at_ns: u64) -> u64 {
+        let until_ns = match self.state {
+            TrialState::Settle { until_ns } => until_ns,
+            TrialState::Measure { since_ns, .. } => since_ns + MEASURE_NS,
+        };
+        until_ns.saturating_sub(at_ns).max(1_000_000)
+    }
+}
+
+/// The core counts of a trial: whole domains, or cores where there is one
+/// domain only; at most [`STEPS_MAX`], the smallest and the largest included.
+fn steps(topology: &Topology) -> Vec<CpuSet> {
+    let units: Vec<CpuSet> = match topology.domains.len() {
+        1 => topology
+            .cores
+            .iter()
+            .map(|core| core.cpus.clone())
+            .collect(),
+        _ => topology
+            .domains
+            .iter()
+            .map(|domain| domain.cpus.clone())
+            .collect(),
+    };
+    let tried = units.len().min(STEPS_MAX);
+    let count = |step: usize| {
+        if tried == 1 {
+            1
+        } else {
+            1 + step * (units.len() - 1) / (tried - 1)
+        }
+    };
+    (0..tried)
+        .map(|step| {
+            units[..count(step)]
+                .iter()
+                .fold(CpuSet::new(), |set, unit| set.or(unit))
+        })
+        .collect()
+}
+
+impl Policy for Casas {
+    fn name(&self) -> &'static str {
+        "casas"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let stale = self.take_in(observation);
+        let learnt = self.try_out(observation);
+        let mut decision = Decision::default();
+        if let Some(trial) = &self.trial {
+            let (program, cpus) = (trial.program, trial.steps[trial.points.len()].clone());
+            decision.wake_after_ns = Some(trial.wait_ns(observation.at_ns));
+            decision.actions = self.stage_trial(program, cpus);
+        } else if stale || learnt {
+            self.plan(&mut decision);
+        }
+        decision.notes = std::mem::take(&mut self.notes);
+        decision
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The universal scalability law by linear least squares.
+//!
+//! `n / X(n) = a + b (n-1) + c n (n-1)` with `a = 1/λ`, `b = σ/λ`, `c = κ/λ` is
+//! linear: weighted by the relative errors it is solved in closed form, which
+//! needs no start value and cannot fail to converge; a general optimiser
+//! (Levenberg-Marquardt) would have to be told both. The prior enters as two
+//! more rows, `(b - σ₀ a) / (s a)` and the same for `c`, with the `a` of the
+//! round before as the scale (it settles in a few rounds). Non-negative σ and
+//! κ are had exactly by trying the four sets of parameters that may be zero.
+
+use nalgebra::{DMatrix, DVector};
+use usher_model::CurvePoint;
+
+/// Prior mean and standard deviation of σ.
+pub(super) const SIGMA: (f64, f64) = (0.03, 0.3);
+/// Prior mean and standard deviation of κ.
+pub(super) const KAPPA: (f64, f64) = (0.000_1, 0.002);
+
+/// Rounds in which the prior's scale settles.
+const ROUNDS: usize = 6;
+
+/// A universal scalability law: `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Law {
+    /// Progress a second on one core, λ.
+    pub lambda: f64,
+    /// Contention, σ >= 0: the serial part of Amdahl's law.
+    pub sigma: f64,
+    /// Coherence, κ >= 0: where it is not 0 the curve falls in the end.
+    pub kappa: f64,
+}
+
+impl Law {
+    /// Progress a second on that many cores; below one core in proportion.
+    pub fn rate(&self, cores: f64) -> f64 {
+        match cores < 1.0 {
+            true => self.lambda * cores,
+            false => self.lambda * cores / self.slowdown(cores),
+        }
+    }
+
+    /// The denominator: how many times longer a unit of work takes a core.
+    pub(super) fn slowdown(&self, cores: f64) -> f64 {
+        1.0 + self.sigma * (cores - 1.0) + self.kappa * cores * (cores - 1.0)
+    }
+
+    /// The same law in other units.
+    pub(super) fn scaled(self, scale: f64) -> Self {
+        Self {
+            lambda: self.lambda * scale,
+            ..self
+        }
+    }
+}
+
+/// Rows `row . (a, b, c) = right`, each to be met within one standard error.
+struct Rows {
+    left: Vec<[f64; 3]>,
+    right: Vec<f64>,
+}
+
+/// The most probable law; `None` where the numbers overflow.
+pub(super) fn fit(samples: &[CurvePoint]) -> Option<Law> {
+    let first = samples.first()?;
+    let prior = Law {
+        lambda: 1.0,
+        sigma: SIGMA.0,
+        kappa: KAPPA.0,
+    };
+    let mut law = prior.scaled(first.rate / prior.rate(first.cores));
+    for _ in 0..ROUNDS {
+        law = least_squares(&rows(samples, law.lambda.recip()))?;
+    }
+    Some(law)
+}
+
+fn rows(samples: &[CurvePoint], a: f64) -> Rows {
+    let mut rows = Rows {
+        left: vec![
+            [-SIGMA.0 / (SIGMA.1 * a), 1.0 / (SIGMA.1 * a), 0.0],
+            [-KAPPA.0 / (KAPPA.1 * a), 0.0, 1.0 / (KAPPA.1 * a)],
+        ],
+        right: vec![0.0, 0.0],
+    };
+    for sample in samples {
+        let n = sample.cores.max(1.0);
+        let y = sample.cores / sample.rate;
+        // The law itself is off by this much: see `residual`.
+        let error = y * sample.relative_error.hypot(super::residual::MISFIT);
+        rows.left
+            .push([1.0, n - 1.0, n * (n - 1.0)].map(|x| x / error));
+        rows.right.push(y / error);
+    }
+    rows
+}
+
+/// Least squares with b, c >= 0, by the active sets.
+fn least_squares(rows: &Rows) -> Option<Law> {
+    let mut best: Option<(f64, Law)> = None;
+    for free in [&[0, 1, 2][..], &[0, 1], &[0, 2], &[0]] {
+        let Some((loss, [a, b, c])) = solve(rows, free) else {
+            continue;
+        };
+        let law = Law {
+            lambda: a.recip(),
+            sigma: b / a,
+            kappa: c / a,
+        };
+        let sane = [law.lambda, law.sigma, law.kappa]
+            .iter()
+            .all(|x| x.is_finite());
+        let allowed = sane && a > 0.0 && b >= 0.0 && c >= 0.0;
+        if allowed && best.is_none_or(|(least, _)| loss < least) {
+            best = Some((loss, law));
+        }
+    }
+    best.map(|(_, law)| law)
+}
+
+/// Unconstrained least squares over the parameters `free`, the others zero.
+fn solve(rows: &Rows, free: &[usize]) -> Option<(f64, [f64; 3])> {
+    let left = DMatrix::from_fn(rows.left.len(), free.len(), |r, c| rows.left[r][free[c]]);
+    let right = DVector::from_column_slice(&rows.right);
+    // Columns of equal length: n (n-1) is thousands of times 1.
+    let lengths: Vec<f64> = left.column_iter().map(|column| column.norm()).collect();
+    let scaled = DMatrix::from_fn(left.nrows(), free.len(), |r, c| left[(r, c)] / lengths[c]);
+    let normal = scaled.transpose() * &scaled;
+    let solution = normal.cholesky()?.solve(&(scaled.transpose() * &right));
+    let loss = (&scaled * &solution - right).norm_squared();
+    let mut all = [0.0; 3];
+    for (at, &parameter) in free.iter().enumerate() {
+        all[parameter] = solution[at] / lengths[at];
+    }
+    loss.is_finite().then_some((loss, all))
+}

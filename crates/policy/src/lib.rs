@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What Usher decides, and nothing else: no clock, no file, no thread, no
+//! environment, no randomness, no hash-ordered iteration.
+
+mod casas;
+pub mod fit;
+pub mod planfile;
+pub mod seating;
+mod simple;
+mod stage;
+pub mod timeshare;
+pub mod usher;
+
+pub use casas::Casas;
+pub use simple::{Equal, Linux};
+pub use usher::Usher;
+
+use usher_model::{Decision, Observation, Topology};
+
+/// Something that decides. It keeps state between calls and nothing else: the
+/// same observations in the same order give the same decisions.
+pub trait Policy {
+    /// Its name, as on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What to do, given what is seen.
+    fn decide(&mut self, observation: &Observation) -> Decision;
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        (**self).decide(observation)
+    }
+}
+
+/// The policies' names, as on the command line.
+pub const NAMES: [&str; 4] = ["linux", "equal", "casas", "usher"];
+
+/// The policy of that name for that machine; `None` for an unknown name.
+pub fn by_name(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
+    let topology = topology.clone();
+    Some(match name {
+        "linux" => Box::new(Linux::new(topology)),
+        "equal" => Box::new(Equal::new(topology)),
+        "casas" => Box::new(Casas::new(topology)),
+        "usher" => Box::new(Usher::new(topology)),
+        _ => return None,
+    })
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reading the programs of `usher plan`, with errors that name the program
+//! and the field.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use usher_model::{Curve, ProgramId};
+
+use super::PlanFileError;
+use super::json::{Entries, Field};
+use crate::seating::Request;
+
+/// Whole numbers beyond this are no longer exact in JSON.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+
+const FIELDS: &str = "name, curve, llc_bytes, bandwidth_gbps, weight, spinners";
+
+/// The programs of a JSON text, numbered from 0 in its order.
+///
+/// # Errors
+/// Input that is no JSON or makes no sense.
+pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
+    let top: Entries<Vec<Entries<Field>>> = match serde_json::from_str(input) {
+        Ok(top) => top,
+        Err(error) => return Err(unreadable(input, &error)),
+    };
+    let mut programs = None;
+    for (key, value) in top.0 {
+        if key != "programs" {
+            return Err(unknown(&key));
+        }
+        if programs.replace(value).is_some() {
+            return Err(top_error("\"programs\" is given twice"));
+        }
+    }
+    let programs = programs.ok_or_else(|| top_error("the field \"programs\" is missing"))?;
+    if programs.is_empty() {
+        return Err(top_error("\"programs\" is empty; at least one is needed"));
+    }
+    let mut names = BTreeSet::new();
+    let mut requests = Vec::new();
+    for (at, entries) in programs.into_iter().enumerate() {
+        let request = Reader::new(at, &entries)?.request(at)?;
+        if !names.insert(request.name.clone()) {
+            return Err(PlanFileError::Field {
+                program: request.name,
+                field: "name".to_owned(),
+                reason: "two programs have this name".to_owned(),
+            });
+        }
+        requests.push(request);
+    }
+    Ok(requests)
+}
+
+fn top_error(reason: &str) -> PlanFileError {
+    PlanFileError::Top(reason.to_owned())
+}
+
+fn unknown(key: &str) -> PlanFileError {
+    PlanFileError::Top(format!("unknown field \"{key}\"; expected \"programs\""))
+}
+
+/// Text that is JSON but not of the right shape is reported by shape: the
+/// parser's own words would be about types of this program.
+fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
+    let top = match serde_json::from_str::<Value>(input) {
+        Ok(Value::Object(top)) => top,
+        Ok(_) => return top_error("expected an object with the field \"programs\""),
+        Err(_) => return PlanFileError::Syntax(error.to_string()),
+    };
+    if let Some(key) = top.keys().find(|key| *key != "programs") {
+        return unknown(key);
+    }
+    let Some(Value::Array(entries)) = top.get("programs") else {
+        return top_error("\"programs\" must be an array");
+    };
+    let odd = entries.iter().position(|entry| !entry.is_object());
+    match odd {
+        Some(at) => PlanFileError::Top(format!("program #{} must be an object", at + 1)),
+        None => PlanFileError::Syntax(error.to_string()),
+    }
+}
+
+/// One program's fields.
+struct Reader<'a> {
+    name: String,
+    fields: BTreeMap<&'a str, &'a Field>,
+}
+
+impl<'a> Reader<'a> {
+    /// Finds the name first, so that errors can use it.
+    fn new(at: usize, entries: &'a Entries<Field>) -> Result<Self, PlanFileError> {
+        let mut reader = Self {
+            name: format!("#{}", at + 1),
+            fields: BTreeMap::new(),
+        };
+        let mut names = entries.0.iter().filter(|(key, _)| key == "name");
+        match names.next() {
+            Some((_, Field::Text(name))) if !name.is_empty() => reader.name.clone_from(name),
+            Some((_, other)) => {
+                let reason = format!("must be a text that is not empty, not {other}");
+                return Err(reader.error("name", reason));
+            }
+            None => return Err(reader.error("name", "is missing")),
+        }
+        for (key, value) in &entries.0 {
+            if !FIELDS.split(", ").any(|field| field == key) {
+                return Err(reader.error(key, format!("unknown field; expected {FIELDS}")));
+            }
+            if reader.fields.insert(key, value).is_some() {
+                return Err(reader.error(key, "is given twice"));
+            }
+        }
+        Ok(reader)
+    }
+
+    fn error(&self, field: &str, reason: impl Into<String>) -> PlanFileError {
+        PlanFileError::Field {
+            program: self.name.clone(),
+            field: field.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    fn request(&self, at: usize) -> Result<Request, PlanFileError> {
+        let weight = self.number("weight", |x| x > 0.0, "a positive number")?;
+        let bandwidth = self.number("bandwidth_gbps", |x| x >= 0.0, "zero or more")?;
+        let llc_bytes = self.whole("llc_bytes", WHOLE_MAX)?;
+        let spinners = self.whole("spinners", f64::from(u32::MAX))?;
+        Ok(Request {
+            id: ProgramId(at as u64),
+            name: self.name.clone(),
+            curve: self.curve()?,
+            weight: weight.unwrap_or(1.0),
+            spinners: spinners.map_or(0, |x| x as u32),
+            llc_bytes: llc_bytes.map(|x| x as u64),
+            bandwidth_gbps: bandwidth,
+            bound_to: None,
+        })
+    }
+
+    fn number(
+        &self,
+        field: &str,
+        sane: impl Fn(f64) -> bool,
+        wanted: &str,
+    ) -> Result<Option<f64>, PlanFileError> {
+        match self.fields.get(field) {
+            None => Ok(None),
+            Some(Field::Number(x)) if x.is_finite() && sane(*x) => Ok(Some(*x)),
+            Some(other) => Err(self.error(field, format!("must be {wanted}, not {other}"))),
+        }
+    }
+
+    fn whole(&self, field: &str, most: f64) -> Result<Option<f64>, PlanFileError> {
+        let sane = |x: f64| (0.0..=most).contains(&x) && x.fract() == 0.0;
+        self.number(field, sane, "a whole number, zero or more")
+    }
+
+    fn curve(&self) -> Result<Curve, PlanFileError> {
+        let error = |reason: String| self.error("curve", reason);
+        let points = match self.fields.get("curve") {
+            None => return Err(error("is missing".to_owned())),
+            Some(Field::Table(points)) => &points.0,
+            Some(other) => {
+                let reason = format!("must map core counts to progress a second, not be {other}");
+                return Err(error(reason));
+            }
+        };
+        let mut rates = BTreeMap::new();
+        for (key, value) in points {
+            let cores = core_count(key)
+                .ok_or_else(|| error(format!("\"{key}\" is not a core count (1, 2, …)")))?;
+            let rate = value
+                .as_f64()
+                .filter(|rate| rate.is_finite() && *rate > 0.0);
+            let rate = rate.ok_or_else(|| {
+                error(format!(
+                    "progress at {cores} cores must be a positive number, not {value}"
+                ))
+            })?;
+            if rates.insert(cores, rate).is_some() {
+                return Err(error(format!("two points at {cores} cores")));
+            }
+        }
+        if rates.len() < 2 {
+            let given = rates.len();
+            return Err(error(format!("needs two core counts or more, has {given}")));
+        }
+        Curve::from_rates(&rates).map_err(|wrong| error(wrong.to_string()))
+    }
+}
+
+/// A positive whole number in digits alone.
+fn core_count(key: &str) -> Option<u32> {
+    let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
+    let count = key.parse().ok().filter(|_| digits);
+    count.filter(|&count| count > 0)
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! ANTT-optimal seating (paper 1, sections 3.1 and 3.3).
+//!
+//! The answer is the allocation with the least
+//! `ANTT = sum of weight * NTT / number of programs`, where
+//! `NTT = alone-best / rate on its own cores` as the curve predicts it, and
+//! among allocations of equal ANTT the placement that comes first by these
+//! rules:
+//!
+//! 1. no program has a unit that does not help it (it stays empty, to be lent
+//!    or given to whoever comes next);
+//! 2. fewest packages that hold several programs;
+//! 3. fewest (program, package) pairs;
+//! 4. least harm at memory controllers, where bandwidths are known (`hurt`);
+//! 5. fewest domains in use;
+//! 6. in the order of name, then id: the smaller seat, then the lowest packages.
+//!
+//! Inside each package the same rules are applied again to its NUMA nodes,
+//! inside each node the first by name has the lowest domains.
+//!
+//! *Units* are whole LLC domains while there are at least as many as
+//! programs. With more programs than domains (or where whole domains cannot
+//! give every busy-waiting program its cores) they are whole cores: hardware
+//! threads of one core are never parted. The core counts are again
+//! ANTT-minimal; then those share a domain that hurt one another least, and
+//! after that few domains are shared and few programs straddle two. With more
+//! programs than cores nobody is seated: all share one set, each is predicted
+//! to have it for an equal part of the time.
+//!
+//! A program that busy-waits is never seated on fewer cores than it has
+//! spinning threads. Where that cannot be had for all, all are left to the
+//! kernel: one that is not confined would run on the others' seats, which
+//! were then no seats.
+//!
+//! A program bound to CPUs is seated on units that lie wholly inside. Where
+//! it finds none, it is left where it is, with the others that are bound
+//! there, and no other program is seated on any core of that. Its alone-best
+//! is that on the CPUs that it is bound to. A binding to nothing or to CPUs
+//! that this machine does not have is no binding.
+//!
+//! Exactness: equal domains are always exact (`allot`); domains of several
+//! kinds as long as the search stays within its budget; beyond that the
+//! answer comes with the proven gap of `relax`. The placement rules are met
+//! exactly as long as `place` stays within its budget.
+
+mod allot;
+mod assign;
+mod guest;
+mod hurt;
+mod menu;
+mod place;
+mod relax;
+mod units;
+
+use usher_model::{CpuSet, Curve, Mode, Plan, ProgramId, Seat, Topology};
+
+use crate::timeshare::time_sharing;
+use assign::{Assigned, split_domains, whole_domains};
+use guest::{Guest, finite};
+
+/// What a program asks of the planner.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Its number.
+    pub id: ProgramId,
+    /// Its name; ties break by it, then by the number.
+    pub name: String,
+    /// Progress a second against cores.
+    pub curve: Curve,
+    /// Weight of its NTT in the mean, > 0.
+    pub weight: f64,
+    /// Threads that busy-wait for one another; 0: none.
+    pub spinners: u32,
+    /// LLC bytes that it uses, where known.
+    pub llc_bytes: Option<u64>,
+    /// Memory bandwidth that it uses in GB/s, where known.
+    pub bandwidth_gbps: Option<f64>,
+    /// CPUs that it is bound to, where it is.
+    pub bound_to: Option<CpuSet>,
+}
+
+/// A seating and how good it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seating {
+    /// Who sits where.
+    pub plan: Plan,
+    /// Upper bound of (ANTT - least possible ANTT); 0 where it is exact.
+    pub gap: f64,
+}
+
+/// Why nothing could be planned.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SeatingError {
+    /// A weight that is not a positive number.
+    #[error("the weight of '{name}' must be a positive number, not {weight}")]
+    Weight {
+        /// Whose.
+        name: String,
+        /// What stood there.
+        weight: f64,
+    },
+    /// Two requests with one number.
+    #[error("'{first}' and '{second}' have the same number {id}")]
+    Twice {
+        /// The number.
+        id: ProgramId,
+        /// The program that comes first by name.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A machine without cores.
+    #[error("topology '{machine}' has no core to seat '{name}' on")]
+    NoCore {
+        /// The machine's name.
+        machine: String,
+        /// The program that comes first by name.
+        name: String,
+    },
+}
+
+/// The seating with the least predicted ANTT; see the head of this module.
+/// It depends on what is asked, not on the order of asking.
+///
+/// # Errors
+/// A request that makes no sense.
+pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, SeatingError> {
+    let mut order: Vec<&Request> = requests.iter().collect();
+    order.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+    check(topology, &order)?;
+    if order.is_empty() {
+        return Ok(Seating {
+            plan: Plan::default(),
+            gap: 0.0,
+        });
+    }
+    let all = topology.all_cpus();
+    let guests: Vec<Guest<'_>> = order
+        .iter()
+        .map(|request| Guest::new(topology, &all, request))
+        .collect();
+    let (mut seats, gap) = seats(topology, &all, &guests);
+    let mean =
+        |ntts: &mut dyn Iterator<Item = f64>| finite(ntts.sum::<f64>() / guests.len() as f64);
+    let weighted = guests.iter().zip(&seats);
+    let antt = mean(&mut weighted.map(|(g, s)| g.request.weight * s.ntt.unwrap_or(1.0)));
+    let shared = order.iter().map(|&request| request.clone());
+    let shared = time_sharing(topology, &shared.collect::<Vec<_>>());
+    let sharing = mean(&mut order.iter().zip(shared).map(|(r, ntt)| r.weight * ntt));
+    seats.sort_by_key(|seat| seat.program);
+    let plan = Plan {
+        seats,
+        loans: Vec::new(),
+        antt: Some(antt),
+        antt_time_sharing: Some(sharing),
+        abstains: false,
+    };
+    Ok(Seating {
+        plan,
+        gap: finite(gap / guests.len() as f64),
+    })
+}
+
+fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
+    if let Some(bad) = order
+        .iter()
+        .find(|r| !(r.weight.is_finite() && r.weight > 0.0))
+    {
+        return Err(SeatingError::Weight {
+            name: bad.name.clone(),
+            weight: bad.weight,
+        });
+    }
+    let mut by_id = order.to_vec();
+    by_id.sort_by_key(|request| request.id);
+    if let Some(pair) = by_id.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        return Err(SeatingError::Twice {
+            id: pair[0].id,
+            first: pair[0].name.clone(),
+            second: pair[1].name.clone(),
+        });
+    }
+    match order.first() {
+        Some(first) if topology.cores.is_empty() => Err(SeatingError::NoCore {
+            machine: topology.name.clone(),
+            name: first.name.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A way to seat guests on a machine; `None` where it has no place for all.
+type Way = fn(&Topology, &[Guest<'_>]) -> Option<Assigned>;
+
+/// The seats in the order of the guests, and the gap of the weighted sum.
+fn seats(topology: &Topology, all: &CpuSet, guests: &[Guest<'_>]) -> (Vec<Seat>, f64) {
+    if guests.len() > topology.cores.len() {
+        let ntt = |g: &Guest<'_>| finite(guests.len() as f64 * g.ntt(reach(topology, all, g)));
+        return (share(topology, all, guests, ntt), 0.0);
+    }
+    let ways: [Way; 2] = [whole_domains, split_domains];
+    for way in ways {
+        if let Some(assigned) = way(topology, guests) {
+            return (seated(topology, guests, &assigned), assigned.gap);
+        }
+        if let Some(found) = around_the_bound(topology, all, guests, way) {
+            return found;
+        }
+    }
+    let requests: Vec<Request> = guests.iter().map(|g| g.request.clone()).collect();
+    let mut ntts = time_sharing(topology, &requests).into_iter();
+    let seats = share(topology, all, guests, |_| ntts.next().unwrap_or(1.0));
+    (seats, 0.0)
+}
+
+/// Leaves every bound program where it is and seats the others on cores that
+/// none of them may use.
+fn around_the_bound(
+    topology: &Topology,
+    all: &CpuSet,
+    guests: &[Guest<'_>],
+    way: Way,
+) -> Option<(Vec<Seat>, f64)> {
+    let bounds = || guests.iter().filter_map(|guest| guest.bound.as_ref());
+    let taken = bounds().fold(CpuSet::new(), |taken, bound| taken.or(bound));
+    if taken.is_empty() {
+        return None;
+    }
+    let kept = all.minus(&topology.cpus_of_cores(topology.cores_in(&taken)));
+    let free: Vec<Guest<'_>> = guests
+        .iter()
+        .filter(|g| g.bound.is_none())
+        .cloned()
+        .collect();
+    let assigned = match free.is_empty() {
+        true => Assigned {
+            seats: Vec::new(),
+            capacities: Vec::new(),
+            gap: 0.0,
+        },
+        false => way(&topology.restrict(&kept).ok()?, &free)?,
+    };
+    let mut others = seated(topology, &free, &assigned).into_iter();
+    let seats = guests.iter().filter_map(|guest| match &guest.bound {
+        None => others.next(),
+        Some(bound) => {
+            let whole = topology.cpus_of_cores(topology.cores_in(bound));
+            let rivals = bounds().filter(|other| other.intersects(&whole)).count();
+            Some(left_alone(topology, all, guest, rivals))
+        }
+    });
+    Some((seats.collect(), assigned.gap))
+}
+
+/// A bound program on what it is bound to: its own seat when nobody else is
+/// bound to the same cores, each for an equal part of the time otherwise.
+fn left_alone(topology: &Topology, all: &CpuSet, guest: &Guest<'_>, rivals: usize) -> Seat {
+    let cpus = range(all, guest);
+    let squeezed = topology.cores_in(&cpus).len() < guest.request.spinners as usize;
+    let mode = match rivals > 1 || squeezed {
+        true => Mode::Shared,
+        false => Mode::Seated,
+    };
+    let ntt = finite(rivals as f64 * guest.ntt(topology.capacity_of(&cpus)));
+    seat_on(topology, guest, cpus, mode, ntt)
+}
+
+/// All that a guest may use: what it is bound to, as far as it is there.
+fn range(all: &CpuSet, guest: &Guest<'_>) -> CpuSet {
+    let bound = guest.bound.as_ref().map(|bound| bound.and(all));
+    bound
+        .filter(|b| !b.is_empty())
+        .unwrap_or_else(|| all.clone())
+}
+
+/// Capacity of all that a guest may use.
+fn reach(topology: &Topology, all: &CpuSet, guest: &Guest<'_>) -> f64 {
+    topology.capacity_of(&range(all, guest))
+}
+
+/// Everyone on everything that it may use.
+fn share(
+    topology: &Topology,
+    all: &CpuSet,
+    guests: &[Guest<'_>],
+    mut ntt: impl FnMut(&Guest<'_>) -> f64,
+) -> Vec<Seat> {
+    guests
+        .iter()
+        .map(|guest| seat_on(topology, guest, range(all, guest), Mode::Shared, ntt(guest)))
+        .collect()
+}
+
+fn seated(topology: &Topology, guests: &[Guest<'_>], assigned: &Assigned) -> Vec<Seat> {
+    let seats = assigned.seats.iter().zip(&assigned.capacities);
+    let pairs = guests.iter().zip(seats);
+    pairs
+        .map(|(guest, (cpus, &capacity))| {
+            let ntt = guest.ntt(capacity);
+            seat_on(topology, guest, cpus.clone(), Mode::Seated, ntt)
+        })
+        .collect()
+}
+
+fn seat_on(topology: &Topology, guest: &Guest<'_>, cpus: CpuSet, mode: Mode, ntt: f64) -> Seat {
+    Seat {
+        program: guest.request.id,
+        domains: topology.domains_in(&cpus),
+        cpus,
+        mode,
+        ntt: Some(ntt),
+    }
+}

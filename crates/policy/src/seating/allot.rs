@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How much each guest gets: exact, by dynamic programming over what is left.
+//!
+//! `least[i][s]` is the least sum of prices of guests `i..` when the units of
+//! each class still there are the vector `s`. A guest's cost depends on its
+//! own units alone, so the recurrence
+//! `least[i][s] = min over choices c <= s of price_i(c) + least[i+1][s - c]`
+//! is exact, whatever the shape of the curves: the paper's greedy gains would
+//! stop at the first plateau. For equal domains there is one class and the
+//! cost is n * D^2 / 2 steps; with several classes the states multiply, so
+//! [`work`] tells beforehand and the caller falls back to `relax`.
+//!
+//! All optimal allocations are the paths along which the recurrence holds
+//! with equality, up to the rounding of the prices in all;
+//! [`Table::optima`] walks them in a fixed order.
+
+use super::menu::{Menu, Radix};
+
+/// Steps that the exact search may take (about a tenth of a second): those
+/// over one class are several times as fast.
+pub(super) fn work_max(supply: &[u32]) -> u128 {
+    match supply {
+        [_] => 100_000_000,
+        _ => 5_000_000,
+    }
+}
+
+const INFEASIBLE: u64 = u64::MAX;
+
+/// Upper bound of the steps of [`Table::new`] for that many guests.
+pub(super) fn work(guests: usize, supply: &[u32]) -> u128 {
+    let spare = |m: u32| match supply {
+        [_] => (m as usize).saturating_sub(guests) as u128,
+        _ => u128::from(m),
+    };
+    let pairs = supply
+        .iter()
+        .map(|&m| (spare(m) + 1) * (spare(m) + 2) / 2)
+        .fold(1u128, u128::saturating_mul);
+    pairs.saturating_mul(guests as u128)
+}
+
+/// The solved recurrence.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    menus: &'a [Menu],
+    radix: Radix,
+    start: usize,
+    /// Row `i`, `radix.states` wide.
+    least: Vec<u64>,
+}
+
+impl<'a> Table<'a> {
+    /// Solves for the guests' menus.
+    pub fn new(menus: &'a [Menu], supply: &[u32]) -> Self {
+        let radix = Radix::new(supply);
+        let states = radix.states;
+        let vectors: Vec<Vec<u32>> = (0..states).map(|s| radix.counts(s)).collect();
+        let units: Vec<usize> = vectors
+            .iter()
+            .map(|v| v.iter().sum::<u32>() as usize)
+            .collect();
+        let all = supply.iter().sum::<u32>() as usize;
+        let guests = menus.len();
+        let mut least = vec![INFEASIBLE; (guests + 1) * states];
+        least[guests * states..].fill(0);
+        for (i, menu) in menus.iter().enumerate().rev() {
+            let (head, next) = least.split_at_mut((i + 1) * states);
+            let steps: Vec<usize> = menu.iter().map(|c| radix.index(&c.take)).collect();
+            // Each guest before has taken at least one unit, each after will.
+            let reachable = |s: &usize| units[*s] + i <= all && units[*s] + i >= guests;
+            for state in (0..states).filter(reachable) {
+                let small = menu.partition_point(|c| c.units as usize <= units[state]);
+                let choices = menu[..small].iter().zip(&steps);
+                // With one class, few enough units are units that fit.
+                let fitting = choices
+                    .filter(|(choice, _)| supply.len() == 1 || fits(&choice.take, &vectors[state]));
+                let sums =
+                    fitting.map(|(choice, &step)| choice.price.saturating_add(next[state - step]));
+                head[i * states + state] = sums.min().unwrap_or(INFEASIBLE);
+            }
+        }
+        Self {
+            menus,
+            start: states - 1,
+            radix,
+            least,
+        }
+    }
+
+    /// The least sum of prices; `None` when the guests cannot all be served.
+    pub fn least(&self) -> Option<u64> {
+        Some(self.least[self.start]).filter(|&least| least != INFEASIBLE)
+    }
+
+    /// Optimal allocations, at most `limit` of them: for each guest the
+    /// position of its choice in its menu.
+    pub fn optima(&self, limit: usize) -> Vec<Vec<usize>> {
+        let mut found = Vec::new();
+        if self.least().is_none() {
+            return found;
+        }
+        let mut path: Vec<Step> = Vec::new();
+        let mut at = Step {
+            state: self.start,
+            slack: self.menus.len() as u64,
+            choice: 0,
+        };
+        loop {
+            if path.len() == self.menus.len() {
+                found.push(path.iter().map(|step| step.choice).collect());
+            } else if let Some((taken, next)) = self.tight(path.len(), at) {
+                path.push(taken);
+                at = next;
+                continue;
+            }
+            match path.pop() {
+                Some(step) if found.len() < limit => {
+                    at = Step {
+                        choice: step.choice + 1,
+                        ..step
+                    };
+                }
+                _ => return found,
+            }
+        }
+    }
+
+    /// The first choice of guest `i`, from the step's on, that loses no more
+    /// than the slack; and the step after it.
+    fn tight(&self, i: usize, at: Step) -> Option<(Step, Step)> {
+        let states = self.radix.states;
+        let here = self.least[i * states + at.state];
+        let next = &self.least[(i + 1) * states..];
+        let vector = self.radix.counts(at.state);
+        let from = self.menus[i].iter().enumerate().skip(at.choice);
+        let fitting = from.filter(|(_, choice)| fits(&choice.take, &vector));
+        let mut tight = fitting.filter_map(|(index, choice)| {
+            let state = at.state - self.radix.index(&choice.take);
+            let lost = choice.price.saturating_add(next[state]) - here;
+            let slack = at.slack.checked_sub(lost)?;
+            let taken = Step {
+                choice: index,
+                ..at
+            };
+            let then = Step {
+                state,
+                slack,
+                choice: 0,
+            };
+            Some((taken, then))
+        });
+        tight.next()
+    }
+}
+
+/// Where a walk stands: what is left, how much may still be lost, and which
+/// choice comes next (or was taken).
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    state: usize,
+    slack: u64,
+    choice: usize,
+}
+
+fn fits(take: &[u32], left: &[u32]) -> bool {
+    take.iter().zip(left).all(|(t, l)| t <= l)
+}

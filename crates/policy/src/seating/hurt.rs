@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How much two programs hurt one another where they share a cache or a
+//! memory controller.
+//!
+//! Two figures of each program are used where they are known: the cache
+//! bytes and the memory bandwidth that it uses when alone. Two programs
+//! whose bytes fit into the cache together do not hurt one another there;
+//! beyond it they do by the part that does not fit. Where the size of the
+//! cache is unknown, and for bandwidth, whose limit no topology gives, the
+//! harm is the product of their shares of all that is asked for: minimising
+//! the sum of products over pairs puts the hungry beside the frugal. A
+//! program of which nothing is known counts as the mean of the others; when
+//! nothing is known of anybody, nobody hurts anybody.
+
+use usher_model::Topology;
+
+use super::guest::Guest;
+
+/// Harm of one part that does not fit, in the whole numbers of a score.
+const SCALE: f64 = 1e9;
+
+/// Harm between each two guests.
+#[derive(Debug)]
+pub(super) struct Hurt {
+    /// Cache bytes of each guest, and of the cache where that is known.
+    wanted: Vec<f64>,
+    bytes: Option<f64>,
+    /// Bandwidth of each guest.
+    memory: Vec<f64>,
+    /// The largest of each.
+    most: (f64, f64),
+    none: bool,
+}
+
+impl Hurt {
+    /// In a cache and its memory controller.
+    pub fn in_domain(machine: &Topology, guests: &[Guest<'_>]) -> Self {
+        let caches = machine.domains.iter().filter_map(|domain| domain.llc);
+        let known = caches.map(|llc| llc.bytes).filter(|&bytes| bytes > 0);
+        let wanted = guests.iter().map(|g| g.request.llc_bytes.map(|b| b as f64));
+        Self::new(
+            filled(wanted),
+            known.min().map(|bytes| bytes as f64),
+            bandwidths(guests),
+        )
+    }
+
+    /// At a memory controller alone.
+    pub fn at_controller(guests: &[Guest<'_>]) -> Self {
+        Self::new(vec![0.0; guests.len()], None, bandwidths(guests))
+    }
+
+    fn new(wanted: Vec<f64>, bytes: Option<f64>, memory: Vec<f64>) -> Self {
+        let most = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
+        let mut hurt = Self {
+            most: (most(&wanted), most(&memory)),
+            wanted,
+            bytes,
+            memory,
+            none: false,
+        };
+        let fits = bytes.is_some_and(|bytes| 2.0 * hurt.most.0 <= bytes);
+        hurt.none = hurt.most.1 == 0.0 && (fits || hurt.most.0 == 0.0);
+        hurt
+    }
+
+    pub fn pair(&self, a: usize, b: usize) -> u64 {
+        if self.none {
+            return 0;
+        }
+        let wanted = (self.wanted[a], self.wanted[b]);
+        let cache = match self.bytes {
+            Some(bytes) => (wanted.0 + wanted.1 - bytes).max(0.0) / bytes,
+            None => product(self.most.0, wanted.0, wanted.1),
+        };
+        let memory = product(self.most.1, self.memory[a], self.memory[b]);
+        ((cache + memory).min(1e6) * SCALE).round() as u64
+    }
+
+    /// Whether nobody hurts anybody.
+    pub fn is_none(&self) -> bool {
+        self.none
+    }
+}
+
+fn bandwidths(guests: &[Guest<'_>]) -> Vec<f64> {
+    filled(guests.iter().map(|g| g.request.bandwidth_gbps))
+}
+
+/// Unknown and senseless figures are replaced by the mean of the others.
+fn filled(known: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
+    let known: Vec<Option<f64>> = known
+        .map(|x| x.filter(|x| x.is_finite() && *x >= 0.0))
+        .collect();
+    let count = known.iter().flatten().count().max(1) as f64;
+    let mean = known.iter().flatten().map(|x| x / count).sum();
+    known.into_iter().map(|x| x.unwrap_or(mean)).collect()
+}
+
+fn product(most: f64, a: f64, b: f64) -> f64 {
+    match most > 0.0 {
+        true => (a / most) * (b / most),
+        false => 0.0,
+    }
+}

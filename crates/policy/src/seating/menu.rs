@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each guest may be given, and what that costs, in whole numbers.
+//!
+//! Costs are weighted NTTs. Sums of floats depend on their order, so that two
+//! allocations of equal ANTT would compare unequal and the tie rules would
+//! never come into play. Costs are therefore rounded to multiples of a unit
+//! of 2^-44 of the least conceivable sum, whose addition is exact. Each price
+//! is off by half a unit at most: sums of `n` prices that differ by no more
+//! than `n` units (a relative `n` * 6e-14) count as equal.
+
+use super::guest::Guest;
+use super::units::Class;
+
+/// One way to serve a guest.
+#[derive(Debug, Clone)]
+pub(super) struct Choice {
+    /// Units of each class.
+    pub take: Vec<u32>,
+    /// Their number.
+    pub units: u32,
+    /// Weighted NTT.
+    pub cost: f64,
+    /// The same in whole units, see [`quantise`].
+    pub price: u64,
+}
+
+/// A guest's choices, by rising number of units; never one that another with
+/// no more of any class matches: a seat is never larger than what helps.
+pub(super) type Menu = Vec<Choice>;
+
+/// Numbers a vector of counts, each up to its supply, in mixed radix.
+#[derive(Debug)]
+pub(super) struct Radix {
+    strides: Vec<usize>,
+    supply: Vec<u32>,
+    /// How many vectors there are.
+    pub states: usize,
+}
+
+impl Radix {
+    pub fn new(supply: &[u32]) -> Self {
+        let mut states = 1;
+        let strides = supply
+            .iter()
+            .map(|&m| {
+                let stride = states;
+                states *= m as usize + 1;
+                stride
+            })
+            .collect();
+        Self {
+            strides,
+            supply: supply.to_vec(),
+            states,
+        }
+    }
+
+    pub fn index(&self, counts: &[u32]) -> usize {
+        counts
+            .iter()
+            .zip(&self.strides)
+            .map(|(&c, &stride)| c as usize * stride)
+            .sum()
+    }
+
+    pub fn counts(&self, index: usize) -> Vec<u32> {
+        self.strides
+            .iter()
+            .zip(&self.supply)
+            .map(|(&stride, &m)| (index / stride % (m as usize + 1)) as u32)
+            .collect()
+    }
+}
+
+/// The menu of guest number `who`, who may take at most `units_max` units.
+pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: u32) -> Menu {
+    let supply: Vec<u32> = classes
+        .iter()
+        .map(|class| match class.open_to[who] {
+            true => class.supply.min(units_max),
+            false => 0,
+        })
+        .collect();
+    let radix = Radix::new(&supply);
+    // Least cost among all vectors strictly below, by index.
+    let mut below = vec![f64::INFINITY; radix.states];
+    let mut menu = Vec::new();
+    for index in 1..radix.states {
+        let take = radix.counts(index);
+        let units: u32 = take.iter().sum();
+        let cost = cost_of(guest, classes, &take).filter(|_| units <= units_max);
+        let rest = take.iter().zip(&radix.strides).filter(|(t, _)| **t > 0);
+        let least = rest
+            .map(|(_, &stride)| below[index - stride])
+            .fold(f64::INFINITY, f64::min);
+        below[index] = least.min(cost.unwrap_or(f64::INFINITY));
+        if let Some(cost) = cost.filter(|c| *c < least * (1.0 - 1e-12)) {
+            menu.push(Choice {
+                take,
+                units,
+                cost,
+                price: 0,
+            });
+        }
+    }
+    menu.sort_by_key(|choice| choice.units);
+    menu
+}
+
+/// What the guest costs on that many units of each class; `None` where it
+/// would be squeezed below its spinning threads.
+pub(super) fn cost_of(guest: &Guest<'_>, classes: &[Class], take: &[u32]) -> Option<f64> {
+    let mut capacity = 0.0;
+    let mut cores = 0;
+    for (&count, class) in take.iter().zip(classes) {
+        capacity += f64::from(count) * class.capacity;
+        cores += count * class.cores;
+    }
+    (cores >= guest.request.spinners).then(|| guest.cost(capacity))
+}
+
+/// Fills in the prices; `coarser` doublings of the unit. Returns the cap that
+/// no price exceeds and at which it stops meaning anything.
+pub(super) fn quantise(menus: &mut [Menu], coarser: i32) -> u64 {
+    let least = |menu: &Menu| menu.iter().map(|c| c.cost).fold(f64::MAX, f64::min);
+    let floor: f64 = menus.iter().map(least).sum();
+    let unit = floor.min(f64::MAX) * f64::exp2(f64::from(coarser - 44));
+    let cap = (1 << 62) / menus.len().max(1) as u64;
+    for choice in menus.iter_mut().flatten() {
+        choice.price = ((choice.cost / unit).round() as u64).min(cap);
+    }
+    cap
+}

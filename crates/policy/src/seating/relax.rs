@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Allotting units of many kinds: a good answer with a proven gap.
+//!
+//! With several kinds of units the exact recurrence of `allot` multiplies its
+//! states. Beyond its budget this module takes over:
+//!
+//! * *Answer*: everyone is seeded with one unit (a spinner with as many as it
+//!   has threads), then the jump that lowers the sum of costs most for its
+//!   capacity is taken, over and over (jumps of several units, so that a
+//!   plateau does not stop it); then units are moved and swapped between
+//!   pairs while that lowers the sum.
+//! * *Bound*: the kinds are forgotten and capacity is taken as divisible, at
+//!   a price `l` for one core's worth. Whatever `l >= 0`,
+//!   `sum_i min_x (cost_i(x) + l x) - l C` is below every allocation
+//!   (Lagrange). Between two points of a curve, `A / (a + b x) + l x` has its
+//!   minimum at an end or where `a + b x = sqrt(A b / l)`, so each term is in
+//!   closed form. The bound is concave in `l`: a ternary search over its
+//!   exponent finds the best `l`.
+//!
+//! gap = answer - bound >= answer - optimum.
+
+use super::assign::Allotment;
+use super::guest::{Guest, finite};
+use super::menu::cost_of;
+use super::units::Class;
+
+/// Units that a guest may gain in one jump.
+const JUMP_MAX: u32 = 16;
+
+/// Looks at pairs that the improvement may take.
+const LOOKS_MAX: usize = 200_000;
+
+/// A good allotment and its gap; `None` where the guests cannot all be served.
+pub(super) fn allot(guests: &[Guest<'_>], classes: &[Class]) -> Option<(Allotment, f64)> {
+    let mut deal = Deal::seeded(guests, classes)?;
+    deal.grow();
+    deal.improve();
+    let sum: f64 = deal.costs.iter().sum();
+    // Costs are positive: where the bound overflows, 0 is one.
+    let bound = Some(lower_bound(guests, classes)).filter(|bound| bound.is_finite());
+    let gap = (sum - bound.unwrap_or(0.0)).max(0.0);
+    Some((deal.taken, finite(gap)))
+}
+
+/// An allotment in the making.
+struct Deal<'a> {
+    guests: &'a [Guest<'a>],
+    classes: &'a [Class],
+    taken: Allotment,
+    free: Vec<u32>,
+    costs: Vec<f64>,
+}
+
+impl<'a> Deal<'a> {
+    /// Gives everyone the least that it can do with; the choosy first.
+    fn seeded(guests: &'a [Guest<'a>], classes: &'a [Class]) -> Option<Self> {
+        let mut deal = Self {
+            guests,
+            classes,
+            taken: vec![vec![0; classes.len()]; guests.len()],
+            free: classes.iter().map(|class| class.supply).collect(),
+            costs: vec![f64::MAX; guests.len()],
+        };
+        let open = |who: usize| -> u32 {
+            let classes = classes.iter().filter(|class| class.open_to[who]);
+            classes.map(|class| class.supply).sum()
+        };
+        let mut order: Vec<usize> = (0..guests.len()).collect();
+        order.sort_by_key(|&who| (open(who), std::cmp::Reverse(guests[who].request.spinners)));
+        for who in order {
+            while deal.cost(who).is_none() {
+                let class = (0..classes.len())
+                    .filter(|&k| classes[k].open_to[who] && deal.free[k] > 0)
+                    .max_by_key(|&k| (classes[k].cores, std::cmp::Reverse(k)))?;
+                deal.free[class] -= 1;
+                deal.taken[who][class] += 1;
+            }
+            deal.costs[who] = deal.cost(who)?;
+        }
+        Some(deal)
+    }
+
+    /// `None` where it has nothing or is squeezed.
+    fn cost(&self, who: usize) -> Option<f64> {
+        self.cost_with(who, &self.taken[who])
+    }
+
+    fn cost_with(&self, who: usize, take: &[u32]) -> Option<f64> {
+        let some = take.iter().any(|&count| count > 0);
+        cost_of(&self.guests[who], self.classes, take).filter(|_| some)
+    }
+
+    /// The best jump of one guest: gain for its capacity, class, units.
+    fn jump(&self, who: usize) -> Option<(f64, usize, u32)> {
+        let mut best: Option<(f64, usize, u32)> = None;
+        for (k, class) in self.classes.iter().enumerate() {
+            if !class.open_to[who] {
+                continue;
+            }
+            for units in 1..=self.free[k].min(JUMP_MAX) {
+                let mut take = self.taken[who].clone();
+                take[k] += units;
+                let cost = self.cost_with(who, &take).unwrap_or(f64::MAX);
+                let gain = (self.costs[who] - cost) / (f64::from(units) * class.capacity);
+                if gain > 1e-12 && best.is_none_or(|(most, ..)| gain > most) {
+                    best = Some((gain, k, units));
+                }
+            }
+        }
+        best
+    }
+
+    fn grow(&mut self) {
+        let mut jumps: Vec<_> = (0..self.guests.len()).map(|who| self.jump(who)).collect();
+        loop {
+            let offers = jumps.iter().enumerate();
+            let offers = offers.filter_map(|(who, jump)| Some((who, (*jump)?)));
+            let best = offers.max_by(|a, b| a.1.0.total_cmp(&b.1.0).then(b.0.cmp(&a.0)));
+            let Some((who, (_, class, units))) = best else {
+                return;
+            };
+            if units <= self.free[class] {
+                self.free[class] -= units;
+                self.taken[who][class] += units;
+                self.costs[who] = self.cost(who).unwrap_or(f64::MAX);
+            }
+            jumps[who] = self.jump(who);
+        }
+    }
+
+    /// Moves and swaps single units between pairs while that helps.
+    fn improve(&mut self) {
+        let kinds = self.classes.len();
+        let mut looks = 0;
+        let mut better = true;
+        while better {
+            better = false;
+            for a in 0..self.guests.len() {
+                for b in 0..self.guests.len() {
+                    for trade in 0..kinds * (kinds + 1) {
+                        looks += 1;
+                        if looks > LOOKS_MAX {
+                            return;
+                        }
+                        let (out, back) = (trade % kinds, trade / kinds);
+                        better |= a != b && self.trade(a, b, out, back.checked_sub(1));
+                    }
+                }
+            }
+            let before: f64 = self.costs.iter().sum();
+            self.grow();
+            better |= self.costs.iter().sum::<f64>() < before * (1.0 - 1e-12);
+        }
+    }
+
+    /// Tries to move a unit from `a` to `b`, one of another class coming back
+    /// or none.
+    fn trade(&mut self, a: usize, b: usize, out: usize, back: Option<usize>) -> bool {
+        let (mut from, mut to) = (self.taken[a].clone(), self.taken[b].clone());
+        let open = self.classes[out].open_to[b];
+        let open_back = back.is_none_or(|k| k != out && self.classes[k].open_to[a] && to[k] > 0);
+        if from[out] == 0 || !open || !open_back {
+            return false;
+        }
+        from[out] -= 1;
+        to[out] += 1;
+        if let Some(k) = back {
+            to[k] -= 1;
+            from[k] += 1;
+        }
+        let costs = (self.cost_with(a, &from), self.cost_with(b, &to));
+        let (Some(cost_a), Some(cost_b)) = costs else {
+            return false;
+        };
+        if cost_a + cost_b >= (self.costs[a] + self.costs[b]) * (1.0 - 1e-12) {
+            return false;
+        }
+        (self.taken[a], self.taken[b]) = (from, to);
+        (self.costs[a], self.costs[b]) = (cost_a, cost_b);
+        true
+    }
+}
+
+/// A number that no allocation's sum of costs is below.
+pub(super) fn lower_bound(guests: &[Guest<'_>], classes: &[Class]) -> f64 {
+    let total: f64 = classes
+        .iter()
+        .map(|c| c.capacity * f64::from(c.supply))
+        .sum();
+    let least = classes.iter().map(|c| c.capacity).fold(total, f64::min);
+    let reach: Vec<f64> = (0..guests.len())
+        .map(|who| {
+            let open = classes.iter().filter(|class| class.open_to[who]);
+            let open: f64 = open.map(|c| c.capacity * f64::from(c.supply)).sum();
+            open.min(total - least * (guests.len() - 1) as f64)
+                .max(least)
+        })
+        .collect();
+    // Only capacity beyond everyone's least is priced, or high prices would
+    // cancel to noise; what noise is left is taken off.
+    let spare = (total - least * guests.len() as f64).max(0.0);
+    let at = |price: f64| -> f64 {
+        let terms = guests.iter().zip(&reach);
+        let sum: f64 = terms
+            .map(|(g, &most)| cheapest(g, least, most, price))
+            .sum();
+        sum - price * spare - (sum.abs() + price * total) * 1e-12
+    };
+    let (mut low, mut high) = (-60.0, 60.0);
+    for _ in 0..90 {
+        let (left, right) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
+        match at(f64::exp2(left)) < at(f64::exp2(right)) {
+            true => low = left,
+            false => high = right,
+        }
+    }
+    // Any price gives a valid bound, also none.
+    at(f64::exp2((low + high) / 2.0)).max(at(0.0))
+}
+
+/// Least of cost(x) + price * (x - least) over `least..=most` cores' worth.
+fn cheapest(guest: &Guest<'_>, least: f64, most: f64, price: f64) -> f64 {
+    let total = |x: f64| guest.cost(x) + price * (x - least);
+    let inner = guest.request.curve.points().iter().map(|p| p.cores);
+    let inner = inner.filter(|&x| x > least && x < most);
+    let ends: Vec<f64> = std::iter::once(least).chain(inner).chain([most]).collect();
+    let mut best = ends.iter().map(|&x| total(x)).fold(f64::INFINITY, f64::min);
+    for pair in ends.windows(2) {
+        let (x0, x1) = (pair[0], pair[1]);
+        let (r0, r1) = (guest.request.curve.rate(x0), guest.request.curve.rate(x1));
+        let slope = (r1 - r0) / (x1 - x0);
+        let scale = guest.request.weight * guest.alone_best;
+        let x = x0 + ((scale * slope / price).sqrt() - r0) / slope;
+        if x > x0 && x < x1 {
+            best = best.min(total(x));
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use usher_model::{Curve, ProgramId};
+
+    use super::super::allot::Table;
+    use super::super::menu::{Menu, menu, quantise};
+    use super::super::{Request, guest::Guest};
+    use super::*;
+
+    fn request(points: &[(u32, f64)], spinners: u32) -> Request {
+        Request {
+            id: ProgramId(0),
+            name: String::new(),
+            curve: Curve::from_rates(&points.iter().copied().collect()).unwrap(),
+            weight: 1.0,
+            spinners,
+            llc_bytes: None,
+            bandwidth_gbps: None,
+            bound_to: None,
+        }
+    }
+
+    /// The least sum of costs, from the exact recurrence.
+    fn exact(guests: &[Guest<'_>], classes: &[Class], supply: &[u32]) -> Option<f64> {
+        let units_max = supply.iter().sum::<u32>() - (guests.len() as u32 - 1);
+        let mut menus: Vec<Menu> = (0..guests.len())
+            .map(|who| menu(&guests[who], who, classes, units_max))
+            .collect();
+        quantise(&mut menus, 0);
+        let path = Table::new(&menus, supply).optima(1).pop()?;
+        Some(menus.iter().zip(path).map(|(menu, at)| menu[at].cost).sum())
+    }
+
+    proptest! {
+        #[test]
+        fn the_gap_covers_the_optimum(
+            kinds in prop::collection::vec((prop::sample::select(vec![0.5, 1.0, 4.0, 6.0]), 1u32..6), 1..4),
+            programs in prop::collection::vec((
+                prop::collection::btree_map(1u32..30, 0.5f64..20.0, 1..6),
+                prop::sample::select(vec![0, 0, 0, 2]),
+            ), 1..6),
+        ) {
+            let supply: Vec<u32> = kinds.iter().map(|kind| kind.1).collect();
+            let served = programs.len().min(supply.iter().sum::<u32>() as usize);
+            let programs = &programs[..served];
+            let classes: Vec<Class> = kinds
+                .iter()
+                .map(|&(capacity, supply)| Class {
+                    capacity,
+                    cores: capacity.ceil() as u32,
+                    supply,
+                    open_to: vec![true; programs.len()],
+                })
+                .collect();
+            let requests: Vec<Request> = programs
+                .iter()
+                .map(|(points, spinners)| request(&points.iter().map(|(&n, &r)| (n, r)).collect::<Vec<_>>(), *spinners))
+                .collect();
+            let guests: Vec<Guest<'_>> = requests
+                .iter()
+                .map(|request| Guest { request, alone_best: request.curve.best_rate(30.0), bound: None })
+                .collect();
+            let Some(optimum) = exact(&guests, &classes, &supply) else { return Ok(()) };
+            let bound = lower_bound(&guests, &classes);
+            prop_assert!(bound <= optimum * (1.0 + 1e-9), "bound {bound}, optimum {optimum}");
+            if let Some((taken, gap)) = allot(&guests, &classes) {
+                let costs = guests.iter().zip(&taken).map(|(g, take)| cost_of(g, &classes, take).unwrap());
+                let sum: f64 = costs.sum();
+                prop_assert!(sum >= optimum * (1.0 - 1e-9) && sum - gap <= optimum * (1.0 + 1e-9));
+                for (k, &supply) in supply.iter().enumerate() {
+                    prop_assert!(taken.iter().map(|take| take[k]).sum::<u32>() <= supply);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is given out: whole domains or single cores, by kind.
+//!
+//! Units of one kind (equal capacity, equal core count, open to the same
+//! programs) are interchangeable for every prediction, so the planner counts
+//! kinds and leaves "which one" to the placement.
+
+use std::collections::BTreeMap;
+
+use usher_model::{CoreId, CpuSet, Domain, DomainId, NodeId, PackageId, Topology};
+
+use super::guest::Guest;
+
+/// One domain or one core.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub cpus: CpuSet,
+    pub package: PackageId,
+    pub node: Option<NodeId>,
+    pub domain: DomainId,
+    pub class: usize,
+}
+
+/// Units that no prediction can tell apart.
+#[derive(Debug)]
+pub(super) struct Class {
+    /// Capacity of one unit.
+    pub capacity: f64,
+    /// Cores of one unit.
+    pub cores: u32,
+    /// How many units there are.
+    pub supply: u32,
+    /// Which guests may sit there.
+    pub open_to: Vec<bool>,
+}
+
+/// Everything that is given out.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    pub units: Vec<Unit>,
+    pub classes: Vec<Class>,
+}
+
+/// Capacity in billionths, cores, who may sit there.
+type Kind = (u64, u32, Vec<bool>);
+
+impl Pool {
+    /// Whole last-level-cache domains.
+    pub fn of_domains(machine: &Topology, guests: &[Guest<'_>]) -> Self {
+        Self::gather(machine, guests, |domain| vec![domain.cores.clone()])
+    }
+
+    /// Whole cores: the hardware threads of one core are never parted.
+    pub fn of_cores(machine: &Topology, guests: &[Guest<'_>]) -> Self {
+        Self::gather(machine, guests, |domain| {
+            domain.cores.iter().map(|&core| vec![core]).collect()
+        })
+    }
+
+    /// All units together.
+    pub fn supply(&self) -> Vec<u32> {
+        self.classes.iter().map(|class| class.supply).collect()
+    }
+
+    fn gather(
+        machine: &Topology,
+        guests: &[Guest<'_>],
+        cut: impl Fn(&Domain) -> Vec<Vec<CoreId>>,
+    ) -> Self {
+        let mut pool = Self::default();
+        let mut kinds: BTreeMap<Kind, usize> = BTreeMap::new();
+        for (domain, it) in machine.domains.iter().enumerate() {
+            for cores in cut(it) {
+                let cpus = machine.cpus_of_cores(cores.iter().copied());
+                let capacity: f64 = cores.iter().map(|&c| machine.cores[c].capacity).sum();
+                let open_to = guests.iter().map(|g| g.may_use(&cpus)).collect();
+                let kind = ((capacity * 1e9).round() as u64, cores.len() as u32, open_to);
+                let class = pool.class_of(&mut kinds, kind, capacity);
+                pool.units.push(Unit {
+                    cpus,
+                    package: it.package,
+                    node: it.nodes.first().copied(),
+                    domain,
+                    class,
+                });
+            }
+        }
+        pool
+    }
+
+    fn class_of(&mut self, kinds: &mut BTreeMap<Kind, usize>, kind: Kind, capacity: f64) -> usize {
+        let next = self.classes.len();
+        let (cores, open_to) = (kind.1, kind.2.clone());
+        let class = *kinds.entry(kind).or_insert(next);
+        if class == next {
+            self.classes.push(Class {
+                capacity,
+                cores,
+                supply: 0,
+                open_to,
+            });
+        }
+        self.classes[class].supply += 1;
+        class
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The two policies to compare with: `linux`, which never acts, and `equal`,
+//! which gives everybody the same number of cores.
+
+use std::collections::BTreeMap;
+
+use usher_model::{
+    CpuSet, Curve, CurvePoint, Decision, Event, Mode, Note, Observation, Plan, Program, ProgramId,
+    Seat, Topology,
+};
+
+use crate::Policy;
+use crate::seating::{Request, seat};
+use crate::stage::{Stage, Wanted};
+
+/// Everything is left to the kernel.
+#[derive(Debug)]
+pub struct Linux {
+    topology: Topology,
+    programs: BTreeMap<ProgramId, Program>,
+}
+
+impl Linux {
+    /// A policy that never acts on that machine.
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            topology,
+            programs: BTreeMap::new(),
+        }
+    }
+}
+
+impl Policy for Linux {
+    fn name(&self) -> &'static str {
+        "linux"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let changed = keep_roster(&mut self.programs, &observation.events);
+        let plan = || {
+            shared_plan(
+                &self
+                    .topology
+                    .restrict(&observation.usable)
+                    .unwrap_or(self.topology.clone()),
+                self.programs.keys(),
+            )
+        };
+        Decision {
+            plan: changed.then(plan),
+            ..Decision::default()
+        }
+    }
+}
+
+/// Everybody has the same number of cores: what the planner answers when all
+/// are believed to scale perfectly.
+#[derive(Debug)]
+pub struct Equal {
+    topology: Topology,
+    programs: BTreeMap<ProgramId, Program>,
+    stage: Stage,
+    usable: CpuSet,
+}
+
+impl Equal {
+    /// An even split of that machine.
+    pub fn new(topology: Topology) -> Self {
+        let usable = topology.all_cpus();
+        Self {
+            topology,
+            programs: BTreeMap::new(),
+            stage: Stage::default(),
+            usable,
+        }
+    }
+}
+
+impl Policy for Equal {
+    fn name(&self) -> &'static str {
+        "equal"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let came_or_went = keep_roster(&mut self.programs, &observation.events);
+        for event in &observation.events {
+            if let Event::Departed(program) = event {
+                self.stage.forget(*program);
+            }
+        }
+        self.stage.undo_failed(&observation.failed);
+        let moved = self.usable != observation.usable;
+        self.usable = observation.usable.clone();
+        if !(came_or_went || moved || !observation.failed.is_empty()) {
+            return Decision::default();
+        }
+        let topology = self
+            .topology
+            .restrict(&self.usable)
+            .unwrap_or_else(|_| self.topology.clone());
+        let requests: Vec<_> = self
+            .programs
+            .values()
+            .map(|p| request(p, &topology, linear(&topology)))
+            .collect();
+        match seat(&topology, &requests) {
+            Ok(seating) => {
+                let actions = self
+                    .stage
+                    .move_to(&wanted(&seating.plan, &topology.all_cpus()));
+                Decision {
+                    actions,
+                    plan: Some(seating.plan),
+                    ..Decision::default()
+                }
+            }
+            Err(error) => {
+                let note = Note {
+                    program: None,
+                    text: format!("left to the kernel: {error}"),
+                };
+                Decision {
+                    plan: Some(shared_plan(&topology, self.programs.keys())),
+                    notes: vec![note],
+                    ..Decision::default()
+                }
+            }
+        }
+    }
+}
+
+/// Notes arrivals and departures; true when there was one.
+pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &[Event]) -> bool {
+    let mut changed = false;
+    for event in events {
+        match event {
+            Event::Arrived(program) => {
+                changed |= programs.insert(program.id, (**program).clone()).is_none()
+            }
+            Event::Departed(id) => changed |= programs.remove(id).is_some(),
+            Event::Repeated { .. } => {}
+        }
+    }
+    changed
+}
+
+/// A program's request, with the curve that it is believed to have.
+pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> Request {
+    let bound_to = program
+        .bound_to
+        .as_ref()
+        .map(|bound| bound.and(&topology.all_cpus()));
+    Request {
+        id: program.id,
+        name: program.name.clone(),
+        curve,
+        weight: program.weight,
+        spinners: program.spinners,
+        llc_bytes: program.llc_bytes,
+        bandwidth_gbps: program.bandwidth_gbps,
+        bound_to,
+    }
+}
+
+/// The curve of a program that scales perfectly on that machine.
+#[allow(clippy::expect_used)]
+pub(crate) fn linear(topology: &Topology) -> Curve {
+    let cores = topology.capacity_of(&topology.all_cpus()).max(1.0);
+    let point = CurvePoint {
+        cores,
+        rate: cores,
+        relative_error: 0.0,
+        busy_cpus: None,
+    };
+    // One point at one or more cores, its rate the same positive number.
+    Curve::new(vec![point]).expect("a positive point is a curve")
+}
+
+/// Where a plan wants each program; a place that is all CPUs there are is no
+/// narrowing at all.
+pub(crate) fn wanted(plan: &Plan, all: &CpuSet) -> Wanted {
+    let place = |seat: &Seat| (seat.cpus != *all).then(|| seat.cpus.clone());
+    plan.seats
+        .iter()
+        .map(|seat| (seat.program, place(seat)))
+        .collect()
+}
+
+/// A plan that leaves everybody to the kernel.
+pub(crate) fn shared_plan<'a>(
+    topology: &Topology,
+    programs: impl Iterator<Item = &'a ProgramId>,
+) -> Plan {
+    let cpus = topology.all_cpus();
+    let seat = |&program: &ProgramId| Seat {
+        program,
+        cpus: cpus.clone(),
+        domains: (0..topology.domains.len()).collect(),
+        mode: Mode::Shared,
+        ntt: None,
+    };
+    Plan {
+        seats: programs.map(seat).collect(),
+        abstains: true,
+        ..Plan::default()
+    }
+}

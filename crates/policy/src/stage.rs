@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What has been asked of the machine so far, and the actions that lead from
+//! there to what is wanted now.
+
+use std::collections::BTreeMap;
+
+use usher_model::{Action, CpuSet, FailedAction, ProgramId};
+
+/// Where each program is wanted: on these CPUs, or (`None`) wherever it could
+/// run before Usher came.
+pub type Wanted = BTreeMap<ProgramId, Option<CpuSet>>;
+
+/// Keeps the seats that were asked for, so that nothing is asked for twice.
+#[derive(Debug, Clone, Default)]
+pub struct Stage {
+    issued: Wanted,
+    frozen: BTreeMap<ProgramId, ()>,
+}
+
+impl Stage {
+    /// Forgets a program that has gone; its seat went with it.
+    pub fn forget(&mut self, program: ProgramId) {
+        self.issued.remove(&program);
+        self.frozen.remove(&program);
+    }
+
+    /// Takes back the belief that a failed action has happened. A failed
+    /// seat is taken for a release: the next [`Self::move_to`] asks again.
+    pub fn undo_failed(&mut self, failed: &[FailedAction]) {
+        for failure in failed {
+            match &failure.action {
+                Action::Seat { program, .. } | Action::Release { program } => {
+                    self.issued.remove(program);
+                }
+                Action::Freeze { program } => {
+                    self.frozen.remove(program);
+                }
+                Action::Thaw { program } => {
+                    self.frozen.insert(*program, ());
+                }
+            }
+        }
+    }
+
+    /// Actions that lead to what is wanted: first what only gives CPUs up,
+    /// then what takes new ones, so that two owners never meet on a CPU.
+    pub fn move_to(&mut self, wanted: &Wanted) -> Vec<Action> {
+        let mut shrinks = Vec::new();
+        let mut grows = Vec::new();
+        for (&program, place) in wanted {
+            let before = self.issued.get(&program).cloned().unwrap_or(None);
+            if before == *place {
+                continue;
+            }
+            match place {
+                Some(cpus) if before.as_ref().is_none_or(|old| cpus.is_subset(old)) => {
+                    shrinks.push(Action::Seat {
+                        program,
+                        cpus: cpus.clone(),
+                    });
+                }
+                Some(cpus) => grows.push(Action::Seat {
+                    program,
+                    cpus: cpus.clone(),
+                }),
+                None => grows.push(Action::Release { program }),
+            }
+            self.issued.insert(program, place.clone());
+        }
+        shrinks.append(&mut grows);
+        shrinks
+    }
+
+    /// Actions that leave exactly the programs frozen for which `wanted` says so.
+    pub fn freeze_where(
+        &mut self,
+        programs: impl IntoIterator<Item = (ProgramId, bool)>,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (program, wanted) in programs {
+            match (wanted, self.frozen.contains_key(&program)) {
+                (true, false) => {
+                    self.frozen.insert(program, ());
+                    actions.push(Action::Freeze { program });
+                }
+                (false, true) => {
+                    self.frozen.remove(&program);
+                    actions.push(Action::Thaw { program });
+                }
+                _ => {}
+            }
+        }
+        actions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(places: &[(u64, Option<&str>)]) -> Wanted {
+        places
+            .iter()
+            .map(|&(id, cpus)| (ProgramId(id), cpus.map(|list| list.parse().unwrap())))
+            .collect()
+    }
+
+    #[test]
+    fn gives_up_before_it_takes_and_asks_once() {
+        let mut stage = Stage::default();
+        let first = stage.move_to(&wanted(&[(1, Some("0-3")), (2, Some("4-7"))]));
+        assert_eq!(first.len(), 2);
+        assert!(
+            stage
+                .move_to(&wanted(&[(1, Some("0-3")), (2, Some("4-7"))]))
+                .is_empty()
+        );
+        let swap = stage.move_to(&wanted(&[(1, Some("0-5")), (2, Some("6-7"))]));
+        let order: Vec<_> = swap.iter().map(|action| action.program().0).collect();
+        assert_eq!(order, [2, 1], "the one that shrinks goes first");
+    }
+
+    #[test]
+    fn a_failed_action_is_asked_for_again() {
+        let mut stage = Stage::default();
+        let want = wanted(&[(1, Some("0"))]);
+        let action = stage.move_to(&want).remove(0);
+        stage.undo_failed(&[FailedAction {
+            action: action.clone(),
+            error: "no".into(),
+        }]);
+        assert_eq!(stage.move_to(&want), [action]);
+    }
+
+    #[test]
+    fn freezes_and_thaws_once_each() {
+        let mut stage = Stage::default();
+        let (one, two) = (ProgramId(1), ProgramId(2));
+        assert_eq!(
+            stage.freeze_where([(one, true), (two, false)]),
+            [Action::Freeze { program: one }]
+        );
+        assert!(stage.freeze_where([(one, true)]).is_empty());
+        assert_eq!(
+            stage.freeze_where([(one, false)]),
+            [Action::Thaw { program: one }]
+        );
+    }
+}

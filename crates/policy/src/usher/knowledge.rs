@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is believed of one program's scalability, and why.
+
+use std::collections::BTreeMap;
+
+use usher_model::{Curve, CurvePoint, ProgressSource};
+
+use super::meter::Estimate;
+use crate::fit::{collapses, fit};
+
+/// A measured rate replaces the curve's where they differ by more than this,
+/// relative.
+const SURPRISE: f64 = 0.10;
+
+/// Where a belief comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// An earlier run, from the profile store.
+    Profile,
+    /// This run.
+    Measured,
+}
+
+/// A curve to plan with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Belief {
+    /// Progress a second against cores.
+    pub curve: Curve,
+    /// How far it is to be trusted, 0..1.
+    pub confidence: f64,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// What was measured of a program, and its profile.
+#[derive(Debug, Clone, Default)]
+pub struct Knowledge {
+    profile: Option<Curve>,
+    /// Measured in this run on seats of its own, by thousandths of cores.
+    seats: BTreeMap<u64, Estimate>,
+    /// Measured in this run while sharing with the present neighbours.
+    shared: Option<Estimate>,
+}
+
+impl Knowledge {
+    /// What an earlier run taught, or nothing.
+    pub fn new(profile: Option<Curve>) -> Self {
+        Self {
+            profile,
+            ..Self::default()
+        }
+    }
+
+    /// A rate was measured on so many cores of its own. True when that says
+    /// something new.
+    pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
+        self.seats
+            .retain(|_, known| known.source == estimate.source);
+        let before = self.seats.insert((cores * 1e3).round() as u64, estimate);
+        before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
+    }
+
+    /// A rate was measured while everything was left to the kernel. True
+    /// when that says something new.
+    pub fn learn_shared(&mut self, estimate: Estimate) -> bool {
+        let before = self.shared.replace(estimate);
+        before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
+    }
+
+    /// The neighbours have changed: what sharing with the old ones gave says
+    /// nothing any more.
+    pub fn forget_shared(&mut self) {
+        self.shared = None;
+    }
+
+    /// The program does something else now: what was measured is over. A
+    /// profile is of the whole run and stays.
+    pub fn forget_phase(&mut self) {
+        self.seats.clear();
+        self.shared = None;
+    }
+
+    /// Fewest cores that the program must have, if `spinners` threads of it
+    /// were seen to busy-wait: as many, unless points of its curve tell where
+    /// it collapses, or that it does not.
+    pub fn cores_needed(&self, spinners: u32) -> u32 {
+        let profile = self
+            .profile
+            .iter()
+            .flat_map(|curve| curve.points().to_vec());
+        let points: Vec<_> = profile.collect();
+        let points = if points.is_empty() {
+            self.points()
+        } else {
+            points
+        };
+        if let Some(collapse) = collapses(&points) {
+            return collapse.cores;
+        }
+        let seen_on_fewer = points.iter().any(|point| point.cores < f64::from(spinners));
+        if seen_on_fewer { 0 } else { spinners }
+    }
+
+    /// How many core counts were measured in this run.
+    pub fn seats_measured(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// The curve to plan with, if there is ground for one.
+    pub fn belief(&self, cores_max: f64) -> Option<Belief> {
+        let measured = self.measured(cores_max);
+        let Some(profile) = &self.profile else {
+            return measured;
+        };
+        match measured {
+            Some(measured)
+                if self.seats.len() > 1
+                    && contradicts(&measured.curve, profile, &self.points()) =>
+            {
+                Some(measured)
+            }
+            _ => Some(Belief {
+                curve: self.corrected(profile),
+                confidence: profile_confidence(profile),
+                origin: Origin::Profile,
+            }),
+        }
+    }
+
+    /// The profile with the rates of whole repetitions on its seats in this
+    /// run put in: beside other programs they may be lower than alone. The
+    /// rates of other core counts stay what they were alone.
+    fn corrected(&self, profile: &Curve) -> Curve {
+        let now = |point: &CurvePoint| {
+            let seat = self.seats.get(&((point.cores * 1e3).round() as u64));
+            let seat = seat.filter(|seat| seat.source == ProgressSource::Repetition);
+            let alone_best = point.rate >= profile.best_rate(f64::INFINITY);
+            match seat.filter(|_| !alone_best) {
+                Some(seat) => CurvePoint {
+                    rate: seat.rate.min(point.rate),
+                    ..*point
+                },
+                None => *point,
+            }
+        };
+        let points = profile.points().iter().map(now).collect();
+        Curve::new(points).unwrap_or_else(|_| profile.clone())
+    }
+
+    /// NTT while everything is left to the kernel, where it was measured in
+    /// the belief's own units.
+    pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
+        let shared = self.shared?;
+        let comparable = match belief.origin {
+            Origin::Measured => self.seats.values().all(|seat| seat.source == shared.source),
+            Origin::Profile => shared.source == ProgressSource::Repetition,
+        };
+        comparable.then(|| belief.curve.best_rate(cores_max) / shared.rate)
+    }
+
+    fn points(&self) -> Vec<CurvePoint> {
+        let point = |(&milli, estimate): (&u64, &Estimate)| CurvePoint {
+            cores: milli as f64 / 1e3,
+            rate: estimate.rate,
+            relative_error: estimate.relative_error,
+            busy_cpus: Some(estimate.busy_cpus),
+        };
+        self.seats.iter().map(point).collect()
+    }
+
+    fn measured(&self, cores_max: f64) -> Option<Belief> {
+        let fitted = fit(&self.points(), cores_max.ceil() as u32)?;
+        Some(Belief {
+            curve: fitted.curve,
+            confidence: fitted.confidence,
+            origin: Origin::Measured,
+        })
+    }
+}
+
+/// Whether what was measured at two or more core counts has another shape
+/// than the profile: the units may differ, the ratios may not.
+fn contradicts(measured: &Curve, profile: &Curve, points: &[CurvePoint]) -> bool {
+    let ratios = points
+        .iter()
+        .map(|p| measured.rate(p.cores) / profile.rate(p.cores));
+    let (least, most) = ratios.fold((f64::INFINITY, 0.0_f64), |(lo, hi), r| {
+        (lo.min(r), hi.max(r))
+    });
+    most > least * (1.0 + 2.5 * SURPRISE)
+}
+
+fn profile_confidence(profile: &Curve) -> f64 {
+    let worst = profile
+        .points()
+        .iter()
+        .map(|p| p.relative_error)
+        .fold(0.0, f64::max);
+    (1.0 - 2.0 * worst).clamp(0.1, 0.95)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Curve {
+        Curve::from_rates(&[(1, 1.0), (2, 1.5)].into()).unwrap()
+    }
+
+    fn repetition(rate: f64) -> Estimate {
+        Estimate {
+            rate,
+            relative_error: 0.05,
+            busy_cpus: 1.0,
+            source: ProgressSource::Repetition,
+        }
+    }
+
+    #[test]
+    fn what_a_seat_gives_beside_others_corrects_the_profile_and_the_best_alone_stays() {
+        let mut knowledge = Knowledge::new(Some(profile()));
+        knowledge.learn_seat(1.0, repetition(0.8));
+        knowledge.learn_seat(2.0, repetition(1.2));
+        let curve = knowledge.belief(2.0).unwrap().curve;
+        assert_eq!((curve.rate(1.0), curve.rate(2.0)), (0.8, 1.5));
+        let mut lucky = Knowledge::new(Some(profile()));
+        lucky.learn_seat(1.0, repetition(1.3));
+        assert_eq!(lucky.belief(2.0).unwrap().curve.rate(1.0), 1.0);
+    }
+
+    #[test]
+    fn measured_sharing_counts_in_the_beliefs_own_units_only() {
+        let mut knowledge = Knowledge::new(Some(profile()));
+        let belief = knowledge.belief(2.0).unwrap();
+        assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
+        knowledge.learn_shared(repetition(0.5));
+        assert_eq!(knowledge.shared_ntt(&belief, 2.0), Some(3.0));
+        knowledge.learn_shared(Estimate {
+            source: ProgressSource::Heartbeat,
+            ..repetition(900.0)
+        });
+        assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
+        knowledge.forget_shared();
+        assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
+    }
+
+    #[test]
+    fn spinning_threads_need_cores_unless_the_curve_knows_better() {
+        assert_eq!(Knowledge::new(None).cores_needed(4), 4);
+        assert_eq!(Knowledge::new(Some(profile())).cores_needed(2), 0);
+        let collapse = Curve::from_rates(&[(1, 0.2), (2, 1.0)].into()).unwrap();
+        assert_eq!(Knowledge::new(Some(collapse)).cores_needed(0), 2);
+    }
+}

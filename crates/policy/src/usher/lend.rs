@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lending: a core that its owner leaves idle goes to a program that has
+//! threads waiting, and comes back when the owner wants it.
+//!
+//! Each *tick* compares two samples of every seated program:
+//!
+//! - *busy*: CPU time used, in CPUs. An owner whose busy CPUs leave whole
+//!   cores of its seat unused for [`IDLE_TICKS`] ticks running has that many
+//!   cores to lend. The owner's own mask is never narrowed: a thread of its
+//!   that wakes may run there at once, beside the borrower.
+//! - *wait*: the share of the tick during which a runnable thread of the
+//!   program had no CPU (PSI's `some`). A program that waits, has more
+//!   threads than CPUs, and is not known to slow down with more cores,
+//!   borrows. An owner that waits while cores of its are lent gets all of
+//!   them back in the same tick.
+//!
+//! After a recall the owner lends nothing for a while, twice as long each
+//! time that it happens again soon, at most [`HOLD_NS_MAX`], so that a
+//! program that sleeps and wakes in turns does not make cores flap.
+//!
+//! Cores that nobody owns are lent in the same way and need no recall.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use usher_model::{CoreId, CpuSet, Loan, ProgramId, ProgramSample, Topology};
+
+/// Time between two looks while cores are lent or may soon be.
+pub const TICK_NS: u64 = 8_000_000;
+/// An owner lends after so many idle ticks running.
+const IDLE_TICKS: u32 = 2;
+/// A core counts as unused when less than this share of it is used.
+const IDLE_SHARE: f64 = 0.15;
+/// An owner wants its cores back when it waits for more than this share.
+const RECALL_WAIT: f64 = 0.10;
+/// A program borrows when it waits for more than this share.
+const BORROW_WAIT: f64 = 0.25;
+/// The first hold after a recall, and the longest.
+const HOLD_NS_MIN: u64 = 10_000_000;
+const HOLD_NS_MAX: u64 = 40_000_000;
+
+/// Who may lend and borrow: the seats in force.
+pub struct Market<'a> {
+    /// The machine.
+    pub topology: &'a Topology,
+    /// Seats by owner; programs with the same seat share it and lend as one.
+    pub seats: &'a BTreeMap<ProgramId, CpuSet>,
+    /// Whether a program gains from going from so many cores to so many.
+    pub gains: &'a dyn Fn(ProgramId, f64, f64) -> bool,
+}
+
+impl Market<'_> {
+    /// The programs on the same seat as this one, itself included.
+    fn household(&self, owner: ProgramId) -> Vec<ProgramId> {
+        let Some(seat) = self.seats.get(&owner) else {
+            return Vec::new();
+        };
+        let same = self.seats.iter().filter(|&(_, other)| other == seat);
+        same.map(|(&id, _)| id).collect()
+    }
+}
+
+/// Whole cores of a seat that so many busy CPUs leave unused.
+fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
+    let used = (busy_cpus - IDLE_SHARE).max(0.0).ceil() as usize;
+    cores.saturating_sub(used)
+}
+
+/// Keeps the loans.
+#[derive(Debug, Clone, Default)]
+pub struct Lender {
+    accounts: BTreeMap<ProgramId, Account>,
+    /// Lent cores: the owner, if any, and who uses them.
+    lent: BTreeMap<CoreId, (Option<ProgramId>, ProgramId)>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    at_ns: u64,
+    cpu_ns: u64,
+    wait_ns: u64,
+    threads: u32,
+    busy_cpus: f64,
+    wait_share: f64,
+    idle_ticks: u32,
+    content_ticks: u32,
+    hold_until_ns: u64,
+    hold_ns: u64,
+}
+
+impl Lender {
+    /// Ends every loan, as when seats change.
+    pub fn recall_all(&mut self) {
+        self.lent.clear();
+        self.accounts.clear();
+    }
+
+    /// Takes samples in and moves cores; true when a loan began or ended.
+    pub fn tick(&mut self, at_ns: u64, samples: &[ProgramSample], market: &Market) -> bool {
+        let before = self.lent.clone();
+        for sample in samples
+            .iter()
+            .filter(|sample| market.seats.contains_key(&sample.id))
+        {
+            let cores = market.topology.cores_in(&market.seats[&sample.id]).len();
+            self.accounts
+                .entry(sample.id)
+                .or_default()
+                .read(at_ns, sample, cores);
+        }
+        self.accounts.retain(|id, _| market.seats.contains_key(id));
+        self.end_loans(at_ns, market);
+        self.start_loans(at_ns, market);
+        self.lent != before
+    }
+
+    /// The loans in force.
+    pub fn loans(&self, topology: &Topology) -> Vec<Loan> {
+        let mut by_pair: BTreeMap<_, CpuSet> = BTreeMap::new();
+        for (&core, &pair) in &self.lent {
+            let cpus = by_pair.entry(pair).or_default();
+            *cpus = cpus.or(&topology.cores[core].cpus);
+        }
+        by_pair
+            .into_iter()
+            .map(|((owner, borrower), cpus)| Loan {
+                owner,
+                borrower,
+                cpus,
+            })
+            .collect()
+    }
+
+    /// Whether a close look is worth its cost: cores are lent, or somebody
+    /// waits, or somebody leaves cores idle.
+    pub fn is_lively(&self) -> bool {
+        let lively = |account: &Account| account.wait_share > BORROW_WAIT;
+        !self.lent.is_empty() || self.accounts.values().any(lively)
+    }
+
+    /// Whether any program used a CPU in the last tick.
+    pub fn is_busy(&self) -> bool {
+        self.accounts
+            .values()
+            .any(|account| account.busy_cpus > 0.01)
+    }
+
+    fn end_loans(&mut self, at_ns: u64, market: &Market) {
+        let owners: BTreeSet<_> = self.lent.values().filter_map(|&(owner, _)| owner).collect();
+        for owner in owners {
+            let household = market.household(owner);
+            let waits = |id| {
+                self.accounts
+                    .get(id)
+                    .is_none_or(|a| a.wait_share > RECALL_WAIT)
+            };
+            if household.is_empty() || household.iter().any(waits) {
+                for id in &household {
+                    self.accounts.entry(*id).or_default().recall(at_ns);
+                }
+                self.lent.retain(|_, &mut (o, _)| o != Some(owner));
+            }
+        }
+        let accounts = &self.accounts;
+        self.lent.retain(|_, &mut (_, borrower)| {
+            let seated = market.seats.contains_key(&borrower);
+            seated
+                && accounts
+                    .get(&borrower)
+                    .is_some_and(|account| account.content_ticks < IDLE_TICKS)
+        });
+    }
+
+    fn start_loans(&mut self, at_ns: u64, market: &Market) {
+        let mut supply = self.supply(at_ns, market);
+        // Who waits most borrows first; one core each in turn, nearest first.
+        let mut waiting: Vec<_> = self
+            .accounts
+            .iter()
+            .filter(|(_, account)| account.wait_share > BORROW_WAIT)
+            .map(|(&id, _)| id)
+            .collect();
+        waiting.sort_by(|a, b| {
+            self.accounts[b]
+                .wait_share
+                .total_cmp(&self.accounts[a].wait_share)
+                .then(a.cmp(b))
+        });
+        while !supply.is_empty() && !waiting.is_empty() {
+            waiting.retain(|&borrower| {
+                let Some(core) = self.match_core(borrower, &supply, market) else {
+                    return false;
+                };
+                let Some(owner) = supply.remove(&core) else {
+                    return false;
+                };
+                self.lent.insert(core, (owner, borrower));
+                true
+            });
+        }
+    }
+
+    /// The core in supply that suits a borrower best, if it can use one more.
+    fn match_core(
+        &self,
+        borrower: ProgramId,
+        supply: &BTreeMap<CoreId, Option<ProgramId>>,
+        market: &Market,
+    ) -> Option<CoreId> {
+        let seat = market.seats.get(&borrower)?;
+        let borrowed = market.topology.cpus_of_cores(
+            self.lent
+                .iter()
+                .filter(|(_, pair)| pair.1 == borrower)
+                .map(|(&core, _)| core),
+        );
+        let held = seat.or(&borrowed);
+        let account = self.accounts.get(&borrower)?;
+        let now = market.topology.capacity_of(&held);
+        if account.threads as usize <= held.len() {
+            return None;
+        }
+        let near = market.topology.domains_in(seat);
+        let core = supply
+            .iter()
+            .filter(|&(_, &owner)| owner != Some(borrower))
+            .map(|(&core, _)| core)
+            .min_by_key(|&core| (!near.contains(&market.topology.cores[core].domain), core))?;
+        (market.gains)(borrower, now, now + market.topology.cores[core].capacity).then_some(core)
+    }
+
+    /// Cores to lend: nobody's, and those that owners leave idle.
+    fn supply(&self, at_ns: u64, market: &Market) -> BTreeMap<CoreId, Option<ProgramId>> {
+        let owned = market
+            .seats
+            .values()
+            .fold(CpuSet::new(), |all, seat| all.or(seat));
+        let free = market.topology.all_cpus().minus(&owned);
+        let mut supply: BTreeMap<_, _> = market
+            .topology
+            .cores_in(&free)
+            .into_iter()
+            .map(|core| (core, None))
+            .collect();
+        for (&owner, seat) in market.seats {
+            let household = market.household(owner);
+            if household.first() != Some(&owner) {
+                continue;
+            }
+            let accounts: Option<Vec<_>> =
+                household.iter().map(|id| self.accounts.get(id)).collect();
+            let Some(accounts) = accounts else { continue };
+            let asleep = |a: &&Account| a.idle_ticks >= IDLE_TICKS && at_ns >= a.hold_until_ns;
+            let borrows = self
+                .lent
+                .values()
+                .any(|(_, borrower)| household.contains(borrower));
+            if borrows || !accounts.iter().all(asleep) {
+                continue;
+            }
+            let cores = market.topology.cores_in(seat);
+            let busy_cpus = accounts.iter().map(|account| account.busy_cpus).sum();
+            let unused = unused_cores(cores.len(), busy_cpus);
+            supply.extend(
+                cores
+                    .into_iter()
+                    .rev()
+                    .take(unused)
+                    .map(|core| (core, Some(owner))),
+            );
+        }
+        supply.retain(|core, _| !self.lent.contains_key(core));
+        supply
+    }
+}
+
+impl Account {
+    /// `cores` are those of its own seat.
+    fn read(&mut self, at_ns: u64, sample: &ProgramSample, cores: usize) {
+        let wait_ns = sample.wait_ns.unwrap_or(0);
+        let elapsed_ns = at_ns.saturating_sub(self.at_ns);
+        if self.at_ns > 0 && elapsed_ns > 0 {
+            self.busy_cpus = sample.cpu_ns.saturating_sub(self.cpu_ns) as f64 / elapsed_ns as f64;
+            self.wait_share = wait_ns.saturating_sub(self.wait_ns) as f64 / elapsed_ns as f64;
+            let waits = self.wait_share > RECALL_WAIT;
+            self.idle_ticks = if waits { 0 } else { self.idle_ticks + 1 };
+            let content = !waits && self.busy_cpus < cores as f64;
+            self.content_ticks = if content { self.content_ticks + 1 } else { 0 };
+        }
+        (self.at_ns, self.cpu_ns, self.wait_ns, self.threads) =
+            (at_ns, sample.cpu_ns, wait_ns, sample.threads);
+    }
+
+    fn recall(&mut self, at_ns: u64) {
+        let again_soon = at_ns < self.hold_until_ns + 10 * HOLD_NS_MAX;
+        self.hold_ns = if again_soon {
+            (2 * self.hold_ns).clamp(HOLD_NS_MIN, HOLD_NS_MAX)
+        } else {
+            HOLD_NS_MIN
+        };
+        self.hold_until_ns = at_ns + self.hold_ns;
+        self.idle_ticks = 0;
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How fast a program goes while its place stays the same.
+//!
+//! The stay is cut into chunks of at least [`CHUNK_NS`]; the spread of the
+//! chunks' rates says how well their mean is known. A move starts a new stay,
+//! of which the first [`SETTLE_NS`] do not count: caches are cold, threads
+//! are still moving.
+//!
+//! A *phase* of the program has ended when its rate leaves the mean of the
+//! stay for good. The test is Page's cumulative sum (Biometrika 41, 1954) on
+//! the logarithm of the rate: small deviations are forgiven, a large one is
+//! noticed after two or three chunks, a moderate one a little later.
+
+use usher_model::{ProgramSample, ProgressSource};
+
+/// Not measured for so long after a move.
+pub const SETTLE_NS: u64 = 50_000_000;
+/// The shortest chunk.
+pub const CHUNK_NS: u64 = 100_000_000;
+/// Deviations of the log rate below this are noise.
+const SLACK: f64 = 0.10;
+/// So much deviation, summed over chunks, is a new phase.
+const ALARM: f64 = 0.90;
+/// A mean of fewer chunks is no ground to see a change against.
+const CHUNKS_MIN: u32 = 3;
+
+/// A rate measured during one stay.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Units of progress a second.
+    pub rate: f64,
+    /// Standard error of the rate, relative to it.
+    pub relative_error: f64,
+    /// Mean busy CPUs.
+    pub busy_cpus: f64,
+    /// What was counted.
+    pub source: ProgressSource,
+}
+
+/// Measures one program's current stay.
+#[derive(Debug, Clone, Default)]
+pub struct Meter {
+    settled_ns: u64,
+    open: Option<Reading>,
+    chunks: u32,
+    mean: f64,
+    squares: f64,
+    busy_sum: f64,
+    above: f64,
+    below: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at_ns: u64,
+    cpu_ns: u64,
+    total: f64,
+    source: ProgressSource,
+}
+
+/// What a sample told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Too little time has passed.
+    Nothing,
+    /// A chunk has been added to the estimate.
+    Chunk,
+    /// The program has entered another phase; the estimate starts again.
+    NewPhase,
+}
+
+impl Meter {
+    /// The program has moved: what was measured is over.
+    pub fn moved(&mut self, at_ns: u64) {
+        *self = Self {
+            settled_ns: at_ns + SETTLE_NS,
+            ..Self::default()
+        };
+    }
+
+    /// Takes a sample in.
+    pub fn read(&mut self, at_ns: u64, sample: &ProgramSample) -> Told {
+        let Some(progress) = sample.progress.filter(|_| at_ns >= self.settled_ns) else {
+            return Told::Nothing;
+        };
+        let now = Reading {
+            at_ns,
+            cpu_ns: sample.cpu_ns,
+            total: progress.total,
+            source: progress.source,
+        };
+        let Some(start) = self.open.filter(|start| start.source == now.source) else {
+            self.moved(at_ns);
+            self.settled_ns = at_ns;
+            self.open = Some(now);
+            return Told::Nothing;
+        };
+        if now.at_ns < start.at_ns + CHUNK_NS || now.total <= start.total {
+            return Told::Nothing;
+        }
+        let seconds = (now.at_ns - start.at_ns) as f64 / 1e9;
+        let rate = (now.total - start.total) / seconds;
+        self.open = Some(now);
+        if self.is_new_phase(rate) {
+            self.moved(at_ns);
+            self.settled_ns = at_ns;
+            self.open = Some(now);
+            return Told::NewPhase;
+        }
+        self.add(
+            rate,
+            now.cpu_ns.saturating_sub(start.cpu_ns) as f64 / 1e9 / seconds,
+        );
+        Told::Chunk
+    }
+
+    /// What the stay has shown so far.
+    pub fn estimate(&self) -> Option<Estimate> {
+        let source = self.open?.source;
+        if self.chunks == 0 {
+            return None;
+        }
+        let chunks = f64::from(self.chunks);
+        // One chunk shows no spread; a tenth is what neighbouring chunks of
+        // steady programs were seen to differ by.
+        let spread = if self.chunks == 1 {
+            0.1
+        } else {
+            (self.squares / (chunks - 1.0)).sqrt() / self.mean
+        };
+        let relative_error = spread / chunks.sqrt();
+        Some(Estimate {
+            rate: self.mean,
+            relative_error,
+            busy_cpus: self.busy_sum / chunks,
+            source,
+        })
+    }
+
+    /// Welford's running mean and sum of squares.
+    fn add(&mut self, rate: f64, busy_cpus: f64) {
+        self.chunks += 1;
+        let off = rate - self.mean;
+        self.mean += off / f64::from(self.chunks);
+        self.squares += off * (rate - self.mean);
+        self.busy_sum += busy_cpus;
+    }
+
+    fn is_new_phase(&mut self, rate: f64) -> bool {
+        if self.chunks < CHUNKS_MIN {
+            return false;
+        }
+        let off = (rate / self.mean).ln();
+        self.above = (self.above + off - SLACK).max(0.0);
+        self.below = (self.below - off - SLACK).max(0.0);
+        self.above.max(self.below) > ALARM
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_model::{ProgramId, Progress};
+
+    use super::*;
+
+    fn sample(total: f64, cpu_ns: u64) -> ProgramSample {
+        let progress = Some(Progress {
+            total,
+            source: ProgressSource::Heartbeat,
+            confidence: 1.0,
+        });
+        ProgramSample {
+            id: ProgramId(1),
+            cpu_ns,
+            wait_ns: None,
+            threads: 1,
+            spinners: 0,
+            progress,
+        }
+    }
+
+    /// Feeds chunks with these rates, a tenth of a second each.
+    fn fed(rates: &[f64]) -> (Meter, Vec<Told>) {
+        let mut meter = Meter::default();
+        meter.moved(0);
+        let (mut at_ns, mut total) = (SETTLE_NS, 1.0);
+        let mut told = vec![meter.read(at_ns, &sample(total, at_ns))];
+        for rate in rates {
+            at_ns += CHUNK_NS;
+            total += rate * 0.1;
+            told.push(meter.read(at_ns, &sample(total, at_ns)));
+        }
+        (meter, told)
+    }
+
+    #[test]
+    fn a_steady_rate_is_known_ever_better() {
+        let (few, _) = fed(&[10.0, 11.0, 10.0]);
+        let (many, told) = fed(&[10.0, 11.0].repeat(20));
+        let (few, many) = (few.estimate().unwrap(), many.estimate().unwrap());
+        assert!(many.relative_error < few.relative_error);
+        assert!((many.rate - 10.5).abs() < 0.01 && (many.busy_cpus - 1.0).abs() < 1e-9);
+        assert!(!told.contains(&Told::NewPhase));
+    }
+
+    #[test]
+    fn a_lasting_change_is_a_phase_and_a_blip_is_not() {
+        let (_, told) = fed(&[10.0, 10.0, 10.0, 10.0, 5.0, 5.0]);
+        assert_eq!(told.last(), Some(&Told::NewPhase));
+        let (_, told) = fed(&[10.0, 10.0, 10.0, 10.0, 7.5, 10.0, 10.0, 13.0, 10.0, 10.0]);
+        assert!(!told.contains(&Told::NewPhase));
+    }
+
+    #[test]
+    fn what_follows_a_move_does_not_count_at_first() {
+        let mut meter = Meter::default();
+        meter.moved(1_000);
+        assert_eq!(meter.read(SETTLE_NS, &sample(1.0, 0)), Told::Nothing);
+        assert!(meter.open.is_none());
+        assert!(meter.estimate().is_none());
+    }
+}

@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Usher's own policy.
+//!
+//! Like paper 1's it gives each program whole cores, along cache boundaries,
+//! so that the predicted ANTT is least. Unlike it:
+//!
+//! - *Nobody is stopped for a trial.* A program with a profile is planned at
+//!   once. A newcomer without one, whose progress can be measured, gets an
+//!   equal share (its *fair start*), is measured there and on half of it, and
+//!   the law fitted to that is refined wherever it sits later. A newcomer
+//!   that gives no figure that a plan may rest on is left to the kernel, and
+//!   so are the others: there is nothing to predict a gain from.
+//! - *The kernel is left alone unless seats are worth it*: the predicted ANTT
+//!   of the best seating must be better than that of time sharing by more
+//!   than [`MARGIN`] and what the curves' errors may hide. Time sharing is
+//!   predicted from the curves (module `timeshare`), or measured, where the
+//!   programs tell their progress while they share.
+//! - *Phases*: a lasting change of a program's rate (module `meter`) makes
+//!   what was measured void and the plan is made again, at most once in a
+//!   hold that doubles when it happens again soon.
+//! - *Idle seats are lent* (module `lend`).
+//! - *More programs than cores* are not only left on one shared set: a few
+//!   programs a core (module `pens`) is weighed too.
+//!
+//! Moves have a cost, so a plan in force is kept unless the new one's
+//! predicted ANTT is better by more than [`STAY`].
+
+mod knowledge;
+
+pub mod lend;
+mod member;
+pub mod meter;
+mod pens;
+mod verdict;
+
+use std::collections::BTreeMap;
+
+use usher_model::{
+    CpuSet, Decision, Event, Mode, Note, Observation, Plan, ProgramId, ProgressSource, Topology,
+};
+
+use self::knowledge::Belief;
+use self::lend::{Lender, Market, TICK_NS};
+use self::member::{Member, Place};
+use self::meter::Told;
+use self::pens::pens;
+use self::verdict::weigh;
+use crate::Policy;
+use crate::seating::{Request, seat};
+use crate::simple::{shared_plan, wanted};
+use crate::stage::{Stage, Wanted};
+use crate::timeshare::time_sharing;
+
+/// Seats must be predicted better than time sharing by this, relative.
+pub const MARGIN: f64 = 0.03;
+/// A new seating must be predicted better than the one in force by this.
+pub const STAY: f64 = 0.03;
+/// After a change that only measurements asked for, the next such waits.
+const HOLD_NS_MIN: u64 = 1_000_000_000;
+const HOLD_NS_MAX: u64 = 32_000_000_000;
+/// An action on a program that failed so often is not asked for again.
+const FAILURES_MAX: u32 = 5;
+/// Looks at programs that share, or are idle.
+const REST_NS: u64 = 1_000_000_000;
+/// Looks while rates are being measured.
+const MEASURE_NS: u64 = 100_000_000;
+/// Looks while seats are in use and nobody waits.
+const CALM_NS: u64 = 20_000_000;
+
+/// The policy `usher`.
+#[derive(Debug)]
+pub struct Usher {
+    machine: Topology,
+    topology: Topology,
+    members: BTreeMap<ProgramId, Member>,
+    plan: Plan,
+    /// Seats in force, trials included: what each program owns now.
+    seats: BTreeMap<ProgramId, CpuSet>,
+    lender: Lender,
+    stage: Stage,
+    notes: Vec<Note>,
+    hold_until_ns: u64,
+    hold_ns: u64,
+    /// Why the plan must be made again, if it must.
+    stale: Option<Stale>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stale {
+    /// Something was measured that the plan did not know.
+    Measured,
+    /// Programs came or went, or CPUs did.
+    Changed,
+}
+
+impl Usher {
+    /// The policy on that machine.
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            machine: topology.clone(),
+            topology,
+            members: BTreeMap::new(),
+            plan: Plan::default(),
+            seats: BTreeMap::new(),
+            lender: Lender::default(),
+            stage: Stage::default(),
+            notes: Vec::new(),
+            hold_until_ns: 0,
+            hold_ns: HOLD_NS_MIN,
+            stale: None,
+        }
+    }
+
+    fn cores_max(&self) -> f64 {
+        self.topology.capacity_of(&self.topology.all_cpus())
+    }
+
+    fn say(&mut self, program: Option<ProgramId>, text: impl Into<String>) {
+        self.notes.push(Note {
+            program,
+            text: text.into(),
+        });
+    }
+
+    fn mark(&mut self, stale: Stale) {
+        self.stale = self.stale.max(Some(stale));
+    }
+
+    /// Takes in what has happened since the last look.
+    fn take_in(&mut self, observation: &Observation) {
+        let changed = self.topology.all_cpus() != observation.usable;
+        if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
+            self.topology = topology;
+            self.mark(Stale::Changed);
+        }
+        for failed in &observation.failed {
+            if let Some(member) = self.members.get_mut(&failed.action.program()) {
+                member.failures += 1;
+                self.mark(Stale::Changed);
+            }
+        }
+        self.stage.undo_failed(&observation.failed);
+        for event in &observation.events {
+            self.happened(observation.at_ns, event);
+        }
+    }
+
+    fn happened(&mut self, at_ns: u64, event: &Event) {
+        match event {
+            Event::Arrived(program) => {
+                self.members
+                    .insert(program.id, Member::new((**program).clone(), at_ns));
+                self.mark(Stale::Changed);
+            }
+            Event::Departed(program) => {
+                if self.members.remove(program).is_some() {
+                    self.stage.forget(*program);
+                    self.mark(Stale::Changed);
+                }
+            }
+            Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
+        }
+        if !matches!(event, Event::Repeated { .. }) {
+            self.members
+                .values_mut()
+                .for_each(|member| member.knowledge.forget_shared());
+        }
+    }
+
+    /// A whole repetition is as good a measure as there is, where the place
+    /// did not change under it.
+    fn repeated(&mut self, at_ns: u64, program: ProgramId, seconds: f64) {
+        let Some(member) = self.members.get_mut(&program) else {
+            return;
+        };
+        member.source.get_or_insert(ProgressSource::Repetition);
+        let began_ns = at_ns as f64 - seconds * 1e9;
+        if !(seconds.is_finite() && seconds > 0.0 && began_ns >= member.placed_ns as f64) {
+            return;
+        }
+        if member.repeated(seconds) {
+            self.mark(Stale::Measured);
+        }
+    }
+
+    /// Reads every program's meter.
+    fn measure(&mut self, observation: &Observation) {
+        let mut new_phases = Vec::new();
+        let mut news = false;
+        for sample in &observation.programs {
+            let Some(member) = self.members.get_mut(&sample.id) else {
+                continue;
+            };
+            let trusted = sample.progress.is_some_and(|p| p.may_plan());
+            news |= member.notice(sample);
+            match member.meter.read(observation.at_ns, sample) {
+                Told::Nothing => {}
+                Told::Chunk => {
+                    news |= member
+                        .meter
+                        .estimate()
+                        .is_some_and(|e| trusted && member.learn(e))
+                }
+                Told::NewPhase if member.place == Place::Mixed || !trusted => {}
+                Told::NewPhase => {
+                    member.knowledge.forget_phase();
+                    new_phases.push(sample.id);
+                }
+            }
+        }
+        if news || !new_phases.is_empty() {
+            self.mark(Stale::Measured);
+        }
+        for id in new_phases {
+            self.say(
+                Some(id),
+                "its rate has changed for good: a new phase, measured anew",
+            );
+        }
+    }
+
+    /// Makes the plan again if it must be, and may be now.
+    fn replan(&mut self, at_ns: u64) -> bool {
+        match self.stale {
+            Some(Stale::Changed) => {
+                self.hold_ns = HOLD_NS_MIN;
+                self.hold_until_ns = 0;
+            }
+            Some(Stale::Measured) if at_ns >= self.hold_until_ns => {}
+            _ => return false,
+        }
+        let changed = self.stale.take() == Some(Stale::Changed);
+        let plan = self.best_plan(changed);
+        let moves = wanted(&plan, &self.topology.all_cpus())
+            != wanted(&self.plan, &self.topology.all_cpus());
+        if moves && !changed {
+            let soon = at_ns < self.hold_until_ns + 4 * self.hold_ns;
+            self.hold_ns = if soon {
+                (2 * self.hold_ns).min(HOLD_NS_MAX)
+            } else {
+                HOLD_NS_MIN
+            };
+            self.hold_until_ns = at_ns + self.hold_ns;
+        }
+        self.plan = plan;
+        true
+    }
+
+    fn best_plan(&mut self, changed: bool) -> Plan {
+        let shared = shared_plan(&self.topology, self.members.keys());
+        if self.members.is_empty() {
+            return Plan::default();
+        }
+        if let Some(reason) = self.cannot_plan() {
+            self.notes.push(reason);
+            return shared;
+        }
+        let beliefs: BTreeMap<_, _> = self
+            .members
+            .iter()
+            .map(|(&id, m)| (id, m.belief(&self.topology, self.members.len())))
+            .collect();
+        let requests: Vec<_> = self
+            .members
+            .values()
+            .map(|m| m.request(&self.topology, &beliefs[&m.program.id].curve))
+            .collect();
+        let narrow = match seat(&self.topology, &requests) {
+            Ok(seating) => pens(&self.topology, &requests).unwrap_or(seating.plan),
+            Err(error) => {
+                self.say(None, format!("left to the kernel: {error}"));
+                return shared;
+            }
+        };
+        self.choose(narrow, shared, &requests, &beliefs, changed)
+    }
+
+    /// The new seats, those in force, or the kernel: whichever is predicted
+    /// best.
+    fn choose(
+        &mut self,
+        narrow: Plan,
+        shared: Plan,
+        requests: &[Request],
+        beliefs: &BTreeMap<ProgramId, Belief>,
+        changed: bool,
+    ) -> Plan {
+        let all = self.topology.all_cpus();
+        let sharing = self.sharing_ntt(requests, beliefs);
+        let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
+        let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
+        let explores = narrows && seated && self.members.values().any(Member::explores);
+        let verdict = weigh(&narrow, requests, &sharing, !self.seats.is_empty());
+        let antt_time_sharing = Some(verdict.antt_sharing);
+        self.say(None, verdict.sentence(narrows, explores));
+        if !(explores || verdict.acts && narrows) {
+            let shared = with_ntt(shared, &sharing);
+            return Plan {
+                antt: narrow.antt,
+                antt_time_sharing,
+                ..shared
+            };
+        }
+        let keep = !changed && self.in_force_is_as_good(&narrow, requests);
+        let plan = if keep { self.plan.clone() } else { narrow };
+        Plan {
+            antt_time_sharing,
+            abstains: false,
+            ..plan
+        }
+    }
+
+    /// NTT of each program when all is left to the kernel: measured where it
+    /// can be, else predicted.
+    fn sharing_ntt(&self, requests: &[Request], beliefs: &BTreeMap<ProgramId, Belief>) -> Vec<f64> {
+        // Threads that spin lose by time sharing even where the program may
+        // be seated on fewer cores.
+        let spinning = |r: &Request| Request {
+            spinners: r.spinners.max(self.members[&r.id].spinners),
+            ..r.clone()
+        };
+        let spinning: Vec<_> = requests.iter().map(spinning).collect();
+        let predicted = time_sharing(&self.topology, &spinning);
+        let measured = requests.iter().map(|r| {
+            self.members[&r.id]
+                .knowledge
+                .shared_ntt(&beliefs[&r.id], self.cores_max())
+        });
+        let measured: Option<Vec<_>> = measured.collect();
+        measured.unwrap_or(predicted)
+    }
+
+    /// Whether the seats in force are predicted about as good as a new plan.
+    fn in_force_is_as_good(&self, new: &Plan, requests: &[Request]) -> bool {
+        let cores_max = self.cores_max();
+        let ntt = |request: &Request| {
+            let seat = self.seats.get(&request.id)?;
+            let household = self.seats.values().filter(|&other| other == seat).count() as f64;
+            let rate = request.curve.rate(self.topology.capacity_of(seat));
+            Some(household * request.weight * request.curve.best_rate(cores_max) / rate)
+        };
+        let sum: Option<f64> = requests.iter().map(ntt).sum();
+        let now = sum.map(|sum| sum / requests.len() as f64);
+        now.zip(new.antt)
+            .is_some_and(|(now, antt)| now <= antt * (1.0 + STAY))
+    }
+
+    /// Why seats are out of the question.
+    fn cannot_plan(&self) -> Option<Note> {
+        let note = |id: &ProgramId, text: String| {
+            Some(Note {
+                program: Some(*id),
+                text,
+            })
+        };
+        for (id, member) in &self.members {
+            if member.failures >= FAILURES_MAX {
+                return note(
+                    id,
+                    "left to the kernel: seating it has failed too often".to_owned(),
+                );
+            }
+            if !member.can_be_planned(self.cores_max()) {
+                let source = member
+                    .source
+                    .map_or("no figure of its progress".to_owned(), |s| {
+                        format!("only {s}, which no plan may rest on")
+                    });
+                return note(
+                    id,
+                    format!(
+                        "everything is left to the kernel: '{}' has no profile and gives {source}",
+                        member.program.name
+                    ),
+                );
+            }
+        }
+        None
+    }
+
+    /// Puts the plan into force: seats, and on them trials and loans.
+    fn put_in_force(&mut self, at_ns: u64, replanned: bool) {
+        if replanned {
+            self.lender.recall_all();
+        }
+        let all = self.topology.all_cpus();
+        let mut seats = BTreeMap::new();
+        let narrowed = self.plan.seats.iter().filter(|seat| seat.cpus != all);
+        for seat in narrowed.filter(|_| !self.plan.abstains) {
+            let Some(member) = self.members.get(&seat.program) else {
+                continue;
+            };
+            let trial = member.trial_seat(seat, &self.topology);
+            seats.insert(seat.program, trial.unwrap_or_else(|| seat.cpus.clone()));
+        }
+        if replanned || seats != self.seats {
+            self.lender.recall_all();
+            self.seats = seats;
+            self.update_places(at_ns);
+        }
+    }
+
+    /// Lends and takes back; true when a loan began or ended.
+    fn lend(&mut self, observation: &Observation) -> bool {
+        if self.seats.is_empty() {
+            return false;
+        }
+        let (members, cores_max) = (&self.members, self.cores_max());
+        let gains = |id: ProgramId, from: f64, to: f64| {
+            members
+                .get(&id)
+                .is_some_and(|m| m.gains(from, to, cores_max))
+        };
+        let market = Market {
+            topology: &self.topology,
+            seats: &self.seats,
+            gains: &gains,
+        };
+        let moved = self
+            .lender
+            .tick(observation.at_ns, &observation.programs, &market);
+        if moved {
+            self.update_places(observation.at_ns);
+        }
+        moved
+    }
+
+    /// Tells the meters of programs whose place has changed.
+    fn update_places(&mut self, at_ns: u64) {
+        let loans = self.lender.loans(&self.topology);
+        for (id, member) in &mut self.members {
+            let trades = loans
+                .iter()
+                .any(|loan| loan.owner == Some(*id) || loan.borrower == *id);
+            let place = match self.seats.get(id) {
+                None => Place::Shared,
+                Some(seat) if trades || self.seats.values().filter(|s| *s == seat).count() > 1 => {
+                    Place::Mixed
+                }
+                Some(seat) => Place::Seat(self.topology.capacity_of(seat)),
+            };
+            if place != member.place {
+                member.moved(at_ns, place);
+            }
+        }
+        self.plan.loans = loans;
+    }
+
+    /// The plan, with the smaller seats of trials in their place.
+    fn plan_as_it_stands(&self) -> Plan {
+        let mut plan = self.plan.clone();
+        for seat in &mut plan.seats {
+            if let Some(cpus) = self
+                .seats
+                .get(&seat.program)
+                .filter(|&cpus| *cpus != seat.cpus)
+            {
+                seat.domains = self.topology.domains_in(cpus);
+                seat.cpus = cpus.clone();
+            }
+        }
+        plan
+    }
+
+    /// Where everybody is wanted: seats and what they borrow.
+    fn wanted(&self) -> Wanted {
+        let mut wanted = wanted(&self.plan, &self.topology.all_cpus());
+        if self.plan.abstains {
+            wanted.values_mut().for_each(|place| *place = None);
+        }
+        let all = self.topology.all_cpus();
+        for (&id, seat) in &self.seats {
+            let borrowed = self.plan.loans.iter().filter(|loan| loan.borrower == id);
+            let cpus = borrowed.fold(seat.clone(), |cpus, loan| cpus.or(&loan.cpus));
+            wanted.insert(id, (cpus != all).then_some(cpus));
+        }
+        wanted
+    }
+
+    fn wake_after_ns(&self, at_ns: u64) -> Option<u64> {
+        if self.members.is_empty() {
+            return None;
+        }
+        let measures = self.members.values().any(Member::has_live_source);
+        let pace = match () {
+            () if self.seats.is_empty() && measures => MEASURE_NS,
+            () if self.seats.is_empty() => REST_NS,
+            () if self.lender.is_lively() => TICK_NS,
+            () if self.lender.is_busy() => CALM_NS,
+            () => MEASURE_NS,
+        };
+        let hold = self
+            .stale
+            .map(|_| self.hold_until_ns.saturating_sub(at_ns).max(TICK_NS));
+        Some(hold.map_or(pace, |hold| hold.min(pace)))
+    }
+}
+
+fn with_ntt(plan: Plan, ntt: &[f64]) -> Plan {
+    let seats = plan
+        .seats
+        .into_iter()
+        .zip(ntt)
+        .map(|(seat, &ntt)| usher_model::Seat {
+            ntt: Some(ntt),
+            ..seat
+        });
+    Plan {
+        seats: seats.collect(),
+        ..plan
+    }
+}
+
+impl Policy for Usher {
+    fn name(&self) -> &'static str {
+        "usher"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let at_ns = observation.at_ns;
+        self.take_in(observation);
+        self.measure(observation);
+        let replanned = self.replan(at_ns);
+        self.put_in_force(at_ns, replanned);
+        let lent = self.lend(observation);
+        let actions = self.stage.move_to(&self.wanted());
+        Decision {
+            actions,
+            plan: (replanned || lent).then(|| self.plan_as_it_stands()),
+            notes: std::mem::take(&mut self.notes),
+            wake_after_ns: self.wake_after_ns(at_ns),
+        }
+    }
+}

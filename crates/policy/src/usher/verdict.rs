@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Are seats worth it? Their predicted ANTT against time sharing's.
+
+use usher_model::Plan;
+
+use super::MARGIN;
+use crate::seating::Request;
+
+/// At most so much is asked for on top of [`MARGIN`] because curves may err.
+const DOUBT_MAX: f64 = 0.10;
+
+/// The answer and what it rests on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// Seats are better by more than the margin.
+    pub acts: bool,
+    /// Predicted ANTT on seats.
+    pub antt_seats: f64,
+    /// Predicted or measured ANTT of time sharing.
+    pub antt_sharing: f64,
+    /// The gain that was asked for, relative.
+    pub margin: f64,
+}
+
+/// Weighs a seating against time sharing with these NTTs, one a request.
+/// `acting`: seats are in force, so the margin is asked of going back.
+pub fn weigh(plan: &Plan, requests: &[Request], sharing: &[f64], acting: bool) -> Verdict {
+    let weighted: f64 = requests
+        .iter()
+        .zip(sharing)
+        .map(|(r, ntt)| r.weight * ntt)
+        .sum();
+    let antt_sharing = weighted / requests.len().max(1) as f64;
+    let antt_seats = plan.antt.unwrap_or(f64::INFINITY);
+    let margin = MARGIN + doubt(requests);
+    let acts = if acting {
+        antt_seats <= antt_sharing * (1.0 + MARGIN)
+    } else {
+        antt_seats * (1.0 + margin) < antt_sharing
+    };
+    Verdict {
+        acts,
+        antt_seats,
+        antt_sharing,
+        margin,
+    }
+}
+
+/// What the curves' errors may hide: the mean of their worst points' errors.
+fn doubt(requests: &[Request]) -> f64 {
+    let worst = |r: &Request| {
+        r.curve
+            .points()
+            .iter()
+            .map(|p| p.relative_error)
+            .fold(0.0, f64::max)
+    };
+    let sum: f64 = requests.iter().map(worst).sum();
+    (sum / requests.len().max(1) as f64).min(DOUBT_MAX)
+}
+
+impl Verdict {
+    /// For `usher explain`. `narrows`: the seating gives somebody fewer CPUs
+    /// than there are; `explores`: it serves to learn about newcomers.
+    pub fn sentence(&self, narrows: bool, explores: bool) -> String {
+        let Self {
+            acts,
+            antt_seats,
+            antt_sharing,
+            margin,
+        } = self;
+        let gain = 100.0 * (1.0 - antt_seats / antt_sharing);
+        let asked = 100.0 * margin;
+        match (narrows, explores, acts) {
+            (false, ..) => format!("left to the kernel: no seats to give (ANTT {antt_sharing:.2})"),
+            (_, true, _) => "seats for now, to learn how the newcomers scale".to_owned(),
+            (.., true) => format!(
+                "seats: predicted ANTT {antt_seats:.2} against {antt_sharing:.2} under time sharing ({gain:+.0} %)"
+            ),
+            (.., false) => format!(
+                "left to the kernel: seats would give ANTT {antt_seats:.2}, time sharing {antt_sharing:.2} ({gain:+.0} %, less than the {asked:.0} % asked for)"
+            ),
+        }
+    }
+}

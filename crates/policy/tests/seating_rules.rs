@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Seating's rules one by one: who shares what with whom, busy-waiters, bound
+//! programs, weights, hybrid and unequal machines, NUMA nodes.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use common::{machine, regular, request};
+use proptest::prelude::*;
+use usher_model::{Mode, ProgramId, Seat, Topology};
+use usher_policy::seating::{Request, SeatingError, seat};
+
+fn scaler(id: u64, name: &str, cores: u32) -> Request {
+    let points: Vec<(u32, f64)> = (1..=cores).map(|n| (n, f64::from(n))).collect();
+    request(id, name, &points)
+}
+
+fn flat(id: u64, name: &str) -> Request {
+    request(id, name, &[(1, 1.0), (2, 1.0)])
+}
+
+fn seats(t: &Topology, asked: &[Request]) -> Vec<Seat> {
+    seat(t, asked).unwrap().plan.seats
+}
+
+fn cpus(seats: &[Seat]) -> Vec<String> {
+    seats.iter().map(|s| s.cpus.to_string()).collect()
+}
+
+#[test]
+fn a_domain_that_does_not_help_stays_empty() {
+    let t = regular(1, 1, 4, 2);
+    assert_eq!(
+        cpus(&seats(&t, &[flat(0, "a"), flat(1, "b")])),
+        ["0-1", "2-3"]
+    );
+}
+
+#[test]
+fn a_program_that_falls_is_seated_at_its_peak() {
+    let t = regular(1, 1, 4, 2);
+    let falls = request(0, "falls", &[(2, 2.0), (4, 3.0), (8, 1.0)]);
+    let got = seat(&t, &[falls]).unwrap();
+    assert_eq!(
+        (cpus(&got.plan.seats), got.plan.antt),
+        (vec!["0-3".to_owned()], Some(1.0))
+    );
+    // The kernel gives it everything.
+    assert_eq!(got.plan.antt_time_sharing, Some(3.0));
+}
+
+#[test]
+fn nobody_asks_nobody_sits() {
+    let got = seat(&regular(1, 1, 1, 1), &[]).unwrap();
+    assert_eq!(
+        (got.plan.seats.len(), got.plan.antt, got.gap),
+        (0, None, 0.0)
+    );
+}
+
+#[test]
+fn two_programs_of_a_package_each_keep_it() {
+    // 3 + 1 of 4 domains would be as good for the sum; 2 + 2 shares nothing.
+    let t = regular(2, 1, 2, 1);
+    let got = seats(&t, &[scaler(0, "a", 4), scaler(1, "b", 4)]);
+    assert_eq!(cpus(&got), ["0-1", "2-3"]);
+}
+
+#[test]
+fn inside_a_package_nodes_are_kept_apart() {
+    // One package, two nodes of three domains; "a" takes 2, "b" 3.
+    let t = regular(1, 2, 3, 1);
+    let a = request(0, "a", &[(1, 1.0), (2, 5.0)]);
+    let b = request(1, "b", &[(1, 1.0), (3, 9.0)]);
+    assert_eq!(cpus(&seats(&t, &[a, b])), ["0-1", "3-5"]);
+}
+
+#[test]
+fn the_hungry_sit_beside_the_frugal() {
+    // Four programs, two domains of 2 cores: by bandwidth, then by cache.
+    let gbps = [20.0, 18.0, 1.0, 2.0];
+    let mut asked: Vec<Request> = (0..4)
+        .map(|i| flat(i, ["a", "b", "c", "d"][i as usize]))
+        .collect();
+    for (request, gbps) in asked.iter_mut().zip(gbps) {
+        request.bandwidth_gbps = Some(gbps);
+    }
+    let domains = |asked: &[Request], llc: u64| {
+        let t = machine(&vec![vec![vec![vec![1.0; 2]; 2]]], 1, llc);
+        seats(&t, asked)
+            .iter()
+            .map(|s| s.domains[0])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(domains(&asked, 0), [0, 1, 0, 1], "20 + 1 and 18 + 2");
+    for (request, megabytes) in asked.iter_mut().zip([6, 1, 6, 1]) {
+        (request.bandwidth_gbps, request.llc_bytes) = (None, Some(megabytes << 20));
+    }
+    assert_eq!(
+        domains(&asked, 8 << 20),
+        [0, 0, 1, 1],
+        "6 + 1 fit into 8, 6 + 6 do not"
+    );
+    assert_eq!(
+        domains(&asked, 0),
+        [0, 0, 1, 1],
+        "nor in a cache of unknown size"
+    );
+    asked[2].llc_bytes = None; // counts as the mean, which does not fit beside 6 either
+    asked[0].llc_bytes = Some(7 << 20);
+    assert_eq!(domains(&asked, 8 << 20), [0, 0, 1, 1]);
+}
+
+#[test]
+fn a_memory_controller_is_shared_by_the_hungry_and_the_frugal() {
+    let t = regular(2, 1, 2, 1);
+    let mut asked: Vec<Request> = (0..4).map(|i| flat(i, "p")).collect();
+    for (request, gbps) in asked.iter_mut().zip([9.0, 9.0, 1.0, 1.0]) {
+        request.bandwidth_gbps = Some(gbps);
+    }
+    let got: Vec<usize> = seats(&t, &asked)
+        .iter()
+        .map(|s| t.domains[s.domains[0]].package)
+        .collect();
+    assert_eq!(got, [0, 1, 0, 1]);
+}
+
+#[test]
+fn weights_multiply_the_ntt_in_the_mean() {
+    let t = regular(1, 1, 3, 1);
+    let plain = [scaler(0, "a", 3), scaler(1, "b", 3)];
+    let heavy = [
+        scaler(0, "a", 3),
+        Request {
+            weight: 4.0,
+            ..scaler(1, "b", 3)
+        },
+    ];
+    assert_eq!(
+        seats(&t, &plain)
+            .iter()
+            .map(|s| s.cpus.len())
+            .collect::<Vec<_>>(),
+        [1, 2]
+    );
+    let got = seat(&t, &heavy).unwrap();
+    // "a" on 1 of 3 cores: 3; "b" on 2: 1.5, times 4.
+    assert_eq!(got.plan.antt, Some((3.0 + 4.0 * 1.5) / 2.0));
+    let lighter = [
+        Request {
+            weight: 4.0,
+            ..scaler(0, "a", 3)
+        },
+        scaler(1, "b", 3),
+    ];
+    assert_eq!(seats(&t, &lighter)[0].cpus.len(), 2);
+}
+
+#[test]
+fn hybrid_cores_count_by_capacity() {
+    // Two fast and four slow cores, one domain: 2 programs, 4.0 cores' worth.
+    let t = machine(&vec![vec![vec![vec![1.0, 1.0, 0.5, 0.5, 0.5, 0.5]]]], 1, 0);
+    let asked = [scaler(0, "a", 4), scaler(1, "b", 4)];
+    let got = seat(&t, &asked).unwrap();
+    for seat in &got.plan.seats {
+        assert_eq!(t.capacity_of(&seat.cpus), 2.0);
+        assert_eq!(seat.ntt, Some(2.0));
+    }
+    assert_eq!(got.gap, 0.0);
+}
+
+#[test]
+fn hardware_threads_of_a_core_stay_together() {
+    let t = machine(&vec![vec![vec![vec![1.0; 3]]]], 2, 0);
+    assert_eq!(
+        cpus(&seats(&t, &[flat(0, "a"), flat(1, "b")])),
+        ["0-1", "2-3"]
+    );
+}
+
+#[test]
+fn busy_waiters_are_not_squeezed() {
+    let spins = |threads| Request {
+        spinners: threads,
+        ..flat(0, "spins")
+    };
+    // 4 domains of 2: whole domains do.
+    let t = regular(1, 1, 4, 2);
+    let got = seats(&t, &[spins(5), scaler(1, "b", 8)]);
+    assert_eq!((got[0].cpus.len(), got[1].cpus.len()), (6, 2));
+    // 2 domains of 4: they have to be split.
+    let t = regular(1, 1, 2, 4);
+    let got = seats(&t, &[spins(6), scaler(1, "b", 8)]);
+    assert_eq!((got[0].cpus.len(), got[1].cpus.len()), (6, 2));
+    assert!(got.iter().all(|s| s.mode == Mode::Seated));
+    // 8 of 8 cores and somebody else: nobody is seated.
+    let got = seats(&t, &[spins(8), scaler(1, "b", 8)]);
+    assert!(
+        got.iter()
+            .all(|s| s.mode == Mode::Shared && s.cpus.len() == 8)
+    );
+    // Nobody else: it is.
+    assert_eq!(seats(&t, &[spins(8)])[0].mode, Mode::Seated);
+}
+
+fn bound(id: u64, name: &str, to: &str) -> Request {
+    Request {
+        bound_to: Some(to.parse().unwrap()),
+        ..scaler(id, name, 8)
+    }
+}
+
+#[test]
+fn bound_programs_are_seated_within_their_cpus() {
+    let t = regular(1, 1, 4, 2);
+    // A whole domain is inside.
+    let got = seats(&t, &[bound(0, "a", "4-7"), scaler(1, "b", 8)]);
+    assert!(got[0].cpus.is_subset(&"4-7".parse().unwrap()) && got[0].mode == Mode::Seated);
+    assert!(!got[0].cpus.intersects(&got[1].cpus));
+    // No whole domain is inside: it has what it is bound to, others keep out.
+    let got = seats(&t, &[bound(0, "a", "1-2"), scaler(1, "b", 8)]);
+    assert_eq!(cpus(&got), ["1-2", "0,3-7"]);
+    assert_eq!((got[0].ntt, got[0].mode), (Some(1.0), Mode::Seated));
+    // Two in one place: left alone together, others keep out.
+    let got = seats(
+        &t,
+        &[
+            bound(0, "a", "0-1"),
+            bound(1, "b", "0-1"),
+            scaler(2, "c", 8),
+        ],
+    );
+    assert_eq!(cpus(&got), ["0-1", "0-1", "2-7"]);
+    assert_eq!(got[0].mode, Mode::Shared);
+    assert_eq!((got[0].ntt, got[2].ntt), (Some(2.0), Some(8.0 / 6.0)));
+}
+
+#[test]
+fn bound_to_everything_or_elsewhere_is_not_bound() {
+    let t = regular(1, 1, 2, 2);
+    for to in ["0-3", "0-100", "50-60"] {
+        let got = seats(&t, &[bound(0, "a", to), scaler(1, "b", 4)]);
+        assert_eq!(cpus(&got), ["0-1", "2-3"]);
+    }
+}
+
+#[test]
+fn one_hardware_thread_of_a_core_keeps_others_off_the_other() {
+    let t = machine(&vec![vec![vec![vec![1.0; 2]; 2]]], 2, 0);
+    let got = seats(&t, &[bound(0, "a", "1"), scaler(1, "b", 4)]);
+    assert_eq!(cpus(&got), ["1", "2-7"]);
+}
+
+#[test]
+fn senseless_requests_are_named() {
+    let t = regular(1, 1, 2, 2);
+    let weight = Request {
+        weight: f64::NAN,
+        ..flat(0, "x")
+    };
+    let error = seat(&t, &[weight]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the weight of 'x' must be a positive number, not NaN"
+    );
+    let error = seat(&t, &[flat(3, "x"), flat(3, "y")]).unwrap_err();
+    let id = ProgramId(3);
+    assert_eq!(
+        error,
+        SeatingError::Twice {
+            id,
+            first: "x".into(),
+            second: "y".into()
+        }
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_is_asked_the_seats_are_sound(
+        spec in prop::collection::vec(prop::collection::vec(prop::collection::vec(
+            prop::collection::vec(prop::sample::select(vec![0.4, 1.0]), 1..5), 1..3), 1..3), 1..4),
+        smt in 1u32..3,
+        asked in prop::collection::vec((
+            prop::collection::btree_map(1u32..40, 0.1f64..9.0, 1..6),
+            0.1f64..5.0,
+            prop::sample::select(vec![0u32, 0, 0, 2, 5]),
+            prop::option::of(0u64..9_000_000),
+            prop::option::of(0.0f64..30.0),
+            prop::option::of((0u32..30, 0u32..10)),
+        ), 1..9),
+    ) {
+        let t = machine(&spec, smt, 4 << 20);
+        let requests: Vec<Request> = asked.into_iter().enumerate().map(|(i, a)| Request {
+            weight: a.1,
+            spinners: a.2,
+            llc_bytes: a.3,
+            bandwidth_gbps: a.4,
+            bound_to: a.5.map(|(first, more)| usher_model::CpuSet::range(first, first + more)),
+            ..request(i as u64, "p", &a.0.into_iter().collect::<Vec<_>>())
+        }).collect();
+        let got = seat(&t, &requests).unwrap();
+        prop_assert!(got.gap >= 0.0 && got.plan.antt.unwrap().is_finite());
+        for (i, (seat, request)) in got.plan.seats.iter().zip(&requests).enumerate() {
+            prop_assert_eq!(seat.program, request.id);
+            prop_assert!(!seat.cpus.is_empty() && seat.cpus.is_subset(&t.all_cpus()));
+            prop_assert_eq!(&seat.domains, &t.domains_in(&seat.cpus));
+            let to = request.bound_to.as_ref().filter(|to| to.intersects(&t.all_cpus()));
+            prop_assert!(to.is_none_or(|to| seat.cpus.is_subset(to)));
+            if seat.mode == Mode::Seated {
+                let cores = t.cores_in(&seat.cpus);
+                prop_assert!(cores.len() >= request.spinners as usize);
+                // Nobody else, seated or not, uses these cores.
+                let whole = t.cpus_of_cores(cores);
+                let others = || got.plan.seats.iter().enumerate().filter(|(j, _)| *j != i);
+                prop_assert!(others().all(|(_, other)| !whole.intersects(&other.cpus)));
+            }
+        }
+        let mut reversed = requests.clone();
+        reversed.reverse();
+        prop_assert_eq!(seat(&t, &reversed).unwrap(), got);
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A machine of fluids to try loop policies on: a CPU is shared evenly by the
+//! programs that may use it, and a program goes as fast as its true curve
+//! says for the CPU time that it gets. Nothing here is taken from production
+//! code but the values.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use usher_model::*;
+use usher_policy::Policy;
+
+/// A machine of equal domains with one hardware thread a core.
+pub fn machine(domains: usize, cores_each: usize) -> Topology {
+    let cpus_of =
+        |d: usize| CpuSet::range((d * cores_each) as u32, ((d + 1) * cores_each - 1) as u32);
+    Topology {
+        name: format!("{domains} x {cores_each}"),
+        cpus: (0..domains * cores_each)
+            .map(|c| Cpu {
+                os: c as u32,
+                core: c,
+            })
+            .collect(),
+        cores: (0..domains * cores_each)
+            .map(|c| Core {
+                cpus: CpuSet::single(c as u32),
+                domain: c / cores_each,
+                capacity: 1.0,
+            })
+            .collect(),
+        domains: (0..domains)
+            .map(|d| Domain {
+                cpus: cpus_of(d),
+                cores: (d * cores_each..(d + 1) * cores_each).collect(),
+                package: d,
+                nodes: vec![d],
+                llc: None,
+            })
+            .collect(),
+        packages: (0..domains)
+            .map(|d| Package {
+                cpus: cpus_of(d),
+                domains: vec![d],
+                model: None,
+                dies: vec![cpus_of(d)],
+            })
+            .collect(),
+        nodes: (0..domains)
+            .map(|d| NumaNode {
+                os: d as u32,
+                cpus: cpus_of(d),
+                bytes: 0,
+            })
+            .collect(),
+    }
+}
+
+/// A program's true behaviour.
+#[derive(Clone)]
+pub struct Truth {
+    pub program: Program,
+    /// Progress a second on so many cores.
+    pub speed: fn(f64) -> f64,
+    /// CPUs that it can keep busy now.
+    pub demand: f64,
+    pub source: Option<ProgressSource>,
+    pub confidence: f64,
+}
+
+pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
+    let program = Program {
+        id: ProgramId(id),
+        name: format!("p{id}"),
+        weight: 1.0,
+        profile: None,
+        spinners: 0,
+        llc_bytes: None,
+        bandwidth_gbps: None,
+        bound_to: None,
+    };
+    Truth {
+        program,
+        speed,
+        demand,
+        source: Some(ProgressSource::Heartbeat),
+        confidence: 1.0,
+    }
+}
+
+/// The curve that a profile store would hold of that program.
+pub fn profiled(mut truth: Truth, cores_max: u32) -> Truth {
+    let rates = (1..=cores_max)
+        .map(|n| (n, (truth.speed)(f64::from(n))))
+        .collect();
+    truth.program.profile = Some(Curve::from_rates(&rates).unwrap());
+    truth.source = Some(ProgressSource::CpuTime);
+    truth
+}
+
+pub struct World {
+    pub at_ns: u64,
+    pub usable: CpuSet,
+    programs: BTreeMap<ProgramId, Living>,
+    events: Vec<Event>,
+    /// Every decision that said something.
+    pub log: Vec<(u64, Decision)>,
+}
+
+struct Living {
+    truth: Truth,
+    mask: Option<CpuSet>,
+    frozen: bool,
+    cpu_ns: f64,
+    wait_ns: f64,
+    total: f64,
+}
+
+impl World {
+    pub fn new(topology: &Topology) -> Self {
+        Self {
+            at_ns: 1,
+            usable: topology.all_cpus(),
+            programs: BTreeMap::new(),
+            events: vec![],
+            log: vec![],
+        }
+    }
+
+    pub fn arrive(&mut self, truth: Truth) {
+        self.events
+            .push(Event::Arrived(Box::new(truth.program.clone())));
+        let living = Living {
+            truth,
+            mask: None,
+            frozen: false,
+            cpu_ns: 0.0,
+            wait_ns: 0.0,
+            total: 0.0,
+        };
+        self.programs.insert(living.truth.program.id, living);
+    }
+
+    pub fn depart(&mut self, id: u64) {
+        if self.programs.remove(&ProgramId(id)).is_some() {
+            self.events.push(Event::Departed(ProgramId(id)));
+        }
+    }
+
+    pub fn set_demand(&mut self, id: u64, demand: f64) {
+        if let Some(living) = self.programs.get_mut(&ProgramId(id)) {
+            living.truth.demand = demand;
+        }
+    }
+
+    pub fn set_speed(&mut self, id: u64, speed: fn(f64) -> f64) {
+        self.programs.get_mut(&ProgramId(id)).unwrap().truth.speed = speed;
+    }
+
+    /// CPUs that a program may run on now.
+    pub fn mask(&self, id: u64) -> CpuSet {
+        let living = &self.programs[&ProgramId(id)];
+        living
+            .mask
+            .as_ref()
+            .map_or(self.usable.clone(), |mask| mask.and(&self.usable))
+    }
+
+    /// What a program was narrowed to, whether or not that is online.
+    pub fn seat(&self, id: u64) -> Option<CpuSet> {
+        self.programs[&ProgramId(id)].mask.clone()
+    }
+
+    pub fn is_frozen(&self, id: u64) -> bool {
+        self.programs[&ProgramId(id)].frozen
+    }
+
+    /// Lets the policy look and act, then lets that much time pass, or less
+    /// if the policy wants to look again sooner. Returns how much.
+    pub fn turn(&mut self, policy: &mut dyn Policy, at_most_ns: u64) -> u64 {
+        let observation = Observation {
+            at_ns: self.at_ns,
+            usable: self.usable.clone(),
+            events: std::mem::take(&mut self.events),
+            failed: vec![],
+            programs: self.programs.values().map(Living::sample).collect(),
+        };
+        let decision = policy.decide(&observation);
+        decision.actions.iter().for_each(|action| self.act(action));
+        let pass_ns = decision
+            .wake_after_ns
+            .unwrap_or(at_most_ns)
+            .clamp(1, at_most_ns);
+        self.log.push((self.at_ns, decision));
+        self.pass(pass_ns);
+        pass_ns
+    }
+
+    pub fn run(&mut self, policy: &mut dyn Policy, seconds: f64) {
+        let until_ns = self.at_ns + (seconds * 1e9) as u64;
+        while self.at_ns < until_ns {
+            self.turn(policy, until_ns - self.at_ns);
+        }
+    }
+
+    pub fn actions(&self) -> Vec<Action> {
+        self.log
+            .iter()
+            .flat_map(|(_, decision)| decision.actions.clone())
+            .collect()
+    }
+
+    fn act(&mut self, action: &Action) {
+        let Some(living) = self.programs.get_mut(&action.program()) else {
+            return;
+        };
+        match action {
+            Action::Seat { cpus, .. } => {
+                assert!(!cpus.is_empty(), "an empty seat for {}", action.program());
+                living.mask = Some(cpus.clone());
+            }
+            Action::Release { .. } => living.mask = None,
+            Action::Freeze { .. } => living.frozen = true,
+            Action::Thaw { .. } => living.frozen = false,
+        }
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let masks: BTreeMap<_, _> = self
+            .programs
+            .iter()
+            .filter(|(_, living)| !living.frozen)
+            .map(|(&id, _)| (id, self.mask(id.0)))
+            .collect();
+        for (id, mask) in &masks {
+            let claim =
+                |cpu| 1.0 / masks.values().filter(|other| other.contains(cpu)).count() as f64;
+            let given: f64 = mask.iter().map(claim).sum();
+            let living = self.programs.get_mut(id).unwrap();
+            let used = given.min(living.truth.demand);
+            living.cpu_ns += used * ns as f64;
+            living.total += (living.truth.speed)(used) * ns as f64 / 1e9;
+            if living.truth.demand > given {
+                living.wait_ns += ns as f64;
+            }
+        }
+        self.at_ns += ns;
+    }
+}
+
+impl Living {
+    fn sample(&self) -> ProgramSample {
+        ProgramSample {
+            id: self.truth.program.id,
+            cpu_ns: self.cpu_ns as u64,
+            wait_ns: Some(self.wait_ns as u64),
+            threads: self.truth.demand.ceil() as u32,
+            spinners: 0,
+            progress: self.truth.source.map(|source| Progress {
+                total: self.total,
+                source,
+                confidence: self.truth.confidence,
+            }),
+        }
+    }
+}
