@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loop against a world that can be told to fail, and its record.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use usher_control::{Loop, Record, RecordError, Recorder, Turn, World, replay};
+use usher_model::*;
+use usher_policy::{Policy, by_name};
+
+fn topology() -> Topology {
+    let all = CpuSet::range(0, 3);
+    Topology {
+        name: "four cores, two domains".into(),
+        cpus: (0..4)
+            .map(|os| Cpu {
+                os,
+                core: os as usize,
+            })
+            .collect(),
+        cores: (0..4)
+            .map(|c| Core {
+                cpus: CpuSet::single(c),
+                domain: c as usize / 2,
+                capacity: 1.0,
+            })
+            .collect(),
+        domains: (0..2)
+            .map(|d| Domain {
+                cpus: CpuSet::range(2 * d, 2 * d + 1),
+                cores: vec![2 * d as usize, 2 * d as usize + 1],
+                package: 0,
+                nodes: vec![0],
+                llc: None,
+            })
+            .collect(),
+        packages: vec![Package {
+            cpus: all.clone(),
+            domains: vec![0, 1],
+            model: None,
+            dies: vec![all.clone()],
+        }],
+        nodes: vec![NumaNode {
+            os: 0,
+            cpus: all,
+            bytes: 0,
+        }],
+    }
+}
+
+fn program(id: u64) -> Program {
+    Program {
+        id: ProgramId(id),
+        name: format!("p{id}"),
+        weight: 1.0,
+        profile: None,
+        spinners: 0,
+        llc_bytes: None,
+        bandwidth_gbps: None,
+        bound_to: None,
+    }
+}
+
+/// A world without a machine: it hands out prepared events and keeps the
+/// actions that it was asked for.
+#[derive(Default)]
+struct Script {
+    at_ns: u64,
+    events: Vec<Vec<Event>>,
+    refuse: Vec<ProgramId>,
+    acted: Vec<Action>,
+    heard: Vec<FailedAction>,
+    waits: Vec<Option<u64>>,
+    decided: Vec<(Observation, Decision)>,
+}
+
+impl World for Script {
+    fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
+        self.at_ns += 1_000;
+        self.heard.extend(failed.clone());
+        let events = if self.events.is_empty() {
+            vec![]
+        } else {
+            self.events.remove(0)
+        };
+        Observation {
+            at_ns: self.at_ns,
+            usable: CpuSet::range(0, 3),
+            events,
+            failed,
+            programs: vec![],
+        }
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), String> {
+        if self.refuse.contains(&action.program()) {
+            return Err(format!("program {} refuses", action.program()));
+        }
+        self.acted.push(action.clone());
+        Ok(())
+    }
+
+    fn decided(&mut self, observation: &Observation, decision: &Decision) {
+        self.decided.push((observation.clone(), decision.clone()));
+    }
+
+    fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
+        self.waits.push(at_most_ns);
+        self.waits.len() < 4
+    }
+}
+
+fn arrivals(ids: &[u64]) -> Vec<Event> {
+    ids.iter()
+        .map(|&id| Event::Arrived(Box::new(program(id))))
+        .collect()
+}
+
+#[test]
+fn an_action_that_fails_keeps_nobody_else_waiting_and_is_heard_of() {
+    let script = Script {
+        events: vec![arrivals(&[1, 2])],
+        refuse: vec![ProgramId(1)],
+        ..Script::default()
+    };
+    let mut control = Loop::new(by_name("equal", &topology()).unwrap(), script);
+    let Turn { decision, .. } = control.turn();
+    assert_eq!(decision.actions.len(), 2);
+    assert_eq!(
+        control.world().acted.len(),
+        1,
+        "the other program was seated all the same"
+    );
+    let second = control.turn();
+    assert_eq!(control.world().heard.len(), 1);
+    assert_eq!(control.world().heard[0].error, "program 1 refuses");
+    assert_eq!(second.observation.failed, control.world().heard);
+    assert!(
+        second
+            .decision
+            .actions
+            .iter()
+            .any(|a| a.program() == ProgramId(1)),
+        "asked for again"
+    );
+}
+
+#[test]
+fn runs_until_the_world_says_so_and_waits_as_the_policy_asks() {
+    let script = Script {
+        events: vec![arrivals(&[1])],
+        ..Script::default()
+    };
+    let mut control = Loop::new(by_name("linux", &topology()).unwrap(), script);
+    control.run();
+    assert_eq!(control.world().waits, [None; 4]);
+    assert_eq!(control.world().decided.len(), 4);
+    assert_eq!(control.world().acted, []);
+}
+
+#[test]
+fn a_failure_is_looked_at_soon_even_if_the_policy_sleeps() {
+    let script = Script {
+        events: vec![arrivals(&[1, 2])],
+        refuse: vec![ProgramId(1)],
+        ..Script::default()
+    };
+    let mut control = Loop::new(by_name("equal", &topology()).unwrap(), script);
+    control.run();
+    assert!(control.world().waits[0].is_some_and(|ns| ns <= 100_000_000));
+}
+
+/// A record of a loop that saw two programs come and one go.
+fn record(policy: &str) -> Vec<u8> {
+    let events = vec![
+        arrivals(&[1]),
+        arrivals(&[2]),
+        vec![Event::Departed(ProgramId(1))],
+    ];
+    let mut control = Loop::new(
+        by_name(policy, &topology()).unwrap(),
+        Script {
+            events,
+            ..Script::default()
+        },
+    );
+    control.run();
+    let head = Record {
+        policy: policy.into(),
+        topology: topology(),
+    };
+    let mut bytes = Vec::new();
+    let mut recorder = Recorder::new(&mut bytes, &head).unwrap();
+    for (observation, decision) in &control.world().decided {
+        recorder.step(observation, decision).unwrap();
+    }
+    bytes
+}
+
+fn same_policy(head: &Record) -> Box<dyn Policy + Send> {
+    by_name(&head.policy, &head.topology).unwrap()
+}
+
+#[test]
+fn a_record_replays_to_the_same_decisions() {
+    for policy in usher_policy::NAMES {
+        assert_eq!(
+            replay(record(policy).as_slice(), same_policy).unwrap(),
+            4,
+            "{policy}"
+        );
+    }
+}
+
+#[test]
+fn a_policy_that_decides_otherwise_is_found_out() {
+    let bytes = record("equal");
+    let other = |head: &Record| by_name("linux", &head.topology).unwrap();
+    assert!(matches!(
+        replay(bytes.as_slice(), other),
+        Err(RecordError::Differs { .. })
+    ));
+}
+
+#[test]
+fn a_broken_record_says_which_line() {
+    let mut bytes = record("equal");
+    bytes.extend_from_slice(b"{\"observation\":\n");
+    let error = replay(bytes.as_slice(), same_policy).unwrap_err();
+    assert_eq!(error.to_string(), "line 6 of the record is not a step");
+    assert_eq!(
+        replay(b"".as_slice(), same_policy).unwrap_err().to_string(),
+        "the record is empty"
+    );
+    assert_eq!(
+        replay(b"hello\n".as_slice(), same_policy)
+            .unwrap_err()
+            .to_string(),
+        "line 1 of the record is not a record head"
+    );
+}
