@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The watcher's side.
+//!
+//! The watcher never maps the page: the program owns the file and may cut it
+//! short at any moment, which would kill whoever has it mapped with SIGBUS.
+//! `pread` just comes back short. The work counter and every slot are read
+//! twice; what does not agree was being written and is read again.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{PageError, PageFault};
+use crate::layout::*;
+use crate::slot::{SlotState, now_ns};
+
+/// A page as its watcher holds it.
+#[derive(Debug)]
+pub struct Page {
+    path: PathBuf,
+    file: File,
+    /// The last whole record of each slot, for those found torn.
+    slots: Vec<SlotReading>,
+    buffers: [Vec<u8>; 2],
+}
+
+/// What a page says at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// Units of work done so far; 0 where the program does not beat.
+    pub work: u64,
+    /// Units a second that the program aims at, where it said so.
+    pub target_per_s: Option<f64>,
+    /// What a unit is; empty where the program did not say.
+    pub unit: String,
+    /// A label for people; empty where there is none.
+    pub label: String,
+    /// Sums over the thread slots; `None` where no thread ever took one.
+    pub threads: Option<Threads>,
+}
+
+/// What the threads of a runtime did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// Threads that own a slot now.
+    pub running: u32,
+    /// Of those, the ones that wait now.
+    pub waiting: u32,
+    /// Threads that found no slot free: their time is missing from the sums.
+    pub refused: u32,
+    /// Wall nanoseconds of useful work, running intervals included.
+    pub useful_ns: u64,
+    /// Wall nanoseconds of all threads together, running intervals included.
+    pub elapsed_ns: u64,
+    /// CPU nanoseconds of useful work, finished intervals only.
+    pub useful_cpu_ns: u64,
+    /// CPU nanoseconds burnt while waiting, finished intervals only.
+    pub waiting_cpu_ns: u64,
+    /// Changes of state, for the cost of accounting.
+    pub events: u64,
+}
+
+impl Threads {
+    /// Useful share of the threads' time, 0..1: the parallel efficiency of
+    /// TALP, if every thread has a core of its own. `None` before any time.
+    pub fn efficiency(&self) -> Option<f64> {
+        (self.elapsed_ns > 0).then(|| self.useful_ns as f64 / self.elapsed_ns as f64)
+    }
+}
+
+/// One thread slot as read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotReading {
+    /// The owner's state.
+    pub state: SlotState,
+    /// `CLOCK_MONOTONIC` nanoseconds since when.
+    pub since_ns: u64,
+    /// Finished useful wall nanoseconds.
+    pub useful_ns: u64,
+    /// Finished waiting wall nanoseconds.
+    pub waiting_ns: u64,
+    /// Finished useful CPU nanoseconds.
+    pub useful_cpu_ns: u64,
+    /// Finished waiting CPU nanoseconds.
+    pub waiting_cpu_ns: u64,
+    /// Changes of state.
+    pub events: u64,
+    /// The last owner's thread id.
+    pub tid: u32,
+}
+
+const NEVER_USED: SlotReading = SlotReading {
+    state: SlotState::Free,
+    since_ns: 0,
+    useful_ns: 0,
+    waiting_ns: 0,
+    useful_cpu_ns: 0,
+    waiting_cpu_ns: 0,
+    events: 0,
+    tid: 0,
+};
+
+/// How often a counter that changes under the reader is read again.
+const ATTEMPTS: usize = 4;
+
+impl Page {
+    /// Makes a fresh page at a path where there is nothing yet, readable and
+    /// writable by its owner only. All of its memory is reserved, so that a
+    /// beat cannot hit a full file system. The file stays when this value is
+    /// dropped; [`Page::remove`] takes it away.
+    ///
+    /// # Errors
+    /// When something is there already, or the directory or file system does
+    /// not allow it; nothing is left behind then.
+    pub fn create(path: &Path) -> Result<Self, PageError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|e| PageError::io(path, "creating", e))?;
+        if let Err(error) = initialise(&file) {
+            // Best effort: the error that matters is the one being returned.
+            let _ = std::fs::remove_file(path);
+            return Err(PageError::io(path, "reserving memory for", error));
+        }
+        Ok(Self::with(path, file))
+    }
+
+    /// A page that exists already.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is not a heartbeat page of this version.
+    pub fn open(path: &Path) -> Result<Self, PageError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+            .map_err(|e| PageError::io(path, "opening", e))?;
+        check_header(&file, path)?;
+        Ok(Self::with(path, file))
+    }
+
+    fn with(path: &Path, file: File) -> Self {
+        Self {
+            path: path.to_owned(),
+            file,
+            slots: Vec::new(),
+            buffers: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file. Programs that have it mapped go on beating unheard.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(self) -> Result<(), PageError> {
+        std::fs::remove_file(&self.path).map_err(|e| PageError::io(&self.path, "removing", e))
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// When the page was cut short, overwritten or cannot be read.
+    pub fn read(&mut self) -> Result<Reading, PageError> {
+        let header = self.header()?;
+        let asked = u32_at(&header, SLOTS_ASKED_AT);
+        let target = f64::from_bits(u64_at(&header, TARGET_AT));
+        Ok(Reading {
+            work: self.work()?,
+            target_per_s: (target.is_finite() && target > 0.0).then_some(target),
+            unit: text_at(&header, UNIT_AT, UNIT_BYTES),
+            label: text_at(&header, LABEL_AT, LABEL_BYTES),
+            threads: self.threads_of(asked)?,
+        })
+    }
+
+    /// Reads the work counter alone: two small reads.
+    ///
+    /// # Errors
+    /// When the page was cut short or cannot be read.
+    pub fn work(&self) -> Result<u64, PageError> {
+        let mut last = self.read_work()?;
+        for _ in 0..ATTEMPTS {
+            let next = self.read_work()?;
+            // A torn read has old and new bytes mixed: it differs from a true
+            // one by at least 2^32 only if the upper half was being changed.
+            if next >> 32 == last >> 32 && next >= last {
+                return Ok(next);
+            }
+            last = next;
+        }
+        Ok(last)
+    }
+
+    /// Reads the thread slots alone; `None` where no thread ever took one.
+    ///
+    /// # Errors
+    /// When the page was cut short or cannot be read.
+    pub fn threads(&mut self) -> Result<Option<Threads>, PageError> {
+        let mut asked = [0; 4];
+        self.read_at(&mut asked, SLOTS_ASKED_AT)?;
+        self.threads_of(u32::from_ne_bytes(asked))
+    }
+
+    fn header(&self) -> Result<Vec<u8>, PageError> {
+        let mut header = vec![0; LABEL_AT + LABEL_BYTES];
+        self.read_at(&mut header, 0)?;
+        check_magic(&header, &self.path)?;
+        Ok(header)
+    }
+
+    fn read_work(&self) -> Result<u64, PageError> {
+        let mut work = [0; 8];
+        self.read_at(&mut work, WORK_AT)?;
+        Ok(u64::from_ne_bytes(work))
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: usize) -> Result<(), PageError> {
+        self.file
+            .read_exact_at(into, offset as u64)
+            .map_err(|e| self.read_error(e))
+    }
+
+    fn read_error(&self, error: io::Error) -> PageError {
+        match (error.kind(), self.file.metadata()) {
+            (io::ErrorKind::UnexpectedEof, Ok(meta)) => {
+                PageError::new(&self.path, PageFault::Size(meta.len()))
+            }
+            _ => PageError::io(&self.path, "reading", error),
+        }
+    }
+
+    fn threads_of(&mut self, asked: u32) -> Result<Option<Threads>, PageError> {
+        let used = (asked as usize).min(SLOTS);
+        if used == 0 {
+            return Ok(None);
+        }
+        self.read_slots(used)?;
+        let now_ns = now_ns();
+        let mut sums = Threads {
+            refused: asked.saturating_sub(SLOTS as u32),
+            ..Threads::default()
+        };
+        for slot in &self.slots {
+            sums.add(slot, now_ns);
+        }
+        Ok(Some(sums))
+    }
+
+    /// Brings `self.slots` up to date: a slot whose sequence was even and the
+    /// same in two reads, one after the other, is whole in the first.
+    fn read_slots(&mut self, used: usize) -> Result<(), PageError> {
+        let mut buffers = std::mem::take(&mut self.buffers);
+        for buffer in &mut buffers {
+            buffer.resize(used * SLOT_BYTES, 0);
+            self.read_at(buffer, SLOTS_AT)?;
+        }
+        self.slots.resize(used, NEVER_USED);
+        let (first, second) = (&buffers[0], &buffers[1]);
+        for (i, known) in self.slots.iter_mut().enumerate() {
+            let range = i * SLOT_BYTES..(i + 1) * SLOT_BYTES;
+            let (a, b) = (&first[range.clone()], &second[range]);
+            let sequence = u32_at(a, SEQUENCE_AT);
+            if sequence.is_multiple_of(2) && sequence == u32_at(b, SEQUENCE_AT) {
+                *known = slot_from(a).unwrap_or(*known);
+            }
+        }
+        self.buffers = buffers;
+        Ok(())
+    }
+}
+
+impl Threads {
+    fn add(&mut self, slot: &SlotReading, now_ns: u64) {
+        let open_ns = match slot.state {
+            SlotState::Free => 0,
+            _ => now_ns.saturating_sub(slot.since_ns),
+        };
+        let useful_open_ns = if slot.state == SlotState::Useful {
+            open_ns
+        } else {
+            0
+        };
+        let all = [slot.useful_ns, slot.waiting_ns, open_ns];
+        self.running += u32::from(slot.state != SlotState::Free);
+        self.waiting += u32::from(slot.state == SlotState::Waiting);
+        self.useful_ns = add(self.useful_ns, add(slot.useful_ns, useful_open_ns));
+        self.elapsed_ns = all.into_iter().fold(self.elapsed_ns, add);
+        self.useful_cpu_ns = add(self.useful_cpu_ns, slot.useful_cpu_ns);
+        self.waiting_cpu_ns = add(self.waiting_cpu_ns, slot.waiting_cpu_ns);
+        self.events = add(self.events, slot.events);
+    }
+}
+
+/// The page is the program's to write: nonsense in it must not overflow here.
+fn add(a: u64, b: u64) -> u64 {
+    a.saturating_add(b)
+}
+
+/// Reserves the file's memory and writes the header, the magic number last.
+fn initialise(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for writing; no memory is involved.
+    let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, PAGE_BYTES as libc::off_t) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    for (offset, number) in [
+        (VERSION_AT, VERSION),
+        (SIZE_AT, PAGE_BYTES as u32),
+        (SLOT_COUNT_AT, SLOTS as u32),
+    ] {
+        file.write_all_at(&number.to_ne_bytes(), offset as u64)?;
+    }
+    file.write_all_at(&MAGIC, 0)
+}
+
+/// That a file is a page that this program understands.
+pub(crate) fn check_header(file: &File, path: &Path) -> Result<(), PageError> {
+    let size = file
+        .metadata()
+        .map_err(|e| PageError::io(path, "opening", e))?
+        .len();
+    let mut header = [0; VERSION_AT + 4];
+    match file.read_exact_at(&mut header, 0) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(PageError::new(path, PageFault::NotAPage));
+        }
+        other => other.map_err(|e| PageError::io(path, "reading", e))?,
+    }
+    check_magic(&header, path)?;
+    if size != PAGE_BYTES as u64 {
+        return Err(PageError::new(path, PageFault::Size(size)));
+    }
+    Ok(())
+}
+
+fn check_magic(header: &[u8], path: &Path) -> Result<(), PageError> {
+    if header[..MAGIC.len()] != MAGIC {
+        return Err(PageError::new(path, PageFault::NotAPage));
+    }
+    match u32_at(header, VERSION_AT) {
+        VERSION => Ok(()),
+        other => Err(PageError::new(path, PageFault::Version(other))),
+    }
+}
+
+fn slot_from(bytes: &[u8]) -> Option<SlotReading> {
+    Some(SlotReading {
+        state: SlotState::from_code(u32_at(bytes, STATE_AT))?,
+        since_ns: u64_at(bytes, SINCE_AT),
+        useful_ns: u64_at(bytes, USEFUL_AT),
+        waiting_ns: u64_at(bytes, WAITING_AT),
+        useful_cpu_ns: u64_at(bytes, USEFUL_CPU_AT),
+        waiting_cpu_ns: u64_at(bytes, WAITING_CPU_AT),
+        events: u64_at(bytes, EVENTS_AT),
+        tid: u32_at(bytes, TID_AT),
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_ne_bytes(word)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(word)
+}
+
+fn text_at(bytes: &[u8], at: usize, length: usize) -> String {
+    let text = &bytes[at..at + length];
+    let end = text.iter().position(|&b| b == 0).unwrap_or(length);
+    String::from_utf8_lossy(&text[..end]).into_owned()
+}
