@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What kernel and machine offer, and what Usher does where they do not.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::counters::{CounterKind, PerfCounters};
+use crate::file;
+use crate::machine::{Roots, pressure, usable_cpus};
+use crate::text;
+
+/// One thing that may or may not be there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// Its short name, as in `usher doctor --json`.
+    pub name: &'static str,
+    /// Whether Usher can use it.
+    pub available: bool,
+    /// What was found.
+    pub found: String,
+    /// What Usher does with it, or without it.
+    pub consequence: &'static str,
+}
+
+/// Everything that `usher doctor` tells about kernel and machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// The kernel's release.
+    pub kernel: String,
+    /// Each thing, in a fixed order.
+    pub items: Vec<Capability>,
+}
+
+impl Capabilities {
+    /// Looks at everything; nothing is changed.
+    pub fn read(roots: &Roots) -> Self {
+        let found: [fn(&Roots) -> Capability; 12] = [
+            pmu,
+            bpf,
+            sched_ext,
+            cgroup_v2,
+            cgroup_cpuset,
+            cgroup_v1,
+            resctrl,
+            psi,
+            autogroup,
+            steal,
+            cores,
+            allowed,
+        ];
+        Self {
+            kernel: release(roots).unwrap_or_default(),
+            items: found.iter().map(|find| find(roots)).collect(),
+        }
+    }
+
+    /// The item of that name.
+    pub fn get(&self, name: &str) -> Option<&Capability> {
+        self.items.iter().find(|item| item.name == name)
+    }
+}
+
+fn capability(
+    name: &'static str,
+    available: bool,
+    found: impl Into<String>,
+    [with, without]: [&'static str; 2],
+) -> Capability {
+    Capability {
+        name,
+        available,
+        found: found.into(),
+        consequence: if available { with } else { without },
+    }
+}
+
+fn release(roots: &Roots) -> Option<String> {
+    let text = file::read(&roots.proc.join("sys/kernel/osrelease")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn pmu(_roots: &Roots) -> Capability {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let opened = PerfCounters::on_exec(CounterKind::Instructions, own);
+    let found = match &opened {
+        Ok(_) => "instructions can be counted".to_owned(),
+        Err(gap) => gap.to_string(),
+    };
+    let uses = [
+        "programs that say nothing themselves are planned by instructions a second",
+        "programs that say nothing themselves are known by completed repetitions only, \
+         else by CPU time, which never takes seats away",
+    ];
+    capability("pmu", opened.is_ok(), found, uses)
+}
+
+fn bpf(roots: &Roots) -> Capability {
+    let btf = roots.sys.join("kernel/btf/vmlinux").exists();
+    let root = rustix::process::geteuid().is_root();
+    let found = match (btf, root) {
+        (true, true) => "BTF is there, and we are root",
+        (true, false) => "BTF is there, but loading programs needs root",
+        (false, _) => "no /sys/kernel/btf/vmlinux",
+    };
+    let uses = [
+        "short-lived processes can be accounted exactly",
+        "cgroups account for short-lived processes",
+    ];
+    capability("bpf", btf && root, found, uses)
+}
+
+fn sched_ext(roots: &Roots) -> Capability {
+    let dir = roots.sys.join("kernel/sched_ext");
+    let found = match file::read(&dir.join("state")) {
+        Ok(state) => format!("state: {}", state.trim()),
+        Err(_) => "not in this kernel".to_owned(),
+    };
+    let uses = [
+        "seats can be kept softly by a scheduler of our own",
+        "seats are kept by cpusets and affinity",
+    ];
+    capability("sched_ext", dir.exists(), found, uses)
+}
+
+/// Where cgroup v2 is mounted, by `/proc/self/mounts`.
+fn cgroup2_mount(roots: &Roots) -> Option<String> {
+    let mounts = file::read(&roots.proc.join("self/mounts")).ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let dir = fields.next()?;
+        (fields.next()? == "cgroup2").then(|| dir.to_owned())
+    })
+}
+
+/// A directory of the machine, below the roots where it lies below `/sys`.
+fn rooted(roots: &Roots, dir: &str) -> std::path::PathBuf {
+    match Path::new(dir).strip_prefix("/sys") {
+        Ok(below) => roots.sys.join(below),
+        Err(_) => dir.into(),
+    }
+}
+
+fn cgroup_v2(roots: &Roots) -> Capability {
+    let mount = cgroup2_mount(roots);
+    let writable = |dir: &str| {
+        let mode = rustix::fs::Access::WRITE_OK;
+        rustix::fs::access(rooted(roots, dir), mode).is_ok()
+    };
+    let (available, found) = match &mount {
+        None => (false, "not mounted".to_owned()),
+        Some(dir) if writable(dir) => (true, format!("{dir}, writable")),
+        Some(dir) => (
+            false,
+            format!("{dir}, not writable: a delegated scope is needed"),
+        ),
+    };
+    let uses = [
+        "programs are followed, frozen and accounted as a whole",
+        "programs are followed by process numbers: time of orphans is lost in part",
+    ];
+    capability("cgroup-v2", available, found, uses)
+}
+
+fn cgroup_cpuset(roots: &Roots) -> Capability {
+    let controllers = cgroup2_mount(roots)
+        .and_then(|dir| file::read(&rooted(roots, &dir).join("cgroup.controllers")).ok())
+        .unwrap_or_default();
+    let found = match controllers.trim() {
+        "" => "cgroup v2 has no controllers here".to_owned(),
+        list => format!("cgroup v2 controllers: {list}"),
+    };
+    let available = controllers.split_whitespace().any(|c| c == "cpuset");
+    let uses = [
+        "seats are cpusets of cgroup v2",
+        "seats are cpusets of cgroup v1 where that is mounted, else affinity masks of every thread",
+    ];
+    capability("cgroup-v2-cpuset", available, found, uses)
+}
+
+fn cgroup_v1(roots: &Roots) -> Capability {
+    let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
+    let controllers: Vec<&str> = mounts
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            (fields.get(2) == Some(&"cgroup")).then(|| *fields.get(1).unwrap_or(&""))
+        })
+        .filter_map(|dir| dir.rsplit('/').next())
+        .collect();
+    let found = match controllers.is_empty() {
+        true => "not mounted".to_owned(),
+        false => format!("mounted: {}", controllers.join(" ")),
+    };
+    let cpuset = mounts.lines().any(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let options = fields.get(3).unwrap_or(&"");
+        fields.get(2) == Some(&"cgroup") && options.split(',').any(|o| o == "cpuset")
+    });
+    let uses = ["seats can be cpusets of cgroup v1", "cgroup v1 is not used"];
+    capability("cgroup-v1-cpuset", cpuset, found, uses)
+}
+
+fn resctrl(roots: &Roots) -> Capability {
+    let dir = roots.sys.join("fs/resctrl");
+    let mounted = dir.join("schemata").exists();
+    let found = match (mounted, dir.exists()) {
+        (true, _) => "mounted",
+        (false, true) => "in the kernel, not mounted",
+        (false, false) => "not in this kernel or processor",
+    };
+    let uses = [
+        "the share of a cache that a program fills can be limited",
+        "programs that fight over a cache are seated apart",
+    ];
+    capability("resctrl", mounted, found, uses)
+}
+
+fn psi(roots: &Roots) -> Capability {
+    let read = pressure(&roots.proc, "cpu");
+    let found = match &read {
+        Some(p) => format!("CPU pressure {:.1} % over ten seconds", 100.0 * p.some_10s),
+        None => "no /proc/pressure".to_owned(),
+    };
+    let uses = [
+        "programs that wait for CPUs are noticed at once",
+        "programs that wait for CPUs are noticed by their runnable threads",
+    ];
+    capability("psi", read.is_some(), found, uses)
+}
+
+fn autogroup(roots: &Roots) -> Capability {
+    let path = roots.proc.join("sys/kernel/sched_autogroup_enabled");
+    let on = file::read(&path).is_ok_and(|text| text.trim() == "1");
+    let found = if on { "on" } else { "off" };
+    let uses = [
+        "nice and SCHED_IDLE do not reach across sessions: cgroups are used instead",
+        "nice and SCHED_IDLE work across sessions",
+    ];
+    capability("autogroup", on, found, uses)
+}
+
+fn steal(roots: &Roots) -> Capability {
+    let path = roots.proc.join("stat");
+    let all = file::parse(&path, "the machine's stat", text::machine_stat);
+    let ticks = all.map(|(all, _)| all).unwrap_or_default();
+    let percent = 100.0 * ticks.steal as f64 / (ticks.steal + ticks.busy).max(1) as f64;
+    let found = format!("{percent:.2} % of the CPU time wanted since boot");
+    let uses = [
+        "this is a virtual machine with neighbours: measured rates are noisier",
+        "nothing to correct",
+    ];
+    capability("steal", ticks.steal > 0, found, uses)
+}
+
+fn cores(roots: &Roots) -> Capability {
+    let capacities = cpu_capacities(roots);
+    let unequal = capacities.iter().any(|c| Some(c) != capacities.first());
+    let found = match (capacities.is_empty(), unequal) {
+        (true, _) => "the kernel does not tell capacities: all alike".to_owned(),
+        (false, true) => "cores of different kinds".to_owned(),
+        (false, false) => "all alike".to_owned(),
+    };
+    let uses = [
+        "cores are counted by their capacity",
+        "each core counts as one",
+    ];
+    capability("hybrid-cores", unequal, found, uses)
+}
+
+/// Capacities (Arm, and hybrid x86 since 6.12), else the kernel's lists of
+/// efficient and performance cores.
+fn cpu_capacities(roots: &Roots) -> Vec<u64> {
+    let (core, atom) = ("devices/cpu_core", "devices/cpu_atom");
+    if roots.sys.join(core).exists() && roots.sys.join(atom).exists() {
+        return vec![1, 2];
+    }
+    let cpus = usable_cpus(roots).unwrap_or_default();
+    let capacity = |cpu: u32| {
+        let path = format!("devices/system/cpu/cpu{cpu}/cpu_capacity");
+        let text = file::read(&roots.sys.join(path)).ok()?;
+        text.trim().parse().ok()
+    };
+    cpus.iter().filter_map(capacity).collect()
+}
+
+fn allowed(roots: &Roots) -> Capability {
+    let online = roots.sys.join("devices/system/cpu/online");
+    let online = file::read(&online).unwrap_or_default();
+    let (found, all) = match usable_cpus(roots) {
+        Ok(cpus) => (
+            format!("{cpus} of {}", online.trim()),
+            cpus.to_string() == online.trim(),
+        ),
+        Err(error) => (error.to_string(), false),
+    };
+    let uses = [
+        "every online CPU may be used",
+        "only the CPUs that this container or session may use are planned",
+    ];
+    capability("all-cpus", all, found, uses)
+}
+
+/// Whether an option is set in the running kernel's configuration; `None`
+/// where the configuration is nowhere to be found.
+pub(crate) fn kernel_config(roots: &Roots, option: &str) -> Option<bool> {
+    let text = packed_config(roots).or_else(|| {
+        let name = format!("config-{}", release(roots)?);
+        file::read(&roots.boot.join(name)).ok()
+    })?;
+    let mut values = text.lines().filter_map(|l| l.strip_prefix(option));
+    Some(values.any(|value| matches!(value, "=y" | "=m")))
+}
+
+fn packed_config(roots: &Roots) -> Option<String> {
+    let file = std::fs::File::open(roots.proc.join("config.gz")).ok()?;
+    let mut text = String::new();
+    let unpacked = flate2::read::GzDecoder::new(file);
+    // A kernel's configuration has some 300 KB.
+    unpacked.take(16 << 20).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine made of these files; `/proc`, `/sys` and `/boot` below one
+    /// directory.
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let at = |name: &str| dir.path().join(name);
+        let roots = Roots {
+            proc: at("proc"),
+            sys: at("sys"),
+            boot: at("boot"),
+        };
+        (dir, roots)
+    }
+
+    #[test]
+    fn a_machine_without_anything_is_described_not_refused() {
+        let (_dir, roots) = machine(&[]);
+        let all = Capabilities::read(&roots);
+        for item in all.items.iter().filter(|item| item.name != "pmu") {
+            assert!(!item.available, "{item:?}");
+            assert!(!item.found.is_empty() && !item.consequence.is_empty());
+        }
+        let json = serde_json::to_value(&all).unwrap();
+        assert_eq!(json["items"][3]["name"], "cgroup-v2");
+        assert_eq!(json["items"][3]["found"], "not mounted");
+    }
+
+    #[test]
+    fn a_machine_with_everything_says_so() {
+        let mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n\
+                      cgroup /mnt/cpuset cgroup rw,relatime,cpuset 0 0\n";
+        let status = "Name:\tx\nTgid:\t1\nCpus_allowed_list:\t0-3\n\
+                      voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n";
+        let (_dir, roots) = machine(&[
+            ("proc/self/mounts", mounts),
+            ("proc/self/status", status),
+            ("proc/stat", "cpu 75 0 0 0 0 0 0 25\n"),
+            (
+                "proc/pressure/cpu",
+                "some avg10=5.00 avg60=0 avg300=0 total=1\n",
+            ),
+            ("proc/sys/kernel/sched_autogroup_enabled", "1\n"),
+            ("proc/sys/kernel/osrelease", "6.12.1\n"),
+            ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu memory\n"),
+            ("sys/fs/resctrl/schemata", "L3:0=ff\n"),
+            ("sys/kernel/sched_ext/state", "disabled\n"),
+            ("sys/kernel/btf/vmlinux", ""),
+            ("sys/devices/system/cpu/online", "0-1\n"),
+            ("sys/devices/system/cpu/cpu0/cpu_capacity", "1024\n"),
+            ("sys/devices/system/cpu/cpu1/cpu_capacity", "512\n"),
+        ]);
+        let all = Capabilities::read(&roots);
+        assert_eq!(all.kernel, "6.12.1");
+        for name in [
+            "sched_ext",
+            "cgroup-v2",
+            "cgroup-v2-cpuset",
+            "cgroup-v1-cpuset",
+            "resctrl",
+            "psi",
+            "autogroup",
+            "steal",
+            "hybrid-cores",
+            "all-cpus",
+        ] {
+            assert!(all.get(name).unwrap().available, "{:?}", all.get(name));
+        }
+        let found = |name: &str| all.get(name).unwrap().found.clone();
+        assert_eq!(found("steal"), "25.00 % of the CPU time wanted since boot");
+        assert_eq!(found("psi"), "CPU pressure 5.0 % over ten seconds");
+        assert_eq!(found("sched_ext"), "state: disabled");
+    }
+
+    #[test]
+    fn the_kernels_configuration_is_found_packed_or_plain() {
+        let text = "CONFIG_A=y\nCONFIG_AB=m\n# CONFIG_B is not set\n";
+        let release = ("proc/sys/kernel/osrelease", "6.1\n");
+        let (dir, roots) = machine(&[release, ("boot/config-6.1", text)]);
+        let check = || {
+            let set = ["CONFIG_A", "CONFIG_AB", "CONFIG_B"].map(|o| kernel_config(&roots, o));
+            assert_eq!(set, [Some(true), Some(true), Some(false)]);
+        };
+        check();
+        std::fs::remove_dir_all(dir.path().join("boot")).unwrap();
+        assert_eq!(kernel_config(&roots, "CONFIG_A"), None);
+        let packed = std::fs::File::create(dir.path().join("proc/config.gz")).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
+        packed.finish().unwrap();
+        check();
+    }
+}

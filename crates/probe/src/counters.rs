@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Perf events of a program: instructions retired where there is a PMU, the
+//! software task clock by the very same code where there is none.
+//!
+//! *Launch*: one event on the stopped child before it executes the program,
+//! inherited by every thread and process it starts, enabled by its `exec`, so
+//! that neither the launcher's own instructions nor a thread's first ones are
+//! miscounted. A thread that ends adds its count to the event it inherited.
+//!
+//! *Attach*: one event a thread, each inherited by what that thread starts
+//! from then on. Threads that start while the events are being opened are
+//! covered by their creator if that had its event already and are not if it
+//! had not; the kernel does not tell which. Their start time helps: who started
+//! before the first event was opened is not covered yet and gets an event, and
+//! the list is read again until nobody is left; who started later is taken to
+//! be covered. A program that is frozen meanwhile has no such threads at all.
+//!
+//! More events than the PMU has counters take turns: each count is scaled by
+//! the time it was enabled over the time it was counting.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use perf_event::events::{Hardware, Software};
+use perf_event::{Builder, Counter};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::tree::{read_stat, tasks};
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CounterKind {
+    /// Instructions retired in user space: needs a PMU.
+    Instructions,
+    /// CPU nanoseconds, from the kernel's clock: there everywhere.
+    TaskClock,
+}
+
+impl CounterKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Instructions => "instructions",
+            Self::TaskClock => "task-clock",
+        }
+    }
+
+    fn builder(self) -> Builder<'static> {
+        match self {
+            Self::Instructions => Builder::new(Hardware::INSTRUCTIONS),
+            Self::TaskClock => Builder::new(Software::TASK_CLOCK),
+        }
+    }
+}
+
+/// Why there is no counter, and what is used instead.
+#[derive(Debug, thiserror::Error)]
+pub enum CounterGap {
+    /// The machine has no PMU that counts this, as most virtual machines.
+    #[error(
+        "this machine has no '{event}' counter (no PMU): progress comes from \
+         heartbeats, OMPT or repetitions, else from CPU time"
+    )]
+    NoPmu {
+        /// Which event.
+        event: &'static str,
+    },
+    /// The kernel does not let this user count.
+    #[error(
+        "counting '{event}' on process {pid} is not permitted: lower \
+         /proc/sys/kernel/perf_event_paranoid to 2 or give CAP_PERFMON"
+    )]
+    NotPermitted {
+        /// Which event.
+        event: &'static str,
+        /// On which process or thread.
+        pid: i32,
+    },
+    /// The kernel was built without perf events, or a sandbox hides them.
+    #[error("this kernel has no perf events: progress comes from other sources")]
+    NoPerfEvents,
+    /// The process ended before it could be counted.
+    #[error("process {pid} has ended")]
+    Gone {
+        /// Which.
+        pid: i32,
+    },
+    /// Anything else: too many open files, for one.
+    #[error("opening the perf event '{event}' on process {pid}: {source}")]
+    Refused {
+        /// Which event.
+        event: &'static str,
+        /// On which process or thread.
+        pid: i32,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl CounterGap {
+    pub(crate) fn from(kind: CounterKind, pid: i32, source: io::Error) -> Self {
+        let event = kind.name();
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => Self::NoPmu { event },
+            Some(libc::EACCES | libc::EPERM) => Self::NotPermitted { event, pid },
+            Some(libc::ENOSYS) => Self::NoPerfEvents,
+            Some(libc::ESRCH) => Self::Gone { pid },
+            _ => Self::Refused { event, pid, source },
+        }
+    }
+}
+
+/// Counters of one program.
+#[derive(Debug)]
+pub struct PerfCounters {
+    kind: CounterKind,
+    counters: BTreeMap<i32, Counter>,
+}
+
+impl PerfCounters {
+    /// Counts a child from its `exec` on, and all that it starts. To be called
+    /// while the child stands still and has not executed the program yet.
+    ///
+    /// # Errors
+    /// Why there is no such counter.
+    pub fn on_exec(kind: CounterKind, child: i32) -> Result<Self, CounterGap> {
+        let counter = open(kind, child, |b| b.enable_on_exec(true))?;
+        Ok(Self {
+            kind,
+            counters: BTreeMap::from([(child, counter)]),
+        })
+    }
+
+    /// Counts running processes from now on, and all that they start.
+    /// Processes that end meanwhile are left out.
+    ///
+    /// # Errors
+    /// Why there is no such counter; [`CounterGap::Gone`] where none of the
+    /// processes is there any more.
+    pub fn on_running(
+        kind: CounterKind,
+        proc_root: &Path,
+        processes: &BTreeSet<i32>,
+    ) -> Result<Self, CounterGap> {
+        let began_ticks = boot_ticks();
+        let mut counters = BTreeMap::new();
+        let list = || processes.iter().flat_map(|&pid| tasks(proc_root, pid));
+        let mut todo: Vec<i32> = list().collect();
+        while !todo.is_empty() {
+            for tid in todo {
+                match open(kind, tid, |b| b.enabled(true)) {
+                    Ok(counter) => drop(counters.insert(tid, counter)),
+                    Err(CounterGap::Gone { .. }) => {}
+                    Err(gap) => return Err(gap),
+                }
+            }
+            todo = list()
+                .filter(|tid| !counters.contains_key(tid))
+                .filter(|&tid| started_before(proc_root, tid, began_ticks))
+                .collect();
+        }
+        match (counters.is_empty(), processes.first()) {
+            (true, pid) => Err(CounterGap::Gone {
+                pid: pid.copied().unwrap_or(0),
+            }),
+            (false, _) => Ok(Self { kind, counters }),
+        }
+    }
+
+    /// What it counts.
+    pub fn kind(&self) -> CounterKind {
+        self.kind
+    }
+
+    /// Events that are open: one after a launch, one a thread after attaching.
+    pub fn open_events(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// The sum so far: instructions, or nanoseconds. Scaled where the event
+    /// shared the PMU with others.
+    pub fn read(&mut self) -> f64 {
+        let scaled = |counter: &mut Counter| {
+            let read = counter.read_count_and_time().ok()?;
+            (read.time_running > 0).then(|| scale(read.count, read.time_enabled, read.time_running))
+        };
+        self.counters.values_mut().filter_map(scaled).sum()
+    }
+}
+
+fn scale(count: u64, enabled: u64, running: u64) -> f64 {
+    count as f64 * (enabled as f64 / running as f64)
+}
+
+fn open(
+    kind: CounterKind,
+    pid: i32,
+    set: impl for<'b> FnOnce(&'b mut Builder<'static>) -> &'b mut Builder<'static>,
+) -> Result<Counter, CounterGap> {
+    let mut builder = kind.builder();
+    builder.observe_pid(pid).any_cpu().inherit(true);
+    let built = set(&mut builder).build();
+    built.map_err(|source| CounterGap::from(kind, pid, source))
+}
+
+/// Threads have a `/proc` directory of their own, though it is not listed.
+fn started_before(proc_root: &Path, tid: i32, ticks: u64) -> bool {
+    read_stat(proc_root, tid).is_ok_and(|stat| stat.start_ticks < ticks)
+}
+
+/// Now, in the unit and from the origin of `/proc/PID/stat`'s start time.
+fn boot_ticks() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    let nanos_per_tick = 1_000_000_000 / per_second.max(1);
+    now.tv_sec as u64 * per_second + now.tv_nsec as u64 / nanos_per_tick
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_shared_the_pmu_is_scaled_up() {
+        assert_eq!(scale(100, 40, 10), 400.0);
+        assert_eq!(scale(7, 5, 5), 7.0);
+    }
+
+    #[test]
+    fn names_what_is_missing_and_what_is_used_instead() {
+        let gap = |errno| {
+            let error = io::Error::from_raw_os_error(errno);
+            CounterGap::from(CounterKind::Instructions, 7, error).to_string()
+        };
+        assert!(gap(libc::ENOENT).contains("no PMU"));
+        assert!(gap(libc::EACCES).contains("perf_event_paranoid"));
+        assert!(gap(libc::ESRCH).contains("process 7 has ended"));
+        assert!(gap(libc::EMFILE).contains("opening the perf event 'instructions' on process 7"));
+    }
+}

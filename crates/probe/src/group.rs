@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program in a cgroup v2 of its own: the kernel keeps the sums.
+//!
+//! `cpu.stat` counts the whole subtree, ended members and those that were
+//! never seen included, with or without a controller. `cgroup.events` raises
+//! POLLPRI when the last process leaves.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use crate::error::ProbeError;
+use crate::file::{self, Reread};
+use crate::text;
+
+/// The open files of a program's cgroup.
+#[derive(Debug)]
+pub(crate) struct Group {
+    dir: PathBuf,
+    cpu: Reread,
+    pressure: Option<Reread>,
+    events: Reread,
+}
+
+impl Group {
+    pub(crate) fn open(dir: &Path) -> Result<Self, ProbeError> {
+        let mut events = Reread::open(dir.join("cgroup.events"))?;
+        // POLLPRI is raised for changes since the last read: there must be one.
+        events.parse("a cgroup.events file", populated)?;
+        Ok(Self {
+            cpu: Reread::open(dir.join("cpu.stat"))?,
+            pressure: Reread::open(dir.join("cpu.pressure")).ok(),
+            events,
+            dir: dir.to_owned(),
+        })
+    }
+
+    pub(crate) fn cpu_ns(&mut self) -> Result<u64, ProbeError> {
+        self.cpu.parse("a cpu.stat file", text::cpu_stat_ns)
+    }
+
+    /// `None` where the kernel has no pressure files, or they are turned off
+    /// (`cgroup.pressure` 0, `psi=0`).
+    pub(crate) fn wait_ns(&mut self) -> Option<u64> {
+        let pressure = self.pressure.as_mut()?;
+        let read = pressure.parse("a pressure file", text::pressure).ok()?;
+        Some(read.some_ns)
+    }
+
+    /// Whether no process is left in it, or it is gone.
+    pub(crate) fn has_ended(&mut self) -> Result<bool, ProbeError> {
+        match self.events.parse("a cgroup.events file", populated) {
+            Ok(populated) => Ok(!populated),
+            Err(error) if error.is_gone() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Thread ids of the subtree.
+    pub(crate) fn threads(&self) -> Result<BTreeSet<i32>, ProbeError> {
+        let mut tids = BTreeSet::new();
+        each_group(&self.dir, &mut |dir| {
+            tids.extend(numbers(&dir.join("cgroup.threads"))?);
+            Ok(())
+        })?;
+        Ok(tids)
+    }
+
+    /// Process ids of the subtree.
+    pub(crate) fn processes(&self) -> Result<BTreeSet<i32>, ProbeError> {
+        let mut pids = BTreeSet::new();
+        each_group(&self.dir, &mut |dir| {
+            pids.extend(numbers(&dir.join("cgroup.procs"))?);
+            Ok(())
+        })?;
+        Ok(pids)
+    }
+}
+
+impl AsFd for Group {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+fn populated(text: &str) -> Option<bool> {
+    Some(text::keyed(text, "populated")? != 0)
+}
+
+/// Calls `visit` for a cgroup and all below it; those that vanish meanwhile
+/// are left out.
+fn each_group(
+    dir: &Path,
+    visit: &mut dyn FnMut(&Path) -> Result<(), ProbeError>,
+) -> Result<(), ProbeError> {
+    match visit(dir) {
+        Err(error) if !error.is_gone() => return Err(error),
+        _ => {}
+    }
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            each_group(&entry.path(), visit)?;
+        }
+    }
+    Ok(())
+}
+
+fn numbers(path: &Path) -> Result<Vec<i32>, ProbeError> {
+    file::parse(path, "a list of thread ids", |text| {
+        text.lines().map(|line| line.trim().parse().ok()).collect()
+    })
+}

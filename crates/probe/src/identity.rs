@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What makes two runs "the same program".
+//!
+//! *What is executed*: the GNU build id of an ELF file (`build-id:…`), which
+//! every distribution's build has and a rebuild changes; else a BLAKE3 hash of
+//! the file (`hash:…`): scripts, stripped binaries.
+//!
+//! *The shape of the arguments*, one word each, joined by blanks:
+//!
+//! | argument | word |
+//! |---|---|
+//! | begins with `-` or `+` | itself |
+//! | follows `-o`, `--out…`: an output, which exists from the second run on | `out` |
+//! | a whole number below 64: often a thread count | itself |
+//! | a larger whole number | `number:2^k`, the power of two not above it |
+//! | names a text file below 256 KiB: scripts, decks, configurations | `text:` and its hash |
+//! | names another file | `file:2^k`, the power of two not above its bytes |
+//! | names a directory, or anything else that is there | `dir`, `device` |
+//! | longer than 64 bytes, or with blanks in it | `word:` and its hash |
+//! | else | itself |
+//!
+//! So two Python scripts differ, and two encodings of files of like size with
+//! the same options do not. Before them stand the environment variables that
+//! set the number of threads or how they wait ([`THREAD_VARIABLES`]), since a
+//! run with two threads and a run with eight have different curves.
+//!
+//! A script that is started by its own name is keyed by its own hash; found
+//! running, it is its interpreter with the script as an operand: two keys.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use object::read::{Object, ReadCache};
+use usher_model::ProgramKey;
+
+use crate::error::{ProbeError, is_gone};
+
+/// Environment variables that belong to a program's identity: how many threads
+/// and ranks it starts, and whether they spin while they wait.
+pub const THREAD_VARIABLES: [&str; 18] = [
+    "BLIS_NUM_THREADS",
+    "GOMAXPROCS",
+    "GOMP_SPINCOUNT",
+    "GOTO_NUM_THREADS",
+    "JULIA_NUM_THREADS",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMP_DYNAMIC",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_THREAD_LIMIT",
+    "OMP_WAIT_POLICY",
+    "OPENBLAS_NUM_THREADS",
+    "PMI_SIZE",
+    "RAYON_NUM_THREADS",
+    "TBB_NUM_THREADS",
+];
+
+/// Text files below this many bytes are known by what is in them.
+const SMALL_TEXT_BYTES: u64 = 256 * 1024;
+/// Words above this many bytes are kept as a hash.
+const LONG_WORD_BYTES: usize = 64;
+/// Whole numbers below this stand for themselves.
+const SMALL_NUMBER: u64 = 64;
+
+/// A command as it is about to run, or as a process runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The executable file.
+    pub executable: PathBuf,
+    /// The arguments, without the command's own name.
+    pub arguments: Vec<OsString>,
+    /// Where relative operands start from.
+    pub directory: PathBuf,
+    /// Its environment; only [`THREAD_VARIABLES`] are looked at.
+    pub environment: BTreeMap<OsString, OsString>,
+}
+
+/// What a process runs.
+///
+/// # Errors
+/// The process has ended, or belongs to somebody else.
+pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
+    let dir = proc_root.join(pid.to_string());
+    let read = |name: &str| {
+        let path = dir.join(name);
+        std::fs::read(&path).map_err(|error| match is_gone(&error) {
+            true => ProbeError::Gone { pid },
+            false => ProbeError::read(&path, error),
+        })
+    };
+    let variable = |entry: OsString| {
+        let equals = entry.as_bytes().iter().position(|&b| b == b'=')?;
+        let (name, value) = entry.as_bytes().split_at(equals);
+        let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        Some((text(name), text(&value[1..])))
+    };
+    Ok(Command {
+        executable: dir.join("exe"),
+        arguments: entries(&read("cmdline")?).skip(1).collect(),
+        directory: dir.join("cwd"),
+        environment: entries(&read("environ")?).filter_map(variable).collect(),
+    })
+}
+
+/// Zero-ended entries of `cmdline` or `environ`.
+fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
+    let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    let parts = bytes.split(|&b| b == 0).map(<[u8]>::to_vec);
+    parts.map(OsString::from_vec)
+}
+
+/// A file as it was: another inode, time or size is another file.
+type FileStamp = (u64, u64, i64, i64, u64);
+
+fn stamp(meta: &Metadata) -> FileStamp {
+    let (seconds, nanos) = (meta.mtime(), meta.mtime_nsec());
+    (meta.dev(), meta.ino(), seconds, nanos, meta.size())
+}
+
+/// Finds programs' keys, and remembers what it read of files.
+#[derive(Debug, Default)]
+pub struct Identifier {
+    executables: BTreeMap<FileStamp, String>,
+}
+
+impl Identifier {
+    /// The key of a command.
+    ///
+    /// # Errors
+    /// When the executable cannot be read. Operands that cannot be read are
+    /// taken as words.
+    pub fn identify(&mut self, command: &Command) -> Result<ProgramKey, ProbeError> {
+        Ok(ProgramKey {
+            executable: self.executable(&command.executable)?,
+            arguments: shape(command),
+        })
+    }
+
+    fn executable(&mut self, path: &Path) -> Result<String, ProbeError> {
+        let failed = |error| ProbeError::read(path, error);
+        let file = File::open(path).map_err(failed)?;
+        let stamp = stamp(&file.metadata().map_err(failed)?);
+        if let Some(known) = self.executables.get(&stamp) {
+            return Ok(known.clone());
+        }
+        let id = match build_id(&file) {
+            Some(id) => format!("build-id:{}", hex(&id)),
+            None => format!("hash:{}", hash_file(&file).map_err(failed)?),
+        };
+        self.executables.insert(stamp, id.clone());
+        Ok(id)
+    }
+}
+
+/// The key of a command; see [`Identifier`] for many.
+///
+/// # Errors
+/// When the executable cannot be read.
+pub fn identify(command: &Command) -> Result<ProgramKey, ProbeError> {
+    Identifier::default().identify(command)
+}
+
+/// The GNU build id of an ELF file, of which only headers and notes are read.
+fn build_id(file: &File) -> Option<Vec<u8>> {
+    let cache = ReadCache::new(file);
+    let elf = object::File::parse(&cache).ok()?;
+    let id = elf.build_id().ok()??;
+    (!id.is_empty()).then(|| id.to_vec())
+}
+
+fn hash_file(file: &File) -> std::io::Result<String> {
+    use std::io::Seek;
+    let mut file = file;
+    file.rewind()?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file)?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Sixteen digits of a hash: enough to tell the operands of one executable.
+fn short_hash(bytes: &[u8]) -> String {
+    let hash = blake3::hash(bytes);
+    hex(&hash.as_bytes()[..8])
+}
+
+fn shape(command: &Command) -> String {
+    let variables = THREAD_VARIABLES.iter().filter_map(|&name| {
+        let value = command.environment.get(OsStr::new(name))?;
+        Some(format!("{name}={}", plain(value)))
+    });
+    let mut words: Vec<String> = variables.collect();
+    let mut is_output = false;
+    for argument in &command.arguments {
+        words.push(match is_output {
+            true => "out".to_owned(),
+            false => word(argument, &command.directory),
+        });
+        is_output = names_output(argument);
+    }
+    words.join(" ")
+}
+
+fn names_output(option: &OsStr) -> bool {
+    let option = option.as_bytes();
+    option == b"-o" || (option.starts_with(b"--out") && !option.contains(&b'='))
+}
+
+fn word(argument: &OsStr, directory: &Path) -> String {
+    if matches!(argument.as_bytes().first(), Some(b'-' | b'+')) {
+        return plain(argument);
+    }
+    let number = argument.to_str().and_then(|text| text.parse::<u64>().ok());
+    match number {
+        Some(number) if number < SMALL_NUMBER => number.to_string(),
+        Some(number) => format!("number:2^{}", number.ilog2()),
+        None => named(argument, directory).unwrap_or_else(|| plain(argument)),
+    }
+}
+
+/// An operand that names something that is there.
+fn named(operand: &OsStr, directory: &Path) -> Option<String> {
+    if operand.is_empty() {
+        return None;
+    }
+    let path = directory.join(operand);
+    let meta = std::fs::metadata(&path).ok()?;
+    let kind = meta.file_type();
+    if kind.is_dir() {
+        return Some("dir".to_owned());
+    }
+    if kind.is_fifo() || kind.is_socket() || !kind.is_file() {
+        return Some("device".to_owned());
+    }
+    let size = meta.size();
+    let text = (size < SMALL_TEXT_BYTES)
+        .then(|| small_text(&path))
+        .flatten();
+    Some(match text {
+        Some(text) => format!("text:{}", short_hash(&text)),
+        None => format!("file:2^{}", size.checked_ilog2().unwrap_or(0)),
+    })
+}
+
+/// The bytes of a file without a zero byte; the file may grow meanwhile, so
+/// the reading has an end of its own.
+fn small_text(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(SMALL_TEXT_BYTES).read_to_end(&mut bytes).ok()?;
+    (!bytes.contains(&0)).then_some(bytes)
+}
+
+fn plain(word: &OsStr) -> String {
+    let bytes = word.as_bytes();
+    let odd = |b: &u8| b.is_ascii_whitespace() || b.is_ascii_control();
+    match word.to_str() {
+        Some(text) if bytes.len() <= LONG_WORD_BYTES && !bytes.iter().any(odd) => text.to_owned(),
+        _ => format!("word:{}", short_hash(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(dir: &Path, arguments: &[&str]) -> Command {
+        Command {
+            executable: "/proc/self/exe".into(),
+            arguments: arguments.iter().map(OsString::from).collect(),
+            directory: dir.to_owned(),
+            environment: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn the_shape_keeps_options_and_buckets_operands() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("a.bin"), vec![0; 5000]).unwrap();
+        std::fs::write(at("b.bin"), vec![0; 8000]).unwrap();
+        std::fs::write(at("one.py"), "print(1)").unwrap();
+        std::fs::write(at("two.py"), "print(2)").unwrap();
+        std::fs::create_dir(at("sub")).unwrap();
+        let shape = |arguments: &[&str]| shape(&command(dir.path(), arguments));
+        assert_eq!(
+            shape(&["-9", "--threads=2", "a.bin"]),
+            "-9 --threads=2 file:2^12"
+        );
+        assert_eq!(shape(&["a.bin"]), shape(&["b.bin"]));
+        assert_ne!(shape(&["one.py"]), shape(&["two.py"]));
+        assert_eq!(shape(&["sub", "/dev/null", "nosuch"]), "dir device nosuch");
+        assert_eq!(shape(&["-p", "2", "1000"]), "-p 2 number:2^9");
+        std::fs::write(at("new"), "x").unwrap();
+        assert_eq!(shape(&["-o", "new"]), shape(&["-o", "absent"]));
+        assert!(shape(&["-c", "import numpy; numpy.linalg.svd"]).starts_with("-c word:"));
+        assert_eq!(shape(&["", "+WT2"]), " +WT2");
+    }
+
+    #[test]
+    fn thread_counts_in_the_environment_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut two = command(dir.path(), &["x"]);
+        two.environment.insert("HOME".into(), "/root".into());
+        two.environment.insert("OMP_NUM_THREADS".into(), "2".into());
+        assert_eq!(shape(&two), "OMP_NUM_THREADS=2 x");
+    }
+
+    #[test]
+    fn an_elf_file_is_known_by_its_build_id_and_others_by_a_hash() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut identifier = Identifier::default();
+        let mut command = command(dir.path(), &[]);
+        command.executable = "/bin/ls".into();
+        let key = identifier.identify(&command).unwrap().executable;
+        assert!(key.starts_with("build-id:") && key.len() > 20, "{key}");
+        let script = dir.path().join("script");
+        std::fs::write(&script, "#!/bin/sh\n").unwrap();
+        command.executable = script.clone();
+        let first = identifier.identify(&command).unwrap().executable;
+        assert_eq!(
+            first,
+            format!("hash:{}", blake3::hash(b"#!/bin/sh\n").to_hex())
+        );
+        std::fs::write(&script, "#!/bin/sh\n\n").unwrap();
+        assert_ne!(identifier.identify(&command).unwrap().executable, first);
+        command.executable = dir.path().join("absent");
+        let error = identifier.identify(&command).unwrap_err().to_string();
+        assert!(error.contains("absent: No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_running_process_has_the_key_of_the_command_that_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("/bin/sleep")
+            .args(["1000"])
+            .env_clear()
+            .env("OMP_NUM_THREADS", "3")
+            .current_dir(dir.path())
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        // The arguments appear a moment after the child has begun its program.
+        let cmdline = format!("/proc/{pid}/cmdline");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while std::fs::read(&cmdline).unwrap().is_empty() {
+            assert!(std::time::Instant::now() < deadline, "it never began");
+        }
+        let running = identify(&command_of(Path::new("/proc"), pid).unwrap()).unwrap();
+        let mut started = command(dir.path(), &["1000"]);
+        started.executable = "/bin/sleep".into();
+        started
+            .environment
+            .insert("OMP_NUM_THREADS".into(), "3".into());
+        let started = identify(&started).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(running, started);
+        let gone = command_of(Path::new("/proc"), pid).unwrap_err();
+        assert!(gone.is_gone());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_arguments_have_a_shape(arguments in proptest::collection::vec("\\PC{0,80}", 0..6)) {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let command = command(Path::new("/nowhere"), &arguments);
+            proptest::prop_assert_eq!(shape(&command), shape(&command));
+        }
+    }
+}

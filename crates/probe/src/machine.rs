@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machine as a whole: which CPUs may be used, how idle each is, how much
+//! the hypervisor steals, how hard tasks press for CPUs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use usher_model::{CpuId, CpuSet};
+
+use crate::capabilities::kernel_config;
+use crate::error::ProbeError;
+use crate::file;
+use crate::text::{self, CpuTicks, Pressure};
+
+/// Where the kernel's file systems are; others than the real ones in tests.
+#[derive(Debug, Clone)]
+pub struct Roots {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+    /// `/boot`, for the kernel's configuration.
+    pub boot: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+            boot: "/boot".into(),
+        }
+    }
+}
+
+/// CPUs that are online and that this process may use: what a container's
+/// cpuset or an affinity mask leaves.
+///
+/// # Errors
+/// When the kernel's lists cannot be read.
+pub fn usable_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
+    let online = roots.sys.join("devices/system/cpu/online");
+    let online = file::parse(&online, "a CPU list", |text| text.parse::<CpuSet>().ok())?;
+    let status = roots.proc.join("self/status");
+    let allowed = file::parse(&status, "a process's status", text::status)?.cpus_allowed;
+    Ok(online.and(&allowed))
+}
+
+/// The machine over the time since the last look.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MachineSample {
+    /// Idle share of each online CPU, 0..1.
+    pub idle: BTreeMap<CpuId, f64>,
+    /// Share of the wanted CPU time that the hypervisor gave to others, 0..1.
+    pub steal_share: f64,
+    /// The part of it that programs' CPU times still contain: 0 where the
+    /// kernel takes steal off itself.
+    pub steal_in_cpu_time: f64,
+    /// CPU pressure of the whole machine; `None` where the kernel has no PSI.
+    pub cpu_pressure: Option<Pressure>,
+}
+
+/// Looks at the machine again and again.
+#[derive(Debug)]
+pub struct MachineProbe {
+    proc_root: PathBuf,
+    kernel_takes_steal_off: bool,
+    last: Option<Ticks>,
+}
+
+type Ticks = (CpuTicks, BTreeMap<CpuId, CpuTicks>);
+
+impl MachineProbe {
+    /// A probe that has not looked yet.
+    pub fn new(roots: &Roots) -> Self {
+        Self {
+            proc_root: roots.proc.clone(),
+            kernel_takes_steal_off: takes_steal_off(roots),
+            last: None,
+        }
+    }
+
+    /// The machine since the last look; since boot at the first.
+    ///
+    /// Costs a read of `/proc/stat`, which grows with CPUs and interrupt
+    /// lines: ten times a second is plenty.
+    ///
+    /// # Errors
+    /// When `/proc/stat` cannot be read.
+    pub fn sample(&mut self) -> Result<MachineSample, ProbeError> {
+        let path = self.proc_root.join("stat");
+        let now = file::parse(&path, "the machine's stat", text::machine_stat)?;
+        let zero = (CpuTicks::default(), BTreeMap::new());
+        let before = self.last.as_ref().unwrap_or(&zero);
+        let all = since(&before.0, &now.0);
+        let idle_of = |(&cpu, ticks): (&CpuId, &CpuTicks)| {
+            let before = before.1.get(&cpu).copied().unwrap_or_default();
+            let d = since(&before, ticks);
+            (cpu, share(d.idle, d.busy + d.steal))
+        };
+        let steal_share = share(all.steal, all.busy);
+        let sample = MachineSample {
+            idle: now.1.iter().map(idle_of).collect(),
+            steal_share,
+            steal_in_cpu_time: if self.kernel_takes_steal_off {
+                0.0
+            } else {
+                steal_share
+            },
+            cpu_pressure: pressure(&self.proc_root, "cpu"),
+        };
+        self.last = Some(now);
+        Ok(sample)
+    }
+}
+
+/// A pressure file of the whole machine: `cpu`, `memory` or `io`.
+pub(crate) fn pressure(proc_root: &Path, resource: &str) -> Option<Pressure> {
+    let path = proc_root.join("pressure").join(resource);
+    file::parse(&path, "a pressure file", text::pressure).ok()
+}
+
+fn since(before: &CpuTicks, now: &CpuTicks) -> CpuTicks {
+    CpuTicks {
+        busy: now.busy.saturating_sub(before.busy),
+        idle: now.idle.saturating_sub(before.idle),
+        steal: now.steal.saturating_sub(before.steal),
+    }
+}
+
+fn share(part: u64, rest: u64) -> f64 {
+    let whole = part.saturating_add(rest);
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// With `CONFIG_PARAVIRT_TIME_ACCOUNTING` the scheduler's clock stands still
+/// while the hypervisor runs somebody else (kernel/sched/core.c,
+/// `update_rq_clock_task`), so tasks' CPU times contain no steal. Where the
+/// configuration cannot be read it is taken to be set, as on the common
+/// distributions' kernels.
+fn takes_steal_off(roots: &Roots) -> bool {
+    kernel_config(roots, "CONFIG_PARAVIRT_TIME_ACCOUNTING").unwrap_or(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let at = |name: &str| dir.path().join(name);
+        let roots = Roots {
+            proc: at("proc"),
+            sys: at("sys"),
+            boot: at("boot"),
+        };
+        (dir, roots)
+    }
+
+    #[test]
+    fn usable_is_what_is_online_and_allowed() {
+        let status = "Name:\tx\nTgid:\t1\nCpus_allowed_list:\t2-5\n\
+                      voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n";
+        let online = ("sys/devices/system/cpu/online", "0-3,5-7\n");
+        let (_dir, roots) = machine(&[online, ("proc/self/status", status)]);
+        assert_eq!(usable_cpus(&roots).unwrap().to_string(), "2-3,5");
+    }
+
+    #[test]
+    fn says_how_idle_each_cpu_was_and_how_much_was_stolen() {
+        let first = "cpu  100 0 0 100 0 0 0 0\ncpu0 50 0 0 50 0 0 0 0\ncpu1 50 0 0 50 0 0 0 0\n";
+        let then = "cpu  180 0 0 120 0 0 0 20\ncpu0 110 0 0 50 0 0 0 20\ncpu1 70 0 0 70 0 0 0 0\n";
+        let release = ("proc/sys/kernel/osrelease", "6.1\n");
+        let config = (
+            "boot/config-6.1",
+            "# CONFIG_PARAVIRT_TIME_ACCOUNTING is not set\n",
+        );
+        let (dir, roots) = machine(&[("proc/stat", first), release, config]);
+        let mut probe = MachineProbe::new(&roots);
+        probe.sample().unwrap();
+        std::fs::write(dir.path().join("proc/stat"), then).unwrap();
+        let sample = probe.sample().unwrap();
+        assert_eq!(sample.idle, BTreeMap::from([(0, 0.0), (1, 0.5)]));
+        assert_eq!((sample.steal_share, sample.steal_in_cpu_time), (0.2, 0.2));
+        assert_eq!(sample.cpu_pressure, None);
+        let idle = probe.sample().unwrap();
+        assert_eq!(
+            idle.steal_share, 0.0,
+            "nothing happened, nothing was stolen"
+        );
+    }
+
+    #[test]
+    fn a_stat_file_that_is_none_is_named() {
+        let (dir, roots) = machine(&[("proc/stat", "garbage")]);
+        let error = MachineProbe::new(&roots).sample().unwrap_err().to_string();
+        let path = dir.path().join("proc/stat");
+        let expected = format!("{} does not look like the machine's stat", path.display());
+        assert_eq!(error, expected);
+    }
+}

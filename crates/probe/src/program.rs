@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One program, looked at again and again.
+//!
+//! In a cgroup a look is two small reads, on files that are kept open; what
+//! costs more (listing threads, looking for spinners) is done at a slower
+//! rate. Without a cgroup the process tree is walked.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::PollFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use usher_model::{Home, ProgramId, ProgramSample, Progress, ProgressSource};
+
+use crate::counters::{CounterGap, CounterKind, PerfCounters};
+use crate::error::ProbeError;
+use crate::group::Group;
+use crate::spin::SpinWatch;
+use crate::tree::{Tree, read_stat};
+
+/// How a program is to be watched.
+#[derive(Debug, Clone)]
+pub struct ProbeConfig {
+    /// `/proc`, or another in tests.
+    pub proc_root: PathBuf,
+    /// The program's heartbeat page, where it was given one.
+    pub heartbeat: Option<PathBuf>,
+    /// How often, at most, threads are counted and looked at for spinning, in
+    /// nanoseconds.
+    pub threads_every_ns: u64,
+}
+
+impl Default for ProbeConfig {
+    fn default() -> Self {
+        Self {
+            proc_root: "/proc".into(),
+            heartbeat: None,
+            threads_every_ns: 1_000_000_000,
+        }
+    }
+}
+
+/// A program that used less than this part of one CPU is at rest.
+const AT_REST: u64 = 100;
+
+/// Where the program's processes are.
+#[derive(Debug)]
+enum Members {
+    Group(Group),
+    Tree(Tree, OwnedFd),
+}
+
+/// Watches one program.
+#[derive(Debug)]
+pub struct ProgramProbe {
+    id: ProgramId,
+    config: ProbeConfig,
+    members: Members,
+    heartbeat: Option<usher_heartbeat::Page>,
+    counters: Option<PerfCounters>,
+    spin: SpinWatch,
+    first: Totals,
+    last: Totals,
+    /// CPU time with the stolen part taken off, since arrival.
+    cpu_ns: f64,
+    threads: u32,
+    /// When threads were last looked at, and the CPU time then.
+    threads_at: Option<(u64, u64)>,
+    progress: Option<Progress>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    cpu_ns: u64,
+    wait_ns: Option<u64>,
+}
+
+impl ProgramProbe {
+    /// Starts to watch the program that lives there.
+    ///
+    /// # Errors
+    /// It has ended, its cgroup cannot be read, or its heartbeat page is none.
+    pub fn open(home: &Home, config: ProbeConfig) -> Result<Self, ProbeError> {
+        let mut members = match &home.cgroup {
+            Some(dir) => Members::Group(Group::open(dir)?),
+            None => open_tree(home, &config)?,
+        };
+        let heartbeat = match &config.heartbeat {
+            Some(path) => Some(usher_heartbeat::Page::open(path)?),
+            None => None,
+        };
+        let first = members.totals()?;
+        Ok(Self {
+            id: home.program,
+            spin: SpinWatch::new(config.proc_root.clone()),
+            config,
+            members,
+            heartbeat,
+            counters: None,
+            first,
+            last: first,
+            cpu_ns: 0.0,
+            threads: 0,
+            threads_at: None,
+            progress: None,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Uses counters that were opened at the program's launch.
+    pub fn use_counters(&mut self, counters: PerfCounters) {
+        self.counters = Some(counters);
+    }
+
+    /// Opens instruction counters on the running program.
+    ///
+    /// # Errors
+    /// Why there are none; the probe goes on without.
+    pub fn count_instructions(&mut self) -> Result<(), CounterGap> {
+        let processes = self.members.processes().unwrap_or_default();
+        let kind = CounterKind::Instructions;
+        let counters = PerfCounters::on_running(kind, &self.config.proc_root, &processes)?;
+        self.counters = Some(counters);
+        Ok(())
+    }
+
+    /// The program now. `steal` is [`crate::MachineSample::steal_in_cpu_time`],
+    /// the part of CPU time that the hypervisor took, 0..1.
+    ///
+    /// # Errors
+    /// The program has ended and its cgroup is gone, or cannot be read.
+    pub fn sample(&mut self, at_ns: u64, steal: f64) -> Result<ProgramSample, ProbeError> {
+        let now = self.members.totals()?;
+        let used_ns = now.cpu_ns.saturating_sub(self.last.cpu_ns);
+        self.cpu_ns += used_ns as f64 * (1.0 - steal.clamp(0.0, 1.0));
+        self.last = now;
+        self.look_at_threads(at_ns);
+        self.progress = self.best_progress();
+        let wait_ns = match (now.wait_ns, self.first.wait_ns) {
+            (Some(now), Some(first)) => Some(now.saturating_sub(first)),
+            _ => None,
+        };
+        Ok(ProgramSample {
+            id: self.id,
+            cpu_ns: self.cpu_ns as u64,
+            wait_ns,
+            threads: self.threads,
+            spinners: self.spin.spinners(),
+            progress: self.progress,
+        })
+    }
+
+    /// Whether the last process has ended.
+    ///
+    /// # Errors
+    /// When the cgroup cannot be read.
+    pub fn has_ended(&mut self) -> Result<bool, ProbeError> {
+        match &mut self.members {
+            Members::Group(group) => group.has_ended(),
+            Members::Tree(tree, _) => {
+                tree.look();
+                Ok(tree.has_ended())
+            }
+        }
+    }
+
+    /// What to poll for the program's end, and for which event. With a cgroup
+    /// it is raised when the last process leaves (and on other changes of its
+    /// state: ask [`ProgramProbe::has_ended`], which also arms it again);
+    /// without, when the first process ends, which the others may outlive.
+    pub fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
+        match &self.members {
+            Members::Group(group) => (group.as_fd(), PollFlags::PRI),
+            Members::Tree(_, pidfd) => (pidfd.as_fd(), PollFlags::IN),
+        }
+    }
+
+    /// Sentences about sources that failed since the last call: each failure
+    /// is told once, and the next best source is used.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// Threads are looked at when it is time, and only in a program that ran
+    /// since: one at rest costs nothing more.
+    fn look_at_threads(&mut self, at_ns: u64) {
+        let cpu_ns = self.last.cpu_ns;
+        let due = self.threads_at.is_none_or(|(last_ns, then_ns)| {
+            let passed_ns = at_ns.saturating_sub(last_ns);
+            let ran = cpu_ns.saturating_sub(then_ns) >= passed_ns / AT_REST;
+            passed_ns >= self.config.threads_every_ns && ran
+        });
+        if !due {
+            return;
+        }
+        self.threads_at = Some((at_ns, cpu_ns));
+        match self.members.threads() {
+            Ok(tids) => {
+                self.threads = u32::try_from(tids.len()).unwrap_or(u32::MAX);
+                self.spin.look(&tids);
+                self.warnings.extend(self.spin.take_warning());
+            }
+            Err(error) => self.warnings.push(error.to_string()),
+        }
+    }
+
+    /// The best source that has something to say. Totals of one source never
+    /// fall, but a program that starts to beat late changes its source.
+    fn best_progress(&mut self) -> Option<Progress> {
+        let spins = self.spin.spinners() > 0;
+        let progress = |total, source: ProgressSource| {
+            Some(Progress {
+                total,
+                source,
+                confidence: source.confidence(spins),
+            })
+        };
+        if let Some((total, source)) = self.told() {
+            return progress(total, source);
+        }
+        if let Some(counters) = &mut self.counters
+            && counters.kind() == CounterKind::Instructions
+        {
+            return progress(counters.read(), ProgressSource::Instructions);
+        }
+        progress(self.cpu_ns, ProgressSource::CpuTime)
+    }
+
+    /// What the heartbeat page tells: units of work, else useful CPU time.
+    fn told(&mut self) -> Option<(f64, ProgressSource)> {
+        let page = self.heartbeat.as_mut()?;
+        let read = page.work().and_then(|work| match work {
+            0 => page.threads().map(|threads| (0, threads)),
+            _ => Ok((work, None)),
+        });
+        match read {
+            Ok((0, None)) => None,
+            Ok((0, Some(threads))) => {
+                let useful_ns = self.useful_ns(threads.waiting_cpu_ns);
+                Some((useful_ns, ProgressSource::Ompt))
+            }
+            Ok((work, _)) => Some((work as f64, ProgressSource::Heartbeat)),
+            Err(error) => {
+                self.heartbeat = None;
+                self.warnings.push(format!("{error}; going on without it"));
+                None
+            }
+        }
+    }
+
+    /// CPU time of the program less what its threads burnt waiting. A wait is
+    /// taken off when it ends, so the difference may fall for a moment: it is
+    /// held at its highest.
+    fn useful_ns(&self, waiting_cpu_ns: u64) -> f64 {
+        let useful_ns = (self.cpu_ns - waiting_cpu_ns as f64).max(0.0);
+        match self.progress {
+            Some(last) if last.source == ProgressSource::Ompt => useful_ns.max(last.total),
+            _ => useful_ns,
+        }
+    }
+}
+
+impl Members {
+    fn totals(&mut self) -> Result<Totals, ProbeError> {
+        match self {
+            Self::Group(group) => Ok(Totals {
+                cpu_ns: group.cpu_ns()?,
+                wait_ns: group.wait_ns(),
+            }),
+            Self::Tree(tree, _) => {
+                tree.look();
+                Ok(Totals {
+                    cpu_ns: tree.cpu_ns(),
+                    wait_ns: None,
+                })
+            }
+        }
+    }
+
+    fn threads(&self) -> Result<std::collections::BTreeSet<i32>, ProbeError> {
+        match self {
+            Self::Group(group) => group.threads(),
+            Self::Tree(tree, _) => Ok(tree.threads()),
+        }
+    }
+
+    fn processes(&self) -> Result<std::collections::BTreeSet<i32>, ProbeError> {
+        match self {
+            Self::Group(group) => group.processes(),
+            Self::Tree(tree, _) => Ok(tree.processes()),
+        }
+    }
+}
+
+/// The pidfd is opened first and the start time checked after, so that it
+/// cannot belong to a later process of the same number.
+fn open_tree(home: &Home, config: &ProbeConfig) -> Result<Members, ProbeError> {
+    let pid = home.root.pid;
+    let gone = ProbeError::Gone { pid };
+    let Some(raw) = Pid::from_raw(pid) else {
+        return Err(gone);
+    };
+    let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
+        rustix::io::Errno::SRCH => gone,
+        other => ProbeError::read(
+            &config.proc_root.join(pid.to_string()),
+            std::io::Error::from(other),
+        ),
+    })?;
+    let tree = Tree::open(&config.proc_root, home.root)?;
+    Ok(Members::Tree(tree, pidfd))
+}
+
+/// The process of that number, told from a later one by its start time.
+///
+/// # Errors
+/// There is none, or its files cannot be read.
+pub fn process_id(
+    proc_root: &std::path::Path,
+    pid: i32,
+) -> Result<usher_model::ProcessId, ProbeError> {
+    let start_ticks = read_stat(proc_root, pid)?.start_ticks;
+    Ok(usher_model::ProcessId { pid, start_ticks })
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's texts: cgroup files, `/proc/PID/stat` and `status`,
+//! `/proc/stat`, pressure files.
+//!
+//! Each parser takes the text and gives `None` for what is no such text; none
+//! panics or overflows, whatever it is fed (crate procfs, which reads the same
+//! files, panics on a `stat` line whose parentheses are not in order, and a
+//! process chooses its own name). Formats: `Documentation/filesystems/proc.rst`,
+//! `Documentation/accounting/psi.rst`, `Documentation/admin-guide/cgroup-v2.rst`.
+
+use std::collections::BTreeMap;
+
+use usher_model::{CpuId, CpuSet};
+
+/// The value of `key` in a flat keyed file ("key value" a line).
+pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| {
+        let (k, v) = line.split_once(' ')?;
+        (k == key).then_some(v)
+    })?;
+    value.trim().parse().ok()
+}
+
+/// CPU time of a cgroup in nanoseconds, from its `cpu.stat`.
+pub(crate) fn cpu_stat_ns(text: &str) -> Option<u64> {
+    keyed(text, "usage_usec")?.checked_mul(1000)
+}
+
+/// A pressure file: shares of the last ten seconds (0..1) and totals.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Pressure {
+    /// Share of time in which some task waited, over ten seconds, 0..1.
+    pub some_10s: f64,
+    /// Nanoseconds in which some task waited.
+    pub some_ns: u64,
+    /// Nanoseconds in which all of them did; 0 where the kernel does not say.
+    pub full_ns: u64,
+}
+
+/// Reads a pressure file.
+pub(crate) fn pressure(text: &str) -> Option<Pressure> {
+    let line = |kind: &str| text.lines().find_map(|l| l.strip_prefix(kind));
+    let field = |line: &str, key: &str| {
+        let mut words = line.split_whitespace();
+        words.find_map(|w| Some(w.strip_prefix(key)?.to_owned()))
+    };
+    let some = line("some ")?;
+    let total_ns = |line: &str| -> Option<u64> {
+        let us: u64 = field(line, "total=")?.parse().ok()?;
+        us.checked_mul(1000)
+    };
+    let percent: f64 = field(some, "avg10=")?.parse().ok()?;
+    Some(Pressure {
+        some_10s: percent.is_finite().then_some(percent / 100.0)?,
+        some_ns: total_ns(some)?,
+        full_ns: line("full ").and_then(total_ns).unwrap_or(0),
+    })
+}
+
+/// What Usher needs of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PidStat {
+    pub state: char,
+    pub ppid: i32,
+    pub own_ticks: u64,
+    pub system_ticks: u64,
+    pub children_ticks: u64,
+    pub start_ticks: u64,
+}
+
+/// Reads `/proc/PID/stat`. The name stands in parentheses and may hold any
+/// character, so everything is counted from the last closing one.
+pub(crate) fn pid_stat(text: &str) -> Option<PidStat> {
+    let (_, after_name) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    // Fields are numbered from 1 in proc.rst; the state is the third.
+    let field = |number: usize| fields.get(number - 3).copied();
+    let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+    let signed = |number: usize| field(number)?.parse::<i64>().ok();
+    let children = signed(16)?.checked_add(signed(17)?)?;
+    Some(PidStat {
+        state: field(3)?.chars().next()?,
+        ppid: field(4)?.parse().ok()?,
+        own_ticks: ticks(14)?.checked_add(ticks(15)?)?,
+        system_ticks: ticks(15)?,
+        children_ticks: u64::try_from(children).ok()?,
+        start_ticks: ticks(22)?,
+    })
+}
+
+/// What Usher needs of `/proc/PID/status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub tgid: i32,
+    pub cpus_allowed: CpuSet,
+    pub voluntary_switches: u64,
+    pub involuntary_switches: u64,
+}
+
+/// Reads `/proc/PID/status`.
+pub(crate) fn status(text: &str) -> Option<Status> {
+    let value = |key: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))
+    };
+    let number = |key: &str| value(key)?.trim().parse::<u64>().ok();
+    Some(Status {
+        tgid: value("Tgid")?.trim().parse().ok()?,
+        cpus_allowed: value("Cpus_allowed_list")?.trim().parse().ok()?,
+        voluntary_switches: number("voluntary_ctxt_switches")?,
+        involuntary_switches: number("nonvoluntary_ctxt_switches")?,
+    })
+}
+
+/// A task's `schedstat`: CPU time, time on a run queue, turns on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SchedStat {
+    pub cpu_ns: u64,
+    pub queued_ns: u64,
+    pub turns: u64,
+}
+
+/// Reads `/proc/PID/schedstat`.
+pub(crate) fn sched_stat(text: &str) -> Option<SchedStat> {
+    let mut numbers = text.split_whitespace().map(|w| w.parse::<u64>().ok());
+    let mut next = || numbers.next().flatten();
+    Some(SchedStat {
+        cpu_ns: next()?,
+        queued_ns: next()?,
+        turns: next()?,
+    })
+}
+
+/// Where a CPU's time went, in clock ticks since boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CpuTicks {
+    pub busy: u64,
+    pub idle: u64,
+    pub steal: u64,
+}
+
+/// Reads `/proc/stat`: the sum over all CPUs, and each that is online.
+pub(crate) fn machine_stat(text: &str) -> Option<(CpuTicks, BTreeMap<CpuId, CpuTicks>)> {
+    let mut all = None;
+    let mut each = BTreeMap::new();
+    for line in text.lines() {
+        let Some(rest) = line.strip_prefix("cpu") else {
+            continue;
+        };
+        let (cpu, ticks) = rest.split_once(' ')?;
+        let ticks = cpu_ticks(ticks)?;
+        if cpu.is_empty() {
+            all = Some(ticks);
+        } else {
+            each.insert(cpu.parse().ok()?, ticks);
+        }
+    }
+    Some((all?, each))
+}
+
+/// user nice system idle iowait irq softirq steal (guest time is in user).
+fn cpu_ticks(text: &str) -> Option<CpuTicks> {
+    let numbers: Vec<u64> = text
+        .split_whitespace()
+        .map_while(|w| w.parse().ok())
+        .collect();
+    let at = |i: usize| numbers.get(i).copied();
+    let busy = [
+        at(0)?,
+        at(1)?,
+        at(2)?,
+        at(5).unwrap_or(0),
+        at(6).unwrap_or(0),
+    ];
+    Some(CpuTicks {
+        busy: busy.into_iter().try_fold(0u64, u64::checked_add)?,
+        idle: at(3)?.checked_add(at(4).unwrap_or(0))?,
+        steal: at(7).unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STATUS: &str = "Name:\tx\nTgid:\t12\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n\
+                          voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
+
+    #[test]
+    fn reads_what_the_kernel_writes() {
+        assert_eq!(cpu_stat_ns("usage_usec 12\nuser_usec 5\n"), Some(12_000));
+        let text = "some avg10=17.50 avg60=4.66 avg300=1.43 total=13951559\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=3\n";
+        let p = pressure(text).unwrap();
+        assert_eq!(
+            (p.some_10s, p.some_ns, p.full_ns),
+            (0.175, 13_951_559_000, 3000)
+        );
+        let line = "42 (a) b (c) R 7 1 1 0 -1 4194304 100 0 0 0 30 12 5 6 20 0 3 0 9999 1 2";
+        let stat = pid_stat(line).unwrap();
+        assert_eq!((stat.state, stat.ppid, stat.own_ticks), ('R', 7, 42));
+        assert_eq!((stat.children_ticks, stat.start_ticks), (11, 9999));
+        assert_eq!(stat.system_ticks, 12);
+        let s = status(STATUS).unwrap();
+        assert_eq!(
+            (s.tgid, s.voluntary_switches, s.involuntary_switches),
+            (12, 5, 7)
+        );
+        assert_eq!(s.cpus_allowed, CpuSet::range(0, 1));
+        assert_eq!(sched_stat("5 6 7\n").unwrap().turns, 7);
+    }
+
+    #[test]
+    fn sums_a_cpus_time_by_kind() {
+        let text = "cpu  10 1 6 20 2 3 4 5 9 9\ncpu0 4 0 2 11 1 0 2 2 0 0\ncpu11 6 1 4 9 1 3 2 3 0 0\nintr 3\n";
+        let (all, each) = machine_stat(text).unwrap();
+        assert_eq!((all.busy, all.idle, all.steal), (24, 22, 5));
+        assert_eq!(each.keys().copied().collect::<Vec<_>>(), [0, 11]);
+    }
+
+    /// Texts that look almost right: pieces of real ones in any order.
+    fn almost() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just("usage_usec ".to_owned()),
+            Just("some avg10=".to_owned()),
+            Just(" total=".to_owned()),
+            Just("cpu".to_owned()),
+            Just("1 (x) R ".to_owned()),
+            Just(STATUS.to_owned()),
+            Just("\n".to_owned()),
+            any::<u64>().prop_map(|n| format!("{n} ")),
+            any::<i64>().prop_map(|n| format!("{n} ")),
+            "\\PC{0,6}",
+            "[-+.eE0-9 ():,]{0,12}",
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|p| p.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text in almost()) {
+            let _ = cpu_stat_ns(&text);
+            let _ = pressure(&text);
+            let _ = pid_stat(&text);
+            let _ = status(&text);
+            let _ = sched_stat(&text);
+            let _ = machine_stat(&text);
+            let _ = keyed(&text, "populated");
+        }
+
+        #[test]
+        fn a_cpu_stat_gives_back_what_was_written(us in 0u64..u64::MAX / 1000, more: u64) {
+            let text = format!("user_usec {more}\nusage_usec {us}\nsystem_usec {more}\n");
+            prop_assert_eq!(cpu_stat_ns(&text), Some(us * 1000));
+        }
+
+        #[test]
+        fn a_pressure_file_gives_back_what_was_written(us in 0u64..u64::MAX / 1000, share in 0u32..=10_000) {
+            let percent = f64::from(share) / 100.0;
+            let text = format!("some avg10={percent:.2} avg60=0.00 avg300=0.00 total={us}\n");
+            let p = pressure(&text).unwrap();
+            prop_assert_eq!(p.some_ns, us * 1000);
+            prop_assert!((p.some_10s - percent / 100.0).abs() < 1e-9);
+        }
+
+        #[test]
+        fn a_process_may_have_any_name(name in "\\PC{0,15}", utime in 0u64..1 << 60, start: u64) {
+            let text = format!("1 ({name}) S 1 1 1 0 -1 0 0 0 0 0 {utime} 3 0 0 20 0 2 0 {start} 0 0");
+            let stat = pid_stat(&text).unwrap();
+            prop_assert_eq!((stat.own_ticks, stat.start_ticks, stat.state), (utime + 3, start, 'S'));
+        }
+
+        #[test]
+        fn a_status_gives_back_what_was_written(name in "[^\n\r\\x0b\\x0c\u{85}\u{2028}\u{2029}]{0,15}", v: u64, n: u64) {
+            let text = format!("Name:\t{name}\nTgid:\t7\nCpus_allowed_list:\t0,3-5\n\
+                voluntary_ctxt_switches:\t{v}\nnonvoluntary_ctxt_switches:\t{n}\n");
+            let s = status(&text).unwrap();
+            prop_assert_eq!((s.voluntary_switches, s.involuntary_switches), (v, n));
+        }
+    }
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program without a cgroup: its processes are followed by their numbers.
+//!
+//! Each look visits the known members, finds their children, and sums CPU
+//! time: own time of the living, plus what they were handed by children that
+//! they waited for (`cutime`, `cstime`). Members that ended since the last
+//! look were either waited for by their nearest living ancestor, whose handed
+//! time then rose by theirs, or not (an ignored SIGCHLD, an adoption by init);
+//! what is missing there is kept at its last known value. Lost remain: the
+//! time between the last look and the end of a member that nobody waited for,
+//! and members that are adopted by a stranger before they were ever seen. A
+//! program that starts thousands of short orphans is measured low; a cgroup
+//! has no such gap.
+//!
+//! Resolution is the clock tick (10 ms on nearly all kernels).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use usher_model::ProcessId;
+
+use crate::error::ProbeError;
+use crate::file;
+use crate::text::{self, PidStat};
+
+/// A process tree and what it has used.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    proc_root: PathBuf,
+    ns_per_tick: u64,
+    /// The members as last seen.
+    members: BTreeMap<i32, PidStat>,
+    /// Ticks of members that ended and were not handed to a member.
+    ended_ticks: u64,
+    highest_ticks: u64,
+}
+
+impl Tree {
+    /// Follows the tree below a process.
+    ///
+    /// # Errors
+    /// The process has ended, or its number belongs to a later one.
+    pub(crate) fn open(proc_root: &Path, root: ProcessId) -> Result<Self, ProbeError> {
+        let stat = read_stat(proc_root, root.pid)?;
+        if stat.start_ticks != root.start_ticks {
+            return Err(ProbeError::Gone { pid: root.pid });
+        }
+        let mut tree = Self {
+            proc_root: proc_root.to_owned(),
+            ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
+            members: BTreeMap::from([(root.pid, stat)]),
+            ended_ticks: 0,
+            highest_ticks: 0,
+        };
+        tree.look();
+        Ok(tree)
+    }
+
+    /// Brings the members up to date.
+    pub(crate) fn look(&mut self) {
+        let seen = self.living();
+        self.keep_what_ended(&seen);
+        self.members = seen;
+        let now: u64 = self.members.values().map(total).sum();
+        self.highest_ticks = self.highest_ticks.max(now + self.ended_ticks);
+    }
+
+    /// CPU time so far in nanoseconds; never falls.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.highest_ticks.saturating_mul(self.ns_per_tick)
+    }
+
+    /// A zombie counts as ended: it will not run again.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.members.values().all(|m| matches!(m.state, 'Z' | 'X'))
+    }
+
+    pub(crate) fn processes(&self) -> BTreeSet<i32> {
+        self.members.keys().copied().collect()
+    }
+
+    pub(crate) fn threads(&self) -> BTreeSet<i32> {
+        let tasks = |&pid: &i32| tasks(&self.proc_root, pid);
+        self.members.keys().flat_map(tasks).collect()
+    }
+
+    /// The members that still run and all descendants of theirs.
+    fn living(&self) -> BTreeMap<i32, PidStat> {
+        let mut found = BTreeMap::new();
+        let mut known: Vec<(i32, Option<u64>)> = self
+            .members
+            .iter()
+            .map(|(&pid, stat)| (pid, Some(stat.start_ticks)))
+            .collect();
+        let by_parent = children_by_scan(&self.proc_root, &known);
+        while let Some((pid, start)) = known.pop() {
+            if found.contains_key(&pid) {
+                continue;
+            }
+            let Ok(stat) = read_stat(&self.proc_root, pid) else {
+                continue;
+            };
+            if start.is_some_and(|start| start != stat.start_ticks) {
+                continue;
+            }
+            found.insert(pid, stat);
+            let children = match &by_parent {
+                Some(scan) => scan.get(&pid).cloned().unwrap_or_default(),
+                None => children(&self.proc_root, pid),
+            };
+            known.extend(children.into_iter().map(|child| (child, None)));
+        }
+        found
+    }
+
+    /// Adds to `ended_ticks` what the members now missing had used, less what
+    /// their nearest living ancestor was handed since.
+    fn keep_what_ended(&mut self, seen: &BTreeMap<i32, PidStat>) {
+        let mut missing: BTreeMap<Option<i32>, u64> = BTreeMap::new();
+        for (pid, stat) in &self.members {
+            if !seen.contains_key(pid) {
+                let ancestor = self.living_ancestor(stat.ppid, seen);
+                *missing.entry(ancestor).or_default() += total(stat);
+            }
+        }
+        for (ancestor, ticks) in missing {
+            let handed = |members: &BTreeMap<i32, PidStat>| {
+                let pid = ancestor?;
+                members.get(&pid).map(|stat| stat.children_ticks)
+            };
+            let rise = match (handed(&self.members), handed(seen)) {
+                (Some(before), Some(now)) => now.saturating_sub(before),
+                _ => 0,
+            };
+            self.ended_ticks += ticks.saturating_sub(rise);
+        }
+    }
+
+    fn living_ancestor(&self, mut pid: i32, seen: &BTreeMap<i32, PidStat>) -> Option<i32> {
+        // A chain longer than there are members would be a circle, which only
+        // reused numbers could make.
+        for _ in 0..=self.members.len() {
+            if seen.contains_key(&pid) {
+                return Some(pid);
+            }
+            pid = self.members.get(&pid)?.ppid;
+        }
+        None
+    }
+}
+
+fn total(stat: &PidStat) -> u64 {
+    stat.own_ticks.saturating_add(stat.children_ticks)
+}
+
+pub(crate) fn read_stat(proc_root: &Path, pid: i32) -> Result<PidStat, ProbeError> {
+    let path = proc_root.join(pid.to_string()).join("stat");
+    match file::parse(&path, "a process's stat", text::pid_stat) {
+        Err(error) if error.is_gone() => Err(ProbeError::Gone { pid }),
+        other => other,
+    }
+}
+
+/// Thread ids of a process; none where it has ended.
+pub(crate) fn tasks(proc_root: &Path, pid: i32) -> Vec<i32> {
+    numbered(&proc_root.join(pid.to_string()).join("task"))
+}
+
+fn numbered(dir: &Path) -> Vec<i32> {
+    let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    names
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Children by `task/TID/children`, which kernels with `CONFIG_PROC_CHILDREN`
+/// have.
+fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
+    let task = proc_root.join(pid.to_string()).join("task");
+    let lists = tasks(proc_root, pid)
+        .into_iter()
+        .filter_map(|tid| file::read(&task.join(tid.to_string()).join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let pids = list.split_whitespace().map(str::to_owned);
+            pids.filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// All processes by their parent, where the kernel has no `children` files;
+/// `None` where it has.
+fn children_by_scan(
+    proc_root: &Path,
+    known: &[(i32, Option<u64>)],
+) -> Option<BTreeMap<i32, Vec<i32>>> {
+    let has_children_file = known.iter().any(|&(pid, _)| {
+        let pid = pid.to_string();
+        let task = proc_root.join(&pid).join("task").join(&pid);
+        task.join("children").exists()
+    });
+    if has_children_file {
+        return None;
+    }
+    let mut by_parent: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for pid in numbered(proc_root) {
+        if let Ok(stat) = read_stat(proc_root, pid) {
+            by_parent.entry(stat.ppid).or_default().push(pid);
+        }
+    }
+    Some(by_parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up /proc.
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn process(&self, pid: i32, ppid: i32, own: u64, handed: u64) -> &Self {
+            let dir = self.0.path().join(pid.to_string());
+            std::fs::create_dir_all(dir.join("task").join(pid.to_string())).unwrap();
+            let stat = format!(
+                "{pid} (x) S {ppid} 1 1 0 -1 0 0 0 0 0 {own} 0 {handed} 0 20 0 2 0 {pid} 0 0"
+            );
+            std::fs::write(dir.join("stat"), stat).unwrap();
+            self
+        }
+
+        fn end(&self, pid: i32) -> &Self {
+            std::fs::remove_dir_all(self.0.path().join(pid.to_string())).unwrap();
+            self
+        }
+
+        fn tree(&self, pid: i32) -> Tree {
+            let start_ticks = pid as u64;
+            Tree::open(self.0.path(), ProcessId { pid, start_ticks }).unwrap()
+        }
+    }
+
+    fn ticks(tree: &mut Tree) -> u64 {
+        tree.look();
+        tree.cpu_ns() / tree.ns_per_tick
+    }
+
+    #[test]
+    fn sums_the_tree_and_leaves_strangers_out() {
+        let machine = Machine::new();
+        machine.process(10, 1, 5, 2).process(11, 10, 7, 0);
+        machine.process(12, 11, 1, 0).process(20, 1, 1000, 0);
+        let mut tree = machine.tree(10);
+        assert_eq!(ticks(&mut tree), 15);
+        assert_eq!(tree.threads(), BTreeSet::from([10, 11, 12]));
+        assert_eq!(tree.processes(), BTreeSet::from([10, 11, 12]));
+    }
+
+    #[test]
+    fn a_child_that_was_waited_for_is_counted_once() {
+        let machine = Machine::new();
+        machine.process(10, 1, 5, 0).process(11, 10, 7, 0);
+        let mut tree = machine.tree(10);
+        machine.end(11).process(10, 1, 5, 9);
+        assert_eq!(ticks(&mut tree), 14);
+    }
+
+    #[test]
+    fn a_child_that_nobody_waited_for_keeps_its_last_value() {
+        let machine = Machine::new();
+        machine
+            .process(10, 1, 5, 0)
+            .process(11, 10, 7, 0)
+            .process(12, 10, 8, 0);
+        let mut tree = machine.tree(10);
+        machine.end(11).end(12).process(10, 1, 6, 7);
+        assert_eq!(ticks(&mut tree), 21, "6 of the root, 7 handed, 8 kept");
+        machine.end(10);
+        assert_eq!(ticks(&mut tree), 21);
+        assert!(tree.has_ended());
+    }
+
+    #[test]
+    fn an_orphan_stays_a_member() {
+        let machine = Machine::new();
+        machine
+            .process(10, 1, 5, 0)
+            .process(11, 10, 7, 0)
+            .process(12, 11, 3, 0);
+        let mut tree = machine.tree(10);
+        machine.end(11).process(12, 1, 4, 0).process(10, 1, 5, 7);
+        assert_eq!(ticks(&mut tree), 16);
+        assert!(!tree.has_ended());
+    }
+
+    #[test]
+    fn a_number_used_again_is_another_process() {
+        let machine = Machine::new();
+        machine.process(10, 1, 5, 0);
+        let gone = ProcessId {
+            pid: 10,
+            start_ticks: 3,
+        };
+        let error = Tree::open(machine.0.path(), gone).unwrap_err();
+        assert_eq!(error.to_string(), "process 10 has ended");
+    }
+}

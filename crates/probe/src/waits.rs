@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where threads are when they burn CPU time: in the program, or in a runtime
+//! that waits for others.
+//!
+//! A thread that spins in user space looks in every counter of the kernel like
+//! one that computes: no system call, no switch but at the tick. What tells
+//! them apart is *where* it spins. For a second the software task clock, which
+//! every machine has, samples the thread's instruction pointer two hundred
+//! times a second of CPU time; an address inside an MPI or OpenMP runtime's
+//! library is a wait, since those libraries compute nothing of their own.
+//!
+//! Not seen: runtimes linked statically into the program, spin loops of the
+//! program's own, and processes that this user may not trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use perf_event::events::Software;
+use perf_event::{Builder, SampleFlag, Sampler};
+
+use crate::counters::{CounterGap, CounterKind};
+use crate::file;
+
+/// Nanoseconds of a thread's CPU time between two samples.
+const PERIOD_NS: u64 = 5_000_000;
+/// Bytes of a ring buffer: 256 samples, more than a second's.
+const BUFFER_BYTES: usize = 4096;
+/// Threads sampled at a time; a program of more is judged by these.
+const AT_MOST_THREADS: usize = 32;
+
+/// MPI libraries and their transports, which poll until a message comes.
+const MPI: [&str; 11] = [
+    "libfabric",
+    "libmpi",
+    "libmpich",
+    "libopen-pal",
+    "libopen-rte",
+    "libpmix",
+    "libpsm2",
+    "libuc",
+    "libucs",
+    "libuct",
+    "mca_",
+];
+/// OpenMP runtimes, which spin for a while and then sleep unless told not to.
+const OPENMP: [&str; 3] = ["libgomp", "libiomp5", "libomp"];
+
+/// Where a thread's samples fell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// All samples in user space.
+    pub samples: u32,
+    /// Those in an MPI library.
+    pub mpi: u32,
+    /// Those in an OpenMP runtime.
+    pub openmp: u32,
+}
+
+/// Samples that are being taken.
+pub(crate) struct WaitSampler {
+    samplers: BTreeMap<i32, Sampler>,
+}
+
+impl std::fmt::Debug for WaitSampler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tids = self.samplers.keys();
+        f.debug_list().entries(tids).finish()
+    }
+}
+
+impl WaitSampler {
+    /// Starts to sample threads; those that have ended are left out.
+    pub(crate) fn start(tids: &BTreeSet<i32>) -> Result<Self, CounterGap> {
+        let mut samplers = BTreeMap::new();
+        for &tid in tids.iter().take(AT_MOST_THREADS) {
+            match sampler(tid) {
+                Ok(sampler) => drop(samplers.insert(tid, sampler)),
+                Err(CounterGap::Gone { .. }) => {}
+                Err(gap) => return Err(gap),
+            }
+        }
+        Ok(Self { samplers })
+    }
+
+    /// Ends the sampling and says where each thread was.
+    pub(crate) fn finish(self, proc_root: &Path) -> BTreeMap<i32, Places> {
+        let places = |(tid, mut sampler): (i32, Sampler)| {
+            let maps = proc_root.join(tid.to_string()).join("maps");
+            let maps = Maps::parse(&file::read(&maps).ok()?);
+            let mut places = Places::default();
+            while let Some(ip) = next_ip(&mut sampler) {
+                places.count(maps.library(ip));
+            }
+            Some((tid, places))
+        };
+        self.samplers.into_iter().filter_map(places).collect()
+    }
+}
+
+impl Places {
+    fn count(&mut self, library: Option<&str>) {
+        let begins = |with: &[&str]| {
+            library.is_some_and(|name| with.iter().any(|prefix| name.starts_with(prefix)))
+        };
+        self.samples += 1;
+        self.mpi += u32::from(begins(&MPI));
+        self.openmp += u32::from(begins(&OPENMP));
+    }
+}
+
+fn sampler(tid: i32) -> Result<Sampler, CounterGap> {
+    let gap = |source| CounterGap::from(CounterKind::TaskClock, tid, source);
+    let counter = Builder::new(Software::TASK_CLOCK)
+        .observe_pid(tid)
+        .any_cpu()
+        .sample(SampleFlag::IP)
+        .sample_period(PERIOD_NS)
+        .enabled(true)
+        .build()
+        .map_err(gap)?;
+    counter.sampled(BUFFER_BYTES).map_err(gap)
+}
+
+/// The next sampled address; records of other kinds are passed over.
+fn next_ip(sampler: &mut Sampler) -> Option<u64> {
+    loop {
+        let record = sampler.next_record()?;
+        if let Ok(perf_event::data::Record::Sample(sample)) = record.parse_record() {
+            return sample.ip();
+        }
+    }
+}
+
+/// The executable mappings of a process: end of each by its start.
+#[derive(Debug, Default)]
+struct Maps {
+    by_start: BTreeMap<u64, (u64, String)>,
+}
+
+impl Maps {
+    /// Lines are `start-end perms offset dev inode path`.
+    fn parse(text: &str) -> Self {
+        let line = |line: &str| {
+            let mut fields = line.split_ascii_whitespace();
+            let (start, end) = fields.next()?.split_once('-')?;
+            if !fields.next()?.contains('x') {
+                return None;
+            }
+            let path = fields.nth(3).unwrap_or_default();
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let hex = |digits| u64::from_str_radix(digits, 16).ok();
+            Some((hex(start)?, (hex(end)?, name.to_owned())))
+        };
+        Self {
+            by_start: text.lines().filter_map(line).collect(),
+        }
+    }
+
+    /// The file name of the mapping that an address lies in.
+    fn library(&self, address: u64) -> Option<&str> {
+        let (_, (end, name)) = self.by_start.range(..=address).next_back()?;
+        (address < *end).then_some(name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAPS: &str = "\
+        1000-2000 r-xp 00000000 08:01 12 /usr/bin/lmp\n\
+        2000-3000 r--p 00000000 08:01 12 /usr/bin/lmp\n\
+        7000-9000 r-xp 00000000 08:01 13 /usr/lib/libopen-pal.so.40.30.2\n\
+        a000-b000 r-xp 00000000 08:01 14 /usr/lib/libgomp.so.1.0.0\n\
+        c000-d000 r-xp 00000000 00:00 0\n";
+
+    #[test]
+    fn samples_fall_into_libraries() {
+        let maps = Maps::parse(MAPS);
+        let mut places = Places::default();
+        for ip in [
+            0x0fff, 0x1000, 0x1fff, 0x2000, 0x7000, 0x8fff, 0x9000, 0xa010, 0xc000,
+        ] {
+            places.count(maps.library(ip));
+        }
+        let expected = Places {
+            samples: 9,
+            mpi: 2,
+            openmp: 1,
+        };
+        assert_eq!(places, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn no_maps_make_the_parser_panic(text in "([0-9a-f]{0,20}-?[ r-xp0-9a-f:/]{0,20}\n?){0,8}", ip: u64) {
+            let _ = Maps::parse(&text).library(ip);
+        }
+    }
+}

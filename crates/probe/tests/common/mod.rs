@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real processes whose CPU time is known (`burn.c`).
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Builds `burn.c` into a directory; `poll` with a library that passes for MPI.
+pub fn build(dir: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/burn.c");
+    let cc = |arguments: &[&str]| {
+        let mut cc = Command::new("cc");
+        cc.current_dir(dir)
+            .args(["-O1", "-Wall", "-Werror", "-pthread"]);
+        let built = cc.args(arguments).arg(&source).status();
+        assert!(built.expect("a C compiler named cc").success());
+    };
+    cc(&["-DLIBRARY", "-shared", "-fPIC", "-o", "libmpi_test.so"]);
+    cc(&["-o", "burn"]);
+    let built = Command::new("cc")
+        .current_dir(dir)
+        .args(["-O1", "-pthread", "-DPOLL", "-o", "poll"])
+        .arg(&source)
+        .args(["-L.", "-lmpi_test", "-Wl,-rpath,$ORIGIN"])
+        .status();
+    assert!(built.unwrap().success());
+    dir.join("burn")
+}
+
+/// A burning program, killed when dropped.
+pub struct Burning {
+    pub child: Child,
+}
+
+impl Burning {
+    /// Starts it in a session of its own, so that autogroup keeps it apart from
+    /// the other tests; it waits, threads and all, for [`Burning::go`].
+    pub fn start(program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // SAFETY: setsid may be called between fork and exec.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+        let mut child = command.spawn().unwrap();
+        let mut byte = [0];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut byte)
+            .unwrap();
+        Self { child }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn go(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
+    }
+
+    /// Waits for its end; says the CPU time of it and of all that it waited
+    /// for, by the kernel's account (`wait4`).
+    pub fn cpu_time(&mut self) -> Duration {
+        wait4(self.pid())
+    }
+}
+
+impl Drop for Burning {
+    fn drop(&mut self) {
+        // The group is the program's own; it may have ended already.
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for a child's end and says what it used.
+pub fn wait4(pid: i32) -> Duration {
+    // SAFETY: rusage is plain numbers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut status = 0;
+    // SAFETY: both places are ours and live through the call.
+    let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
+    assert_eq!(
+        (waited, status),
+        (pid, 0),
+        "{}",
+        std::io::Error::last_os_error()
+    );
+    let time = |t: libc::timeval| {
+        Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64)
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// Polls until `state` holds.
+pub fn until(what: &str, mut state: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !state() {
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whether a measured time is a known one, within 5 % and two clock ticks.
+pub fn close(measured_ns: f64, known: Duration) -> bool {
+    let known_ns = known.as_nanos() as f64;
+    (measured_ns - known_ns).abs() <= 0.05 * known_ns + 20e6
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Perf events on real processes, against the kernel's own account of their
+//! CPU time.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Burning, build, close, until, wait4};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use usher_probe::{CounterGap, CounterKind, PerfCounters};
+
+/// A child that stands still before it executes `burn`.
+fn stopped(burn: &Path, arguments: &str) -> (Child, Pid) {
+    // The shell burns time before the exec: it must not be counted.
+    let script = format!(
+        "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; kill -STOP $$; exec {} {arguments}",
+        burn.display()
+    );
+    let child = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), stopped).unwrap().unwrap();
+    (child, pid)
+}
+
+#[test]
+fn from_exec_on_threads_and_children_are_counted_and_the_launcher_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let burn = build(dir.path());
+    let (mut child, pid) = stopped(&burn, "compute 3 2 100");
+    let mut counters = PerfCounters::on_exec(CounterKind::TaskClock, pid.as_raw_nonzero().get());
+    let counters = counters.as_mut().unwrap();
+    assert_eq!((counters.open_events(), counters.read()), (1, 0.0));
+    kill_process(pid, Signal::CONT).unwrap();
+    use std::io::Write;
+    child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
+    let all = wait4(pid.as_raw_nonzero().get());
+    // Three threads and two children, a tenth of a second each.
+    let burnt = Duration::from_millis(500);
+    let counted = counters.read();
+    assert!(close(counted, burnt), "{counted} of {all:?}");
+    assert!(counted <= all.as_nanos() as f64);
+}
+
+#[test]
+fn attaching_counts_every_thread_there_is_and_what_they_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = Burning::start(&build(dir.path()), &["compute", "4", "2", "100"]);
+    let pids = BTreeSet::from([program.pid()]);
+    let kind = CounterKind::TaskClock;
+    let mut counters = PerfCounters::on_running(kind, Path::new("/proc"), &pids).unwrap();
+    assert_eq!(counters.open_events(), 5);
+    assert_eq!(counters.read(), 0.0, "all of them wait");
+    program.go();
+    let all = program.cpu_time();
+    let counted = counters.read();
+    assert!(
+        close(counted, Duration::from_millis(600)),
+        "{counted} of {all:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_counted_has_a_name() {
+    let own = std::process::id() as i32;
+    match PerfCounters::on_exec(CounterKind::Instructions, own) {
+        Ok(_) => eprintln!("this machine has a PMU: its absence is not tested here"),
+        Err(gap) => {
+            let expected = matches!(
+                gap,
+                CounterGap::NoPmu { .. }
+                    | CounterGap::NotPermitted { .. }
+                    | CounterGap::NoPerfEvents
+            );
+            assert!(expected, "{gap:?}");
+        }
+    }
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let gone = child.id() as i32;
+    until("the number is free", || {
+        !Path::new(&format!("/proc/{gone}")).exists()
+    });
+    let error = PerfCounters::on_exec(CounterKind::TaskClock, gone).unwrap_err();
+    assert!(matches!(error, CounterGap::Gone { pid } if pid == gone));
+    let none = BTreeSet::from([gone]);
+    let kind = CounterKind::TaskClock;
+    let error = PerfCounters::on_running(kind, Path::new("/proc"), &none).unwrap_err();
+    assert!(matches!(error, CounterGap::Gone { .. }));
+}
+
+#[test]
+fn instructions_agree_with_the_task_clock_where_there_is_a_pmu() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = Burning::start(&build(dir.path()), &["compute", "2", "0", "100"]);
+    let pids = BTreeSet::from([program.pid()]);
+    let open = |kind| PerfCounters::on_running(kind, Path::new("/proc"), &pids);
+    let mut clock = open(CounterKind::TaskClock).unwrap();
+    match open(CounterKind::Instructions) {
+        Err(gap) => eprintln!("not tested here: {gap}"),
+        Ok(mut instructions) => {
+            program.go();
+            program.cpu_time();
+            let per_ns = instructions.read() / clock.read();
+            assert!(
+                per_ns > 0.1 && per_ns < 20.0,
+                "{per_ns} instructions a nanosecond"
+            );
+        }
+    }
+}
