@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long acting takes here, by backend: `cargo run --release -p usher-act
+//! --example act_times [ROUNDS [PAUSE_MS]]`. A pause between rounds lets the
+//! kernel's cgroup lock go cold, as it is when a program arrives now and then.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use usher_act::{ActConfig, Actuator, Backend, Forked};
+use usher_model::{Action, CpuSet, ProcessId, ProgramId};
+
+type Times = BTreeMap<&'static str, Vec<f64>>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let rounds: u64 = args.next().map_or(Ok(100), |arg| arg.parse())?;
+    let pause = Duration::from_millis(args.next().map_or(Ok(0), |arg| arg.parse())?);
+    println!(
+        "{rounds} rounds, {} ms between; microseconds",
+        pause.as_millis()
+    );
+    for backend in [Backend::CpusetV2, Backend::CpusetV1, Backend::Affinity] {
+        let runtime = std::env::temp_dir().join(format!("act-times-{}", std::process::id()));
+        let mut config = ActConfig::new(&runtime);
+        config.prefer = Some(backend);
+        let mut act = Actuator::open(config)?;
+        if act.backend() == backend {
+            let mut times = Times::new();
+            for round in 0..rounds {
+                moved_in(&mut act, ProgramId(2 * round), pause, &mut times)?;
+                born_inside(&mut act, ProgramId(2 * round + 1), pause, &mut times)?;
+            }
+            report(backend, &mut times);
+        } else {
+            println!("\n{backend}: does not work here");
+        }
+        for error in act.undo_all() {
+            eprintln!("{error}");
+        }
+        std::fs::remove_dir_all(&runtime)?;
+    }
+    Ok(())
+}
+
+/// A process that runs already is taken in, acted on and let go.
+fn moved_in(
+    act: &mut Actuator,
+    program: ProgramId,
+    pause: Duration,
+    times: &mut Times,
+) -> Result<(), Box<dyn Error>> {
+    let mut child = Command::new("sleep")
+        .arg("60")
+        .stdin(Stdio::null())
+        .spawn()?;
+    std::thread::sleep(pause);
+    let root = id_of(child.id() as i32)?;
+    let cpus = CpuSet::single(program.0 as u32 / 2 % 2);
+    timed(times, "1 admit", || act.admit(program, root))?;
+    for (what, action) in [
+        ("2 seat", Action::Seat { program, cpus }),
+        ("3 freeze", Action::Freeze { program }),
+        ("4 thaw", Action::Thaw { program }),
+        ("5 release", Action::Release { program }),
+    ] {
+        timed(times, what, || act.act(&action))?;
+    }
+    timed(times, "6 refresh", || act.refresh(program))?;
+    timed(times, "7 depart, alive", || act.depart(program))?;
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+/// A process is born in its seat, and ends.
+fn born_inside(
+    act: &mut Actuator,
+    program: ProgramId,
+    pause: Duration,
+    times: &mut Times,
+) -> Result<(), Box<dyn Error>> {
+    std::thread::sleep(pause);
+    let own = id_of(std::process::id() as i32)?;
+    let cpus = CpuSet::single(0);
+    let begin = Instant::now();
+    let home = timed(times, "a prepare", || act.prepare(program, own))?;
+    timed(times, "b seat", || act.act(&Action::Seat { program, cpus }))?;
+    let forked = timed(times, "c fork", || {
+        // SAFETY: the child only calls pause and _exit.
+        unsafe { home.fork() }
+    })?;
+    let Forked::Parent { child, pidfd } = forked else {
+        // SAFETY: both may be called after a fork.
+        unsafe {
+            libc::pause();
+            libc::_exit(0)
+        }
+    };
+    timed(times, "d admit", || act.admit(program, child))?;
+    times
+        .entry("e a to d")
+        .or_default()
+        .push(begin.elapsed().as_secs_f64() * 1e6);
+    rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+    rustix::process::waitid(
+        rustix::process::WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)),
+        rustix::process::WaitIdOptions::EXITED,
+    )?;
+    timed(times, "f depart, dead", || act.depart(program))?;
+    Ok(())
+}
+
+fn timed<T>(times: &mut Times, what: &'static str, act: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let result = act();
+    times
+        .entry(what)
+        .or_default()
+        .push(begin.elapsed().as_secs_f64() * 1e6);
+    result
+}
+
+fn id_of(pid: i32) -> Result<ProcessId, Box<dyn Error>> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit_once(") ").ok_or("no name")?.1;
+    let start = after_name.split(' ').nth(19).ok_or("no start time")?;
+    Ok(ProcessId {
+        pid,
+        start_ticks: start.parse()?,
+    })
+}
+
+fn report(backend: Backend, times: &mut Times) {
+    println!("\n{backend:32} {:>9} {:>9} {:>9}", "median", "p99", "max");
+    for (what, times) in times {
+        times.sort_by(f64::total_cmp);
+        let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+        println!(
+            "  {what:30} {:9.0} {:9.0} {:9.0}",
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The processes that the tests of `usher-act` act on and kill: a keeper, a
+//! master that acts at random, and programs of several shapes. Every program
+//! prints `ready` when it is what it says, and lives until its standard input
+//! ends.
+
+#![allow(clippy::expect_used)] // a test that asks for what is not there is to fail loudly
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use usher_act::keeper::{self, KeeperHandle, KeeperTask};
+use usher_act::{ActConfig, Actuator, Backend};
+use usher_model::{Action, CpuSet, ProcessId, ProgramId};
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let command = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
+    let done = match command.to_string_lossy().as_ref() {
+        "keeper" => KeeperTask::from_args(args).and_then(|task| keeper::run(&task)),
+        "master" => master(args),
+        "respawner" => respawner(args),
+        "tree" => tree(number(&args, 0), number(&args, 1)),
+        "storm" => storm(number(&args, 0)),
+        "spawner" => spawner(),
+        "pinned" => pinned(),
+        other => unreachable!("no such part: {other}"),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rig: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(args: &[OsString], at: usize) -> u64 {
+    args[at].to_string_lossy().parse().expect("a number")
+}
+
+/// `CONFIG_RUNTIME CGROUP_ROOT BACKEND SEED PID-START…`: takes the processes
+/// in as programs and does random things to them, for ever.
+fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
+    let mut config = ActConfig::new(&args[0]);
+    config.cgroup_root = args[1].clone().into();
+    config.prefer = match args[2].to_string_lossy().as_ref() {
+        "affinity" => Some(Backend::Affinity),
+        "v1" => Some(Backend::CpusetV1),
+        _ => None,
+    };
+    let mut random = Random(number(&args, 3) | 1);
+    let roots: Vec<ProcessId> = args[4..].iter().map(process).collect();
+    let mut act = Actuator::open(config)?;
+    let exe = std::env::current_exe().expect("a path");
+    let task = KeeperTask::of(&act, Vec::new())?;
+    let mut keeper = KeeperHandle::spawn(&exe, &["keeper".into()], task)?;
+    println!("{}", act.instance_dir().display());
+    let all = cpus_of_this_process();
+    loop {
+        // A test may kill the keeper; a master replaces it.
+        keeper.replace()?;
+        let which = random.below(roots.len() as u64);
+        let program = ProgramId(which);
+        if act.home(program).is_none() {
+            act.admit(program, roots[which as usize])?;
+            continue;
+        }
+        let cpu = all.iter().nth(random.below(all.len() as u64) as usize);
+        let cpus = CpuSet::single(cpu.expect("a CPU"));
+        match random.below(16) {
+            0..6 => act.act(&Action::Seat { program, cpus })?,
+            6..8 => act.act(&Action::Release { program })?,
+            8..11 => act.act(&Action::Freeze { program })?,
+            11..14 => act.act(&Action::Thaw { program })?,
+            14 => act.refresh(program)?,
+            _ => act.depart(program)?,
+        }
+    }
+}
+
+/// `RUNTIME COMMAND…`: does nothing until its standard input ends, and then
+/// ends well; its keeper executes the command where it did not.
+fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
+    let mut act = Actuator::open(ActConfig::new(&args[0]))?;
+    let exe = std::env::current_exe().expect("a path");
+    let task = KeeperTask::of(&act, args[1..].to_vec())?;
+    let _keeper = KeeperHandle::spawn(&exe, &["keeper".into()], task)?;
+    println!("{}", act.instance_dir().display());
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    assert!(act.undo_all().is_empty());
+    Ok(())
+}
+
+fn process(arg: &OsString) -> ProcessId {
+    let text = arg.to_string_lossy();
+    let (pid, start) = text.split_once('-').expect("PID-START");
+    ProcessId {
+        pid: pid.parse().expect("a pid"),
+        start_ticks: start.parse().expect("a start time"),
+    }
+}
+
+fn cpus_of_this_process() -> CpuSet {
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.expect("a list").parse().expect("a CPU list")
+}
+
+/// xorshift64: repeatable, and good enough to choose actions.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// Says that it is ready and waits for the end of standard input.
+fn live() -> Result<(), usher_act::ActError> {
+    println!("ready");
+    io::stdout().flush().expect("a pipe");
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+fn sleep_until_killed() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+/// Forks; the child does not outlive this process by more than its group
+/// being killed by the test.
+fn fork() -> bool {
+    // SAFETY: no thread has been started in this process before.
+    unsafe { libc::fork() == 0 }
+}
+
+/// A process with so many children, each with so many extra threads.
+fn tree(children: u64, threads: u64) -> Result<(), usher_act::ActError> {
+    for _ in 0..children {
+        if fork() {
+            for _ in 0..threads {
+                std::thread::spawn(|| sleep_until_killed());
+            }
+            sleep_until_killed();
+        }
+    }
+    for _ in 0..threads {
+        std::thread::spawn(|| sleep_until_killed());
+    }
+    live()
+}
+
+/// Forks for ever, each child forking once more and ending at once, so that
+/// its own child is an orphan, which lives for ten rounds; so many a round.
+/// The pauses are for the machine's init, which has to bury all of them.
+fn storm(width: u64) -> Result<(), usher_act::ActError> {
+    println!("ready");
+    io::stdout().flush().expect("a pipe");
+    loop {
+        for _ in 0..width {
+            if fork() {
+                if fork() {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                // SAFETY: ends a forked copy.
+                unsafe { libc::_exit(0) };
+            }
+        }
+        // SAFETY: collects children that have ended; null asks for no status.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts threads for ever; each lives a little and starts another one.
+fn spawner() -> Result<(), usher_act::ActError> {
+    fn generation() {
+        std::thread::sleep(Duration::from_millis(2));
+        std::thread::spawn(generation);
+    }
+    for _ in 0..4 {
+        std::thread::spawn(generation);
+    }
+    live()
+}
+
+/// A process whose second thread has bound itself to the last CPU.
+fn pinned() -> Result<(), usher_act::ActError> {
+    let last = cpus_of_this_process().last().expect("a CPU");
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(last as usize);
+        rustix::thread::sched_setaffinity(None, &set).expect("its own affinity");
+        send.send(()).expect("a receiver");
+        sleep_until_killed();
+    });
+    receive.recv().expect("a sender");
+    live()
+}

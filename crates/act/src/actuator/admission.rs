@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Taking a process tree in.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use usher_model::{ProcessId, ProgramId};
+
+use super::{Actuator, Held};
+use crate::error::ActError;
+use crate::journal::{Dir, DirKind, ProgramState, Record};
+use crate::mounts::Places;
+use crate::procs::Process;
+use crate::tree::Tree;
+use crate::{cgroups, files};
+
+impl Actuator {
+    /// Whether a tree rooted there may be taken in.
+    pub(super) fn check(&self, root: ProcessId) -> Result<(), ActError> {
+        let pid = root.pid;
+        let process = self.procs.same(root).ok_or(ActError::Gone { pid })?;
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let refused = |reason| Err(ActError::Refused { pid, reason });
+        if process.kernel_thread {
+            return refused("it is a kernel thread");
+        }
+        if pid == 1 {
+            return refused("it is the init process");
+        }
+        if self.procs.ancestors(own).contains(&pid) {
+            return refused("Usher itself runs below it");
+        }
+        Ok(())
+    }
+
+    /// Journals a program and makes its directories, where it is to have any.
+    pub(super) fn begin(
+        &mut self,
+        program: ProgramId,
+        of: ProcessId,
+        with_cgroups: bool,
+    ) -> Result<(), ActError> {
+        if self.journal.state().programs.contains_key(&program) {
+            return Err(ActError::Taken(program));
+        }
+        let pid = of.pid;
+        let places = self.site.mounts.places(&self.procs, pid);
+        let from = places.filter(|_| self.procs.same(of).is_some());
+        let from = from.ok_or(ActError::Gone { pid })?;
+        let mut dirs = Vec::new();
+        if with_cgroups {
+            dirs = self.site.dirs(program, &from)?;
+        }
+        let begun = Record::Begin {
+            program,
+            from: from.clone(),
+        };
+        self.journal.write(begun)?;
+        self.programs.insert(program, Held::default());
+        for dir in dirs {
+            if let Err(error) = self.make_dir(program, dir, &from) {
+                return self.give_up(program, error);
+            }
+        }
+        Ok(())
+    }
+
+    fn make_dir(&mut self, program: ProgramId, dir: Dir, from: &Places) -> Result<(), ActError> {
+        self.journal.write(Record::Dir {
+            program,
+            dir: dir.clone(),
+        })?;
+        files::make_dir(&dir.dir)?;
+        match (&dir.kind, &from.cpuset) {
+            (DirKind::CpusetV1, Some(from)) => dir.fill_v1(from),
+            (DirKind::CpusetV1, None) => dir.fill_v1(dir.dir.parent().unwrap_or(&dir.dir)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Undoes a program that could not be taken in.
+    pub(super) fn give_up<T>(
+        &mut self,
+        program: ProgramId,
+        error: ActError,
+    ) -> Result<T, ActError> {
+        match self.depart(program) {
+            Ok(()) => Err(error),
+            Err(left) => Err(ActError::Left {
+                program,
+                what: format!("{left}, after it could not be taken in: {error}"),
+            }),
+        }
+    }
+
+    /// Has systemd make a scope for a tree, and our directory in it. Nothing
+    /// of this needs an undo: systemd removes the scope when it is empty.
+    pub(super) fn enter_scope(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+    ) -> Result<(), ActError> {
+        let Some(manager) = self.site.scopes.clone() else {
+            return Ok(());
+        };
+        let mut pids = BTreeSet::new();
+        Tree::new(&self.procs, root).capture(|process| {
+            pids.insert(process.id.pid);
+            Ok(())
+        })?;
+        let unit = self.site.scope_of(program);
+        let mounts = &self.site.mounts;
+        let scope = manager.start_scope(&unit, &pids, mounts, &self.procs)?;
+        let from = self.state(program)?.from.clone();
+        let dir = self.site.dir_in_scope(&scope, &from, &mut self.journal)?;
+        self.make_dir(program, dir, &from)
+    }
+
+    /// Moves a process into one of its program's directories. Into a scope
+    /// systemd moves it, from there into our directory we do.
+    fn enter(&self, program: ProgramId, pid: i32, dir: &Dir) -> Result<(), ActError> {
+        if dir.kind == DirKind::Scope
+            && let (Some(manager), Some(scope)) = (&self.site.scopes, dir.dir.parent())
+        {
+            let place = self.site.mounts.places(&self.procs, pid);
+            let Some(place) = place.and_then(|places| places.v2) else {
+                return Ok(());
+            };
+            if !place.starts_with(scope) {
+                return manager.attach(&self.site.scope_of(program), pid);
+            }
+        }
+        cgroups::enter(&dir.dir, pid).map(|_| ())
+    }
+
+    /// Moves every process of a tree into the program's directories.
+    pub(super) fn capture(&mut self, program: ProgramId, root: ProcessId) -> Result<(), ActError> {
+        let procs = self.procs.clone();
+        Tree::new(&procs, root).capture(|process| self.take(program, process))
+    }
+
+    pub(super) fn take(&mut self, program: ProgramId, process: &Process) -> Result<(), ActError> {
+        let Some(places) = self.site.mounts.places(&self.procs, process.id.pid) else {
+            return Ok(());
+        };
+        let state = self.state(program)?;
+        // The dead have left their cgroups, and moving them is slow.
+        if process.is_dead() || state.members.contains_key(&process.id) {
+            return Ok(());
+        }
+        let is_there = |dir: &Dir| {
+            let place = match dir.kind {
+                DirKind::CpusetV1 => &places.cpuset,
+                DirKind::V2 | DirKind::Scope => &places.v2,
+            };
+            place
+                .as_ref()
+                .is_some_and(|place| place.starts_with(&dir.dir))
+        };
+        let missing: Vec<Dir> = state
+            .dirs
+            .iter()
+            .filter(|dir| !is_there(dir))
+            .cloned()
+            .collect();
+        if missing.is_empty() && !state.dirs.is_empty() {
+            return Ok(());
+        }
+        let from = self.origin(state, places);
+        self.journal.write(Record::Member {
+            program,
+            process: process.id,
+            from: from.clone(),
+        })?;
+        for dir in &missing {
+            self.enter(program, process.id.pid, dir)?;
+        }
+        self.put_back_stranger(process.id, &from)
+    }
+
+    /// Where a process goes back to: where it was, or, as far as it has been
+    /// born inside, where its program's others go.
+    fn origin(&self, state: &ProgramState, places: Places) -> Places {
+        let inside = |place: &PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
+        let or = |place: Option<PathBuf>, home: &Option<PathBuf>| {
+            place
+                .filter(|place| !inside(place))
+                .or_else(|| home.clone())
+        };
+        Places {
+            v2: or(places.v2, &state.from.v2),
+            cpuset: or(places.cpuset, &state.from.cpuset),
+        }
+    }
+
+    /// A process may have died and its number gone to another one while it was
+    /// moved: that one is put back.
+    fn put_back_stranger(&self, process: ProcessId, from: &Places) -> Result<(), ActError> {
+        let stranger = self
+            .procs
+            .get(process.pid)
+            .is_some_and(|now| now.id != process);
+        for dir in [&from.v2, &from.cpuset].into_iter().flatten() {
+            if stranger {
+                cgroups::go_back(dir, process.pid)?;
+            }
+        }
+        Ok(())
+    }
+}

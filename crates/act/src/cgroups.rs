@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One program's cgroup directories: who is in them, moving, narrowing,
+//! freezing, removing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use usher_model::CpuSet;
+
+use crate::error::{ActError, file_error};
+use crate::files;
+use crate::journal::{Dir, DirKind};
+use crate::mounts::nearest;
+
+const PROCS: &str = "cgroup.procs";
+
+/// The numbers of the processes in a directory and below it.
+pub(crate) fn members(dir: &Path) -> BTreeSet<i32> {
+    let mut pids = BTreeSet::new();
+    for dir in with_subdirs(dir) {
+        // A directory that is gone has no members; one whose list cannot be
+        // read (a threaded cgroup) has its members listed at its domain.
+        let text = fs::read_to_string(dir.join(PROCS)).unwrap_or_default();
+        pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    // 0 stands for a process of another pid namespace.
+    pids.remove(&0);
+    pids
+}
+
+/// A directory and all below it, the deepest first.
+fn with_subdirs(dir: &Path) -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = files::subdirs(dir)
+        .iter()
+        .flat_map(|sub| with_subdirs(sub))
+        .collect();
+    dirs.push(dir.to_owned());
+    dirs
+}
+
+/// Moves a process, with all its threads, into a directory. One that is gone
+/// meanwhile is no error. `Ok(false)`: it is gone.
+pub(crate) fn enter(dir: &Path, pid: i32) -> Result<bool, ActError> {
+    let path = dir.join(PROCS);
+    match files::put(&path, &pid.to_string()) {
+        Ok(()) => Ok(true),
+        Err(error) if files::is(&error, Errno::SRCH) => Ok(false),
+        Err(error) => Err(file_error("moving a process by writing", path)(error)),
+    }
+}
+
+/// Moves a process back to a directory, or to the nearest above it that is
+/// still there and takes it.
+pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
+    let mut first_error = None;
+    let candidates = nearest(dir)
+        .ancestors()
+        .take_while(|dir| dir.join(PROCS).exists());
+    for dir in candidates {
+        match enter(dir, pid) {
+            Ok(_) => return Ok(()),
+            Err(error) => first_error.get_or_insert(error),
+        };
+    }
+    match first_error {
+        Some(error) => Err(error),
+        None => Err(file_error("moving a process by writing", dir.join(PROCS))(
+            io::ErrorKind::NotFound.into(),
+        )),
+    }
+}
+
+/// Stops or continues everything in a cgroup v2 directory. One that is gone
+/// is no error.
+pub(crate) fn freeze(dir: &Path, frozen: bool) -> Result<(), ActError> {
+    let path = dir.join("cgroup.freeze");
+    match files::put(&path, if frozen { "1" } else { "0" }) {
+        Err(error) if !files::is_gone(&error) => Err(file_error("writing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory and the empty ones below it. `Ok(false)`: somebody is
+/// still in there.
+pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
+    for dir in with_subdirs(dir) {
+        match fs::remove_dir(&dir) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if files::is(&error, Errno::BUSY) => return Ok(false),
+            Err(error) => return Err(file_error("removing cgroup", dir)(error)),
+        }
+    }
+    Ok(true)
+}
+
+/// The CPUs that processes in a directory may use now.
+pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActError> {
+    let file = match kind {
+        DirKind::CpusetV1 => "cpuset.effective_cpus",
+        DirKind::V2 | DirKind::Scope => "cpuset.cpus.effective",
+    };
+    files::read_cpus(&dir.join(file))
+}
+
+impl Dir {
+    /// Whether this directory is what narrows the program.
+    pub(crate) fn narrows(&self) -> bool {
+        !self.wide.is_empty()
+    }
+
+    /// The CPUs that the program could use now if it were not narrowed.
+    pub(crate) fn allowed(&self) -> Result<CpuSet, ActError> {
+        let parent = self.dir.parent().unwrap_or(&self.dir);
+        if self.kind == DirKind::CpusetV1 {
+            reopen_v1(parent)?;
+        }
+        Ok(self.wide.and(&effective_cpus(parent, self.kind)?))
+    }
+
+    /// Lets the processes in here run on these CPUs only.
+    pub(crate) fn narrow(&self, cpus: &CpuSet) -> Result<(), ActError> {
+        files::write(&self.dir.join("cpuset.cpus"), &cpus.to_string())
+    }
+
+    /// Lets them run wherever they could before. One that is gone is no error.
+    pub(crate) fn widen(&self) -> Result<(), ActError> {
+        if !self.narrows() || !self.dir.is_dir() {
+            return Ok(());
+        }
+        let allowed = self.allowed()?;
+        // A group of cgroup v2 without a set of its own follows its parent.
+        let parent = self.dir.parent().unwrap_or(&self.dir);
+        let follows = self.kind != DirKind::CpusetV1
+            && effective_cpus(parent, self.kind)?.is_subset(&self.wide);
+        let cpus = if follows || allowed.is_empty() {
+            "\n".to_owned()
+        } else {
+            allowed.to_string()
+        };
+        match files::write(&self.dir.join("cpuset.cpus"), &cpus) {
+            Err(_) if !self.dir.is_dir() => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Gives a fresh v1 cpuset its CPUs and memory nodes, without which it
+    /// takes no process. Memory nodes stay those that the program had.
+    pub(crate) fn fill_v1(&self, from: &Path) -> Result<(), ActError> {
+        let nodes = files::read(&from.join("cpuset.effective_mems"))?;
+        files::write(&self.dir.join("cpuset.mems"), &nodes)?;
+        self.narrow(&self.wide)
+    }
+}
+
+/// Gives our own v1 cpuset all CPUs of its parent again: unplugging a CPU
+/// takes it out of every v1 cpuset for good.
+fn reopen_v1(base: &Path) -> Result<(), ActError> {
+    let parent = base.parent().unwrap_or(base);
+    let all = effective_cpus(parent, DirKind::CpusetV1)?;
+    let own = files::read_cpus(&base.join("cpuset.cpus"))?;
+    if own == all {
+        return Ok(());
+    }
+    files::write(&base.join("cpuset.cpus"), &all.to_string())
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reading and writing the kernel's small files, with errors that name them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use usher_model::CpuSet;
+
+use crate::error::{ActError, file_error};
+
+/// The text of a file, without the white space around it.
+pub(crate) fn read(path: &Path) -> Result<String, ActError> {
+    let text = fs::read_to_string(path).map_err(file_error("reading", path))?;
+    Ok(text.trim().to_owned())
+}
+
+/// A CPU list in a file.
+pub(crate) fn read_cpus(path: &Path) -> Result<CpuSet, ActError> {
+    read(path)?.parse().map_err(|error| ActError::File {
+        doing: "reading",
+        path: path.to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidData, error),
+    })
+}
+
+/// Writes a value in one `write`, as cgroupfs wants it; never makes a file.
+pub(crate) fn write(path: &Path, value: &str) -> Result<(), ActError> {
+    put(path, value).map_err(file_error("writing", path))
+}
+
+/// As [`write`], for callers that look at the kernel's answer.
+pub(crate) fn put(path: &Path, value: &str) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().write(true).open(path)?;
+    file.write_all(value.as_bytes())
+}
+
+/// Makes a directory; one that is there already will do.
+pub(crate) fn make_dir(path: &Path) -> Result<(), ActError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(file_error("making directory", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Directories directly below; none where it cannot be listed.
+pub(crate) fn subdirs(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    let mut dirs: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect();
+    dirs.sort();
+    dirs
+}
+
+/// Whether the kernel said this.
+pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// Whether the kernel said that the process is not there any more.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    is(error, Errno::SRCH) || is(error, Errno::NOENT)
+}
+
+/// Whether the kernel refused for want of rights.
+pub(crate) fn is_denied(error: &ActError) -> bool {
+    let (ActError::File { source, .. } | ActError::Process { source, .. }) = error else {
+        return false;
+    };
+    [Errno::ACCESS, Errno::PERM, Errno::ROFS]
+        .iter()
+        .any(|&errno| is(source, errno))
+}

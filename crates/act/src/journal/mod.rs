@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The undo journal of one instance: append-only JSON lines on a tmpfs, each
+//! written before the action that it takes back. `README.md` beside this file
+//! has the protocol.
+
+mod record;
+mod state;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+pub(crate) use record::{Dir, DirKind, Head, Record, ThreadId, VERSION};
+pub(crate) use state::{ProgramState, State};
+
+use usher_model::ProgramId;
+
+use crate::error::{ActError, file_error};
+
+/// The journal's file in an instance's directory.
+pub(crate) const FILE: &str = "journal.jsonl";
+/// A journal is rewritten when it has grown to this size and by the factor
+/// below since it was last.
+const COMPACT_BYTES_MIN: u64 = 1 << 18;
+const COMPACT_GROWTH: u64 = 4;
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+    state: State,
+    bytes: u64,
+    bytes_compact: u64,
+}
+
+impl Journal {
+    /// Starts a journal in an instance's directory.
+    pub(crate) fn create(dir: &Path, head: Head) -> Result<Self, ActError> {
+        let path = dir.join(FILE);
+        let file = OpenOptions::new()
+            .create_new(true)
+            .append(true)
+            .open(&path)
+            .map_err(file_error("making journal", &path))?;
+        let mut journal = Self {
+            path,
+            file,
+            state: State::default(),
+            bytes: 0,
+            bytes_compact: 0,
+        };
+        journal.write(Record::Open(head))?;
+        Ok(journal)
+    }
+
+    /// What would have to be undone now.
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Writes a line; only when it stands may the action follow.
+    pub(crate) fn write(&mut self, record: Record) -> Result<(), ActError> {
+        let line = line_of(&record).map_err(file_error("writing", &self.path))?;
+        if let Err(error) = self.file.write_all(&line) {
+            // Half a line must not spoil the next one.
+            let _ = self.file.set_len(self.bytes);
+            return Err(file_error("writing", &self.path)(error));
+        }
+        self.bytes += line.len() as u64;
+        self.state.apply(record);
+        let limit = COMPACT_BYTES_MIN.max(self.bytes_compact * COMPACT_GROWTH);
+        if self.bytes > limit {
+            self.compact()?;
+        }
+        Ok(())
+    }
+
+    /// Forgets of a program what is gone by itself: the next rewriting of the
+    /// file leaves it out.
+    pub(crate) fn forget(&mut self, program: ProgramId, gone: impl FnOnce(&mut ProgramState)) {
+        if let Some(state) = self.state.programs.get_mut(&program) {
+            gone(state);
+        }
+    }
+
+    /// Rewrites the journal with the fewest lines. The new file takes the old
+    /// one's place in one step, so that a reader sees one or the other.
+    fn compact(&mut self) -> Result<(), ActError> {
+        let path = self.path.with_extension("new");
+        let rewrite = || -> io::Result<(File, u64)> {
+            let mut lines = Vec::new();
+            for record in self.state.records() {
+                lines.extend(line_of(&record)?);
+            }
+            fs::write(&path, &lines)?;
+            let file = OpenOptions::new().append(true).open(&path)?;
+            fs::rename(&path, &self.path)?;
+            Ok((file, lines.len() as u64))
+        };
+        let (file, bytes) = rewrite().map_err(file_error("rewriting", &self.path))?;
+        (self.file, self.bytes, self.bytes_compact) = (file, bytes, bytes);
+        Ok(())
+    }
+}
+
+/// Reads the journal in a dead instance's directory: what is to be undone,
+/// and the lines that make no sense. `None` where there is no journal.
+pub(crate) fn read(dir: &Path) -> Result<Option<(State, Vec<ActError>)>, ActError> {
+    let path = dir.join(FILE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(file_error("reading", &path)(error)),
+    };
+    let mut state = State::default();
+    let mut errors = Vec::new();
+    let lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate();
+    for (at, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        match serde_json::from_slice::<Record>(line) {
+            Ok(record) => state.apply(record),
+            // The last line was torn by death: its action was not yet taken.
+            Err(_) if !line.ends_with(b"\n") => {}
+            Err(error) => errors.push(ActError::Corrupt {
+                path: path.clone(),
+                line: at + 1,
+                reason: error.to_string(),
+            }),
+        }
+    }
+    Ok(Some((state, errors)))
+}
+
+/// Removes the journal from an instance's directory: all is undone.
+pub(crate) fn remove(dir: &Path) -> Result<(), ActError> {
+    let path = dir.join(FILE);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(file_error("removing journal", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Notes in a dead instance's journal that a program is done with.
+pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
+    let path = dir.join(FILE);
+    let append = || -> io::Result<()> {
+        let mut line = b"\n".to_vec();
+        line.extend(line_of(&Record::Close { program })?);
+        OpenOptions::new()
+            .append(true)
+            .open(&path)?
+            .write_all(&line)
+    };
+    append().map_err(file_error("writing", &path))
+}
+
+fn line_of(record: &Record) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(record)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lines of a journal: each says how to take back what is about to be
+//! done.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use usher_model::{CpuSet, ProcessId, ProgramId};
+
+use crate::mounts::Places;
+
+/// The format of the journal; another one is not read.
+pub(crate) const VERSION: u32 = 1;
+
+/// Whose journal it is: the first line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub version: u32,
+    /// The boot that it was written in.
+    pub boot: String,
+    /// The Usher process that writes it.
+    pub owner: ProcessId,
+    /// Inode of the pid namespace that its numbers belong to.
+    pub pid_namespace: u64,
+}
+
+/// What a directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum DirKind {
+    /// cgroup v2: finds and freezes; narrows where it has the cpuset controller.
+    V2,
+    /// cgroup v2 inside a transient systemd scope: survivors stay there, as
+    /// where they came from belongs to systemd.
+    Scope,
+    /// cgroup v1 with the cpuset controller.
+    CpusetV1,
+}
+
+/// A directory made for one program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dir {
+    pub dir: PathBuf,
+    pub kind: DirKind,
+    /// CPUs that the program could use before; empty where this directory
+    /// does not narrow.
+    pub wide: CpuSet,
+}
+
+/// A thread, told from a later one with the same number by its start time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ThreadId {
+    pub pid: i32,
+    pub tid: i32,
+    pub start_ticks: u64,
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub(crate) enum Record {
+    /// The journal begins.
+    Open(Head),
+    /// A directory of the whole instance is about to be made.
+    Base { dir: PathBuf },
+    /// The cpuset controller is about to be enabled for this directory's children.
+    Enable { dir: PathBuf },
+    /// A program comes in; processes born in it go here when it is let go.
+    Begin { program: ProgramId, from: Places },
+    /// A directory is about to be made for a program.
+    Dir {
+        program: ProgramId,
+        #[serde(flatten)]
+        dir: Dir,
+    },
+    /// A process is about to be moved (or, without cgroups, followed).
+    Member {
+        program: ProgramId,
+        process: ProcessId,
+        from: Places,
+    },
+    /// Threads of the program are about to get this affinity mask.
+    Mask { program: ProgramId, cpus: CpuSet },
+    /// A thread that has this mask is about to get one of ours.
+    Thread {
+        program: ProgramId,
+        thread: ThreadId,
+        before: CpuSet,
+    },
+    /// All threads of the program have their own masks again.
+    Unmask { program: ProgramId },
+    /// A process is about to be sent `SIGSTOP`.
+    Stop {
+        program: ProgramId,
+        process: ProcessId,
+    },
+    /// All processes of the program that were stopped go on.
+    Continue { program: ProgramId },
+    /// The program has been let go; nothing of it is left to undo.
+    Close { program: ProgramId },
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a journal amounts to: what would have to be undone now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use usher_model::{CpuSet, ProcessId, ProgramId};
+
+use super::record::{Dir, Head, Record, ThreadId};
+use crate::mounts::Places;
+
+/// Masks remembered for one program. A seat gives as many as the program's
+/// threads had different masks of their own; older ones are carried only by
+/// threads that no look has found since.
+const MASKS_MAX: usize = 256;
+
+/// What is to be undone of one program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ProgramState {
+    /// Where processes born inside go.
+    pub from: Places,
+    /// Directories made for it, in the order of making.
+    pub dirs: Vec<Dir>,
+    /// Processes taken in, and where each came from.
+    pub members: BTreeMap<ProcessId, Places>,
+    /// Affinity masks that threads were given, the newest last.
+    pub masks: Vec<CpuSet>,
+    /// The mask of each thread before it got the first of ours.
+    pub threads: BTreeMap<ThreadId, CpuSet>,
+    /// The mask of the first thread that got one of ours: for threads born
+    /// with ours.
+    pub unbound: Option<CpuSet>,
+    /// Processes that were sent `SIGSTOP`.
+    pub stopped: BTreeSet<ProcessId>,
+}
+
+/// What is to be undone of one instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    pub head: Option<Head>,
+    /// Directories of the instance, in the order of making.
+    pub bases: Vec<PathBuf>,
+    /// Directories for whose children cpuset was enabled.
+    pub enabled: Vec<PathBuf>,
+    pub programs: BTreeMap<ProgramId, ProgramState>,
+}
+
+impl State {
+    /// Adds a line. The same line twice is the same as once.
+    pub(crate) fn apply(&mut self, record: Record) {
+        match record {
+            Record::Open(head) => self.head = Some(head),
+            Record::Base { dir } => push_new(&mut self.bases, dir),
+            Record::Enable { dir } => push_new(&mut self.enabled, dir),
+            Record::Begin { program, from } => self.program(program).from = from,
+            Record::Dir { program, dir } => push_new(&mut self.program(program).dirs, dir),
+            Record::Member {
+                program,
+                process,
+                from,
+            } => {
+                self.program(program).members.entry(process).or_insert(from);
+            }
+            Record::Mask { program, cpus } => self.program(program).add_mask(cpus),
+            Record::Thread {
+                program,
+                thread,
+                before,
+            } => {
+                let state = self.program(program);
+                state.unbound.get_or_insert_with(|| before.clone());
+                state.threads.entry(thread).or_insert(before);
+            }
+            Record::Unmask { program } => {
+                let state = self.program(program);
+                state.masks.clear();
+                state.threads.clear();
+                state.unbound = None;
+            }
+            Record::Stop { program, process } => {
+                self.program(program).stopped.insert(process);
+            }
+            Record::Continue { program } => self.program(program).stopped.clear(),
+            Record::Close { program } => {
+                self.programs.remove(&program);
+            }
+        }
+    }
+
+    fn program(&mut self, program: ProgramId) -> &mut ProgramState {
+        self.programs.entry(program).or_default()
+    }
+
+    /// The fewest lines that amount to the same.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let mut records: Vec<Record> = self.head.iter().cloned().map(Record::Open).collect();
+        let bases = self.bases.iter().cloned();
+        records.extend(bases.map(|dir| Record::Base { dir }));
+        let enabled = self.enabled.iter().cloned();
+        records.extend(enabled.map(|dir| Record::Enable { dir }));
+        for (&program, state) in &self.programs {
+            state.records(program, &mut records);
+        }
+        records
+    }
+}
+
+impl ProgramState {
+    fn add_mask(&mut self, cpus: CpuSet) {
+        self.masks.retain(|mask| *mask != cpus);
+        self.masks.push(cpus);
+        let surplus = self.masks.len().saturating_sub(MASKS_MAX);
+        self.masks.drain(..surplus);
+    }
+
+    fn records(&self, program: ProgramId, records: &mut Vec<Record>) {
+        let from = self.from.clone();
+        records.push(Record::Begin { program, from });
+        records.extend(
+            self.dirs
+                .iter()
+                .cloned()
+                .map(|dir| Record::Dir { program, dir }),
+        );
+        records.extend(self.members.iter().map(|(&process, from)| Record::Member {
+            program,
+            process,
+            from: from.clone(),
+        }));
+        records.extend(
+            self.masks
+                .iter()
+                .cloned()
+                .map(|cpus| Record::Mask { program, cpus }),
+        );
+        // The unbound mask is that of the first thread listed.
+        let first = |(_, before): &(&ThreadId, &CpuSet)| Some(*before) != self.unbound.as_ref();
+        let mut threads: Vec<(&ThreadId, &CpuSet)> = self.threads.iter().collect();
+        threads.sort_by_key(first);
+        records.extend(threads.into_iter().map(|(&thread, before)| Record::Thread {
+            program,
+            thread,
+            before: before.clone(),
+        }));
+        records.extend(
+            self.stopped
+                .iter()
+                .map(|&process| Record::Stop { program, process }),
+        );
+    }
+}
+
+fn push_new<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}

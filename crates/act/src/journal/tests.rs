@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use proptest::prelude::*;
+use usher_model::{CpuSet, ProcessId, ProgramId};
+
+use super::*;
+use crate::mounts::Places;
+
+fn head() -> Head {
+    Head {
+        version: VERSION,
+        boot: "b".to_owned(),
+        owner: process(1),
+        pid_namespace: 7,
+    }
+}
+
+fn process(number: u8) -> ProcessId {
+    ProcessId {
+        pid: number.into(),
+        start_ticks: 1000 + u64::from(number),
+    }
+}
+
+fn places(number: u8) -> Places {
+    Places {
+        v2: Some(format!("/v2/{number}").into()),
+        cpuset: (!number.is_multiple_of(3)).then(|| format!("/v1/{number}").into()),
+    }
+}
+
+fn mask(bits: u8) -> CpuSet {
+    (0..8).filter(|bit| bits >> bit & 1 == 1).collect()
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    (0..11u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
+        let program = ProgramId(program.into());
+        match kind {
+            0 => Record::Base {
+                dir: format!("/base/{n}").into(),
+            },
+            1 => Record::Enable {
+                dir: format!("/enable/{n}").into(),
+            },
+            2 => Record::Begin {
+                program,
+                from: places(n),
+            },
+            3 => Record::Dir {
+                program,
+                dir: Dir {
+                    dir: format!("/dir/{n}").into(),
+                    kind: [DirKind::V2, DirKind::Scope, DirKind::CpusetV1][usize::from(n) % 3],
+                    wide: mask(n),
+                },
+            },
+            4 => Record::Member {
+                program,
+                process: process(n),
+                from: places(n),
+            },
+            5 => Record::Mask {
+                program,
+                cpus: mask(n),
+            },
+            6 => Record::Thread {
+                program,
+                thread: ThreadId {
+                    pid: n.into(),
+                    tid: n.into(),
+                    start_ticks: 5,
+                },
+                before: mask(n / 2),
+            },
+            7 => Record::Unmask { program },
+            8 => Record::Stop {
+                program,
+                process: process(n),
+            },
+            9 => Record::Continue { program },
+            _ => Record::Close { program },
+        }
+    })
+}
+
+fn written(records: &[Record]) -> (tempfile::TempDir, Journal) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::create(dir.path(), head()).unwrap();
+    for record in records {
+        journal.write(record.clone()).unwrap();
+    }
+    (dir, journal)
+}
+
+proptest! {
+    #[test]
+    fn what_is_read_is_what_was_written(records in prop::collection::vec(record(), 0..60)) {
+        let (dir, journal) = written(&records);
+        let (state, errors) = read(dir.path()).unwrap().unwrap();
+        prop_assert!(errors.is_empty());
+        prop_assert_eq!(&state, journal.state());
+    }
+
+    #[test]
+    fn rewriting_loses_nothing(records in prop::collection::vec(record(), 0..60)) {
+        let (dir, mut journal) = written(&records);
+        let before = journal.state().clone();
+        journal.compact().unwrap();
+        journal.write(Record::Base { dir: "/after".into() }).unwrap();
+        let (state, errors) = read(dir.path()).unwrap().unwrap();
+        prop_assert!(errors.is_empty());
+        prop_assert_eq!(&state, journal.state());
+        prop_assert_eq!(state.programs, before.programs);
+    }
+
+    #[test]
+    fn a_torn_end_is_as_if_its_action_was_never_begun(
+        records in prop::collection::vec(record(), 1..20),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let (dir, _) = written(&records);
+        let (whole, _) = written(&records[..records.len() - 1]);
+        let path = dir.path().join(FILE);
+        let bytes = std::fs::read(&path).unwrap();
+        let last = line_of(&records[records.len() - 1]).unwrap().len();
+        let keep = bytes.len() - 1 - cut.index(last);
+        std::fs::write(&path, &bytes[..keep]).unwrap();
+        let (state, errors) = read(dir.path()).unwrap().unwrap();
+        prop_assert!(errors.is_empty());
+        let all = keep == bytes.len() - 1; // the line stands, its end does not
+        let (expected, _) = read(if all { written(&records).0.keep() } else { whole.keep() }.as_path())
+            .unwrap()
+            .unwrap();
+        prop_assert_eq!(state, expected);
+    }
+}
+
+#[test]
+fn a_corrupt_line_is_named_and_the_others_count() {
+    let (dir, _) = written(&[
+        Record::Base { dir: "/a".into() },
+        Record::Base { dir: "/b".into() },
+    ]);
+    let path = dir.path().join(FILE);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"/a\"", "#")).unwrap();
+    let (state, errors) = read(dir.path()).unwrap().unwrap();
+    assert_eq!(state.bases, [PathBuf::from("/b")]);
+    let [error] = errors.as_slice() else {
+        panic!("{errors:?}");
+    };
+    assert!(
+        error.to_string().starts_with("line 2 of journal "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_program_closed_by_another_hand_is_closed() {
+    let program = ProgramId(4);
+    let (dir, _) = written(&[Record::Begin {
+        program,
+        from: places(1),
+    }]);
+    // The owner died in the middle of a line.
+    let path = dir.path().join(FILE);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.extend(b"{\"do\":\"sea");
+    std::fs::write(&path, bytes).unwrap();
+    close(dir.path(), program).unwrap();
+    let (state, errors) = read(dir.path()).unwrap().unwrap();
+    assert!(state.programs.is_empty());
+    assert_eq!(errors.len(), 1, "the torn line now has an end");
+}
+
+#[test]
+fn a_journal_of_many_short_programs_stays_small() {
+    let (dir, mut journal) = written(&[]);
+    for number in 0..20_000 {
+        let program = ProgramId(number);
+        journal
+            .write(Record::Begin {
+                program,
+                from: places(1),
+            })
+            .unwrap();
+        journal.write(Record::Close { program }).unwrap();
+    }
+    let bytes = std::fs::metadata(dir.path().join(FILE)).unwrap().len();
+    assert!(bytes <= COMPACT_BYTES_MIN + 200, "{bytes} bytes");
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The master's side of the keeper.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use usher_model::ProcessId;
+
+use super::{KeeperTask, parse_id};
+use crate::error::ActError;
+use crate::procs::{Procs, has_died};
+
+/// How long a keeper may take to start watching.
+const START: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
+
+/// The master's side: starts a keeper and another when that one dies.
+#[derive(Debug)]
+pub struct KeeperHandle {
+    exe: PathBuf,
+    subcommand: Vec<OsString>,
+    task: KeeperTask,
+    id: ProcessId,
+    pidfd: OwnedFd,
+}
+
+impl KeeperHandle {
+    /// Starts `exe subcommand… task…` and waits until it watches. To be done
+    /// before the first program is taken in.
+    ///
+    /// # Errors
+    /// It cannot be started or does not get ready within five seconds.
+    pub fn spawn(exe: &Path, subcommand: &[OsString], task: KeeperTask) -> Result<Self, ActError> {
+        let (id, pidfd) = start(exe, subcommand, &task).map_err(|error| ActError::Keeper {
+            exe: exe.to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            exe: exe.to_owned(),
+            subcommand: subcommand.to_owned(),
+            task,
+            id,
+            pidfd,
+        })
+    }
+
+    /// The keeper.
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Readable when the keeper has died: then call [`Self::replace`].
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Whether it lives.
+    pub fn lives(&self) -> bool {
+        !has_died(&self.pidfd)
+    }
+
+    /// Starts another keeper where this one has died. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn replace(&mut self) -> Result<bool, ActError> {
+        if self.lives() {
+            return Ok(false);
+        }
+        *self = Self::spawn(&self.exe, &self.subcommand, self.task.clone())?;
+        Ok(true)
+    }
+}
+
+fn start(
+    exe: &Path,
+    subcommand: &[OsString],
+    task: &KeeperTask,
+) -> io::Result<(ProcessId, OwnedFd)> {
+    let mut first = Command::new(exe)
+        .args(subcommand)
+        .args(task.to_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let line = first.stdout.take().map_or(Ok(String::new()), first_line);
+    // The first process has forked and ended, or hangs and must not stay.
+    if line.is_err() {
+        first.kill()?;
+    }
+    let status = first.wait()?;
+    let line = line?;
+    let id = parse_id(&line)
+        .ok_or_else(|| io::Error::other(format!("it did not say that it is ready ({status})")))?;
+    let pidfd = Procs::new(&task.config).open(id);
+    pidfd
+        .map(|pidfd| (id, pidfd))
+        .ok_or_else(|| io::Error::other("it died at once"))
+}
+
+/// The first line that a child writes, within the time given.
+fn first_line(out: ChildStdout) -> io::Result<String> {
+    let mut fds = [PollFd::new(&out, PollFlags::IN)];
+    if poll(&mut fds, Some(&START))? == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "it did not get ready in time",
+        ));
+    }
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line)?;
+    Ok(line)
+}

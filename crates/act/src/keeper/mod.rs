@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The keeper: a minimal process that outlives its master by as long as it
+//! takes to undo what the master did.
+//!
+//! It is started before the first program is taken in, forks twice and leads
+//! a session of its own, so that neither the master's process group nor its
+//! terminal reaches it. `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` and `SIGTSTP`
+//! are ignored: they are meant for the master, whose death ends the keeper
+//! anyway, and a keeper that a service manager ends together with its master
+//! could not do the one thing that it is for. Only `SIGKILL` and the master's
+//! death end it.
+//!
+//! It waits on a pidfd and holds nothing else. When the master has died
+//! without closing its journal, it undoes what stands there and, where it was
+//! told to, executes the respawn command in its own place (the daemon again).
+//! A master whose keeper has died starts another one
+//! ([`KeeperHandle::replace`]); each writes its number into the instance's
+//! directory, where launchers find it ([`crate::rescue`]).
+
+mod handle;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use usher_model::ProcessId;
+
+pub use handle::KeeperHandle;
+
+use crate::config::ActConfig;
+use crate::error::{ActError, file_error};
+use crate::procs::Procs;
+use crate::undo;
+
+/// Where a keeper writes its number, in the instance's directory.
+const FILE: &str = "keeper";
+/// Signals meant for the master.
+const IGNORED: [libc::c_int; 6] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGTSTP,
+    libc::SIGPIPE,
+];
+/// Attempts to undo before the rest is left to the next start.
+const ATTEMPTS: usize = 3;
+
+/// What `usher keeper` is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeeperTask {
+    /// Whose death to wait for.
+    pub master: ProcessId,
+    /// The master's journal directory.
+    pub instance_dir: PathBuf,
+    /// Where to act.
+    pub config: ActConfig,
+    /// What to execute when everything is undone and the master did not end
+    /// in good order; empty: nothing.
+    pub respawn: Vec<OsString>,
+}
+
+impl KeeperTask {
+    /// The task of an actuator's keeper.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn of(actuator: &crate::Actuator, respawn: Vec<OsString>) -> Result<Self, ActError> {
+        Ok(Self {
+            master: Procs::new(actuator.config()).own()?,
+            instance_dir: actuator.instance_dir().to_owned(),
+            config: actuator.config().clone(),
+            respawn,
+        })
+    }
+
+    /// The arguments after the subcommand's name, for [`Self::from_args`]:
+    /// the master's number and start time, six paths, the respawn command.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let config = &self.config;
+        let mut args: Vec<OsString> = vec![
+            self.master.pid.to_string().into(),
+            self.master.start_ticks.to_string().into(),
+        ];
+        let paths = [
+            &self.instance_dir,
+            &config.runtime_dir,
+            &config.cgroup_root,
+            &config.proc_root,
+            &config.sys_root,
+            &config.systemd_dir,
+        ];
+        args.extend(paths.map(|path| path.clone().into_os_string()));
+        args.extend(self.respawn.iter().cloned());
+        args
+    }
+
+    /// Reads what [`Self::to_args`] wrote.
+    ///
+    /// # Errors
+    /// What is missing or malformed.
+    pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ActError> {
+        let mut args = args.into_iter();
+        let mut next = |what: &'static str| args.next().ok_or_else(|| malformed(what));
+        let master = ProcessId {
+            pid: number(next("the master's number")?)?,
+            start_ticks: number(next("the master's start time")?)?,
+        };
+        let instance_dir = next("the journal's directory")?.into();
+        let config = ActConfig {
+            runtime_dir: next("the runtime directory")?.into(),
+            cgroup_root: next("the cgroup root")?.into(),
+            proc_root: next("the proc root")?.into(),
+            sys_root: next("the sys root")?.into(),
+            systemd_dir: next("systemd's directory")?.into(),
+            ..ActConfig::new("")
+        };
+        Ok(Self {
+            master,
+            instance_dir,
+            config,
+            respawn: args.collect(),
+        })
+    }
+}
+
+fn malformed(what: &str) -> ActError {
+    ActError::Keeper {
+        exe: std::env::current_exe().unwrap_or_default(),
+        reason: format!("its command line lacks {what}; it is started by usher itself"),
+    }
+}
+
+fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
+    let text = arg.to_string_lossy();
+    text.parse().map_err(|_| malformed("a number"))
+}
+
+/// The body of the hidden subcommand `usher keeper`: detaches, says that it
+/// is ready on standard output, waits for the master's death, undoes, and
+/// executes the respawn command, if any. The calling process ends at once
+/// with status 0; only its grandchild returns.
+///
+/// To be called before the process has any other thread.
+///
+/// # Errors
+/// It could not start to watch, or something could not be undone; that is
+/// left to the next start.
+pub fn run(task: &KeeperTask) -> Result<(), ActError> {
+    let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
+    ignore_signals();
+    detach().map_err(failed("detaching the keeper of"))?;
+    let procs = Procs::new(&task.config);
+    let master = procs.open(task.master);
+    let own = procs.own()?;
+    sign(&task.instance_dir, own)?;
+    let ready = format!("{} {}\n", own.pid, own.start_ticks);
+    // Where nobody listens any more, the master has died and all the more is
+    // to be done.
+    let _ = io::stdout().write_all(ready.as_bytes());
+    leave_stdio().map_err(failed("reporting to the master of"))?;
+    if let Some(master) = master {
+        wait_for(&master);
+    }
+    if !task.instance_dir.join(crate::journal::FILE).exists() {
+        return Ok(());
+    }
+    let undone = undo_all(task);
+    respawn(&task.respawn)?;
+    undone
+}
+
+/// The keeper that signed last in an instance's directory.
+pub(crate) fn of_instance(instance_dir: &Path) -> Option<ProcessId> {
+    let text = fs::read_to_string(instance_dir.join(FILE)).ok()?;
+    parse_id(&text)
+}
+
+fn parse_id(text: &str) -> Option<ProcessId> {
+    let (pid, start) = text.trim().split_once(' ')?;
+    Some(ProcessId {
+        pid: pid.parse().ok()?,
+        start_ticks: start.parse().ok()?,
+    })
+}
+
+/// Writes the keeper's number where launchers look for it.
+fn sign(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
+    let path = instance_dir.join(FILE);
+    let fresh = instance_dir.join(format!("{FILE}.{}", own.pid));
+    fs::write(&fresh, format!("{} {}\n", own.pid, own.start_ticks))
+        .and_then(|()| fs::rename(&fresh, &path))
+        .map_err(file_error("writing", path))
+}
+
+fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
+    let mut errors = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let report = undo::undo_instance(&task.config, &task.instance_dir)?;
+        errors = report.errors;
+        if report.instances == 1 || errors.is_empty() {
+            break;
+        }
+    }
+    errors.into_iter().next().map_or(Ok(()), Err)
+}
+
+fn respawn(command: &[OsString]) -> Result<(), ActError> {
+    let Some((program, args)) = command.split_first() else {
+        return Ok(());
+    };
+    for signal in IGNORED {
+        // SAFETY: no handler is installed, only the default disposition.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let error = Command::new(program).args(args).exec();
+    Err(ActError::Keeper {
+        exe: program.into(),
+        reason: format!("executing it in the keeper's place: {error}"),
+    })
+}
+
+fn ignore_signals() {
+    for signal in IGNORED {
+        // SAFETY: no handler is installed, only the signal ignored.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Forks twice with a new session between, and drops what was inherited. The
+/// callers in between end here.
+fn detach() -> io::Result<()> {
+    // SAFETY: closes descriptors that nothing in this process has opened.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+    fork_and_leave()?;
+    rustix::process::setsid()?;
+    fork_and_leave()?;
+    rustix::process::chdir("/")?;
+    // Best effort: needs rights that a user does not have.
+    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+    let _ = fs::write("/proc/self/comm", "usher-keeper");
+    Ok(())
+}
+
+/// Forks and ends the parent.
+fn fork_and_leave() -> io::Result<()> {
+    // SAFETY: the process has one thread, so the child is a whole copy.
+    match unsafe { libc::fork() } {
+        0 => Ok(()),
+        // SAFETY: ends this process without running what belongs to its copy.
+        child if child > 0 => unsafe { libc::_exit(0) },
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Lets go of the pipe to the master; errors still go to its standard error.
+fn leave_stdio() -> io::Result<()> {
+    let null = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// Waits for the death of the process behind a pidfd.
+fn wait_for(process: &OwnedFd) {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    while poll(&mut fds, None) != Ok(1) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_read_back() {
+        let task = KeeperTask {
+            master: ProcessId {
+                pid: 12,
+                start_ticks: 345,
+            },
+            instance_dir: "/run/usher/instances/12-345".into(),
+            config: ActConfig::new("/run/usher"),
+            respawn: vec!["usher".into(), "daemon".into(), "--x=y".into()],
+        };
+        assert_eq!(KeeperTask::from_args(task.to_args()).unwrap(), task);
+        let error = KeeperTask::from_args(["12".into()]).unwrap_err();
+        assert!(error.to_string().contains("start time"), "{error}");
+        let error = KeeperTask::from_args(["x".into()]).unwrap_err();
+        assert!(error.to_string().contains("a number"), "{error}");
+    }
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What Usher does to the machine: it narrows, stops and continues whole
+//! process trees, each action with its undo in a journal.
+//!
+//! This is the only crate (with `scx`) that changes the machine. An
+//! [`Actuator`] is one Usher process's hands: it takes programs in
+//! ([`Actuator::prepare`], [`Actuator::admit`]), acts on them
+//! ([`Actuator::act`]) and lets them go ([`Actuator::depart`]). Whatever it
+//! does stands in its journal before it is done, so that its [`keeper`], or
+//! the next Usher to start ([`undo_stale`]), can take it back when it dies.
+//! The protocol is described in `src/journal/README.md`.
+//!
+//! Memory: `cpuset.mems` stays as it was. Pages lie where they were first
+//! touched and are not moved when seats change NUMA node; a program that is
+//! launched through [`Actuator::prepare`] sits in its seat before it touches
+//! its first page, so that first touch is local.
+
+mod actuator;
+mod cgroups;
+mod config;
+mod error;
+mod files;
+mod journal;
+pub mod keeper;
+mod mask;
+mod mounts;
+mod prepared;
+mod procs;
+mod release;
+mod site;
+mod systemd;
+mod tree;
+mod undo;
+
+pub use actuator::Actuator;
+pub use config::{ActConfig, Backend, Description, Freezing, Tracking};
+pub use error::ActError;
+pub use prepared::{Forked, PreparedHome};
+pub use undo::{Rescue, UndoReport, rescue, undo_program, undo_stale};

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Affinity masks of threads.
+//!
+//! Where there is no cpuset to put a program in, every one of its threads
+//! gets the seat as its mask, within the mask that it had: a program's own
+//! affinity is respected. A thread born meanwhile inherits ours or its
+//! parent's old one, so the threads are looked at again until two whole looks
+//! running find nothing to do.
+//!
+//! Whose mask is it? One that equals a mask that we gave to this program is
+//! ours; one that equals what the thread had before may be narrowed again;
+//! any other is the program's own doing and is left as the program wants. A
+//! thread that is met for the first time with one of our masks was born with
+//! it; so each look first notes what all threads have, and only then sets.
+//! The kernel hides CPUs that are offline from `sched_getaffinity`, so masks
+//! are compared within those that are online.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use usher_model::{CpuSet, ProgramId};
+
+use crate::error::ActError;
+use crate::files;
+use crate::journal::{Journal, ProgramState, Record, ThreadId};
+use crate::procs::Procs;
+
+/// CPUs that a mask passed to the kernel has room for: `CPU_ID_MAX` + 1.
+const MASK_WORDS: usize = 1024;
+/// Looks at a program's threads before giving up on a quiet one: each look
+/// that finds something gives it its mask, so only threads born during the
+/// last look can be missed, and they inherit from threads that have ours.
+const LOOKS_MAX: usize = 64;
+
+/// The mask of a thread, within the CPUs that are online.
+pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {
+    let mut words = [0u64; MASK_WORDS];
+    // SAFETY: the kernel writes at most the length given into the array.
+    let written = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            tid,
+            size_of_val(&words),
+            words.as_mut_ptr(),
+        )
+    };
+    if written < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bits =
+        (0..written as u32 * 8).filter(|&cpu| words[cpu as usize / 64] >> (cpu % 64) & 1 == 1);
+    Ok(bits.collect())
+}
+
+/// Gives a thread a mask.
+pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
+    let mut words = [0u64; MASK_WORDS];
+    for cpu in cpus.iter() {
+        words[cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+    // SAFETY: the kernel reads at most the length given from the array.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            tid,
+            size_of_val(&words),
+            words.as_ptr(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The whole mask of a thread, offline CPUs included.
+fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
+    let path = procs.path(pid, "task").join(tid.to_string()).join("status");
+    let status = std::fs::read_to_string(path).ok()?;
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.parse().ok()
+}
+
+/// Whether a mask is one that we gave.
+fn is_ours(state: &ProgramState, current: &CpuSet, online: &CpuSet) -> bool {
+    state.masks.iter().any(|mask| mask.and(online) == *current)
+}
+
+/// What looking at one thread came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Fine,
+    Changed,
+    /// It died before it was looked at, and may have left a child that has
+    /// its mask.
+    Missed,
+}
+
+/// Every thread of these processes.
+fn threads(procs: &Procs, pids: &BTreeSet<i32>) -> Vec<ThreadId> {
+    let of = |&pid: &i32| {
+        let started = move |tid| {
+            let start_ticks = procs.thread_start(pid, tid)?;
+            Some(ThreadId {
+                pid,
+                tid,
+                start_ticks,
+            })
+        };
+        procs.threads(pid).into_iter().filter_map(started)
+    };
+    pids.iter().flat_map(of).collect()
+}
+
+/// Gives every thread of a program its seat, until a look finds no thread
+/// without. `pids` lists the program's processes anew for each look.
+///
+/// # Errors
+/// No thread may use any of the CPUs (nothing was changed then), or the
+/// kernel refuses.
+pub(crate) fn narrow(
+    procs: &Procs,
+    journal: &mut Journal,
+    program: ProgramId,
+    cpus: &CpuSet,
+    mut pids: impl FnMut(&ProgramState) -> BTreeSet<i32>,
+) -> Result<(), ActError> {
+    let online = procs.online_cpus();
+    let mut quiet = 0;
+    for _ in 0..LOOKS_MAX {
+        let Some(state) = journal.state().programs.get(&program) else {
+            return Err(ActError::Unknown(program));
+        };
+        let found = threads(procs, &pids(state));
+        let mut look = Look {
+            procs,
+            journal,
+            program,
+            cpus,
+            online: &online,
+        };
+        if look.all(&found)? {
+            quiet = 0;
+        } else {
+            quiet += 1;
+        }
+        if quiet == 2 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// One look at all threads of a program.
+struct Look<'a> {
+    procs: &'a Procs,
+    journal: &'a mut Journal,
+    program: ProgramId,
+    cpus: &'a CpuSet,
+    online: &'a CpuSet,
+}
+
+impl Look<'_> {
+    /// Whether there may be more to do: a thread was given another mask, or
+    /// died before it was looked at and may have left a child.
+    fn all(&mut self, found: &[ThreadId]) -> Result<bool, ActError> {
+        let mut to_set = Vec::new();
+        let mut allowed = CpuSet::new();
+        let mut seated = found.is_empty();
+        let mut missed = false;
+        for &thread in found {
+            let Ok(current) = get(thread.tid) else {
+                missed = true;
+                continue;
+            };
+            let Some(before) = self.before(thread, &current) else {
+                // The program has chosen for itself.
+                seated = true;
+                continue;
+            };
+            self.note_thread(thread, &before)?;
+            let own = before.and(self.online);
+            let wanted = own.and(self.cpus);
+            allowed = allowed.or(&own);
+            seated |= !wanted.is_empty();
+            if !wanted.is_empty() && wanted != current {
+                to_set.push((thread, wanted));
+            }
+        }
+        if !seated && !allowed.is_empty() {
+            return Err(ActError::NoCpus {
+                program: self.program,
+                wanted: self.cpus.clone(),
+                allowed,
+            });
+        }
+        for (thread, wanted) in &to_set {
+            self.set(*thread, wanted)?;
+        }
+        Ok(missed || !to_set.is_empty())
+    }
+
+    fn set(&mut self, thread: ThreadId, cpus: &CpuSet) -> Result<(), ActError> {
+        let program = self.program;
+        let state = self.journal.state().programs.get(&program);
+        if state.is_none_or(|state| state.masks.last() != Some(cpus)) {
+            let cpus = cpus.clone();
+            self.journal.write(Record::Mask { program, cpus })?;
+        }
+        match set(thread.tid, cpus) {
+            Err(error) if !files::is(&error, Errno::SRCH) => Err(failed(thread, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The mask that a thread would have without us; `None` where it has
+    /// chosen another one since.
+    fn before(&self, thread: ThreadId, current: &CpuSet) -> Option<CpuSet> {
+        let state = self.journal.state().programs.get(&self.program)?;
+        let ours = is_ours(state, current, self.online);
+        match state.threads.get(&thread) {
+            Some(before) if ours || before.and(self.online) == *current => Some(before.clone()),
+            Some(_) => None,
+            None if ours => Some(inherited(state, thread)?.clone()),
+            None => whole(self.procs, thread.pid, thread.tid),
+        }
+    }
+
+    fn note_thread(&mut self, thread: ThreadId, before: &CpuSet) -> Result<(), ActError> {
+        let program = self.program;
+        let state = self.journal.state().programs.get(&program);
+        if state.is_some_and(|state| state.threads.contains_key(&thread)) {
+            return Ok(());
+        }
+        self.journal.write(Record::Thread {
+            program,
+            thread,
+            before: before.clone(),
+        })
+    }
+}
+
+/// What a thread that was born with one of our masks would have without us:
+/// what its process's first thread had, else what the program's first had.
+fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
+    let leader = state
+        .threads
+        .iter()
+        .find(|(known, _)| known.pid == thread.pid && known.tid == thread.pid)
+        .map(|(_, before)| before);
+    leader.or(state.unbound.as_ref())
+}
+
+/// Gives every thread that has one of our masks its own again, until looks
+/// find none for as long as `settle`. `pids` lists the program's processes
+/// anew for each look. Returns whether any thread was changed.
+///
+/// A thread that is being born copies its parent's mask a while before it can
+/// be found, so only time tells that nobody is on the way.
+///
+/// # Errors
+/// What the kernel refused at the last look.
+pub(crate) fn restore(
+    procs: &Procs,
+    state: &ProgramState,
+    settle: Duration,
+    mut pids: impl FnMut() -> BTreeSet<i32>,
+) -> Result<bool, Vec<ActError>> {
+    if state.masks.is_empty() {
+        return Ok(false);
+    }
+    let online = procs.online_cpus();
+    let mut any = false;
+    let mut quiet_since = Instant::now();
+    for _ in 0..LOOKS_MAX {
+        let look = restore_all(procs, state, &online, &pids())?;
+        any |= look.changed;
+        if look.changed || look.missed {
+            quiet_since = Instant::now();
+        } else if look.threads == 0 || quiet_since.elapsed() >= settle {
+            break;
+        } else {
+            std::thread::sleep(settle / 4);
+        }
+    }
+    Ok(any)
+}
+
+/// What one look at all threads came to.
+#[derive(Debug, Default)]
+struct Restored {
+    threads: usize,
+    changed: bool,
+    missed: bool,
+}
+
+fn restore_all(
+    procs: &Procs,
+    state: &ProgramState,
+    online: &CpuSet,
+    pids: &BTreeSet<i32>,
+) -> Result<Restored, Vec<ActError>> {
+    let mut look = Restored::default();
+    let mut errors = Vec::new();
+    let mut note = |found: Result<Found, ActError>| {
+        look.threads += 1;
+        match found {
+            Ok(found) => {
+                look.changed |= found == Found::Changed;
+                look.missed |= found == Found::Missed;
+            }
+            Err(error) => errors.push(error),
+        }
+    };
+    for &pid in pids {
+        for tid in procs.threads(pid) {
+            note(restore_one(procs, state, pid, tid, online));
+        }
+    }
+    // Those that have left the tree are found by their number and start.
+    for thread in state
+        .threads
+        .keys()
+        .filter(|thread| !pids.contains(&thread.pid))
+    {
+        if procs.thread_start(thread.pid, thread.tid) == Some(thread.start_ticks) {
+            note(restore_one(procs, state, thread.pid, thread.tid, online));
+        }
+    }
+    if errors.is_empty() {
+        Ok(look)
+    } else {
+        Err(errors)
+    }
+}
+
+fn restore_one(
+    procs: &Procs,
+    state: &ProgramState,
+    pid: i32,
+    tid: i32,
+    online: &CpuSet,
+) -> Result<Found, ActError> {
+    let Ok(current) = get(tid) else {
+        return Ok(Found::Missed);
+    };
+    if !is_ours(state, &current, online) {
+        return Ok(Found::Fine);
+    }
+    let Some(start_ticks) = procs.thread_start(pid, tid) else {
+        return Ok(Found::Missed);
+    };
+    let thread = ThreadId {
+        pid,
+        tid,
+        start_ticks,
+    };
+    let known = state.threads.get(&thread);
+    let Some(before) = known.or_else(|| inherited(state, thread)) else {
+        return Ok(Found::Fine);
+    };
+    if before.and(online) == current {
+        return Ok(Found::Fine);
+    }
+    // A mask whose CPUs have all gone offline gives way to all there are.
+    let widest = CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX);
+    let given = match set(tid, before) {
+        Err(error) if files::is(&error, Errno::INVAL) => set(tid, &widest),
+        result => result,
+    };
+    match given {
+        Ok(()) => Ok(Found::Changed),
+        Err(error) if files::is(&error, Errno::SRCH) => Ok(Found::Missed),
+        Err(source) => Err(failed(thread, source)),
+    }
+}
+
+fn failed(thread: ThreadId, source: io::Error) -> ActError {
+    ActError::Process {
+        doing: "setting the affinity of thread",
+        pid: thread.tid,
+        source,
+    }
+}

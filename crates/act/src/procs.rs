@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `/proc` says about processes and threads.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use procfs::FromRead;
+use procfs::process::Stat;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use usher_model::cpuset::CPU_ID_MAX;
+use usher_model::{CpuSet, ProcessId};
+
+use crate::config::ActConfig;
+use crate::error::{ActError, file_error};
+
+/// `PF_KTHREAD` of the kernel's `linux/sched.h`.
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+/// Listings of threads that come and go before the last one is taken as it is.
+const LISTINGS_MAX: usize = 32;
+
+/// The processes under one mount of procfs.
+#[derive(Debug, Clone)]
+pub(crate) struct Procs {
+    root: PathBuf,
+    online: PathBuf,
+}
+
+/// What one process is, as far as it matters here.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub id: ProcessId,
+    pub parent: i32,
+    pub group: i32,
+    pub session: i32,
+    /// The state letter of `/proc/PID/stat`.
+    pub state: char,
+    pub kernel_thread: bool,
+}
+
+impl Process {
+    /// Whether it has ended and only waits to be waited for.
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+impl Procs {
+    pub(crate) fn new(config: &ActConfig) -> Self {
+        Self {
+            root: config.proc_root.clone(),
+            online: config.sys_root.join("devices/system/cpu/online"),
+        }
+    }
+
+    /// CPUs that are online; all there could be where the kernel does not say.
+    pub(crate) fn online_cpus(&self) -> CpuSet {
+        crate::files::read_cpus(&self.online).unwrap_or_else(|_| CpuSet::range(0, CPU_ID_MAX))
+    }
+
+    /// A file of a process.
+    pub(crate) fn path(&self, pid: i32, file: &str) -> PathBuf {
+        self.root.join(pid.to_string()).join(file)
+    }
+
+    /// A process, by number.
+    pub(crate) fn get(&self, pid: i32) -> Option<Process> {
+        let stat = Stat::from_file(self.path(pid, "stat")).ok()?;
+        Some(Process {
+            id: ProcessId {
+                pid: stat.pid,
+                start_ticks: stat.starttime,
+            },
+            parent: stat.ppid,
+            group: stat.pgrp,
+            session: stat.session,
+            state: stat.state,
+            kernel_thread: stat.flags & KERNEL_THREAD != 0,
+        })
+    }
+
+    /// The cgroups of a process, a line each as the kernel writes them; empty
+    /// where it is gone.
+    pub(crate) fn cgroup_lines(&self, pid: i32) -> String {
+        fs::read_to_string(self.path(pid, "cgroup")).unwrap_or_default()
+    }
+
+    /// The file that a process executes; `None` where it is gone or a kernel
+    /// thread.
+    pub(crate) fn executable(&self, pid: i32) -> Option<PathBuf> {
+        fs::read_link(self.path(pid, "exe")).ok()
+    }
+
+    /// When a thread started, in clock ticks since boot.
+    pub(crate) fn thread_start(&self, pid: i32, tid: i32) -> Option<u64> {
+        let path = self.path(pid, "task").join(tid.to_string()).join("stat");
+        Stat::from_file(path).ok().map(|stat| stat.starttime)
+    }
+
+    /// The process with that number, if it is the one that is meant.
+    pub(crate) fn same(&self, id: ProcessId) -> Option<Process> {
+        self.get(id.pid).filter(|process| process.id == id)
+    }
+
+    /// Every process, by rising number.
+    pub(crate) fn all(&self) -> Vec<Process> {
+        let mut all: Vec<Process> = numbers(&self.root)
+            .into_iter()
+            .filter_map(|pid| self.get(pid))
+            .collect();
+        all.sort_by_key(|process| process.id);
+        all
+    }
+
+    /// The threads of a process; none where it is gone.
+    ///
+    /// The kernel ends the list early when the thread that it has come to
+    /// dies, so it is read again while it is shorter than the process says.
+    pub(crate) fn threads(&self, pid: i32) -> Vec<i32> {
+        let mut threads = Vec::new();
+        for _ in 0..LISTINGS_MAX {
+            threads = numbers(&self.path(pid, "task"));
+            let count = Stat::from_file(self.path(pid, "stat")).map_or(0, |stat| stat.num_threads);
+            if threads.len() as i64 >= count {
+                break;
+            }
+        }
+        threads
+    }
+
+    /// The children of a process, from each thread's `children` file.
+    /// `None` where the kernel has none (`CONFIG_PROC_CHILDREN`).
+    pub(crate) fn children(&self, pid: i32) -> Option<Vec<i32>> {
+        let mut children = Vec::new();
+        for tid in self.threads(pid) {
+            let path = self
+                .path(pid, "task")
+                .join(tid.to_string())
+                .join("children");
+            let text = match fs::read_to_string(path) {
+                Ok(text) => text,
+                Err(_) if self.get(pid).is_none() => return Some(Vec::new()),
+                Err(_) => return None,
+            };
+            children.extend(
+                text.split_whitespace()
+                    .filter_map(|pid| pid.parse::<i32>().ok()),
+            );
+        }
+        Some(children)
+    }
+
+    /// The number given out last to any process or thread of this pid
+    /// namespace: as long as it stays, nobody has forked.
+    pub(crate) fn last_pid(&self) -> Option<i32> {
+        let text = fs::read_to_string(self.root.join("loadavg")).ok()?;
+        text.split_whitespace().last()?.parse().ok()
+    }
+
+    /// This process.
+    pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
+        let path = self.root.join("self/stat");
+        let stat = Stat::from_file(&path)
+            .map_err(|error| file_error("reading", &path)(io::Error::other(error)))?;
+        Ok(ProcessId {
+            pid: stat.pid,
+            start_ticks: stat.starttime,
+        })
+    }
+
+    /// A process and its ancestors, itself first.
+    pub(crate) fn ancestors(&self, pid: i32) -> Vec<i32> {
+        let mut line = vec![pid];
+        let mut at = pid;
+        while let Some(process) = self.get(at) {
+            at = process.parent;
+            if at <= 0 || line.contains(&at) {
+                break;
+            }
+            line.push(at);
+        }
+        line
+    }
+
+    /// Identifies this boot of the machine.
+    pub(crate) fn boot_id(&self) -> Result<String, ActError> {
+        crate::files::read(&self.root.join("sys/kernel/random/boot_id"))
+    }
+
+    /// The inode number of this process's pid namespace; 0 where unknown.
+    pub(crate) fn pid_namespace(&self) -> u64 {
+        fs::metadata(self.root.join("self/ns/pid")).map_or(0, |data| data.ino())
+    }
+
+    /// A pidfd of exactly this process; `None` where it is gone.
+    pub(crate) fn open(&self, id: ProcessId) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(id.pid)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The number may have changed hands before the pidfd was there; now
+        // that it is, it cannot while the pidfd's process lives.
+        self.same(id).map(|_| pidfd)
+    }
+
+    /// Whether the process lives. One that has died and was not yet waited
+    /// for is dead.
+    pub(crate) fn lives(&self, id: ProcessId) -> bool {
+        self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
+    }
+
+    /// Sends a signal to exactly this process.
+    pub(crate) fn signal(&self, id: ProcessId, signal: Signal) -> Result<(), ActError> {
+        let Some(pidfd) = self.open(id) else {
+            return Ok(());
+        };
+        match pidfd_send_signal(&pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(errno) => Err(ActError::Process {
+                doing: "signalling",
+                pid: id.pid,
+                source: errno.into(),
+            }),
+        }
+    }
+}
+
+/// Whether the process behind a pidfd has died.
+pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// The entries of a directory that are numbers, rising.
+fn numbers(dir: &Path) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    let mut numbers: Vec<i32> = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}

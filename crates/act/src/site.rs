@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What there is to act with on this machine, and this instance's place in it.
+//!
+//! Every instance has one directory of its own, `usher-PID-START`, in each
+//! hierarchy that it uses, and in it one directory a program. As root it lies
+//! at the top of the hierarchy, so that a program is never narrowed by where
+//! it is put; otherwise in the caller's own cgroup, where that was delegated.
+//! An Usher that runs inside a program of another Usher stays within it.
+
+use std::path::{Path, PathBuf};
+
+use usher_model::{CpuSet, ProgramId};
+
+use crate::cgroups::effective_cpus;
+use crate::config::{ActConfig, Backend, Description, Freezing, Tracking};
+use crate::error::ActError;
+use crate::files;
+use crate::journal::{Dir, DirKind, Journal, Record};
+use crate::mounts::{Mounts, Places};
+use crate::procs::Procs;
+use crate::systemd::{self, Manager};
+
+/// Every directory of ours in a cgroup hierarchy begins so.
+pub(crate) const PREFIX: &str = "usher-";
+
+/// What one instance acts with.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub mounts: Mounts,
+    pub description: Description,
+    v2_base: Option<PathBuf>,
+    v1_base: Option<PathBuf>,
+    /// Whom programs get scopes from, where systemd owns the cgroups.
+    pub scopes: Option<Manager>,
+    instance: String,
+}
+
+impl Site {
+    /// Finds the best that works, by making this instance's directories.
+    pub(crate) fn detect(
+        config: &ActConfig,
+        procs: &Procs,
+        journal: &mut Journal,
+        instance: &str,
+    ) -> Result<Self, ActError> {
+        let mounts = Mounts::read(config)?;
+        let own = procs.own()?;
+        let places = mounts.places(procs, own.pid).unwrap_or_default();
+        let mut search = Search {
+            journal,
+            name: format!("{PREFIX}{instance}"),
+            reasons: Vec::new(),
+        };
+        let systemd = config.systemd_dir.is_dir() && mounts.v2.is_some();
+        let scopes = systemd.then(|| Manager::new(&config.busctl));
+        let v2_parent = mounts
+            .v2
+            .as_ref()
+            .and_then(|m| parent(&m.point, places.v2.as_ref()));
+        let v1_parent = mounts
+            .cpuset
+            .as_ref()
+            .and_then(|m| parent(&m.point, places.cpuset.as_ref()));
+        let v2_base = if systemd {
+            search.because("systemd owns the cgroups: each program gets a transient scope");
+            None
+        } else {
+            search.base(v2_parent, "cgroup v2")
+        };
+        let (backend, v1_base) =
+            if scopes.is_some() && search.scope_cpuset(config, &mounts, &places) {
+                (Backend::CpusetV2, None)
+            } else {
+                search.backend(config.prefer, v2_base.as_deref(), v1_parent)
+            };
+        let tracking = match (&v2_base, &v1_base) {
+            _ if systemd => Tracking::SystemdScope,
+            (Some(base), _) => Tracking::CgroupV2(base.clone()),
+            (None, Some(base)) if backend == Backend::CpusetV1 => Tracking::CpusetV1(base.clone()),
+            _ => Tracking::Pids,
+        };
+        let freezing = match tracking {
+            Tracking::CgroupV2(_) | Tracking::SystemdScope => Freezing::CgroupV2,
+            _ => Freezing::Sigstop,
+        };
+        let description = Description {
+            backend,
+            tracking,
+            freezing,
+            reasons: search.reasons,
+        };
+        Ok(Self {
+            mounts,
+            description,
+            v2_base,
+            v1_base: v1_base.filter(|_| backend == Backend::CpusetV1),
+            scopes,
+            instance: instance.to_owned(),
+        })
+    }
+
+    /// Notes why a program had to be taken in without cgroups; each reason once.
+    pub(crate) fn because(&mut self, error: &ActError) {
+        let reason = format!("a program is followed by its pids: {error}");
+        if !self.description.reasons.contains(&reason) && self.description.reasons.len() < 16 {
+            self.description.reasons.push(reason);
+        }
+    }
+
+    /// The name of a program's scope.
+    pub(crate) fn scope_of(&self, program: ProgramId) -> String {
+        format!("{PREFIX}{}-{program}.scope", self.instance)
+    }
+
+    /// The directory to be made in a program's scope. It narrows where the
+    /// scope has the cpuset controller.
+    pub(crate) fn dir_in_scope(
+        &self,
+        scope: &Path,
+        from: &Places,
+        journal: &mut Journal,
+    ) -> Result<Dir, ActError> {
+        let mut wide = CpuSet::new();
+        if self.description.backend == Backend::CpusetV2 {
+            let from = from.v2.as_deref().unwrap_or(scope);
+            let mut search = Search {
+                journal,
+                name: String::new(),
+                reasons: Vec::new(),
+            };
+            if search.enable(scope) {
+                wide = effective_v2(from)?;
+            }
+        }
+        Ok(Dir {
+            dir: scope.join(systemd::SUBDIR),
+            kind: DirKind::Scope,
+            wide,
+        })
+    }
+
+    /// The directories to be made for a program that comes from there.
+    pub(crate) fn dirs(&self, program: ProgramId, from: &Places) -> Result<Vec<Dir>, ActError> {
+        let mut dirs = Vec::new();
+        let backend = self.description.backend;
+        if let Some(base) = &self.v2_base {
+            let wide = match (backend, &from.v2) {
+                (Backend::CpusetV2, Some(from)) => effective_v2(from)?,
+                (Backend::CpusetV2, None) => effective_v2(base)?,
+                _ => CpuSet::new(),
+            };
+            dirs.push(Dir {
+                dir: base.join(program.to_string()),
+                kind: DirKind::V2,
+                wide,
+            });
+        }
+        if let Some(base) = &self.v1_base {
+            dirs.push(Dir {
+                dir: base.join(program.to_string()),
+                kind: DirKind::CpusetV1,
+                wide: effective_cpus(from.cpuset.as_deref().unwrap_or(base), DirKind::CpusetV1)?,
+            });
+        }
+        Ok(dirs)
+    }
+}
+
+/// The CPUs of a cgroup v2: of the nearest above it that says.
+pub(crate) fn effective_v2(dir: &Path) -> Result<CpuSet, ActError> {
+    let speaks = |dir: &&Path| dir.join("cpuset.cpus.effective").exists();
+    effective_cpus(dir.ancestors().find(speaks).unwrap_or(dir), DirKind::V2)
+}
+
+/// Below which directory of a hierarchy this instance's own goes.
+fn parent(top: &Path, own: Option<&PathBuf>) -> Option<PathBuf> {
+    let nested = |dir: &PathBuf| {
+        let below = dir.strip_prefix(top).unwrap_or(dir);
+        below
+            .iter()
+            .any(|part| part.to_string_lossy().starts_with(PREFIX))
+    };
+    let root = rustix::process::geteuid().is_root();
+    if root && !own.is_some_and(nested) {
+        return Some(top.to_owned());
+    }
+    own.cloned()
+}
+
+fn has_cpuset(dir: &Path, file: &str) -> bool {
+    let list = files::read(&dir.join(file));
+    list.is_ok_and(|list| list.split_whitespace().any(|name| name == "cpuset"))
+}
+
+/// The cgroup of the user's service manager, at or above this one.
+fn user_manager(dir: &Path) -> Option<PathBuf> {
+    let is_manager = |dir: &&Path| {
+        let name = dir
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| name.starts_with("user@") && name.ends_with(".service"))
+    };
+    dir.ancestors().find(is_manager).map(Path::to_owned)
+}
+
+/// Trying what works, noting why what does not does not.
+struct Search<'a> {
+    journal: &'a mut Journal,
+    name: String,
+    reasons: Vec<String>,
+}
+
+impl Search<'_> {
+    fn because(&mut self, reason: impl Into<String>) {
+        self.reasons.push(reason.into());
+    }
+
+    /// What to narrow programs with, and this instance's cpuset directory in
+    /// cgroup v1 where one was made.
+    fn backend(
+        &mut self,
+        prefer: Option<Backend>,
+        v2_base: Option<&Path>,
+        v1_parent: Option<PathBuf>,
+    ) -> (Backend, Option<PathBuf>) {
+        if prefer == Some(Backend::Affinity) {
+            return (Backend::Affinity, None);
+        }
+        let v2_first = prefer != Some(Backend::CpusetV1);
+        if v2_first && self.v2_cpuset(v2_base) {
+            return (Backend::CpusetV2, None);
+        }
+        let v1_base = self.base(v1_parent, "cgroup v1 cpuset");
+        let backend = match v1_base.as_deref().is_some_and(|base| self.fill_v1(base)) {
+            true => Backend::CpusetV1,
+            false if !v2_first && self.v2_cpuset(v2_base) => Backend::CpusetV2,
+            false => Backend::Affinity,
+        };
+        (backend, v1_base)
+    }
+
+    /// Makes this instance's directory in a hierarchy.
+    fn base(&mut self, parent: Option<PathBuf>, what: &str) -> Option<PathBuf> {
+        let Some(parent) = parent else {
+            self.because(format!("{what} is not mounted where it can be used"));
+            return None;
+        };
+        let dir = parent.join(&self.name);
+        let record = Record::Base { dir: dir.clone() };
+        match self
+            .journal
+            .write(record)
+            .and_then(|()| files::make_dir(&dir))
+        {
+            Ok(()) => Some(dir),
+            Err(error) => {
+                self.because(format!("{what} is not used: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Enables the cpuset controller down to this instance's programs.
+    fn v2_cpuset(&mut self, base: Option<&Path>) -> bool {
+        let Some((base, parent)) = base.and_then(|base| Some((base, base.parent()?))) else {
+            return false;
+        };
+        self.enable(parent) && self.enable(base)
+    }
+
+    /// Enables the cpuset controller for a directory's children.
+    fn enable(&mut self, dir: &Path) -> bool {
+        if has_cpuset(dir, "cgroup.subtree_control") {
+            return true;
+        }
+        if dir.join("cgroup.controllers").exists() && !has_cpuset(dir, "cgroup.controllers") {
+            self.because("the cpuset controller of cgroup v2 is not available here");
+            return false;
+        }
+        let record = Record::Enable {
+            dir: dir.to_owned(),
+        };
+        let control = dir.join("cgroup.subtree_control");
+        let journalled = self.journal.write(record);
+        match journalled.and_then(|()| files::write(&control, "+cpuset")) {
+            Ok(()) => true,
+            Err(error) => {
+                let reason = "the cpuset controller of cgroup v2 is not used";
+                self.because(format!("{reason}: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Whether scopes will have the cpuset controller: root's where the
+    /// machine has it, a user's where it was delegated to their manager.
+    fn scope_cpuset(&mut self, config: &ActConfig, mounts: &Mounts, own: &Places) -> bool {
+        if !matches!(config.prefer, None | Some(Backend::CpusetV2)) {
+            return false;
+        }
+        let top = match rustix::process::geteuid().is_root() {
+            true => mounts.v2.as_ref().map(|mount| mount.point.clone()),
+            false => own.v2.as_deref().and_then(user_manager),
+        };
+        if top.is_some_and(|top| has_cpuset(&top, "cgroup.controllers")) {
+            return true;
+        }
+        self.because("systemd has no cpuset controller of cgroup v2 to delegate here");
+        false
+    }
+
+    /// Opens a fresh v1 cpuset to all that its parent may use.
+    fn fill_v1(&mut self, base: &Path) -> bool {
+        let parent = base.parent().unwrap_or(base);
+        let fill = || -> Result<(), ActError> {
+            let whole = Dir {
+                dir: base.to_owned(),
+                kind: DirKind::CpusetV1,
+                wide: effective_cpus(parent, DirKind::CpusetV1)?,
+            };
+            whole.fill_v1(parent)
+        };
+        match fill() {
+            Ok(()) => true,
+            Err(error) => {
+                self.because(format!("cgroup v1 cpuset is not used: {error}"));
+                false
+            }
+        }
+    }
+}

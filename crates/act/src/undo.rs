@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Taking back what a dead instance did.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use usher_model::{ProcessId, ProgramId};
+
+use crate::config::ActConfig;
+use crate::error::{ActError, file_error};
+use crate::journal::{self, State};
+use crate::mounts::{Mounts, Places};
+use crate::procs::Procs;
+use crate::release::{Left, let_go_all};
+use crate::site::PREFIX;
+use crate::{cgroups, files};
+
+/// How long another process may take that is undoing the same journal.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// What was taken back.
+#[derive(Debug, Default)]
+pub struct UndoReport {
+    /// Programs that were let go.
+    pub programs: usize,
+    /// Dead instances whose journal was closed.
+    pub instances: usize,
+    /// What could not be taken back, or not be read.
+    pub errors: Vec<ActError>,
+}
+
+/// What became of a program whose Usher died.
+#[derive(Debug)]
+pub enum Rescue {
+    /// Its Usher lives: nothing done.
+    MasterLives,
+    /// The keeper lives and undoes it: wait for this process and ask again.
+    KeeperLives(ProcessId),
+    /// Both are dead: the caller has undone it now.
+    Undone(UndoReport),
+    /// Nothing of it is left: it was undone before.
+    Nothing,
+}
+
+/// Undoes what dead instances left: every start does this first.
+///
+/// # Errors
+/// The journals cannot be listed. What is wrong with a single one stands in
+/// the report.
+pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
+    let dir = config.instances_dir();
+    let mut report = UndoReport::default();
+    if let Err(error) = fs::read_dir(&dir) {
+        return match error.kind() {
+            io::ErrorKind::NotFound => Ok(report),
+            _ => Err(file_error("listing journals in", dir)(error)),
+        };
+    }
+    for instance in files::subdirs(&dir) {
+        match undo_instance(config, &instance) {
+            Ok(one) => report.add(one),
+            Err(error) => report.errors.push(error),
+        }
+    }
+    Ok(report)
+}
+
+/// Undoes all of one instance, where its owner is dead.
+pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport, ActError> {
+    let procs = Procs::new(config);
+    let mut report = UndoReport::default();
+    check_owner(dir)?;
+    let Some(owner) = owner_in_name(dir) else {
+        return Ok(report);
+    };
+    if procs.lives(owner) {
+        return Ok(report);
+    }
+    let Some(_lock) = lock(dir)? else {
+        return Ok(report);
+    };
+    let (state, errors) = journal::read(dir)?.unwrap_or_default();
+    if let Some(head) = &state.head
+        && head.pid_namespace != procs.pid_namespace()
+    {
+        return Err(foreign(dir, "it belongs to another pid namespace"));
+    }
+    let owner = state.head.as_ref().map_or(owner, |head| head.owner);
+    if procs.lives(owner) {
+        return Ok(report);
+    }
+    report.errors = errors;
+    let this_boot = procs.boot_id()?;
+    if state
+        .head
+        .as_ref()
+        .is_none_or(|head| head.boot == this_boot)
+    {
+        undo_state(config, &procs, dir, state, &mut report);
+    }
+    let all_undone = report
+        .errors
+        .iter()
+        .all(|error| matches!(error, ActError::Corrupt { .. }));
+    if all_undone {
+        remove_instance(dir)?;
+        report.instances = 1;
+    }
+    Ok(report)
+}
+
+/// Undoes every program of a journal and what the instance made for itself.
+fn undo_state(
+    config: &ActConfig,
+    procs: &Procs,
+    instance: &Path,
+    mut state: State,
+    report: &mut UndoReport,
+) {
+    if !report.errors.is_empty() {
+        add_lost(config, instance, &mut state);
+    }
+    for (program, left) in let_go_all(procs, &state.programs) {
+        match left {
+            Left::Nothing => report.programs += 1,
+            Left::Remains => report.errors.push(ActError::Left {
+                program,
+                what: "the kernel does not let go of its cgroups".to_owned(),
+            }),
+            Left::Errors(errors) => report.errors.extend(errors),
+        }
+    }
+    report.errors.extend(remove_bases(&state));
+}
+
+/// Adds what a corrupt journal may have lost: directories with this
+/// instance's name, found where they would be. Those inside go to where the
+/// directory's parent is.
+fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
+    let Ok(mounts) = Mounts::read(config) else {
+        return;
+    };
+    let Some(name) = instance.file_name() else {
+        return;
+    };
+    let name = format!("{PREFIX}{}", name.to_string_lossy());
+    let tops = [
+        (mounts.v2, journal::DirKind::V2),
+        (mounts.cpuset, journal::DirKind::CpusetV1),
+    ];
+    for (mount, kind) in tops {
+        let Some(mount) = mount else { continue };
+        let mut bases: Vec<_> = state.bases.clone();
+        bases.push(mount.point.join(&name));
+        for base in bases
+            .iter()
+            .filter(|base| base.starts_with(&mount.point) && base.is_dir())
+        {
+            adopt(base, kind, state);
+        }
+    }
+}
+
+/// Adds a directory of the instance with the programs' directories in it.
+fn adopt(base: &Path, kind: journal::DirKind, state: &mut State) {
+    state.apply(journal::Record::Base {
+        dir: base.to_owned(),
+    });
+    let parent = base.parent().map(Path::to_owned);
+    for dir in files::subdirs(base) {
+        let number = dir.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let Some(program) = number.map(ProgramId) else {
+            continue;
+        };
+        let known = state.programs.get(&program);
+        if known.is_some_and(|program| program.dirs.iter().any(|known| known.dir == dir)) {
+            continue;
+        }
+        if known.is_none() {
+            let from = Places {
+                v2: parent.clone(),
+                cpuset: parent.clone(),
+            };
+            state.apply(journal::Record::Begin { program, from });
+        }
+        let dir = journal::Dir {
+            dir,
+            kind,
+            wide: Default::default(),
+        };
+        state.apply(journal::Record::Dir { program, dir });
+    }
+}
+
+/// Removes an instance's own directories, and disables what it enabled where
+/// nobody else has a directory that could use it.
+pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
+    let mut errors = Vec::new();
+    for base in state.bases.iter().rev() {
+        match cgroups::remove(base) {
+            Ok(true) => {}
+            Ok(false) => errors.push(file_error("removing cgroup", base)(
+                rustix::io::Errno::BUSY.into(),
+            )),
+            Err(error) => errors.push(error),
+        }
+    }
+    for dir in state.enabled.iter().rev() {
+        if dir.is_dir() && files::subdirs(dir).is_empty() {
+            errors.extend(files::write(&dir.join("cgroup.subtree_control"), "-cpuset").err());
+        }
+    }
+    errors
+}
+
+/// Removes an instance's directory, the journal first: a directory without
+/// one says that all is undone.
+pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
+    journal::remove(dir)?;
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(file_error("removing", dir)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Undoes one program of an instance, whose owner must be dead.
+///
+/// # Errors
+/// The journal cannot be read or locked.
+pub fn undo_program(
+    config: &ActConfig,
+    instance_dir: &Path,
+    program: ProgramId,
+) -> Result<UndoReport, ActError> {
+    let mut report = UndoReport::default();
+    let Some(_lock) = lock(instance_dir)? else {
+        return Ok(report);
+    };
+    let procs = Procs::new(config);
+    let Some((state, errors)) = journal::read(instance_dir)? else {
+        return Ok(report);
+    };
+    if let Some(head) = &state.head {
+        if procs.lives(head.owner) {
+            return Err(foreign(instance_dir, "its owner lives: use `usher detach`"));
+        }
+        if head.boot != procs.boot_id()? {
+            return Ok(report);
+        }
+    }
+    report.errors = errors;
+    let mut programs = state.programs;
+    programs.retain(|&one, _| one == program);
+    for (program, left) in let_go_all(&procs, &programs) {
+        match left {
+            Left::Errors(errors) => report.errors.extend(errors),
+            // What remains is without life; the next start removes it.
+            Left::Remains => report.programs = 1,
+            Left::Nothing => {
+                journal::close(instance_dir, program)?;
+                report.programs = 1;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// What a program's launcher calls when its Usher has died: undoes the
+/// program when the keeper is dead too.
+///
+/// # Errors
+/// As [`undo_program`].
+pub fn rescue(
+    config: &ActConfig,
+    instance_dir: &Path,
+    program: ProgramId,
+) -> Result<Rescue, ActError> {
+    let procs = Procs::new(config);
+    let Some((state, _)) = journal::read(instance_dir)? else {
+        return Ok(Rescue::Nothing);
+    };
+    let owner = state.head.as_ref().map(|head| head.owner);
+    if owner
+        .or_else(|| owner_in_name(instance_dir))
+        .is_some_and(|owner| procs.lives(owner))
+    {
+        return Ok(Rescue::MasterLives);
+    }
+    if let Some(keeper) = crate::keeper::of_instance(instance_dir)
+        && procs.lives(keeper)
+    {
+        return Ok(Rescue::KeeperLives(keeper));
+    }
+    if !state.programs.contains_key(&program) {
+        return Ok(Rescue::Nothing);
+    }
+    undo_program(config, instance_dir, program).map(Rescue::Undone)
+}
+
+impl UndoReport {
+    fn add(&mut self, other: Self) {
+        self.programs += other.programs;
+        self.instances += other.instances;
+        self.errors.extend(other.errors);
+    }
+}
+
+/// A journal is obeyed only where nobody else can have written it.
+fn check_owner(dir: &Path) -> Result<(), ActError> {
+    let data = match fs::symlink_metadata(dir) {
+        Ok(data) => data,
+        // Another process has just finished with it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(file_error("reading", dir)(error)),
+    };
+    let own = data.uid() == rustix::process::geteuid().as_raw();
+    if own && data.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(foreign(dir, "somebody else owns it or may write in it"))
+}
+
+fn foreign(dir: &Path, reason: &'static str) -> ActError {
+    file_error("leaving alone journal", dir)(io::Error::other(reason))
+}
+
+/// `PID-START`, the name of an instance's directory; the second and later
+/// instances of one process get a number behind it.
+pub(crate) fn name_of(owner: ProcessId) -> String {
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{}-{}", owner.pid, owner.start_ticks);
+    match OPENED.fetch_add(1, Ordering::Relaxed) {
+        0 => name,
+        again => format!("{name}-{again}"),
+    }
+}
+
+fn owner_in_name(dir: &Path) -> Option<ProcessId> {
+    let mut parts = dir.file_name()?.to_str()?.split('-');
+    Some(ProcessId {
+        pid: parts.next()?.parse().ok()?,
+        start_ticks: parts.next()?.parse().ok()?,
+    })
+}
+
+/// Keeps other undoers away while it is held; `None` where the instance is
+/// gone.
+fn lock(dir: &Path) -> Result<Option<File>, ActError> {
+    let path = dir.join("undo.lock");
+    let file = match OpenOptions::new().create(true).append(true).open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(file_error("opening", path)(error)),
+    };
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(errno) => return Err(file_error("locking", path)(errno.into())),
+        }
+    }
+}

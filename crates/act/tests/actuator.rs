@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real programs, narrowed, stopped and let go in every way that works here.
+
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::*;
+use usher_act::{ActError, Actuator, Forked};
+use usher_model::{Action, CpuSet, Home, ProcessId, ProgramId};
+
+const ONE: ProgramId = ProgramId(1);
+
+fn seat(cpus: &str) -> Action {
+    Action::Seat {
+        program: ONE,
+        cpus: cpus.parse().unwrap(),
+    }
+}
+
+fn all_masks(program: &Program) -> BTreeSet<String> {
+    program.processes().into_iter().flat_map(masks).collect()
+}
+
+fn close(act: &mut Actuator) {
+    let left = act.undo_all();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// One at a time: two trees in one session that fork at the same moment and
+/// leave orphans cannot be told apart (the essay of `tree.rs`), and a storm of
+/// one test is no part of another's tree.
+static ONE_TREE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_TREE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every way gets an actuator of its own and a program.
+fn in_every_way(args: &[&str], test: impl Fn(Way, &mut Actuator, &mut Program)) {
+    let _alone = alone();
+    for way in ways() {
+        let runtime = tempfile::tempdir().unwrap();
+        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let mut program = Program::start(args);
+        test(way, &mut act, &mut program);
+        let instance = act.instance_dir().to_owned();
+        let left = act.undo_all();
+        assert!(left.is_empty(), "{way:?}: {left:?}");
+        assert_eq!(
+            leftovers(&instance),
+            Vec::<std::path::PathBuf>::new(),
+            "{way:?}"
+        );
+        assert!(!instance.exists(), "{way:?}");
+    }
+}
+
+#[test]
+fn a_tree_is_seated_released_and_let_go() {
+    in_every_way(&["tree", "3", "2"], |way, act, program| {
+        let before = portrait(program);
+        assert_eq!(before.len(), 4);
+        let home = act.admit(ONE, program.id).unwrap();
+        assert_eq!(home.cgroup.is_some(), way != Way::Bare);
+        assert_eq!(act.processes(ONE).len(), 4, "{way:?}");
+        act.act(&seat("0")).unwrap();
+        assert_eq!(
+            all_masks(program),
+            BTreeSet::from(["0".to_owned()]),
+            "{way:?}"
+        );
+        act.act(&Action::Release { program: ONE }).unwrap();
+        assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
+        act.act(&seat("1")).unwrap();
+        act.depart(ONE).unwrap();
+        assert_eq!(portrait(program), before, "{way:?}");
+        assert!(matches!(act.depart(ONE), Err(ActError::Unknown(ONE))));
+    });
+}
+
+#[test]
+fn a_frozen_tree_stands_still_and_goes_on() {
+    in_every_way(&["tree", "2", "1"], |way, act, program| {
+        let home = act.admit(ONE, program.id).unwrap();
+        act.act(&Action::Freeze { program: ONE }).unwrap();
+        let stands = || match &home.cgroup {
+            Some(dir) => std::fs::read_to_string(dir.join("cgroup.events"))
+                .unwrap()
+                .contains("frozen 1"),
+            None => portrait(program).values().all(|(stopped, ..)| *stopped),
+        };
+        wait_until("the tree to stand still", stands);
+        act.act(&Action::Thaw { program: ONE }).unwrap();
+        wait_until("the tree to go on", || !stands());
+        act.act(&Action::Freeze { program: ONE }).unwrap();
+        act.depart(ONE).unwrap();
+        wait_until("the tree to go on", || {
+            portrait(program).values().all(|(stopped, ..)| !stopped)
+        });
+        assert_eq!(program.processes().len(), 3, "{way:?}");
+    });
+}
+
+#[test]
+fn a_process_that_was_stopped_stays_stopped() {
+    in_every_way(&["tree", "1", "0"], |way, act, program| {
+        let child = *program
+            .processes()
+            .iter()
+            .find(|pid| **pid != program.pid())
+            .unwrap();
+        // SAFETY: stops a process that this test started.
+        unsafe { libc::kill(child, libc::SIGSTOP) };
+        wait_until("the child to stop", || stat(child).unwrap().state == 'T');
+        act.admit(ONE, program.id).unwrap();
+        act.act(&Action::Freeze { program: ONE }).unwrap();
+        act.act(&Action::Thaw { program: ONE }).unwrap();
+        act.depart(ONE).unwrap();
+        wait_until("the root to go on", || {
+            stat(program.pid()).unwrap().state == 'S'
+        });
+        assert_eq!(stat(child).unwrap().state, 'T', "{way:?}");
+    });
+}
+
+/// Takes a storm in. A chain of processes that fork and end faster than we can
+/// look is refused; then nothing of it may be left changed, and asking again
+/// may find it slower.
+fn admit_storm(act: &mut Actuator, program: &Program) -> Option<Home> {
+    match act.admit(ONE, program.id) {
+        Ok(home) => Some(home),
+        Err(ActError::Refused { .. }) => {
+            for pid in program.processes() {
+                assert!(!cgroups(pid).contains("usher-"), "{pid} was left inside");
+            }
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether a hundred looks at a storm find it all inside.
+fn is_inside(program: &Program, home: &Home) -> bool {
+    let cgroup = home.cgroup.clone().unwrap();
+    let name = cgroup
+        .strip_prefix("/sys/fs/cgroup/unified")
+        .unwrap_or(&cgroup);
+    let line = format!(
+        "0::/{}\n",
+        name.display().to_string().trim_start_matches('/')
+    );
+    let mut looked = 0;
+    while looked < 100 {
+        for pid in program.processes() {
+            let places = cgroups(pid);
+            if stat(pid).is_some_and(|stat| stat.state != 'Z') && !places.is_empty() {
+                if !places.contains(&line) {
+                    return false;
+                }
+                looked += 1;
+            }
+        }
+    }
+    true
+}
+
+#[test]
+fn a_fork_storm_can_be_taken_in_and_let_go() {
+    in_every_way(&["storm", "4"], |way, act, program| {
+        if way == Way::Bare {
+            return; // orphans are lost without cgroups, as documented
+        }
+        let caught = (0..30).any(|_| {
+            let Some(home) = admit_storm(act, program) else {
+                return false;
+            };
+            let inside = is_inside(program, &home);
+            if !inside {
+                act.depart(ONE).unwrap();
+            }
+            inside
+        });
+        assert!(caught, "{way:?}: thirty times something escaped");
+        act.act(&seat("0")).unwrap();
+        act.act(&Action::Freeze { program: ONE }).unwrap();
+        act.act(&Action::Thaw { program: ONE }).unwrap();
+        act.depart(ONE).unwrap();
+        wait_until("the storm to be back where it was", || {
+            let mut pids = program.processes().into_iter();
+            pids.all(|pid| !cgroups(pid).contains("usher-"))
+        });
+    });
+}
+
+#[test]
+fn threads_that_start_meanwhile_are_seated_too() {
+    in_every_way(&["spawner"], |way, act, program| {
+        act.admit(ONE, program.id).unwrap();
+        act.act(&seat("0")).unwrap();
+        act.refresh(ONE).unwrap();
+        for _ in 0..20 {
+            assert_eq!(
+                all_masks(program),
+                BTreeSet::from(["0".to_owned()]),
+                "{way:?}"
+            );
+        }
+        act.act(&seat("1")).unwrap();
+        act.refresh(ONE).unwrap();
+        assert_eq!(
+            all_masks(program),
+            BTreeSet::from(["1".to_owned()]),
+            "{way:?}"
+        );
+        act.depart(ONE).unwrap();
+        for _ in 0..20 {
+            assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
+        }
+    });
+}
+
+#[test]
+fn a_programs_own_affinity_is_respected() {
+    let last: CpuSet = cpu_list().parse().unwrap();
+    let last = last.last().unwrap().to_string();
+    in_every_way(&["pinned"], |way, act, program| {
+        let own = BTreeSet::from([cpu_list(), last.clone()]);
+        assert_eq!(all_masks(program), own);
+        act.admit(ONE, program.id).unwrap();
+        act.act(&seat(&cpu_list())).unwrap();
+        assert_eq!(all_masks(program), own, "{way:?}");
+        act.act(&seat(&last)).unwrap();
+        act.depart(ONE).unwrap();
+        assert_eq!(all_masks(program), own, "{way:?}");
+    });
+}
+
+#[test]
+fn a_mask_that_the_program_sets_meanwhile_is_left() {
+    let _alone = alone();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut act = Actuator::open(Way::Bare.config(runtime.path())).unwrap();
+    let program = Program::start(&["tree", "0", "0"]);
+    act.admit(ONE, program.id).unwrap();
+    act.act(&seat("0")).unwrap();
+    // As the program itself would, to what is neither its old mask nor ours.
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(1);
+    let pid = rustix::process::Pid::from_raw(program.pid());
+    rustix::thread::sched_setaffinity(pid, &set).unwrap();
+    act.refresh(ONE).unwrap();
+    assert_eq!(masks(program.pid()), BTreeSet::from(["1".to_owned()]));
+    close(&mut act);
+    assert_eq!(masks(program.pid()), BTreeSet::from(["1".to_owned()]));
+}
+
+#[test]
+fn impossible_seats_change_nothing() {
+    in_every_way(&["tree", "1", "1"], |way, act, program| {
+        act.admit(ONE, program.id).unwrap();
+        act.act(&seat("0")).unwrap();
+        let error = act.act(&seat("4000-4001")).unwrap_err().to_string();
+        assert!(
+            error.contains("4000-4001") && error.contains(&cpu_list()),
+            "{error}"
+        );
+        assert_eq!(
+            all_masks(program),
+            BTreeSet::from(["0".to_owned()]),
+            "{way:?}"
+        );
+        act.act(&seat("1,4000")).unwrap();
+        assert_eq!(
+            all_masks(program),
+            BTreeSet::from(["1".to_owned()]),
+            "{way:?}"
+        );
+    });
+}
+
+#[test]
+fn what_must_not_be_managed_is_refused() {
+    let _alone = alone();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut act = Actuator::open(Way::Affinity.config(runtime.path())).unwrap();
+    let own = id_of(std::process::id() as i32);
+    let refused = |result: Result<_, ActError>, why: &str| {
+        let error: ActError = result.map(|_: usher_model::Home| ()).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    refused(act.admit(ONE, own), "Usher itself");
+    refused(act.admit(ONE, id_of(1)), "init");
+    let kthreadd = pids().into_iter().find(|pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "kthreadd\n")
+    });
+    match kthreadd {
+        Some(pid) => refused(act.admit(ONE, id_of(pid)), "kernel thread"),
+        None => eprintln!("not tested here: no kernel thread is visible"),
+    }
+    let mut gone = Program::start(&["tree", "0", "0"]);
+    gone.kill();
+    refused(act.admit(ONE, gone.id), "gone");
+    let other = Program::start(&["tree", "0", "0"]);
+    let reused = ProcessId {
+        pid: other.pid(),
+        start_ticks: other.id.start_ticks + 1,
+    };
+    refused(act.admit(ONE, reused), "gone");
+    assert!(matches!(act.act(&seat("0")), Err(ActError::Unknown(ONE))));
+    act.admit(ONE, other.id).unwrap();
+    refused(act.admit(ONE, other.id), "managed already");
+    close(&mut act);
+}
+
+#[test]
+fn a_child_is_born_in_its_seat() {
+    let _alone = alone();
+    for way in ways() {
+        let runtime = tempfile::tempdir().unwrap();
+        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let own = id_of(std::process::id() as i32);
+        let prepared = act.prepare(ONE, own).unwrap();
+        act.act(&seat("1")).unwrap();
+        // SAFETY: the child only calls pause and _exit.
+        let (child, pidfd) = match unsafe { prepared.fork() }.unwrap() {
+            // SAFETY: both may be called after a fork.
+            Forked::Child => unsafe {
+                libc::pause();
+                libc::_exit(7)
+            },
+            Forked::Parent { child, pidfd } => (child, pidfd),
+        };
+        if way == Way::V1 {
+            assert_eq!(
+                masks(child.pid),
+                BTreeSet::from(["1".to_owned()]),
+                "born seated"
+            );
+        }
+        let home = act.admit(ONE, child).unwrap();
+        assert_eq!(home, prepared.home(child));
+        assert_eq!(
+            masks(child.pid),
+            BTreeSet::from(["1".to_owned()]),
+            "{way:?}"
+        );
+        assert_eq!(act.processes(ONE), [child.pid], "{way:?}");
+        let own_cgroups = cgroups(own.pid);
+        act.depart(ONE).unwrap();
+        assert_eq!(cgroups(child.pid), own_cgroups, "{way:?}");
+        assert_eq!(masks(child.pid), BTreeSet::from([cpu_list()]), "{way:?}");
+        rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
+        let pid = rustix::process::Pid::from_raw(child.pid);
+        rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).unwrap();
+        close(&mut act);
+    }
+}
+
+#[test]
+fn processes_go_back_to_the_very_cgroups_they_came_from() {
+    let _alone = alone();
+    let runtime = tempfile::tempdir().unwrap();
+    for way in ways().into_iter().filter(|way| *way != Way::Bare) {
+        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let program = Program::start(&["tree", "2", "0"]);
+        let child = *program
+            .processes()
+            .iter()
+            .find(|pid| **pid != program.pid())
+            .unwrap();
+        // One process of the tree lives elsewhere in cgroup v2.
+        let usher_act::Tracking::CgroupV2(base) = act.describe().tracking.clone() else {
+            panic!("cgroup v2 was found before");
+        };
+        let elsewhere = base
+            .parent()
+            .unwrap()
+            .join(format!("act-test-{}", program.pid()));
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join("cgroup.procs"), child.to_string()).unwrap();
+        let before = portrait(&program);
+        act.admit(ONE, program.id).unwrap();
+        assert_eq!(act.processes(ONE).len(), 3);
+        act.act(&seat("0")).unwrap();
+        act.depart(ONE).unwrap();
+        assert_eq!(portrait(&program), before, "{way:?}");
+        close(&mut act);
+        drop(program);
+        wait_until("the test's own cgroup to be empty", || {
+            std::fs::remove_dir(&elsewhere).is_ok()
+        });
+    }
+}
+
+#[test]
+fn a_tree_that_ends_is_no_error() {
+    in_every_way(&["tree", "3", "1"], |_, act, program| {
+        act.admit(ONE, program.id).unwrap();
+        program.kill();
+        act.act(&seat("0")).unwrap();
+        act.act(&Action::Freeze { program: ONE }).unwrap();
+        act.act(&Action::Thaw { program: ONE }).unwrap();
+        act.refresh(ONE).unwrap();
+        act.depart(ONE).unwrap();
+    });
+}
+
+#[test]
+fn a_program_launched_beside_it_is_not_taken_in() {
+    let _alone = alone();
+    // A shell that launches one sleeper after the other in one process group:
+    // each looks much like an orphan of the one before.
+    let mut shell = std::process::Command::new("sh")
+        .args(["-c", "while :; do sleep 0.05 & echo $!; done"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(shell.stdout.take().unwrap()));
+    let runtime = tempfile::tempdir().unwrap();
+    let mut act = Actuator::open(Way::Affinity.config(runtime.path())).unwrap();
+    let mut looked = 0;
+    for number in 0..40 {
+        let pid: i32 = lines.next().unwrap().unwrap().parse().unwrap();
+        let Some(stat) = stat(pid) else { continue };
+        let root = ProcessId {
+            pid,
+            start_ticks: stat.start_ticks,
+        };
+        let program = ProgramId(number);
+        match act.admit(program, root) {
+            Ok(_) => {
+                let inside = act.processes(program);
+                assert!(inside.iter().all(|one| *one == pid), "{pid}: {inside:?}");
+                looked += 1;
+                act.depart(program).unwrap();
+            }
+            Err(ActError::Gone { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    assert!(
+        looked > 0,
+        "every sleeper was gone before it could be taken in"
+    );
+    close(&mut act);
+}

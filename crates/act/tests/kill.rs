@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `SIGKILL` at random moments: a master that does random things to two
+//! programs, its keeper, one of the programs, in all combinations. Afterwards
+//! nothing is stopped or narrowed, and no cgroup or journal is left.
+//!
+//! `USHER_KILL_ROUNDS` sets the rounds a combination (20), `USHER_KILL_SEED`
+//! the seed.
+
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use usher_act::{Rescue, rescue, undo_stale};
+use usher_model::ProgramId;
+
+/// Who is killed, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Master,
+    Keeper,
+    Program,
+}
+use Victim::{Keeper, Master, Program as OneProgram};
+
+const COMBINATIONS: [&[Victim]; 6] = [
+    &[Master],
+    &[Keeper, Master],
+    &[Master, Keeper],
+    &[OneProgram, Master],
+    &[Keeper, OneProgram, Master],
+    &[Keeper],
+];
+
+fn from_environment(name: &str, otherwise: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.map_or(otherwise, |value| value.parse().unwrap())
+}
+
+#[test]
+fn nothing_is_left_whoever_dies() {
+    let rounds = from_environment("USHER_KILL_ROUNDS", 20);
+    let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
+    eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
+    for way in ways() {
+        let mut slowest = Duration::ZERO;
+        for combination in COMBINATIONS {
+            for round in 0..rounds {
+                let seed = seed
+                    .wrapping_add(round * 7919)
+                    .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                slowest = slowest.max(one_round(way, combination, seed));
+            }
+        }
+        eprintln!("{way:?}: all undone at most {slowest:?} after the last death");
+    }
+}
+
+/// Returns how long after the last death everything was undone.
+fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
+    let runtime = tempfile::tempdir().unwrap();
+    let mut programs = [
+        Program::start(&["tree", "2", "1"]),
+        Program::start(&["tree", "0", "0"]),
+    ];
+    let own = cgroups(std::process::id() as i32);
+    let mut master = start_master(way, runtime.path(), seed, &programs);
+    let instance = first_line(&mut master);
+    spin(Duration::from_micros(seed >> 20 & 0xffff));
+    for victim in combination {
+        match victim {
+            Master => {
+                master.kill().unwrap();
+                master.wait().unwrap();
+            }
+            OneProgram => programs[1].kill(),
+            Keeper => kill_keeper(&instance),
+        }
+    }
+    let died = Instant::now();
+    if !combination.contains(&Master) {
+        // The master replaces its keeper; then both go.
+        wait_until("another keeper", || keeper(&instance).is_some_and(lives));
+        master.kill().unwrap();
+        master.wait().unwrap();
+    }
+    if combination.contains(&Keeper) && combination.contains(&Master) {
+        undo_without_keeper(way, runtime.path(), &instance, seed);
+    }
+    let what = format!("{way:?} {combination:?} seed {seed}");
+    wait_until(&format!("the journal to be closed: {what}"), || {
+        !instance.exists()
+    });
+    let took = died.elapsed();
+    for program in programs.iter().filter(|program| lives(program.pid())) {
+        for pid in program.processes() {
+            assert_eq!(masks(pid), BTreeSet::from([cpu_list()]), "{what}");
+            assert_eq!(cgroups(pid), own, "{what}");
+            wait_until(&format!("{pid} to go on: {what}"), || {
+                stat(pid).is_none_or(|stat| stat.state != 'T')
+            });
+        }
+    }
+    assert_eq!(leftovers(&instance), Vec::<PathBuf>::new(), "{what}");
+    took
+}
+
+fn start_master(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
+    let ids = programs
+        .iter()
+        .map(|p| format!("{}-{}", p.id.pid, p.id.start_ticks));
+    Command::new(rig())
+        .arg("master")
+        .arg(runtime)
+        .arg(way.config(runtime).cgroup_root)
+        .arg(way.name())
+        .arg((seed & 0xffff_ffff).to_string())
+        .args(ids)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null()) // it complains when a program dies under it
+        .spawn()
+        .unwrap()
+}
+
+fn first_line(master: &mut Child) -> PathBuf {
+    let mut line = String::new();
+    let out = master.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    PathBuf::from(line.trim())
+}
+
+fn keeper(instance: &Path) -> Option<i32> {
+    let text = std::fs::read_to_string(instance.join("keeper")).ok()?;
+    text.split(' ').next()?.parse().ok()
+}
+
+fn lives(pid: i32) -> bool {
+    stat(pid).is_some_and(|stat| stat.state != 'Z')
+}
+
+fn kill_keeper(instance: &Path) {
+    // Gone already: its master had died and it was quick.
+    let Some(pid) = keeper(instance) else { return };
+    // SAFETY: kills the keeper that this test's master has started.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    wait_until("the keeper to die", || !lives(pid));
+}
+
+/// Launchers first, each its own program; then the next start. Where the
+/// master had replaced its keeper, that one does it.
+fn undo_without_keeper(way: Way, runtime: &Path, instance: &Path, seed: u64) {
+    let config = way.config(runtime);
+    if seed & 1 << 50 != 0 {
+        for program in [ProgramId(0), ProgramId(1)] {
+            match rescue(&config, instance, program).unwrap() {
+                Rescue::MasterLives => panic!("the master was killed"),
+                Rescue::Undone(report) => assert!(report.errors.is_empty(), "{report:?}"),
+                Rescue::KeeperLives(_) | Rescue::Nothing => {}
+            }
+        }
+    }
+    let report = undo_stale(&config).unwrap();
+    assert!(report.errors.is_empty(), "{report:?}");
+}
+
+/// Passes a random time that is too short to sleep for.
+fn spin(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn a_keeper_outlives_signals_and_a_master_that_ends_well() {
+    let runtime = tempfile::tempdir().unwrap();
+    let program = Program::start(&["tree", "0", "0"]);
+    let mut master = start_master(Way::Bare, runtime.path(), 5, std::slice::from_ref(&program));
+    let instance = first_line(&mut master);
+    let pid = keeper(&instance).unwrap();
+    for signal in [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGTSTP,
+    ] {
+        // SAFETY: signals the keeper that this test's master has started.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+    assert_eq!(keeper(&instance), Some(pid), "it was not replaced");
+    assert!(lives(pid));
+    let resident = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let resident = resident
+        .lines()
+        .find(|line| line.starts_with("RssAnon"))
+        .unwrap();
+    eprintln!("the keeper's {resident}");
+    master.kill().unwrap();
+    master.wait().unwrap();
+    wait_until("the journal to be closed", || !instance.exists());
+    wait_until("the keeper to end", || !lives(pid));
+}
+
+#[test]
+fn a_keeper_executes_the_respawn_command_only_after_a_crash() {
+    for crash in [false, true] {
+        let runtime = tempfile::tempdir().unwrap();
+        let sign = runtime.path().join("respawned");
+        let mut master = Command::new(rig())
+            .arg("respawner")
+            .arg(runtime.path())
+            .args(["/bin/sh", "-c", "echo up > \"$0\""])
+            .arg(&sign)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let instance = first_line(&mut master);
+        let pid = keeper(&instance).unwrap();
+        match crash {
+            true => master.kill().unwrap(),
+            false => drop(master.stdin.take()),
+        }
+        master.wait().unwrap();
+        if crash {
+            wait_until("the command to have run", || sign.exists());
+        }
+        wait_until("the keeper to end", || !lives(pid));
+        assert_eq!(sign.exists(), crash);
+        assert!(!instance.exists());
+    }
+}
+
+#[test]
+fn without_rights_programs_are_seated_by_affinity_and_undone() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not tested here: needs root, to become somebody who has no rights");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let runtime = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    // The binary may lie where nobody else can execute it.
+    let copy = runtime.path().join("rig");
+    std::fs::copy(rig(), &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command.args(["tree", "1", "1"]).uid(NOBODY).gid(NOBODY);
+    let program = Program::start_as(command);
+    let before = portrait(&program);
+    let mut master = Command::new(&copy)
+        .args([
+            "master",
+            runtime.path().to_str().unwrap(),
+            "/sys/fs/cgroup",
+            "best",
+            "9",
+        ])
+        .arg(format!("{}-{}", program.id.pid, program.id.start_ticks))
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let instance = first_line(&mut master);
+    wait_until("a seat", || portrait(&program) != before);
+    master.kill().unwrap();
+    master.wait().unwrap();
+    wait_until("the journal to be closed", || !instance.exists());
+    wait_until("the program to be as before", || {
+        portrait(&program) == before
+    });
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Journals of the dead: honest, stale, damaged and forged ones.
+
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use common::*;
+use usher_act::{ActConfig, Actuator, undo_stale};
+
+/// A process that has lived, and died.
+fn dead() -> (i32, u64) {
+    let mut program = Program::start(&["tree", "0", "0"]);
+    program.kill();
+    (program.id.pid, program.id.start_ticks)
+}
+
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    id.trim().to_owned()
+}
+
+fn head(owner: (i32, u64), boot: &str) -> String {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").unwrap().ino();
+    format!(
+        r#"{{"do":"open","version":1,"boot":"{boot}","owner":{{"pid":{},"start_ticks":{}}},"pid_namespace":{namespace}}}"#,
+        owner.0, owner.1
+    )
+}
+
+/// A dead instance with these lines in its journal.
+fn instance(config: &ActConfig, owner: (i32, u64), lines: &[String]) -> PathBuf {
+    let dir = config
+        .instances_dir()
+        .join(format!("{}-{}", owner.0, owner.1));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(dir.join("journal.jsonl"), text).unwrap();
+    dir
+}
+
+fn stop(program: &Program) {
+    // SAFETY: stops a process that this test started.
+    unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
+    wait_until("the program to stop", || is_stopped(program));
+}
+
+fn is_stopped(program: &Program) -> bool {
+    stat(program.pid()).unwrap().state == 'T'
+}
+
+/// Lines that say that the program was stopped and bound to CPU 0 by the
+/// instance, if its process is the one that started then.
+fn lines_about(program: &Program, start_ticks: u64) -> [String; 4] {
+    let pid = program.pid();
+    [
+        r#"{"do":"begin","program":3,"from":{}}"#.to_owned(),
+        format!(
+            r#"{{"do":"thread","program":3,"thread":{{"pid":{pid},"tid":{pid},"start_ticks":{start_ticks}}},"before":"{}"}}"#,
+            cpu_list()
+        ),
+        r#"{"do":"mask","program":3,"cpus":"0"}"#.to_owned(),
+        format!(
+            r#"{{"do":"stop","program":3,"process":{{"pid":{pid},"start_ticks":{start_ticks}}}}}"#
+        ),
+    ]
+}
+
+fn bind_to_first_cpu(program: &Program) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    let pid = rustix::process::Pid::from_raw(program.pid());
+    rustix::thread::sched_setaffinity(pid, &set).unwrap();
+}
+
+#[test]
+fn a_reused_pid_is_not_touched() {
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    for (shift, touched) in [(0, true), (1, false)] {
+        let program = Program::start(&["tree", "0", "0"]);
+        bind_to_first_cpu(&program);
+        stop(&program);
+        let owner = dead();
+        let mut lines = vec![head(owner, &boot())];
+        lines.extend(lines_about(&program, program.id.start_ticks + shift));
+        let dir = instance(&config, owner, &lines);
+        let report = undo_stale(&config).unwrap();
+        assert!(report.errors.is_empty(), "{report:?}");
+        assert_eq!((report.programs, report.instances), (1, 1));
+        assert!(!dir.exists());
+        if touched {
+            wait_until("the program to go on", || !is_stopped(&program));
+        }
+        assert_eq!(is_stopped(&program), !touched);
+        let mask = if touched { cpu_list() } else { "0".to_owned() };
+        assert_eq!(masks(program.pid()), BTreeSet::from([mask]));
+    }
+}
+
+#[test]
+fn a_journal_of_another_boot_is_removed_without_acting() {
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let program = Program::start(&["tree", "0", "0"]);
+    stop(&program);
+    let owner = dead();
+    let mut lines = vec![head(owner, "an-earlier-boot")];
+    lines.extend(lines_about(&program, program.id.start_ticks));
+    let dir = instance(&config, owner, &lines);
+    let report = undo_stale(&config).unwrap();
+    assert!(report.errors.is_empty(), "{report:?}");
+    assert!(!dir.exists());
+    assert!(is_stopped(&program));
+}
+
+#[test]
+fn a_journal_that_somebody_else_could_have_written_is_left_alone() {
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let program = Program::start(&["tree", "0", "0"]);
+    stop(&program);
+    let owner = dead();
+    let mut lines = vec![head(owner, &boot())];
+    lines.extend(lines_about(&program, program.id.start_ticks));
+    let dir = instance(&config, owner, &lines);
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
+    let report = undo_stale(&config).unwrap();
+    let [error] = report.errors.as_slice() else {
+        panic!("{report:?}");
+    };
+    assert!(error.to_string().contains("somebody else"), "{error}");
+    assert!(dir.exists() && is_stopped(&program));
+}
+
+#[test]
+fn the_journal_of_a_living_instance_is_left_alone() {
+    let runtime = tempfile::tempdir().unwrap();
+    let config = Way::Bare.config(runtime.path());
+    let mut act = Actuator::open(config.clone()).unwrap();
+    let report = undo_stale(&config).unwrap();
+    assert_eq!((report.instances, report.errors.len()), (0, 0));
+    assert!(act.instance_dir().join("journal.jsonl").exists());
+    assert!(act.undo_all().is_empty());
+}
+
+#[test]
+fn an_instance_that_died_before_its_first_line_is_removed() {
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let dir = instance(&config, dead(), &[]);
+    std::fs::remove_file(dir.join("journal.jsonl")).unwrap();
+    let report = undo_stale(&config).unwrap();
+    assert!(report.errors.is_empty(), "{report:?}");
+    assert!(!dir.exists());
+}
+
+/// The v2 mount, found without the crate.
+fn v2_mount() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let of_type = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
+    let line = mounts.lines().find(of_type)?;
+    line.split(' ').nth(1).map(PathBuf::from)
+}
+
+#[test]
+fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
+    let Some(top) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
+        eprintln!("not tested here: needs root and cgroup v2");
+        return;
+    };
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let program = Program::start(&["tree", "1", "0"]);
+    let before = portrait(&program);
+    let owner = dead();
+    let base = top.join(format!("usher-{}-{}", owner.0, owner.1));
+    let home = base.join("5");
+    std::fs::create_dir_all(&home).unwrap();
+    for pid in program.processes() {
+        write(&home.join("cgroup.procs"), &pid.to_string());
+    }
+    write(&home.join("cgroup.freeze"), "1");
+    let lines = [
+        head(owner, &boot()),
+        r#"{"do":"begin","prog"#.to_owned(),
+        "\0\u{ff}".to_owned(),
+    ];
+    let dir = instance(&config, owner, &lines);
+    let report = undo_stale(&config).unwrap();
+    let said: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].starts_with("line 2 of journal ") && said[1].starts_with("line 3 "),
+        "{said:?}"
+    );
+    assert_eq!(portrait(&program), before);
+    assert!(!base.exists() && !dir.exists());
+}
+
+fn write(path: &Path, value: &str) {
+    std::fs::write(path, value).unwrap();
+}
