@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Putting a damaged store aside.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// Puts a damaged store aside and begins a new one; where another process has
+/// done so already, its store is opened and nothing is put aside.
+pub(crate) fn put_aside_and_open(path: &Path) -> Result<(Store, Option<PathBuf>), StoreError> {
+    let failed = |source| StoreError::Directory {
+        path: path.to_owned(),
+        source,
+    };
+    let lock = File::create(with_suffix(path, ".lock")).map_err(failed)?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+    match Store::open(path) {
+        Ok(store) => return Ok((store, None)),
+        Err(StoreError::Corrupt { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    let free = (1..).map(|i| with_suffix(path, &format!(".damaged-{i}")));
+    let aside = free
+        .take(10_000)
+        .find(|p| !p.exists())
+        .ok_or_else(|| failed(std::io::ErrorKind::AlreadyExists.into()))?;
+    for part in ["-wal", "-shm", ""] {
+        match std::fs::rename(with_suffix(path, part), with_suffix(&aside, part)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+    }
+    Ok((Store::open(path)?, Some(aside)))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Merging measurements of one rate.
+//!
+//! Two estimates of the same quantity are averaged with the inverse of their
+//! variances as weights. Three things keep the store from believing the wrong
+//! one for ever:
+//!
+//! * *Old ones fade*: an estimate's variance doubles every [`HALF_LIFE_S`], for
+//!   machines, libraries and inputs change.
+//! * *Disagreement shows*: where two estimates lie further apart than their
+//!   errors allow, the error of the mean is scaled up by that ratio (the Birge
+//!   ratio, as the Particle Data Group does).
+//! * *Outliers pull little*: a new value more than [`OUTLIER_SIGMAS`] away
+//!   weighs as if it were just that far away. But since the error of the mean
+//!   grows, a second and third such value win: then the program has changed.
+//!
+//! No error is taken to be below [`LEAST_ERROR`]: runs of the same command
+//! differ by that much from their placement in memory alone.
+
+/// Seconds in which the variance of an estimate doubles: thirty days.
+pub const HALF_LIFE_S: f64 = 30.0 * 86_400.0;
+/// Combined errors beyond which a new value is an outlier.
+pub const OUTLIER_SIGMAS: f64 = 4.0;
+/// The least relative error that is believed.
+pub const LEAST_ERROR: f64 = 0.01;
+
+/// A rate and how sure it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Progress a second, > 0.
+    pub rate: f64,
+    /// Standard error relative to it, >= 0.
+    pub relative_error: f64,
+}
+
+impl Estimate {
+    fn variance(&self) -> f64 {
+        let error = self.relative_error.max(LEAST_ERROR) * self.rate;
+        error * error
+    }
+}
+
+/// The estimate that follows from an old one, so many seconds old, and a new
+/// one. Both rates are finite and positive; so is the result's.
+pub fn combine(old: Estimate, age_s: f64, new: Estimate) -> Estimate {
+    let fade = (age_s.max(0.0) / HALF_LIFE_S).min(64.0).exp2();
+    let old_variance = old.variance() * fade;
+    let distance = (new.rate - old.rate).abs();
+    let sigmas = distance / (old_variance + new.variance()).sqrt();
+    let new_variance = if sigmas > OUTLIER_SIGMAS {
+        let held = distance / OUTLIER_SIGMAS;
+        (held * held - old_variance).max(new.variance())
+    } else {
+        new.variance()
+    };
+    let new_weight = old_variance / (old_variance + new_variance);
+    let rate = old.rate + new_weight * (new.rate - old.rate);
+    let variance = new_weight * new_variance;
+    let error = variance.sqrt() * sigmas.max(1.0);
+    Estimate {
+        rate,
+        relative_error: error / rate,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn estimate(rate: f64, relative_error: f64) -> Estimate {
+        Estimate {
+            rate,
+            relative_error,
+        }
+    }
+
+    #[test]
+    fn equal_errors_give_the_mean_and_a_smaller_error() {
+        let mean = combine(estimate(100.0, 0.05), 0.0, estimate(104.0, 0.05));
+        assert!((mean.rate - 102.0).abs() < 0.1, "{mean:?}");
+        assert!((mean.relative_error - 0.05 / 2f64.sqrt()).abs() < 0.001);
+    }
+
+    #[test]
+    fn the_surer_one_weighs_more_and_age_makes_less_sure() {
+        let (old, new) = (estimate(100.0, 0.02), estimate(110.0, 0.08));
+        let fresh = combine(old, 0.0, new).rate;
+        let faded = combine(old, 4.0 * HALF_LIFE_S, new).rate;
+        assert!(
+            fresh < 101.0 && faded > 104.0 && faded < 106.0,
+            "{fresh} {faded}"
+        );
+    }
+
+    #[test]
+    fn an_outlier_pulls_little_but_a_changed_program_wins() {
+        let mut now = estimate(100.0, 0.02);
+        now = combine(now, 60.0, estimate(300.0, 0.02));
+        assert!(now.rate < 115.0, "one outlier: {now:?}");
+        for _ in 0..6 {
+            now = combine(now, 60.0, estimate(300.0, 0.02));
+        }
+        assert!(now.rate > 280.0, "a new truth: {now:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_result_lies_between_and_is_sane(
+            a in 1e-6f64..1e12, b in 1e-6f64..1e12,
+            ea in 0.0f64..2.0, eb in 0.0f64..2.0, age in -1e3f64..1e12,
+        ) {
+            let mean = combine(estimate(a, ea), age, estimate(b, eb));
+            let (low, high) = (a.min(b), a.max(b));
+            prop_assert!(mean.rate >= low * (1.0 - 1e-9) && mean.rate <= high * (1.0 + 1e-9));
+            prop_assert!(mean.relative_error.is_finite() && mean.relative_error > 0.0);
+        }
+    }
+}

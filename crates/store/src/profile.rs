@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is kept of a program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource};
+
+use crate::machine::MachineKey;
+
+/// One rate as measured in one run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Cores by capacity, rate, its relative error, busy CPUs.
+    pub point: CurvePoint,
+    /// What the rate counts.
+    pub source: ProgressSource,
+}
+
+/// What one run taught about a program.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measurement {
+    /// The program's name, for people.
+    pub name: String,
+    /// When, in seconds since 1970; the store reads no clock.
+    pub at_s: i64,
+    /// Its rates.
+    pub points: Vec<Measured>,
+    /// Threads that busy-wait; `None`: this run did not tell.
+    pub spinners: Option<u32>,
+    /// LLC bytes that it uses when alone; `None`: this run did not tell.
+    pub llc_bytes: Option<u64>,
+    /// Memory bandwidth in GB/s when alone; `None`: this run did not tell.
+    pub bandwidth_gbps: Option<f64>,
+}
+
+/// A point of a stored curve: all runs so far merged.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StoredPoint {
+    /// Cores, rate, relative error, busy CPUs.
+    pub point: CurvePoint,
+    /// What the rate counts.
+    pub source: ProgressSource,
+    /// When it was last measured, in seconds since 1970.
+    pub at_s: i64,
+    /// Measurements merged into it.
+    pub runs: u32,
+}
+
+/// A program's profile on one kind of machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Profile {
+    /// The program's name when it was last measured.
+    pub name: String,
+    /// By source, then rising cores.
+    pub points: Vec<StoredPoint>,
+    /// Threads that busy-wait; 0: none known.
+    pub spinners: u32,
+    /// LLC bytes that it uses when alone, where known.
+    pub llc_bytes: Option<u64>,
+    /// Memory bandwidth in GB/s when alone, where known.
+    pub bandwidth_gbps: Option<f64>,
+    /// When it was last measured, in seconds since 1970.
+    pub at_s: i64,
+    /// Runs that taught something.
+    pub runs: u32,
+}
+
+impl Profile {
+    /// The curve to plan by: of the sources that may be planned by, the one
+    /// measured at the most core counts, of those the best. `None` where there
+    /// is no such point.
+    pub fn curve(&self) -> Option<(Curve, ProgressSource)> {
+        let mut by_source: BTreeMap<ProgressSource, Vec<CurvePoint>> = BTreeMap::new();
+        for stored in self.points.iter().filter(|p| p.source.may_plan()) {
+            by_source
+                .entry(stored.source)
+                .or_default()
+                .push(stored.point);
+        }
+        let most = by_source.values().map(Vec::len).max()?;
+        let (source, points) = by_source.into_iter().find(|(_, p)| p.len() == most)?;
+        Some((Curve::new(points).ok()?, source))
+    }
+
+    /// Sources that misjudge this program: the speed-up between two core
+    /// counts that they imply misses that of whole repetitions by more than
+    /// [`SOURCE_ERROR_MAX`]. Such a source is not to be planned by.
+    pub fn misleading_sources(&self) -> Vec<ProgressSource> {
+        let rates = |source| {
+            let points = self.points.iter().filter(move |p| p.source == source);
+            points.map(|p| (p.point.cores.to_bits(), p.point.rate))
+        };
+        let truth: BTreeMap<u64, f64> = rates(ProgressSource::Repetition).collect();
+        let misses = |source: &ProgressSource| {
+            let against =
+                rates(*source).filter_map(|(cores, rate)| Some(rate / truth.get(&cores)?));
+            let (least, most) = against.fold((f64::INFINITY, 0.0_f64), |(lo, hi), r| {
+                (lo.min(r), hi.max(r))
+            });
+            most > least * (1.0 + SOURCE_ERROR_MAX)
+        };
+        let sources: BTreeSet<_> = self.points.iter().map(|p| p.source).collect();
+        sources.into_iter().filter(misses).collect()
+    }
+}
+
+/// Relative error of a speed-up beyond which a source is not planned by.
+pub const SOURCE_ERROR_MAX: f64 = 0.10;
+
+/// A profile with what it belongs to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listed {
+    /// The program.
+    pub key: ProgramKey,
+    /// The kind of machine.
+    pub machine: MachineKey,
+    /// What is known.
+    pub profile: Profile,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(points: &[(ProgressSource, f64, f64)]) -> Profile {
+        let point = |&(source, cores, rate)| StoredPoint {
+            point: CurvePoint {
+                cores,
+                rate,
+                relative_error: 0.01,
+                busy_cpus: None,
+            },
+            source,
+            at_s: 0,
+            runs: 1,
+        };
+        Profile {
+            name: "p".to_owned(),
+            points: points.iter().map(point).collect(),
+            spinners: 0,
+            llc_bytes: None,
+            bandwidth_gbps: None,
+            at_s: 0,
+            runs: 1,
+        }
+    }
+
+    #[test]
+    fn a_source_that_implies_another_speed_up_misleads() {
+        use ProgressSource::{Heartbeat, Instructions, Repetition};
+        let known = profile(&[
+            (Repetition, 1.0, 0.1),
+            (Repetition, 2.0, 0.15),
+            // Units differ; the speed-up is the same but for 4 %.
+            (Heartbeat, 1.0, 700.0),
+            (Heartbeat, 2.0, 1_090.0),
+            // Spinning counts as progress: 1.9 instead of 1.5.
+            (Instructions, 1.0, 1e9),
+            (Instructions, 2.0, 1.9e9),
+        ]);
+        assert_eq!(known.misleading_sources(), [Instructions]);
+    }
+
+    #[test]
+    fn one_point_in_common_condemns_nobody() {
+        use ProgressSource::{Heartbeat, Repetition};
+        let known = profile(&[
+            (Repetition, 1.0, 0.1),
+            (Heartbeat, 1.0, 7.0),
+            (Heartbeat, 2.0, 9.0),
+        ]);
+        assert_eq!(known.misleading_sources(), []);
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tables, and bringing older files up to date.
+//!
+//! The format's version is SQLite's `user_version`: the number of [`STEPS`]
+//! that were taken. A step, once released, never changes; a new format is a
+//! new step at the end.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// Each step takes a store from one format to the next.
+pub(crate) const STEPS: [&str; 1] = ["
+    CREATE TABLE profile (
+        id INTEGER PRIMARY KEY,
+        executable TEXT NOT NULL,
+        arguments TEXT NOT NULL,
+        machine TEXT NOT NULL,
+        name TEXT NOT NULL,
+        spinners INTEGER NOT NULL,
+        llc_bytes INTEGER,
+        bandwidth_gbps REAL,
+        at_s INTEGER NOT NULL,
+        runs INTEGER NOT NULL,
+        UNIQUE (executable, arguments, machine)
+    ) STRICT;
+    CREATE TABLE point (
+        profile INTEGER NOT NULL REFERENCES profile ON DELETE CASCADE,
+        source TEXT NOT NULL,
+        cores REAL NOT NULL,
+        rate REAL NOT NULL,
+        relative_error REAL NOT NULL,
+        busy_cpus REAL,
+        at_s INTEGER NOT NULL,
+        runs INTEGER NOT NULL,
+        PRIMARY KEY (profile, source, cores)
+    ) STRICT, WITHOUT ROWID;
+"];
+
+/// Marks the file as Usher's (`file` shows it): the letters "Ushr".
+const APPLICATION_ID: i32 = 0x5573_6872;
+
+/// What stands in the way of using a file.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    Newer(u32),
+    Foreign,
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Unfit {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+/// Brings a file up to the format of `steps`, all of it or nothing.
+pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
+    if version(connection)? == steps.len() as u32 {
+        return check_owner(connection);
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Again, for another process may have been faster.
+    let found = version(&transaction)?;
+    if found > steps.len() as u32 {
+        return Err(Unfit::Newer(found));
+    }
+    if found > 0 {
+        check_owner(&transaction)?;
+    } else if tables(&transaction)? > 0 {
+        return Err(Unfit::Foreign);
+    }
+    for step in &steps[found as usize..] {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", steps.len() as u32)?;
+    Ok(transaction.commit()?)
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn check_owner(connection: &Connection) -> Result<(), Unfit> {
+    let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    match id {
+        APPLICATION_ID => Ok(()),
+        _ => Err(Unfit::Foreign),
+    }
+}
+
+fn tables(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profiles(connection: &Connection) -> u32 {
+        let count = "SELECT count(*) FROM profile";
+        connection.query_row(count, [], |row| row.get(0)).unwrap()
+    }
+
+    fn with_a_profile() -> Connection {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, &STEPS).unwrap();
+        let insert = "INSERT INTO profile VALUES (1, 'e', 'a', 'm', 'n', 0, NULL, NULL, 5, 1)";
+        connection.execute(insert, []).unwrap();
+        connection
+    }
+
+    #[test]
+    fn a_later_format_keeps_what_was_stored() {
+        let mut connection = with_a_profile();
+        let later = [STEPS[0], "ALTER TABLE profile ADD COLUMN more INTEGER"];
+        migrate(&mut connection, &later).unwrap();
+        migrate(&mut connection, &later).unwrap();
+        assert_eq!(
+            (profiles(&connection), version(&connection).unwrap()),
+            (1, 2)
+        );
+        let newer = migrate(&mut connection, &STEPS).unwrap_err();
+        assert!(matches!(newer, Unfit::Newer(2)));
+    }
+
+    #[test]
+    fn a_step_that_fails_changes_nothing() {
+        let mut connection = with_a_profile();
+        let broken = [
+            STEPS[0],
+            "ALTER TABLE profile ADD COLUMN more INTEGER; DROP TABLE point;",
+            "no such statement",
+        ];
+        migrate(&mut connection, &broken).unwrap_err();
+        assert_eq!(version(&connection).unwrap(), 1);
+        let points = connection.query_row("SELECT count(*) FROM point", [], |row| row.get(0));
+        assert_eq!(points, Ok(0), "the table is still there");
+    }
+
+    #[test]
+    fn somebody_elses_database_is_left_alone() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute("CREATE TABLE theirs (x)", []).unwrap();
+        let error = migrate(&mut connection, &STEPS).unwrap_err();
+        assert!(matches!(error, Unfit::Foreign));
+        assert_eq!(tables(&connection).unwrap(), 1);
+    }
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The store itself.
+//!
+//! Writers take turns (WAL, a busy timeout, one immediate transaction a
+//! merge); readers never wait. A damaged file is put aside, never deleted,
+//! under a lock file, so that two processes that find the damage at the same
+//! time do not put each other's new store aside.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use usher_model::{CurvePoint, ProgramKey};
+
+use crate::aside::put_aside_and_open;
+use crate::error::{StoreError, Warning};
+use crate::machine::MachineKey;
+use crate::profile::{Listed, Measurement, Profile};
+use crate::rows::{
+    SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
+};
+use crate::schema::{STEPS, Unfit, migrate};
+
+/// How long to wait for another process's write.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A store of profiles: a file, or memory.
+#[derive(Debug)]
+pub struct Store {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Store {
+    /// Opens the store, or begins one; its directory is made if need be.
+    ///
+    /// # Errors
+    /// Why the file cannot be used; it is then as it was.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(|source| StoreError::Directory {
+                path: path.to_owned(),
+                source,
+            })?;
+        }
+        let failed = |error| StoreError::from(path, error);
+        let connection = Connection::open(path).map_err(failed)?;
+        let mut store = Self {
+            connection,
+            path: path.to_owned(),
+        };
+        store.prepare()?;
+        Ok(store)
+    }
+
+    /// A store that is forgotten when it is dropped.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn in_memory() -> Result<Self, StoreError> {
+        let path = PathBuf::from("(in memory)");
+        let failed = |error| StoreError::from(&path, error);
+        let connection = Connection::open_in_memory().map_err(failed)?;
+        let mut store = Self { connection, path };
+        store.migrate()?;
+        Ok(store)
+    }
+
+    /// Opens the store, or makes do: a damaged file is put aside and a new one
+    /// begun; where that fails too, or the file can only be read, profiles are
+    /// kept in memory, with what could be read of the file in it.
+    ///
+    /// # Errors
+    /// Only when there is no memory for a store.
+    pub fn open_or_memory(path: &Path) -> Result<(Self, Option<Warning>), StoreError> {
+        let (error, kept_at) = match Self::open(path) {
+            Ok(store) => return Ok((store, None)),
+            Err(error @ StoreError::Corrupt { .. }) => match put_aside_and_open(path) {
+                Ok((store, None)) => return Ok((store, None)),
+                Ok((store, kept_at)) => {
+                    let in_memory = false;
+                    return Ok((
+                        store,
+                        Some(Warning {
+                            error,
+                            kept_at,
+                            in_memory,
+                        }),
+                    ));
+                }
+                Err(again) => (again, None),
+            },
+            Err(error) => (error, None),
+        };
+        let mut store = Self::in_memory()?;
+        if let Ok(readable) = Self::open_to_read(path) {
+            // What cannot be read is as good as not there; the warning tells.
+            let _ = store.copy_from(&readable);
+        }
+        let in_memory = true;
+        Ok((
+            store,
+            Some(Warning {
+                error,
+                kept_at,
+                in_memory,
+            }),
+        ))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is known of a program on a kind of machine.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn lookup(
+        &self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+    ) -> Result<Option<Profile>, StoreError> {
+        let sql = format!("{SELECT} WHERE executable = ?1 AND arguments = ?2 AND machine = ?3");
+        let row = self.connection.prepare_cached(&sql).and_then(|mut found| {
+            let key = params![key.executable, key.arguments, machine.as_str()];
+            found.query_row(key, profile_of).optional()
+        });
+        match row.map_err(|e| self.failed(e))? {
+            Some((id, listed)) => Ok(Some(self.with_points(id, listed)?.profile)),
+            None => Ok(None),
+        }
+    }
+
+    /// Everything, by name.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+        let sql = format!("{SELECT} ORDER BY name, executable, arguments, machine");
+        let rows = self.connection.prepare(&sql).and_then(|mut all| {
+            let rows = all.query_map([], profile_of)?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let rows = rows.map_err(|e| self.failed(e))?;
+        rows.into_iter()
+            .map(|(id, listed)| self.with_points(id, listed))
+            .collect()
+    }
+
+    /// Adds what a run taught to what is known, all of it or nothing.
+    ///
+    /// # Errors
+    /// A point that is no positive finite number; a store that cannot be
+    /// written (see [`StoreError`]): reading goes on to work.
+    pub fn merge(
+        &mut self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+        measurement: &Measurement,
+    ) -> Result<(), StoreError> {
+        for measured in &measurement.points {
+            check(&measured.point)?;
+        }
+        let behavior = TransactionBehavior::Immediate;
+        let merged = self
+            .connection
+            .transaction_with_behavior(behavior)
+            .and_then(|transaction| {
+                let id = merge_profile(&transaction, key, machine, measurement)?;
+                for measured in &measurement.points {
+                    merge_point(&transaction, id, measured, measurement.at_s)?;
+                }
+                transaction.commit()
+            });
+        merged.map_err(|e| self.failed(e))
+    }
+
+    /// Forgets a program on every machine. Says how many profiles that were.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn forget(&mut self, key: &ProgramKey) -> Result<usize, StoreError> {
+        let sql = "DELETE FROM profile WHERE executable = ?1 AND arguments = ?2";
+        let done = self
+            .connection
+            .execute(sql, params![key.executable, key.arguments]);
+        done.map_err(|e| self.failed(e))
+    }
+
+    fn failed(&self, error: rusqlite::Error) -> StoreError {
+        StoreError::from(&self.path, error)
+    }
+
+    fn prepare(&mut self) -> Result<(), StoreError> {
+        let set = |c: &Connection| {
+            c.busy_timeout(BUSY_TIMEOUT)?;
+            c.pragma_update(None, "foreign_keys", true)?;
+            c.pragma_update(None, "journal_mode", "WAL")?;
+            c.pragma_update(None, "synchronous", "NORMAL")
+        };
+        set(&self.connection).map_err(|e| self.failed(e))?;
+        self.check_whole()?;
+        self.migrate()
+    }
+
+    /// Profiles are few and small: reading all of them takes well under a
+    /// millisecond, and finds damage before it is planned by.
+    fn check_whole(&self) -> Result<(), StoreError> {
+        let sql = "quick_check";
+        let said: Result<String, _> = self
+            .connection
+            .pragma_query_value(None, sql, |row| row.get(0));
+        match said.map_err(|e| self.failed(e))?.as_str() {
+            "ok" => Ok(()),
+            reason => Err(StoreError::Corrupt {
+                path: self.path.clone(),
+                reason: reason.lines().next().unwrap_or_default().to_owned(),
+            }),
+        }
+    }
+
+    fn migrate(&mut self) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        migrate(&mut self.connection, &STEPS).map_err(|unfit| match unfit {
+            Unfit::Newer(found) => StoreError::Newer {
+                path,
+                found,
+                known: STEPS.len() as u32,
+            },
+            Unfit::Foreign => StoreError::Foreign { path },
+            Unfit::Sqlite(error) => StoreError::from(&path, error),
+        })
+    }
+
+    /// Opens a file on which nothing can be written, not even a lock.
+    fn open_to_read(path: &Path) -> Result<Self, StoreError> {
+        let failed = |error| StoreError::from(path, error);
+        let uri = format!("file:{}?immutable=1", escaped(path));
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        let connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+        })
+    }
+
+    fn copy_from(&mut self, other: &Self) -> Result<(), StoreError> {
+        for listed in other.list()? {
+            let Listed {
+                key,
+                machine,
+                profile,
+            } = listed;
+            self.insert(&key, &machine, &profile)
+                .map_err(|e| self.failed(e))?;
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+        profile: &Profile,
+    ) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
+                   llc_bytes, bandwidth_gbps, at_s, runs)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        self.connection.execute(
+            sql,
+            params![
+                key.executable,
+                key.arguments,
+                machine.as_str(),
+                profile.name,
+                profile.spinners,
+                profile.llc_bytes.map(saturating),
+                profile.bandwidth_gbps,
+                profile.at_s,
+                profile.runs
+            ],
+        )?;
+        let id = self.connection.last_insert_rowid();
+        for stored in &profile.points {
+            write_point(&self.connection, id, stored)?;
+        }
+        Ok(())
+    }
+
+    fn with_points(&self, id: i64, mut listed: Listed) -> Result<Listed, StoreError> {
+        let sql = "SELECT source, cores, rate, relative_error, busy_cpus, at_s, runs
+                   FROM point WHERE profile = ?1 ORDER BY source, cores";
+        let points = self.connection.prepare_cached(sql).and_then(|mut all| {
+            let rows = all.query_map([id], point_of)?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        // A source that a later Usher knows is not for this one.
+        let points = points.map_err(|e| self.failed(e))?.into_iter().flatten();
+        listed.profile.points = points.collect();
+        Ok(listed)
+    }
+}
+
+/// Points are checked as a curve checks them, so that what is stored can be
+/// planned by.
+fn check(point: &CurvePoint) -> Result<(), StoreError> {
+    let curve = usher_model::Curve::new(vec![*point]);
+    match curve {
+        Ok(_) => Ok(()),
+        Err(error) => Err(StoreError::Nonsense(format!("sound points: {error}"))),
+    }
+}
+
+/// A path inside a `file:` URI.
+fn escaped(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let byte = |&b: &u8| match b {
+        b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+            char::from(b).to_string()
+        }
+        _ => format!("%{b:02x}"),
+    };
+    path.as_os_str().as_bytes().iter().map(byte).collect()
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The store on disks and in hands that treat it badly.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use usher_model::{
+    Cache, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey, ProgressSource,
+    Topology,
+};
+use usher_store::{MachineKey, Measured, Measurement, Store, StoreError};
+
+fn key(name: &str) -> ProgramKey {
+    ProgramKey {
+        executable: format!("build-id:{name}"),
+        arguments: "-p 2 file:2^20".to_owned(),
+    }
+}
+
+/// A machine of one core.
+fn machine() -> MachineKey {
+    let cpus = CpuSet::single(0);
+    MachineKey::of(&Topology {
+        name: "one core".to_owned(),
+        cpus: vec![Cpu { os: 0, core: 0 }],
+        cores: vec![Core {
+            cpus: cpus.clone(),
+            domain: 0,
+            capacity: 1.0,
+        }],
+        domains: vec![Domain {
+            cpus: cpus.clone(),
+            cores: vec![0],
+            package: 0,
+            nodes: vec![0],
+            llc: Some(Cache {
+                level: 3,
+                bytes: 1 << 20,
+            }),
+        }],
+        packages: vec![Package {
+            cpus: cpus.clone(),
+            domains: vec![0],
+            model: None,
+            dies: vec![cpus.clone()],
+        }],
+        nodes: vec![NumaNode {
+            os: 0,
+            cpus,
+            bytes: 0,
+        }],
+    })
+}
+
+fn point(cores: f64, rate: f64, source: ProgressSource) -> Measured {
+    Measured {
+        point: CurvePoint {
+            cores,
+            rate,
+            relative_error: 0.05,
+            busy_cpus: Some(cores * 0.9),
+        },
+        source,
+    }
+}
+
+fn measurement(points: &[Measured]) -> Measurement {
+    Measurement {
+        name: "pigz".to_owned(),
+        at_s: 1_700_000_000,
+        points: points.to_vec(),
+        spinners: Some(2),
+        llc_bytes: Some(u64::MAX),
+        bandwidth_gbps: None,
+    }
+}
+
+fn one_point() -> Measurement {
+    measurement(&[point(1.0, 10.0, ProgressSource::Heartbeat)])
+}
+
+#[test]
+fn what_was_learnt_is_there_after_the_store_was_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("some/where/profiles.db");
+    let points = [
+        point(2.0, 19.0, ProgressSource::Instructions),
+        point(1.0, 10.0, ProgressSource::Instructions),
+        point(1.0, 7.0, ProgressSource::Heartbeat),
+        point(4.0, 1.0, ProgressSource::CpuTime),
+        point(6.0, 1.0, ProgressSource::CpuTime),
+        point(8.0, 1.0, ProgressSource::CpuTime),
+    ];
+    let mut store = Store::open(&path).unwrap();
+    store
+        .merge(&key("a"), &machine(), &measurement(&points))
+        .unwrap();
+    drop(store);
+    let mut store = Store::open(&path).unwrap();
+    let profile = store.lookup(&key("a"), &machine()).unwrap().unwrap();
+    assert_eq!(
+        (profile.name.as_str(), profile.runs, profile.spinners),
+        ("pigz", 1, 2)
+    );
+    assert_eq!(profile.llc_bytes, Some(i64::MAX as u64));
+    assert_eq!(profile.points.len(), 6);
+    let (curve, source) = profile.curve().unwrap();
+    assert_eq!(
+        source,
+        ProgressSource::Instructions,
+        "the most points that may plan"
+    );
+    assert_eq!((curve.rate(1.0), curve.rate(2.0)), (10.0, 19.0));
+    assert_eq!(curve.busy_cpus(2.0), Some(1.8));
+    assert_eq!(store.lookup(&key("b"), &machine()).unwrap(), None);
+    assert_eq!(store.list().unwrap().len(), 1);
+    assert_eq!(store.forget(&key("a")).unwrap(), 1);
+    assert_eq!(store.list().unwrap(), []);
+}
+
+#[test]
+fn what_a_run_did_not_tell_stays() {
+    let mut store = Store::in_memory().unwrap();
+    store.merge(&key("a"), &machine(), &one_point()).unwrap();
+    let silent = Measurement {
+        name: "pigz".to_owned(),
+        at_s: 1_700_000_060,
+        ..Measurement::default()
+    };
+    store.merge(&key("a"), &machine(), &silent).unwrap();
+    let profile = store.lookup(&key("a"), &machine()).unwrap().unwrap();
+    assert_eq!((profile.runs, profile.spinners), (2, 2));
+    assert_eq!(profile.points[0].runs, 1);
+}
+
+#[test]
+fn nonsense_is_refused_whole() {
+    let mut store = Store::in_memory().unwrap();
+    for bad in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
+        let good = point(1.0, 1.0, ProgressSource::Heartbeat);
+        for bad in [point(2.0, bad, good.source), point(bad, 2.0, good.source)] {
+            let error = store.merge(&key("a"), &machine(), &measurement(&[good, bad]));
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.starts_with("a profile needs sound points: "),
+                "{error}"
+            );
+        }
+    }
+    assert_eq!(store.list().unwrap(), []);
+}
+
+/// A store with fifty profiles, closed.
+fn filled(path: &Path) {
+    let mut store = Store::open(path).unwrap();
+    for i in 0..50 {
+        store
+            .merge(&key(&format!("program-{i}")), &machine(), &one_point())
+            .unwrap();
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_damaged_store_is_kept_aside_and_a_new_one_begun() {
+    for damage in ["no database at all", "torn pages", "an empty header"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("profiles.db");
+        filled(&path);
+        let mut bytes = std::fs::read(&path).unwrap();
+        match damage {
+            "no database at all" => bytes = b"these are no profiles at all\n".repeat(40),
+            "torn pages" => bytes[4096..].fill(0xa5),
+            _ => bytes[..16].fill(0),
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(
+            matches!(Store::open(&path), Err(StoreError::Corrupt { .. })),
+            "{damage}"
+        );
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            bytes,
+            "opening changes nothing"
+        );
+
+        let (mut store, warning) = Store::open_or_memory(&path).unwrap();
+        let warning = warning.unwrap();
+        let kept = warning.kept_at.clone().unwrap();
+        assert_eq!(std::fs::read(&kept).unwrap(), bytes);
+        let said = warning.to_string();
+        assert!(
+            !warning.in_memory && said.contains("is damaged") && !said.contains('\n'),
+            "{said}"
+        );
+        store.merge(&key("new"), &machine(), &one_point()).unwrap();
+        drop(store);
+        let (store, warning) = Store::open_or_memory(&path).unwrap();
+        assert!(warning.is_none());
+        assert_eq!(store.list().unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_second_damage_does_not_overwrite_what_was_kept_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    for text in ["first damage", "second damage"] {
+        std::fs::write(&path, text.repeat(100)).unwrap();
+        let (_, warning) = Store::open_or_memory(&path).unwrap();
+        assert!(warning.is_some());
+    }
+    let kept = names(dir.path());
+    assert!(
+        kept.contains(&"profiles.db.damaged-1".to_owned()),
+        "{kept:?}"
+    );
+    assert!(
+        kept.contains(&"profiles.db.damaged-2".to_owned()),
+        "{kept:?}"
+    );
+}
+
+#[test]
+fn many_that_find_the_damage_at_once_put_one_file_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    std::fs::write(&path, "damage".repeat(1000)).unwrap();
+    std::thread::scope(|scope| {
+        for i in 0..8 {
+            let path = &path;
+            scope.spawn(move || {
+                let (mut store, _) = Store::open_or_memory(path).unwrap();
+                store
+                    .merge(&key(&i.to_string()), &machine(), &one_point())
+                    .unwrap();
+            });
+        }
+    });
+    // Who wrote to the damaged file just before it was put aside has lost that.
+    let listed = Store::open(&path).unwrap().list().unwrap().len();
+    assert!((1..=8).contains(&listed), "{listed}");
+    let kept = names(dir.path())
+        .iter()
+        .filter(|n| n.contains("damaged"))
+        .count();
+    assert_eq!(kept, 1, "{:?}", names(dir.path()));
+}
+
+#[test]
+fn writers_in_many_threads_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let mut store = Store::open(&path).unwrap();
+                for _ in 0..20 {
+                    store.merge(&key("same"), &machine(), &one_point()).unwrap();
+                }
+            });
+        }
+    });
+    let store = Store::open(&path).unwrap();
+    let profile = store.lookup(&key("same"), &machine()).unwrap().unwrap();
+    assert_eq!((profile.runs, profile.points[0].runs), (120, 120));
+    assert!((profile.points[0].point.rate - 10.0).abs() < 1e-9);
+}
+
+#[test]
+fn another_programs_database_and_a_newer_one_are_left_alone() {
+    for (sql, expected) in [
+        ("CREATE TABLE theirs (x)", "is another program's database"),
+        (
+            "PRAGMA user_version = 99",
+            "has format 99, this Usher knows 1",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("profiles.db");
+        let theirs = rusqlite::Connection::open(&path).unwrap();
+        theirs.execute_batch(sql).unwrap();
+        drop(theirs);
+        let before = std::fs::read(&path).unwrap();
+        let (mut store, warning) = Store::open_or_memory(&path).unwrap();
+        let warning = warning.unwrap();
+        assert!(warning.in_memory && warning.kept_at.is_none());
+        assert!(warning.to_string().contains(expected), "{warning}");
+        store.merge(&key("a"), &machine(), &one_point()).unwrap();
+        drop(store);
+        assert_eq!(std::fs::read(&path).unwrap().len(), before.len());
+        assert!(
+            !names(dir.path())
+                .iter()
+                .any(|name| name.contains("damaged"))
+        );
+    }
+}
+
+/// A mounted tmpfs, unmounted when dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// `None`, with a word on stderr, where mounting is not allowed.
+    fn tmpfs(dir: &Path, options: &str) -> Option<Self> {
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "usher-store-test"])
+            .arg(dir)
+            .output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(dir.to_owned())),
+            other => {
+                eprintln!("not tested here: no tmpfs can be mounted: {other:?}");
+                None
+            }
+        }
+    }
+
+    fn remount(&self, options: &str) {
+        let option = format!("remount,{options}");
+        let done = Command::new("mount")
+            .args(["-o", &option])
+            .arg(&self.0)
+            .status();
+        assert!(done.unwrap().success());
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_what_is_known_can_still_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::tmpfs(dir.path(), "size=256k") else {
+        return;
+    };
+    let path = mount.0.join("profiles.db");
+    let mut store = Store::open(&path).unwrap();
+    store
+        .merge(&key("first"), &machine(), &one_point())
+        .unwrap();
+    let mut results = (0..10_000).map(|i| {
+        let name = format!("{i}-{}", "x".repeat(1000));
+        store.merge(&key(&name), &machine(), &one_point())
+    });
+    let error = results
+        .find_map(Result::err)
+        .expect("256 KiB are full some time");
+    assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
+    assert!(error.to_string().ends_with("cannot grow: the disk is full"));
+    assert!(store.lookup(&key("first"), &machine()).unwrap().is_some());
+    drop(store);
+
+    let again = Store::open_or_memory(&path).unwrap().0;
+    assert!(again.lookup(&key("first"), &machine()).unwrap().is_some());
+    drop(again);
+    let other = mount.0.join("other.db");
+    std::fs::write(mount.0.join("rest"), vec![1; 1 << 20]).unwrap_err();
+    let (mut store, warning) = Store::open_or_memory(&other).unwrap();
+    let warning = warning.expect("there is no room for another");
+    assert!(warning.in_memory, "{warning}");
+    store.merge(&key("a"), &machine(), &one_point()).unwrap();
+}
+
+#[test]
+fn a_store_that_can_only_be_read_is_read_into_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::tmpfs(dir.path(), "size=4m") else {
+        return;
+    };
+    let path = mount.0.join("pro?files #1.db");
+    filled(&path);
+    mount.remount("ro");
+    let error = Store::open(&path).unwrap_err();
+    assert!(!error.to_string().contains('\n'), "{error}");
+    let (mut store, warning) = Store::open_or_memory(&path).unwrap();
+    let warning = warning.unwrap();
+    assert!(warning.in_memory && warning.kept_at.is_none());
+    let said = warning.to_string();
+    assert!(
+        said.ends_with("what this run learns will not be remembered"),
+        "{said}"
+    );
+    assert_eq!(store.list().unwrap().len(), 50);
+    let known = store
+        .lookup(&key("program-7"), &machine())
+        .unwrap()
+        .unwrap();
+    assert_eq!((known.runs, known.points.len()), (1, 1));
+    store
+        .merge(&key("program-7"), &machine(), &one_point())
+        .unwrap();
+    mount.remount("rw");
+    let on_disk = Store::open(&path).unwrap();
+    let untouched = on_disk
+        .lookup(&key("program-7"), &machine())
+        .unwrap()
+        .unwrap();
+    assert_eq!(untouched.runs, 1);
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "x").unwrap();
+    let path = dir.path().join("file/profiles.db");
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Directory { .. }));
+    let (_, warning) = Store::open_or_memory(&path).unwrap();
+    assert!(warning.unwrap().in_memory);
+}
