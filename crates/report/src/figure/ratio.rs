@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every policy against the baseline: ratios with their intervals, and the
+//! band within which equal policies differ.
+
+use maud::{Markup, html};
+
+use crate::data::{MixResult, Role};
+use crate::figure::svg::{Scale, WIDTH, c, policy_class};
+use crate::stats::{Band, Estimate};
+use crate::summary;
+use crate::text;
+
+const LEFT: f64 = 190.0;
+const RIGHT: f64 = 250.0;
+const TOP: f64 = 8.0;
+const STEP: f64 = 28.0;
+const BOTTOM: f64 = 40.0;
+
+/// ANTT of every policy relative to the baseline's.
+pub fn ratio(mix: &MixResult) -> Markup {
+    let Some(baseline) = mix.baseline() else {
+        return html! { p.empty { "No policy is the baseline: there is nothing to compare with." } };
+    };
+    let judged = mix.policies.iter().filter(|p| p.role != Role::Baseline);
+    let rows: Vec<_> = judged
+        .filter_map(|p| Some((p, p.comparison.as_ref()?.antt?)))
+        .collect();
+    if rows.is_empty() {
+        return html! { p.empty { "No policy has a round to compare with " (baseline.label) "'s." } };
+    }
+    let band = summary::aa_band(mix);
+    let x = axis(rows.iter().map(|(_, e)| e), band.as_ref());
+    let base = TOP + STEP * rows.len() as f64;
+    let title = format!("ANTT / ANTT of {} (left of 1 is better)", baseline.label);
+    html! {
+        svg.figure role="img" aria-label=(title) viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
+            @if let Some(band) = band { (noise(&x, &band, base)) }
+            (grid(&x, base, &title))
+            @for (i, (policy, estimate)) in rows.iter().enumerate() {
+                @let y = TOP + STEP * (i as f64 + 0.5);
+                text.label.end x=(c(LEFT - 10.0)) y=(c(y + 4.0)) { (text::cut(&policy.label, 26)) }
+                (point(&policy_class(mix, &policy.name), estimate, &x, y))
+            }
+        }
+    }
+}
+
+fn axis<'a>(rows: impl Iterator<Item = &'a Estimate>, band: Option<&Band>) -> Scale {
+    let (mut low, mut high) = (0.95_f64, 1.05_f64);
+    for e in rows {
+        low = low.min(e.low.unwrap_or(e.value)).min(e.value);
+        high = high.max(e.high.unwrap_or(e.value)).max(e.value);
+    }
+    if let Some(band) = band {
+        (low, high) = (low.min(band.low), high.max(band.high));
+    }
+    let margin = (high - low) * 0.05;
+    Scale::new((low - margin, high + margin), (LEFT, WIDTH - RIGHT))
+}
+
+fn noise(x: &Scale, band: &Band, base: f64) -> Markup {
+    let (left, right) = (x.at(band.low), x.at(band.high));
+    html! {
+        rect.band x=(c(left)) y=(c(TOP)) width=(c(right - left)) height=(c(base - TOP)) {
+            title { "A/A band: 95 % of equal rounds differ by less" }
+        }
+    }
+}
+
+fn grid(x: &Scale, base: f64, title: &str) -> Markup {
+    let (ticks, decimals) = x.ticks(6);
+    html! {
+        @for tick in ticks {
+            @let at = c(x.at(tick));
+            line.grid x1=(at) x2=(at) y1=(c(TOP)) y2=(c(base)) {}
+            text.small.mid x=(at) y=(c(base + 15.0)) { (text::number(tick, decimals)) }
+        }
+        line.unit x1=(c(x.at(1.0))) x2=(c(x.at(1.0))) y1=(c(TOP)) y2=(c(base + 3.0)) {}
+        text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 33.0)) { (title) }
+    }
+}
+
+fn point(class: &str, e: &Estimate, x: &Scale, y: f64) -> Markup {
+    let ends = e.low.zip(e.high);
+    let figures = match ends {
+        Some((low, high)) => format!(
+            "{} [{}, {}]",
+            text::number(e.value, 3),
+            text::number(low, 3),
+            text::number(high, 3)
+        ),
+        None => format!("{} (no interval)", text::number(e.value, 3)),
+    };
+    html! {
+        @if let Some((low, high)) = ends {
+            line class={ (class) " interval" } x1=(c(x.at(low))) x2=(c(x.at(high))) y1=(c(y)) y2=(c(y)) {}
+        }
+        circle class={ (class) " dot" } cx=(c(x.at(e.value))) cy=(c(y)) r="6" {}
+        text.small x=(c(WIDTH - RIGHT + 16.0)) y=(c(y + 4.0)) {
+            tspan.value { (figures) } " " (text::change(e.value))
+        }
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What every figure needs: an axis, coordinates, colours by name.
+//!
+//! Figures are written by hand, not by a plotting library: they take their
+//! colours from the page (light, dark, print), carry tooltips, and hatch.
+
+use crate::data::{MixResult, Role};
+
+/// Width of a full figure in its own units, which are CSS pixels at full width.
+pub const WIDTH: f64 = 1040.0;
+
+/// Maps values linearly to coordinates.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    from: (f64, f64),
+    to: (f64, f64),
+}
+
+impl Scale {
+    /// Maps `from` to `to`. A range that is empty, too narrow to be told from
+    /// empty, or not finite becomes 0..1.
+    pub fn new(from: (f64, f64), to: (f64, f64)) -> Self {
+        let least = 1e-9 * from.0.abs().max(from.1.abs()).max(1e-200);
+        let sane = (from.1 - from.0).is_finite() && from.1 - from.0 > least;
+        let from = if sane { from } else { (0.0, 1.0) };
+        Self { from, to }
+    }
+
+    /// The coordinate of a value, kept inside the figure.
+    pub fn at(&self, value: f64) -> f64 {
+        let share = (value - self.from.0) / (self.from.1 - self.from.0);
+        let share = if share.is_nan() { 0.0 } else { share };
+        self.to.0 + share.clamp(0.0, 1.0) * (self.to.1 - self.to.0)
+    }
+
+    /// Round values to mark, about `wanted` of them, and their decimals.
+    pub fn ticks(&self, wanted: usize) -> (Vec<f64>, usize) {
+        let step = round_step((self.from.1 - self.from.0) / wanted.max(1) as f64);
+        let decimals = (-step.log10().floor()).max(0.0) as usize;
+        let first = (self.from.0 / step - 1e-9).ceil() as i64;
+        let last = (self.from.1 / step + 1e-9).floor() as i64;
+        ((first..=last).map(|i| i as f64 * step).collect(), decimals)
+    }
+}
+
+/// The next of 1, 2, 5 times a power of ten.
+fn round_step(raw: f64) -> f64 {
+    let power = 10_f64.powf(raw.log10().floor());
+    let digit = raw / power;
+    let round = [1.0, 2.0, 5.0].into_iter().find(|&d| d >= digit - 1e-9);
+    round.unwrap_or(10.0) * power
+}
+
+/// A coordinate as text: one decimal is a tenth of a pixel.
+pub fn c(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+/// Points as a polyline's attribute.
+pub fn points(points: impl IntoIterator<Item = (f64, f64)>) -> String {
+    let pairs: Vec<String> = points
+        .into_iter()
+        .map(|(x, y)| format!("{},{}", c(x), c(y)))
+        .collect();
+    pairs.join(" ")
+}
+
+/// Roughly how wide a text is at that size; rather too wide.
+pub fn text_width(text: &str, size: f64) -> f64 {
+    text.chars().count() as f64 * size * 0.58
+}
+
+/// The class that gives the program at that place its colour.
+pub fn program_class(index: usize) -> String {
+    format!("p{}", index % 16)
+}
+
+/// The class that gives a policy its colour: the baseline is grey, the well
+/// known keep theirs in every report, others take what is left in turn.
+pub fn policy_class(mix: &MixResult, name: &str) -> String {
+    let role = mix.policy(name).map(|p| p.role);
+    match (role, name) {
+        (Some(Role::Baseline), _) => return "q0".to_owned(),
+        (Some(Role::BaselineAgain), _) => return "q1".to_owned(),
+        (_, "equal") => return "q2".to_owned(),
+        (_, "casas") => return "q3".to_owned(),
+        (_, "usher") => return "q4".to_owned(),
+        _ => {}
+    }
+    let known = |name: &str| ["equal", "casas", "usher"].contains(&name);
+    let others = mix
+        .policies
+        .iter()
+        .filter(|p| p.role == Role::Candidate && !known(&p.name));
+    let index = others.take_while(|p| p.name != name).count();
+    format!("q{}", 5 + index % 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        let (ticks, decimals) = Scale::new((0.0, 2.3), (0.0, 100.0)).ticks(5);
+        assert_eq!((ticks, decimals), (vec![0.0, 0.5, 1.0, 1.5, 2.0], 1));
+        let (ticks, decimals) = Scale::new((0.0, 187.0), (0.0, 100.0)).ticks(4);
+        assert_eq!((ticks, decimals), (vec![0.0, 50.0, 100.0, 150.0], 0));
+    }
+
+    #[test]
+    fn no_coordinate_leaves_the_figure() {
+        for range in [
+            (0.0, 0.0),
+            (f64::NAN, 1.0),
+            (0.0, f64::INFINITY),
+            (1.0, 2.0),
+            (0.0, f64::MIN_POSITIVE),
+            (1.0, 1.0 + f64::EPSILON),
+            (-f64::MAX, f64::MAX),
+            (0.0, f64::MAX),
+        ] {
+            let scale = Scale::new(range, (10.0, 20.0));
+            for value in [f64::NAN, f64::INFINITY, -1e300, 1.5] {
+                assert!((10.0..=20.0).contains(&scale.at(value)));
+            }
+            assert!((1..20).contains(&scale.ticks(5).0.len()));
+        }
+    }
+}

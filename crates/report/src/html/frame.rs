@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What every page has around its content.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::figure::style;
+
+const PAGE_CSS: &str = include_str!("page.css");
+
+/// A whole page. `banner` stands across its top.
+pub(crate) fn frame(title: &str, banner: Option<&str>, content: &Markup) -> String {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="generator" content="usher";
+                title { (title) }
+                style { (PreEscaped(style::CSS)) (PreEscaped(PAGE_CSS)) }
+            }
+            body {
+                (style::patterns())
+                @if let Some(banner) = banner { div.banner role="note" { (banner) } }
+                (content)
+                footer { "Written by usher " (env!("CARGO_PKG_VERSION")) ". This file loads nothing from elsewhere." }
+            }
+        }
+    }
+    .into_string()
+}
+
+/// A figure that may be wider than the window.
+pub(crate) fn figure(markup: &Markup) -> Markup {
+    html! { div.figurebox { div.scroll { (markup) } } }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! All figures of a mix in a table.
+
+use maud::{Markup, html};
+
+use crate::data::{MixResult, PolicyResult, ProgramFacts, ProgramRound};
+use crate::figure::{policy_class, program_class};
+use crate::stats::{self, Estimate};
+use crate::summary;
+use crate::text;
+
+/// ANTT a policy, then everything a program and policy.
+pub(crate) fn figures(mix: &MixResult) -> Markup {
+    html! {
+        h2 { "All figures" }
+        (policies(mix))
+        (programs(mix))
+        (rounds(mix))
+    }
+}
+
+fn policies(mix: &MixResult) -> Markup {
+    html! {
+        div.scroll { table {
+            thead { tr {
+                th { "Policy" } th.n { "ANTT" } th.n { "95 % interval" } th.n { "against baseline" } th.n { "95 % interval" } th.n { "rounds" } th.n { "abstained" }
+            } }
+            tbody { @for policy in &mix.policies { (policy_row(mix, policy)) } }
+        } }
+    }
+}
+
+fn policy_row(mix: &MixResult, policy: &PolicyResult) -> Markup {
+    let antt = summary::antt(mix, policy);
+    let ratio = policy.comparison.as_ref().and_then(|c| c.antt);
+    html! {
+        tr {
+            td.name { (policy_name(mix, policy)) }
+            td.n { (text::number(antt.map(|e| e.value), 3)) }
+            td.n { (interval(antt)) }
+            td.n.good[ratio.is_some_and(|r| r.is_below(1.0))] { (text::number(ratio.map(|e| e.value), 3)) }
+            td.n { (interval(ratio)) }
+            td.n { (policy.rounds.len()) }
+            td.n { (policy.abstentions()) }
+        }
+    }
+}
+
+fn policy_name(mix: &MixResult, policy: &PolicyResult) -> Markup {
+    html! { i class={ "bar " (policy_class(mix, &policy.name)) } {} (policy.label) }
+}
+
+/// ANTT of every round, so that pairs can be followed.
+fn rounds(mix: &MixResult) -> Markup {
+    let most = mix
+        .policies
+        .iter()
+        .map(|p| p.rounds.len())
+        .max()
+        .unwrap_or(0);
+    let antt = |policy: &PolicyResult, i: usize| policy.rounds.get(i).and_then(|r| r.antt);
+    html! {
+        @if most > 0 {
+            h3 { "ANTT of each round" }
+            div.scroll { table {
+                thead { tr { th.n { "Round" } @for policy in &mix.policies { th.n { (policy_name(mix, policy)) } } } }
+                tbody {
+                    @for i in 0..most {
+                        tr { td.n { (i + 1) } @for policy in &mix.policies { td.n { (text::number(antt(policy, i), 3)) } } }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn interval(estimate: Option<Estimate>) -> String {
+    match estimate.and_then(|e| Some((e.low?, e.high?))) {
+        Some((low, high)) => format!("{} to {}", text::number(low, 3), text::number(high, 3)),
+        None => text::NONE.to_owned(),
+    }
+}
+
+fn programs(mix: &MixResult) -> Markup {
+    html! {
+        h3 { "Programs" }
+        div.scroll { table.grouped {
+            thead { tr {
+                th { "Program" } th.n { "alone, best" } th { "Policy" } th.n { "NTT" } th.n { "range" } th.n { "against baseline" }
+                th.n { "mean time" } th.n { "runs" } th.n { "cores" } th { "progress from" }
+            } }
+            tbody {
+                @for (i, program) in mix.programs.iter().enumerate() {
+                    @for (j, policy) in mix.policies.iter().enumerate() { (program_row(mix, (i, program), (j, policy))) }
+                }
+            }
+        } }
+        p.soft { "runs: completed repetitions over all rounds; cores: those on which the program was seated longest in the round drawn above; bold: the whole 95 % interval lies below 1." }
+    }
+}
+
+fn program_row(
+    mix: &MixResult,
+    (i, program): (usize, &ProgramFacts),
+    (j, policy): (usize, &PolicyResult),
+) -> Markup {
+    let spread = summary::spread(&policy.ntts(&program.name));
+    let ratio = ratio_of(policy, &program.name);
+    let rounds: Vec<&ProgramRound> = policy
+        .rounds
+        .iter()
+        .filter_map(|r| r.program(&program.name))
+        .collect();
+    let seconds: Vec<f64> = rounds
+        .iter()
+        .flat_map(|r| r.seconds.iter().copied())
+        .collect();
+    let cores = cores(mix, policy, &program.name);
+    html! {
+        tr.first[j == 0].last[j + 1 == mix.policies.len()] {
+            td.name { @if j == 0 { b class={ "chip " (program_class(i)) } { (text::key(i)) } (program.name) } }
+            td.n { @if j == 0 { (text::seconds(program.alone_best_seconds)) } }
+            td.name { (policy_name(mix, policy)) }
+            td.n { (text::number(spread.map(|s| s.mean), 3)) }
+            td.n { @match spread { Some(s) => { (text::number(s.low, 2)) " to " (text::number(s.high, 2)) }, None => (text::NONE) } }
+            td.n.good[ratio.is_some_and(|r| r.is_below(1.0))] { (text::number(ratio.map(|r| r.value), 3)) }
+            td.n { (text::seconds(stats::mean(&seconds))) }
+            td.n { (seconds.len()) }
+            td.n { (cores) }
+            td { (source(&rounds)) }
+        }
+    }
+}
+
+/// Cores that the program sat on longest, "shared", or that nothing is known.
+fn cores(mix: &MixResult, policy: &PolicyResult, program: &str) -> String {
+    let round = policy.typical_round();
+    let known = round.is_some_and(|r| r.timeline.iter().any(|span| span.program == program));
+    match round.and_then(|r| summary::usual_cores(mix, r, program)) {
+        Some(cores) => text::short(cores, 2),
+        None if known => "shared".to_owned(),
+        None => text::NONE.to_owned(),
+    }
+}
+
+fn ratio_of(policy: &PolicyResult, program: &str) -> Option<Estimate> {
+    let programs = &policy.comparison.as_ref()?.programs;
+    programs.iter().find(|(name, _)| name == program)?.1
+}
+
+/// Sources of progress with their confidence, each once; failures first.
+fn source(rounds: &[&ProgramRound]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let failures = rounds
+        .iter()
+        .filter_map(|r| r.failure.as_ref())
+        .map(|why| format!("failed: {why}"));
+    let sources = rounds
+        .iter()
+        .filter_map(|r| Some((r.progress_source?, r.confidence)));
+    let sources = sources.map(|(source, confidence)| match confidence {
+        Some(_) => format!("{source} ({})", text::percent(confidence)),
+        None => source.to_string(),
+    });
+    for text in failures.chain(sources) {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    if texts.is_empty() {
+        return text::NONE.to_owned();
+    }
+    texts.join(", ")
+}

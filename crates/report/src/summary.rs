@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a mix says: figures over its rounds, and the conclusion in a sentence.
+//!
+//! Over rounds and over mixes figures are averaged geometrically, so that the
+//! ratio of two averages is the average of the ratios.
+
+use std::collections::BTreeMap;
+
+use crate::data::{MixResult, PolicyResult, Role, RoundResult, SpanMode};
+use crate::stats::{self, Band, Estimate, Statistic};
+use crate::text;
+
+/// A figure over the rounds: geometric mean, smallest, largest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// Geometric mean.
+    pub mean: f64,
+    /// Smallest.
+    pub low: f64,
+    /// Largest.
+    pub high: f64,
+    /// Rounds.
+    pub n: usize,
+}
+
+/// The spread of values; `None` for none, or one that is not finite and > 0.
+pub fn spread(values: &[f64]) -> Option<Spread> {
+    Some(Spread {
+        mean: stats::geometric_mean(values)?,
+        low: values.iter().copied().fold(f64::INFINITY, f64::min),
+        high: values.iter().copied().fold(0.0, f64::max),
+        n: values.len(),
+    })
+}
+
+/// ANTT of a policy over its rounds with its interval.
+pub fn antt(mix: &MixResult, policy: &PolicyResult) -> Option<Estimate> {
+    let seed = mix.protocol.seed;
+    stats::estimate(&policy.antts(), Statistic::GeometricMean, seed)
+}
+
+/// The A/A band of a mix, where it has a baseline that ran twice.
+pub fn aa_band(mix: &MixResult) -> Option<Band> {
+    let again = mix
+        .policies
+        .iter()
+        .find(|p| p.role == Role::BaselineAgain)?;
+    let rounds = again.rounds.iter().zip(&mix.baseline()?.rounds);
+    let pairs: Vec<_> = rounds
+        .filter_map(|(a, b)| Some((a.antt?, b.antt?)))
+        .collect();
+    stats::aa_band(&pairs)
+}
+
+/// ANTT of a policy against the baseline over several mixes: the geometric
+/// mean of the mixes' ratios, bootstrapped over mixes. Mixes without a ratio
+/// are left out.
+pub fn across_mixes<'a>(
+    mixes: impl IntoIterator<Item = &'a MixResult>,
+    policy: &str,
+    seed: u64,
+) -> Option<Estimate> {
+    let ratio = |mix: &MixResult| {
+        let comparison = mix.policy(policy)?.comparison.as_ref()?;
+        Some(comparison.antt?.value)
+    };
+    let ratios: Vec<f64> = mixes.into_iter().filter_map(ratio).collect();
+    stats::estimate(&ratios, Statistic::GeometricMean, seed)
+}
+
+/// Cores (by capacity) that the program owned for the longest time of the
+/// round; `None` where that was sharing, or nothing is known.
+pub fn usual_cores(mix: &MixResult, round: &RoundResult, program: &str) -> Option<f64> {
+    let mut held: BTreeMap<u64, f64> = BTreeMap::new();
+    let spans = round.timeline.iter();
+    for span in spans.filter(|s| s.program == program && s.borrowed_from.is_none()) {
+        let cores = match span.mode {
+            SpanMode::Seated => mix.machine.topology.capacity_of(&span.cpus),
+            SpanMode::Shared => 0.0,
+            SpanMode::Frozen => continue,
+        };
+        let milli_cores = (cores * 1e3).round() as u64;
+        *held.entry(milli_cores).or_default() += (span.end_s - span.start_s).max(0.0);
+    }
+    let longest = held.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (longest.0 > 0).then_some(longest.0 as f64 / 1e3)
+}
+
+/// The conclusion and what must be known with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Headline {
+    /// Which policy is best and by how much.
+    pub sentence: String,
+    /// Name of the policy that is best beyond doubt, where one is.
+    pub winner: Option<String>,
+    /// Abstentions, noise, failures: one sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// The conclusion of a mix. Needs [`MixResult::compare`] to have been called.
+pub fn headline(mix: &MixResult) -> Headline {
+    let sentence = match mix.baseline() {
+        Some(baseline) => against(mix, baseline),
+        None => without_baseline(mix),
+    };
+    let remarks = few_rounds(mix)
+        .into_iter()
+        .chain(noise(mix))
+        .chain(abstentions(mix))
+        .chain(mix.policies.iter().filter_map(failures))
+        .collect();
+    Headline {
+        sentence,
+        winner: winner(mix),
+        remarks,
+    }
+}
+
+/// The candidate with the lowest ratio if it lies below 1 beyond doubt; the
+/// baseline if all lie above.
+fn winner(mix: &MixResult) -> Option<String> {
+    let (best, ratio) = best(mix)?;
+    if ratio.is_below(1.0) {
+        return Some(best.name.clone());
+    }
+    let baseline = mix.baseline()?;
+    ratio.is_above(1.0).then(|| baseline.name.clone())
+}
+
+/// The candidate with the lowest ratio to the baseline.
+fn best(mix: &MixResult) -> Option<(&PolicyResult, Estimate)> {
+    let candidates = mix.policies.iter().filter(|p| p.role == Role::Candidate);
+    let judged = candidates.filter_map(|p| Some((p, p.comparison.as_ref()?.antt?)));
+    judged.min_by(|a, b| a.1.value.total_cmp(&b.1.value))
+}
+
+fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
+    let Some((best, ratio)) = best(mix) else {
+        return format!("Nothing could be compared with {}.", baseline.label);
+    };
+    let antt_of = |policy| text::number(antt(mix, policy).map(|e| e.value), 2);
+    let figures = format!(
+        "ANTT {} against {}, {}{}",
+        antt_of(best),
+        antt_of(baseline),
+        text::change(ratio.value),
+        interval(&ratio),
+    );
+    let (name, base) = (&best.label, &baseline.label);
+    if ratio.is_below(1.0) {
+        let verb = if ratio.reaches_level() {
+            "beats"
+        } else {
+            "is ahead of"
+        };
+        format!("{name} {verb} {base}: {figures}.")
+    } else if ratio.is_above(1.0) {
+        let verb = if ratio.reaches_level() { "is" } else { "seems" };
+        format!("{base} {verb} best: the next, {name}, has {figures}.")
+    } else if ratio.high.is_some() {
+        format!("No policy is measurably better than {base}; {name} comes closest: {figures}.")
+    } else {
+        format!("Too few rounds to say which is best; {name} has {figures}.")
+    }
+}
+
+fn interval(ratio: &Estimate) -> String {
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) => format!(
+            " (95\u{a0}% interval {} to {}, {})",
+            text::change(low),
+            text::change(high),
+            text::count(ratio.n, "round")
+        ),
+        _ => format!(" ({}, no interval)", text::count(ratio.n, "round")),
+    }
+}
+
+fn without_baseline(mix: &MixResult) -> String {
+    let known = mix
+        .policies
+        .iter()
+        .filter_map(|p| Some((p, antt(mix, p)?.value)));
+    match known.min_by(|a, b| a.1.total_cmp(&b.1)) {
+        Some((best, antt)) => format!(
+            "{} has the lowest ANTT, {}; there was no baseline to compare with.",
+            best.label,
+            text::number(antt, 2)
+        ),
+        None => "No policy has an ANTT: no round in which every program finished.".to_owned(),
+    }
+}
+
+fn few_rounds(mix: &MixResult) -> Option<String> {
+    let comparisons = mix.policies.iter().filter_map(|p| p.comparison.as_ref());
+    let least = comparisons.filter_map(|c| c.antt).map(|e| e.n).min()?;
+    (stats::INTERVAL_PAIRS..stats::LEVEL_PAIRS)
+        .contains(&least)
+        .then(|| {
+            format!(
+                "With {} an interval is about the range seen and holds the truth less often than 95 %; {} are needed for that.",
+                text::count(least, "round"),
+                stats::LEVEL_PAIRS
+            )
+        })
+}
+
+fn noise(mix: &MixResult) -> Option<String> {
+    let band = aa_band(mix)?;
+    Some(format!(
+        "Noise: two equal rounds of {} differ by up to {} (A/A, {}).",
+        mix.baseline()?.label,
+        text::change(band.high).trim_start_matches('+'),
+        text::count(band.pairs, "pair")
+    ))
+}
+
+/// Which candidates abstained, or that none did.
+fn abstentions(mix: &MixResult) -> Vec<String> {
+    let said: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
+    match said.is_empty() && mix.policies.iter().any(|p| p.role == Role::Candidate) {
+        true => vec!["No policy abstained: each acted in every round.".to_owned()],
+        false => said,
+    }
+}
+
+fn abstention(policy: &PolicyResult) -> Option<String> {
+    let times = policy.abstentions();
+    if times == 0 || policy.role != Role::Candidate {
+        return None;
+    }
+    let because = policy
+        .rounds
+        .iter()
+        .find_map(|r| r.abstained_because.as_deref());
+    let rounds = match times == policy.rounds.len() {
+        true => "every round".to_owned(),
+        false => format!("{times} of {}", text::count(policy.rounds.len(), "round")),
+    };
+    Some(format!(
+        "{} left the programs to the kernel in {rounds}: {}.",
+        policy.label,
+        because.map_or("it gave no reason", |b| b.trim_end_matches('.'))
+    ))
+}
+
+fn failures(policy: &PolicyResult) -> Option<String> {
+    let programs = policy.rounds.iter().flat_map(|round| &round.programs);
+    let mut failed: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for program in programs {
+        if let Some(why) = &program.failure {
+            failed.entry(&program.name).or_insert((0, why)).0 += 1;
+        }
+    }
+    let each: Vec<String> = failed
+        .into_iter()
+        .map(|(name, (times, why))| format!("{name} in {} ({why})", text::count(times, "round")))
+        .collect();
+    (!each.is_empty()).then(|| format!("Under {} failed {}.", policy.label, text::list(&each)))
+}

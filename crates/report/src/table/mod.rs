@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tables and small pictures for terminals. The caller knows the terminal:
+//! whether it takes colour (not where `NO_COLOR` is set or the output is no
+//! terminal) and how wide it is.
+
+mod mix;
+mod picture;
+mod profile;
+mod status;
+
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, TableStyle};
+
+pub use mix::{mixes, ntt, summary};
+pub use picture::{curve, seats};
+pub use profile::{CURVE_HEAD, curve_rows, profile};
+pub use status::{StatusRow, status};
+
+/// What the terminal can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Whether ANSI colours may be written.
+    pub colour: bool,
+    /// Columns; longer cells are wrapped to fit. `None`: as wide as it needs.
+    pub width: Option<u16>,
+}
+
+impl Style {
+    /// No colour, no limit: for files, pipes and tests.
+    pub const PLAIN: Self = Self {
+        colour: false,
+        width: None,
+    };
+}
+
+/// One rule below the headings is all that a table needs.
+const LINES: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
+
+/// A table with these headings, those in `right` aligned to the right.
+fn table(style: Style, head: &[&str], right: std::ops::RangeFrom<usize>) -> Table {
+    let mut table = Table::new();
+    table.load_style(LINES);
+    match style.width {
+        Some(width) => table
+            .set_width(width)
+            .set_content_arrangement(ContentArrangement::Dynamic),
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    match style.colour {
+        true => table.enforce_styling(),
+        false => table.force_no_tty(),
+    };
+    table.set_header(head.iter().map(Cell::new));
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if index >= right.start {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn coloured(text: impl ToString, style: Style, color: Option<Color>) -> Cell {
+    let cell = Cell::new(text.to_string());
+    match color.filter(|_| style.colour) {
+        Some(color) => cell.fg(color),
+        None => cell,
+    }
+}
+
+/// Green for better than the baseline beyond doubt, red for worse.
+fn verdict_colour(ratio: Option<crate::stats::Estimate>) -> Option<Color> {
+    let ratio = ratio?;
+    if ratio.is_below(1.0) {
+        Some(Color::Green)
+    } else {
+        ratio.is_above(1.0).then_some(Color::Red)
+    }
+}
+
+/// The table's lines without the spaces before and after them.
+fn lines(table: &Table) -> String {
+    let lines = table.lines().map(|line| {
+        let line = line.strip_prefix(' ').unwrap_or(&line);
+        line.trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A scalability curve in figures.
+
+use comfy_table::Cell;
+use usher_model::Curve;
+
+use crate::figure::speed_up;
+use crate::table::{Style, lines, table};
+use crate::text;
+
+/// Headings of [`curve_rows`].
+pub const CURVE_HEAD: [&str; 6] = [
+    "cores",
+    "progress/s",
+    "error",
+    "speed-up",
+    "efficiency",
+    "busy CPUs",
+];
+
+/// One row a point: cores, rate, its relative standard error, speed-up over
+/// one core, speed-up a core, mean busy CPUs.
+pub fn curve_rows(curve: &Curve) -> Vec<[String; 6]> {
+    let row = |p: &usher_model::CurvePoint| {
+        let speed = speed_up(curve, p.cores);
+        [
+            text::short(p.cores, 2),
+            text::short(p.rate, 4),
+            match p.relative_error > 0.0 {
+                true => format!("{} %", text::number(p.relative_error * 100.0, 1)),
+                false => text::NONE.to_owned(),
+            },
+            text::number(speed, 2),
+            text::percent(speed.map(|s| s / p.cores)),
+            text::number(p.busy_cpus, 2),
+        ]
+    };
+    curve.points().iter().map(row).collect()
+}
+
+/// The same as a table.
+pub fn profile(curve: &Curve, style: Style) -> String {
+    let mut out = table(style, &CURVE_HEAD, 0..);
+    for row in curve_rows(curve) {
+        out.add_row(row.map(Cell::new));
+    }
+    lines(&out)
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pages are well formed, load nothing, say what the data says, keep their
+//! texts apart, and survive hostile and missing data.
+
+#![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
+
+mod figures;
+mod sample;
+
+use std::fs;
+use std::path::Path;
+
+use figures::{check_figures, figures_of};
+use scraper::{Html, Selector};
+use usher_model::{Curve, Topology};
+use usher_report::data::{MixResult, Role};
+use usher_report::figure::{self, CurveFigure};
+use usher_report::html::{self, Cell, Item, Profile, Section};
+
+/// Parses, with every check that holds for any page.
+fn check(page: &str) -> Html {
+    let parsed = Html::parse_document(page);
+    assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);
+    for banned in [
+        "NaN", "inf\"", "inf ", "http://", "https://", "@import", "<link", "src=",
+    ] {
+        assert!(!page.contains(banned), "the page contains {banned}");
+    }
+    let ids: Vec<_> = select(&parsed, "[id]")
+        .iter()
+        .map(|e| e.attr("id").unwrap().to_owned())
+        .collect();
+    let mut unique = ids.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), ids.len(), "ids twice: {ids:?}");
+    check_figures(page);
+    parsed
+}
+
+fn select<'a>(page: &'a Html, selector: &str) -> Vec<scraper::ElementRef<'a>> {
+    page.select(&Selector::parse(selector).unwrap()).collect()
+}
+
+fn text(element: scraper::ElementRef) -> String {
+    element.text().collect::<String>().trim().to_owned()
+}
+
+fn save(name: &str, page: &str) {
+    fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), page).unwrap();
+}
+
+#[test]
+fn the_checks_can_fail() {
+    assert!(
+        !Html::parse_document("<!DOCTYPE html><i class=a class=b></i>")
+            .errors
+            .is_empty()
+    );
+    let svg = |inner: &str| format!("<svg viewBox=\"0 0 100 100\">{inner}</svg>");
+    for bad in [
+        "<text x=\"10\" y=\"20\">one</text><text x=\"14\" y=\"24\">two</text>",
+        "<rect x=\"NaN\"></rect>",
+        "<rect x=\"120\"></rect>",
+        "<rect>",
+    ] {
+        let figure = svg(bad);
+        assert!(
+            std::panic::catch_unwind(|| check_figures(&figure)).is_err(),
+            "{bad}"
+        );
+    }
+    check_figures(&svg(
+        "<text x=\"10\" y=\"20\">one</text><text x=\"10\" y=\"40\">two</text>",
+    ));
+}
+
+#[test]
+fn sample_pages_are_sound() {
+    for (name, mix) in [
+        ("small.html", sample::small()),
+        ("paper.html", sample::paper()),
+        ("crowd.html", sample::crowd()),
+        ("huge.html", sample::huge()),
+    ] {
+        let page = html::page(&mix);
+        save(name, &page);
+        let parsed = check(&page);
+        let banner = select(&parsed, ".banner");
+        assert_eq!(banner.len(), usize::from(mix.simulated));
+        let timelines = figures_of(&page)
+            .iter()
+            .filter(|f| f.contains("Who sat where under"))
+            .count();
+        assert_eq!(timelines, mix.policies.len() - 1);
+    }
+}
+
+#[test]
+fn the_same_data_give_the_same_page() {
+    assert_eq!(html::page(&sample::small()), html::page(&sample::small()));
+}
+
+#[test]
+fn tables_say_what_the_data_say() {
+    let mix = sample::paper();
+    let parsed = check(&html::page(&mix));
+    let rows: Vec<Vec<String>> = select(&parsed, "table.grouped tbody tr")
+        .into_iter()
+        .map(|row| {
+            row.select(&Selector::parse("td").unwrap())
+                .map(text)
+                .collect()
+        })
+        .collect();
+    assert_eq!(rows.len(), mix.programs.len() * mix.policies.len());
+    let mut row = rows.iter();
+    for program in &mix.programs {
+        for policy in &mix.policies {
+            let cells = row.next().unwrap();
+            let ntts: Vec<f64> = policy
+                .rounds
+                .iter()
+                .filter_map(|r| r.program(&program.name)?.ntt)
+                .collect();
+            let product: f64 = ntts.iter().product();
+            let mean = product.powf(1.0 / ntts.len() as f64);
+            assert_eq!(
+                (cells[2].as_str(), cells[3].clone()),
+                (policy.label.as_str(), format!("{mean:.3}"))
+            );
+            let runs: usize = policy
+                .rounds
+                .iter()
+                .map(|r| r.program(&program.name).unwrap().seconds.len())
+                .sum();
+            assert_eq!(cells[7], runs.to_string());
+        }
+    }
+    let sentence = text(select(&parsed, ".sentence")[0]);
+    assert!(
+        sentence.starts_with("usher beats linux: ANTT "),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn bars_are_as_long_as_their_values() {
+    let mix = sample::paper();
+    let figure = figure::antt(&mix).into_string();
+    let svg = roxmltree::Document::parse(&figure).unwrap();
+    let bars = svg
+        .descendants()
+        .filter(|n| n.attribute("class").is_some_and(|c| c.ends_with("solid")));
+    let widths: Vec<f64> = bars
+        .map(|n| n.attribute("width").unwrap().parse().unwrap())
+        .collect();
+    let means: Vec<f64> = mix
+        .policies
+        .iter()
+        .map(|p| (p.antts().iter().map(|a| a.ln()).sum::<f64>() / p.rounds.len() as f64).exp())
+        .collect();
+    assert_eq!(widths.len(), means.len());
+    for (width, mean) in widths.iter().zip(&means) {
+        assert!((width / widths[0] - mean / means[0]).abs() < 1e-3);
+    }
+}
+
+#[test]
+fn abstention_is_said_with_its_reason() {
+    let page = html::page(&sample::small());
+    assert!(page.contains("usher left the programs to the kernel in every round: the best seating is predicted to win 0.4 %"));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let evil = "</title></svg><script>alert(1)</script>&\"'<!--";
+    let mut mix = sample::small();
+    mix.title = evil.to_owned();
+    mix.description = evil.to_owned();
+    mix.machine.host = evil.to_owned();
+    mix.protocol.command = evil.to_owned();
+    let old = mix.programs[0].name.clone();
+    for policy in &mut mix.policies {
+        policy.label = format!("{}{evil}", policy.name);
+        for round in &mut policy.rounds {
+            round.notes.push((0.1, evil.to_owned()));
+            round.abstained_because = Some(evil.to_owned());
+            round.programs[0].failure = Some(evil.to_owned());
+            round
+                .programs
+                .iter_mut()
+                .filter(|p| p.name == old)
+                .for_each(|p| p.name = evil.to_owned());
+            round
+                .timeline
+                .iter_mut()
+                .filter(|s| s.program == old)
+                .for_each(|s| s.program = evil.to_owned());
+        }
+    }
+    mix.programs[0].name = evil.to_owned();
+    mix.programs[0].command = evil.to_owned();
+    mix.programs[0].class = evil.to_owned();
+    mix.programs[0].curve_source = evil.to_owned();
+    mix.compare();
+    let parsed = check(&html::page(&mix));
+    assert!(select(&parsed, "script").is_empty());
+    assert_eq!(text(select(&parsed, "h1")[0]), evil);
+}
+
+fn empty(mut mix: MixResult) -> MixResult {
+    mix.programs.clear();
+    mix.policies.clear();
+    mix.machine.topology = Topology {
+        name: String::new(),
+        cpus: Vec::new(),
+        cores: Vec::new(),
+        domains: Vec::new(),
+        packages: Vec::new(),
+        nodes: Vec::new(),
+    };
+    mix
+}
+
+#[test]
+fn missing_data_are_said_not_drawn() {
+    let parsed = check(&html::page(&empty(sample::small())));
+    assert!(text(select(&parsed, ".sentence")[0]).starts_with("No policy has an ANTT"));
+
+    let mut mix = sample::small();
+    for policy in &mut mix.policies {
+        policy.comparison = None;
+        for round in &mut policy.rounds {
+            round.antt = Some(f64::NAN);
+            round.notes = vec![
+                (f64::NAN, "early".to_owned()),
+                (f64::INFINITY, "late".to_owned()),
+            ];
+            for program in &mut round.programs {
+                program.ntt = Some(f64::NAN);
+                program.seconds = vec![f64::NAN];
+                program.confidence = Some(f64::NAN);
+            }
+            for span in &mut round.timeline {
+                span.end_s = f64::NAN;
+            }
+        }
+    }
+    let parsed = check(&html::page(&mix));
+    assert_eq!(
+        text(select(&parsed, ".sentence")[0]),
+        "Nothing could be compared with linux."
+    );
+    let said: Vec<String> = select(&parsed, ".empty").into_iter().map(text).collect();
+    assert!(
+        said.iter().any(|s| s.starts_with("No program finished")),
+        "{said:?}"
+    );
+    assert!(
+        said.iter().any(|s| s.starts_with("No seats were recorded")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn no_curve_no_alone_time_no_rounds() {
+    let mut mix = sample::small();
+    mix.programs[0].curve = None;
+    mix.programs[0].alone_best_seconds = None;
+    mix.programs[0].alone_best_cores = None;
+    mix.policies[3].rounds.clear();
+    mix.policies.retain(|p| p.role != Role::BaselineAgain);
+    mix.compare();
+    let page = html::page(&mix);
+    check(&page);
+    assert!(page.contains("No curve was measured."));
+}
+
+#[test]
+fn a_curve_file_stands_alone() {
+    let one = Curve::from_rates(&[(1, 2.0)].into()).unwrap();
+    let tiny = Curve::from_rates(&[(1, f64::MIN_POSITIVE), (2, f64::MAX)].into()).unwrap();
+    for (name, curve) in [
+        ("curve", sample::curve(0.1, 0.001, 48)),
+        ("one", one),
+        ("extreme", tiny),
+    ] {
+        let figure = CurveFigure {
+            title: "7zz <a & b>",
+            class: "p5",
+            cores_max: 48.0,
+            seats: vec![
+                ("q4".to_owned(), "usher".to_owned(), 12.0),
+                ("q3".to_owned(), "casas".to_owned(), f64::NAN),
+            ],
+        };
+        let svg = figure::curve_svg(&curve, &figure);
+        save(&format!("{name}.svg"), &svg);
+        let parsed = roxmltree::Document::parse(&svg).unwrap();
+        assert_eq!(
+            parsed.root_element().tag_name().namespace(),
+            Some("http://www.w3.org/2000/svg")
+        );
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        check_figures(&svg);
+    }
+}
+
+#[test]
+fn a_profile_has_its_page() {
+    let mix = sample::paper();
+    let curve = sample::curve(0.1, 0.001, 48);
+    let page = html::profile_page(&Profile {
+        name: "numpy-svd",
+        command: "python3 svd.py 2400",
+        curve: &curve,
+        source: "Measured here, median of 3 runs a point; progress from repetitions.",
+        machine: &mix.machine,
+        notes: vec!["Fastest on 30 cores; it falls beyond.".to_owned()],
+    });
+    save("profile.html", &page);
+    let parsed = check(&page);
+    assert_eq!(select(&parsed, "tbody tr").len(), curve.points().len());
+}
+
+#[test]
+fn a_benchmark_has_its_page() {
+    let mix = sample::paper();
+    let section = Section {
+        title: "From exec to seated".to_owned(),
+        items: vec![
+            Item::Verdict(
+                "99 % within 31 ms with 100 programs: the bar of 50 ms is met.".to_owned(),
+            ),
+            Item::Text("1,000 programs started one after the other.".to_owned()),
+            Item::Table {
+                head: ["quantile", "ms", "bar", "met"].map(str::to_owned).into(),
+                rows: vec![
+                    vec![
+                        "median".into(),
+                        Cell::Number(Some(12.34), 2),
+                        Cell::Number(None, 0),
+                        "".into(),
+                    ],
+                    vec![
+                        "99 %".into(),
+                        Cell::Number(Some(31.0), 2),
+                        Cell::Number(Some(50.0), 0),
+                        Cell::Pass(true),
+                    ],
+                    vec![
+                        "<most>".into(),
+                        Cell::Number(Some(f64::NAN), 2),
+                        Cell::Number(Some(50.0), 0),
+                        Cell::Pass(false),
+                    ],
+                ],
+            },
+            Item::Figure(figure::ratio(&mix).into_string()),
+            Item::Lines("$ usher bench seats --json > seats.json\n<done>".to_owned()),
+            Item::Note("Neighbours were busy.".to_owned()),
+            Item::Table {
+                head: vec!["nothing".to_owned()],
+                rows: Vec::new(),
+            },
+        ],
+    };
+    let page = html::bench_page("usher bench seats", Some(&mix.machine), &[section]);
+    save("bench.html", &page);
+    let parsed = check(&page);
+    assert_eq!(select(&parsed, "tbody tr").len(), 3);
+    assert!(page.contains("&lt;done&gt;") && page.contains("Nothing was measured."));
+}
