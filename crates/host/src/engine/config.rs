@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an engine is told, and how it fails.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use usher_act::{ActConfig, ActError};
+use usher_control::RecordError;
+use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Topology};
+
+use usher_probe::{ProbeError, Roots};
+use usher_store::StoreError;
+
+use crate::launch::{LaunchError, OWN_FAILURE};
+
+/// What an [`crate::engine::Engine`] works with.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// The machine as it is planned for.
+    pub topology: Topology,
+    /// Where to act.
+    pub act: ActConfig,
+    /// Where the kernel's file systems are.
+    pub roots: Roots,
+    /// What is remembered of programs, and where.
+    pub profiles: ProfileUse,
+    /// Where to record what the loop sees and decides, for a replay.
+    pub record: Option<PathBuf>,
+    /// The process that undoes everything when this one dies.
+    pub keeper: Option<KeeperCommand>,
+}
+
+impl EngineConfig {
+    /// The usual places, nothing remembered, recorded or kept.
+    pub fn new(topology: Topology, act: ActConfig) -> Self {
+        Self {
+            topology,
+            act,
+            roots: Roots::default(),
+            profiles: ProfileUse::default(),
+            record: None,
+            keeper: None,
+        }
+    }
+}
+
+/// The use made of the profile store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProfileUse {
+    /// The store's file; `None`: in memory, forgotten at the end.
+    pub store: Option<PathBuf>,
+    /// Whether programs are planned by what earlier runs taught.
+    pub recall: bool,
+    /// Whether this run teaches.
+    pub learn: bool,
+}
+
+impl Default for ProfileUse {
+    fn default() -> Self {
+        Self {
+            store: None,
+            recall: true,
+            learn: true,
+        }
+    }
+}
+
+/// How to start a keeper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeeperCommand {
+    /// The program, this one as a rule.
+    pub exe: PathBuf,
+    /// Its arguments before those that the keeper needs: `keeper`.
+    pub subcommand: Vec<OsString>,
+    /// What the keeper executes when this process died in disorder and all is
+    /// undone; empty: nothing.
+    pub respawn: Vec<OsString>,
+}
+
+/// A program to be managed.
+#[derive(Debug, Clone)]
+pub struct Adopt {
+    /// Its name for people; `None`: the command's file name.
+    pub name: Option<String>,
+    /// Its command line, as far as it is known.
+    pub argv: Vec<OsString>,
+    /// Its working directory, which its operands are relative to.
+    pub cwd: Option<PathBuf>,
+    /// Variables that it is given besides its launcher's.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Weight of its NTT in the mean, > 0.
+    pub weight: f64,
+    /// Its heartbeat page.
+    pub heartbeat: Option<PathBuf>,
+    /// CPUs to seat it within, besides what its affinity allows.
+    pub bound_to: Option<CpuSet>,
+    /// What it is for the profile store; `None`: found out from the command.
+    pub key: Option<ProgramKey>,
+}
+
+impl Adopt {
+    /// A program of weight 1 of which the command is known.
+    pub fn new(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self {
+            name: None,
+            argv: argv.into_iter().map(Into::into).collect(),
+            cwd: None,
+            env: BTreeMap::new(),
+            weight: 1.0,
+            heartbeat: None,
+            bound_to: None,
+            key: None,
+        }
+    }
+
+    /// With this name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    pub(super) fn display_name(&self) -> String {
+        let file = self.argv.first().map(PathBuf::from);
+        let file = file.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        self.name
+            .clone()
+            .or(file)
+            .unwrap_or_else(|| "unnamed".to_owned())
+    }
+}
+
+/// A program that has come under management.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adopted {
+    /// Its number.
+    pub id: ProgramId,
+    /// Where it lives.
+    pub home: Home,
+    /// What it is for the profile store, where that could be found out.
+    pub key: Option<ProgramKey>,
+    /// The CPUs that it was seated on; `None`: left to the kernel.
+    pub seat: Option<CpuSet>,
+    /// What could not be done for it, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Why an engine did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The machine could not be changed.
+    #[error(transparent)]
+    Act(#[from] ActError),
+    /// The program cannot be watched.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// There is no memory for a profile store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A program could not be launched.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// There is no such process.
+    #[error("process {pid}: there is no such process; give the number of a running one")]
+    Gone {
+        /// Its number.
+        pid: i32,
+    },
+    /// The process is somebody else's.
+    #[error(
+        "process {pid} belongs to user {owner}, not to user {asking}: only root manages other users' programs"
+    )]
+    NotYours {
+        /// Its number.
+        pid: i32,
+        /// Whose it is.
+        owner: u32,
+        /// Who asked.
+        asking: u32,
+    },
+    /// A thread of the kernel's.
+    #[error("process {pid} is a kernel thread: it has no seats")]
+    KernelThread {
+        /// Its number.
+        pid: i32,
+    },
+    /// It, or an ancestor of it, is managed.
+    #[error("process {pid} is managed already, as program {id}")]
+    Managed {
+        /// Its number.
+        pid: i32,
+        /// As which program.
+        id: ProgramId,
+    },
+    /// Usher itself, or what it was started by.
+    #[error("process {pid} cannot be managed: it is {what}")]
+    Own {
+        /// Its number.
+        pid: i32,
+        /// What it is.
+        what: &'static str,
+    },
+    /// No managed program has this number.
+    #[error("program {0} is not managed here: 'usher status' lists those that are")]
+    Unknown(ProgramId),
+    /// A weight that is no positive number.
+    #[error("the weight of '{name}' must be a positive number, not {weight}")]
+    Weight {
+        /// Of which program.
+        name: String,
+        /// What was given.
+        weight: f64,
+    },
+    /// A file of `/proc` or `/sys` that could not be read.
+    #[error("reading {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The record could not be begun.
+    #[error("recording to {}: {source}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: RecordError,
+    },
+    /// A descriptor or a thread could not be had.
+    #[error("starting the control loop: {0}")]
+    Start(std::io::Error),
+    /// The engine has been stopped.
+    #[error("the engine has been stopped")]
+    Stopped,
+}
+
+impl EngineError {
+    /// The exit status that says so: 126 and 127 for programs that cannot be
+    /// executed or found, 125 otherwise.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Launch(error) => error.code(),
+            _ => OWN_FAILURE,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One managed program as the real world keeps it.
+
+use usher_model::{
+    Action, CpuSet, Home, Mode, Plan, Program, ProgramId, ProgramKey, ProgramSample, Progress,
+    ProgressSource,
+};
+
+use super::learn::{QUIET_CPUS, Stay};
+use super::log::Place;
+use super::status::ProgramStatus;
+use super::watch::Watch;
+
+/// A program younger than this has not shown yet how busy it is.
+const NEW_NS: u64 = 2_000_000_000;
+
+/// A managed program.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub program: Program,
+    pub home: Home,
+    pub uid: u32,
+    pub command: String,
+    pub key: Option<ProgramKey>,
+    /// Sources of progress that earlier runs showed to misjudge it.
+    pub misleading: Vec<ProgressSource>,
+    pub watch: Watch,
+    pub arrived_ns: u64,
+    /// CPUs that it is kept to; `None`: not narrowed.
+    pub seat: Option<CpuSet>,
+    pub frozen: bool,
+    /// As last logged.
+    pub place: Option<Place>,
+    pub stay: Stay,
+    /// The last two looks at it.
+    pub last: Option<(u64, ProgramSample)>,
+    pub before_last: Option<(u64, u64)>,
+}
+
+impl Member {
+    pub fn id(&self) -> ProgramId {
+        self.program.id
+    }
+
+    /// Looks at it; `None` when it cannot be read any more.
+    pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
+        let mut sample = self.watch.sample(at_ns, steal)?;
+        let misleads = |progress: &Progress| self.misleading.contains(&progress.source);
+        if let Some(progress) = sample.progress.as_mut().filter(|p| misleads(p)) {
+            progress.confidence = 0.0;
+        }
+        if let Some((then_ns, last)) = self.last.take() {
+            self.before_last = Some((then_ns, last.cpu_ns));
+        }
+        self.last = Some((at_ns, sample.clone()));
+        Some(sample)
+    }
+
+    /// What went wrong with watching it since the last call.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        let name = &self.program.name;
+        let warnings = self.watch.take_warnings().into_iter();
+        warnings.map(|text| format!("'{name}': {text}")).collect()
+    }
+
+    /// Notes that an action has been carried out.
+    pub fn acted(&mut self, action: &Action) {
+        match action {
+            Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
+            Action::Release { .. } => self.seat = None,
+            Action::Freeze { .. } => self.frozen = true,
+            Action::Thaw { .. } => self.frozen = false,
+        }
+    }
+
+    /// CPUs that it may run on.
+    pub fn reach(&self, usable: &CpuSet) -> CpuSet {
+        let seat = self.seat.as_ref().unwrap_or(usable);
+        let bound = self.program.bound_to.as_ref();
+        bound.map_or_else(|| seat.clone(), |bound| seat.and(bound))
+    }
+
+    /// Where it is, given the plan.
+    pub fn place_now(&self, plan: &Plan, usable: &CpuSet) -> Place {
+        let loans = plan.loans.iter().filter(|loan| loan.borrower == self.id());
+        let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();
+        let reach = self.reach(usable);
+        let own = borrowed
+            .iter()
+            .fold(reach, |own, (_, cpus)| own.minus(cpus));
+        Place {
+            own,
+            borrowed,
+            mode: match self.seat {
+                Some(_) => self.mode(plan).unwrap_or(Mode::Seated),
+                None => Mode::Shared,
+            },
+            frozen: self.frozen,
+        }
+    }
+
+    fn mode(&self, plan: &Plan) -> Option<Mode> {
+        let seat = plan.seats.iter().find(|seat| seat.program == self.id());
+        seat.map(|seat| seat.mode)
+    }
+
+    /// Whether it uses CPU enough to disturb a neighbour; one that has just
+    /// come is taken to.
+    pub fn is_busy(&self, at_ns: u64) -> bool {
+        let age_ns = at_ns.saturating_sub(self.arrived_ns);
+        let cpu_ns = self.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);
+        !self.frozen
+            && (age_ns < NEW_NS
+                || cpu_ns as f64 > QUIET_CPUS * age_ns as f64
+                || self.busy_cpus() > QUIET_CPUS)
+    }
+
+    /// Threads seen busy-waiting at the last look.
+    pub fn spinners(&self) -> u32 {
+        self.last.as_ref().map_or(0, |(_, sample)| sample.spinners)
+    }
+
+    fn busy_cpus(&self) -> f64 {
+        let (Some((now_ns, now)), Some((then_ns, then))) = (&self.last, self.before_last) else {
+            return 0.0;
+        };
+        let elapsed_ns = now_ns.saturating_sub(then_ns).max(1);
+        now.cpu_ns.saturating_sub(then) as f64 / elapsed_ns as f64
+    }
+
+    pub fn status(&self, at_ns: u64, plan: &Plan) -> ProgramStatus {
+        let seat = plan.seats.iter().find(|seat| seat.program == self.id());
+        let of = |pick: &dyn Fn(&usher_model::Loan) -> bool| {
+            let loans = plan.loans.iter().filter(|loan| pick(loan));
+            loans.fold(CpuSet::new(), |set, loan| set.or(&loan.cpus))
+        };
+        let seconds = at_ns.saturating_sub(self.arrived_ns) as f64 * 1e-9;
+        let sample = self.last.as_ref().map(|(_, sample)| sample);
+        let progress = sample.and_then(|s| s.progress);
+        ProgramStatus {
+            id: self.id(),
+            name: self.program.name.clone(),
+            pid: self.home.root.pid,
+            uid: self.uid,
+            command: self.command.clone(),
+            weight: self.program.weight,
+            seconds,
+            cpus: self.seat.clone(),
+            borrowed: of(&|loan| loan.borrower == self.id()),
+            lent: of(&|loan| loan.owner == Some(self.id())),
+            domains: seat.map_or_else(Vec::new, |seat| seat.domains.clone()),
+            mode: seat.map(|seat| seat.mode),
+            frozen: self.frozen,
+            ntt: seat.and_then(|seat| seat.ntt),
+            threads: sample.map_or(0, |s| s.threads),
+            spinners: sample.map_or(0, |s| s.spinners),
+            cpu_seconds: sample.map_or(0.0, |s| s.cpu_ns as f64 * 1e-9),
+            busy_cpus: self.busy_cpus(),
+            progress,
+            progress_per_second: progress
+                .filter(|_| seconds > 0.0)
+                .map(|progress| progress.total / seconds),
+            profile: self.program.profile.clone(),
+            bound_to: self.program.bound_to.clone(),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control loop on the real machine.
+//!
+//! An [`Engine`] owns what acts (the actuator with its journal and keeper),
+//! what looks (a probe a program) and what remembers (the profile store), and
+//! turns [`usher_control::Loop`] on a thread of its own. Everybody else has an
+//! [`EngineHandle`] and asks: the daemon's connections, `usher mix`, `usher
+//! profile`. A question wakes the loop at once; a program that is brought in
+//! is answered for when the policy has decided about it and its actions are
+//! done, so that a launcher that holds its child until then launches it into
+//! its seat.
+
+mod config;
+mod learn;
+mod log;
+mod mailbox;
+mod member;
+mod newcomer;
+mod profiles;
+mod prompt;
+mod requests;
+mod status;
+mod watch;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse};
+pub use log::{Change, LogEntry, Place};
+pub use status::{ProgramStatus, Status, TimedNote};
+
+use usher_act::keeper::{KeeperHandle, KeeperTask};
+use usher_act::{ActError, Actuator, PreparedHome};
+use usher_control::{Loop, Record, Recorder};
+use usher_model::{ProcessId, ProgramId, Topology};
+use usher_policy::Policy;
+use usher_probe::{MachineProbe, Roots, process_id};
+
+use self::mailbox::{Postbox, Request, mailbox};
+use self::newcomer::Newcomer;
+use self::profiles::Profiles;
+use self::world::{RealWorld, State};
+use crate::launch::{Held, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
+
+pub(crate) use world::now_ns;
+
+/// A running control loop. Dropped, it stops and undoes everything.
+#[derive(Debug)]
+pub struct Engine {
+    handle: EngineHandle,
+    instance_dir: PathBuf,
+    thread: Option<JoinHandle<Vec<ActError>>>,
+}
+
+/// What asks a running engine; as many as wanted, in any thread.
+#[derive(Debug, Clone)]
+pub struct EngineHandle {
+    postbox: Postbox,
+    profiles: Arc<Profiles>,
+    roots: Roots,
+}
+
+impl Engine {
+    /// Starts the loop with that policy. What dead instances left is undone
+    /// first.
+    ///
+    /// # Errors
+    /// There is nothing to act with, the record cannot be begun, the keeper
+    /// does not start.
+    pub fn start(
+        config: EngineConfig,
+        policy: Box<dyn Policy + Send>,
+    ) -> Result<Self, EngineError> {
+        let profiles = Arc::new(Profiles::open(&config.profiles, &config.topology)?);
+        let recorder = config
+            .record
+            .as_deref()
+            .map(|path| begin_record(path, policy.name(), &config.topology))
+            .transpose()?;
+        let actuator = Actuator::open(config.act.clone())?;
+        let instance_dir = actuator.instance_dir().to_owned();
+        let keeper = start_keeper(&config, &instance_dir)?;
+        let (postbox, mailbox) = mailbox().map_err(EngineError::Start)?;
+        let world = RealWorld {
+            machine: MachineProbe::new(&config.roots),
+            policy: policy.name(),
+            actuator,
+            keeper,
+            mailbox,
+            profiles: profiles.clone(),
+            recorder,
+            state: State::new(now_ns(), config.topology.all_cpus()),
+            topology: config.topology,
+            roots: config.roots.clone(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("loop".to_owned())
+            .spawn(move || turn_until_stopped(policy, world))
+            .map_err(EngineError::Start)?;
+        Ok(Self {
+            handle: EngineHandle {
+                postbox,
+                profiles,
+                roots: config.roots,
+            },
+            instance_dir,
+            thread: Some(thread),
+        })
+    }
+
+    /// To ask it from elsewhere.
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+
+    /// Where its journal lies.
+    pub fn instance_dir(&self) -> &Path {
+        &self.instance_dir
+    }
+
+    /// Stops the loop and undoes everything. Returns what could not be undone.
+    pub fn stop(mut self) -> Vec<ActError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<ActError> {
+        self.handle.postbox.post(Request::Stop);
+        let thread = self.thread.take();
+        thread.map_or_else(Vec::new, |thread| thread.join().unwrap_or_default())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::ops::Deref for Engine {
+    type Target = EngineHandle;
+
+    fn deref(&self) -> &EngineHandle {
+        &self.handle
+    }
+}
+
+impl EngineHandle {
+    /// Takes in a process that stands still before its `exec` of
+    /// `adopt.argv`. Returns when it is seated.
+    ///
+    /// `asking`: the user who asks.
+    ///
+    /// # Errors
+    /// There is no such process, it is not this user's, or managed already.
+    pub fn adopt_held(&self, pid: i32, adopt: Adopt, asking: u32) -> Result<Adopted, EngineError> {
+        let newcomer = self.look(pid, adopt, true)?;
+        newcomer.check_owner(asking)?;
+        self.bring(None, newcomer)
+    }
+
+    /// Takes in a running program: this process and all below it. Returns
+    /// when it is seated.
+    ///
+    /// # Errors
+    /// As [`Self::adopt_held`]; a kernel thread, Usher itself or an ancestor
+    /// of it.
+    pub fn attach(&self, pid: i32, adopt: Adopt, asking: u32) -> Result<Adopted, EngineError> {
+        let newcomer = self.look(pid, adopt, false)?;
+        newcomer.check_owner(asking)?;
+        self.bring(None, newcomer)
+    }
+
+    /// Launches a program as a child of this process, inside its cgroups from
+    /// its first instruction on, and holds it short of its `exec`. It is
+    /// seated when this returns.
+    ///
+    /// # Errors
+    /// It cannot be launched or managed; nothing of it is left then.
+    pub fn launch(&self, spec: &LaunchSpec, adopt: Adopt) -> Result<(Held, Adopted), EngineError> {
+        self.bear(adopt, |home| {
+            let held = hold_in(spec, Some(home))?;
+            Ok((held.pid(), held))
+        })
+    }
+
+    /// The same for a command that is run again and again in its seats.
+    ///
+    /// # Errors
+    /// As [`Self::launch`].
+    pub fn launch_repeating(
+        &self,
+        spec: &LaunchSpec,
+        adopt: Adopt,
+    ) -> Result<(Repeater, Adopted), EngineError> {
+        self.bear(adopt, |home| {
+            let repeater = repeat_in(spec, Some(home))?;
+            Ok((repeater.pid(), repeater))
+        })
+    }
+
+    /// A program has completed its work once, in so many seconds. May be said
+    /// a little after its end.
+    ///
+    /// # Errors
+    /// It is not managed, or not this user's.
+    pub fn repeated(&self, id: ProgramId, seconds: f64, asking: u32) -> Result<(), EngineError> {
+        self.postbox.ask(|reply| Request::Repeated {
+            id,
+            seconds,
+            asking,
+            reply,
+        })
+    }
+
+    /// Lets a program go: what was done to it is undone.
+    ///
+    /// # Errors
+    /// It is not managed, not this user's, or something could not be undone.
+    pub fn let_go(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
+        self.postbox
+            .ask(|reply| Request::LetGo { id, asking, reply })
+    }
+
+    /// What is managed, where it sits and how it does.
+    ///
+    /// # Errors
+    /// The engine has been stopped.
+    pub fn status(&self) -> Result<Status, EngineError> {
+        self.postbox.ask(Request::Status)
+    }
+
+    /// Who sat where: entries from number `since` on, and the number to go on
+    /// from.
+    ///
+    /// # Errors
+    /// The engine has been stopped.
+    pub fn log(&self, since: usize) -> Result<(Vec<LogEntry>, usize), EngineError> {
+        self.postbox.ask(|reply| Request::Log { since, reply })
+    }
+
+    /// Makes a home, has a child born in it, and takes that in. Where that
+    /// fails the child is dropped, and so killed, before its home.
+    fn bear<T>(
+        &self,
+        adopt: Adopt,
+        birth: impl FnOnce(&PreparedHome) -> Result<(i32, T), LaunchError>,
+    ) -> Result<(T, Adopted), EngineError> {
+        let launcher = own_process(&self.roots.proc)?;
+        let (id, home) = self
+            .postbox
+            .ask(|reply| Request::Prepare { launcher, reply })?;
+        let born = birth(&home).map_err(EngineError::from);
+        let looked = born.and_then(|(pid, child)| Ok((self.look(pid, adopt, true)?, child)));
+        match looked {
+            Ok((newcomer, child)) => Ok((child, self.bring(Some(id), newcomer)?)),
+            Err(error) => {
+                self.postbox.post(Request::Abandon(id));
+                Err(error)
+            }
+        }
+    }
+
+    fn look(&self, pid: i32, adopt: Adopt, held: bool) -> Result<Newcomer, EngineError> {
+        Newcomer::look(&self.roots.proc, pid, adopt, held, &self.profiles)
+    }
+
+    fn bring(
+        &self,
+        prepared: Option<ProgramId>,
+        newcomer: Newcomer,
+    ) -> Result<Adopted, EngineError> {
+        let newcomer = Box::new(newcomer);
+        self.postbox.ask(|reply| Request::Adopt {
+            prepared,
+            newcomer,
+            reply,
+        })
+    }
+}
+
+fn own_process(proc_root: &Path) -> Result<ProcessId, EngineError> {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    Ok(process_id(proc_root, pid)?)
+}
+
+fn begin_record(
+    path: &Path,
+    policy: &str,
+    topology: &Topology,
+) -> Result<Recorder<std::io::BufWriter<std::fs::File>>, EngineError> {
+    let head = Record {
+        policy: policy.to_owned(),
+        topology: topology.clone(),
+    };
+    let file = std::fs::File::create(path).map_err(Into::into);
+    let recorder = file.and_then(|file| Recorder::new(std::io::BufWriter::new(file), &head));
+    recorder.map_err(|source| EngineError::Record {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn start_keeper(
+    config: &EngineConfig,
+    instance_dir: &Path,
+) -> Result<Option<KeeperHandle>, EngineError> {
+    let Some(command) = &config.keeper else {
+        return Ok(None);
+    };
+    let task = KeeperTask {
+        master: own_process(&config.roots.proc)?,
+        instance_dir: instance_dir.to_owned(),
+        config: config.act.clone(),
+        respawn: command.respawn.clone(),
+    };
+    Ok(Some(KeeperHandle::spawn(
+        &command.exe,
+        &command.subcommand,
+        task,
+    )?))
+}
+
+/// The loop's thread, from its first turn to the last undo. A policy that
+/// panics ends the loop, not the undoing.
+fn turn_until_stopped(policy: Box<dyn Policy + Send>, world: RealWorld) -> Vec<ActError> {
+    // Without the right to it the loop is only less prompt under full load.
+    let _ = prompt::run_promptly();
+    let mut control = Loop::new(policy, world);
+    let turned = catch_unwind(AssertUnwindSafe(|| {
+        control.world().read_usable();
+        control.run();
+    }));
+    drop(turned);
+    let (_, mut world) = control.into_parts();
+    world.actuator.undo_all()
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The profile store as the engine uses it: asked by the threads that bring
+//! programs, taught by a thread of its own. SQLite waits for the disk; the
+//! loop must not.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
+use usher_store::{MachineKey, Measured, Measurement, Profile, Store};
+
+use super::config::{EngineError, ProfileUse};
+use super::learn::Taught;
+
+/// What earlier runs taught of a program.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Known {
+    pub curve: Option<Curve>,
+    pub spinners: u32,
+    pub llc_bytes: Option<u64>,
+    pub bandwidth_gbps: Option<f64>,
+    /// Sources of progress that misjudge it.
+    pub misleading: Vec<ProgressSource>,
+}
+
+impl From<Profile> for Known {
+    fn from(profile: Profile) -> Self {
+        Self {
+            curve: profile.curve().map(|(curve, _)| curve),
+            spinners: profile.spinners,
+            llc_bytes: profile.llc_bytes,
+            bandwidth_gbps: profile.bandwidth_gbps,
+            misleading: profile.misleading_sources(),
+        }
+    }
+}
+
+/// What one repetition taught.
+pub(super) struct Lesson {
+    pub key: ProgramKey,
+    pub name: String,
+    pub taught: Taught,
+    pub spinners: Option<u32>,
+}
+
+/// The store, shared between threads.
+#[derive(Debug)]
+pub(super) struct Profiles {
+    shelf: Arc<Shelf>,
+    recall: bool,
+    /// `None`: this run teaches nothing. Dropped, the teaching thread ends.
+    lessons: Option<Sender<Lesson>>,
+    teacher: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shelf {
+    store: Mutex<Store>,
+    machine: MachineKey,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Profiles {
+    /// Opens the store; where that fails, profiles live in memory, and a
+    /// warning says so.
+    pub fn open(profiles: &ProfileUse, topology: &Topology) -> Result<Self, EngineError> {
+        let (store, warning) = match &profiles.store {
+            Some(path) => Store::open_or_memory(path)?,
+            None => (Store::in_memory()?, None),
+        };
+        let shelf = Arc::new(Shelf {
+            store: Mutex::new(store),
+            machine: MachineKey::of(topology),
+            warnings: Mutex::new(warning.iter().map(ToString::to_string).collect()),
+        });
+        let (mut lessons, mut teacher) = (None, None);
+        if profiles.learn {
+            let (sender, receiver) = channel::<Lesson>();
+            let shelf = shelf.clone();
+            let teach = move || receiver.iter().for_each(|lesson| shelf.teach(lesson));
+            let thread = std::thread::Builder::new().name("profiles".to_owned());
+            teacher = Some(thread.spawn(teach).map_err(EngineError::Start)?);
+            lessons = Some(sender);
+        }
+        Ok(Self {
+            shelf,
+            recall: profiles.recall,
+            lessons,
+            teacher,
+        })
+    }
+
+    /// What is known of a program on this kind of machine.
+    pub fn recall(&self, key: &ProgramKey) -> Known {
+        if !self.recall {
+            return Known::default();
+        }
+        match lock(&self.shelf.store).lookup(key, &self.shelf.machine) {
+            Ok(profile) => profile.map(Known::from).unwrap_or_default(),
+            Err(error) => {
+                lock(&self.shelf.warnings).push(error.to_string());
+                Known::default()
+            }
+        }
+    }
+
+    /// Has it written down, soon.
+    pub fn teach(&self, lesson: Lesson) {
+        if let Some(lessons) = &self.lessons {
+            // Refused only when the thread has panicked, which it reported.
+            let _ = lessons.send(lesson);
+        }
+    }
+
+    /// What went wrong since the last call.
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.shelf.warnings))
+    }
+}
+
+impl Drop for Profiles {
+    /// Everything taught is written before this returns.
+    fn drop(&mut self) {
+        drop(self.lessons.take());
+        if let Some(teacher) = self.teacher.take() {
+            let _ = teacher.join();
+        }
+    }
+}
+
+impl Shelf {
+    fn teach(&self, lesson: Lesson) {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let measurement = Measurement {
+            name: lesson.name,
+            at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
+            points: measured(&lesson.taught),
+            spinners: lesson.spinners,
+            ..Measurement::default()
+        };
+        let merged = lock(&self.store).merge(&lesson.key, &self.machine, &measurement);
+        if let Err(error) = merged {
+            lock(&self.warnings).push(error.to_string());
+        }
+    }
+}
+
+fn measured(taught: &Taught) -> Vec<Measured> {
+    let repetition = (ProgressSource::Repetition, taught.repetition);
+    let points = std::iter::once(repetition).chain(taught.by_source);
+    points
+        .map(|(source, point)| Measured { point, source })
+        .collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

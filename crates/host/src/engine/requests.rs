@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the loop's thread does when it is asked for something.
+
+use usher_act::PreparedHome;
+use usher_model::{CpuSet, Event, Home, ProcessId, Program, ProgramId, ProgramKey};
+
+use super::config::{Adopted, EngineError};
+use super::learn::{LATE_MAX, Late, Stay, Taught};
+use super::log::Change;
+use super::mailbox::{Reply, Request};
+use super::member::Member;
+use super::newcomer::Newcomer;
+use super::profiles::Lesson;
+use super::status::Status;
+use super::watch::Watch;
+use super::world::{RealWorld, now_ns, thread_cpu_ns};
+
+impl RealWorld {
+    pub fn handle(&mut self, request: Request) {
+        // An asker that is gone does not mind that its answer is lost.
+        match request {
+            Request::Prepare { launcher, reply } => drop(reply.send(self.prepare(launcher))),
+            Request::Abandon(id) => self.abandon(id),
+            Request::Adopt {
+                prepared,
+                newcomer,
+                reply,
+            } => self.adopt(prepared, *newcomer, reply),
+            Request::Repeated {
+                id,
+                seconds,
+                asking,
+                reply,
+            } => drop(reply.send(self.repeated(id, seconds, asking))),
+            Request::LetGo { id, asking, reply } => drop(reply.send(self.let_go(id, asking))),
+            Request::Status(reply) => drop(reply.send(Ok(self.status()))),
+            Request::Log { since, reply } => drop(reply.send(Ok(self.state.log.since(since)))),
+            Request::Stop => self.state.stopping = true,
+        }
+    }
+
+    fn next_id(&mut self) -> ProgramId {
+        self.state.last_id += 1;
+        ProgramId(self.state.last_id)
+    }
+
+    fn prepare(&mut self, launcher: ProcessId) -> Result<(ProgramId, PreparedHome), EngineError> {
+        let id = self.next_id();
+        let home = self.actuator.prepare(id, launcher)?;
+        self.state.prepared.insert(id);
+        Ok((id, home))
+    }
+
+    fn abandon(&mut self, id: ProgramId) {
+        if self.state.prepared.remove(&id)
+            && let Err(error) = self.actuator.depart(id)
+        {
+            self.warn(error.to_string());
+        }
+    }
+
+    fn adopt(&mut self, prepared: Option<ProgramId>, newcomer: Newcomer, reply: Reply<Adopted>) {
+        match self.admit(prepared, newcomer) {
+            Ok(adopted) => self.state.arriving.push((adopted, reply)),
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        prepared: Option<ProgramId>,
+        newcomer: Newcomer,
+    ) -> Result<Adopted, EngineError> {
+        let id = match prepared {
+            Some(id) => id,
+            None => {
+                self.check_unmanaged(&newcomer)?;
+                self.next_id()
+            }
+        };
+        let admitted = self.actuator.admit(id, newcomer.root);
+        if admitted.is_err() {
+            self.abandon(id);
+        }
+        self.state.prepared.remove(&id);
+        let home = admitted?;
+        let heartbeat = newcomer.heartbeat.as_deref();
+        match Watch::open(&home, &self.roots.proc, heartbeat, newcomer.held) {
+            Ok(mut watch) => {
+                let adopted = Adopted {
+                    id,
+                    home: home.clone(),
+                    key: newcomer.key.clone(),
+                    seat: None,
+                    warnings: watch.take_warnings(),
+                };
+                self.arrive(newcomer, home, watch);
+                Ok(adopted)
+            }
+            Err(error) => {
+                // It cannot be seen, so it cannot be managed.
+                let _ = self.actuator.depart(id);
+                Err(error)
+            }
+        }
+    }
+
+    fn arrive(&mut self, newcomer: Newcomer, home: Home, watch: Watch) {
+        if self.state.members.is_empty() {
+            // Nobody has looked after the CPUs while there was nobody.
+            self.read_usable();
+            self.state.looked_after_ns = now_ns();
+        }
+        let usable = &self.state.usable;
+        let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
+        let program = Program {
+            id: home.program,
+            bound_to: newcomer.program.bound_to.filter(bound),
+            ..newcomer.program
+        };
+        let at_ns = now_ns();
+        let mut member = Member {
+            stay: Stay::new(at_ns, 0.0),
+            program: program.clone(),
+            home,
+            uid: newcomer.uid,
+            command: newcomer.command,
+            key: newcomer.key,
+            misleading: newcomer.misleading,
+            watch,
+            arrived_ns: at_ns,
+            seat: None,
+            frozen: false,
+            place: None,
+            last: None,
+            before_last: None,
+        };
+        let reach = member.reach(usable);
+        member.stay.moved(at_ns, self.topology.capacity_of(&reach));
+        let arrived = Change::Arrived {
+            program: program.id,
+            name: program.name.clone(),
+        };
+        self.state.log.add(at_ns, arrived);
+        self.state.unwatched.push(program.id);
+        self.state.members.insert(program.id, member);
+        self.state.events.push(Event::Arrived(Box::new(program)));
+    }
+
+    /// Says so where it is a managed program's root or in its cgroup.
+    fn check_unmanaged(&self, newcomer: &Newcomer) -> Result<(), EngineError> {
+        let root = newcomer.root;
+        let inside = |member: &&Member| {
+            let below = newcomer.cgroup.as_deref().and_then(|path| {
+                let relative = path.strip_prefix("/").ok()?;
+                let home = member.home.cgroup.as_deref()?;
+                Some(relative.components().next().is_some() && home.ends_with(relative))
+            });
+            member.home.root == root || below.unwrap_or(false)
+        };
+        match self.state.members.values().find(inside) {
+            Some(member) => Err(EngineError::Managed {
+                pid: root.pid,
+                id: member.id(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The program, where this user may say something about it.
+    fn check_owner(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
+        let member = self
+            .state
+            .members
+            .get(&id)
+            .ok_or(EngineError::Unknown(id))?;
+        match asking == 0 || asking == member.uid {
+            true => Ok(()),
+            false => Err(EngineError::NotYours {
+                pid: member.home.root.pid,
+                owner: member.uid,
+                asking,
+            }),
+        }
+    }
+
+    fn repeated(&mut self, id: ProgramId, seconds: f64, asking: u32) -> Result<(), EngineError> {
+        let at_ns = now_ns();
+        let late = self.state.late.iter_mut().find(|late| late.id == id);
+        if let Some(late) = late.filter(|late| asking == 0 || asking == late.uid) {
+            let taught = late
+                .stay
+                .repeated(late.ended_ns, seconds, late.last.as_ref());
+            let lesson = lesson(late.key.clone(), &late.name, late.spinners, taught);
+            self.teach(lesson);
+            return Ok(());
+        }
+        self.check_owner(id, asking)?;
+        self.note_neighbours(at_ns);
+        let steal = self.state.steal;
+        if let Some(member) = self.state.members.get_mut(&id) {
+            let sample = member.sample(at_ns, steal);
+            let taught = member.stay.repeated(at_ns, seconds, sample.as_ref());
+            let lesson = lesson(
+                member.key.clone(),
+                &member.program.name,
+                member.spinners(),
+                taught,
+            );
+            let program = id;
+            self.state.events.push(Event::Repeated { program, seconds });
+            self.teach(lesson);
+        }
+        Ok(())
+    }
+
+    fn teach(&self, lesson: Option<Lesson>) {
+        lesson
+            .into_iter()
+            .for_each(|lesson| self.profiles.teach(lesson));
+    }
+
+    fn let_go(&mut self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
+        self.check_owner(id, asking)?;
+        self.depart(id)
+    }
+
+    /// Takes note where a program has ended.
+    pub fn look_for_end(&mut self, id: ProgramId) {
+        let member = self.state.members.get_mut(&id);
+        if member.is_some_and(|member| member.watch.has_ended())
+            && let Err(error) = self.depart(id)
+        {
+            self.warn(error.to_string());
+        }
+    }
+
+    fn depart(&mut self, id: ProgramId) -> Result<(), EngineError> {
+        let at_ns = now_ns();
+        self.note_neighbours(at_ns);
+        let steal = self.state.steal;
+        if let Some(mut member) = self.state.members.remove(&id) {
+            member.sample(at_ns, steal);
+            if self.state.late.len() == LATE_MAX {
+                self.state.late.pop_front();
+            }
+            self.state.late.push_back(Late {
+                id,
+                key: member.key.take(),
+                name: member.program.name.clone(),
+                spinners: member.spinners(),
+                stay: member.stay,
+                ended_ns: at_ns,
+                last: member.last.take().map(|(_, sample)| sample),
+                uid: member.uid,
+            });
+        }
+        self.state.log.add(at_ns, Change::Departed { program: id });
+        self.state.events.push(Event::Departed(id));
+        let told = self
+            .state
+            .arriving
+            .extract_if(.., |(adopted, _)| adopted.id == id);
+        for (adopted, reply) in told {
+            let pid = adopted.home.root.pid;
+            let _ = reply.send(Err(EngineError::Gone { pid }));
+        }
+        Ok(self.actuator.depart(id)?)
+    }
+
+    fn status(&mut self) -> Status {
+        let at_ns = now_ns();
+        let steal = self.state.steal;
+        for member in self.state.members.values_mut() {
+            member.sample(at_ns, steal);
+        }
+        let state = &self.state;
+        Status {
+            policy: self.policy.to_owned(),
+            acting: self.actuator.describe().clone(),
+            keeper_pid: self.keeper.as_ref().map(|keeper| keeper.id().pid),
+            machine: self.topology.name.clone(),
+            usable: state.usable.clone(),
+            uptime_seconds: at_ns.saturating_sub(state.started_ns) as f64 * 1e-9,
+            decisions: state.decisions,
+            failed_actions: state.failed_actions,
+            loop_cpu_seconds: thread_cpu_ns() as f64 * 1e-9,
+            plan: state.plan.clone(),
+            programs: (state.members.values())
+                .map(|member| member.status(at_ns, &state.plan))
+                .collect(),
+            notes: state.notes.iter().cloned().collect(),
+            warnings: state.warnings.clone(),
+        }
+    }
+}
+
+/// What there is to teach, if there is.
+fn lesson(
+    key: Option<ProgramKey>,
+    name: &str,
+    spinners: u32,
+    taught: Option<Taught>,
+) -> Option<Lesson> {
+    Some(Lesson {
+        key: key?,
+        name: name.to_owned(),
+        taught: taught?,
+        spinners: (spinners > 0).then_some(spinners),
+    })
+}

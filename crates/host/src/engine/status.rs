@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an engine tells of itself.
+
+use serde::{Deserialize, Serialize};
+use usher_act::Description;
+use usher_model::{CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress};
+
+/// The state of an engine at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The policy's name.
+    pub policy: String,
+    /// What is acted with, and why with nothing better.
+    pub acting: Description,
+    /// The keeper's process, where there is one.
+    pub keeper_pid: Option<i32>,
+    /// The machine's name.
+    pub machine: String,
+    /// CPUs that are online and may be used.
+    pub usable: CpuSet,
+    /// Seconds since the engine started.
+    pub uptime_seconds: f64,
+    /// Turns of the loop.
+    pub decisions: u64,
+    /// Actions that could not be carried out.
+    pub failed_actions: u64,
+    /// CPU time of the loop's thread in seconds.
+    pub loop_cpu_seconds: f64,
+    /// Who sits where, as last planned.
+    pub plan: Plan,
+    /// The managed programs, by rising number.
+    pub programs: Vec<ProgramStatus>,
+    /// What the policy said, oldest first; the last few hundred sentences.
+    pub notes: Vec<TimedNote>,
+    /// What does not work as it should: the store, the record, the keeper.
+    pub warnings: Vec<String>,
+}
+
+/// A sentence of the policy's and when it was said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TimedNote {
+    /// Seconds since the engine started.
+    pub at_seconds: f64,
+    /// What was said.
+    #[serde(flatten)]
+    pub note: Note,
+}
+
+/// A managed program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProgramStatus {
+    /// Its number.
+    pub id: ProgramId,
+    /// Its name.
+    pub name: String,
+    /// The root of its process tree.
+    pub pid: i32,
+    /// The user it belongs to.
+    pub uid: u32,
+    /// Its command line.
+    pub command: String,
+    /// Weight of its NTT in the mean.
+    pub weight: f64,
+    /// Seconds since it came under management.
+    pub seconds: f64,
+    /// CPUs that it is kept to; `None`: wherever it could run before.
+    pub cpus: Option<CpuSet>,
+    /// Those of `cpus` that it borrows.
+    pub borrowed: CpuSet,
+    /// CPUs of its own that others use for now.
+    pub lent: CpuSet,
+    /// Indices of the last-level-cache domains of its seat.
+    pub domains: Vec<usize>,
+    /// `None` until the policy has said where it sits.
+    pub mode: Option<Mode>,
+    /// Whether it is stopped for the moment.
+    pub frozen: bool,
+    /// The NTT that the plan predicts for it.
+    pub ntt: Option<f64>,
+    /// Threads of the whole tree.
+    pub threads: u32,
+    /// Threads seen busy-waiting.
+    pub spinners: u32,
+    /// CPU time of the whole tree in seconds.
+    pub cpu_seconds: f64,
+    /// Mean CPUs in use since the last look but one.
+    pub busy_cpus: f64,
+    /// Its progress, with the source's name and how far it is trusted.
+    pub progress: Option<Progress>,
+    /// Progress a second since it came under management.
+    pub progress_per_second: Option<f64>,
+    /// What earlier runs taught of it.
+    pub profile: Option<Curve>,
+    /// CPUs that it bound itself to, or was bound to.
+    pub bound_to: Option<CpuSet>,
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Looking at one program, and seeing it end.
+
+use std::path::Path;
+
+use rustix::event::PollFd;
+use usher_model::{Home, ProgramSample};
+use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
+
+use super::config::EngineError;
+
+/// A program's probe. What goes wrong with it is remembered until it is asked
+/// for.
+#[derive(Debug)]
+pub(super) struct Watch {
+    probe: ProgramProbe,
+    warnings: Vec<String>,
+}
+
+impl Watch {
+    /// Starts to look at a program; `held`: it stands still before its `exec`.
+    pub fn open(
+        home: &Home,
+        proc_root: &Path,
+        heartbeat: Option<&Path>,
+        held: bool,
+    ) -> Result<Self, EngineError> {
+        let config = |heartbeat: Option<&Path>| ProbeConfig {
+            proc_root: proc_root.to_owned(),
+            heartbeat: heartbeat.map(Path::to_owned),
+            ..ProbeConfig::default()
+        };
+        let mut warnings = Vec::new();
+        let probe = match ProgramProbe::open(home, config(heartbeat)) {
+            Err(error) if heartbeat.is_some() && !error.is_gone() => {
+                warnings.push(format!("{error}; going on without heartbeats"));
+                ProgramProbe::open(home, config(None))
+            }
+            probe => probe,
+        };
+        let mut probe = probe?;
+        // Without a PMU there is nothing to count: `usher doctor` says so once.
+        match held {
+            true => {
+                let counters = PerfCounters::on_exec(CounterKind::Instructions, home.root.pid);
+                let _ = counters.map(|counters| probe.use_counters(counters));
+            }
+            false => drop(probe.count_instructions()),
+        }
+        Ok(Self { probe, warnings })
+    }
+
+    /// The program now; `None` when it cannot be read any more.
+    pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
+        let sample = self.probe.sample(at_ns, steal).ok();
+        self.warnings.append(&mut self.probe.take_warnings());
+        sample
+    }
+
+    /// Whether its last process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        match self.probe.has_ended() {
+            Ok(ended) => ended,
+            Err(error) => {
+                self.warnings.push(error.to_string());
+                error.is_gone()
+            }
+        }
+    }
+
+    /// What to poll for its end.
+    pub fn poll_fd(&self) -> PollFd<'_> {
+        let (fd, events) = self.probe.poll();
+        PollFd::from_borrowed_fd(fd, events)
+    }
+
+    /// What went wrong since the last call.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+}

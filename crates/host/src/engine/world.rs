@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The real machine as a [`World`]: looks through probes, acts through the
+//! actuator, waits on descriptors.
+//!
+//! Between two turns the thread sleeps in `poll` until one of these happens:
+//! a request comes in (the mailbox's bell), a program's last process ends (its
+//! `cgroup.events`, or its root's pidfd), the keeper dies, the time is up that
+//! the policy asked for, or a second has passed with programs to look after
+//! (CPUs that went off- or online, threads that slipped out of an affinity
+//! mask). Only arrivals, ends, repetitions, changed CPUs and the policy's own
+//! time make a turn; a question about the state does not.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::BufWriter;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use usher_act::keeper::KeeperHandle;
+use usher_act::{Actuator, Backend};
+use usher_control::{Recorder, World};
+use usher_model::{
+    Action, CpuId, CpuSet, Decision, Event, FailedAction, Observation, Plan, ProgramId, Topology,
+};
+use usher_probe::{MachineProbe, Roots, usable_cpus};
+
+use super::config::Adopted;
+use super::learn::Late;
+use super::log::{Change, Log};
+use super::mailbox::{Mailbox, Reply};
+use super::member::Member;
+use super::profiles::Profiles;
+use super::status::TimedNote;
+
+/// CPUs and threads are looked after so often, while there are programs.
+const HOUSEKEEPING_NS: u64 = 1_000_000_000;
+/// Programs in cpusets are looked at once in so many rounds of that.
+const REFRESH_ROUNDS: u64 = 10;
+/// Sentences of the policy's that are kept.
+const NOTES_MAX: usize = 400;
+
+/// The machine, the programs and everything that is known of them.
+pub(super) struct RealWorld {
+    pub topology: Topology,
+    pub roots: Roots,
+    pub machine: MachineProbe,
+    pub policy: &'static str,
+    pub actuator: Actuator,
+    pub keeper: Option<KeeperHandle>,
+    pub mailbox: Mailbox,
+    pub profiles: Arc<Profiles>,
+    pub recorder: Option<Recorder<BufWriter<File>>>,
+    pub state: State,
+}
+
+/// What changes from turn to turn.
+#[derive(Default)]
+pub(super) struct State {
+    pub members: BTreeMap<ProgramId, Member>,
+    /// Programs with a home whose process is not there yet.
+    pub prepared: BTreeSet<ProgramId>,
+    pub last_id: u64,
+    pub started_ns: u64,
+    pub usable: CpuSet,
+    pub looked_after_ns: u64,
+    /// Part of CPU times that the hypervisor took, of late.
+    pub steal: f64,
+    /// How often that was.
+    pub rounds: u64,
+    /// Whether programs were looked at since.
+    pub sampled: bool,
+    /// Programs that may have ended before they were watched, which raises no
+    /// event.
+    pub unwatched: Vec<ProgramId>,
+    /// What the policy has not heard of yet.
+    pub events: Vec<Event>,
+    /// Who waits for the first decision about a program.
+    pub arriving: Vec<(Adopted, Reply<Adopted>)>,
+    /// Ended programs whose last repetition may still be reported.
+    pub late: VecDeque<Late>,
+    pub plan: Plan,
+    pub notes: VecDeque<TimedNote>,
+    pub log: Log,
+    pub warnings: Vec<String>,
+    pub decisions: u64,
+    pub failed_actions: u64,
+    /// The policy is to look because of `usable`.
+    pub cpus_changed: bool,
+    pub stopping: bool,
+}
+
+impl State {
+    /// Nothing yet.
+    pub fn new(at_ns: u64, usable: CpuSet) -> Self {
+        Self {
+            started_ns: at_ns,
+            usable,
+            ..Self::default()
+        }
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// CPU time of this thread in nanoseconds.
+pub(super) fn thread_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+impl World for RealWorld {
+    fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
+        if !failed.is_empty() {
+            // A CPU that has just gone is the likeliest reason.
+            self.read_usable();
+        }
+        self.state.cpus_changed = false;
+        self.state.sampled = true;
+        let at_ns = now_ns();
+        let (members, steal) = (self.state.members.values_mut(), self.state.steal);
+        Observation {
+            programs: members.filter_map(|m| m.sample(at_ns, steal)).collect(),
+            at_ns,
+            usable: self.state.usable.clone(),
+            events: std::mem::take(&mut self.state.events),
+            failed,
+        }
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), String> {
+        let id = action.program();
+        if !self.state.members.contains_key(&id) {
+            // It ended between the look and the decision.
+            return Ok(());
+        }
+        if let Err(error) = self.actuator.act(action) {
+            self.state.failed_actions += 1;
+            let text = error.to_string();
+            let arriving = self.state.arriving.iter_mut();
+            for (adopted, _) in arriving.filter(|(adopted, _)| adopted.id == id) {
+                adopted.warnings.push(text.clone());
+            }
+            return Err(text);
+        }
+        if let Some(member) = self.state.members.get_mut(&id) {
+            member.acted(action);
+            let reach = member.reach(&self.state.usable);
+            let cores = self.topology.capacity_of(&reach);
+            member.stay.moved(now_ns(), cores);
+        }
+        Ok(())
+    }
+
+    fn decided(&mut self, observation: &Observation, decision: &Decision) {
+        self.state.decisions += 1;
+        if let Some(recorder) = &mut self.recorder
+            && let Err(error) = recorder.step(observation, decision)
+        {
+            self.recorder = None;
+            self.warn(format!("the record was given up: {error}"));
+        }
+        let at_ns = now_ns();
+        if let Some(plan) = &decision.plan {
+            self.state.plan = plan.clone();
+            let abstains = plan.abstains;
+            self.state.log.add(at_ns, Change::Planned { abstains });
+        }
+        self.keep_notes(at_ns, decision);
+        self.log_places(at_ns);
+        self.note_neighbours(at_ns);
+        for (mut adopted, reply) in std::mem::take(&mut self.state.arriving) {
+            let member = self.state.members.get(&adopted.id);
+            adopted.seat = member.and_then(|member| member.seat.clone());
+            // Whoever asked may be gone; the program is managed all the same.
+            let _ = reply.send(Ok(adopted));
+        }
+    }
+
+    fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
+        let deadline_ns = at_most_ns.map(|ns| now_ns().saturating_add(ns));
+        loop {
+            for request in self.mailbox.take() {
+                self.handle(request);
+            }
+            if self.state.stopping {
+                return false;
+            }
+            for id in std::mem::take(&mut self.state.unwatched) {
+                self.look_for_end(id);
+            }
+            if self.state.looked_after_ns + HOUSEKEEPING_NS <= now_ns() {
+                self.look_after();
+            }
+            let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
+            if due || self.state.cpus_changed || !self.state.events.is_empty() {
+                return true;
+            }
+            for id in self.sleep_until(deadline_ns) {
+                self.look_for_end(id);
+            }
+        }
+    }
+}
+
+impl RealWorld {
+    /// Says it once.
+    pub fn warn(&mut self, text: String) {
+        if !self.state.warnings.contains(&text) {
+            self.state.warnings.push(text);
+        }
+    }
+
+    /// Reads which CPUs may be used; true when that has changed. A reading
+    /// that fails or leaves none changes nothing.
+    pub fn read_usable(&mut self) -> bool {
+        let usable = match usable_cpus(&self.roots) {
+            Ok(usable) => usable.and(&self.topology.all_cpus()),
+            Err(error) => {
+                self.warn(format!("which CPUs may be used is not known: {error}"));
+                return false;
+            }
+        };
+        let changed = !usable.is_empty() && usable != self.state.usable;
+        if changed {
+            self.state.usable = usable;
+        }
+        changed
+    }
+
+    /// What is done once a second while there are programs.
+    fn look_after(&mut self) {
+        self.state.looked_after_ns = now_ns();
+        self.state.rounds += 1;
+        if self.read_usable() {
+            self.state.cpus_changed = true;
+        }
+        if std::mem::take(&mut self.state.sampled)
+            && let Ok(sample) = self.machine.sample()
+        {
+            self.state.steal = sample.steal_in_cpu_time;
+        }
+        for id in self.due_for_refresh() {
+            if let Err(error) = self.actuator.refresh(id) {
+                self.warn(error.to_string());
+            }
+        }
+        let members = self.state.members.values_mut();
+        let warnings: Vec<_> = members.flat_map(Member::take_warnings).collect();
+        let warnings = warnings.into_iter().chain(self.profiles.take_warnings());
+        warnings.for_each(|text| self.warn(text));
+    }
+
+    /// The programs that the actuator is to catch up with. A cpuset holds new
+    /// threads and processes by itself: there only CPUs that came back matter,
+    /// and some are looked at each time in case something was missed. Masks
+    /// and programs without a cgroup are caught up with every time.
+    fn due_for_refresh(&self) -> Vec<ProgramId> {
+        let all = self.state.cpus_changed || self.actuator.backend() == Backend::Affinity;
+        let turn = self.state.rounds % REFRESH_ROUNDS;
+        let members = self.state.members.iter();
+        let due = members.filter(|(id, member)| {
+            all || member.home.cgroup.is_none() || id.0 % REFRESH_ROUNDS == turn
+        });
+        due.map(|(id, _)| *id).collect()
+    }
+
+    /// Sleeps until a descriptor says something or it is time. Returns the
+    /// programs that something happened to.
+    fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
+        let look_after = self.state.looked_after_ns + HOUSEKEEPING_NS;
+        let look_after = (!self.state.members.is_empty()).then_some(look_after);
+        let until_ns = [deadline_ns, look_after].into_iter().flatten().min();
+        let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
+        let bell = PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN);
+        let keeper = self.keeper.as_ref();
+        let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
+        let members = self.state.members.values().map(|m| m.watch.poll_fd());
+        let mut fds: Vec<_> = [bell].into_iter().chain(keeper).chain(members).collect();
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            // Interrupted, or out of memory: the loop looks again.
+            return Vec::new();
+        }
+        let first = fds.len() - self.state.members.len();
+        let keeper_died = fds[1..first].iter().any(|fd| !fd.revents().is_empty());
+        let told = fds[first..].iter().zip(self.state.members.keys());
+        let told = told.filter(|(fd, _)| !fd.revents().is_empty());
+        let told = told.map(|(_, id)| *id).collect();
+        drop(fds);
+        if keeper_died {
+            self.replace_keeper();
+        }
+        told
+    }
+
+    fn replace_keeper(&mut self) {
+        let Some(keeper) = &mut self.keeper else {
+            return;
+        };
+        if let Err(error) = keeper.replace() {
+            // Its pidfd stays readable: polled on, the loop would spin.
+            self.keeper = None;
+            self.warn(format!("there is no keeper any more: {error}"));
+        }
+    }
+
+    fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
+        let state = &mut self.state;
+        for note in &decision.notes {
+            if state.notes.len() == NOTES_MAX {
+                state.notes.pop_front();
+            }
+            let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
+            let (program, text) = (note.program, note.text.clone());
+            state.log.add(at_ns, Change::Said { program, text });
+            let note = note.clone();
+            state.notes.push_back(TimedNote { at_seconds, note });
+        }
+    }
+
+    fn log_places(&mut self, at_ns: u64) {
+        let state = &mut self.state;
+        for (&program, member) in &mut state.members {
+            let place = member.place_now(&state.plan, &state.usable);
+            if member.place.as_ref() != Some(&place) {
+                member.place = Some(place.clone());
+                state.log.add(at_ns, Change::Placed { program, place });
+            }
+        }
+    }
+
+    /// Marks the programs that run where another busy one may run too.
+    pub fn note_neighbours(&mut self, at_ns: u64) {
+        let mut busy_on: BTreeMap<CpuId, u32> = BTreeMap::new();
+        let state = &mut self.state;
+        for member in state.members.values().filter(|m| m.is_busy(at_ns)) {
+            for cpu in member.reach(&state.usable).iter() {
+                *busy_on.entry(cpu).or_default() += 1;
+            }
+        }
+        for member in state.members.values_mut() {
+            let own = u32::from(member.is_busy(at_ns));
+            let crowded = |cpu| busy_on.get(&cpu).is_some_and(|&n| n > own);
+            let disturbed = member.reach(&state.usable).iter().any(crowded);
+            member.stay.disturbed(at_ns, disturbed);
+        }
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}

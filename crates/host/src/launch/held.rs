@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program that is held just short of `exec`, and one that runs.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use usher_act::PreparedHome;
+
+use super::child::{self, ChildError, STEP_EXEC};
+use super::prepare::Prepared;
+use super::{Exit, Forwarder, LaunchError, LaunchSpec, OWN_FAILURE};
+
+/// One fork at a time: a child holds copies of the pipes of all children
+/// forked before it, so with an order among them the death of the launcher is
+/// seen by the last one, then by the one before, and so on.
+static ONE_FORK: Mutex<()> = Mutex::new(());
+
+/// Runs `fork` while no other thread makes pipes for a child or forks.
+pub(super) fn one_at_a_time<T>(fork: impl FnOnce() -> T) -> T {
+    let _guard = ONE_FORK.lock().unwrap_or_else(PoisonError::into_inner);
+    fork()
+}
+
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe_with(PipeFlags::CLOEXEC)
+}
+
+/// A child process that waits just short of `exec`. Dropped, it ends without
+/// having executed anything.
+#[derive(Debug)]
+pub struct Held {
+    program: OsString,
+    /// `None` once it has been handed over.
+    running: Option<Running>,
+    go: Option<File>,
+    answer: File,
+}
+
+/// Forks a child that stops just short of executing the command.
+///
+/// # Errors
+/// The command is not there or cannot be executed, a stream cannot be opened,
+/// or the process cannot be made. Nothing is left behind.
+pub fn hold(spec: &LaunchSpec) -> Result<Held, LaunchError> {
+    hold_in(spec, None)
+}
+
+/// The same; with a home, the child is born inside that program's cgroups.
+///
+/// # Errors
+/// As [`hold`].
+pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Held, LaunchError> {
+    spec.resolve()?;
+    let mut prepared = Prepared::new(spec)?;
+    let program = prepared.program.clone();
+    let failed = |doing, source: io::Error| LaunchError::System {
+        program: program.clone(),
+        doing,
+        source,
+    };
+    one_at_a_time(|| {
+        let (hold, go) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
+        let (answer, tell) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
+        let ours = [go.as_raw_fd(), answer.as_raw_fd()];
+        let theirs = [hold.as_raw_fd(), tell.as_raw_fd()];
+        // SAFETY: `wait_and_exec` makes plain system calls only.
+        let pid = unsafe {
+            child::fork(home, |mask| {
+                wait_and_exec(&mut prepared, mask, ours, theirs)
+            })
+        };
+        let pid = pid.map_err(|e| failed("forking", e))?;
+        let running = Running::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?;
+        Ok(Held {
+            program: program.clone(),
+            running: Some(running),
+            go: Some(go.into()),
+            answer: answer.into(),
+        })
+    })
+}
+
+fn wait_and_exec(
+    prepared: &mut Prepared,
+    mask: &child::Mask,
+    parents: [i32; 2],
+    [hold, tell]: [i32; 2],
+) -> i32 {
+    for fd in parents {
+        // SAFETY: the child's own copies.
+        unsafe { libc::close(fd) };
+    }
+    child::reset_signals(mask);
+    // Nothing that can fail comes before: a held child stays held.
+    if child::hear(hold).is_none() {
+        return OWN_FAILURE.into();
+    }
+    let error = match child::set_up(prepared) {
+        Ok(()) => child::exec(prepared),
+        Err(error) => error,
+    };
+    child::tell(tell, &error.to_bytes());
+    OWN_FAILURE.into()
+}
+
+impl Held {
+    /// The child's process number.
+    pub fn pid(&self) -> i32 {
+        self.running.as_ref().map_or(0, Running::pid)
+    }
+
+    /// Lets it execute the program; returns when it has.
+    ///
+    /// # Errors
+    /// `exec` failed after all; the child is gone then.
+    pub fn release(mut self) -> Result<Running, LaunchError> {
+        if let Some(mut go) = self.go.take() {
+            // Fails when the child was killed meanwhile; its status says so.
+            let _ = go.write_all(b"g");
+        }
+        let mut bytes = [0; ChildError::BYTES];
+        let told = self.answer.read_exact(&mut bytes);
+        let Some(mut running) = self.running.take() else {
+            return Err(LaunchError::NoCommand);
+        };
+        match told {
+            // Closed by a successful exec, or by the child's death.
+            Err(_) => Ok(running),
+            Ok(()) => {
+                let _ = running.wait();
+                Err(launch_error(&self.program, ChildError::from_bytes(bytes)))
+            }
+        }
+    }
+}
+
+pub(super) fn launch_error(program: &OsString, error: ChildError) -> LaunchError {
+    let source = io::Error::from_raw_os_error(error.errno);
+    match error.step {
+        STEP_EXEC => LaunchError::from_exec(program.clone(), source),
+        _ => LaunchError::System {
+            program: program.clone(),
+            doing: error.doing(),
+            source,
+        },
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.go.take());
+        if let Some(mut running) = self.running.take() {
+            running.kill_and_reap();
+        }
+    }
+}
+
+/// A child process. Dropped, it runs on.
+#[derive(Debug)]
+pub struct Running {
+    pid: Pid,
+    pidfd: OwnedFd,
+    ended: Option<Exit>,
+}
+
+impl Running {
+    pub(super) fn new(pid: i32) -> Result<Self, Errno> {
+        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        Ok(Self {
+            pid,
+            pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+            ended: None,
+        })
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Its pidfd: readable once it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Sends it a signal; nothing happens when it has ended.
+    pub fn signal(&self, signal: i32) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            let _ = pidfd_send_signal(&self.pidfd, signal);
+        }
+    }
+
+    /// Sends a signal to its process group, which it leads when it was
+    /// launched with a session of its own.
+    pub fn signal_group(&self, signal: i32) {
+        if let (None, Some(signal)) = (self.ended, Signal::from_named_raw(signal)) {
+            let _ = rustix::process::kill_process_group(self.pid, signal);
+        }
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// When somebody else has waited for it.
+    pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
+        self.reap(libc::WNOHANG)
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// When somebody else has waited for it.
+    pub fn wait(&mut self) -> io::Result<Exit> {
+        loop {
+            if let Some(exit) = self.reap(0)? {
+                return Ok(exit);
+            }
+        }
+    }
+
+    /// Waits until it has ended; signals that the launcher gets meanwhile are
+    /// passed on to it.
+    ///
+    /// # Errors
+    /// When somebody else has waited for it.
+    pub fn wait_forwarding(&mut self, signals: &mut Forwarder) -> io::Result<Exit> {
+        loop {
+            let mut fds = [
+                PollFd::new(&self.pidfd, PollFlags::IN),
+                PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            signals.forward(self);
+            if let Some(exit) = self.try_wait()? {
+                return Ok(exit);
+            }
+        }
+    }
+
+    fn reap(&mut self, options: i32) -> io::Result<Option<Exit>> {
+        if self.ended.is_some() {
+            return Ok(self.ended);
+        }
+        let mut status = 0;
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: both are written by the kernel; the child is ours and not yet reaped.
+        let pid = unsafe { libc::wait4(self.pid(), &mut status, options, usage.as_mut_ptr()) };
+        if pid == 0 {
+            return Ok(None);
+        }
+        if pid < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: zeroed, and all of its fields are numbers.
+        let usage = unsafe { usage.assume_init() };
+        self.ended = Some(Exit::new(status, cpu_seconds(&usage)));
+        Ok(self.ended)
+    }
+
+    /// Kills it and reaps it; gives up after a second (a process in
+    /// uninterruptible sleep, or in a frozen v1 cgroup, dies later).
+    pub(super) fn kill_and_reap(&mut self) {
+        self.signal(libc::SIGKILL);
+        let second = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        let _ = poll(
+            &mut [PollFd::new(&self.pidfd, PollFlags::IN)],
+            Some(&second),
+        );
+        let _ = self.try_wait();
+    }
+}
+
+pub(super) fn cpu_seconds(usage: &libc::rusage) -> f64 {
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}

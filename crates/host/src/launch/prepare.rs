@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything that `exec` needs, made ready before the fork: between fork and
+//! exec in a process with threads nothing may allocate or take a lock.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use super::LaunchError;
+
+/// Where a standard stream goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Stream {
+    /// The launcher's own.
+    #[default]
+    Inherit,
+    /// `/dev/null`.
+    Null,
+    /// A file; created and cut to nothing when it is written to.
+    File(PathBuf),
+    /// A file that is added to; read from its start as standard input.
+    Append(PathBuf),
+}
+
+/// A program to launch.
+#[derive(Debug, Clone, Default)]
+pub struct LaunchSpec {
+    /// The command and its arguments; the command is searched in `PATH`.
+    pub argv: Vec<OsString>,
+    /// Working directory; `None`: the launcher's.
+    pub cwd: Option<PathBuf>,
+    /// Changes to the launcher's environment; `None` removes a variable.
+    pub env: BTreeMap<OsString, Option<OsString>>,
+    /// Standard input.
+    pub stdin: Stream,
+    /// Standard output.
+    pub stdout: Stream,
+    /// Standard error.
+    pub stderr: Stream,
+    /// Whether it gets a session (and a process group) of its own. With the
+    /// kernel's autogroup, sessions share the CPU time evenly whatever their
+    /// number of threads, and `nice` counts within one session only; a new
+    /// session also has no terminal.
+    pub new_session: bool,
+}
+
+/// Variables that size the thread pools of common runtimes.
+const THREAD_POOLS: [&str; 6] = [
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "GOMAXPROCS",
+];
+
+impl LaunchSpec {
+    /// A command with the launcher's streams, environment and directory.
+    pub fn new(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.insert(name.into(), Some(value.into()));
+        self
+    }
+
+    /// Names the heartbeat page: [`usher_heartbeat`]'s variable.
+    #[must_use]
+    pub fn heartbeat(self, page: &Path) -> Self {
+        self.env("USHER_HEARTBEAT", page)
+    }
+
+    /// Adds Usher's OMPT tool to those that an OpenMP runtime loads.
+    #[must_use]
+    pub fn ompt_tool(self, library: &Path) -> Self {
+        let mut list = library.as_os_str().to_owned();
+        let given = self.variable("OMP_TOOL_LIBRARIES");
+        if let Some(given) = given.filter(|given| !given.is_empty()) {
+            list.push(":");
+            list.push(given);
+        }
+        self.env("OMP_TOOL_LIBRARIES", list)
+    }
+
+    /// Tells the common runtimes to make that many threads, where the user
+    /// has not said otherwise. Off unless asked for: a pool that was sized for
+    /// the first seats stays that size when the program gets more.
+    #[must_use]
+    pub fn thread_hints(mut self, threads: usize) -> Self {
+        for name in THREAD_POOLS {
+            if self.variable(name).is_none() {
+                self = self.env(name, threads.to_string());
+            }
+        }
+        self
+    }
+
+    /// What a variable will be in the program.
+    fn variable(&self, name: &str) -> Option<OsString> {
+        match self.env.get(OsStr::new(name)) {
+            Some(change) => change.clone(),
+            None => std::env::var_os(name),
+        }
+    }
+
+    /// The file that `exec` will run.
+    ///
+    /// # Errors
+    /// No command; nothing of that name in `PATH`; not an executable file.
+    pub fn resolve(&self) -> Result<PathBuf, LaunchError> {
+        let program = self.argv.first().ok_or(LaunchError::NoCommand)?;
+        let mut refused = libc::ENOENT;
+        for candidate in self.candidates(program) {
+            match executable(&self.in_cwd(&candidate)) {
+                Ok(()) => return Ok(candidate),
+                Err(libc::EACCES) => refused = libc::EACCES,
+                Err(_) => {}
+            }
+        }
+        let source = std::io::Error::from_raw_os_error(refused);
+        Err(LaunchError::from_exec(program.clone(), source))
+    }
+
+    fn in_cwd(&self, path: &Path) -> PathBuf {
+        self.cwd
+            .as_ref()
+            .map_or_else(|| path.to_owned(), |cwd| cwd.join(path))
+    }
+
+    /// The paths that `exec` tries, in order.
+    fn candidates(&self, program: &OsStr) -> Vec<PathBuf> {
+        if program.as_bytes().contains(&b'/') {
+            return vec![PathBuf::from(program)];
+        }
+        let path = self
+            .variable("PATH")
+            .unwrap_or_else(|| "/usr/bin:/bin".into());
+        let folder = |dir: PathBuf| match dir.as_os_str().is_empty() {
+            true => Path::new(".").join(program),
+            false => dir.join(program),
+        };
+        std::env::split_paths(&path).map(folder).collect()
+    }
+
+    fn environment(&self) -> BTreeMap<OsString, OsString> {
+        let mut all: BTreeMap<_, _> = std::env::vars_os().collect();
+        for (name, change) in &self.env {
+            match change {
+                Some(value) => all.insert(name.clone(), value.clone()),
+                None => all.remove(name),
+            };
+        }
+        all
+    }
+}
+
+fn executable(path: &Path) -> Result<(), i32> {
+    let meta = path
+        .metadata()
+        .map_err(|e| e.raw_os_error().unwrap_or(libc::ENOENT))?;
+    let may = rustix::fs::access(path, rustix::fs::Access::EXEC_OK);
+    match meta.is_file() && may.is_ok() {
+        true => Ok(()),
+        false => Err(libc::EACCES),
+    }
+}
+
+/// A [`LaunchSpec`] as `exec` takes it. Pointers point into the strings beside
+/// them, whose heap buffers do not move with the struct.
+pub(super) struct Prepared {
+    pub program: OsString,
+    pub paths: Vec<CString>,
+    pub cwd: Option<CString>,
+    pub new_session: bool,
+    streams: [Option<OwnedFd>; 3],
+    argv: Argv,
+    /// `/bin/sh`, room for the script's path, the rest of argv: for files
+    /// without `#!`, which `execvp` runs by the shell.
+    shell_argv: Argv,
+    envp: Argv,
+}
+
+/// Strings and the null-terminated array of pointers to them.
+struct Argv {
+    _strings: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl Argv {
+    fn new(strings: Vec<CString>) -> Self {
+        let pointers = strings.iter().map(|s| s.as_ptr());
+        let pointers = pointers.chain([ptr::null()]).collect();
+        Self {
+            _strings: strings,
+            pointers,
+        }
+    }
+}
+
+impl Prepared {
+    pub fn new(spec: &LaunchSpec) -> Result<Self, LaunchError> {
+        let program = spec.argv.first().ok_or(LaunchError::NoCommand)?.clone();
+        let c = |what: &str, text: Vec<u8>| {
+            CString::new(text).map_err(|_| LaunchError::Nul {
+                program: program.clone(),
+                what: what.to_owned(),
+            })
+        };
+        let argv = (spec.argv.iter())
+            .map(|arg| c("an argument", arg.as_bytes().to_vec()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let paths = (spec.candidates(&program).into_iter())
+            .map(|path| c("the command", path.into_os_string().into_vec()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut envp = Vec::new();
+        for (name, value) in spec.environment() {
+            let mut pair = name.clone().into_vec();
+            pair.push(b'=');
+            pair.extend(value.as_bytes());
+            envp.push(c(&format!("variable {}", name.display()), pair)?);
+        }
+        let cwd = (spec.cwd.as_ref())
+            .map(|dir| c("the directory", dir.as_os_str().as_bytes().to_vec()))
+            .transpose()?;
+        let mut by_shell = vec![c("sh", b"/bin/sh".to_vec())?, CString::default()];
+        by_shell.extend(argv.iter().skip(1).cloned());
+        Ok(Self {
+            streams: [
+                open(&spec.stdin, "input")?,
+                open(&spec.stdout, "output")?,
+                open(&spec.stderr, "error")?,
+            ],
+            new_session: spec.new_session,
+            argv: Argv::new(argv),
+            shell_argv: Argv::new(by_shell),
+            envp: Argv::new(envp),
+            program,
+            paths,
+            cwd,
+        })
+    }
+
+    /// The descriptor for standard stream `number`, if it is not inherited.
+    pub fn stream(&self, number: usize) -> Option<i32> {
+        let fd = self.streams.get(number)?.as_ref()?;
+        Some(fd.as_fd().as_raw_fd())
+    }
+
+    pub fn argv(&self) -> *const *const libc::c_char {
+        self.argv.pointers.as_ptr()
+    }
+
+    pub fn envp(&self) -> *const *const libc::c_char {
+        self.envp.pointers.as_ptr()
+    }
+
+    /// Puts the path in for `/bin/sh` to run; for the child's copy only.
+    pub fn shell_argv(&mut self, path: usize) -> *const *const libc::c_char {
+        self.shell_argv.pointers[1] = self.paths[path].as_ptr();
+        self.shell_argv.pointers.as_ptr()
+    }
+}
+
+fn open(stream: &Stream, name: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
+    let read = name == "input";
+    let path = match stream {
+        Stream::Inherit => return Ok(None),
+        Stream::Null => Path::new("/dev/null"),
+        Stream::File(path) | Stream::Append(path) => path,
+    };
+    let file = match (read, stream) {
+        (true, _) => File::open(path),
+        (_, Stream::Append(_)) => OpenOptions::new().append(true).create(true).open(path),
+        _ => File::create(path),
+    };
+    let file = file.map_err(|source| LaunchError::Stream {
+        stream: name,
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(file.into()))
+}

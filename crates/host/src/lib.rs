@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control loop's real world: launching, registering and measuring
+//! programs.
+//!
+//! - [`launch`]: programs held short of `exec`, repeated, waited for;
+//! - [`engine`]: the control loop on this machine, on a thread of its own;
+//! - [`profile`]: a program's curve, measured alone;
+//! - [`mix`]: mixes of programs under several policies.
+
+mod cast;
+pub mod engine;
+mod error;
+pub mod launch;
+pub mod mix;
+pub mod profile;
+
+pub use error::MeasureError;

@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reading a mix file: see [`crate::mix`] for what stands in one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::Deserializer;
+use toml::Spanned;
+
+use crate::launch::{LaunchSpec, Stream};
+
+/// A mix as its file says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its folder: where programs run and relative paths start from.
+    pub dir: PathBuf,
+    /// The mix's name.
+    pub title: String,
+    /// What it is for.
+    pub description: String,
+    /// How it is to be run.
+    pub protocol: MixProtocol,
+    /// What makes the inputs, in order.
+    pub setup: Vec<Setup>,
+    /// The programs, at least one; their names are unique.
+    pub programs: Vec<MixProgram>,
+}
+
+/// How a mix is to be run, unless the command line says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MixProtocol {
+    /// Every program runs at least so often in every round.
+    pub repeats: u32,
+    /// Rounds of each policy.
+    pub rounds: u32,
+    /// The time that all of it may take, set-up and curves included.
+    pub max_seconds: Option<f64>,
+    /// A repetition that takes longer than this has hung.
+    pub patience_seconds: f64,
+    /// Whether all programs share the runner's session instead of having one
+    /// each.
+    pub one_session: bool,
+}
+
+impl Default for MixProtocol {
+    fn default() -> Self {
+        Self {
+            repeats: 3,
+            rounds: 1,
+            max_seconds: None,
+            patience_seconds: 900.0,
+            one_session: false,
+        }
+    }
+}
+
+/// A command that makes inputs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The command.
+    pub argv: Vec<OsString>,
+    /// What it makes: where that exists, the command is not run.
+    pub creates: Option<PathBuf>,
+}
+
+/// A program of a mix.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixProgram {
+    /// Its name in the mix.
+    pub name: String,
+    /// Its command.
+    pub argv: Vec<OsString>,
+    /// How it scales, in a word or two.
+    pub class: String,
+    /// The Debian packages that it is in.
+    pub package: Option<String>,
+    /// Weight of its NTT in the mean, > 0.
+    pub weight: f64,
+    /// Variables set for it.
+    pub env: BTreeMap<String, String>,
+    /// Standard input; `None`: nothing.
+    pub stdin: Option<PathBuf>,
+    /// Where its output goes; `None`: nowhere.
+    pub output: Option<PathBuf>,
+    /// Documented time on one core and on two.
+    pub documented_seconds: [Option<f64>; 2],
+    /// Exit statuses that mean success.
+    pub ok_status: Vec<u8>,
+}
+
+/// Why a mix file was refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MixFileError {
+    /// It could not be read.
+    #[error("reading the mix {path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Something in it is not as it should be.
+    #[error("{path}:{line}: {place}{reason}")]
+    Wrong {
+        /// The file.
+        path: String,
+        /// Which line, from 1.
+        line: usize,
+        /// The program and the key, as far as they are known.
+        place: Place,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Where in a mix file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The program's name.
+    pub program: Option<String>,
+    /// The key.
+    pub key: Option<String>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(program) = &self.program {
+            write!(f, "program '{program}': ")?;
+        }
+        if let Some(key) = &self.key {
+            write!(f, "{key}: ")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMix {
+    title: Option<String>,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    protocol: Option<Spanned<MixProtocol>>,
+    #[serde(default)]
+    setup: Vec<RawSetup>,
+    #[serde(default)]
+    program: Vec<RawProgram>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSetup {
+    run: Spanned<Run>,
+    creates: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProgram {
+    name: Spanned<String>,
+    run: Spanned<Run>,
+    #[serde(default)]
+    class: String,
+    package: Option<String>,
+    weight: Option<Spanned<f64>>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    stdin: Option<PathBuf>,
+    output: Option<String>,
+    one_core_seconds: Option<Spanned<f64>>,
+    two_core_seconds: Option<Spanned<f64>>,
+    ok_status: Option<Spanned<Vec<u8>>>,
+}
+
+/// Words, or a line for the shell.
+struct Run(Vec<OsString>);
+
+impl<'de> Deserialize<'de> for Run {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a list of words, or one line for the shell")]
+        enum Words {
+            Line(String),
+            List(Vec<String>),
+        }
+        Ok(Self(match Words::deserialize(deserializer)? {
+            Words::Line(line) => vec!["sh".into(), "-c".into(), line.into()],
+            Words::List(words) => words.into_iter().map(OsString::from).collect(),
+        }))
+    }
+}
+
+impl MixFile {
+    /// Reads a mix.
+    ///
+    /// # Errors
+    /// The file cannot be read; a key is unknown, missing or makes no sense.
+    pub fn read(path: &Path) -> Result<Self, MixFileError> {
+        let text = std::fs::read_to_string(path).map_err(|error| MixFileError::Read {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads a mix from text; `path` says where it stands.
+    ///
+    /// # Errors
+    /// A key is unknown, missing or makes no sense.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, MixFileError> {
+        let source = Source { path, text };
+        let raw: RawMix = toml::from_str(text).map_err(|error| source.refused(&error))?;
+        let protocol = raw.protocol.map_or_else(
+            || Ok(MixProtocol::default()),
+            |protocol| source.protocol(protocol),
+        )?;
+        source.check_names(&raw.program)?;
+        let setup = raw.setup.into_iter().map(|setup| source.setup(setup));
+        let programs = raw.program.into_iter().map(|p| source.program(p));
+        let mix = Self {
+            path: path.to_owned(),
+            dir: path
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .map_or_else(|| PathBuf::from("."), Path::to_owned),
+            title: raw.title.unwrap_or_else(|| file_stem(path)),
+            description: raw.description.trim().to_owned(),
+            protocol,
+            setup: setup.collect::<Result<_, _>>()?,
+            programs: programs.collect::<Result<_, _>>()?,
+        };
+        match mix.programs.is_empty() {
+            true => Err(source.wrong(
+                0..0,
+                Place::default(),
+                "a mix needs at least one [[program]]",
+            )),
+            false => Ok(mix),
+        }
+    }
+}
+
+impl Place {
+    fn of(program: &str, key: &str) -> Self {
+        Self {
+            program: Some(program.to_owned()),
+            key: Some(key.to_owned()),
+        }
+    }
+}
+
+fn file_stem(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    stem.to_string_lossy().into_owned()
+}
+
+/// A file being read.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn wrong(&self, span: Range<usize>, place: Place, reason: impl Into<String>) -> MixFileError {
+        MixFileError::Wrong {
+            path: self.path.display().to_string(),
+            line: self.line(span.start),
+            place,
+            reason: reason.into(),
+        }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(at);
+        1 + before.filter(|&&byte| byte == b'\n').count()
+    }
+
+    /// What the parser says, with the program and key that it says it of.
+    fn refused(&self, error: &toml::de::Error) -> MixFileError {
+        let span = error.span().unwrap_or(0..0);
+        let reason = error
+            .message()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let place = self.place(self.line(span.start));
+        self.wrong(span, place, reason)
+    }
+
+    /// The program and key that stand on a line.
+    fn place(&self, line: usize) -> Place {
+        let lines: Vec<&str> = self.text.lines().take(line).collect();
+        let key_of = |line: &&str| {
+            let (key, _) = line.split_once('=')?;
+            let key = key.trim();
+            let bare = |c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.';
+            (!key.is_empty() && key.chars().all(bare)).then(|| key.to_owned())
+        };
+        let header = lines
+            .iter()
+            .rposition(|line| line.trim_start().starts_with('['));
+        let in_program = header.is_some_and(|at| lines[at].trim() == "[[program]]");
+        let first = header.map_or(0, |at| at + 1);
+        let table: Vec<&str> = self.text.lines().skip(first).collect();
+        let table = table
+            .split(|line| line.starts_with('['))
+            .next()
+            .unwrap_or(&[]);
+        let name = table.iter().find_map(|line| {
+            let value = line
+                .trim()
+                .strip_prefix("name")?
+                .trim_start()
+                .strip_prefix('=')?;
+            Some(value.trim().trim_matches('"').to_owned())
+        });
+        Place {
+            program: name.filter(|_| in_program),
+            key: lines.last().and_then(key_of),
+        }
+    }
+
+    fn protocol(&self, raw: Spanned<MixProtocol>) -> Result<MixProtocol, MixFileError> {
+        let (span, protocol) = (raw.span(), raw.into_inner());
+        let wrong = |key: &str, reason: &str| {
+            let place = Place {
+                program: None,
+                key: Some(format!("protocol.{key}")),
+            };
+            Err(self.wrong(span.clone(), place, reason))
+        };
+        let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0;
+        match protocol {
+            p if p.repeats == 0 => wrong("repeats", "must be at least 1"),
+            p if p.rounds == 0 => wrong("rounds", "must be at least 1"),
+            p if !p.max_seconds.is_none_or(positive) => wrong("max_seconds", "must be positive"),
+            p if !positive(p.patience_seconds) => wrong("patience_seconds", "must be positive"),
+            p => Ok(p),
+        }
+    }
+
+    fn check_names(&self, programs: &[RawProgram]) -> Result<(), MixFileError> {
+        let mut seen = BTreeSet::new();
+        let twice = programs.iter().find(|p| !seen.insert(p.name.get_ref()));
+        match twice.map(|program| &program.name) {
+            Some(name) => {
+                let place = Place::of(name.get_ref(), "name");
+                Err(self.wrong(name.span(), place, "another program has this name"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn setup(&self, raw: RawSetup) -> Result<Setup, MixFileError> {
+        let place = Place {
+            program: None,
+            key: Some("setup.run".to_owned()),
+        };
+        Ok(Setup {
+            argv: self.words(raw.run, place)?,
+            creates: raw.creates,
+        })
+    }
+
+    fn words(&self, run: Spanned<Run>, place: Place) -> Result<Vec<OsString>, MixFileError> {
+        let (span, Run(words)) = (run.span(), run.into_inner());
+        match words.first().is_none_or(|word| word.is_empty()) {
+            true => Err(self.wrong(span, place, "the command is empty")),
+            false => Ok(words),
+        }
+    }
+
+    fn program(&self, raw: RawProgram) -> Result<MixProgram, MixFileError> {
+        let (name_span, name) = (raw.name.span(), raw.name.into_inner());
+        let place = |key: &str| Place::of(&name, key);
+        if name.trim().is_empty() {
+            return Err(self.wrong(name_span, place("name"), "is empty"));
+        }
+        let positive = |key: &str, value: Option<Spanned<f64>>| match value {
+            Some(v) if !(v.get_ref().is_finite() && *v.get_ref() > 0.0) => {
+                let reason = format!("must be a positive number, not {}", v.get_ref());
+                Err(self.wrong(v.span(), place(key), reason))
+            }
+            value => Ok(value.map(Spanned::into_inner)),
+        };
+        let documented_seconds = [
+            positive("one_core_seconds", raw.one_core_seconds)?,
+            positive("two_core_seconds", raw.two_core_seconds)?,
+        ];
+        let ok_status = match raw.ok_status {
+            Some(list) if list.get_ref().is_empty() => {
+                let reason = "must name at least one exit status";
+                return Err(self.wrong(list.span(), place("ok_status"), reason));
+            }
+            list => list.map_or_else(|| vec![0], Spanned::into_inner),
+        };
+        Ok(MixProgram {
+            weight: positive("weight", raw.weight)?.unwrap_or(1.0),
+            argv: self.words(raw.run, place("run"))?,
+            class: raw.class,
+            package: raw.package,
+            env: raw.env,
+            stdin: raw.stdin,
+            output: raw.output.filter(|to| to != "discard").map(PathBuf::from),
+            documented_seconds,
+            ok_status,
+            name,
+        })
+    }
+}
+
+impl MixProgram {
+    /// How it is launched in that folder; `stderr`: where its errors go.
+    pub fn spec(&self, dir: &Path, stderr: Stream, new_session: bool) -> LaunchSpec {
+        let file = |path: &PathBuf| Stream::File(dir.join(path));
+        let env = self.env.iter();
+        LaunchSpec {
+            argv: self.argv.clone(),
+            cwd: Some(dir.to_owned()),
+            env: env
+                .map(|(name, value)| (name.into(), Some(value.into())))
+                .collect(),
+            stdin: self.stdin.as_ref().map_or(Stream::Null, file),
+            stdout: self.output.as_ref().map_or(Stream::Null, file),
+            stderr,
+            new_session,
+        }
+    }
+
+    /// Its command line, for people.
+    pub fn command(&self) -> String {
+        let words: Vec<_> = self
+            .argv
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        match &words[..] {
+            [shell, flag, line] if shell == "sh" && flag == "-c" => line.to_string(),
+            words => words.join(" "),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+title = "Two"
+[protocol]
+repeats = 2
+max_seconds = 280
+[[setup]]
+run = "echo > in"
+creates = "in"
+[[program]]
+name = "a"
+run = ["cat", "in"]
+env = { LC_ALL = "C" }
+stdin = "in"
+output = "out"
+ok_status = [0, 1]
+weight = 2
+one_core_seconds = 1.5
+[[program]]
+name = "b"
+run = "cat in | wc"
+"#;
+
+    fn parse(text: &str) -> Result<MixFile, MixFileError> {
+        MixFile::parse(Path::new("dir/two.toml"), text)
+    }
+
+    #[test]
+    fn reads_what_the_documentation_promises() {
+        let mix = parse(GOOD).unwrap();
+        assert_eq!(
+            (mix.title.as_str(), mix.dir.as_path()),
+            ("Two", Path::new("dir"))
+        );
+        assert_eq!((mix.protocol.repeats, mix.protocol.rounds), (2, 1));
+        assert_eq!(mix.protocol.max_seconds, Some(280.0));
+        assert_eq!(mix.setup[0].creates.as_deref(), Some(Path::new("in")));
+        let [a, b] = &mix.programs[..] else { panic!() };
+        assert_eq!((a.weight, &a.ok_status[..]), (2.0, &[0, 1][..]));
+        assert_eq!(a.documented_seconds, [Some(1.5), None]);
+        assert_eq!(
+            (a.command(), b.command()),
+            ("cat in".to_owned(), "cat in | wc".to_owned())
+        );
+        assert_eq!((b.weight, &b.ok_status[..]), (1.0, &[0][..]));
+        let spec = a.spec(&mix.dir, Stream::Null, true);
+        assert_eq!(spec.stdin, Stream::File("dir/in".into()));
+        assert_eq!(spec.stdout, Stream::File("dir/out".into()));
+    }
+
+    #[test]
+    fn says_where_and_what_is_wrong() {
+        for (from, to, said) in [
+            (
+                "weight = 2",
+                "weight = -2",
+                "dir/two.toml:16: program 'a': weight: must be a positive number, not -2",
+            ),
+            (
+                "weight = 2",
+                "wieght = 2",
+                "dir/two.toml:16: program 'a': wieght: unknown field `wieght`, expected one of",
+            ),
+            (
+                "name = \"b\"",
+                "name = \"a\"",
+                "dir/two.toml:19: program 'a': name: another program has this name",
+            ),
+            (
+                "run = \"cat in | wc\"",
+                "",
+                "dir/two.toml:18: program 'b': missing field `run`",
+            ),
+            (
+                "run = \"cat in | wc\"",
+                "run = []",
+                "dir/two.toml:20: program 'b': run: the command is empty",
+            ),
+            (
+                "run = \"cat in | wc\"",
+                "run = 3",
+                "dir/two.toml:20: program 'b': run: a list of words, or one line for the shell",
+            ),
+            (
+                "repeats = 2",
+                "repeats = 0",
+                "dir/two.toml:3: protocol.repeats: must be at least 1",
+            ),
+            (
+                "ok_status = [0, 1]",
+                "ok_status = [256]",
+                "dir/two.toml:15: program 'a': ok_status: ",
+            ),
+            ("ok_status = [0, 1]", "ok_status = [", "dir/two.toml:"),
+            (
+                "title = \"Two\"",
+                "titel = \"Two\"",
+                "dir/two.toml:2: titel: unknown field `titel`",
+            ),
+        ] {
+            let error = parse(&GOOD.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}\nlacks {said}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        let error = parse("title = \"none\"").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "dir/two.toml:1: a mix needs at least one [[program]]"
+        );
+    }
+}

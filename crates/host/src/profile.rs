@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program's scalability curve, measured alone.
+//!
+//! The program runs from begin to end at each core count, in seats that fill
+//! one last-level-cache domain after the other, as the planner would seat it.
+//! Passes over all counts are interleaved, alternately upwards and downwards,
+//! so that a noisy minute of the machine does not fall on one count; a point
+//! is the median of its runs. Measuring ends when every point is precise
+//! enough, or after so many passes, or when the time is up.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use usher_model::{
+    Action, CoreId, CpuSet, Curve, CurvePoint, Decision, Event, Observation, ProgramKey,
+    ProgressSource, Topology,
+};
+use usher_policy::Policy;
+use usher_store::{MachineKey, Measured, Measurement, Store};
+
+use crate::cast::{Cast, tail};
+use crate::engine::{Adopt, Engine, EngineConfig, ProfileUse};
+use crate::error::MeasureError;
+use crate::launch::LaunchSpec;
+
+/// Standard error of a point of one run, relative: what runs of programs on a
+/// quiet machine differ by.
+const ERROR_OF_ONE: f64 = 0.05;
+/// Machines of more cores are measured at powers of two and whole domains only.
+const ALL_COUNTS_MAX: u32 = 8;
+/// Of more domains than this, only powers of two are measured.
+const ALL_DOMAINS_MAX: usize = 16;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// Its name, for people.
+    pub name: String,
+    /// How it is launched.
+    pub spec: LaunchSpec,
+    /// Exit statuses that mean success.
+    pub ok_status: Vec<u8>,
+}
+
+/// How it is to be measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProfileOptions {
+    /// Core counts; `None`: [`default_counts`].
+    pub counts: Option<Vec<u32>>,
+    /// Runs at each count, at most.
+    pub repeats: u32,
+    /// Relative standard error at which a point is good enough, from the
+    /// second run on.
+    pub precision: f64,
+    /// No pass is begun that would take the whole beyond this.
+    pub seconds_max: Option<f64>,
+    /// A run that takes longer than this has hung.
+    pub patience_seconds: f64,
+}
+
+impl Default for ProfileOptions {
+    fn default() -> Self {
+        Self {
+            counts: None,
+            repeats: 3,
+            precision: 0.02,
+            seconds_max: None,
+            patience_seconds: 900.0,
+        }
+    }
+}
+
+/// A run that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProfileRun {
+    /// At how many cores.
+    pub cores: u32,
+    /// On which CPUs.
+    pub cpus: CpuSet,
+    /// Which run at this count, from 1.
+    pub repetition: u32,
+    /// Runs at most.
+    pub repeats: u32,
+    /// How long it took.
+    pub seconds: f64,
+    /// CPU time over wall time.
+    pub busy_cpus: f64,
+}
+
+/// One core count.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProfilePoint {
+    /// On which CPUs.
+    pub cpus: CpuSet,
+    /// Cores, by capacity.
+    pub cores: f64,
+    /// Wall-clock seconds of each run.
+    pub seconds: Vec<f64>,
+    /// CPU time over wall time, of each run.
+    pub busy_cpus: Vec<f64>,
+}
+
+/// A measured curve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profiled {
+    /// Runs a second against cores.
+    pub curve: Curve,
+    /// What it rests on, by rising cores.
+    pub points: Vec<ProfilePoint>,
+    /// What the program is for the store, where that could be found out.
+    pub key: Option<ProgramKey>,
+    /// Threads that were seen to busy-wait.
+    pub spinners: u32,
+}
+
+/// The core counts that a machine's curves are measured at by default: all on
+/// small machines; else powers of two, whole domains, and all cores.
+pub fn default_counts(topology: &Topology) -> Vec<u32> {
+    let all = topology.cores.len() as u32;
+    if all <= ALL_COUNTS_MAX {
+        return (1..=all).collect();
+    }
+    let mut counts: BTreeSet<u32> = (0..32).map(|bit| 1 << bit).collect();
+    if topology.domains.len() <= ALL_DOMAINS_MAX {
+        let sizes = topology.domains.iter().map(|d| d.cores.len() as u32);
+        counts.extend(sizes.scan(0, |sum, size| {
+            *sum += size;
+            Some(*sum)
+        }));
+    }
+    counts.insert(all);
+    counts.into_iter().filter(|&n| n <= all).collect()
+}
+
+/// The seat of so many cores: domain after domain, the fastest first.
+pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
+    let mut domains: Vec<_> = topology.domains.iter().collect();
+    let fastest = |cores: &[CoreId]| {
+        let capacities = cores.iter().map(|&c| topology.cores[c].capacity);
+        capacities.fold(0.0, f64::max)
+    };
+    domains.sort_by(|a, b| fastest(&b.cores).total_cmp(&fastest(&a.cores)));
+    let in_order = domains.into_iter().flat_map(|d| d.cores.iter().copied());
+    topology.cpus_of_cores(in_order.take(cores as usize))
+}
+
+/// Measures a program's curve. `config`'s profile store is not used: see
+/// [`remember`].
+///
+/// # Errors
+/// The program cannot be run, fails or hangs; a count is out of range; the
+/// user has set `cancel`.
+pub fn profile(
+    config: EngineConfig,
+    subject: &Subject,
+    options: &ProfileOptions,
+    cancel: &AtomicBool,
+    tell: &mut dyn FnMut(&ProfileRun),
+) -> Result<Profiled, MeasureError> {
+    let topology = config.topology.clone();
+    let counts = counts(&topology, options)?;
+    let profiles = ProfileUse {
+        store: None,
+        recall: false,
+        learn: false,
+    };
+    let config = EngineConfig { profiles, ..config };
+    let engine = Engine::start(config, Box::new(AsBound))?;
+    let scratch = tempfile::tempdir().map_err(|source| MeasureError::System {
+        doing: "making a folder for what programs say",
+        source,
+    })?;
+    let mut session = Session {
+        engine: &engine,
+        subject,
+        options,
+        cancel,
+        stderr: &scratch.path().join("stderr"),
+        key: None,
+        spinners: 0,
+    };
+    let mut points: Vec<_> = (counts.iter())
+        .map(|&n| ProfilePoint::new(&topology, n))
+        .collect();
+    session.measure(&counts, &mut points, tell)?;
+    let curve = points.iter().map(ProfilePoint::summary).collect();
+    let curve = Curve::new(curve).map_err(|source| MeasureError::Curve {
+        name: subject.name.clone(),
+        source,
+    })?;
+    Ok(Profiled {
+        curve,
+        points,
+        key: session.key,
+        spinners: session.spinners,
+    })
+}
+
+/// Puts a measured curve in the profile store.
+///
+/// # Errors
+/// The store cannot be opened or written. A program whose key is not known is
+/// no error: there is nothing to put it under.
+pub fn remember(
+    store: &Path,
+    topology: &Topology,
+    name: &str,
+    profiled: &Profiled,
+) -> Result<(), MeasureError> {
+    let Some(key) = &profiled.key else {
+        return Ok(());
+    };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let points = profiled.curve.points().iter();
+    let measurement = Measurement {
+        name: name.to_owned(),
+        at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
+        points: points
+            .map(|&point| Measured {
+                point,
+                source: ProgressSource::Repetition,
+            })
+            .collect(),
+        spinners: Some(profiled.spinners),
+        ..Measurement::default()
+    };
+    // A damaged store is put aside and a new one begun.
+    let (mut store, warning) = Store::open_or_memory(store)?;
+    if let Some(warning) = warning.filter(|warning| warning.in_memory) {
+        return Err(warning.error.into());
+    }
+    Ok(store.merge(key, &MachineKey::of(topology), &measurement)?)
+}
+
+fn counts(topology: &Topology, options: &ProfileOptions) -> Result<Vec<u32>, MeasureError> {
+    let given = options.counts.clone();
+    let counts: BTreeSet<u32> = given
+        .unwrap_or_else(|| default_counts(topology))
+        .into_iter()
+        .collect();
+    let most = topology.cores.len() as u32;
+    match counts.iter().find(|&&n| n == 0 || n > most) {
+        Some(&given) => Err(MeasureError::Cores { given, most }),
+        None => Ok(counts.into_iter().collect()),
+    }
+}
+
+impl ProfilePoint {
+    fn new(topology: &Topology, cores: u32) -> Self {
+        let cpus = seat_of(topology, cores);
+        Self {
+            cores: topology.capacity_of(&cpus),
+            cpus,
+            seconds: Vec::new(),
+            busy_cpus: Vec::new(),
+        }
+    }
+
+    fn summary(&self) -> CurvePoint {
+        CurvePoint {
+            cores: self.cores,
+            rate: 1.0 / median(&self.seconds),
+            relative_error: self.relative_error(),
+            busy_cpus: Some(median(&self.busy_cpus)),
+        }
+    }
+
+    /// Standard error of the mean relative to it: with few runs the median is
+    /// hardly worse.
+    fn relative_error(&self) -> f64 {
+        let n = self.seconds.len() as f64;
+        if n < 2.0 {
+            return ERROR_OF_ONE;
+        }
+        let mean = self.seconds.iter().sum::<f64>() / n;
+        let squares = self.seconds.iter().map(|s| (s - mean) * (s - mean));
+        (squares.sum::<f64>() / (n - 1.0) / n).sqrt() / mean
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+    (at(sorted.len().saturating_sub(1) / 2) + at(sorted.len() / 2)) / 2.0
+}
+
+/// A measurement under way.
+struct Session<'a> {
+    engine: &'a Engine,
+    subject: &'a Subject,
+    options: &'a ProfileOptions,
+    cancel: &'a AtomicBool,
+    stderr: &'a Path,
+    key: Option<ProgramKey>,
+    spinners: u32,
+}
+
+impl Session<'_> {
+    fn measure(
+        &mut self,
+        counts: &[u32],
+        points: &mut [ProfilePoint],
+        tell: &mut dyn FnMut(&ProfileRun),
+    ) -> Result<(), MeasureError> {
+        let began = Instant::now();
+        for pass in 0..self.options.repeats.max(1) {
+            let pass_began = Instant::now();
+            for step in 0..points.len() {
+                let at = if pass % 2 == 0 {
+                    step
+                } else {
+                    points.len() - 1 - step
+                };
+                let run = self.run_once(counts[at], pass + 1, &points[at].cpus)?;
+                points[at].seconds.push(run.seconds);
+                points[at].busy_cpus.push(run.busy_cpus);
+                tell(&run);
+            }
+            let spent = began.elapsed() + pass_began.elapsed();
+            let too_long = |most: f64| spent.as_secs_f64() > most;
+            let precise = |p: &ProfilePoint| p.relative_error() <= self.options.precision;
+            let enough = pass > 0 && points.iter().all(precise);
+            if enough || self.options.seconds_max.is_some_and(too_long) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_once(
+        &mut self,
+        cores: u32,
+        repetition: u32,
+        cpus: &CpuSet,
+    ) -> Result<ProfileRun, MeasureError> {
+        let spec = &self.subject.spec;
+        let mut adopt = Adopt::new(&spec.argv).named(&self.subject.name);
+        adopt.cwd = spec.cwd.clone();
+        adopt.env = (spec.env.iter())
+            .filter_map(|(name, value)| Some((name.clone(), value.clone()?)))
+            .collect();
+        adopt.bound_to = Some(cpus.clone());
+        let spec = LaunchSpec {
+            new_session: true,
+            ..spec.clone()
+        };
+        let mut cast = Cast::launch(Some(self.engine), spec, adopt, self.stderr)?;
+        if self.key.is_none() {
+            self.key = cast.adopted().and_then(|adopted| adopted.key.clone());
+        }
+        cast.start()?;
+        let mut spinners = 0;
+        let count_spinners = || {
+            let programs = self.engine.status().map(|status| status.programs);
+            let seen = programs.into_iter().flatten().map(|p| p.spinners);
+            spinners = seen.max().unwrap_or(0).max(spinners);
+        };
+        let patience = Duration::from_secs_f64(self.options.patience_seconds);
+        let ended = cast.wait(patience, self.cancel, count_spinners)?;
+        self.spinners = self.spinners.max(spinners);
+        let name = self.subject.name.clone();
+        let Some(ended) = ended else {
+            return Err(MeasureError::Hangs {
+                name,
+                policy: ALONE.to_owned(),
+                seconds: self.options.patience_seconds,
+            });
+        };
+        if !ended
+            .exit
+            .status
+            .is_some_and(|s| self.subject.ok_status.contains(&s))
+        {
+            return Err(MeasureError::Died {
+                name,
+                exit: ended.exit,
+                policy: ALONE.to_owned(),
+                stderr: tail(self.stderr),
+            });
+        }
+        Ok(ProfileRun {
+            cores,
+            cpus: cpus.clone(),
+            repetition,
+            repeats: self.options.repeats,
+            seconds: ended.seconds(),
+            busy_cpus: ended.exit.cpu_seconds / ended.seconds(),
+        })
+    }
+}
+
+/// What stands for a policy in messages about a program measured alone.
+const ALONE: &str = "no neighbours";
+
+/// Seats every program on the CPUs that it is bound to.
+#[derive(Debug)]
+struct AsBound;
+
+impl Policy for AsBound {
+    fn name(&self) -> &'static str {
+        "as-bound"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let seat = |event: &Event| match event {
+            Event::Arrived(program) => Some(Action::Seat {
+                program: program.id,
+                cpus: program.bound_to.clone()?,
+            }),
+            _ => None,
+        };
+        Decision {
+            actions: observation.events.iter().filter_map(seat).collect(),
+            ..Decision::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(seconds: &[f64]) -> ProfilePoint {
+        ProfilePoint {
+            cpus: CpuSet::single(0),
+            cores: 1.0,
+            seconds: seconds.to_vec(),
+            busy_cpus: vec![1.0; seconds.len()],
+        }
+    }
+
+    #[test]
+    fn a_point_is_the_median_with_its_error() {
+        assert_eq!(point(&[4.0]).summary().rate, 0.25);
+        assert_eq!(point(&[4.0]).relative_error(), ERROR_OF_ONE);
+        assert_eq!(point(&[1.0, 9.0, 2.0]).summary().rate, 0.5);
+        assert_eq!(point(&[1.0, 3.0]).summary().rate, 0.5);
+        assert_eq!(point(&[2.0, 2.0, 2.0]).relative_error(), 0.0);
+        // Two values 1 and 3: deviation sqrt(2), over sqrt(2), over the mean 2.
+        assert!((point(&[1.0, 3.0]).relative_error() - 0.5).abs() < 1e-12);
+    }
+}

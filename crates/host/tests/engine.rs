@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control loop on this machine, with real programs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use usher_act::ActConfig;
+use usher_host::engine::{
+    Adopt, Change, Engine, EngineConfig, EngineError, ProfileUse, ProgramStatus,
+};
+use usher_host::launch::{LaunchSpec, Stream};
+use usher_model::{Action, CpuSet, Decision, Event, Observation, Topology};
+use usher_policy::Policy;
+use usher_store::{MachineKey, Store};
+use usher_topology::{Source, load};
+
+const ROOT: u32 = 0;
+
+/// Seats everybody on the machine's first CPU.
+struct First;
+
+impl Policy for First {
+    fn name(&self) -> &'static str {
+        "first"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let cpus = CpuSet::single(observation.usable.first().unwrap());
+        let seat = |event: &Event| match event {
+            Event::Arrived(program) => Some(Action::Seat {
+                program: program.id,
+                cpus: cpus.clone(),
+            }),
+            _ => None,
+        };
+        Decision {
+            actions: observation.events.iter().filter_map(seat).collect(),
+            ..Decision::default()
+        }
+    }
+}
+
+struct Bench {
+    dir: TempDir,
+    topology: Topology,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let machine = load(Source::ThisMachine).unwrap();
+        let usable = usher_topology::usable_cpus(Path::new("/")).unwrap();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            topology: machine.restrict(&usable).unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn config(&self) -> EngineConfig {
+        EngineConfig::new(self.topology.clone(), ActConfig::new(self.path("run")))
+    }
+
+    fn engine(&self) -> Engine {
+        Engine::start(self.config(), Box::new(First)).unwrap()
+    }
+
+    fn first_cpu(&self) -> CpuSet {
+        CpuSet::single(self.topology.all_cpus().first().unwrap())
+    }
+}
+
+/// A process that does nothing until it is dropped.
+struct Idler(Child);
+
+impl Idler {
+    fn new() -> Self {
+        let mut command = Command::new("cat");
+        Self(command.stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+
+    fn allowed(&self) -> CpuSet {
+        allowed(&fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap())
+    }
+}
+
+impl Drop for Idler {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn allowed(status: &str) -> CpuSet {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().parse().unwrap()
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn programs(engine: &Engine) -> Vec<ProgramStatus> {
+    engine.status().unwrap().programs
+}
+
+/// Uses so much CPU time, whatever else runs.
+fn busy(cpu_seconds: f64) -> [String; 3] {
+    let code = format!("import time\nwhile time.process_time() < {cpu_seconds}: pass");
+    ["python3".to_owned(), "-c".to_owned(), code]
+}
+
+#[test]
+fn a_program_is_seated_before_it_is_executed() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let out = bench.path("out");
+    let spec = LaunchSpec {
+        stdout: Stream::File(out.clone()),
+        ..LaunchSpec::new(["cat", "/proc/self/status"])
+    };
+    let (held, adopted) = engine.launch(&spec, Adopt::new(&spec.argv)).unwrap();
+    assert_eq!(adopted.seat, Some(bench.first_cpu()));
+    assert_eq!(adopted.warnings, [""; 0]);
+    let status = &programs(&engine)[0];
+    assert_eq!((status.name.as_str(), status.pid), ("cat", held.pid()));
+    assert_eq!(status.command, "cat /proc/self/status");
+    assert_eq!(held.release().unwrap().wait().unwrap().code(), 0);
+    assert_eq!(
+        allowed(&fs::read_to_string(&out).unwrap()),
+        bench.first_cpu()
+    );
+    until("its end was noticed", || {
+        programs(&engine).is_empty().then_some(())
+    });
+    assert!(engine.stop().is_empty());
+}
+
+#[test]
+fn repetitions_inherit_the_seat() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let out = bench.path("out");
+    let spec = LaunchSpec {
+        stdout: Stream::File(out.clone()),
+        new_session: true,
+        ..LaunchSpec::new(["cat", "/proc/self/status"])
+    };
+    let adopt = Adopt::new(&spec.argv).named("again");
+    let (mut repeater, adopted) = engine.launch_repeating(&spec, adopt).unwrap();
+    for _ in 0..3 {
+        repeater.start().unwrap();
+        let repetition = repeater.finish().unwrap();
+        assert!(repetition.exit.success());
+        engine
+            .repeated(adopted.id, repetition.seconds(), ROOT)
+            .unwrap();
+        assert_eq!(
+            allowed(&fs::read_to_string(&out).unwrap()),
+            bench.first_cpu()
+        );
+        assert_eq!(programs(&engine).len(), 1);
+    }
+    drop(repeater);
+    until("its end was noticed", || {
+        programs(&engine).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_running_program_is_taken_in_and_let_go_again() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let idler = Idler::new();
+    let before = idler.allowed();
+    let adopted = engine
+        .attach(idler.pid(), Adopt::new([""; 0]), ROOT)
+        .unwrap();
+    assert_eq!(idler.allowed(), bench.first_cpu());
+    let status = &programs(&engine)[0];
+    assert_eq!((status.name.as_str(), status.threads), ("cat", 1));
+    assert_eq!(status.cpus, Some(bench.first_cpu()));
+    engine.let_go(adopted.id, ROOT).unwrap();
+    assert_eq!(idler.allowed(), before);
+    let gone = engine.let_go(adopted.id, ROOT).unwrap_err();
+    assert!(matches!(gone, EngineError::Unknown(id) if id == adopted.id));
+    let (log, next) = engine.log(0).unwrap();
+    assert_eq!(log.len(), next);
+    let kinds: Vec<_> = log.iter().map(|entry| kind(&entry.what)).collect();
+    assert_eq!(kinds, ["arrived", "placed", "departed"]);
+}
+
+fn kind(change: &Change) -> &'static str {
+    match change {
+        Change::Arrived { .. } => "arrived",
+        Change::Placed { .. } => "placed",
+        Change::Departed { .. } => "departed",
+        Change::Said { .. } => "said",
+        Change::Planned { .. } => "planned",
+    }
+}
+
+#[test]
+fn stopping_undoes_everything() {
+    let bench = Bench::new();
+    let idler = Idler::new();
+    let before = idler.allowed();
+    for stop in [true, false] {
+        let engine = bench.engine();
+        engine
+            .attach(idler.pid(), Adopt::new([""; 0]), ROOT)
+            .unwrap();
+        assert_eq!(idler.allowed(), bench.first_cpu());
+        let handle = engine.handle();
+        match stop {
+            true => assert!(engine.stop().is_empty()),
+            false => drop(engine),
+        }
+        assert_eq!(idler.allowed(), before);
+        assert!(matches!(handle.status(), Err(EngineError::Stopped)));
+    }
+}
+
+#[test]
+fn what_cannot_be_managed_is_refused_in_one_line() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let idler = Idler::new();
+    let nothing = || Adopt::new([""; 0]);
+    let refused = |pid: i32, asking: u32| {
+        let error = engine
+            .attach(pid, nothing(), asking)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        error
+    };
+    let mut gone = Command::new("true").spawn().unwrap();
+    let gone_pid = i32::try_from(gone.id()).unwrap();
+    gone.wait().unwrap();
+    assert!(refused(gone_pid, ROOT).contains("no such process"));
+    assert!(refused(0, ROOT).contains("no such process"));
+    assert!(refused(-4, ROOT).contains("no such process"));
+    let owner = rustix::process::getuid().as_raw();
+    let said = refused(idler.pid(), owner + 1);
+    assert!(
+        said.contains(&format!(
+            "belongs to user {owner}, not to user {}",
+            owner + 1
+        )),
+        "{said}"
+    );
+    let own = i32::try_from(std::process::id()).unwrap();
+    assert!(refused(own, ROOT).contains("cannot be managed"));
+    assert!(refused(1, ROOT).contains("cannot be managed"));
+    match fs::read_to_string("/proc/2/comm") {
+        Ok(name) if name.trim() == "kthreadd" => {
+            assert!(refused(2, ROOT).contains("kernel thread"));
+        }
+        _ => eprintln!("no kernel thread is visible here: not tested"),
+    }
+    let weightless = Adopt {
+        weight: f64::NAN,
+        ..nothing()
+    };
+    let error = engine.attach(idler.pid(), weightless, ROOT).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("must be a positive number, not NaN"),
+        "{error}"
+    );
+    assert!(programs(&engine).is_empty());
+    let id = engine.attach(idler.pid(), nothing(), ROOT).unwrap().id;
+    assert!(refused(idler.pid(), ROOT).contains(&format!("managed already, as program {id}")));
+    assert!(matches!(
+        engine.let_go(id, owner + 1),
+        Err(EngineError::NotYours { .. })
+    ));
+    assert!(matches!(
+        engine.repeated(id, 1.0, owner + 1),
+        Err(EngineError::NotYours { .. })
+    ));
+    assert_eq!(programs(&engine).len(), 1);
+}
+
+#[test]
+fn a_program_that_cannot_be_launched_leaves_nothing() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let spec = LaunchSpec::new(["no-such-program-anywhere"]);
+    let error = engine.launch(&spec, Adopt::new(&spec.argv)).unwrap_err();
+    assert_eq!(error.code(), 127, "{error}");
+    assert!(programs(&engine).is_empty());
+    let spec = LaunchSpec {
+        cwd: Some("/no/such/folder".into()),
+        ..LaunchSpec::new(["/bin/true"])
+    };
+    let (held, _) = engine.launch(&spec, Adopt::new(&spec.argv)).unwrap();
+    assert_eq!(held.release().unwrap_err().code(), 125);
+    until("its end was noticed", || {
+        programs(&engine).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_completed_run_teaches_the_store_and_the_next_one_recalls_it() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = || EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let engine = Engine::start(config(), Box::new(First)).unwrap();
+    let spec = LaunchSpec::new(busy(0.6));
+    let (held, adopted) = engine.launch(&spec, Adopt::new(&spec.argv)).unwrap();
+    let began = Instant::now();
+    assert!(held.release().unwrap().wait().unwrap().success());
+    let seconds = began.elapsed().as_secs_f64();
+    engine.repeated(adopted.id, seconds, ROOT).unwrap();
+    assert!(engine.stop().is_empty());
+
+    let machine = MachineKey::of(&bench.topology);
+    let known = Store::open(&store).unwrap();
+    let profile = known
+        .lookup(&adopted.key.unwrap(), &machine)
+        .unwrap()
+        .unwrap();
+    let (curve, _) = profile.curve().unwrap();
+    let point = curve.points()[0];
+    assert_eq!((curve.points().len(), point.rate), (1, 1.0 / seconds));
+    assert_eq!(point.cores, bench.topology.capacity_of(&bench.first_cpu()));
+    let busy_cpus = point.busy_cpus.unwrap();
+    assert!(busy_cpus > 0.0 && busy_cpus <= 1.1, "{busy_cpus}");
+    drop(known);
+
+    let engine = Engine::start(config(), Box::new(First)).unwrap();
+    let (_held, _) = engine.launch(&spec, Adopt::new(&spec.argv)).unwrap();
+    assert_eq!(programs(&engine)[0].profile, Some(curve));
+}
+
+#[test]
+fn a_store_that_cannot_be_used_is_a_warning() {
+    let bench = Bench::new();
+    fs::write(bench.path("file"), "").unwrap();
+    let config = EngineConfig {
+        profiles: ProfileUse {
+            store: Some(bench.path("file/profiles.db")),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let _idler = Idler::new();
+    engine
+        .attach(_idler.pid(), Adopt::new([""; 0]), ROOT)
+        .unwrap();
+    // The loop collects them as it looks after its programs.
+    let mut warnings = Vec::new();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while warnings.is_empty() && std::time::Instant::now() < deadline {
+        warnings = engine.status().unwrap().warnings;
+    }
+    assert!(
+        warnings.iter().any(|w| w.contains("file/profiles.db")),
+        "{warnings:?}"
+    );
+}
+
+/// Seats like [`First`]; panics at the second arrival.
+struct Panics(u32);
+
+impl Policy for Panics {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let arrived = |event: &&Event| matches!(event, Event::Arrived(_));
+        self.0 += observation.events.iter().filter(arrived).count() as u32;
+        assert!(self.0 < 2, "as planned");
+        First.decide(observation)
+    }
+}
+
+#[test]
+fn a_policy_that_panics_leaves_nothing_narrowed() {
+    let bench = Bench::new();
+    let engine = Engine::start(bench.config(), Box::new(Panics(0))).unwrap();
+    let (first, second) = (Idler::new(), Idler::new());
+    let before = first.allowed();
+    let nothing = || Adopt::new([""; 0]);
+    engine.attach(first.pid(), nothing(), ROOT).unwrap();
+    assert_eq!(first.allowed(), bench.first_cpu());
+    let error = engine.attach(second.pid(), nothing(), ROOT).unwrap_err();
+    assert!(matches!(error, EngineError::Stopped));
+    until("the first is let go", || {
+        (first.allowed() == before).then_some(())
+    });
+    assert_eq!(second.allowed(), before);
+    assert!(engine.stop().is_empty());
+}
+
+#[test]
+fn cpus_that_go_offline_are_noticed() {
+    let bench = Bench::new();
+    let all = bench.topology.all_cpus();
+    if all.len() < 2 {
+        eprintln!("one CPU only: none can go");
+        return;
+    }
+    let online = bench.path("sys/devices/system/cpu/online");
+    fs::create_dir_all(online.parent().unwrap()).unwrap();
+    fs::write(&online, all.to_string()).unwrap();
+    let mut config = bench.config();
+    config.roots.sys = bench.path("sys");
+    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let idler = Idler::new();
+    engine
+        .attach(idler.pid(), Adopt::new([""; 0]), ROOT)
+        .unwrap();
+    let before = engine.status().unwrap();
+    assert_eq!(before.usable, all);
+    let mut fewer = all.clone();
+    fewer.remove(all.last().unwrap());
+    fs::write(&online, fewer.to_string()).unwrap();
+    let after = until("the CPU is missed and the policy told", || {
+        let status = engine.status().unwrap();
+        (status.usable == fewer && status.decisions > before.decisions).then_some(status)
+    });
+    assert_eq!(after.warnings, [""; 0]);
+    fs::write(&online, "nonsense").unwrap();
+    let warned = until("nonsense is told", || {
+        let status = engine.status().unwrap();
+        (!status.warnings.is_empty()).then_some(status)
+    });
+    assert_eq!(warned.usable, fewer);
+}
+
+#[test]
+fn a_recorded_run_replays_to_the_same_decisions() {
+    for policy in usher_policy::NAMES {
+        let bench = Bench::new();
+        let record = bench.path("record");
+        let config = EngineConfig {
+            record: Some(record.clone()),
+            ..bench.config()
+        };
+        let make = |topology: &Topology| usher_policy::by_name(policy, topology).unwrap();
+        let engine = Engine::start(config, make(&bench.topology)).unwrap();
+        let launched: Vec<_> = ["one", "two", "three"]
+            .map(|name| {
+                let spec = LaunchSpec::new(busy(0.2));
+                engine
+                    .launch(&spec, Adopt::new(&spec.argv).named(name))
+                    .unwrap()
+            })
+            .into_iter()
+            .map(|(held, adopted)| (held.release().unwrap(), adopted))
+            .collect();
+        for (mut running, adopted) in launched {
+            assert!(running.wait().unwrap().success(), "{policy}");
+            // The engine may have seen its end already.
+            let _ = engine.repeated(adopted.id, 0.7, ROOT);
+        }
+        until("all ends were noticed", || {
+            programs(&engine).is_empty().then_some(())
+        });
+        let decisions = engine.status().unwrap().decisions;
+        assert!(engine.stop().is_empty(), "{policy}");
+        let text = BufReader::new(fs::File::open(&record).unwrap());
+        let replayed = usher_control::replay(text, |head| make(&head.topology)).unwrap();
+        assert!(
+            replayed >= 6 && replayed as u64 >= decisions,
+            "{policy}: {replayed}"
+        );
+    }
+}
