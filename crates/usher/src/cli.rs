@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The command line as a whole: global options and the commands.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::commands;
+use crate::failure;
+use crate::output::{Color, Output};
+use crate::runtime;
+
+/// Seats parallel programs: gives each its own cores along cache boundaries,
+/// as many as its scalability deserves, so that together they finish soonest.
+#[derive(Debug, Parser)]
+#[command(
+    name = "usher",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = false,
+    infer_subcommands = false,
+    after_help = "\
+Start here:
+  usher topo                          the machine as Usher sees it
+  usher doctor                        what it can and cannot do here
+  usher daemon &                      the service that seats programs
+  usher run -- x264 -o out.264 in.y4m      run a program in seats of its own
+  usher status                        who sits where
+  usher explain                       why, and what else would have cost
+
+`usher COMMAND --help` has examples for every command. A command that Usher does
+not have is looked for as `usher-COMMAND` in PATH, as git does.
+
+Exit status: that of the program that was run (128+N where signal N ended it);
+125 where Usher itself failed, 126 where the program cannot be run, 127 where it
+is not there."
+)]
+pub struct Cli {
+    /// What holds for every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Answer in JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to colour what is printed
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub color: Color,
+    /// Where the daemon's socket is and its journal
+    #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
+    pub runtime_dir: Option<PathBuf>,
+}
+
+/// The profile store, for the commands that use it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct StoreArg {
+    /// File of the profile store: what earlier runs taught about programs
+    #[arg(
+        long = "store",
+        value_name = "FILE",
+        env = "USHER_STORE",
+        hide_env_values = true
+    )]
+    pub path: Option<PathBuf>,
+}
+
+/// The commands, in the order in which help lists them.
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "made once")]
+pub enum Command {
+    Run(commands::run::Args),
+    Attach(commands::attach::Args),
+    Detach(commands::detach::Args),
+    Status(commands::status::Args),
+    Top(commands::top::Args),
+    Explain(commands::explain::Args),
+    Topo(commands::topo::Args),
+    Doctor(commands::doctor::Args),
+    Profile(commands::profile::Args),
+    Plan(commands::plan::Args),
+    Mix(commands::mix::Args),
+    Daemon(commands::daemon::Args),
+    Replay(commands::replay::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
+    #[command(hide = true)]
+    Keeper(commands::keeper::Args),
+    #[command(hide = true)]
+    Seated(commands::seated::Args),
+    /// `usher-NAME` in PATH.
+    #[command(external_subcommand)]
+    External(Vec<OsString>),
+}
+
+/// The clap command, for help, man pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// Help and version were printed, or what was given makes no sense (said in
+/// one line): the status to end with.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Cli, Output), ExitCode> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let command = command().color(help_color(&args));
+    let parsed = command
+        .try_get_matches_from(&args)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed {
+        Ok(cli) => {
+            let out = Output::new(cli.global.json, cli.global.color);
+            Ok((cli, out))
+        }
+        Err(error) => Err(refuse(&error, &args)),
+    }
+}
+
+/// What clap would say of a command that nobody knows.
+pub fn unknown_command(args: &[OsString]) -> String {
+    let argv = std::iter::once(OsString::from("usher")).chain(args.iter().cloned());
+    // The same commands without the door to external ones.
+    let strict = clap::Command::new("usher")
+        .subcommand_required(true)
+        .subcommands(command().get_subcommands().cloned());
+    match strict.try_get_matches_from(argv) {
+        Ok(_) => "unknown command".to_owned(),
+        Err(error) => explain(&error, &[]),
+    }
+}
+
+/// Help goes out as it is; a mistake in one line.
+fn refuse(error: &clap::Error, args: &[OsString]) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(failure::OWN)
+        }
+        _ => {
+            failure::complain(&explain(error, args));
+            ExitCode::from(failure::OWN)
+        }
+    }
+}
+
+/// A clap error in one line: what is wrong, clap's tips, where help is.
+fn explain(error: &clap::Error, args: &[OsString]) -> String {
+    let text = error.render().to_string();
+    let mut line = String::new();
+    for part in text.split("\n\n").map(str::trim) {
+        if part.starts_with("Usage: ") || part.starts_with("For more information") {
+            continue;
+        }
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        let joint = if line.is_empty() { "" } else { "; " };
+        let words: Vec<&str> = part.split_whitespace().collect();
+        line = format!("{line}{joint}{}", words.join(" ").replace("tip: ", ""));
+    }
+    let root = command();
+    let is_command = |arg: &&OsString| root.find_subcommand(arg).is_some();
+    let name = args.iter().skip(1).find(is_command);
+    let name = name.map_or(String::new(), |name| format!("{} ", name.to_string_lossy()));
+    format!("{line}; see 'usher {name}--help'")
+}
+
+/// `--color` as given, before anything else is read, so that help obeys it.
+fn help_color(args: &[OsString]) -> ColorChoice {
+    let words: Vec<&str> = args.iter().filter_map(|a| a.to_str()).collect();
+    let mut words = words.iter().take_while(|&&w| w != "--");
+    let mut choice = ColorChoice::Auto;
+    while let Some(word) = words.next() {
+        let value = match word.strip_prefix("--color") {
+            Some("") => words.next().copied(),
+            Some(rest) => rest.strip_prefix('='),
+            None => continue,
+        };
+        choice = match value {
+            Some("always") => ColorChoice::Always,
+            Some("never") => ColorChoice::Never,
+            _ => choice,
+        };
+    }
+    choice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_one_line_and_examples() {
+        for sub in command().get_subcommands() {
+            let name = sub.get_name();
+            let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(
+                !about.is_empty() && !about.contains('\n'),
+                "{name}: {about:?}"
+            );
+            let after = sub
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                sub.is_hide_set() || after.contains(&format!("usher {name}")),
+                "{name} shows no example"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slip_is_one_line_with_a_tip() {
+        assert_eq!(
+            unknown_command(&["statsu".into()]),
+            "unrecognized subcommand 'statsu'; a similar subcommand exists: 'status'; see 'usher --help'"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Talking to the daemon, and saying what it said in words.
+
+use std::fmt;
+use std::io::{self, BufReader};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
+use crate::runtime;
+
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection to a daemon that this user may trust.
+pub struct Daemon {
+    client: VarlinkClient,
+    /// The same socket, to see it hung up.
+    stream: UnixStream,
+}
+
+impl Daemon {
+    /// Connects to the user's own daemon, else to the system's; `None` where
+    /// no daemon listens.
+    pub fn find(runtime_dir: Option<&Path>) -> Option<Self> {
+        let sockets = runtime::sockets(runtime_dir);
+        sockets.iter().find_map(|path| Self::connect(path).ok())
+    }
+
+    /// Connects, where nothing can be done without a daemon.
+    ///
+    /// # Errors
+    /// No daemon listens: says how to start one.
+    pub fn need(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
+        let sockets = runtime::sockets(runtime_dir);
+        Self::find(runtime_dir).ok_or_else(|| {
+            let paths: Vec<String> = sockets.iter().map(|p| p.display().to_string()).collect();
+            anyhow!(
+                "no daemon is listening at {}; start one with 'usher daemon'",
+                paths.join(" or ")
+            )
+        })
+    }
+
+    fn connect(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        let owner = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        if !owner.is_root() && owner != rustix::process::geteuid() {
+            // A socket that another user put where ours should be.
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut connection = varlink::Connection::default();
+        connection.reader = Some(BufReader::new(Box::new(stream.try_clone()?)));
+        connection.writer = Some(Box::new(stream.try_clone()?));
+        let client = VarlinkClient::new(Arc::new(RwLock::new(connection)));
+        Ok(Self { client, stream })
+    }
+
+    /// Whether the daemon has hung up, which it does only by ending.
+    pub fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::IN;
+        polled.is_ok() && fds[0].revents().intersects(ended)
+    }
+
+    /// Has a process managed that has not yet executed its program.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn register(&mut self, newcomer: Newcomer) -> anyhow::Result<api::Register_Reply> {
+        let pid = newcomer.pid;
+        let mut call = self.client.register(
+            pid.into(),
+            newcomer.name,
+            newcomer.argv,
+            newcomer.cwd,
+            newcomer.weight,
+            newcomer.heartbeat,
+            newcomer.running.then_some(true),
+        );
+        call.call()
+            .map_err(Said::from)
+            .with_context(|| format!("registering process {pid}"))
+    }
+
+    /// Has a running process managed.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn attach(
+        &mut self,
+        pid: i32,
+        name: Option<String>,
+        weight: Option<f64>,
+    ) -> anyhow::Result<api::Attach_Reply> {
+        let mut call = self.client.attach(pid.into(), name, weight);
+        call.call()
+            .map_err(Said::from)
+            .with_context(|| format!("attaching process {pid}"))
+    }
+
+    /// Lets a program go.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn detach(&mut self, id: i64) -> anyhow::Result<()> {
+        let reply = self.client.detach(id).call();
+        reply
+            .map_err(Said::from)
+            .with_context(|| format!("detaching program {id}"))?;
+        Ok(())
+    }
+
+    /// Says that a program has completed its work once.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn repeated(&mut self, id: i64, seconds: f64) -> anyhow::Result<()> {
+        let reply = self.client.repeated(id, seconds).call();
+        reply.map_err(Said::from).context("telling the daemon")?;
+        Ok(())
+    }
+
+    /// What is managed.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn status(&mut self) -> anyhow::Result<api::State> {
+        let reply = self.client.status().call();
+        Ok(reply
+            .map_err(Said::from)
+            .context("asking the daemon")?
+            .state)
+    }
+
+    /// Why it is managed so.
+    ///
+    /// # Errors
+    /// No such program, or the daemon is gone.
+    pub fn explain(&mut self, program: Option<String>) -> anyhow::Result<api::Explain_Reply> {
+        let reply = self.client.explain(program).call();
+        reply.map_err(Said::from).context("asking the daemon")
+    }
+}
+
+impl AsFd for Daemon {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// A process to register.
+#[derive(Debug, Clone, Default)]
+pub struct Newcomer {
+    /// Its number.
+    pub pid: i32,
+    /// `--name`.
+    pub name: Option<String>,
+    /// What it will execute.
+    pub argv: Vec<String>,
+    /// Where.
+    pub cwd: Option<String>,
+    /// `--weight`.
+    pub weight: Option<f64>,
+    /// Path of its progress page.
+    pub heartbeat: Option<String>,
+    /// Whether it has executed its program already.
+    pub running: bool,
+}
+
+/// What the daemon said, in words.
+#[derive(Debug)]
+pub struct Said(String);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Said {}
+
+impl From<api::Error> for Said {
+    fn from(error: api::Error) -> Self {
+        use ErrorKind as E;
+        Self(match error.kind() {
+            E::NoSuchProcess(Some(e)) => format!("there is no process {}", e.pid),
+            E::NotYours(Some(e)) => format!(
+                "process {} belongs to user {}; only that user and root may manage it",
+                e.pid, e.owner
+            ),
+            E::KernelThread(Some(e)) => {
+                format!("{} is a kernel thread; only programs have seats", e.pid)
+            }
+            E::NoSuchProgram(Some(e)) => format!(
+                "no managed program is called or numbered '{}'; 'usher status' lists them",
+                e.program
+            ),
+            E::AlreadyManaged(Some(e)) => {
+                format!("process {} is managed already, in program {}", e.pid, e.id)
+            }
+            E::BadArgument(Some(e)) => format!("{}: {}", e.argument, e.reason),
+            E::Failed(Some(e)) => e.reason.clone(),
+            E::Stopping(_) => "the daemon is ending".to_owned(),
+            _ => transport(&error),
+        })
+    }
+}
+
+/// What went wrong below the interface.
+fn transport(error: &api::Error) -> String {
+    match error.source_varlink_kind() {
+        Some(varlink::ErrorKind::ConnectionClosed) => "the daemon hung up".to_owned(),
+        Some(varlink::ErrorKind::Io(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) => {
+            format!("the daemon did not answer within {} s", PATIENCE.as_secs())
+        }
+        Some(kind) => format!("the connection to the daemon failed: {kind}"),
+        None => "the daemon gave an answer that this version does not know".to_owned(),
+    }
+}

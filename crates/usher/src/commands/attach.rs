@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher attach`: takes a running program in.
+
+use serde_json::json;
+
+use crate::cli::Global;
+use crate::client::Daemon;
+use crate::failure::Outcome;
+use crate::output::Output;
+
+/// Takes running programs into managed seats
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The daemon seats the process with all its threads and children, now and later.
+Only the owner of a process and root may have it managed. It goes on where it
+was when it is detached, or when the daemon ends.
+
+Examples:
+  usher attach 4711
+  usher attach $(pidof ffmpeg)
+  usher attach --name nightly --weight 0.5 4711   counts half in the mean")]
+pub struct Args {
+    /// Numbers of running processes
+    #[arg(required = true, value_name = "PID")]
+    pids: Vec<i32>,
+    /// What to call it; else its command's name
+    #[arg(long)]
+    name: Option<String>,
+    /// How much its turnaround counts in the mean; 1 unless told
+    #[arg(long, value_parser = super::run::weight)]
+    weight: Option<f64>,
+}
+
+/// Attaches one after the other; stops at the first that is refused.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
+    for &pid in &args.pids {
+        let reply = daemon.attach(pid, args.name.clone(), args.weight)?;
+        let state = daemon.status()?;
+        let known = state.programs.iter().find(|p| p.id == reply.id);
+        let name = known.map_or("the program", |p| &p.name);
+        let value = json!({ "pid": pid, "id": reply.id, "name": name, "cpus": reply.cpus });
+        out.answer(&value, || {
+            let place = match reply.cpus.is_empty() {
+                true => "runs wherever it may".to_owned(),
+                false => format!("sits on CPUs {}", reply.cpus),
+            };
+            format!("{name} (process {pid}) is program {} and {place}", reply.id)
+        })?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher completions`: what the shell needs to complete Usher's commands.
+
+use clap_complete::Shell;
+
+use crate::cli;
+use crate::failure::Outcome;
+use crate::output::Output;
+
+/// Prints a shell's completion script
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  usher completions bash > ~/.local/share/bash-completion/completions/usher
+  usher completions zsh > ~/.zfunc/_usher
+  usher completions fish > ~/.config/fish/completions/usher.fish")]
+pub struct Args {
+    /// Which shell
+    shell: Shell,
+}
+
+/// Prints the script.
+pub fn run(args: &Args, out: Output) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut cli::command(), "usher", &mut script);
+    out.text(&String::from_utf8_lossy(&script))?;
+    Ok(0)
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher daemon`: the service that seats programs.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+
+use crate::cli::{Global, StoreArg};
+use crate::daemon::metrics::Address;
+use crate::daemon::{self, Config};
+use crate::failure::Outcome;
+use crate::runtime;
+
+/// Runs the service that seats programs, until it is told to end
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Listens on $XDG_RUNTIME_DIR/usher/usher.varlink, root's on /run/usher/usher.varlink.
+The interface describes itself: varlinkctl introspect …/usher.varlink org.usher.Usher1
+A keeper process watches: should the daemon be killed, everything that it did is
+undone within a second and the daemon started again. SIGTERM and SIGINT end it in
+good order: all programs go on where the kernel likes.
+
+Policies: usher (ours: nobody is stopped for a trial, idle seats are lent, phases are
+noticed), casas (the paper's: trials alone at several core counts), equal (the same
+number of cores for everybody), linux (time sharing: watches and does nothing).
+
+Examples:
+  usher daemon &
+  usher daemon --policy equal
+  usher daemon --metrics 127.0.0.1:9464         Prometheus, loopback only
+  usher daemon --record run.jsonl               for `usher replay`
+  systemctl --user start usher                  by the unit that is installed")]
+pub struct Args {
+    /// What decides
+    #[arg(long, default_value = "usher", value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
+    policy: String,
+    /// Serve Prometheus metrics at unix:PATH or a loopback ADDRESS:PORT
+    #[arg(long, value_name = "WHERE")]
+    metrics: Option<Address>,
+    /// Write every observation and decision to a file, one JSON line each
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArg,
+}
+
+/// Serves until a signal or a failure ends it.
+pub fn run(args: &Args, global: &Global) -> Outcome {
+    daemon::run(&Config {
+        runtime_dir: runtime::own_dir(global.runtime_dir.as_deref()),
+        policy: args.policy.clone(),
+        metrics: args.metrics.clone(),
+        record: args.record.clone(),
+        store: runtime::store_path(args.store.path.as_deref()),
+    })?;
+    Ok(0)
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher doctor`: what there is to work with.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use usher_model::ProcessId;
+use usher_probe::{Capabilities, Roots};
+use usher_store::Store;
+
+use crate::api;
+use crate::cli::{Global, StoreArg};
+use crate::client::Daemon;
+use crate::failure::{self, Outcome};
+use crate::output::{self, FAINT, GOOD, LACKING, Output, STRONG};
+use crate::runtime;
+
+/// Says what kernel and machine offer, and what Usher does without
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Nothing here is an error: each line says what Usher does with what is there, or
+instead of what is not. Nothing is changed.
+
+Examples:
+  usher doctor
+  usher doctor --json | jq '.kernel.items[] | select(.available | not) | .name'")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+}
+
+/// Everything that is told.
+#[derive(Debug, Serialize)]
+struct Findings {
+    /// What kernel and machine offer.
+    kernel: Capabilities,
+    /// The daemon, where one listens.
+    daemon: Option<api::State>,
+    /// Journals of daemons that died and that nobody has worked off yet.
+    stale_journals: Vec<String>,
+    /// The profile store.
+    store: StoreHealth,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreHealth {
+    path: String,
+    /// Programs known; `None` where there is no store yet, or none to read.
+    profiles: Option<usize>,
+    problem: Option<String>,
+}
+
+/// Looks and tells.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let runtime_dir = global.runtime_dir.as_deref();
+    let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
+    let findings = Findings {
+        kernel: Capabilities::read(&Roots::default()),
+        daemon,
+        stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
+        store: store_health(&runtime::store_path(args.store.path.as_deref())),
+    };
+    out.answer(&findings, || text(&findings, out))?;
+    Ok(0)
+}
+
+/// Instances (`PID-START`) whose process is gone.
+fn stale_journals(runtime_dir: &Path, proc_root: &Path) -> Vec<String> {
+    let dir = runtime_dir.join("instances");
+    let names = fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut stale: Vec<String> = names
+        .filter(|name| owner(name).is_some_and(|owner| !lives(proc_root, owner)))
+        .collect();
+    stale.sort();
+    stale
+}
+
+fn owner(name: &str) -> Option<ProcessId> {
+    let mut parts = name.split('-');
+    Some(ProcessId {
+        pid: parts.next()?.parse().ok()?,
+        start_ticks: parts.next()?.parse().ok()?,
+    })
+}
+
+fn lives(proc_root: &Path, owner: ProcessId) -> bool {
+    usher_probe::process_id(proc_root, owner.pid).is_ok_and(|now| now == owner)
+}
+
+fn store_health(path: &Path) -> StoreHealth {
+    let listed = match path.exists() {
+        true => Some(Store::open(path).and_then(|store| store.list())),
+        false => None,
+    };
+    StoreHealth {
+        path: path.display().to_string(),
+        profiles: match &listed {
+            Some(Ok(all)) => Some(all.len()),
+            _ => None,
+        },
+        problem: match listed {
+            Some(Err(error)) => Some(failure::line(&error.into())),
+            _ => None,
+        },
+    }
+}
+
+fn text(findings: &Findings, out: Output) -> String {
+    let kernel = &findings.kernel;
+    let mut text = format!(
+        "{}\n\n",
+        out.paint(STRONG, &format!("Linux {}", kernel.kernel))
+    );
+    for item in &kernel.items {
+        let mark = match item.available {
+            true => out.paint(GOOD, "✓"),
+            false => out.paint(LACKING, "–"),
+        };
+        let found = out.paint(FAINT, &item.found);
+        text.push_str(&output::entry(&mark, 18, item.name, &found, out.width()));
+        text.push_str(&output::entry(" ", 18, "", item.consequence, out.width()));
+    }
+    text.push('\n');
+    for (name, said) in service_lines(findings) {
+        text.push_str(&output::entry(" ", 18, name, &said, out.width()));
+    }
+    text
+}
+
+fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
+    let daemon = match &findings.daemon {
+        Some(state) => format!(
+            "process {}, policy {}, {} programs, seats by {}",
+            state.pid,
+            state.policy,
+            state.programs.len(),
+            state.acting
+        ),
+        None => "none; 'usher run' runs programs as they are, 'usher daemon' seats them".to_owned(),
+    };
+    let mut lines = vec![("daemon", daemon)];
+    if let Some(state) = &findings.daemon {
+        lines.push(match state.keeper_pid {
+            Some(pid) => ("keeper", format!("process {pid}")),
+            None => (
+                "keeper",
+                "none: nothing undoes what a killed daemon did".to_owned(),
+            ),
+        });
+        lines.extend(
+            state
+                .warnings
+                .iter()
+                .map(|warning| ("warning", warning.clone())),
+        );
+    }
+    lines.push((
+        "stale journals",
+        match findings.stale_journals.len() {
+            0 => "none".to_owned(),
+            n => format!("{n}: the next 'usher daemon' works them off"),
+        },
+    ));
+    let store = &findings.store;
+    let known = match (&store.problem, store.profiles) {
+        (Some(problem), _) => problem.clone(),
+        (None, Some(n)) => format!("{} ({n} programs known)", store.path),
+        (None, None) => format!("{} (not there yet: the first run makes it)", store.path),
+    };
+    lines.push(("profile store", known));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_stale_when_its_process_is_not_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = usher_probe::process_id(Path::new("/proc"), std::process::id() as i32).unwrap();
+        let alive = format!("{}-{}", own.pid, own.start_ticks);
+        let reused = format!("{}-{}-1", own.pid, own.start_ticks + 1);
+        for name in [&alive, &reused, &"notes".to_owned()] {
+            fs::create_dir_all(dir.path().join("instances").join(name)).unwrap();
+        }
+        assert_eq!(stale_journals(dir.path(), Path::new("/proc")), [reused]);
+        assert!(stale_journals(Path::new("/nowhere"), Path::new("/proc")).is_empty());
+    }
+}

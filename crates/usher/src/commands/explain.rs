@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher explain`: why this plan, and what the others would have cost.
+
+use crate::api;
+use crate::cli::Global;
+use crate::client::Daemon;
+use crate::failure::Outcome;
+use crate::output::{self, FAINT, GOOD, Output, STRONG};
+
+/// Says why programs sit where they sit, and what else would have cost
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+ANTT is the mean over the programs of the predicted turnaround relative to running
+alone on the whole machine; the plan is the one where it is least. What is predicted
+rests on each program's curve (progress a second against cores); where that comes
+from and how far it is trusted is said with it.
+
+Examples:
+  usher explain              the whole plan
+  usher explain x264         one program, with its curve
+  usher explain 3 --json")]
+pub struct Args {
+    /// A program's name or number; all if left out
+    program: Option<String>,
+}
+
+/// Asks the daemon and prints.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
+    let answer = daemon.explain(args.program.clone())?;
+    out.answer(&answer, || text(&answer, args.program.is_some(), out))?;
+    Ok(0)
+}
+
+fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {
+    let mut text = String::new();
+    if !one {
+        text.push_str(&alternatives(answer, out));
+        let notes = answer
+            .state
+            .notes
+            .iter()
+            .filter(|note| note.program.is_none());
+        notes.for_each(|note| text.push_str(&format!("{}\n", note.text)));
+    }
+    for reason in &answer.reasons {
+        text.push_str(&about(reason, one, out));
+    }
+    match text.is_empty() {
+        true => "no program is managed, so there is nothing to explain\n".to_owned(),
+        false => text,
+    }
+}
+
+fn alternatives(answer: &api::Explain_Reply, out: Output) -> String {
+    if answer.alternatives.is_empty() {
+        return String::new();
+    }
+    let best = answer
+        .alternatives
+        .iter()
+        .filter_map(|a| a.antt)
+        .reduce(f64::min);
+    let head = ["CHOICE", "ANTT", "WHAT IT IS"].map(|title| out.paint(STRONG, title));
+    let rows = answer.alternatives.iter().map(|a| {
+        let antt = a.antt.map_or("–".to_owned(), |antt| format!("{antt:.2}"));
+        let antt = match a.antt.is_some() && a.antt == best {
+            true => out.paint(GOOD, &antt),
+            false => antt,
+        };
+        vec![a.name.clone(), antt, a.why.clone()]
+    });
+    let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
+    format!("{}\n", output::columns(&rows))
+}
+
+fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {
+    let program = &reason.program;
+    let name = out.paint(STRONG, &program.name);
+    let id = out.paint(
+        FAINT,
+        &format!("(program {}, process {})", program.id, program.pid),
+    );
+    let mut text = format!("{name} {id}\n  {}\n  {}\n", reason.place, reason.known);
+    for note in &reason.notes {
+        text.push_str(&format!("  {note}\n"));
+    }
+    if with_curve && !reason.curve.is_empty() {
+        let head = ["  CORES", "PROGRESS/S", "ERROR"].map(|title| out.paint(STRONG, title));
+        let rows = reason.curve.iter().map(|point| {
+            let error = format!("±{:.0} %", point.relative_error * 100.0);
+            vec![
+                format!("  {}", point.cores),
+                super::status::compact(point.rate),
+                error,
+            ]
+        });
+        let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
+        text.push_str(&output::columns(&rows));
+    }
+    text
+}

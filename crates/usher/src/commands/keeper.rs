@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher keeper`, which the daemon starts: outlives it for as long as it
+//! takes to undo what it did.
+
+use std::ffi::OsString;
+
+use anyhow::Context;
+use usher_act::keeper::{self, KeeperTask};
+
+use crate::failure::Outcome;
+
+/// Watches a daemon and undoes what it did when it dies
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What the daemon says
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    task: Vec<OsString>,
+}
+
+/// Watches until the daemon has ended.
+pub fn run(args: &Args) -> Outcome {
+    let task = KeeperTask::from_args(args.task.iter().cloned()).context("starting a keeper")?;
+    keeper::run(&task).context("keeping watch over the daemon")?;
+    Ok(0)
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher mix`: several programs together, under one policy after the other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::builder::PossibleValuesParser;
+use serde_json::json;
+use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
+use usher_report::data::MixResult;
+use usher_report::{html, table, trace};
+
+use crate::cli::{Global, StoreArg};
+use crate::failure::Outcome;
+use crate::measure;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::runtime;
+
+/// Runs a mix of programs under several policies and compares them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each program is repeated until every one has run at least three times. NTT is a
+program's time relative to its best alone; ANTT is the mean over the programs; the
+policy with the least serves the mix best. Rounds of the policies are interleaved, and
+ratios come with an interval, so that noise is not taken for a gain.
+
+What a mix file says stands in examples/README.md of the sources. The mix and the policies
+are run by this process; a daemon is not needed.
+
+Examples:
+  usher mix examples/mixes/main.toml
+  usher mix examples/mixes/x264-sort.toml --against linux,usher --rounds 5
+  usher mix my.toml --max-seconds 300 --out report")]
+pub struct Args {
+    /// The mix: programs, their inputs, the protocol
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+    /// Policies, separated by commas; the first is what the others are compared with
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "linux,equal,casas,usher",
+          value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
+    against: Vec<String>,
+    /// Rounds of each policy; as the file says if left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Repetitions of each program in a round at least
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: Option<u32>,
+    /// The time for everything; rounds and repetitions are fitted into it
+    #[arg(long, value_name = "SECONDS", value_parser = super::run::weight)]
+    max_seconds: Option<f64>,
+    /// Decides the order of the policies
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Measure every program alone again, known or not
+    #[arg(long)]
+    remeasure: bool,
+    /// Have 'usher' plan as if it had never seen the programs
+    #[arg(long)]
+    cold: bool,
+    /// Where the report goes; ./usher-mix-NAME if left out
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArg,
+}
+
+/// Runs the mix, writes the report, prints the result.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let mix = MixFile::read(&args.file)?;
+    let config = measure::engine_config(global)?;
+    let cancel = measure::interruption()?;
+    let dir = args.out.clone().unwrap_or_else(|| default_dir(&args.file));
+    fs::create_dir_all(&dir)
+        .with_context(|| format!("making the directory '{}'", dir.display()))?;
+    let progress = Progress::new();
+    measure::warn_of_neighbours(global, &progress);
+    let result = run_mix(&mix, &config, &args.options(), &cancel, &mut |event| {
+        tell(&progress, &mix, args.against.len(), &event);
+    });
+    progress.end();
+    if result.is_err() {
+        // Made for nothing; one that was there before and holds something stays.
+        let _ = fs::remove_dir(&dir);
+    }
+    let result = result?;
+    let written = write(&result, &dir)?;
+    let value = json!({ "result": result, "files": written });
+    out.answer(&value, || text(&result, &written, out))?;
+    Ok(0)
+}
+
+impl Args {
+    fn options(&self) -> MixOptions {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        MixOptions {
+            policies: self.against.clone(),
+            rounds: self.rounds,
+            repeats: self.repeats,
+            max_seconds: self.max_seconds,
+            seed: self.seed,
+            store: Some(runtime::store_path(self.store.path.as_deref())),
+            remeasure: self.remeasure,
+            cold: self.cold,
+            ompt: measure::ompt_tool(),
+            command: words.collect::<Vec<_>>().join(" "),
+            date: today(),
+            ..MixOptions::default()
+        }
+    }
+}
+
+fn default_dir(file: &Path) -> PathBuf {
+    let stem = file.file_stem().unwrap_or(file.as_os_str());
+    PathBuf::from(format!("usher-mix-{}", stem.to_string_lossy()))
+}
+
+/// The date in UTC, as ISO 8601 has it.
+fn today() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
+
+fn tell(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_>) {
+    match event {
+        MixEvent::Setup { command } => progress.say(&format!("making inputs: {command}")),
+        MixEvent::Alone { program, run } => {
+            progress.doing(format!("measuring {program} alone"));
+            progress.say(&format!(
+                "{program} alone on {}: {:.2} s (run {} of at most {})",
+                super::profile::cores(run.cores),
+                run.seconds,
+                run.repetition,
+                run.repeats
+            ));
+        }
+        MixEvent::Begins {
+            rounds,
+            repeats,
+            seconds,
+        } => {
+            let runs = u64::from(*rounds) * policies as u64 * mix.programs.len() as u64;
+            progress.steps(runs * u64::from(*repeats));
+            progress.say(&format!(
+                "{} programs, {policies} policies; rounds: {rounds}, repetitions: {repeats}; about {}",
+                mix.programs.len(),
+                super::status::duration(*seconds)
+            ));
+        }
+        MixEvent::Round {
+            policy,
+            round,
+            rounds,
+        } => {
+            progress.doing(format!("{policy}, round {round} of {rounds}"));
+        }
+        MixEvent::Repetition {
+            policy,
+            program,
+            done,
+            of,
+            seconds,
+        } => {
+            if done <= of {
+                progress.step();
+            }
+            progress.doing(format!(
+                "{policy}: {program} took {seconds:.1} s ({done} of {of})"
+            ));
+        }
+        MixEvent::RoundEnded { policy, result } => {
+            let antt = result
+                .antt
+                .map_or("ANTT unknown".to_owned(), |x| format!("ANTT {x:.3}"));
+            let abstained = if result.abstained {
+                ", left to the kernel"
+            } else {
+                ""
+            };
+            progress.say(&format!("{policy}: {antt}{abstained}"));
+        }
+        MixEvent::Warning { text } => progress.say(&format!("usher: {text}")),
+    }
+}
+
+/// The report, the figures and a trace; where they are.
+fn write(result: &MixResult, dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = vec![
+        ("report.html", html::page(result)),
+        (
+            "result.json",
+            serde_json::to_string_pretty(result).context("writing JSON")?,
+        ),
+    ];
+    let ours = result.policy("usher").or(result.policies.last());
+    if let Some((policy, round)) = ours.and_then(|p| Some((p, p.typical_round()?))) {
+        files.push((
+            "trace.json",
+            trace::perfetto(result, policy, round).to_string(),
+        ));
+    }
+    let write = |(name, text): (&str, String)| {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("writing '{}'", path.display()))?;
+        Ok(path)
+    };
+    files.into_iter().map(write).collect()
+}
+
+fn text(result: &MixResult, written: &[PathBuf], out: Output) -> String {
+    let style = measure::style(out);
+    let mut text = format!(
+        "{}\n\n{}\n\n",
+        table::ntt(result, style).trim_end(),
+        table::summary(result, style).trim_end()
+    );
+    let about = written.iter().map(|path| {
+        let about = match path.extension().and_then(|e| e.to_str()) {
+            Some("html") => "the report, for a browser",
+            _ if path.ends_with("trace.json") => {
+                "who sat where and when, for https://ui.perfetto.dev"
+            }
+            _ => "every figure, for programs",
+        };
+        vec![path.display().to_string(), about.to_owned()]
+    });
+    text.push_str(&output::columns(&about.collect::<Vec<_>>()));
+    text
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The commands, one a file.
+
+pub mod attach;
+pub mod completions;
+pub mod daemon;
+pub mod detach;
+pub mod doctor;
+pub mod explain;
+pub mod external;
+pub mod keeper;
+pub mod man;
+pub mod mix;
+pub mod plan;
+pub mod profile;
+pub mod replay;
+pub mod run;
+pub mod seated;
+pub mod status;
+pub mod top;
+pub mod topo;
+
+use usher_model::Topology;
+use usher_topology::Source;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Outcome;
+use crate::output::Output;
+
+/// Calls the command that was given.
+pub fn run(cli: Cli, out: &Output) -> Outcome {
+    let global = &cli.global;
+    match cli.command {
+        Command::Run(args) => run::run(&args, global),
+        Command::Attach(args) => attach::run(&args, global, *out),
+        Command::Detach(args) => detach::run(&args, global, *out),
+        Command::Status(args) => status::run(&args, global, *out),
+        Command::Top(args) => top::run(&args, global, *out),
+        Command::Explain(args) => explain::run(&args, global, *out),
+        Command::Topo(args) => topo::run(&args, *out),
+        Command::Daemon(args) => daemon::run(&args, global),
+        Command::Doctor(args) => doctor::run(&args, global, *out),
+        Command::Profile(args) => profile::run(&args, global, *out),
+        Command::Mix(args) => mix::run(&args, global, *out),
+        Command::Plan(args) => plan::run(&args, *out),
+        Command::Replay(args) => replay::run(&args, *out),
+        Command::Completions(args) => completions::run(&args, *out),
+        Command::Man(args) => man::run(&args, *out),
+        Command::Keeper(args) => keeper::run(&args),
+        Command::Seated(args) => seated::run(&args),
+        Command::External(words) => external::run(&words),
+    }
+}
+
+/// This machine, as far as it may be used.
+pub fn usable_machine() -> anyhow::Result<Topology> {
+    let machine = usher_topology::load(Source::ThisMachine)?;
+    let usable = usher_topology::usable_cpus("/".as_ref())?;
+    Ok(machine.restrict(&usable)?)
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher plan`: the planner alone.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use usher_model::{Mode, Topology};
+use usher_policy::planfile::{PlanOutput, plan_json};
+use usher_topology::Source;
+
+use crate::failure::Outcome;
+use crate::output::{self, Output, STRONG};
+
+/// Plans seats for programs of known curves, on any machine
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Input (JSON): {\"programs\":[{\"name\":\"a\",\"curve\":{\"1\":1.0,\"6\":4.9,\"12\":7.2}}, …]}
+A curve maps a core count to progress a second, in any one unit for that program;
+between points it is linear. Optional for each: weight, llc_bytes, bandwidth_gbps,
+spinners (threads that busy-wait).
+
+Output (JSON): who gets which CPUs, so that the mean of the normalised turnaround
+times (ANTT) is least. The same input always gives the same answer.
+
+Examples:
+  usher plan --programs mix.json                       on this machine
+  usher plan --topology \"package:4 die:2 core:6 pu:1\" --programs mix.json
+  usher plan --programs mix.json --table               for people
+  generate-curves | usher plan --programs -")]
+pub struct Args {
+    /// The machine: a one-line description, an hwloc XML file, or a directory
+    /// with a copy of its /sys; this machine if left out
+    #[arg(long, value_name = "SPEC|FILE|DIR")]
+    topology: Option<String>,
+    /// The programs and their curves as JSON; - for standard input
+    #[arg(long, value_name = "FILE")]
+    programs: PathBuf,
+    /// A table for people instead of JSON
+    #[arg(long, conflicts_with = "json")]
+    table: bool,
+}
+
+/// More input than any list of programs is long.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
+
+/// Plans and prints.
+pub fn run(args: &Args, out: Output) -> Outcome {
+    let topology = machine(args.topology.as_deref())?;
+    let input = read(&args.programs)?;
+    let named = || format!("planning the programs of '{}'", args.programs.display());
+    let plan = plan_json(&topology, &input).with_context(named)?;
+    match args.table {
+        true => out.text(&table(&plan, &topology, out))?,
+        false => out.json(&plan)?,
+    }
+    Ok(0)
+}
+
+/// The machine that is meant; of this one, what may be used of it.
+fn machine(text: Option<&str>) -> anyhow::Result<Topology> {
+    match text {
+        Some(text) => Ok(usher_topology::load(Source::parse(text)?)?),
+        None => super::usable_machine(),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let doing = || match path == Path::new("-") {
+        true => "reading the programs from standard input".to_owned(),
+        false => format!("reading the programs from '{}'", path.display()),
+    };
+    let input: Box<dyn Read> = match path == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(path).with_context(doing)?),
+    };
+    let mut text = String::new();
+    let length = input
+        .take(INPUT_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .with_context(doing)?;
+    if length as u64 > INPUT_BYTES_MAX {
+        bail!("{}: more than {} MiB", doing(), INPUT_BYTES_MAX >> 20);
+    }
+    Ok(text)
+}
+
+fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
+    let head = ["PROGRAM", "NTT", "CORES", "DOMAINS", "CPUS"].map(|title| out.paint(STRONG, title));
+    let rows = plan.programs.iter().map(|program| {
+        let domains: Vec<String> = program.domains.iter().map(ToString::to_string).collect();
+        let cpus = match program.mode {
+            Mode::Seated => program.cpus.clone(),
+            Mode::Shared => format!("{} (shared)", program.cpus),
+        };
+        vec![
+            program.name.clone(),
+            format!("{:.3}", program.ntt),
+            program.cores.to_string(),
+            domains.join(","),
+            cpus,
+        ]
+    });
+    let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
+    let gap = match plan.gap {
+        Some(gap) if gap > 0.0 => format!(" (at most {gap:.3} above the least possible)"),
+        _ => String::new(),
+    };
+    format!(
+        "{}\nANTT {:.3}{gap} on {}\n",
+        output::columns(&rows),
+        plan.antt,
+        topology.name
+    )
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher profile`: measures how a program scales.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::json;
+use usher_host::launch::{LaunchSpec, Stream};
+use usher_host::profile::{
+    ProfileOptions, ProfileRun, Profiled, Subject, default_counts, profile, remember,
+};
+use usher_report::figure::{CurveFigure, curve_svg};
+use usher_report::table;
+
+use crate::cli::{Global, StoreArg};
+use crate::failure::Outcome;
+use crate::measure;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::runtime;
+
+/// Measures a program's scalability curve, draws it and remembers it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The program runs alone from begin to end at each core count, some times over, with no
+input and its output thrown away; have it do the same work every time, and for some
+seconds. What is measured is remembered, and later runs are planned by it.
+
+Examples:
+  usher profile -- x264 --preset medium -o /dev/null in.y4m
+  usher profile --cores 1,2,4 --repeats 5 -- ./solver input
+  usher profile --svg curve.svg -- sh -c 'pigz -c < text > /dev/null'
+  usher profile --json -- ./solver input | jq '.curve[] | [.cores, .rate]'")]
+pub struct Args {
+    /// What to call it; else the command's file name
+    #[arg(long)]
+    name: Option<String>,
+    /// Core counts; all on small machines, else powers of two and whole domains
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cores: Option<Vec<u32>>,
+    /// Runs at each core count at most; fewer where they agree
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Begin no pass that would take the whole beyond this
+    #[arg(long, value_name = "SECONDS", value_parser = super::run::weight)]
+    max_seconds: Option<f64>,
+    /// Also write the curve as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Measure only; remember nothing
+    #[arg(long)]
+    forget: bool,
+    #[command(flatten)]
+    store: StoreArg,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Measures, prints, remembers.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let config = measure::engine_config(global)?;
+    let topology = config.topology.clone();
+    let cancel = measure::interruption()?;
+    let progress = Progress::new();
+    measure::warn_of_neighbours(global, &progress);
+    let subject = args.subject();
+    let options = ProfileOptions {
+        counts: args.cores.clone(),
+        repeats: args.repeats,
+        seconds_max: args.max_seconds,
+        ..ProfileOptions::default()
+    };
+    let counts = options
+        .counts
+        .clone()
+        .unwrap_or_else(|| default_counts(&topology));
+    progress.steps(counts.len() as u64 * u64::from(args.repeats));
+    let measured = profile(config, &subject, &options, &cancel, &mut |run| {
+        tell(&progress, run)
+    });
+    progress.end();
+    let measured = measured?;
+    if !args.forget {
+        let store = runtime::store_path(args.store.path.as_deref());
+        remember(&store, &topology, &subject.name, &measured)?;
+    }
+    if let Some(path) = &args.svg {
+        draw(path, &subject.name, &measured, topology.cores.len() as f64)?;
+    }
+    let value = json!({
+        "name": subject.name,
+        "curve": measured.curve,
+        "seconds": measured.points.iter().map(|p| &p.seconds).collect::<Vec<_>>(),
+        "spinners": measured.spinners,
+    });
+    out.answer(&value, || text(&measured, out))?;
+    Ok(0)
+}
+
+impl Args {
+    fn subject(&self) -> Subject {
+        let file = self
+            .command
+            .first()
+            .map(Path::new)
+            .and_then(Path::file_name);
+        let name = file.map(|name| name.to_string_lossy().into_owned());
+        Subject {
+            name: self.name.clone().or(name).unwrap_or_default(),
+            spec: LaunchSpec {
+                stdin: Stream::Null,
+                stdout: Stream::Null,
+                new_session: true,
+                ..LaunchSpec::new(&self.command)
+            },
+            ok_status: vec![0],
+        }
+    }
+}
+
+fn tell(progress: &Progress, run: &ProfileRun) {
+    progress.step();
+    progress.say(&format!(
+        "{:>8} (CPUs {}): {:.2} s, {:.1} CPUs busy (run {} of at most {})",
+        cores(run.cores),
+        run.cpus,
+        run.seconds,
+        run.busy_cpus,
+        run.repetition,
+        run.repeats
+    ));
+}
+
+/// "1 core", "2 cores".
+pub fn cores(count: u32) -> String {
+    format!("{count} core{}", if count == 1 { "" } else { "s" })
+}
+
+fn draw(path: &Path, name: &str, measured: &Profiled, cores: f64) -> anyhow::Result<()> {
+    let figure = CurveFigure {
+        title: name,
+        class: "p0",
+        cores_max: cores,
+        seats: Vec::new(),
+    };
+    let picture = curve_svg(&measured.curve, &figure);
+    fs::write(path, picture).with_context(|| format!("writing the picture '{}'", path.display()))
+}
+
+fn text(measured: &Profiled, out: Output) -> String {
+    let style = measure::style(out);
+    let mut text = table::profile(&measured.curve, style);
+    text.push('\n');
+    if measured.curve.points().len() > 1 {
+        text.push_str(&format!(
+            "\n{}\n",
+            table::curve(&measured.curve, style).trim_end()
+        ));
+    }
+    if measured.spinners > 0 {
+        text.push_str(&format!(
+            "\n{} of its threads busy-wait for one another: it is never given fewer cores than that\n",
+            measured.spinners
+        ));
+    }
+    text
+}

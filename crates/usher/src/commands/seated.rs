@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher seated`, which `usher run --hints` launches: looks where it sits,
+//! tells thread pools, and becomes the program.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use usher_host::launch::{LaunchError, LaunchSpec};
+
+use crate::failure::Outcome;
+
+/// Becomes a program that is told how many CPUs it may use
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only where that cannot be.
+pub fn run(args: &Args) -> Outcome {
+    let seats = std::thread::available_parallelism()?.get();
+    let spec = LaunchSpec::new(&args.command).thread_hints(seats);
+    let path = spec.resolve()?;
+    let mut command = Command::new(path);
+    if let Some((name, words)) = args.command.split_first() {
+        command.arg0(name).args(words);
+    }
+    for (name, value) in &spec.env {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let source = command.exec();
+    let program = args.command.first().cloned().unwrap_or_default();
+    Err(LaunchError::CannotExecute { program, source }.into())
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher status`: who sits where.
+
+use crate::api::{self, Program_mode};
+use crate::cli::Global;
+use crate::client::Daemon;
+use crate::failure::Outcome;
+use crate::output::{self, FAINT, LACKING, Output, STRONG};
+
+/// Shows who sits where, what is lent, and how each program does
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+SEATS are the CPUs that a program is kept to; +N among them are borrowed while others
+cannot use them, -N are its own and lent. NTT is the predicted turnaround relative to
+running alone on the whole machine: 1.0 is undisturbed. BUSY is CPUs in use. PROGRESS
+names its source, best first: heartbeat, repetitions, ompt, instructions, cpu-time
+(a sign of demand only), and how far it is trusted.
+
+Examples:
+  usher status
+  usher status --json | jq '.programs[] | {name, cpus}'
+  watch -n1 usher status")]
+pub struct Args {}
+
+/// Asks the daemon and prints.
+pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
+    let state = Daemon::need(global.runtime_dir.as_deref())?.status()?;
+    out.answer(&state, || text(&state, out))?;
+    Ok(0)
+}
+
+/// The state for people.
+pub fn text(state: &api::State, out: Output) -> String {
+    let mut text = head(state, out);
+    if state.programs.is_empty() {
+        text.push_str("no program is managed; 'usher run -- CMD' or 'usher attach PID' adds one\n");
+        return text;
+    }
+    let head = ["ID", "PROGRAM", "PID", "SEATS", "NTT", "BUSY", "PROGRESS"];
+    let head = head.map(|title| out.paint(STRONG, title));
+    let rows: Vec<Vec<String>> = std::iter::once(head.to_vec())
+        .chain(state.programs.iter().map(|program| row(program, out)))
+        .collect();
+    text.push('\n');
+    text.push_str(&output::columns(&rows));
+    for warning in &state.warnings {
+        text.push_str(&format!("\n{} {warning}\n", out.paint(LACKING, "!")));
+    }
+    for note in state.notes.iter().filter(|note| note.program.is_none()) {
+        text.push_str(&format!("\n{}\n", note.text));
+    }
+    text
+}
+
+fn head(state: &api::State, out: Output) -> String {
+    let keeper = match state.keeper_pid {
+        Some(pid) => format!("keeper {pid}"),
+        None => "no keeper".to_owned(),
+    };
+    let antt = match (state.abstains, state.antt, state.antt_time_sharing) {
+        (true, ..) => "left to the kernel on purpose (usher explain says why)".to_owned(),
+        (false, Some(antt), Some(sharing)) => {
+            format!("ANTT {antt:.2} predicted, {sharing:.2} by time sharing")
+        }
+        (false, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
+        (false, None, _) => "nothing predicted yet".to_owned(),
+    };
+    let about = format!(
+        "policy {}, CPUs {} by {}, up {}, daemon {}, {keeper}",
+        state.policy,
+        state.usable,
+        state.acting,
+        duration(state.uptime_seconds),
+        state.pid
+    );
+    format!(
+        "{}\n{}\n",
+        out.paint(STRONG, &antt),
+        out.paint(FAINT, &about)
+    )
+}
+
+fn row(program: &api::Program, out: Output) -> Vec<String> {
+    let seats = match program.mode {
+        Program_mode::arriving => "arriving".to_owned(),
+        Program_mode::shared => format!("shared {}", program.cpus).trim_end().to_owned(),
+        Program_mode::seated => program.cpus.clone(),
+    };
+    let seats = match program.stopped {
+        true => format!("{seats} (stopped)"),
+        false => seats,
+    };
+    let loans = [("+", &program.borrowed), ("-", &program.lent)];
+    let loans = loans.iter().filter(|(_, cpus)| !cpus.is_empty());
+    let seats = loans.fold(seats, |text, (sign, cpus)| format!("{text} {sign}{cpus}"));
+    let ntt = program
+        .ntt
+        .map_or("–".to_owned(), |ntt| format!("{ntt:.2}"));
+    let busy = format!("{:.1}", program.busy_cpus);
+    let progress = match &program.progress {
+        Some(p) => {
+            let sure = format!("({}, {:.0} %)", p.source, p.confidence * 100.0);
+            format!("{}/s {}", compact(p.per_second), out.paint(FAINT, &sure))
+        }
+        None => "–".to_owned(),
+    };
+    vec![
+        program.id.to_string(),
+        program.name.clone(),
+        program.pid.to_string(),
+        seats,
+        ntt,
+        busy,
+        progress,
+    ]
+}
+
+/// A number in at most five characters or so: 0.0123, 12.3, 4.56G.
+pub fn compact(number: f64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    match units.iter().find(|(size, _)| number.abs() >= *size) {
+        Some((size, unit)) => format!("{}{unit}", significant(number / size)),
+        None => significant(number),
+    }
+}
+
+fn significant(number: f64) -> String {
+    match number.abs() {
+        x if x >= 100.0 => format!("{number:.0}"),
+        x if x >= 10.0 => format!("{number:.1}"),
+        x if x >= 1.0 || x == 0.0 => format!("{number:.2}"),
+        x if x >= 0.01 => format!("{number:.3}"),
+        _ => format!("{number:.2e}"),
+    }
+}
+
+/// Seconds for people: 12 s, 3 min 20 s, 4 h 05 min.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let (hours, minutes, rest) = (whole / 3600, whole / 60 % 60, whole % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest} s"),
+        (0, _) => format!("{minutes} min {rest:02} s"),
+        _ => format!("{hours} h {minutes:02} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let short = [0.0, 0.00123, 0.375, 1.5, 42.42, 999.0, 1234.0, 5.6e9].map(compact);
+        assert_eq!(
+            short,
+            [
+                "0.00", "1.23e-3", "0.375", "1.50", "42.4", "999", "1.23k", "5.60G"
+            ]
+        );
+        let times = [0.4, 61.0, 3600.0 * 4.0 + 300.0].map(duration);
+        assert_eq!(times, ["0 s", "1 min 01 s", "4 h 05 min"]);
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher top`: who sits where, live.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use usher_model::{CpuSet, Topology};
+
+use crate::api::{Program_mode, State};
+use crate::cli::Global;
+use crate::client::Daemon;
+use crate::failure::Outcome;
+use crate::output::Output;
+
+/// Shows who sits where, live, until Ctrl-C
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The machine with a letter on each CPU for the program that sits there, and below it
+what `usher status` says. Where standard output is no terminal, it is printed once.
+
+Examples:
+  usher top
+  usher top --interval 0.2")]
+pub struct Args {
+    /// How often to look
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = super::run::weight)]
+    interval: f64,
+}
+
+/// What a terminal is told before, between and after pictures.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const HOME: &str = "\x1b[H\x1b[2J";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// Draws again and again.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
+    let topology = super::usable_machine()?;
+    if out.json || !out.is_terminal() {
+        let state = daemon.status()?;
+        out.answer(&state, || picture(&state, &topology, out))?;
+        return Ok(0);
+    }
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, end.clone()).context("catching signals")?;
+    }
+    out.text(ENTER)?;
+    let outcome = watch(&mut daemon, &topology, args.interval, &end, out);
+    out.text(LEAVE)?;
+    outcome?;
+    Ok(0)
+}
+
+fn watch(
+    daemon: &mut Daemon,
+    topology: &Topology,
+    interval: f64,
+    end: &AtomicBool,
+    out: Output,
+) -> anyhow::Result<()> {
+    while !end.load(Ordering::Relaxed) {
+        let state = daemon.status()?;
+        out.text(&format!("{HOME}{}", picture(&state, topology, out)))?;
+        std::io::stdout().flush().context("drawing")?;
+        // A signal ends the sleep early only where the platform lets it; a
+        // quarter of a second is soon enough for who presses Ctrl-C.
+        let mut left = interval;
+        while left > 0.0 && !end.load(Ordering::Relaxed) {
+            let nap = left.min(0.25);
+            std::thread::sleep(Duration::from_secs_f64(nap));
+            left -= nap;
+        }
+    }
+    Ok(())
+}
+
+fn picture(state: &State, topology: &Topology, out: Output) -> String {
+    let mut drawing = super::topo::drawing(out);
+    for program in &state.programs {
+        let seated = matches!(program.mode, Program_mode::seated);
+        let cpus = program.cpus.parse::<CpuSet>().unwrap_or_default();
+        for cpu in cpus.iter().filter(|_| seated) {
+            drawing.seats.insert(cpu, program.name.clone());
+        }
+    }
+    let machine = usher_topology::draw(topology, &drawing);
+    format!(
+        "{}\n{}",
+        machine.trim_end(),
+        super::status::text(state, out)
+    )
+}

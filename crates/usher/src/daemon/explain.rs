@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Why the plan is what it is, and what other choices would have cost, as the
+//! known curves predict it.
+
+use usher_host::engine::{ProgramStatus, Status};
+use usher_model::{Curve, Mode, Topology};
+use usher_policy::seating::{Request, seat};
+use usher_policy::timeshare::time_sharing;
+
+use super::refusal::Refusal;
+use super::view;
+use crate::api;
+
+/// With more programs than this, leaving one out makes no difference that
+/// anybody would read.
+const LEFT_OUT_MAX: usize = 8;
+/// What was said last about a program, as much as one reads.
+const NOTES_MAX: usize = 4;
+
+/// Explains one program, by name or number, or all.
+///
+/// # Errors
+/// No such program.
+pub fn explain(
+    status: &Status,
+    topology: &Topology,
+    wanted: Option<&str>,
+) -> Result<api::Explain_Reply, Refusal> {
+    let means = |p: &&ProgramStatus| {
+        wanted.is_none_or(|wanted| p.name == wanted || p.id.to_string() == wanted)
+    };
+    let meant: Vec<&ProgramStatus> = status.programs.iter().filter(means).collect();
+    if let (Some(wanted), true) = (wanted, meant.is_empty()) {
+        return Err(Refusal::NoSuchProgram(wanted.to_owned()));
+    }
+    // CPUs may have gone offline; with none left there is nothing to compare.
+    let usable = topology.restrict(&status.usable);
+    let topology = usable.as_ref().unwrap_or(topology);
+    let reasons = meant.into_iter().map(|p| reason(p, status, topology));
+    Ok(api::Explain_Reply {
+        reasons: reasons.collect(),
+        alternatives: alternatives(status, topology),
+        state: view::state(status),
+    })
+}
+
+fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
+    let programs: Vec<&ProgramStatus> = status.programs.iter().collect();
+    if programs.is_empty() {
+        return Vec::new();
+    }
+    let alternative = |name: &str, antt: Option<f64>, why: String| api::Alternative {
+        name: name.to_owned(),
+        antt,
+        why,
+    };
+    // What is done, and what the other of the two would be.
+    let (seats, sharing) = match status.plan.abstains {
+        true => (
+            "the best seats, which are not taken",
+            "what is done: all is left to the kernel",
+        ),
+        false => (
+            "what is done",
+            "every program on every CPU, as the kernel does it by itself",
+        ),
+    };
+    let cores = topology.capacity_of(&topology.all_cpus());
+    let each = cores / programs.len() as f64;
+    let known = requests(&programs);
+    let shared = known
+        .as_ref()
+        .and_then(|all| mean(&programs, &time_sharing(topology, all)));
+    let equal = known.as_ref().and_then(|all| {
+        let ntts: Vec<f64> = all.iter().map(|r| ntt(&r.curve, each, cores)).collect();
+        mean(&programs, &ntts)
+    });
+    let mut all = vec![
+        alternative("seats", status.plan.antt, seats.to_owned()),
+        alternative(
+            "time sharing",
+            status.plan.antt_time_sharing.or(shared),
+            sharing.to_owned(),
+        ),
+        alternative(
+            "equal",
+            equal,
+            format!("{each:.1} cores for each of {}", programs.len()),
+        ),
+    ];
+    if (2..=LEFT_OUT_MAX).contains(&programs.len()) {
+        all.extend(programs.iter().map(|gone| {
+            let rest: Vec<_> = programs
+                .iter()
+                .filter(|p| p.id != gone.id)
+                .copied()
+                .collect();
+            let seating = requests(&rest).and_then(|rest| seat(topology, &rest).ok());
+            let why = format!(
+                "the best seats for the others, if {} were not here",
+                gone.name
+            );
+            alternative(
+                &format!("without {}", gone.name),
+                seating.and_then(|s| s.plan.antt),
+                why,
+            )
+        }));
+    }
+    all
+}
+
+/// What the planner would be asked; `None` where a curve is not known.
+fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
+    let request = |p: &&ProgramStatus| {
+        Some(Request {
+            id: p.id,
+            name: p.name.clone(),
+            curve: p.profile.clone()?,
+            weight: p.weight,
+            spinners: p.spinners,
+            llc_bytes: None,
+            bandwidth_gbps: None,
+            bound_to: p.bound_to.clone(),
+        })
+    };
+    programs.iter().map(request).collect()
+}
+
+/// Mean of the NTTs by the programs' weights.
+fn mean(programs: &[&ProgramStatus], ntts: &[f64]) -> Option<f64> {
+    let weights: f64 = programs.iter().map(|p| p.weight).sum();
+    let sum: f64 = programs
+        .iter()
+        .zip(ntts)
+        .map(|(p, ntt)| p.weight * ntt)
+        .sum();
+    (weights > 0.0).then(|| sum / weights)
+}
+
+fn ntt(curve: &Curve, cores: f64, all_cores: f64) -> f64 {
+    curve.best_rate(all_cores) / curve.best_rate(cores)
+}
+
+fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api::Reason {
+    let said = status.notes.iter().rev();
+    let said = said
+        .filter(|note| note.note.program == Some(program.id))
+        .take(NOTES_MAX);
+    let mut notes: Vec<String> = said.map(|note| note.note.text.clone()).collect();
+    notes.reverse();
+    notes.dedup();
+    notes.extend(loans(program, status));
+    let points = program
+        .profile
+        .as_ref()
+        .map_or(&[][..], |curve| curve.points());
+    api::Reason {
+        program: view::program(program),
+        place: place(program, topology),
+        known: known(program),
+        curve: points
+            .iter()
+            .map(|point| api::CurvePoint {
+                cores: point.cores,
+                rate: point.rate,
+                relative_error: point.relative_error,
+            })
+            .collect(),
+        notes,
+    }
+}
+
+/// Where it sits, and what a core more or fewer would do.
+fn place(program: &ProgramStatus, topology: &Topology) -> String {
+    if program.frozen {
+        return "is stopped while another is measured alone".to_owned();
+    }
+    let seated = program.mode == Some(Mode::Seated);
+    let Some(cpus) = program.cpus.as_ref().filter(|_| seated) else {
+        return "is left to the kernel, on every CPU that it may use".to_owned();
+    };
+    let own = cpus.minus(&program.borrowed).or(&program.lent);
+    let cores = topology.capacity_of(&own);
+    let mut text = format!("has CPUs {own} of its own ({cores:.1} cores)");
+    let Some(curve) = &program.profile else {
+        return text;
+    };
+    let all = topology.capacity_of(&topology.all_cpus());
+    text.push_str(&format!(": NTT {:.2}", ntt(curve, cores, all)));
+    if cores + 1.0 <= all {
+        text.push_str(&format!(
+            ", {:.2} with a core more",
+            ntt(curve, cores + 1.0, all)
+        ));
+    }
+    if cores > 1.0 {
+        text.push_str(&format!(
+            ", {:.2} with one fewer",
+            ntt(curve, cores - 1.0, all)
+        ));
+    }
+    text
+}
+
+/// What is known of it, from where, and how sure that is.
+fn known(program: &ProgramStatus) -> String {
+    let curve = match &program.profile {
+        Some(curve) => format!(
+            "its curve is known from earlier runs ({} points)",
+            curve.points().len()
+        ),
+        None => "no earlier run of it is known".to_owned(),
+    };
+    let progress = match &program.progress {
+        Some(p) => format!(
+            "progress is told by {} (trusted {:.0} %)",
+            p.source,
+            p.confidence * 100.0
+        ),
+        None => "nothing tells its progress".to_owned(),
+    };
+    match program.spinners {
+        0 => format!("{curve}; {progress}"),
+        n => format!("{curve}; {progress}; {n} of its threads busy-wait, so it is not squeezed"),
+    }
+}
+
+/// What it lends and borrows, in sentences.
+fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<Item = String> + 'a {
+    let name = |id| {
+        let owner = status.programs.iter().find(|p| p.id == id);
+        owner.map_or_else(|| format!("program {id}"), |p| p.name.clone())
+    };
+    status.plan.loans.iter().filter_map(move |loan| {
+        let cpus = &loan.cpus;
+        match loan.owner {
+            Some(owner) if owner == program.id => Some(format!(
+                "lends CPUs {cpus} to {} until it wants them back",
+                name(loan.borrower)
+            )),
+            Some(owner) if loan.borrower == program.id => {
+                Some(format!("borrows CPUs {cpus} from {}", name(owner)))
+            }
+            None if loan.borrower == program.id => {
+                Some(format!("uses CPUs {cpus}, which nobody owns"))
+            }
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_act::{Backend, Description, Freezing, Tracking};
+    use usher_model::{Plan, ProgramId};
+    use usher_topology::Source;
+
+    use super::*;
+
+    fn program(id: u64, name: &str, rates: &[(u32, f64)]) -> ProgramStatus {
+        ProgramStatus {
+            id: ProgramId(id),
+            name: name.to_owned(),
+            pid: 1,
+            uid: 0,
+            command: String::new(),
+            weight: 1.0,
+            seconds: 1.0,
+            cpus: None,
+            borrowed: Default::default(),
+            lent: Default::default(),
+            domains: Vec::new(),
+            mode: None,
+            frozen: false,
+            ntt: None,
+            threads: 1,
+            spinners: 0,
+            cpu_seconds: 0.0,
+            busy_cpus: 0.0,
+            progress: None,
+            progress_per_second: None,
+            profile: Curve::from_rates(&rates.iter().copied().collect()).ok(),
+            bound_to: None,
+        }
+    }
+
+    fn status(programs: Vec<ProgramStatus>, topology: &Topology) -> Status {
+        Status {
+            policy: "usher".to_owned(),
+            acting: Description {
+                backend: Backend::Affinity,
+                tracking: Tracking::Pids,
+                freezing: Freezing::Sigstop,
+                reasons: Vec::new(),
+            },
+            keeper_pid: None,
+            machine: "m".to_owned(),
+            usable: topology.all_cpus(),
+            uptime_seconds: 1.0,
+            decisions: 1,
+            failed_actions: 0,
+            loop_cpu_seconds: 0.0,
+            plan: Plan::default(),
+            programs,
+            notes: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn says_what_other_choices_would_cost() {
+        let source = Source::parse("package:1 core:4 pu:1").unwrap();
+        let machine = usher_topology::load(source).unwrap();
+        // Perfect scaling: half the machine costs a factor of two; none at
+        // all: it costs nothing.
+        let programs = vec![
+            program(1, "scales", &[(1, 1.0), (4, 4.0)]),
+            program(2, "serial", &[(1, 1.0), (4, 1.0)]),
+        ];
+        let answer = explain(&status(programs, &machine), &machine, None).unwrap();
+        let antt = |name: &str| {
+            let found = answer.alternatives.iter().find(|a| a.name == name);
+            found.and_then(|a| a.antt).unwrap()
+        };
+        assert_eq!(antt("equal"), 1.5);
+        assert_eq!(antt("without scales"), 1.0);
+        assert_eq!(antt("without serial"), 1.0);
+        assert!(antt("time sharing") >= 1.0);
+        assert_eq!(answer.reasons.len(), 2);
+    }
+
+    #[test]
+    fn compares_nothing_where_a_curve_is_not_known_and_finds_programs_by_name_and_number() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let programs = vec![program(1, "a", &[]), program(2, "b", &[(1, 1.0), (2, 2.0)])];
+        let status = status(programs, &machine);
+        let answer = explain(&status, &machine, Some("b")).unwrap();
+        let equal = answer.alternatives.iter().find(|a| a.name == "equal");
+        assert_eq!(equal.unwrap().antt, None);
+        assert_eq!(answer.reasons[0].program.id, 2);
+        assert_eq!(answer.reasons[0].curve.len(), 2);
+        assert_eq!(
+            explain(&status, &machine, Some("1")).unwrap().reasons.len(),
+            1
+        );
+        let unknown = explain(&status, &machine, Some("c"));
+        assert!(matches!(unknown, Err(Refusal::NoSuchProgram(name)) if name == "c"));
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Metrics for Prometheus, in the OpenMetrics text format, over HTTP on a
+//! Unix socket or a loopback port. Off unless asked for.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use usher_host::engine::Status;
+use usher_model::Mode;
+
+/// Where metrics are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A port of this machine that no other can reach.
+    Loopback(SocketAddr),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Loopback(address) => address.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.is_empty() {
+                true => Err("unix: needs a path behind it".to_owned()),
+                false => Ok(Self::Unix(path.into())),
+            };
+        }
+        let address: SocketAddr = text
+            .parse()
+            .map_err(|_| "give unix:PATH or an address with a port, 127.0.0.1:9464".to_owned())?;
+        match address.ip().is_loopback() {
+            true => Ok(Self::Loopback(address)),
+            false => Err(format!(
+                "{} is not a loopback address: metrics are for this machine only",
+                address.ip()
+            )),
+        }
+    }
+}
+
+/// What is measured beside the engine's own counts.
+#[derive(Debug, Clone)]
+pub struct Timings {
+    /// Seconds from a registration's arrival to the program's seat.
+    seating: Histogram,
+}
+
+/// Upper ends of the histogram's buckets in seconds.
+const BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            seating: Histogram::new(BUCKETS),
+        }
+    }
+}
+
+impl Timings {
+    /// Counts a program that was taken in.
+    pub fn seated(&self, after: Duration) {
+        self.seating.observe(after.as_secs_f64());
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModeLabel {
+    mode: &'static str,
+}
+
+/// The page that a scrape gets.
+///
+/// # Errors
+/// The encoder failed.
+pub fn page(status: &Status, timings: &Timings) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("usher");
+    register_seats(&mut registry, status);
+    register_loop(&mut registry, status);
+    register_predictions(&mut registry, status);
+    registry.register_with_unit(
+        "seating",
+        "Time from a registration to the program's seat",
+        Unit::Seconds,
+        timings.seating.clone(),
+    );
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// Who runs where, and whose the CPUs are.
+fn register_seats(registry: &mut Registry, status: &Status) {
+    let programs = Family::<ModeLabel, Gauge>::default();
+    for (mode, label) in MODES {
+        let count = status.programs.iter().filter(|p| p.mode == mode).count();
+        programs
+            .get_or_create(&ModeLabel { mode: label })
+            .set(count as i64);
+    }
+    registry.register("programs", "Programs managed, by where they run", programs);
+    let owned = |p: &usher_host::engine::ProgramStatus| match p.mode {
+        Some(Mode::Seated) => p
+            .cpus
+            .as_ref()
+            .map_or(0, |c| c.minus(&p.borrowed).len() + p.lent.len()),
+        _ => 0,
+    };
+    let seats: usize = status.programs.iter().map(owned).sum();
+    let lent: usize = status.plan.loans.iter().map(|loan| loan.cpus.len()).sum();
+    for (name, help, cpus) in [
+        ("seat_cpus", "CPUs that are some program's own", seats),
+        (
+            "lent_cpus",
+            "CPUs that a program uses and does not own",
+            lent,
+        ),
+        (
+            "usable_cpus",
+            "CPUs that are online and may be used",
+            status.usable.len(),
+        ),
+    ] {
+        registry.register(name, help, ConstGauge::new(cpus as i64));
+    }
+}
+
+/// What the control loop does and costs.
+fn register_loop(registry: &mut Registry, status: &Status) {
+    for (name, help, count) in [
+        ("decisions", "Turns of the control loop", status.decisions),
+        (
+            "actions_failed",
+            "Actions that could not be carried out",
+            status.failed_actions,
+        ),
+    ] {
+        registry.register(name, help, ConstCounter::new(count));
+    }
+    registry.register_with_unit(
+        "loop_cpu",
+        "CPU time of the control loop: what observing and deciding costs",
+        Unit::Seconds,
+        ConstCounter::new(status.loop_cpu_seconds),
+    );
+    registry.register_with_unit(
+        "uptime",
+        "Time since the start",
+        Unit::Seconds,
+        ConstGauge::new(status.uptime_seconds),
+    );
+}
+
+/// What the plan is predicted to give; left out where nothing is predicted.
+fn register_predictions(registry: &mut Registry, status: &Status) {
+    for (name, help, value) in [
+        (
+            "antt_predicted",
+            "Mean normalised turnaround time of the plan",
+            status.plan.antt,
+        ),
+        (
+            "antt_time_sharing",
+            "The same if all were left to the kernel",
+            status.plan.antt_time_sharing,
+        ),
+    ] {
+        if let Some(value) = value {
+            registry.register(name, help, ConstGauge::new(value));
+        }
+    }
+}
+
+const MODES: [(Option<Mode>, &str); 3] = [
+    (Some(Mode::Seated), "seated"),
+    (Some(Mode::Shared), "shared"),
+    (None, "arriving"),
+];
+
+/// Makes the page, where the engine still answers.
+pub type MakePage = Box<dyn Fn() -> Option<String> + Send>;
+
+/// Serves the page at that address from a thread of its own, for as long as
+/// the process lives. One scrape at a time; a slow scraper is hung up on.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
+    let work: Box<dyn FnMut() -> io::Result<()> + Send> = match address {
+        Address::Unix(path) => {
+            let listener = listen_at(path)?;
+            Box::new(move || {
+                let (stream, _) = listener.accept()?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                answer(stream, &make_page)
+            })
+        }
+        Address::Loopback(address) => {
+            let listener = TcpListener::bind(address)?;
+            Box::new(move || {
+                let (stream, _) = listener.accept()?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                answer(stream, &make_page)
+            })
+        }
+    };
+    let work = Mutex::new(work);
+    let body = move || {
+        loop {
+            let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
+            if (work)().is_err() {
+                // A scraper that went away, or no descriptor left: not at full speed.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("metrics".to_owned())
+        .spawn(body)?;
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_BYTES_MAX: usize = 8 * 1024;
+
+/// Listens at a path; a socket that nobody listens on is replaced.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path)
+        .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    UnixListener::bind(path)
+}
+
+/// Reads a request's head and answers GET with the page.
+fn answer(mut stream: impl Read + Write, make_page: &MakePage) -> io::Result<()> {
+    let mut head = Vec::new();
+    let mut chunk = [0; 1024];
+    while !head.windows(4).any(|w| w == b"\r\n\r\n") && head.len() < REQUEST_BYTES_MAX {
+        match stream.read(&mut chunk)? {
+            0 => return Ok(()),
+            count => head.extend_from_slice(&chunk[..count]),
+        }
+    }
+    let (status, body) = match (head.starts_with(b"GET "), make_page()) {
+        (false, _) => ("405 Method Not Allowed", String::new()),
+        (true, None) => ("503 Service Unavailable", String::new()),
+        (true, Some(page)) => ("200 OK", page),
+    };
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    stream.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_stay_on_this_machine() {
+        assert_eq!("unix:/x".parse(), Ok(Address::Unix("/x".into())));
+        for local in ["127.0.0.1:1", "[::1]:9464"] {
+            assert!(matches!(local.parse(), Ok(Address::Loopback(_))));
+        }
+        for bad in [
+            "0.0.0.0:9464",
+            "10.0.0.1:80",
+            "unix:",
+            "9464",
+            "localhost:9464",
+        ] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+}

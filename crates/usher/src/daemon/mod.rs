@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The daemon: the engine on its own thread owns everything that is done to
+//! programs; the socket's thread never blocks on a peer; this thread waits
+//! for the end.
+
+mod connection;
+mod explain;
+mod listen;
+pub mod metrics;
+mod refusal;
+mod server;
+mod service;
+mod view;
+mod workers;
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, bail};
+use rustix::event::{EventfdFlags, eventfd};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use usher_act::ActConfig;
+use usher_host::engine::{Engine, EngineConfig, KeeperCommand, ProfileUse};
+use usher_model::Topology;
+
+use crate::commands::usable_machine;
+use crate::failure;
+use listen::Listening;
+use metrics::{Address, Timings};
+use server::{Limits, Server};
+use service::Shared;
+
+/// What a daemon is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// For the socket, the lock and the journal.
+    pub runtime_dir: PathBuf,
+    /// The policy's name.
+    pub policy: String,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<Address>,
+    /// Where the loop is recorded, if it is.
+    pub record: Option<PathBuf>,
+    /// The profile store.
+    pub store: PathBuf,
+}
+
+/// Serves until SIGTERM or SIGINT, then undoes everything.
+///
+/// # Errors
+/// Another daemon is there, or something that it needs is not.
+pub fn run(config: &Config) -> anyhow::Result<()> {
+    let config = &config.absolute();
+    let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
+    catch_signals(&ending).context("catching signals")?;
+    raise_descriptor_limit();
+    let listening = Listening::start(&config.runtime_dir)?;
+    let topology = usable_machine()?;
+    let engine = start_engine(config, topology.clone())?;
+    let shared = Shared {
+        engine: engine.handle(),
+        timings: Timings::default(),
+        topology: Arc::new(topology),
+        instance_dir: engine.instance_dir().to_owned(),
+    };
+    if let Some(address) = &config.metrics {
+        serve_metrics(address, &shared)?;
+    }
+    let server = start_server(&listening, shared, &ending)?;
+    failure::complain(&format!(
+        "listening at {} with policy {}",
+        listening.path().display(),
+        config.policy
+    ));
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let served = server.join();
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    // No newcomer from here on; then everything is taken back. Only then may
+    // another daemon begin.
+    listening.hang_up();
+    let left = engine.stop();
+    drop(listening);
+    for error in &left {
+        failure::complain(&failure::line(&anyhow::anyhow!("{error}")));
+    }
+    match served {
+        Ok(result) => result.context("serving the socket"),
+        Err(_) => bail!("the thread that serves the socket died"),
+    }
+}
+
+impl Config {
+    /// With paths that mean the same to a daemon that the keeper starts again.
+    fn absolute(&self) -> Self {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Self {
+            runtime_dir: absolute(&self.runtime_dir),
+            policy: self.policy.clone(),
+            metrics: self.metrics.as_ref().map(|address| match address {
+                Address::Unix(path) => Address::Unix(absolute(path)),
+                Address::Loopback(_) => address.clone(),
+            }),
+            record: self.record.as_ref().map(absolute),
+            store: absolute(&self.store),
+        }
+    }
+
+    /// The command line that starts this daemon.
+    fn command_line(&self, exe: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![exe.into(), "daemon".into()];
+        let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
+        option("--runtime-dir", self.runtime_dir.clone().into());
+        option("--policy", self.policy.clone().into());
+        option("--store", self.store.clone().into());
+        if let Some(path) = &self.record {
+            option("--record", path.clone().into());
+        }
+        match &self.metrics {
+            Some(Address::Unix(path)) => {
+                let mut text = OsString::from("unix:");
+                text.push(path);
+                option("--metrics", text);
+            }
+            Some(Address::Loopback(address)) => option("--metrics", address.to_string().into()),
+            None => {}
+        }
+        words
+    }
+}
+
+fn start_engine(config: &Config, topology: Topology) -> anyhow::Result<Engine> {
+    let policy = usher_policy::by_name(&config.policy, &topology)
+        .with_context(|| format!("there is no policy '{}'", config.policy))?;
+    let exe = std::env::current_exe().context("finding Usher's own executable")?;
+    // Under systemd the unit's Restart= starts it again.
+    let respawn = match std::env::var_os("NOTIFY_SOCKET") {
+        Some(_) => Vec::new(),
+        None => config.command_line(&exe),
+    };
+    let mut settings = EngineConfig::new(topology, ActConfig::new(&config.runtime_dir));
+    settings.profiles = ProfileUse {
+        store: Some(config.store.clone()),
+        ..ProfileUse::default()
+    };
+    settings.record = config.record.clone();
+    settings.keeper = Some(KeeperCommand {
+        exe,
+        subcommand: vec!["keeper".into()],
+        respawn,
+    });
+    Engine::start(settings, policy).context("starting the daemon")
+}
+
+fn serve_metrics(address: &Address, shared: &Shared) -> anyhow::Result<()> {
+    let shared = shared.clone();
+    let page = move || metrics::page(&shared.engine.status().ok()?, &shared.timings).ok();
+    metrics::serve(address, Box::new(page)).with_context(|| format!("serving metrics at {address}"))
+}
+
+fn start_server(
+    listening: &Listening,
+    shared: Shared,
+    ending: &Arc<OwnedFd>,
+) -> anyhow::Result<JoinHandle<std::io::Result<()>>> {
+    let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
+    let wake = ending.try_clone().context("copying a descriptor")?;
+    let listener = listening.listener().context("copying a descriptor")?;
+    let server = Server::new(listener, wake, Limits::default(), make_service);
+    let mut server = server.context("serving the socket")?;
+    std::thread::Builder::new()
+        .name("socket".to_owned())
+        .spawn(move || server.run())
+        .context("starting a thread")
+}
+
+/// Makes the descriptor readable when a signal asks the daemon to end.
+fn catch_signals(ending: &Arc<OwnedFd>) -> std::io::Result<()> {
+    for signal in [SIGTERM, SIGINT] {
+        let ending = ending.clone();
+        let ring = move || {
+            let _ = rustix::io::write(ending.as_fd(), &1u64.to_ne_bytes());
+        };
+        // SAFETY: write(2) is async-signal-safe, and nothing else is done.
+        unsafe { signal_hook::low_level::register(signal, ring) }?;
+    }
+    Ok(())
+}
+
+/// A connection and a few files a program: as many as the system lets us.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What there is will do.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

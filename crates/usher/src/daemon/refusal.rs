@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the daemon says when it will not: the interface's errors.
+
+use usher_act::ActError;
+use usher_host::engine::EngineError;
+
+use crate::api::VarlinkCallError;
+use crate::failure;
+
+/// Why a call was refused.
+#[derive(Debug)]
+pub enum Refusal {
+    /// An argument makes no sense.
+    BadArgument {
+        /// Which.
+        argument: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// No managed program has this name or number.
+    NoSuchProgram(String),
+    /// The engine would not.
+    Engine(EngineError),
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl Refusal {
+    /// Answers the call with this error.
+    pub fn reply(self, call: &mut (impl VarlinkCallError + ?Sized)) -> varlink::Result<()> {
+        match self {
+            Self::BadArgument { argument, reason } => {
+                call.reply_bad_argument(argument.to_owned(), reason)
+            }
+            Self::NoSuchProgram(program) => call.reply_no_such_program(program),
+            Self::Engine(error) => reply_engine(error, call),
+        }
+    }
+}
+
+fn reply_engine(
+    error: EngineError,
+    call: &mut (impl VarlinkCallError + ?Sized),
+) -> varlink::Result<()> {
+    match error {
+        EngineError::Gone { pid } | EngineError::Act(ActError::Gone { pid }) => {
+            call.reply_no_such_process(pid.into())
+        }
+        EngineError::NotYours { pid, owner, .. } => call.reply_not_yours(pid.into(), owner.into()),
+        EngineError::KernelThread { pid } => call.reply_kernel_thread(pid.into()),
+        EngineError::Managed { pid, id } => call.reply_already_managed(pid.into(), to_int(id.0)),
+        EngineError::Unknown(id) => call.reply_no_such_program(id.to_string()),
+        EngineError::Stopped => call.reply_stopping(),
+        other => call.reply_failed(failure::line(&other.into())),
+    }
+}
+
+/// Varlink's integers are signed; no count of ours comes near the end.
+pub fn to_int(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}

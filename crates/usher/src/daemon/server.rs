@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The daemon's socket: one thread, one poll loop, nothing that can block.
+//!
+//! Whoever connects may send nonsense, a great deal of it, one byte a minute,
+//! or nothing at all. So no read or write waits; a connection buffers at most
+//! one message of bounded size; replies are written as far as the peer takes
+//! them, and while it does not, nothing more is read from it; who leaves a
+//! message half sent or a reply half read for too long is hung up on; and one
+//! user can hold only so many connections. A connection that is idle between
+//! messages costs a descriptor and may stay: launchers hold one for as long
+//! as their program runs, to see the daemon die.
+//!
+//! Calls are answered by [`super::workers`], because taking a program in waits
+//! for the loop, and several that wait at once are taken in at one turn of it.
+//! A connection has one call at work at a time, so answers come in order.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use varlink::VarlinkService;
+
+use super::connection::Connection;
+use super::workers::Workers;
+
+/// Who is at the other end, as the kernel vouches (SO_PEERCRED).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Effective user at the time of connecting.
+    pub uid: u32,
+}
+
+/// How much one peer, or all together, may ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Connections of one user other than root at a time.
+    pub connections_per_user: usize,
+    /// Bytes of one message, its final NUL included.
+    pub message_bytes: usize,
+    /// How long a message may stay half sent, or a reply half read.
+    pub patience: Duration,
+    /// Calls that are answered at the same time.
+    pub workers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            connections_per_user: 1024,
+            message_bytes: 512 * 1024,
+            patience: Duration::from_secs(5),
+            workers: 32,
+        }
+    }
+}
+
+/// Makes the service that a peer talks to.
+pub type MakeService = Box<dyn Fn(Peer) -> VarlinkService + Send>;
+
+/// The socket with its connections.
+pub struct Server {
+    listener: UnixListener,
+    wake: OwnedFd,
+    limits: Limits,
+    make_service: MakeService,
+    workers: Workers,
+    connections: Vec<Connection>,
+    next_token: u64,
+    /// Until when no connection is accepted: descriptors have run out.
+    full_until: Option<Instant>,
+}
+
+/// What a poll has found.
+struct Ready {
+    end: bool,
+    knock: bool,
+    /// By connection.
+    connections: Vec<bool>,
+}
+
+impl Server {
+    /// A server on that listener; it ends when `wake` becomes readable or is
+    /// hung up.
+    ///
+    /// # Errors
+    /// The listener cannot be made non-blocking, or threads cannot be had.
+    pub fn new(
+        listener: UnixListener,
+        wake: OwnedFd,
+        limits: Limits,
+        make_service: MakeService,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            wake,
+            limits,
+            make_service,
+            workers: Workers::start(limits.workers)?,
+            connections: Vec::new(),
+            next_token: 0,
+            full_until: None,
+        })
+    }
+
+    /// Serves until it is told to end.
+    ///
+    /// # Errors
+    /// Polling fails.
+    pub fn run(&mut self) -> io::Result<()> {
+        while self.turn()? {}
+        Ok(())
+    }
+
+    /// Waits for something to happen and deals with it; false at the end.
+    fn turn(&mut self) -> io::Result<bool> {
+        let ready = self.poll()?;
+        if ready.end {
+            return Ok(false);
+        }
+        for (connection, &ready) in self.connections.iter_mut().zip(&ready.connections) {
+            if ready {
+                connection.transfer(&self.limits);
+            }
+        }
+        for done in self.workers.done() {
+            let caller = self.connections.iter_mut().find(|c| c.token == done.token);
+            if let Some(caller) = caller {
+                caller.answered(done.reply);
+            }
+        }
+        for connection in &mut self.connections {
+            if let Some(call) = connection.next_call() {
+                self.workers.begin(call);
+            }
+            connection.lose_patience(self.limits.patience);
+        }
+        self.connections.retain(|connection| !connection.closed);
+        if ready.knock {
+            self.accept();
+        }
+        Ok(true)
+    }
+
+    fn poll(&mut self) -> io::Result<Ready> {
+        let now = Instant::now();
+        self.full_until = self.full_until.filter(|&until| until > now);
+        let timeout = self.timeout(now);
+        let listen = match self.full_until {
+            None => PollFlags::IN,
+            Some(_) => PollFlags::empty(),
+        };
+        let mut fds = vec![
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(&self.listener, listen),
+            PollFd::from_borrowed_fd(self.workers.bell(), PollFlags::IN),
+        ];
+        // One that waits for its answer is not looked at: a hang-up would be
+        // reported again and again.
+        let polled: Vec<bool> = self.connections.iter().map(|c| !c.waits()).collect();
+        let connections = self.connections.iter().filter(|c| !c.waits());
+        fds.extend(connections.map(Connection::poll_fd));
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut happened = fds.iter().map(|fd| !fd.revents().is_empty());
+        let [end, knock, _bell] = [(); 3].map(|()| happened.next().unwrap_or(false));
+        let connections = polled
+            .into_iter()
+            .map(|polled| polled && happened.next() == Some(true));
+        Ok(Ready {
+            end,
+            knock,
+            connections: connections.collect(),
+        })
+    }
+
+    /// Until the first peer has used up its patience.
+    fn timeout(&self, now: Instant) -> Option<Timespec> {
+        let ends = self.connections.iter().filter_map(Connection::owes_since);
+        let first = ends.map(|since| since + self.limits.patience).min();
+        let first = [first, self.full_until].into_iter().flatten().min()?;
+        let left = first.saturating_duration_since(now) + Duration::from_millis(1);
+        Timespec::try_from(left).ok()
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // Out of descriptors or memory: the listener would stay
+                    // readable, so look away for a moment instead of spinning.
+                    self.full_until = Some(Instant::now() + Duration::from_millis(100));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes a connection in, or hangs up where there are too many.
+    fn admit(&mut self, stream: UnixStream) {
+        let Ok(credentials) = rustix::net::sockopt::socket_peercred(&stream) else {
+            return;
+        };
+        let peer = Peer {
+            uid: credentials.uid.as_raw(),
+        };
+        let theirs = self.connections.iter().filter(|c| c.peer == peer).count();
+        let full = self.connections.len() >= self.limits.connections
+            || (peer.uid != 0 && theirs >= self.limits.connections_per_user);
+        if full || stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        self.next_token += 1;
+        let service = Arc::new((self.make_service)(peer));
+        let connection = Connection::new(self.next_token, stream, peer, service);
+        self.connections.push(connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    const GET_INFO: &[u8] = b"{\"method\":\"org.varlink.service.GetInfo\"}\0";
+
+    /// A server at work; ends with the value.
+    struct Fixture {
+        path: PathBuf,
+        wake: OwnedFd,
+        thread: Option<std::thread::JoinHandle<io::Result<()>>>,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn start(limits: Limits) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+            let make = |_| VarlinkService::new("v", "p", "1", "u", Vec::new());
+            let end = wake.try_clone().unwrap();
+            let mut server = Server::new(listener, end, limits, Box::new(make)).unwrap();
+            let thread = Some(std::thread::spawn(move || server.run()));
+            Self {
+                path,
+                wake,
+                thread,
+                _dir: dir,
+            }
+        }
+
+        fn connect(&self) -> UnixStream {
+            let stream = UnixStream::connect(&self.path).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            stream
+        }
+
+        fn answers(&self) {
+            let mut peer = self.connect();
+            peer.write_all(GET_INFO).unwrap();
+            assert!(reply(&peer).contains("\"vendor\":\"v\""));
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            rustix::io::write(&self.wake, &1u64.to_ne_bytes()).unwrap();
+            let ended = self.thread.take().map(|thread| thread.join().unwrap());
+            assert!(matches!(ended, Some(Ok(()))));
+        }
+    }
+
+    fn reply(stream: &UnixStream) -> String {
+        let mut bytes = Vec::new();
+        let mut reader = io::BufReader::new(stream);
+        reader.read_until(0, &mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Whether the server hangs up on this peer, however it does so.
+    fn hung_up(stream: &mut UnixStream) -> bool {
+        let mut rest = Vec::new();
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => true,
+            Err(e) => e.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+
+    #[test]
+    fn answers_many_messages_at_once_in_order() {
+        let server = Fixture::start(Limits::default());
+        let mut peer = server.connect();
+        peer.write_all(&GET_INFO.repeat(100)).unwrap();
+        let mut reader = io::BufReader::new(&peer);
+        for _ in 0..100 {
+            let mut bytes = Vec::new();
+            reader.read_until(0, &mut bytes).unwrap();
+            assert!(bytes.ends_with(b"}\0"));
+        }
+    }
+
+    #[test]
+    fn a_oneway_call_gets_no_answer() {
+        let server = Fixture::start(Limits::default());
+        let mut peer = server.connect();
+        peer.write_all(b"{\"method\":\"no.such.Method\",\"oneway\":true}\0")
+            .unwrap();
+        peer.write_all(GET_INFO).unwrap();
+        assert!(reply(&peer).contains("vendor"));
+    }
+
+    #[test]
+    fn hangs_up_on_who_sends_too_much_and_serves_the_others() {
+        let server = Fixture::start(Limits {
+            message_bytes: 10_000,
+            ..Limits::default()
+        });
+        let mut greedy = server.connect();
+        let _ = greedy.write_all(&[b'x'; 1 << 20]);
+        assert!(hung_up(&mut greedy));
+        server.answers();
+    }
+
+    #[test]
+    fn hangs_up_on_who_never_finishes_and_serves_the_others() {
+        let patience = Duration::from_millis(50);
+        let server = Fixture::start(Limits {
+            patience,
+            ..Limits::default()
+        });
+        let mut idle = server.connect();
+        let mut slow = server.connect();
+        slow.write_all(b"{\"meth").unwrap();
+        assert!(hung_up(&mut slow));
+        server.answers();
+        // Idle between messages is fine for ever.
+        idle.write_all(GET_INFO).unwrap();
+        assert!(reply(&idle).contains("vendor"));
+    }
+
+    #[test]
+    fn hangs_up_on_who_does_not_read() {
+        let patience = Duration::from_millis(50);
+        let server = Fixture::start(Limits {
+            patience,
+            ..Limits::default()
+        });
+        let mut deaf = server.connect();
+        deaf.set_write_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let pushed = (0..100_000).try_for_each(|_| deaf.write_all(GET_INFO));
+        let kind = pushed.unwrap_err().kind();
+        let gone = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+        assert!(gone.contains(&kind), "{kind}");
+        server.answers();
+    }
+
+    #[test]
+    fn takes_only_so_many_connections() {
+        let server = Fixture::start(Limits {
+            connections: 2,
+            ..Limits::default()
+        });
+        let held = [server.connect(), server.connect()];
+        for peer in &held {
+            (&*peer).write_all(GET_INFO).unwrap();
+            assert!(reply(peer).contains("vendor"));
+        }
+        assert!(hung_up(&mut server.connect()));
+        drop(held);
+        // The places are free once the server has seen that; ask until it has.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut peer = server.connect();
+            let asked = peer.write_all(GET_INFO).is_ok();
+            let mut byte = [0];
+            if asked && matches!(peer.read(&mut byte), Ok(1)) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "no place became free");
+        }
+    }
+
+    #[test]
+    fn leaves_no_descriptor_behind() {
+        let server = Fixture::start(Limits::default());
+        server.answers();
+        let probe = server.connect();
+        let highest = probe.as_raw_fd();
+        for _ in 0..500 {
+            let mut peer = server.connect();
+            let _ = peer.write_all(b"nonsense\0");
+            assert!(hung_up(&mut peer));
+        }
+        server.answers();
+        assert!(server.connect().as_raw_fd() < highest + 100);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_input_ends_it(pieces in proptest::collection::vec(piece(), 1..20), cut in 0usize..200) {
+            let server = Fixture::start(Limits::default());
+            let mut peer = server.connect();
+            let mut bytes: Vec<u8> = pieces.concat();
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            for chunk in bytes.chunks(97) {
+                if peer.write_all(chunk).is_err() {
+                    break;
+                }
+            }
+            server.answers();
+        }
+    }
+
+    /// Messages, halves of messages, and noise.
+    fn piece() -> impl Strategy<Value = Vec<u8>> {
+        let request = "[a-zA-Z.]{0,30}".prop_map(|method| {
+            format!("{{\"method\":\"{method}\",\"parameters\":{{\"a\":[[[1e999]]]}}}}\0")
+                .into_bytes()
+        });
+        prop_oneof![
+            Just(GET_INFO.to_vec()),
+            Just(b"\0".to_vec()),
+            Just(vec![b'['; 5000]),
+            request,
+            proptest::collection::vec(any::<u8>(), 0..500),
+        ]
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The interface `org.usher.Usher1`, as one peer sees it: who asks is known
+//! from the connection, and the engine does what they may ask for.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use usher_host::engine::{Adopt, Adopted, EngineHandle};
+use usher_model::{CpuSet, ProgramId, Topology};
+use varlink::VarlinkService;
+
+use super::metrics::Timings;
+use super::refusal::{Refusal, to_int};
+use super::server::Peer;
+use super::{explain, view};
+use crate::api::{self, VarlinkInterface};
+
+/// Names are for tables: not longer than this.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What every peer's service works with.
+#[derive(Clone)]
+pub struct Shared {
+    /// Does it.
+    pub engine: EngineHandle,
+    /// How long it takes.
+    pub timings: Timings,
+    /// The machine as it was planned for at the start.
+    pub topology: Arc<Topology>,
+    /// Where the journal lies.
+    pub instance_dir: PathBuf,
+}
+
+/// The service for one peer.
+pub fn for_peer(shared: &Shared, peer: Peer) -> VarlinkService {
+    let service = Service {
+        shared: shared.clone(),
+        peer,
+    };
+    VarlinkService::new(
+        "Usher",
+        "usher",
+        env!("CARGO_PKG_VERSION"),
+        "varlink:org.usher.Usher1",
+        vec![Box::new(api::new(Box::new(service)))],
+    )
+}
+
+struct Service {
+    shared: Shared,
+    peer: Peer,
+}
+
+impl Service {
+    fn take_in(&self, pid: i64, adopt: Adopt, held: bool) -> Result<Adopted, Refusal> {
+        let began = Instant::now();
+        let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
+        let number = number.ok_or_else(|| bad("pid", format!("{pid} is no process number")))?;
+        self.check(&adopt)?;
+        let engine = &self.shared.engine;
+        let adopted = match held {
+            true => engine.adopt_held(number, adopt, self.peer.uid)?,
+            false => engine.attach(number, adopt, self.peer.uid)?,
+        };
+        self.shared.timings.seated(began.elapsed());
+        Ok(adopted)
+    }
+
+    fn check(&self, adopt: &Adopt) -> Result<(), Refusal> {
+        if !(adopt.weight.is_finite() && adopt.weight > 0.0) {
+            let reason = format!("{} is not a positive number", adopt.weight);
+            return Err(bad("weight", reason));
+        }
+        let odd = |name: &String| {
+            name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control)
+        };
+        if adopt.name.as_ref().is_some_and(odd) {
+            let reason = format!("1 to {NAME_BYTES_MAX} bytes without control characters are due");
+            return Err(bad("name", reason));
+        }
+        match &adopt.heartbeat {
+            Some(page) => check_page(page, self.peer),
+            None => Ok(()),
+        }
+    }
+
+    fn explained(&self, program: Option<&str>) -> Result<api::Explain_Reply, Refusal> {
+        let status = self.shared.engine.status()?;
+        explain::explain(&status, &self.shared.topology, program)
+    }
+}
+
+/// A progress page that this peer may have read for them: a file of their
+/// own, so that the daemon reads nothing to them that they could not read.
+fn check_page(page: &Path, peer: Peer) -> Result<(), Refusal> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(page);
+    let meta = file.and_then(|file| file.metadata());
+    let told = |reason: String| bad("heartbeat", format!("'{}': {reason}", page.display()));
+    let meta = meta.map_err(|e| told(e.to_string()))?;
+    if !meta.is_file() {
+        return Err(told("it is not a regular file".to_owned()));
+    }
+    if peer.uid != 0 && meta.uid() != peer.uid {
+        return Err(told(format!("it belongs to user {}", meta.uid())));
+    }
+    Ok(())
+}
+
+fn bad(argument: &'static str, reason: String) -> Refusal {
+    Refusal::BadArgument { argument, reason }
+}
+
+fn program_id(id: i64) -> Result<ProgramId, Refusal> {
+    let known = u64::try_from(id).map(ProgramId);
+    known.map_err(|_| Refusal::NoSuchProgram(id.to_string()))
+}
+
+fn list(cpus: Option<&CpuSet>) -> String {
+    cpus.map(ToString::to_string).unwrap_or_default()
+}
+
+impl VarlinkInterface for Service {
+    fn register(
+        &self,
+        call: &mut dyn api::Call_Register,
+        pid: i64,
+        name: Option<String>,
+        argv: Vec<String>,
+        cwd: Option<String>,
+        weight: Option<f64>,
+        heartbeat: Option<String>,
+        running: Option<bool>,
+    ) -> varlink::Result<()> {
+        let adopt = Adopt {
+            name,
+            cwd: cwd.map(PathBuf::from),
+            weight: weight.unwrap_or(1.0),
+            heartbeat: heartbeat.map(PathBuf::from),
+            ..Adopt::new(argv)
+        };
+        match self.take_in(pid, adopt, running != Some(true)) {
+            Ok(adopted) => {
+                let instance = self.shared.instance_dir.display().to_string();
+                call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref()), instance)
+            }
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn attach(
+        &self,
+        call: &mut dyn api::Call_Attach,
+        pid: i64,
+        name: Option<String>,
+        weight: Option<f64>,
+    ) -> varlink::Result<()> {
+        let adopt = Adopt {
+            name,
+            weight: weight.unwrap_or(1.0),
+            ..Adopt::new(Vec::<String>::new())
+        };
+        match self.take_in(pid, adopt, false) {
+            Ok(adopted) => call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref())),
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn detach(&self, call: &mut dyn api::Call_Detach, id: i64) -> varlink::Result<()> {
+        let asking = self.peer.uid;
+        let engine = &self.shared.engine;
+        match program_id(id).and_then(|id| Ok(engine.let_go(id, asking)?)) {
+            Ok(()) => call.reply(),
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn repeated(
+        &self,
+        call: &mut dyn api::Call_Repeated,
+        id: i64,
+        seconds: f64,
+    ) -> varlink::Result<()> {
+        if !(seconds.is_finite() && seconds > 0.0) {
+            return bad("seconds", format!("{seconds} is not a positive number")).reply(call);
+        }
+        let asking = self.peer.uid;
+        let engine = &self.shared.engine;
+        match program_id(id).and_then(|id| Ok(engine.repeated(id, seconds, asking)?)) {
+            Ok(()) => call.reply(),
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn status(&self, call: &mut dyn api::Call_Status) -> varlink::Result<()> {
+        match self.shared.engine.status() {
+            Ok(status) => call.reply(view::state(&status)),
+            Err(error) => Refusal::from(error).reply(call),
+        }
+    }
+
+    fn explain(
+        &self,
+        call: &mut dyn api::Call_Explain,
+        program: Option<String>,
+    ) -> varlink::Result<()> {
+        match self.explained(program.as_deref()) {
+            Ok(reply) => call.reply(reply.state, reply.alternatives, reply.reasons),
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn ping(&self, call: &mut dyn api::Call_Ping) -> varlink::Result<()> {
+        call.reply(
+            env!("CARGO_PKG_VERSION").to_owned(),
+            std::process::id().into(),
+        )
+    }
+}

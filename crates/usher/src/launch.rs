@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What `usher run` does: launch, have it managed, wait.
+//!
+//! Whatever happens to the daemon, the program goes on and is waited for. A
+//! launcher whose daemon has died sees to it that what was done to its program
+//! is undone (by the keeper, or where that is dead too by itself), and
+//! registers the program again with a daemon that comes back.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use usher_act::{ActConfig, Rescue};
+use usher_host::launch::{Exit, Forwarder, LaunchSpec, Running, hold};
+use usher_model::ProgramId;
+
+use crate::api::Register_Reply;
+use crate::client::{Daemon, Newcomer};
+use crate::failure::{self, Outcome};
+use crate::measure;
+use crate::remember::{Run, TELLING};
+
+/// What is to be run, and how.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// `--name`.
+    pub name: Option<String>,
+    /// `--weight`.
+    pub weight: Option<f64>,
+    /// `--hints`.
+    pub hints: bool,
+    /// `--runtime-dir`.
+    pub runtime_dir: Option<PathBuf>,
+    /// `--store`.
+    pub store: Option<PathBuf>,
+}
+
+/// Arguments beyond this many bytes are not sent to the daemon: they serve to
+/// recognise the program, and the first ones do.
+const ARGV_BYTES_MAX: usize = 64 * 1024;
+
+/// Runs the program; answers its exit status.
+pub fn run(wish: &Wish) -> Outcome {
+    let mut signals = Forwarder::new(false).context("catching signals")?;
+    let Some(mut daemon) = Daemon::find(wish.runtime_dir.as_deref()) else {
+        return alone(wish, &mut signals);
+    };
+    let page = PageFile::offer();
+    let held = hold(&wish.spec(page.path())?)?;
+    let newcomer = wish.newcomer(held.pid(), page.path());
+    let registered = daemon.register(newcomer.clone());
+    let running = held.release()?;
+    match registered {
+        Ok(reply) => Minder::new(wish, newcomer, daemon, &reply).wait(running, &mut signals),
+        Err(error) => {
+            failure::complain(&format!("runs unmanaged: {}", failure::line(&error)));
+            wait(running, &mut signals)
+        }
+    }
+}
+
+/// A lone program needs no seats: it has the machine.
+fn alone(wish: &Wish, signals: &mut Forwarder) -> Outcome {
+    let run = Run::begin(&LaunchSpec::new(&wish.argv));
+    let mut running = hold(&wish.spec(None)?)?.release()?;
+    let exit = running.wait_forwarding(signals);
+    let exit = exit.context("waiting for the program")?;
+    let as_asked = LaunchSpec::new(&wish.argv);
+    run.end(exit, &as_asked, wish.name.as_deref(), wish.store.as_ref());
+    Ok(exit.code())
+}
+
+fn wait(mut running: Running, signals: &mut Forwarder) -> Outcome {
+    let exit = running.wait_forwarding(signals);
+    Ok(exit.context("waiting for the program")?.code())
+}
+
+impl Wish {
+    fn spec(&self, page: Option<&Path>) -> anyhow::Result<LaunchSpec> {
+        let spec = match self.hints {
+            false => LaunchSpec::new(&self.argv),
+            // How many seats there are is known when the child sits, and the
+            // environment is made before: so what is launched is Usher, which
+            // looks where it sits and becomes the program.
+            true => {
+                LaunchSpec::new(&self.argv).resolve()?;
+                let own = std::env::current_exe().context("finding Usher's own executable")?;
+                let words = [own.into_os_string(), "seated".into(), "--".into()];
+                LaunchSpec::new(words.into_iter().chain(self.argv.iter().cloned()))
+            }
+        };
+        let Some(page) = page else {
+            return Ok(spec);
+        };
+        let spec = spec.heartbeat(page);
+        Ok(match measure::ompt_tool() {
+            Some(library) => spec.ompt_tool(&library),
+            None => spec,
+        })
+    }
+
+    fn newcomer(&self, pid: i32, page: Option<&Path>) -> Newcomer {
+        let mut room = ARGV_BYTES_MAX;
+        let short = |arg: &String| {
+            room = room.saturating_sub(arg.len());
+            room > 0
+        };
+        let argv = self
+            .argv
+            .iter()
+            .map(|arg| arg.to_string_lossy().into_owned());
+        let cwd = std::env::current_dir().ok();
+        Newcomer {
+            pid,
+            name: self.name.clone(),
+            argv: argv.take_while(short).collect(),
+            cwd: cwd.map(|dir| dir.display().to_string()),
+            weight: self.weight,
+            heartbeat: page.map(|page| page.display().to_string()),
+            running: false,
+        }
+    }
+}
+
+/// Where progress pages are: in memory.
+const PAGES: &str = "/dev/shm";
+
+/// Removes the pages of launchers that were killed, and so could not.
+fn sweep(prefix: &str) {
+    let own = std::process::id();
+    for entry in std::fs::read_dir(PAGES).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
+        let is_dead = |pid: u32| pid == own || !Path::new("/proc").join(pid.to_string()).exists();
+        if pid.is_some_and(is_dead) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The progress page that a program is offered; gone with its launcher.
+struct PageFile {
+    path: Option<PathBuf>,
+    ours: bool,
+}
+
+impl PageFile {
+    /// Makes one in memory, or takes that which the user has named. A program
+    /// that cannot be offered one runs without.
+    fn offer() -> Self {
+        if let Some(path) = std::env::var_os("USHER_HEARTBEAT") {
+            let path = std::path::absolute(path).ok();
+            return Self { path, ours: false };
+        }
+        let prefix = format!("usher-{}-", rustix::process::geteuid().as_raw());
+        sweep(&prefix);
+        let path = Path::new(PAGES).join(format!("{prefix}{}", std::process::id()));
+        let made = usher_heartbeat::Page::create(&path).is_ok();
+        Self {
+            path: made.then_some(path),
+            ours: made,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+impl Drop for PageFile {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.as_ref().filter(|_| self.ours) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Waits for a managed program and minds who manages it.
+struct Minder {
+    daemon: Option<Daemon>,
+    newcomer: Newcomer,
+    runtime_dir: Option<PathBuf>,
+    program: i64,
+    /// The journal of the daemon that has the program, or had it.
+    instance: PathBuf,
+    /// Whether a dead daemon's doings are known to be undone.
+    clean: bool,
+    retry: Duration,
+    started: Instant,
+}
+
+/// How soon a lost daemon is looked for, at first and later.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+impl Minder {
+    fn new(wish: &Wish, newcomer: Newcomer, daemon: Daemon, reply: &Register_Reply) -> Self {
+        Self {
+            daemon: Some(daemon),
+            newcomer: Newcomer {
+                running: true,
+                ..newcomer
+            },
+            runtime_dir: wish.runtime_dir.clone(),
+            program: reply.id,
+            instance: PathBuf::from(&reply.instance),
+            clean: true,
+            retry: RETRY_MIN,
+            started: Instant::now(),
+        }
+    }
+
+    /// Waits until the program has ended; answers its exit status.
+    fn wait(mut self, mut running: Running, signals: &mut Forwarder) -> Outcome {
+        loop {
+            self.poll(&running, signals)?;
+            signals.forward(&running);
+            if let Some(exit) = running.try_wait().context("waiting for the program")? {
+                self.say_farewell(exit);
+                return Ok(exit.code());
+            }
+            if self.daemon.as_ref().is_some_and(Daemon::is_gone) {
+                self.daemon = None;
+                self.clean = false;
+                self.retry = RETRY_MIN;
+            }
+            if self.daemon.is_none() {
+                self.look_after();
+            }
+        }
+    }
+
+    /// Until the program ends, a signal or the daemon's death comes, or it is
+    /// time to look for a daemon again.
+    fn poll(&mut self, running: &Running, signals: &Forwarder) -> anyhow::Result<()> {
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(running.pidfd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+        ];
+        let timeout = match &self.daemon {
+            Some(daemon) => {
+                fds.push(PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN));
+                None
+            }
+            None => Timespec::try_from(self.retry).ok(),
+        };
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("waiting for the program"),
+        }
+    }
+
+    /// Without a daemon: sees that the program is let go, and looks for a
+    /// daemon that takes it in again.
+    fn look_after(&mut self) {
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+        if !self.clean {
+            self.clean = self.rescue();
+        }
+        if !self.clean {
+            return;
+        }
+        let Some(mut daemon) = Daemon::find(self.runtime_dir.as_deref()) else {
+            return;
+        };
+        if let Ok(reply) = daemon.register(self.newcomer.clone()) {
+            self.program = reply.id;
+            self.instance = PathBuf::from(&reply.instance);
+            self.daemon = Some(daemon);
+        }
+    }
+
+    /// Whether what the dead daemon did to the program is undone.
+    fn rescue(&self) -> bool {
+        let Some(config) = self.act_config() else {
+            return true;
+        };
+        let program = ProgramId(self.program.unsigned_abs());
+        match usher_act::rescue(&config, &self.instance, program) {
+            // A daemon of another user's (root's) leaves a journal that only
+            // its keeper and its next start can work off.
+            Err(_) | Ok(Rescue::Nothing) => true,
+            Ok(Rescue::MasterLives | Rescue::KeeperLives(_)) => false,
+            Ok(Rescue::Undone(report)) => {
+                let left = report.errors.into_iter().map(anyhow::Error::from);
+                left.for_each(|error| failure::complain(&failure::line(&error)));
+                true
+            }
+        }
+    }
+
+    /// Journals lie in `RUNTIME_DIR/instances/NAME`.
+    fn act_config(&self) -> Option<ActConfig> {
+        let runtime_dir = self.instance.parent().and_then(Path::parent)?;
+        Some(ActConfig::new(runtime_dir))
+    }
+
+    /// Tells the daemon how long it took, so that it knows the next time.
+    fn say_farewell(&mut self, exit: Exit) {
+        let took = self.started.elapsed();
+        if let Some(daemon) = self.daemon.as_mut()
+            && exit.success()
+            && took >= TELLING
+        {
+            // The program has ended well; that nobody remembers it is no failure.
+            let _ = daemon.repeated(self.program, took.as_secs_f64());
+        }
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The `usher` command: reads the command line, calls the command, and turns
+//! what went wrong into one line and an exit status.
+
+mod api;
+mod cli;
+mod client;
+mod commands;
+mod daemon;
+mod failure;
+mod launch;
+mod measure;
+mod output;
+mod progress;
+mod remember;
+mod runtime;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::parse(std::env::args_os()) {
+        Ok((cli, out)) => failure::exit_code(commands::run(cli, &out)),
+        Err(code) => code,
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Standard output: text for people, JSON for programs, colour where wanted.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Color {
+    /// On terminals, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How this run of Usher speaks.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    /// JSON instead of text.
+    pub json: bool,
+    /// Whether text may be coloured.
+    pub color: bool,
+}
+
+impl Output {
+    /// Decides on colour once: the option, then NO_COLOR, CLICOLOR_FORCE and
+    /// CLICOLOR, then whether standard output is a terminal.
+    pub fn new(json: bool, color: Color) -> Self {
+        let color = match color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
+            }
+        };
+        Self { json, color }
+    }
+
+    /// Whether somebody looks at standard output.
+    pub fn is_terminal(self) -> bool {
+        io::stdout().is_terminal()
+    }
+
+    /// Columns that there are; 80 where nobody looks.
+    pub fn width(self) -> usize {
+        let size = rustix::termios::tcgetwinsize(io::stdout());
+        let columns = size.map_or(0, |size| usize::from(size.ws_col));
+        if columns == 0 { 80 } else { columns }
+    }
+
+    /// Prints text as it is, with a line end if it lacks one.
+    pub fn text(self, text: &str) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        let end = if text.ends_with('\n') || text.is_empty() {
+            ""
+        } else {
+            "\n"
+        };
+        write!(out, "{text}{end}")
+            .and_then(|()| out.flush())
+            .context("writing to standard output")
+    }
+
+    /// Prints a value as one JSON document, indented for a terminal.
+    pub fn json(self, value: &impl Serialize) -> anyhow::Result<()> {
+        let text = match self.is_terminal() {
+            true => serde_json::to_string_pretty(value),
+            false => serde_json::to_string(value),
+        };
+        self.text(&text.context("writing JSON")?)
+    }
+
+    /// JSON where it was asked for, else the text.
+    pub fn answer(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        match self.json {
+            true => self.json(value),
+            false => self.text(&text()),
+        }
+    }
+
+    /// The text in a style, where colour is on.
+    pub fn paint(self, style: anstyle::Style, text: &str) -> String {
+        match self.color {
+            true => format!("{style}{text}{style:#}"),
+            false => text.to_owned(),
+        }
+    }
+}
+
+/// Whether the locale has more than ASCII to draw with.
+pub fn speaks_unicode() -> bool {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    locale.is_none_or(|name| {
+        let name = name.to_ascii_lowercase();
+        name.contains("utf-8") || name.contains("utf8") || name == "c" || name == "posix"
+    })
+}
+
+/// What stands out.
+pub const STRONG: anstyle::Style = anstyle::Style::new().bold();
+/// What may be overlooked.
+pub const FAINT: anstyle::Style = anstyle::Style::new().dimmed();
+/// What is well.
+pub const GOOD: anstyle::Style = anstyle::AnsiColor::Green.on_default();
+/// What is missing.
+pub const LACKING: anstyle::Style = anstyle::AnsiColor::Yellow.on_default();
+
+/// A line `mark name  text`, the text wrapped beside the name.
+pub fn entry(mark: &str, name_width: usize, name: &str, text: &str, width: usize) -> String {
+    let room = width.saturating_sub(name_width + 4).max(20);
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last().map_or(0, |line| visible(line));
+        match lines.last_mut() {
+            Some(last) if line > 0 && line + 1 + visible(word) > room => {
+                let _ = last;
+                lines.push(word.to_owned());
+            }
+            Some(last) => {
+                if line > 0 {
+                    last.push(' ');
+                }
+                last.push_str(word);
+            }
+            None => {}
+        }
+    }
+    let mut out = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let head = match at {
+            0 => format!("{mark} {name:name_width$}  "),
+            _ => " ".repeat(name_width + 4),
+        };
+        out.push_str(format!("{head}{line}").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// Characters that are seen: without escape sequences.
+fn visible(text: &str) -> usize {
+    anstream::adapter::strip_str(text)
+        .to_string()
+        .chars()
+        .count()
+}
+
+/// Columns of text, left-aligned, two spaces apart, without ends of spaces;
+/// widths count characters and not escape sequences.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count)
+        .map(|i| {
+            rows.iter()
+                .filter_map(|row| row.get(i))
+                .map(|t| visible(t))
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, &room) in row.iter().zip(&widths) {
+            let pad = room.saturating_sub(visible(cell)) + 2;
+            line.push_str(cell);
+            line.push_str(&" ".repeat(pad));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align_by_what_is_seen() {
+        let red = format!("{GOOD}ok{GOOD:#}");
+        let rows = [
+            vec![red.clone(), "a".into()],
+            vec!["three".into(), "b".into()],
+        ];
+        assert_eq!(columns(&rows), format!("{red}     a\nthree  b\n"));
+    }
+}

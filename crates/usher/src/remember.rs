@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a program that ran without a daemon teaches the profile store: how
+//! long it takes on the whole machine, where it had that to itself.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use usher_host::launch::{Exit, LaunchSpec};
+use usher_model::{CurvePoint, ProgressSource};
+use usher_probe::{Command, MachineProbe, Roots};
+use usher_store::{MachineKey, Measured, Measurement, Store};
+
+use crate::commands::usable_machine;
+use crate::{failure, runtime};
+
+/// Programs that ran for less tell nothing about how they scale.
+pub const TELLING: Duration = Duration::from_millis(500);
+/// CPUs that others may use without disturbing.
+const QUIET_CPUS: f64 = 0.1;
+
+/// A run from its start to its end.
+pub struct Run {
+    started: Instant,
+    machine: MachineProbe,
+    executable: Option<PathBuf>,
+}
+
+impl Run {
+    /// Begins to look; costs a read of `/proc/stat`.
+    pub fn begin(spec: &LaunchSpec) -> Self {
+        let mut machine = MachineProbe::new(&Roots::default());
+        // Where it cannot be read, the second look cannot either.
+        let _ = machine.sample();
+        Self {
+            started: Instant::now(),
+            machine,
+            executable: spec.resolve().ok(),
+        }
+    }
+
+    /// Remembers a run that ended well, was long enough and undisturbed. The
+    /// program has done its work: what goes wrong here is said and no more.
+    pub fn end(self, exit: Exit, spec: &LaunchSpec, name: Option<&str>, store: Option<&PathBuf>) {
+        let took = self.started.elapsed();
+        if !exit.success() || took < TELLING {
+            return;
+        }
+        let path = runtime::store_path(store.map(PathBuf::as_path));
+        if let Err(error) = self.remember(exit, took, spec, name, path) {
+            failure::complain(&format!("not remembered: {}", failure::line(&error)));
+        }
+    }
+
+    fn remember(
+        mut self,
+        exit: Exit,
+        took: Duration,
+        spec: &LaunchSpec,
+        name: Option<&str>,
+        path: PathBuf,
+    ) -> anyhow::Result<()> {
+        let seconds = took.as_secs_f64();
+        let busy_cpus = exit.cpu_seconds / seconds;
+        let (Ok(machine), Some(executable)) = (self.machine.sample(), self.executable.take())
+        else {
+            return Ok(());
+        };
+        let all_busy: f64 = machine.idle.values().map(|idle| 1.0 - idle).sum();
+        if all_busy - busy_cpus > QUIET_CPUS {
+            return Ok(());
+        }
+        let directory = std::env::current_dir().context("finding the current directory")?;
+        let name = name.map(str::to_owned).or_else(|| {
+            let file = executable.file_name()?;
+            Some(file.to_string_lossy().into_owned())
+        });
+        let key = usher_probe::identify(&Command {
+            executable: directory.join(executable),
+            arguments: spec.argv.iter().skip(1).cloned().collect(),
+            directory,
+            environment: std::env::vars_os().collect(),
+        })?;
+        let topology = usable_machine()?;
+        let point = CurvePoint {
+            cores: topology.capacity_of(&topology.all_cpus()),
+            rate: 1.0 / seconds,
+            relative_error: 0.0,
+            busy_cpus: Some(busy_cpus),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let measurement = Measurement {
+            name: name.unwrap_or_default(),
+            at_s: now.map_or(0, |now| now.as_secs().try_into().unwrap_or(i64::MAX)),
+            points: vec![Measured {
+                point,
+                source: ProgressSource::Repetition,
+            }],
+            ..Measurement::default()
+        };
+        Store::open(&path)?.merge(&key, &MachineKey::of(&topology), &measurement)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Where the daemon is: its runtime directory and its socket.
+
+use std::path::{Path, PathBuf};
+
+/// The socket's name in the runtime directory.
+pub const SOCKET: &str = "usher.varlink";
+/// Names the runtime directory, before all else.
+pub const RUNTIME_DIR: &str = "USHER_RUNTIME_DIR";
+
+/// The system's runtime directory, which root's daemon uses.
+const SYSTEM: &str = "/run/usher";
+
+/// Where a daemon of this user puts its socket and its journal: as told, else
+/// `/run/usher` for root, else `$XDG_RUNTIME_DIR/usher`, else a directory of
+/// the user's own in /tmp.
+pub fn own_dir(told: Option<&Path>) -> PathBuf {
+    if let Some(dir) = told {
+        return dir.to_owned();
+    }
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return SYSTEM.into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() => Path::new(&dir).join("usher"),
+        _ => format!("/tmp/usher-{}", uid.as_raw()).into(),
+    }
+}
+
+/// Sockets on which a daemon may listen for this user, in the order to try:
+/// the user's own, then the system's.
+pub fn sockets(told: Option<&Path>) -> Vec<PathBuf> {
+    let mut dirs = vec![own_dir(told)];
+    if told.is_none() {
+        dirs.push(SYSTEM.into());
+        dirs.dedup();
+    }
+    dirs.iter().map(|dir| dir.join(SOCKET)).collect()
+}
+
+/// The file of the profile store: as told, else as the XDG rules have it.
+pub fn store_path(told: Option<&Path>) -> PathBuf {
+    if let Some(path) = told {
+        return path.to_owned();
+    }
+    if rustix::process::geteuid().is_root() {
+        return "/var/lib/usher/profiles.db".into();
+    }
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let data = absolute("XDG_DATA_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
+        .unwrap_or_else(|| own_dir(None));
+    data.join("usher/profiles.db")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_comes_before_all_else() {
+        let told = Path::new("/x");
+        assert_eq!(own_dir(Some(told)), told);
+        assert_eq!(sockets(Some(told)), [PathBuf::from("/x/usher.varlink")]);
+        assert_eq!(store_path(Some(told)), told);
+    }
+
+    #[test]
+    fn the_systems_daemon_is_tried_last_and_once() {
+        let sockets = sockets(None);
+        assert_eq!(
+            sockets.last(),
+            Some(&PathBuf::from("/run/usher/usher.varlink"))
+        );
+        assert!(sockets.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What `usher` says and how it ends, without a daemon.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use common::{World, stderr, stdout, wait_for};
+
+/// Exit status and the line of an `usher` that fails.
+fn refused(args: &[&str]) -> (i32, String) {
+    let output = World::new().run(args);
+    let line = stderr(&output);
+    assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+    assert!(output.stdout.is_empty(), "{}", stdout(&output));
+    (output.status.code().unwrap(), line.trim_end().to_owned())
+}
+
+#[test]
+fn help_teaches() {
+    let world = World::new();
+    let commands = [
+        "run",
+        "profile",
+        "mix",
+        "attach",
+        "detach",
+        "status",
+        "top",
+        "explain",
+        "topo",
+        "doctor",
+        "plan",
+        "daemon",
+        "replay",
+        "completions",
+        "man",
+    ];
+    for command in commands {
+        let output = world.run(&[command, "--help"]);
+        let text = stdout(&output);
+        assert!(output.status.success(), "{command}");
+        assert!(text.contains("Examples:"), "{command}:\n{text}");
+        assert_eq!(text, stdout(&world.run(&["help", command])));
+        let wide = text.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None, "{command}");
+    }
+    insta::assert_snapshot!(stdout(&world.run(&["--help"])));
+}
+
+#[test]
+fn slips_are_one_line_with_a_tip_and_status_125() {
+    for (args, line) in [
+        (
+            &["statsu"][..],
+            "usher: unrecognized subcommand 'statsu'; a similar subcommand exists: 'status'; see 'usher --help'",
+        ),
+        (
+            &["../x"],
+            "usher: unrecognized subcommand '../x'; see 'usher --help'",
+        ),
+        (
+            &["topo", "--form", "x"],
+            "usher: unexpected argument '--form' found; a similar argument exists: '--from'; see 'usher topo --help'",
+        ),
+        (
+            &["run"],
+            "usher: the following required arguments were not provided: <CMD>...; see 'usher run --help'",
+        ),
+        (
+            &["run", "--weight", "-1", "true"],
+            "usher: invalid value '-1' for '--weight <WEIGHT>': a weight is a positive number; see 'usher run --help'",
+        ),
+        (
+            &["run", "--weight", "NaN", "true"],
+            "usher: invalid value 'NaN' for '--weight <WEIGHT>': a weight is a positive number; see 'usher run --help'",
+        ),
+        (
+            &["daemon", "--policy", "ushr"],
+            "usher: invalid value 'ushr' for '--policy <POLICY>' [possible values: linux, equal, casas, usher]; a similar value exists: 'usher'; see 'usher daemon --help'",
+        ),
+        (
+            &["daemon", "--metrics", "0.0.0.0:1"],
+            "usher: invalid value '0.0.0.0:1' for '--metrics <WHERE>': 0.0.0.0 is not a loopback address: metrics are for this machine only; see 'usher daemon --help'",
+        ),
+        (
+            &["replay", "/nowhere"],
+            "usher: opening the record '/nowhere': No such file or directory",
+        ),
+        (
+            &["plan", "--programs", "/nowhere"],
+            "usher: reading the programs from '/nowhere': No such file or directory",
+        ),
+    ] {
+        assert_eq!(refused(args), (125, line.to_owned()));
+    }
+}
+
+#[test]
+fn without_a_daemon_it_is_said_where_one_was_looked_for() {
+    for args in [
+        &["status"][..],
+        &["attach", "1"],
+        &["detach", "x"],
+        &["explain"],
+    ] {
+        let (status, line) = refused(args);
+        assert_eq!(status, 125);
+        assert!(
+            line.contains("/run/usher.varlink; start one with 'usher daemon'"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn exit_statuses_are_passed_on() {
+    let world = World::new();
+    let status = |script: &str| world.run(&["run", "--", "sh", "-c", script]).status.code();
+    for code in [0, 1, 7, 125, 255] {
+        assert_eq!(status(&format!("exit {code}")), Some(code));
+    }
+    for (name, number) in [("KILL", 9), ("TERM", 15), ("SEGV", 11)] {
+        assert_eq!(status(&format!("kill -{name} $$")), Some(128 + number));
+    }
+}
+
+#[test]
+fn commands_that_cannot_run_are_127_and_126() {
+    assert_eq!(
+        refused(&["run", "no-such-command"]),
+        (
+            127,
+            "usher: running 'no-such-command': No such file or directory".to_owned()
+        )
+    );
+    assert_eq!(refused(&["run", "--hints", "no-such-command"]).0, 127);
+    assert_eq!(
+        refused(&["run", "/etc/passwd"]),
+        (
+            126,
+            "usher: running '/etc/passwd': Permission denied".to_owned()
+        )
+    );
+    let world = World::new();
+    let script = world.path("broken");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = world.run(&["run", script.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(127), "{}", stderr(&output));
+}
+
+#[test]
+fn streams_arguments_and_environment_pass_through() {
+    let world = World::new();
+    let mut cat = world.usher(&[
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "cat; echo \"$0 $1 $X\" >&2",
+        "a b",
+        "-c",
+    ]);
+    let mut cat = cat
+        .env("X", "y")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut cat.stdin.take().unwrap(), b"through").unwrap();
+    let output = cat.wait_with_output().unwrap();
+    assert_eq!(
+        (stdout(&output).as_str(), stderr(&output).as_str()),
+        ("through", "a b -c y\n")
+    );
+}
+
+#[test]
+fn hints_tell_how_many_cpus_there_are_and_respect_what_is_set() {
+    let world = World::new();
+    let cpus = std::thread::available_parallelism().unwrap();
+    let mut command = world.usher(&[
+        "run",
+        "--hints",
+        "--",
+        "sh",
+        "-c",
+        "echo $OMP_NUM_THREADS $GOMAXPROCS",
+    ]);
+    let output = command
+        .env("GOMAXPROCS", "77")
+        .env_remove("OMP_NUM_THREADS")
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), format!("{cpus} 77\n"));
+}
+
+#[test]
+fn signals_are_passed_on_and_what_is_ignored_stays_ignored() {
+    let world = World::new();
+    let script = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut run = world.usher(&["run", "--", "sh", "-c", script]);
+    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(run.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    common::signal(run.id() as i32, libc::SIGTERM);
+    assert_eq!(lines.next().unwrap().unwrap(), "got it");
+    assert_eq!(run.wait().unwrap().code(), Some(3));
+
+    let mut nohup = world.usher(&["run", "--", "sh", "-c", "kill -HUP $$; echo alive"]);
+    // SAFETY: signal(2) is async-signal-safe.
+    unsafe {
+        nohup.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            Ok(())
+        })
+    };
+    assert_eq!(stdout(&nohup.output().unwrap()), "alive\n");
+}
+
+#[test]
+fn a_program_outlives_its_launcher() {
+    let world = World::new();
+    let mark = world.path("mark");
+    let go = world.path("go");
+    let script = format!(
+        "echo up > {mark}; until [ -e {} ]; do sleep 0.02; done; echo done > {mark}",
+        go.display(),
+        mark = mark.display()
+    );
+    let mut run = world
+        .usher(&["run", "--", "sh", "-c", &script])
+        .spawn()
+        .unwrap();
+    let says = |what: &'static str| {
+        wait_for(what, || {
+            fs::read_to_string(&mark).ok().filter(|text| text == what)
+        })
+    };
+    says("up\n");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    fs::write(go, "").unwrap();
+    says("done\n");
+}
+
+#[test]
+fn plans_as_the_design_says() {
+    let world = World::new();
+    let programs = world.path("programs.json");
+    let curves = r#"{"programs":[
+        {"name":"good","curve":{"1":1,"48":48}},
+        {"name":"poor","curve":{"1":1,"6":2,"48":2}},
+        {"name":"falls","curve":{"1":1,"12":6,"48":3}}]}"#;
+    fs::write(&programs, curves).unwrap();
+    let args = [
+        "plan",
+        "--topology",
+        "package:4 die:2 core:6 pu:1",
+        "--programs",
+        programs.to_str().unwrap(),
+    ];
+    let output = world.run(&args);
+    insta::assert_snapshot!(stdout(&output));
+    let table = world.run(&[&args[..], &["--table"]].concat());
+    insta::assert_snapshot!(stdout(&table));
+    assert_eq!(output.stdout, world.run(&args).stdout);
+}
+
+#[test]
+fn bad_input_is_named() {
+    let world = World::new();
+    let plan = |curves: &str, topology: &str| {
+        let file = world.path("in.json");
+        fs::write(&file, curves).unwrap();
+        let output = world.run(&[
+            "plan",
+            "--topology",
+            topology,
+            "--programs",
+            file.to_str().unwrap(),
+        ]);
+        assert_eq!(output.status.code(), Some(125), "{curves}");
+        assert!(output.stdout.is_empty());
+        stderr(&output).replace(file.to_str().unwrap(), "FILE")
+    };
+    let machine = "core:2 pu:1";
+    let curve = |points: &str| {
+        plan(
+            &format!(r#"{{"programs":[{{"name":"p","curve":{points}}}]}}"#),
+            machine,
+        )
+    };
+    let all = [
+        curve("{}"),
+        curve(r#"{"1":1}"#),
+        curve(r#"{"1":0,"2":1}"#),
+        curve(r#"{"1":-3,"2":1}"#),
+        curve(r#"{"1":NaN,"2":1}"#),
+        curve(r#"{"0":1,"2":1}"#),
+        curve(r#"{"one":1,"2":1}"#),
+        plan(r#"{"programs":[{"name":"p"}]}"#, machine),
+        plan("", machine),
+        plan("[", machine),
+        plan(r#"{"programs":[]}"#, "package:2 kern:4"),
+        plan(r#"{"programs":[]}"#, "package:0"),
+        plan(r#"{"programs":[]}"#, "/no/such/machine.xml"),
+        plan(r#"{"programs":[]}"#, ""),
+    ];
+    for line in &all {
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+    insta::assert_snapshot!(all.concat());
+}
+
+#[test]
+fn draws_in_colour_only_where_it_is_wanted() {
+    let world = World::new();
+    let colour = |args: &[&str], variables: &[(&str, &str)]| {
+        let mut command = world.usher(args);
+        command.envs(variables.iter().copied());
+        command.output().unwrap().stdout.contains(&0x1b)
+    };
+    let topo = ["topo", "--from", "core:2 pu:1"];
+    assert!(!colour(&topo, &[]));
+    assert!(colour(
+        &[&topo[..], &["--color", "always"]].concat(),
+        &[("NO_COLOR", "1")]
+    ));
+    assert!(colour(&topo, &[("CLICOLOR_FORCE", "1")]));
+    assert!(!colour(
+        &[&topo[..], &["--color=never"]].concat(),
+        &[("CLICOLOR_FORCE", "1")]
+    ));
+    assert!(!colour(&["--help"], &[]));
+    assert!(colour(&["--color", "always", "run", "--help"], &[]));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let world = World::new();
+    let mut topo = world.usher(&["completions", "zsh"]);
+    let mut topo = topo
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(topo.stdout.take());
+    let output = topo.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), stderr(&output)),
+        (Some(0), String::new())
+    );
+}
+
+#[test]
+fn other_commands_are_found_in_path() {
+    let world = World::new();
+    let dir = world.path("bin");
+    fs::create_dir(&dir).unwrap();
+    let program = dir.join("usher-hello");
+    fs::write(&program, "#!/bin/sh\necho hello \"$@\"\nexit 4\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+    let output = world
+        .usher(&["hello", "a b", "--json"])
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(4), "hello a b --json\n")
+    );
+}
+
+#[test]
+fn manual_pages_and_completions_know_every_command() {
+    let world = World::new();
+    let man = world.path("man");
+    let output = world.run(&["man", man.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let run = fs::read_to_string(man.join("usher-run.1")).unwrap();
+    assert!(run.contains(".TH") && run.contains("Examples"), "{run}");
+    assert!(man.join("usher.1").exists() && !man.join("usher-keeper.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&world.run(&["completions", shell]));
+        assert!(
+            script.contains("attach") && script.contains("runtime-dir"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn doctor_always_answers() {
+    let world = World::new();
+    let text = stdout(&world.run(&["doctor"]));
+    assert!(
+        text.contains("pmu") && text.contains("stale journals"),
+        "{text}"
+    );
+    fs::write(world.path("profiles.db"), "no database").unwrap();
+    let answer = world.json(&["doctor"]).unwrap();
+    assert!(answer["store"]["problem"].is_string(), "{answer}");
+    assert!(answer["kernel"]["items"].as_array().unwrap().len() > 5);
+}
+
+#[test]
+fn a_record_that_does_not_replay_is_refused() {
+    let world = World::new();
+    let replay = |text: &str| {
+        let record = world.path("record");
+        fs::write(&record, text).unwrap();
+        let output = world.run(&["replay", record.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(125));
+        stderr(&output)
+    };
+    assert!(replay("").contains("the record is empty"));
+    assert!(replay("{}\n").contains("line 1 of the record is not a record head"));
+}
+
+#[test]
+fn a_mix_is_run_and_reported() {
+    let world = World::new();
+    let file = world.path("two.toml");
+    let text = r#"title = "two"
+        [protocol]
+        repeats = 1
+        [[program]]
+        name = "count"
+        run = ["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]
+        [[program]]
+        name = "sleep"
+        run = ["sleep", "0.05"]"#;
+    fs::write(&file, text).unwrap();
+    let out = world.path("report");
+    let args = [
+        "mix",
+        file.to_str().unwrap(),
+        "--against",
+        "linux,equal",
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    let output = world.run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("ANTT"), "{}", stdout(&output));
+    assert!(
+        stderr(&output).contains("equal: ANTT"),
+        "{}",
+        stderr(&output)
+    );
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && !page.contains("src=\"http"));
+    for name in ["result.json", "trace.json"] {
+        let text = fs::read_to_string(out.join(name)).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    }
+}
+
+#[test]
+fn a_mix_that_cannot_run_leaves_nothing() {
+    let world = World::new();
+    let file = world.path("bad.toml");
+    let out = world.path("report");
+    let mix = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let args = [
+            "mix",
+            file.to_str().unwrap(),
+            "--out",
+            out.to_str().unwrap(),
+        ];
+        let output = world.run(&args);
+        assert!(!out.exists());
+        let line = stderr(&output).replace(file.to_str().unwrap(), "FILE");
+        (output.status.code().unwrap(), line)
+    };
+    let missing = mix("title = \"x\"\n[[program]]\nname = \"p\"\nrun = [\"no-such-program\"]\n");
+    assert_eq!(
+        missing,
+        (
+            127,
+            "usher: program 'p': running 'no-such-program': No such file or directory\n".to_owned()
+        )
+    );
+    let denied = mix("title = \"x\"\n[[program]]\nname = \"p\"\nrun = [\"/etc/passwd\"]\n");
+    assert_eq!(denied.0, 126, "{}", denied.1);
+    let wrong = mix("title = \"x\"\n[[program]]\nname = \"p\"\nrum = [\"true\"]\n");
+    assert_eq!(wrong.0, 125);
+    assert!(
+        wrong.1.starts_with("usher: FILE:4: program 'p': "),
+        "{}",
+        wrong.1
+    );
+    let failing = mix("title = \"x\"\n[[program]]\nname = \"p\"\nrun = [\"false\"]\n");
+    assert_eq!(failing.0, 125, "{}", failing.1);
+    assert!(failing.1.contains("'p'"), "{}", failing.1);
+}
+
+#[test]
+fn a_curve_is_measured_drawn_and_remembered() {
+    let world = World::new();
+    let picture = world.path("curve.svg");
+    let script = "i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done";
+    let args = [
+        "profile",
+        "--repeats",
+        "1",
+        "--cores",
+        "1",
+        "--name",
+        "counter",
+        "--svg",
+        picture.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let output = world.run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("progress/s"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(fs::read_to_string(&picture).unwrap().starts_with("<svg"));
+    assert_eq!(world.json(&["doctor"]).unwrap()["store"]["profiles"], 1);
+    assert_eq!(
+        refused(&["profile", "--cores", "0", "--", "true"]).1,
+        format!(
+            "usher: core counts must be between 1 and {}, not 0",
+            std::thread::available_parallelism().unwrap()
+        )
+    );
+    assert_eq!(
+        world.run(&["profile", "--", "false"]).status.code(),
+        Some(125)
+    );
+    assert_eq!(
+        world
+            .run(&["profile", "--", "no-such-program"])
+            .status
+            .code(),
+        Some(127)
+    );
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A private runtime directory and store for one test, and a daemon in it.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take on a loaded machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Directories of one test's own; whatever daemon still lives there is ended.
+pub struct World {
+    dir: tempfile::TempDir,
+    daemons: Vec<Child>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Other users are to reach the socket.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self {
+            dir,
+            daemons: Vec::new(),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.runtime_dir().join("usher.varlink")
+    }
+
+    /// `usher` with this test's directories.
+    pub fn usher(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
+        command
+            .args(args)
+            .env("USHER_RUNTIME_DIR", self.runtime_dir())
+            .env("USHER_STORE", self.path("profiles.db"))
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `usher` to its end.
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.usher(args).output().unwrap()
+    }
+
+    /// What `usher ARGS --json` answers; `None` where it fails.
+    pub fn json(&self, args: &[&str]) -> Option<Value> {
+        let output = self.usher(args).arg("--json").output().unwrap();
+        let ok = output.status.success();
+        ok.then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Starts a daemon and waits until it answers. Its pid.
+    pub fn daemon(&mut self, args: &[&str]) -> i32 {
+        let mut words = vec!["daemon"];
+        words.extend(args);
+        let child = self.usher(&words).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        self.daemons.push(child);
+        wait_for("the daemon to answer", || {
+            Some(self.json(&["status"])?["pid"].as_i64()? as i32)
+        });
+        pid
+    }
+
+    pub fn status(&self) -> Value {
+        wait_for("the daemon's status", || self.json(&["status"]))
+    }
+
+    /// Waits until so many programs are managed.
+    pub fn programs(&self, count: usize) -> Vec<Value> {
+        wait_for(&format!("{count} managed programs"), || {
+            let status = self.json(&["status"])?;
+            let programs = status["programs"].as_array()?.clone();
+            (programs.len() == count).then_some(programs)
+        })
+    }
+
+    /// Ends a daemon that this test started, with SIGTERM. Its exit status.
+    pub fn end(&mut self, pid: i32) -> Option<i32> {
+        let at = self
+            .daemons
+            .iter()
+            .position(|d| d.id() as i32 == pid)
+            .unwrap();
+        signal(pid, libc::SIGTERM);
+        self.daemons.remove(at).wait().unwrap().code()
+    }
+
+    /// Reaps a daemon that was killed.
+    pub fn reap(&mut self, pid: i32) {
+        let at = self
+            .daemons
+            .iter()
+            .position(|d| d.id() as i32 == pid)
+            .unwrap();
+        self.daemons.remove(at).wait().unwrap();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // One that the keeper started again is no child of ours.
+        let output = self.usher(&["status", "--json"]).output();
+        let status: Option<Value> = output
+            .ok()
+            .and_then(|o| serde_json::from_slice(&o.stdout).ok());
+        let pid = status.and_then(|status| Some(status["pid"].as_i64()? as i32));
+        if let Some(pid) = pid {
+            signal(pid, libc::SIGTERM);
+        }
+        for child in &mut self.daemons {
+            signal(child.id() as i32, libc::SIGTERM);
+            let _ = child.wait();
+        }
+        let begun = Instant::now();
+        while pid.is_some_and(lives) && begun.elapsed() < DEADLINE {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Whether a process is there and not yet dead.
+fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+    state.is_some_and(|state| state != b'Z')
+}
+
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: no memory is involved; the pid is a child's or a daemon's that
+    // this test started.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Asks again and again until there is an answer.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begun.elapsed() < DEADLINE, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// CPUs that a process may run on, as the kernel lists them.
+pub fn allowed(pid: i32) -> Option<String> {
+    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
+    let status = status.ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(line.trim().to_owned())
+}
+
+/// Children of a process.
+pub fn children(pid: i32) -> Vec<i32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let list = fs::read_to_string(path).unwrap_or_default();
+    list.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}

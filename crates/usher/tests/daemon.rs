@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The daemon as its users meet it: programs come and go, daemons die.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::time::Instant;
+
+use common::{World, allowed, children, signal, stderr, stdout, wait_for};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What this process may run on, and so what its programs may.
+fn everywhere() -> String {
+    allowed(std::process::id() as i32).unwrap()
+}
+
+fn one_cpu() -> bool {
+    let one = std::thread::available_parallelism().unwrap().get() == 1;
+    if one {
+        eprintln!("one CPU only: nobody can be given a part of it; skipped");
+    }
+    one
+}
+
+/// A launcher of something that spins until it is killed, and its program. A
+/// test that fails before it does that leaves no more than a CPU minute.
+fn spinner(world: &World) -> (Child, i32) {
+    let script = "ulimit -t 60; while :; do :; done";
+    let launcher = world
+        .usher(&["run", "--", "sh", "-c", script])
+        .spawn()
+        .unwrap();
+    let pid = wait_for("the program to run", || {
+        let pid = *children(launcher.id() as i32).first()?;
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        line.starts_with(b"sh\0").then_some(pid)
+    });
+    (launcher, pid)
+}
+
+fn end(mut launcher: Child, pid: i32) {
+    signal(pid, libc::SIGKILL);
+    assert_eq!(launcher.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// Waits until the two sit apart.
+fn sit_apart(a: i32, b: i32) {
+    wait_for("two programs to sit apart", || {
+        let (a, b) = (allowed(a)?, allowed(b)?);
+        (a != b && a != everywhere() && b != everywhere()).then_some(())
+    });
+}
+
+fn roam(pids: &[i32]) {
+    let free = |pid: &i32| allowed(*pid) == Some(everywhere());
+    wait_for("the programs to be let go", || {
+        pids.iter().all(free).then_some(())
+    });
+}
+
+#[test]
+fn seats_programs_and_lets_them_go() {
+    if one_cpu() {
+        return;
+    }
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let (first, a) = spinner(&world);
+    let (second, b) = spinner(&world);
+    sit_apart(a, b);
+    let text = stdout(&world.run(&["status"]));
+    assert!(
+        text.contains("policy equal") && text.contains(&a.to_string()),
+        "{text}"
+    );
+    assert!(stdout(&world.run(&["explain"])).contains("CPUs"));
+    assert!(world.run(&["detach", &a.to_string()]).status.success());
+    roam(&[a]);
+    let again = world.run(&["attach", &a.to_string()]);
+    assert!(again.status.success(), "{}", stderr(&again));
+    sit_apart(a, b);
+    assert_eq!(world.end(daemon), Some(0));
+    roam(&[a, b]);
+    assert!(!world.socket().exists());
+    end(first, a);
+    end(second, b);
+}
+
+#[test]
+fn a_killed_daemon_comes_back_and_its_programs_with_it() {
+    if one_cpu() {
+        return;
+    }
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let (first, a) = spinner(&world);
+    let (second, b) = spinner(&world);
+    sit_apart(a, b);
+    signal(daemon, libc::SIGKILL);
+    world.reap(daemon);
+    let status = wait_for("the keeper to start a daemon again", || {
+        let status = world.json(&["status"])?;
+        (status["programs"].as_array()?.len() == 2).then_some(status)
+    });
+    assert_ne!(status["pid"], json!(daemon));
+    sit_apart(a, b);
+    end(first, a);
+    end(second, b);
+    world.programs(0);
+}
+
+#[test]
+fn a_killed_keeper_is_replaced() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let keeper = world.status()["keeper_pid"].as_i64().unwrap();
+    signal(keeper as i32, libc::SIGKILL);
+    wait_for("another keeper", || {
+        let now = world.json(&["status"])?["keeper_pid"].as_i64()?;
+        (now != keeper).then_some(())
+    });
+}
+
+#[test]
+fn launchers_undo_what_a_dead_daemon_and_keeper_did() {
+    if one_cpu() {
+        return;
+    }
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let (first, a) = spinner(&world);
+    let (second, b) = spinner(&world);
+    sit_apart(a, b);
+    let keeper = world.status()["keeper_pid"].as_i64().unwrap() as i32;
+    signal(keeper, libc::SIGKILL);
+    signal(daemon, libc::SIGKILL);
+    world.reap(daemon);
+    roam(&[a, b]);
+    // And a daemon that comes back gets them again.
+    world.daemon(&["--policy", "equal"]);
+    world.programs(2);
+    sit_apart(a, b);
+    end(first, a);
+    end(second, b);
+}
+
+#[test]
+fn the_next_start_undoes_what_all_left_when_all_died_at_once() {
+    if one_cpu() {
+        return;
+    }
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let (mut first, a) = spinner(&world);
+    let (mut second, b) = spinner(&world);
+    sit_apart(a, b);
+    let keeper = world.status()["keeper_pid"].as_i64().unwrap() as i32;
+    for pid in [first.id() as i32, second.id() as i32, keeper, daemon] {
+        signal(pid, libc::SIGKILL);
+    }
+    first.wait().unwrap();
+    second.wait().unwrap();
+    world.reap(daemon);
+    world.daemon(&[]);
+    roam(&[a, b]);
+    assert!(world.status()["programs"].as_array().unwrap().is_empty());
+    signal(a, libc::SIGKILL);
+    signal(b, libc::SIGKILL);
+}
+
+#[test]
+fn refuses_processes_that_are_no_programs_of_yours() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let attach = |pid: String| {
+        let output = world.run(&["attach", &pid]);
+        assert_eq!(output.status.code(), Some(125));
+        stderr(&output)
+    };
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let pid = gone.id();
+    assert_eq!(
+        attach(pid.to_string()),
+        format!("usher: attaching process {pid}: there is no process {pid}\n")
+    );
+    assert!(attach("0".to_owned()).contains("pid: 0 is no process number"));
+    let kthread = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
+    match kthread {
+        true => assert!(attach("2".to_owned()).contains("2 is a kernel thread")),
+        false => eprintln!("no kernel threads can be seen here; not tried"),
+    }
+    assert_eq!(world.status()["programs"], json!([]));
+}
+
+/// `usher` as a user who is nobody; `None` where we cannot become them.
+fn as_nobody(world: &World, args: &[&str]) -> Option<Command> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: no other user to try; skipped");
+        return None;
+    }
+    let mut command = world.usher(args);
+    command.uid(65534).gid(65534);
+    Some(command)
+}
+
+#[test]
+fn users_manage_only_their_own() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let mut roots = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = roots.id().to_string();
+    if let Some(mut attach) = as_nobody(&world, &["attach", &pid]) {
+        let output = attach.output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert_eq!(
+            stderr(&output),
+            format!(
+                "usher: attaching process {pid}: process {pid} belongs to user 0; only that user and root may manage it\n"
+            )
+        );
+        assert!(world.run(&["attach", &pid]).status.success());
+        let id = world.programs(1)[0]["id"].to_string();
+        let mut detach = as_nobody(&world, &["detach", "--id", &id]).unwrap();
+        assert_eq!(detach.output().unwrap().status.code(), Some(125));
+        assert_eq!(world.programs(1)[0]["pid"].to_string(), pid);
+        // Their own they may.
+        let mut own = Command::new("sleep")
+            .arg("1000")
+            .uid(65534)
+            .gid(65534)
+            .spawn()
+            .unwrap();
+        let attached = as_nobody(&world, &["attach", &own.id().to_string()])
+            .unwrap()
+            .output()
+            .unwrap();
+        assert!(attached.status.success(), "{}", stderr(&attached));
+        own.kill().unwrap();
+        own.wait().unwrap();
+    }
+    roots.kill().unwrap();
+    roots.wait().unwrap();
+}
+
+#[test]
+fn there_is_one_daemon_a_directory_and_a_dead_ones_socket_is_no_obstacle() {
+    let mut world = World::new();
+    fs::create_dir(world.runtime_dir()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(world.socket()).unwrap());
+    let daemon = world.daemon(&[]);
+    let second = world.run(&["daemon"]);
+    assert_eq!(second.status.code(), Some(125));
+    let line = stderr(&second);
+    assert!(
+        line.contains(&format!(
+            "a daemon is running already in '{}' (process {daemon})",
+            world.runtime_dir().display()
+        )),
+        "{line}"
+    );
+    assert_eq!(world.status()["pid"], json!(daemon));
+}
+
+#[test]
+fn a_directory_that_others_may_write_in_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    fs::create_dir(world.runtime_dir()).unwrap();
+    fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = world.run(&["daemon"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("others may write"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// Many short programs, so many at a time; none may be lost.
+fn short_runs(world: &World, count: usize, at_a_time: usize) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if n >= count {
+                        return;
+                    }
+                    let script = format!("echo {n}; exit {}", n % 200);
+                    let output = world.run(&["run", "--", "sh", "-c", &script]);
+                    assert_eq!(stderr(&output), "");
+                    assert_eq!(stdout(&output), format!("{n}\n"));
+                    assert_eq!(output.status.code(), Some((n % 200) as i32));
+                }
+            });
+        }
+    });
+}
+
+fn resident_kib(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// `USHER_SHORT_RUNS=10000` runs the number.
+#[test]
+fn no_short_program_is_lost() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let told = std::env::var("USHER_SHORT_RUNS")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    let (count, at_a_time) = told.map_or((200, 16), |count| (count, 32));
+    short_runs(&world, count / 2, at_a_time);
+    let before = resident_kib(daemon);
+    let begun = Instant::now();
+    short_runs(&world, count / 2, at_a_time);
+    let after = resident_kib(daemon);
+    eprintln!(
+        "{} runs in {:?}, {before} kB before, {after} kB after",
+        count / 2,
+        begun.elapsed()
+    );
+    assert!(after < before + 8 * 1024, "{before} kB grew to {after} kB");
+    world.programs(0);
+}
+
+fn call(socket: &mut UnixStream, method: &str, parameters: Value) -> Value {
+    let message = json!({ "method": method, "parameters": parameters }).to_string();
+    socket.write_all(format!("{message}\0").as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    BufReader::new(socket).read_until(0, &mut bytes).unwrap();
+    serde_json::from_slice(bytes.strip_suffix(b"\0").unwrap()).unwrap()
+}
+
+#[test]
+fn the_interface_describes_itself() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let mut socket = UnixStream::connect(world.socket()).unwrap();
+    let info = call(&mut socket, "org.varlink.service.GetInfo", json!({}));
+    let interfaces = info["parameters"]["interfaces"].as_array().unwrap();
+    assert!(interfaces.contains(&json!("org.usher.Usher1")), "{info}");
+    let wanted = json!({ "interface": "org.usher.Usher1" });
+    let answer = call(
+        &mut socket,
+        "org.varlink.service.GetInterfaceDescription",
+        wanted,
+    );
+    let text = answer["parameters"]["description"].as_str().unwrap();
+    assert!(
+        text.contains("method Register(") && text.contains("error NotYours"),
+        "{text}"
+    );
+    let bad = call(
+        &mut socket,
+        "org.usher.Usher1.Repeated",
+        json!({ "id": 1, "seconds": -1 }),
+    );
+    assert_eq!(bad["error"], "org.usher.Usher1.BadArgument");
+    let bad = call(&mut socket, "org.usher.Usher1.Detach", json!({ "id": 77 }));
+    assert_eq!(bad["error"], "org.usher.Usher1.NoSuchProgram");
+    let bad = call(&mut socket, "org.usher.Usher1.Detach", json!({ "id": "x" }));
+    assert_eq!(bad["error"], "org.varlink.service.InvalidParameter");
+}
+
+/// Calls of every method with arguments of every kind.
+fn calls() -> impl Strategy<Value = Vec<u8>> {
+    let method = prop_oneof![
+        Just("Register"),
+        Just("Attach"),
+        Just("Detach"),
+        Just("Repeated"),
+        Just("Explain"),
+        Just("Status"),
+        Just("Nonsense")
+    ];
+    let value = prop_oneof![
+        Just(Value::Null),
+        any::<i64>().prop_map(Value::from),
+        // Never the number of a process that there is.
+        (4_194_305i64..i64::from(i32::MAX)).prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,40}".prop_map(Value::from),
+        proptest::collection::vec(".{0,9}", 0..4).prop_map(Value::from),
+    ];
+    const NAMES: [&str; 9] = [
+        "name",
+        "argv",
+        "cwd",
+        "weight",
+        "heartbeat",
+        "running",
+        "id",
+        "seconds",
+        "program",
+    ];
+    let parameters = proptest::collection::vec((proptest::sample::select(&NAMES[..]), value), 0..5);
+    let pid = 4_194_305i64..i64::from(i32::MAX);
+    (method, parameters, pid).prop_map(|(method, parameters, pid)| {
+        let mut all: serde_json::Map<String, Value> = parameters
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        all.insert("pid".to_owned(), pid.into());
+        let call = json!({ "method": format!("org.usher.Usher1.{method}"), "parameters": all });
+        format!("{call}\0").into_bytes()
+    })
+}
+
+#[test]
+fn no_call_harms_the_daemon() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let socket = world.socket();
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(128));
+    let messages = proptest::collection::vec(calls(), 1..8);
+    let result = runner.run(&messages, |messages| {
+        let mut peer = UnixStream::connect(&socket).unwrap();
+        let mut answers = 0;
+        for message in &messages {
+            peer.write_all(message).unwrap();
+        }
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reader = BufReader::new(&peer);
+        let mut answer = Vec::new();
+        while reader.read_until(0, &mut answer).unwrap() > 0 {
+            answers += 1;
+        }
+        prop_assert!(answers <= messages.len());
+        Ok(())
+    });
+    result.unwrap();
+    let status = world.status();
+    assert_eq!(
+        (&status["pid"], &status["programs"]),
+        (&json!(daemon), &json!([]))
+    );
+}
+
+#[test]
+fn metrics_are_served_where_they_were_asked_for() {
+    let mut world = World::new();
+    let path = world.path("metrics");
+    let daemon = world.daemon(&["--metrics", &format!("unix:{}", path.display())]);
+    let scrape = || {
+        let mut socket = UnixStream::connect(&path).unwrap();
+        socket
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        let mut text = String::new();
+        socket.read_to_string(&mut text).unwrap();
+        text
+    };
+    // Somebody who connects and says nothing is in nobody's way for long.
+    let _silent = UnixStream::connect(&path).unwrap();
+    let text = scrape();
+    assert!(
+        text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("# EOF\n"),
+        "{text}"
+    );
+    for metric in [
+        "usher_programs{mode=\"seated\"} 0",
+        "usher_decisions_total ",
+        "usher_seating_seconds_count 0",
+    ] {
+        assert!(text.contains(metric), "{metric} is missing:\n{text}");
+    }
+    assert_eq!(world.end(daemon), Some(0));
+}
+
+#[test]
+fn what_is_recorded_replays() {
+    let mut world = World::new();
+    let record = world.path("record.jsonl");
+    let daemon = world.daemon(&["--record", record.to_str().unwrap()]);
+    assert!(world.run(&["run", "--", "true"]).status.success());
+    world.programs(0);
+    assert_eq!(world.end(daemon), Some(0));
+    let output = world.run(&["replay", record.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("decisions, all the same"),
+        "{}",
+        stdout(&output)
+    );
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The commands that the documents show exist, with the options shown.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Documents with `usher` commands in their code blocks.
+const DOCUMENTS: [&str; 3] = ["README.md", "examples/README.md", "docs/mix-file.md"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The commands in the code blocks of a Markdown text, without comments.
+fn commands(text: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            inside = !inside;
+        } else if inside {
+            let line = line.split("  #").next().unwrap_or(line);
+            let words = line.split_whitespace().skip_while(|word| {
+                *word == "$" || *word == "sudo" || word.split_once('=').is_some()
+            });
+            let command: Vec<&str> = words.collect();
+            if command.first() == Some(&"usher") && command.len() > 1 {
+                found.push(command.join(" "));
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with a command: its subcommand or one of its own options is
+/// not there.
+fn wrong(command: &str) -> Option<String> {
+    let mut words = command
+        .split_whitespace()
+        .skip(1)
+        .take_while(|word| *word != "--" && *word != "|" && *word != ">" && *word != "&");
+    let subcommand = words.next()?;
+    if subcommand == "bench" {
+        return None; // a program of its own
+    }
+    let mut help = Command::new(env!("CARGO_BIN_EXE_usher"));
+    match subcommand.starts_with('-') {
+        true => help.arg("--help"),
+        false => help.args([subcommand, "--help"]),
+    };
+    let help = help.output().unwrap();
+    if !help.status.success() {
+        return Some(format!("`{command}`: no such command"));
+    }
+    let text = String::from_utf8_lossy(&help.stdout).into_owned();
+    let known = |option: &str| {
+        text.split(|c: char| c.is_whitespace() || ",[]=<".contains(c))
+            .any(|word| word == option)
+    };
+    let unknown = std::iter::once(subcommand)
+        .chain(words)
+        .filter(|word| word.starts_with("--"))
+        .map(|word| word.split('=').next().unwrap_or(word))
+        .find(|option| !known(option))?;
+    Some(format!("`{command}`: no option {unknown}"))
+}
+
+#[test]
+fn documents_show_commands_that_exist() {
+    let mut shown = 0;
+    let mut mistakes = Vec::new();
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let commands = commands(&text);
+        shown += commands.len();
+        mistakes.extend(
+            commands
+                .iter()
+                .filter_map(|command| wrong(command))
+                .map(|what| format!("{document}: {what}")),
+        );
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    assert!(shown >= 10, "only {shown} commands found");
+}
+
+#[test]
+fn a_wrong_command_is_found() {
+    let text = "usher gone\n```sh\n$ usher gone --x\nOMP_NUM_THREADS=2 usher run --nope -- true --help\n\
+                usher run -- true --other   # fine\n```\n";
+    let commands = commands(text);
+    assert_eq!(commands.len(), 3);
+    let found: Vec<bool> = commands.iter().map(|c| wrong(c).is_some()).collect();
+    assert_eq!(found, [true, true, false], "{commands:?}");
+}
