@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is asked, what was measured, and whether the one meets the other.
+
+use serde::{Deserialize, Serialize};
+use usher_report::html::{Cell, Item, Section as PageSection};
+
+/// One figure held against what is asked of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bar {
+    /// What was measured.
+    pub what: String,
+    /// The figure; `None` where it could not be had.
+    pub measured: Option<f64>,
+    /// Its unit.
+    pub unit: String,
+    /// The largest value that meets the bar.
+    pub at_most: f64,
+    /// The smallest value that meets the bar, where there is one.
+    pub at_least: Option<f64>,
+}
+
+impl Bar {
+    /// A figure that must not exceed a limit.
+    pub fn at_most(what: impl Into<String>, measured: f64, limit: f64, unit: &str) -> Self {
+        Self {
+            what: what.into(),
+            measured: Some(measured),
+            unit: unit.to_owned(),
+            at_most: limit,
+            at_least: None,
+        }
+    }
+
+    /// Something that must not happen at all.
+    pub fn none(what: impl Into<String>, count: usize) -> Self {
+        Self::at_most(what, count as f64, 0.0, "")
+    }
+
+    /// Whether it is met; what could not be measured is not.
+    pub fn is_met(&self) -> bool {
+        let above = |least: f64| self.measured.is_some_and(|m| m >= least);
+        self.measured.is_some_and(|m| m <= self.at_most) && self.at_least.is_none_or(above)
+    }
+
+    fn row(&self) -> Vec<Cell> {
+        vec![
+            Cell::Text(self.what.clone()),
+            Cell::Number(self.measured, 3),
+            Cell::Number(Some(self.at_most), 3),
+            Cell::Text(self.unit.clone()),
+            Cell::Pass(self.is_met()),
+        ]
+    }
+}
+
+/// One part of a benchmark: bars, remarks, and the raw data behind them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name on the command line.
+    pub name: String,
+    /// Its heading.
+    pub title: String,
+    /// What was asked and measured.
+    pub bars: Vec<Bar>,
+    /// How it was measured and what to know, one paragraph each.
+    pub notes: Vec<String>,
+    /// Everything measured.
+    pub raw: serde_json::Value,
+}
+
+impl Part {
+    /// A part without raw data yet.
+    pub fn new(name: &str, title: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            bars: vec![],
+            notes: vec![],
+            raw: serde_json::Value::Null,
+        }
+    }
+
+    /// For the page.
+    pub fn section(&self) -> PageSection {
+        let head = ["", "measured", "at most", "unit", ""]
+            .map(str::to_owned)
+            .to_vec();
+        let table = Item::Table {
+            head,
+            rows: self.bars.iter().map(Bar::row).collect(),
+        };
+        let notes = self.notes.iter().cloned().map(Item::Note);
+        PageSection {
+            title: self.title.clone(),
+            items: std::iter::once(table).chain(notes).collect(),
+        }
+    }
+
+    /// For a terminal, a line a bar.
+    pub fn lines(&self) -> String {
+        let line = |bar: &Bar| {
+            let mark = if bar.is_met() { "met   " } else { "MISSED" };
+            let measured = bar.measured.map_or("-".to_owned(), |m| format!("{m:.3}"));
+            format!(
+                "  {mark}  {:<58} {measured:>10} <= {:<8} {}\n",
+                bar.what, bar.at_most, bar.unit
+            )
+        };
+        let bars: String = self.bars.iter().map(line).collect();
+        let notes: String = self
+            .notes
+            .iter()
+            .map(|note| format!("          {note}\n"))
+            .collect();
+        format!("{}\n{bars}{notes}", self.title)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_met_only_by_a_figure_within_its_limits() {
+        let bar = Bar::at_most("x", 2.0, 2.0, "ms");
+        assert!(bar.is_met());
+        assert!(
+            !Bar {
+                measured: Some(2.1),
+                ..bar.clone()
+            }
+            .is_met()
+        );
+        assert!(
+            !Bar {
+                measured: None,
+                ..bar.clone()
+            }
+            .is_met()
+        );
+        assert!(
+            !Bar {
+                measured: Some(f64::NAN),
+                ..bar.clone()
+            }
+            .is_met()
+        );
+        assert!(
+            !Bar {
+                at_least: Some(3.0),
+                ..bar
+            }
+            .is_met()
+        );
+    }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::{machine, progress, seats, worker};
+
+/// Usher's benchmarks: the bars it holds itself to
+///
+/// Each run saves what it measured as JSON in a dated folder, with the machine
+/// described, and a page made from it.
+#[derive(Debug, Parser)]
+#[command(name = "usher-bench", bin_name = "usher bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Seating: planning, overhead, latency, lending, kills, real mixes
+    Seats(Box<seats::SeatsArgs>),
+    /// Progress sources against wall time (paper 1, table 1)
+    Progress(progress::ProgressArgs),
+    /// Makes the page of a saved result again
+    Format {
+        /// The saved result.json
+        result: PathBuf,
+    },
+    /// A program that computes and sleeps in turns, for the other commands
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
+}
+
+/// Runs the command; 0 when every bar was met, 1 when not, 125 when the
+/// benchmark could not be run.
+pub fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("usher bench: {error:#}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Seats(args) => seats::run(&args),
+        Command::Progress(args) => progress::run(&args),
+        Command::Format { result } => {
+            println!("{}", machine::format_saved(&result)?.display());
+            Ok(true)
+        }
+        Command::Worker(args) => worker::run(&args).map(|()| true),
+    }
+}

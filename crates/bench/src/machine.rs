@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machine that a benchmark ran on, and where its results go.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use usher_report::data::MachineFacts;
+
+use crate::bars::Part;
+
+/// A new folder `YYYY-MM-DD-HHMMSS-NAME` below `base`.
+pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
+    let output = std::process::Command::new("date")
+        .arg("+%Y-%m-%d-%H%M%S")
+        .output();
+    let stamp = String::from_utf8_lossy(&output.context("running date")?.stdout)
+        .trim()
+        .to_owned();
+    let folder = base.join(format!("{stamp}-{name}"));
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Saves what was measured, then a page made of nothing but what was saved.
+pub fn save(folder: &Path, title: &str, machine: &MachineFacts, parts: &[Part]) -> Result<PathBuf> {
+    let data = serde_json::json!({
+        "title": title,
+        "command": std::env::args().collect::<Vec<_>>(),
+        "machine": machine,
+        "parts": parts,
+    });
+    let json = folder.join("result.json");
+    std::fs::write(&json, serde_json::to_vec_pretty(&data)?)
+        .with_context(|| format!("writing {}", json.display()))?;
+    format_saved(&json)
+}
+
+/// Makes the page from a saved result.
+pub fn format_saved(json: &Path) -> Result<PathBuf> {
+    let text = std::fs::read(json).with_context(|| format!("reading {}", json.display()))?;
+    let data: serde_json::Value = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is no saved result", json.display()))?;
+    let machine: MachineFacts = serde_json::from_value(data["machine"].clone())?;
+    let parts: Vec<Part> = serde_json::from_value(data["parts"].clone())?;
+    let sections: Vec<_> = parts.iter().map(Part::section).collect();
+    let title = data["title"].as_str().unwrap_or("Benchmark");
+    let page = json.with_file_name("report.html");
+    std::fs::write(
+        &page,
+        usher_report::html::bench_page(title, Some(&machine), &sections),
+    )?;
+    Ok(page)
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `usher-bench`: Usher's benchmarks, found by `usher bench`.
+//!
+//! Each benchmark *runs* and saves what it measured as JSON in a dated folder,
+//! is then *studied* (bars held against figures) and *formatted* (a page).
+
+mod bars;
+mod cli;
+mod machine;
+mod processes;
+mod progress;
+mod seats;
+mod worker;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes of the benchmark: starting `usher`, reading what a process costs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// The `usher` that is measured: beside this program, or on the path.
+pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return Ok(path.to_owned());
+    }
+    let beside = std::env::current_exe()?.with_file_name("usher");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    bail!(
+        "there is no 'usher' beside {}: build it in the same profile, or name it with --usher",
+        beside.display()
+    )
+}
+
+/// `usher` with a runtime folder of its own.
+pub fn usher(binary: &Path, runtime: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .env("USHER_RUNTIME_DIR", runtime)
+        .stdin(Stdio::null());
+    command
+}
+
+/// A daemon that is stopped when dropped.
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts a daemon and waits until it answers.
+    pub fn start(binary: &Path, runtime: &Path, options: &[&str]) -> Result<Self> {
+        let child = usher(binary, runtime)
+            .arg("daemon")
+            .arg("--store")
+            .arg(runtime.join("profiles.sqlite"))
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(runtime.join("daemon.log"))?)
+            .spawn()
+            .context("starting the daemon")?;
+        let daemon = Self { child };
+        let answers = || {
+            usher(binary, runtime)
+                .args(["status", "--json"])
+                .output()
+                .is_ok_and(|o| {
+                    serde_json::from_slice::<serde_json::Value>(&o.stdout)
+                        .is_ok_and(|v| v.get("policy").is_some())
+                })
+        };
+        wait_for("the daemon to answer", Duration::from_secs(10), answers)?;
+        Ok(daemon)
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid()) {
+            // It may have gone already.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Polls a condition until it holds.
+pub fn wait_for(
+    what: &str,
+    at_most: Duration,
+    mut holds: impl FnMut() -> bool,
+) -> Result<Duration> {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > at_most {
+            bail!("waited {at_most:?} for {what}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(start.elapsed())
+}
+
+/// CPU seconds of a process so far, user and system.
+pub fn cpu_seconds(pid: i32) -> Result<f64> {
+    // The first number of schedstat is time on a CPU in nanoseconds; stat has
+    // only clock ticks.
+    let tasks =
+        fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid}"))?;
+    let mut sum_ns = 0.0;
+    for task in tasks {
+        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        sum_ns += text
+            .split(' ')
+            .next()
+            .and_then(|n| n.parse::<f64>().ok())
+            .unwrap_or(0.0);
+    }
+    Ok(sum_ns / 1e9)
+}
+
+/// Memory of a process in MiB: its private pages and its part of shared ones.
+pub fn memory_mib(pid: i32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
+        .with_context(|| format!("process {pid}"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss:"))
+        .context("no Pss line")?;
+    let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib / 1024.0)
+}
+
+/// Whether a process runs: there, and no zombie.
+pub fn runs(pid: i32) -> bool {
+    state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// The state letter of a process.
+pub fn state_of(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `usher bench progress`: paper 1's table 1 for every source of progress.
+//!
+//! A source is a fair measure of progress if the total that it counts over a
+//! whole run does not depend on the cores. Each program runs alone on one core
+//! and on two; for each source the table gives the growth of the total (paper:
+//! instructions grew by 8.7 % at most) and by how much the speed-up that the
+//! source implies misses the wall clock's. A source that misses by more than
+//! [`ERROR_MAX`] is not fit to plan that program by.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet as Affinity, sched_setaffinity};
+use serde::Serialize;
+use usher_heartbeat::Page;
+use usher_host::launch::{LaunchSpec, Stream, hold};
+use usher_host::mix::MixFile;
+use usher_probe::{CounterKind, PerfCounters, Roots};
+use usher_report::html::{Cell, Item, Section, bench_page};
+use usher_report::stats;
+
+use crate::machine;
+
+/// The largest error of a source that may be planned by, relative.
+const ERROR_MAX: f64 = 0.10;
+
+/// Options of the benchmark.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ProgressArgs {
+    /// Folder with the mix files whose programs are measured
+    #[arg(long, default_value = "examples/mixes", value_name = "DIR")]
+    mixes: PathBuf,
+    /// Runs of each program at each core count; the median counts
+    #[arg(long, default_value_t = 3)]
+    repeats: usize,
+    /// Only these programs
+    #[arg(long, value_delimiter = ',')]
+    program: Vec<String>,
+    /// Usher's OMPT tool
+    #[arg(long, value_name = "FILE")]
+    ompt: Option<PathBuf>,
+    /// Where the dated folder of results is made
+    #[arg(long, default_value = "out/bench", value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// One program on one core count: medians over the runs.
+#[derive(Debug, Clone, Serialize)]
+struct Totals {
+    seconds: f64,
+    by_source: BTreeMap<&'static str, f64>,
+}
+
+/// One program under one source.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    program: String,
+    source: &'static str,
+    growth_percent: f64,
+    speedup_wall: f64,
+    speedup_source: f64,
+    error_percent: f64,
+    fit_to_plan: bool,
+}
+
+/// Measures every program and prints, saves and draws the table.
+pub fn run(args: &ProgressArgs) -> Result<bool> {
+    let scratch = tempfile::tempdir()?;
+    let mut subjects = from_mixes(&args.mixes)?;
+    subjects.extend(own_programs(scratch.path()));
+    let wanted = |name: &String| args.program.is_empty() || args.program.contains(name);
+    let mut rows = Vec::new();
+    for (name, spec) in subjects.iter().filter(|(name, _)| wanted(name)) {
+        let totals = |cores| median_totals(spec, cores, args, scratch.path());
+        let (one, two) = (
+            totals(1).with_context(|| name.clone())?,
+            totals(2).with_context(|| name.clone())?,
+        );
+        for row in compare(name, &one, &two) {
+            println!("{}", line(&row));
+            rows.push(row);
+        }
+    }
+    save(args, &rows)?;
+    Ok(true)
+}
+
+/// The programs of all mixes, each once.
+fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
+    let mut subjects: BTreeMap<String, LaunchSpec> = BTreeMap::new();
+    let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
+    let mut paths: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|p| p.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    paths.sort();
+    for path in paths {
+        let mix = MixFile::read(&path)?;
+        for setup in mix.setup.iter().filter(|s| {
+            s.creates
+                .as_ref()
+                .is_some_and(|c| !mix.dir.join(c).exists())
+        }) {
+            let (command, rest) = setup.argv.split_first().context("an empty setup command")?;
+            let status = Command::new(command)
+                .args(rest)
+                .current_dir(&mix.dir)
+                .status();
+            ensure!(
+                status.with_context(|| format!("{command:?}"))?.success(),
+                "{command:?} failed"
+            );
+        }
+        for program in &mix.programs {
+            let spec = program.spec(&mix.dir, Stream::Null, true);
+            subjects.entry(program.name.clone()).or_insert(spec);
+        }
+    }
+    Ok(subjects.into_iter().collect())
+}
+
+/// Programs that tell their progress, built from the examples where there are
+/// compilers for them.
+fn own_programs(scratch: &Path) -> Vec<(String, LaunchSpec)> {
+    let build = |compiler: &str, options: &[&str], name: &str| {
+        let out = scratch.join(name);
+        let built = Command::new(compiler)
+            .args(options)
+            .arg("-o")
+            .arg(&out)
+            .status();
+        if !built.is_ok_and(|status| status.success()) {
+            eprintln!("progress: '{name}' is left out: {compiler} does not build it");
+            return None;
+        }
+        Some(out)
+    };
+    let primes = build(
+        "cc",
+        &[
+            "-O2",
+            "-pthread",
+            "-Icrates/heartbeat/include",
+            "examples/heartbeat/primes.c",
+        ],
+        "primes",
+    );
+    let heat = build(
+        "clang",
+        &["-O2", "-fopenmp", "examples/openmp/heat.c"],
+        "heat",
+    );
+    let primes = primes.map(|exe| {
+        (
+            "primes".to_owned(),
+            quiet([exe.into_os_string(), "2".into(), "12000000".into()]),
+        )
+    });
+    let heat = heat.map(|exe| {
+        (
+            "heat".to_owned(),
+            quiet([exe.into_os_string(), "1000".into(), "3000".into()]).env("OMP_NUM_THREADS", "2"),
+        )
+    });
+    primes.into_iter().chain(heat).collect()
+}
+
+fn quiet(argv: [std::ffi::OsString; 3]) -> LaunchSpec {
+    LaunchSpec {
+        stdin: Stream::Null,
+        stdout: Stream::Null,
+        stderr: Stream::Null,
+        new_session: true,
+        ..LaunchSpec::new(argv)
+    }
+}
+
+fn median_totals(
+    spec: &LaunchSpec,
+    cores: usize,
+    args: &ProgressArgs,
+    scratch: &Path,
+) -> Result<Totals> {
+    let runs = (0..args.repeats)
+        .map(|_| run_once(spec, cores, args, scratch))
+        .collect::<Result<Vec<_>>>()?;
+    let median = |values: Vec<f64>| stats::median(&values).unwrap_or(f64::NAN);
+    let mut by_source = BTreeMap::new();
+    for &source in runs.iter().flat_map(|run| run.by_source.keys()) {
+        by_source.insert(
+            source,
+            median(
+                runs.iter()
+                    .filter_map(|run| run.by_source.get(source).copied())
+                    .collect(),
+            ),
+        );
+    }
+    Ok(Totals {
+        seconds: median(runs.iter().map(|run| run.seconds).collect()),
+        by_source,
+    })
+}
+
+/// One run on that many cores, with every source counting at once.
+fn run_once(
+    spec: &LaunchSpec,
+    cores: usize,
+    args: &ProgressArgs,
+    scratch: &Path,
+) -> Result<Totals> {
+    let path = scratch.join("heartbeat");
+    let mut page = Page::create(&path)?;
+    let mut spec = spec.clone().heartbeat(&path);
+    if let Some(tool) = ompt_tool(args) {
+        spec = spec.ompt_tool(&tool);
+    }
+    let held = hold(&spec)?;
+    let mut mask = Affinity::new();
+    (0..cores).for_each(|cpu| mask.set(cpu));
+    sched_setaffinity(Pid::from_raw(held.pid()), &mask)?;
+    let kinds = [
+        ("cpu-time", CounterKind::TaskClock),
+        ("instructions", CounterKind::Instructions),
+    ];
+    // Without a PMU there is no counter of instructions.
+    let counters = kinds.map(|(name, kind)| (name, PerfCounters::on_exec(kind, held.pid()).ok()));
+    let start = Instant::now();
+    let mut running = held.release()?;
+    let exit = running.wait()?;
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(exit.success(), "it ended with {exit:?}");
+    let mut by_source = BTreeMap::from([("repetitions", 1.0)]);
+    for (name, counter) in counters {
+        if let Some(mut counter) = counter {
+            by_source.insert(name, counter.read());
+        }
+    }
+    let reading = page.read()?;
+    if reading.work > 0 {
+        by_source.insert("heartbeat", reading.work as f64);
+    }
+    if let (Some(threads), Some(cpu)) = (reading.threads, by_source.get("cpu-time")) {
+        by_source.insert("ompt", cpu - threads.waiting_cpu_ns as f64);
+    }
+    page.remove()?;
+    Ok(Totals { seconds, by_source })
+}
+
+/// The tool named, or that beside this program.
+fn ompt_tool(args: &ProgressArgs) -> Option<PathBuf> {
+    let beside = || {
+        Some(
+            std::env::current_exe()
+                .ok()?
+                .with_file_name("libusher_ompt.so"),
+        )
+    };
+    args.ompt
+        .clone()
+        .or_else(beside)
+        .filter(|path| path.is_file())
+}
+
+fn compare(program: &str, one: &Totals, two: &Totals) -> Vec<Row> {
+    let speedup_wall = one.seconds / two.seconds;
+    let sources = one
+        .by_source
+        .iter()
+        .filter_map(|(&source, &at_one)| Some((source, at_one, *two.by_source.get(source)?)));
+    sources
+        .map(|(source, at_one, at_two)| {
+            let growth = at_two / at_one;
+            let error = growth - 1.0;
+            Row {
+                program: program.to_owned(),
+                source,
+                growth_percent: 100.0 * (growth - 1.0),
+                speedup_wall,
+                speedup_source: growth * speedup_wall,
+                error_percent: 100.0 * error,
+                fit_to_plan: error.abs() <= ERROR_MAX && source != "cpu-time",
+            }
+        })
+        .collect()
+}
+
+fn line(row: &Row) -> String {
+    let verdict = if row.fit_to_plan {
+        ""
+    } else {
+        "  not planned by"
+    };
+    format!(
+        "{:<12} {:<13} total {:+7.1} %   speed-up {:.2}, by this source {:.2} ({:+.1} %){verdict}",
+        row.program,
+        row.source,
+        row.growth_percent,
+        row.speedup_wall,
+        row.speedup_source,
+        row.error_percent
+    )
+}
+
+fn save(args: &ProgressArgs, rows: &[Row]) -> Result<()> {
+    let folder = machine::run_folder(&args.out, "progress")?;
+    let facts = usher_host::mix::machine_facts(
+        &usher_topology::load(usher_topology::Source::ThisMachine)?,
+        &Roots::default(),
+    );
+    let data = serde_json::json!({ "machine": facts, "rows": rows, "repeats": args.repeats });
+    std::fs::write(
+        folder.join("result.json"),
+        serde_json::to_vec_pretty(&data)?,
+    )?;
+    let head = [
+        "program",
+        "source",
+        "total at 2 cores against 1, %",
+        "speed-up",
+        "by the source",
+        "error, %",
+        "planned by",
+    ];
+    let cells = |row: &Row| {
+        vec![
+            Cell::Text(row.program.clone()),
+            row.source.into(),
+            Cell::Number(Some(row.growth_percent), 1),
+            Cell::Number(Some(row.speedup_wall), 2),
+            Cell::Number(Some(row.speedup_source), 2),
+            Cell::Number(Some(row.error_percent), 1),
+            Cell::Text(if row.fit_to_plan { "yes" } else { "no" }.to_owned()),
+        ]
+    };
+    let table = Item::Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(cells).collect(),
+    };
+    let about = "Each program alone on one core and on two, medians. A source whose total over the run grows or shrinks with the cores implies a wrong curve; beyond 10 % it is not used to plan that program. CPU time never is.";
+    let section = Section {
+        title: "Sources of progress".to_owned(),
+        items: vec![Item::Text(about.to_owned()), table],
+    };
+    let page = folder.join("report.html");
+    std::fs::write(
+        &page,
+        bench_page("Progress sources", Some(&facts), &[section]),
+    )?;
+    println!("saved in {}", folder.display());
+    Ok(())
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SIGKILL at random moments, in every combination: afterwards nothing may be
+//! left stopped, narrowed or orphaned.
+//!
+//! Each round starts a daemon (with its keeper) and two programs through
+//! `usher run`, which the policy `equal` seats; kills a random set of {daemon,
+//! keeper, launcher, program}, each a random moment after the last; and gives
+//! the rest one second to put things right: every process of a program must
+//! then either be free (its old CPUs, not stopped) or be managed by a daemon
+//! that answers. Where nobody is left to undo (daemon, keeper and the
+//! program's launcher are dead), the next start of Usher must do it. At the
+//! end of the round everything is stopped in order and no cgroup of the round
+//! may be left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::bars::{Bar, Part};
+use crate::processes::{runs, state_of, usher, wait_for};
+
+/// A second, and what a busy two-core machine needs to let anybody see it.
+const GRACE: Duration = Duration::from_millis(1_000);
+
+/// What a round found wrong.
+#[derive(Debug, Default)]
+struct Tally {
+    left: usize,
+    orphans: usize,
+    rounds: [usize; 16],
+    slowest_ms: f64,
+}
+
+/// Rounds of killing.
+pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
+    let mut part = Part::new("kills", "SIGKILL at random moments");
+    let mut rng = oorandom::Rand64::new(u128::from(seed));
+    let mut tally = Tally::default();
+    for round in 0..rounds {
+        let victims = 1 + rng.rand_range(0..15) as usize;
+        let found = one_round(binary, victims, &mut rng, &mut tally);
+        found.with_context(|| format!("round {round} (seed {seed}, victims {victims:04b})"))?;
+        if round % 50 == 49 {
+            eprintln!(
+                "kills: {} rounds, {} left narrowed, {} orphans",
+                round + 1,
+                tally.left,
+                tally.orphans
+            );
+        }
+    }
+    part.bars = vec![
+        Bar::none(
+            format!("of {rounds} rounds: a process left stopped or narrowed a second later"),
+            tally.left,
+        ),
+        Bar::none(
+            format!("of {rounds} rounds: a cgroup left at the end"),
+            tally.orphans,
+        ),
+    ];
+    part.notes = vec![
+        "Victims: every set of daemon, keeper, launcher and program, at random. Where daemon, keeper and a program's launcher all died, the next start of Usher undoes it, within the same second.".to_owned(),
+        format!("The slowest round was right again after {:.0} ms. Seed {seed}.", tally.slowest_ms),
+    ];
+    part.raw = serde_json::json!({ "rounds_by_victims": tally.rounds, "left": tally.left, "orphans": tally.orphans, "slowest_ms": tally.slowest_ms });
+    Ok(part)
+}
+
+/// One scene: what runs, to be ended whatever happens.
+struct Scene<'a> {
+    binary: &'a Path,
+    dir: tempfile::TempDir,
+    daemon: Child,
+    launchers: Vec<Child>,
+    programs: Vec<i32>,
+}
+
+fn one_round(
+    binary: &Path,
+    victims: usize,
+    rng: &mut oorandom::Rand64,
+    tally: &mut Tally,
+) -> Result<()> {
+    let scene = Scene::start(binary)?;
+    let state = scene.state().context("the daemon does not answer")?;
+    let keeper = state["keeper_pid"].as_i64().context("no keeper")? as i32;
+    let daemon = scene.daemon.id().cast_signed();
+    let launcher = scene.launchers[0].id().cast_signed();
+    let all = [daemon, keeper, launcher, scene.programs[0]];
+    let mut doomed: Vec<i32> = (0..4)
+        .filter(|i| victims & (1 << i) != 0)
+        .map(|i| all[i])
+        .collect();
+    while !doomed.is_empty() {
+        let next = doomed.swap_remove(rng.rand_range(0..doomed.len() as u64) as usize);
+        kill(next);
+        std::thread::sleep(Duration::from_micros(rng.rand_range(0..20_000)));
+    }
+    // With daemon, keeper and launcher dead, only the next start can undo.
+    if victims & 0b0111 == 0b0111 {
+        usher(binary, scene.dir.path())
+            .arg("doctor")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+    }
+    match wait_for("all to be free or managed", GRACE, || scene.is_right()) {
+        Ok(took) => tally.slowest_ms = tally.slowest_ms.max(took.as_secs_f64() * 1e3),
+        Err(_) => {
+            tally.left += 1;
+            eprintln!("kills: victims {victims:04b}: {}", scene.describe());
+        }
+    }
+    tally.rounds[victims] += 1;
+    tally.orphans += usize::from(scene.end()?);
+    Ok(())
+}
+
+impl<'a> Scene<'a> {
+    fn start(binary: &'a Path) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let daemon = usher(binary, dir.path())
+            .args(["daemon", "--policy", "equal", "--store"])
+            .arg(dir.path().join("profiles.sqlite"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut scene = Self {
+            binary,
+            dir,
+            daemon,
+            launchers: vec![],
+            programs: vec![],
+        };
+        wait_for("the daemon", Duration::from_secs(10), || {
+            scene.state().is_some()
+        })?;
+        for _ in 0..2 {
+            let mut command = usher(binary, scene.dir.path());
+            command
+                .args(["run", "--", "sleep", "600"])
+                .stderr(Stdio::null());
+            scene.launchers.push(command.spawn()?);
+        }
+        let both_sit = |state: &Value| {
+            let programs = state["programs"].as_array().cloned().unwrap_or_default();
+            programs.len() == 2 && programs.iter().all(|p| p["mode"] == "seated")
+        };
+        wait_for(
+            "both programs to be seated",
+            Duration::from_secs(10),
+            || scene.state().is_some_and(|s| both_sit(&s)),
+        )?;
+        let state = scene.state().context("the daemon has gone")?;
+        let pid = |program: &Value| program["pid"].as_i64().map(|pid| pid as i32);
+        let programs = state["programs"].as_array().into_iter().flatten();
+        scene.programs = programs
+            .map(|p| pid(p).context("no pid"))
+            .collect::<Result<_>>()?;
+        // The first launcher's program first.
+        let first = scene.launchers[0].id().cast_signed();
+        scene
+            .programs
+            .sort_by_key(|&pid| parent_of(pid) != Some(first));
+        Ok(scene)
+    }
+
+    fn state(&self) -> Option<Value> {
+        let output = usher(self.binary, self.dir.path())
+            .args(["status", "--json"])
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        let state: Value = serde_json::from_slice(&output.stdout).ok()?;
+        state.get("policy")?;
+        Some(state)
+    }
+
+    fn managed(&self) -> BTreeSet<i32> {
+        let state = self.state();
+        let programs = state
+            .iter()
+            .filter_map(|s| s["programs"].as_array())
+            .flatten();
+        programs
+            .filter_map(|p| p["pid"].as_i64().map(|pid| pid as i32))
+            .collect()
+    }
+
+    fn is_right(&self) -> bool {
+        let odd: Vec<i32> = self
+            .programs
+            .iter()
+            .copied()
+            .filter(|&pid| runs(pid) && !is_free(pid))
+            .collect();
+        odd.is_empty() || odd.iter().all(|pid| self.managed().contains(pid))
+    }
+
+    fn describe(&self) -> String {
+        let one = |&pid: &i32| {
+            format!(
+                "process {pid}: state {:?}, CPUs {:?}",
+                state_of(pid),
+                cpus_of(pid)
+            )
+        };
+        let programs: Vec<_> = self.programs.iter().map(one).collect();
+        format!("{}; managed {:?}", programs.join("; "), self.managed())
+    }
+
+    /// Ends everything in order; true when a cgroup of this scene is left.
+    fn end(mut self) -> Result<bool> {
+        for &pid in &self.programs {
+            kill(pid);
+        }
+        // The daemon may be another by now: the keeper starts a new one.
+        if let Some(pid) = self.state().and_then(|s| s["pid"].as_i64()) {
+            signal(pid as i32, rustix::process::Signal::TERM);
+            wait_for("the daemon to end", Duration::from_secs(10), || {
+                !runs(pid as i32)
+            })?;
+        }
+        for launcher in &mut self.launchers {
+            launcher.wait()?;
+        }
+        self.daemon.wait()?;
+        usher(self.binary, self.dir.path())
+            .arg("doctor")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+        let instances: Vec<String> = names_in(&self.dir.path().join("instances"));
+        Ok(!instances.is_empty())
+    }
+}
+
+impl Drop for Scene<'_> {
+    fn drop(&mut self) {
+        for child in self.launchers.iter_mut().chain([&mut self.daemon]) {
+            // They have ended, or are ended here after a failure.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.programs.iter().for_each(|&pid| kill(pid));
+    }
+}
+
+fn names_in(dir: &PathBuf) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn kill(pid: i32) {
+    signal(pid, rustix::process::Signal::KILL);
+}
+
+fn signal(pid: i32, signal: rustix::process::Signal) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| runs(pid)) {
+        // It may end on its own meanwhile.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+fn is_free(pid: i32) -> bool {
+    let stopped = matches!(state_of(pid), Some('T'));
+    !stopped
+        && cpus_of(pid).is_none_or(|cpus| {
+            Some(cpus) == cpus_of(rustix::process::getpid().as_raw_nonzero().get())
+        })
+}
+
+fn cpus_of(pid: i32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some(
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?
+            .trim()
+            .to_owned(),
+    )
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("PPid:"))?
+        .trim()
+        .parse()
+        .ok()
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a program waits before it sits, with 100 others managed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use usher_act::ActConfig;
+use usher_host::engine::{Adopt, Engine, EngineConfig};
+use usher_host::launch::{LaunchSpec, Stream};
+use usher_report::stats;
+
+use crate::bars::{Bar, Part};
+
+const MANAGED: usize = 100;
+const LAUNCHES: usize = 400;
+const KILL: i32 = rustix::process::Signal::KILL.as_raw();
+
+/// Launches and attaches programs beside 100 that are managed.
+pub fn run(dir: &Path) -> Result<Part> {
+    let mut part = Part::new("latency", "From exec to seated");
+    let topology = usher_topology::load(usher_topology::Source::ThisMachine)?;
+    let policy = usher_policy::by_name("usher", &topology).context("policy usher")?;
+    let engine = Engine::start(EngineConfig::new(topology, ActConfig::new(dir)), policy)?;
+    let spec = |argv: &[&str]| LaunchSpec {
+        stdout: Stream::Null,
+        ..LaunchSpec::new(argv.iter().copied())
+    };
+    let mut resting = Vec::new();
+    for _ in 0..MANAGED {
+        let (held, _) = engine.launch(&spec(&["sleep", "600"]), Adopt::new(["sleep", "600"]))?;
+        resting.push(held.release()?);
+    }
+    let (mut launched_ms, mut attached_ms) = (vec![], vec![]);
+    for _ in 0..LAUNCHES {
+        let start = Instant::now();
+        let (held, _) = engine.launch(&spec(&["true"]), Adopt::new(["true"]))?;
+        launched_ms.push(start.elapsed().as_secs_f64() * 1e3);
+        held.release()?.wait()?;
+        attached_ms.push(attach_one(&engine)?);
+    }
+    for mut child in resting {
+        child.signal(KILL);
+        child.wait()?;
+    }
+    engine.stop();
+    let at = |values: &[f64], p| stats::quantile(values, p).unwrap_or(f64::NAN);
+    part.bars = vec![
+        Bar::at_most(
+            "launched into its seat, 100 programs managed, 99th percentile",
+            at(&launched_ms, 0.99),
+            50.0,
+            "ms",
+        ),
+        Bar::at_most(
+            "a running program attached and seated, 99th percentile",
+            at(&attached_ms, 0.99),
+            50.0,
+            "ms",
+        ),
+    ];
+    part.notes = vec![format!(
+        "{LAUNCHES} of each; medians {:.2} and {:.2} ms. A launched program is seated before its exec: the figure is what its start is held back by, its fork included.",
+        at(&launched_ms, 0.5),
+        at(&attached_ms, 0.5)
+    )];
+    part.raw = serde_json::json!({ "launched_ms": launched_ms, "attached_ms": attached_ms });
+    Ok(part)
+}
+
+/// Attaches a running process; milliseconds until it is seated.
+fn attach_one(engine: &Engine) -> Result<f64> {
+    let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
+    let start = Instant::now();
+    let adopted = engine.attach(child.id().cast_signed(), Adopt::new(["sleep", "60"]), 0);
+    let elapsed = start.elapsed().as_secs_f64() * 1e3;
+    child.kill()?;
+    child.wait()?;
+    adopted?;
+    Ok(elapsed)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Mixes of real programs: `usher` against `linux`, and `linux` against itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use usher_act::ActConfig;
+use usher_host::engine::{EngineConfig, KeeperCommand};
+use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
+use usher_report::data::{MixResult, PolicyResult};
+use usher_report::summary;
+
+use crate::bars::{Bar, Part};
+
+/// The mixes, by the names of their files. Those marked were named before any
+/// was run under `usher`, as mixes in which it acts and gains 5 % or more:
+/// programs that wait for their own threads at barriers lose to time sharing.
+const MIXES: [(&str, bool); 8] = [
+    ("svd-svd", true),
+    ("gromacs-svd", true),
+    ("gromacs-7zz", false),
+    ("lammps-pigz", false),
+    ("pigz-povray", false),
+    ("gil-minimap2", false),
+    ("four-mixed", false),
+    ("four-scalable", false),
+];
+
+/// How the mixes are run.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MixArgs {
+    /// Folder with the mix files
+    #[arg(long, default_value = "examples/mixes", value_name = "DIR")]
+    pub mixes: PathBuf,
+    /// Rounds a mix; six or more for intervals that mean 95 %
+    #[arg(long, default_value_t = 6)]
+    pub rounds: u32,
+    /// Repetitions of each program in a round
+    #[arg(long, default_value_t = 3)]
+    pub repeats: u32,
+    /// Only these mixes
+    #[arg(long, value_delimiter = ',')]
+    pub mix: Vec<String>,
+}
+
+/// Runs every mix and holds the ratios against the bars.
+pub fn run(args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Result<Part> {
+    let mut part = Part::new("mixes", "Real mixes, usher / linux");
+    let wanted = |name: &str| args.mix.is_empty() || args.mix.iter().any(|m| m == name);
+    let mut lines = Vec::new();
+    for (name, gains) in MIXES.into_iter().filter(|(name, _)| wanted(name)) {
+        let result =
+            one(name, args, usher, folder, seed).with_context(|| format!("mix '{name}'"))?;
+        let (bar, line) = judge(name, gains, &result)?;
+        eprintln!("{line}");
+        part.bars.push(bar);
+        lines.push(line);
+        let file = folder.join(format!("{name}.html"));
+        std::fs::write(&file, usher_report::html::page(&result))?;
+        std::fs::write(
+            folder.join(format!("{name}.json")),
+            serde_json::to_vec(&result)?,
+        )?;
+    }
+    part.notes = lines;
+    part.notes.push(format!(
+        "ANTT ratios by round, {} rounds a mix of {} repetitions or more, policies in turn; geometric mean and 95 % bootstrap interval. The bar is the interval's upper end.",
+        args.rounds, args.repeats
+    ));
+    Ok(part)
+}
+
+fn one(name: &str, args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Result<MixResult> {
+    let mix = MixFile::read(&args.mixes.join(format!("{name}.toml")))?;
+    let options = MixOptions {
+        policies: ["linux", "linux#2", "usher"].map(str::to_owned).to_vec(),
+        rounds: Some(args.rounds),
+        repeats: Some(args.repeats),
+        max_seconds: Some(3_600.0),
+        seed,
+        store: Some(folder.join("profiles.sqlite")),
+        command: format!("usher bench seats --only mixes --mix {name}"),
+        ..MixOptions::default()
+    };
+    let topology = usher_topology::load(usher_topology::Source::ThisMachine)?;
+    let runtime = tempfile::tempdir()?;
+    let mut config = EngineConfig::new(topology, ActConfig::new(runtime.path()));
+    config.keeper = Some(KeeperCommand {
+        exe: usher.to_owned(),
+        subcommand: vec!["keeper".into()],
+        respawn: vec![],
+    });
+    let mut live = |event: MixEvent<'_>| {
+        if let MixEvent::RoundEnded { policy, result } = event {
+            eprintln!(
+                "{name}: {policy}: ANTT {}",
+                result.antt.map_or("-".to_owned(), |a| format!("{a:.3}"))
+            );
+        }
+    };
+    Ok(run_mix(
+        &mix,
+        &config,
+        &options,
+        &AtomicBool::new(false),
+        &mut live,
+    )?)
+}
+
+fn judge(name: &str, gains: bool, result: &MixResult) -> Result<(Bar, String)> {
+    let policy = |name: &str| {
+        result
+            .policy(name)
+            .with_context(|| format!("no result for {name}"))
+    };
+    let interval = |p: &PolicyResult| p.comparison.as_ref().and_then(|c| c.antt);
+    let usher = policy("usher")?;
+    let ratio = interval(usher).context("no ratio against linux")?;
+    let again = interval(policy("linux#2")?);
+    let band = summary::aa_band(result);
+    let limit = if gains { 0.95 } else { 1.03 };
+    let high = ratio.high.unwrap_or(f64::NAN);
+    let named = if gains { " (named beforehand)" } else { "" };
+    let bar = Bar::at_most(format!("{name}{named}, upper 95 % bound"), high, limit, "");
+    let line = format!(
+        "{name}: usher / linux {:.3} [{:.3}, {high:.3}]; linux again / linux {:.3}; A/A band {}; abstained in {} of {} rounds.",
+        ratio.value,
+        ratio.low.unwrap_or(f64::NAN),
+        again.map_or(f64::NAN, |e| e.value),
+        band.map_or("-".to_owned(), |b| format!("{:.3}..{:.3}", b.low, b.high)),
+        usher.abstentions(),
+        usher.rounds.len()
+    );
+    Ok((bar, line))
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `usher bench seats`: the bars of seating.
+
+mod kills;
+mod latency;
+mod lending;
+mod mixes;
+mod overhead;
+mod plan;
+mod short;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::bars::Part;
+use crate::machine;
+use crate::processes::usher_binary;
+
+/// The parts, in the order in which they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Which {
+    /// How long a plan takes, and whether it is the best
+    Plan,
+    /// The daemon at rest, and what `usher run` adds
+    Overhead,
+    /// From exec to seated
+    Latency,
+    /// Lending and reclaiming idle seats
+    Lending,
+    /// 10,000 short programs
+    Short,
+    /// SIGKILL at random moments
+    Kills,
+    /// Mixes of real programs
+    Mixes,
+}
+
+/// Options of the benchmark.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SeatsArgs {
+    /// Only these parts
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<Which>,
+    /// The `usher` to measure; the one beside this program unless told
+    #[arg(long, value_name = "FILE")]
+    pub usher: Option<PathBuf>,
+    /// Where the dated folder of results is made
+    #[arg(long, default_value = "out/bench", value_name = "DIR")]
+    pub out: PathBuf,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Rounds of SIGKILL
+    #[arg(long, default_value_t = 1_000)]
+    pub kill_rounds: usize,
+    /// Seconds of lending to watch
+    #[arg(long, default_value_t = 120.0)]
+    pub lending_seconds: f64,
+    /// How mixes are run
+    #[command(flatten)]
+    pub mixes: mixes::MixArgs,
+}
+
+/// Runs the parts asked for, saves and shows them. Returns whether every bar
+/// was met.
+pub fn run(args: &SeatsArgs) -> Result<bool> {
+    let usher = usher_binary(args.usher.as_deref())?;
+    let folder = machine::run_folder(&args.out, "seats")?;
+    let scratch = tempfile::tempdir()?;
+    let mut parts: Vec<Part> = Vec::new();
+    for &which in Which::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(&which) {
+            continue;
+        }
+        let part = match which {
+            Which::Plan => plan::run(args.seed),
+            Which::Overhead => overhead::run(&usher),
+            Which::Latency => latency::run(scratch.path()),
+            Which::Lending => lending::run(args.lending_seconds),
+            Which::Short => short::run(&usher),
+            Which::Kills => kills::run(&usher, args.kill_rounds, args.seed),
+            Which::Mixes => mixes::run(&args.mixes, &usher, &folder, args.seed),
+        };
+        let part = part.with_context(|| format!("part {which:?}"))?;
+        println!("{}", part.lines());
+        parts.push(part);
+    }
+    let facts = usher_host::mix::machine_facts(
+        &usher_topology::load(usher_topology::Source::ThisMachine)?,
+        &usher_probe::Roots::default(),
+    );
+    let page = machine::save(&folder, "Usher: seats", &facts, &parts)?;
+    println!("saved in {}, page {}", folder.display(), page.display());
+    Ok(parts
+        .iter()
+        .all(|part| part.bars.iter().all(crate::bars::Bar::is_met)))
+}

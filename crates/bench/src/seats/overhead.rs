@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What Usher costs when there is nothing to do.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use usher_report::stats;
+
+use crate::bars::{Bar, Part};
+use crate::processes::{Daemon, cpu_seconds, memory_mib, usher, wait_for};
+
+const PROGRAMS: usize = 100;
+const REST: Duration = Duration::from_secs(30);
+const PAIRS: usize = 201;
+
+/// A daemon with 100 programs at rest, and `usher run true` against `true`.
+pub fn run(binary: &Path) -> Result<Part> {
+    let mut part = Part::new("overhead", "Overhead");
+    let dir = tempfile::tempdir()?;
+    let daemon = Daemon::start(binary, dir.path(), &[])?;
+    let mut programs: Vec<Child> = Vec::new();
+    for _ in 0..PROGRAMS {
+        programs.push(
+            usher(binary, dir.path())
+                .args(["run", "--", "sleep", "600"])
+                .spawn()?,
+        );
+    }
+    let managed = || count_managed(binary, dir.path()).is_some_and(|n| n == PROGRAMS);
+    wait_for(
+        "100 programs to be managed",
+        Duration::from_secs(60),
+        managed,
+    )?;
+    let (cpu, start) = (cpu_seconds(daemon.pid())?, Instant::now());
+    std::thread::sleep(REST);
+    let share = 100.0 * (cpu_seconds(daemon.pid())? - cpu) / start.elapsed().as_secs_f64();
+    let memory = memory_mib(daemon.pid())?;
+    let with_daemon = run_true(binary, dir.path())?;
+    for program in &mut programs {
+        program.kill()?;
+        program.wait()?;
+    }
+    drop(daemon);
+    let alone = run_true(binary, dir.path())?;
+    part.bars = vec![
+        Bar::at_most(
+            "daemon with 100 programs at rest, CPU",
+            share,
+            0.2,
+            "% of a core",
+        ),
+        Bar::at_most(
+            "daemon with 100 programs at rest, memory (PSS)",
+            memory,
+            50.0,
+            "MiB",
+        ),
+        Bar::at_most(
+            "'usher run true' more than 'true', no daemon, median",
+            alone.0,
+            5.0,
+            "ms",
+        ),
+        Bar::at_most(
+            "'usher run true' more than 'true', daemon with 100 programs, median",
+            with_daemon.0,
+            5.0,
+            "ms",
+        ),
+    ];
+    part.notes = vec![format!(
+        "CPU over {} s. 'usher run true' and 'true' in turns, {PAIRS} pairs, median of the differences; 90th percentiles {:.2} ms without and {:.2} ms with the daemon.",
+        REST.as_secs(),
+        alone.1,
+        with_daemon.1
+    )];
+    part.raw = serde_json::json!({ "cpu_percent": share, "memory_mib": memory, "run_true_ms": [alone, with_daemon] });
+    Ok(part)
+}
+
+fn count_managed(binary: &Path, runtime: &Path) -> Option<usize> {
+    let output = usher(binary, runtime)
+        .args(["status", "--json"])
+        .output()
+        .ok()?;
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(status.get("programs")?.as_array()?.len())
+}
+
+/// Median and 90th percentile of what `usher run` adds to `true`, in ms.
+fn run_true(binary: &Path, runtime: &Path) -> Result<(f64, f64)> {
+    let mut added = Vec::new();
+    for _ in 0..PAIRS {
+        let plain = timed(Command::new("true").stdin(Stdio::null()))?;
+        let wrapped = timed(usher(binary, runtime).args(["run", "--", "true"]))?;
+        added.push((wrapped - plain) * 1e3);
+    }
+    let at = |p| stats::quantile(&added, p).unwrap_or(f64::NAN);
+    Ok((at(0.5), at(0.9)))
+}
+
+fn timed(command: &mut Command) -> Result<f64> {
+    let start = Instant::now();
+    let status = command.status()?;
+    let elapsed = start.elapsed().as_secs_f64();
+    anyhow::ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(elapsed)
+}

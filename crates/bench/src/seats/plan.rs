@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a plan takes, and whether it is the best.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use usher_model::{Curve, ProgramId, Topology};
+use usher_policy::seating::{Request, seat};
+use usher_report::stats;
+
+use crate::bars::{Bar, Part};
+
+const TIMED: usize = 101;
+const RANDOM_CASES: u64 = 2_000;
+
+/// Plans of two sizes, timed; random small cases against all allocations.
+pub fn run(seed: u64) -> Result<Part> {
+    let mut part = Part::new("plan", "Planning");
+    let small = usher_topology::load(usher_topology::Source::parse(
+        "package:4 die:2 core:6 pu:1",
+    )?)?;
+    let large = usher_topology::load(usher_topology::Source::parse(
+        "package:16 die:8 core:8 pu:1",
+    )?)?;
+    let mut rng = oorandom::Rand64::new(u128::from(seed));
+    let eight = timed(&small, 8, &mut rng)?;
+    let many = timed(&large, 64, &mut rng)?;
+    let wrong = not_optimal(&mut rng)?;
+    part.bars = vec![
+        Bar::at_most(
+            "8 programs on 8 domains (48 cores), median",
+            eight.0,
+            1.0,
+            "ms",
+        ),
+        Bar::at_most(
+            "64 programs on 128 domains (1,024 cores), median",
+            many.0,
+            10.0,
+            "ms",
+        ),
+        Bar::none(
+            format!("plans of {RANDOM_CASES} random ones that all allocations beat"),
+            wrong,
+        ),
+    ];
+    part.notes = vec![format!(
+        "{TIMED} plans each, fresh random curves; 99th percentiles {:.3} and {:.3} ms; seed {seed}.",
+        eight.1, many.1
+    )];
+    part.raw = serde_json::json!({ "median_ms": [eight.0, many.0], "p99_ms": [eight.1, many.1], "seed": seed });
+    Ok(part)
+}
+
+/// Median and 99th percentile of the time of a plan, in milliseconds.
+fn timed(topology: &Topology, programs: usize, rng: &mut oorandom::Rand64) -> Result<(f64, f64)> {
+    let mut times = Vec::new();
+    for _ in 0..TIMED {
+        let requests = random_requests(topology, programs, rng)?;
+        let start = Instant::now();
+        let seating = seat(topology, &requests)?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        anyhow::ensure!(
+            seating.plan.seats.len() == programs,
+            "a plan that leaves a program out"
+        );
+    }
+    let at = |p| stats::quantile(&times, p).unwrap_or(f64::NAN);
+    Ok((at(0.5), at(0.99)))
+}
+
+fn random_requests(
+    topology: &Topology,
+    programs: usize,
+    rng: &mut oorandom::Rand64,
+) -> Result<Vec<Request>> {
+    (0..programs)
+        .map(|i| request(i, random_curve(topology.cores.len() as u32, rng)?))
+        .collect()
+}
+
+fn request(i: usize, curve: Curve) -> Result<Request> {
+    Ok(Request {
+        id: ProgramId(i as u64),
+        name: format!("program{i}"),
+        curve,
+        weight: 1.0,
+        spinners: 0,
+        llc_bytes: None,
+        bandwidth_gbps: None,
+        bound_to: None,
+    })
+}
+
+/// A curve of the universal scalability law with random serial and crosstalk
+/// shares, given at eight core counts.
+fn random_curve(cores: u32, rng: &mut oorandom::Rand64) -> Result<Curve> {
+    let (serial, crosstalk) = (0.3 * rng.rand_float(), 0.002 * rng.rand_float());
+    let rate = |n: u32| {
+        let n = f64::from(n);
+        n / (1.0 + serial * (n - 1.0) + crosstalk * n * (n - 1.0))
+    };
+    let points = (1..=8)
+        .map(|i| (cores * i).div_ceil(8))
+        .map(|n| (n, rate(n)));
+    Ok(Curve::from_rates(&points.collect())?)
+}
+
+/// How many random plans are not the best of all allocations of domains.
+fn not_optimal(rng: &mut oorandom::Rand64) -> Result<usize> {
+    let mut wrong = 0;
+    for _ in 0..RANDOM_CASES {
+        let domains = 1 + rng.rand_range(0..8) as usize;
+        let cores = 1 + rng.rand_range(0..8) as usize;
+        let topology = usher_topology::load(usher_topology::Source::parse(&format!(
+            "package:{domains} core:{cores} pu:1"
+        ))?)?;
+        let programs = 1 + rng.rand_range(0..domains.min(4) as u64) as usize;
+        let requests = random_requests(&topology, programs, rng)?;
+        let least =
+            least_sum(&requests, domains, cores, (domains * cores) as f64) / programs as f64;
+        let antt = seat(&topology, &requests)?
+            .plan
+            .antt
+            .unwrap_or(f64::INFINITY);
+        wrong += usize::from((antt - least).abs() > 1e-9 * least);
+    }
+    Ok(wrong)
+}
+
+/// The least sum of NTTs over all allocations of whole domains.
+fn least_sum(requests: &[Request], left: usize, cores: usize, all: f64) -> f64 {
+    let Some((first, rest)) = requests.split_first() else {
+        return 0.0;
+    };
+    let ntt = |d: usize| first.curve.best_rate(all) / first.curve.rate((d * cores) as f64);
+    (1..=left - rest.len())
+        .map(|d| ntt(d) + least_sum(rest, left - d, cores, all))
+        .fold(f64::INFINITY, f64::min)
+}

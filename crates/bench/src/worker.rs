@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs for the benchmarks to seat: ones that do nothing but be there.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// What a worker does.
+#[derive(Debug, Clone, clap::Args)]
+pub struct WorkerArgs {
+    /// Threads that compute.
+    #[arg(long, default_value_t = 2)]
+    pub threads: usize,
+    /// Milliseconds of computing, then of sleep, in turns; no sleep: 0.
+    #[arg(long, default_value_t = 50)]
+    pub busy_ms: u64,
+    /// See --busy-ms.
+    #[arg(long, default_value_t = 0)]
+    pub sleep_ms: u64,
+    /// Ends after so many seconds.
+    #[arg(long, default_value_t = 30.0)]
+    pub seconds: f64,
+}
+
+/// Computes and sleeps in turns, and prints when each begins: `busy NS` or
+/// `idle NS`, in nanoseconds of CLOCK_MONOTONIC.
+pub fn run(args: &WorkerArgs) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs_f64(args.seconds);
+    let go = Arc::new(AtomicBool::new(true));
+    while Instant::now() < end {
+        print_time("busy")?;
+        let until = Instant::now() + Duration::from_millis(args.busy_ms);
+        let until = if args.sleep_ms == 0 {
+            end
+        } else {
+            until.min(end)
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..args.threads {
+                scope.spawn(|| compute(until, &go));
+            }
+        });
+        print_time("idle")?;
+        std::thread::sleep(Duration::from_millis(args.sleep_ms));
+    }
+    Ok(())
+}
+
+fn compute(until: Instant, go: &AtomicBool) {
+    let mut x = 1.0_f64;
+    while Instant::now() < until && go.load(Ordering::Relaxed) {
+        for _ in 0..10_000 {
+            x = std::hint::black_box(x * 1.000_000_1 + 1e-9);
+        }
+    }
+}
+
+fn print_time(what: &str) -> Result<()> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{what} {}", now.tv_sec * 1_000_000_000 + now.tv_nsec)?;
+    Ok(out.flush()?)
+}
