@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Documents describe what is there: every crate is on the map, every local
+//! link leads somewhere, every `make` target named exists.
+
+use std::collections::BTreeSet;
+
+use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+
+use crate::{Breach, File, Tree};
+
+const MAP: &str = "ARCHITECTURE.md";
+
+/// Crates that the architecture page forgets, and crates that it invents.
+pub fn check_code_map(tree: &Tree) -> Vec<Breach> {
+    let Some(map) = tree.get(MAP) else {
+        return vec![Breach::new(MAP, 0, "is missing")];
+    };
+    let named: BTreeSet<&str> = map
+        .text
+        .match_indices("crates/")
+        .map(|(at, prefix)| first_word(&map.text[at + prefix.len()..]))
+        .filter(|name| !name.is_empty())
+        .collect();
+    let crates: BTreeSet<&str> = tree.crates().into_iter().collect();
+    let forgotten = crates
+        .difference(&named)
+        .map(|name| format!("the code map lacks crates/{name}"));
+    let invented = named
+        .difference(&crates)
+        .map(|name| format!("there is no crates/{name}"));
+    forgotten
+        .chain(invented)
+        .map(|what| Breach::new(MAP, 0, what))
+        .collect()
+}
+
+fn first_word(text: &str) -> &str {
+    let end = text
+        .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
+        .unwrap_or(text.len());
+    &text[..end]
+}
+
+/// Links of Markdown files that lead nowhere, and `make` targets that are not
+/// in the Makefile.
+pub fn check_links(tree: &Tree) -> Vec<Breach> {
+    let makefile = tree.get("Makefile").map_or("", |file| file.text.as_str());
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter(|line| !line.starts_with(['\t', '#', '.']))
+        .filter_map(|line| line.split_once(':'))
+        .flat_map(|(targets, _)| targets.split_whitespace())
+        .collect();
+    let mut breaches = Vec::new();
+    for file in tree.files.iter().filter(|file| file.has_extension("md")) {
+        let page = Page::read(file);
+        for (line, link) in &page.links {
+            if let Some(what) = broken(tree, file, link) {
+                breaches.push(Breach::new(&file.path, *line, what));
+            }
+        }
+        for (line, target) in &page.made {
+            if !targets.contains(target.as_str()) {
+                let what = format!("the Makefile has no target {target}");
+                breaches.push(Breach::new(&file.path, *line, what));
+            }
+        }
+    }
+    breaches
+}
+
+/// What a Markdown page refers to.
+#[derive(Default)]
+struct Page {
+    /// Lines and destinations.
+    links: Vec<(usize, String)>,
+    /// Lines and targets of `make TARGET` in code.
+    made: Vec<(usize, String)>,
+    /// Headings as anchors.
+    anchors: BTreeSet<String>,
+}
+
+impl Page {
+    fn read(file: &File) -> Self {
+        let mut page = Self::default();
+        let mut heading: Option<String> = None;
+        let mut in_code_block = false;
+        for (event, range) in Parser::new(&file.text).into_offset_iter() {
+            let line = file.text[..range.start].matches('\n').count() + 1;
+            match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push((line, dest_url.into_string()));
+                }
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => {
+                    page.anchors
+                        .extend(heading.take().map(|text| anchor(&text)));
+                }
+                Event::Start(Tag::CodeBlock(_)) => in_code_block = true,
+                Event::End(TagEnd::CodeBlock) => in_code_block = false,
+                Event::Text(text) if in_code_block => page.note_made(line, &text),
+                Event::Code(text) => {
+                    page.note_made(line, &text);
+                    heading
+                        .iter_mut()
+                        .for_each(|heading| heading.push_str(&text));
+                }
+                Event::Text(text) => {
+                    heading
+                        .iter_mut()
+                        .for_each(|heading| heading.push_str(&text));
+                }
+                _ => {}
+            }
+        }
+        page
+    }
+
+    fn note_made(&mut self, first: usize, code: &str) {
+        for (line, text) in (first..).zip(code.lines()) {
+            let command = text.trim_start_matches(['$', ' ']);
+            let Some(rest) = command.strip_prefix("make ") else {
+                continue;
+            };
+            let target = rest
+                .split_whitespace()
+                .find(|word| !word.starts_with('-') && !word.contains('='));
+            self.made
+                .extend(target.map(|target| (line, target.to_owned())));
+        }
+    }
+}
+
+/// The anchor that a Markdown viewer gives a heading.
+fn anchor(heading: &str) -> String {
+    heading
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter_map(|c| match c {
+            ' ' => Some('-'),
+            '-' | '_' => Some(c),
+            c => c.is_alphanumeric().then_some(c),
+        })
+        .collect()
+}
+
+/// What is wrong with a link from a file; nothing with one to the network.
+fn broken(tree: &Tree, from: &File, link: &str) -> Option<String> {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return None;
+    }
+    let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
+    let path = match path {
+        "" => from.path.clone(),
+        _ => resolve(&from.path, path),
+    };
+    if !tree.holds(&path) {
+        return Some(format!("the link {link} leads nowhere"));
+    }
+    let page = tree.get(&path).filter(|file| file.has_extension("md"))?;
+    let known = fragment.is_empty() || Page::read(page).anchors.contains(fragment);
+    (!known).then(|| format!("{path} has no heading #{fragment}"))
+}
+
+/// A path relative to the folder of a file, relative to the root.
+fn resolve(from: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(rule: crate::Rule, files: &[(&str, &str)]) -> Vec<String> {
+        let breaches = rule(&Tree::of(files));
+        breaches.iter().map(Breach::to_string).collect()
+    }
+
+    #[test]
+    fn the_map_shows_every_crate_and_no_other() {
+        let crates = [("crates/a/Cargo.toml", ""), ("crates/b/Cargo.toml", "")];
+        let with = |map| said(check_code_map, &[(MAP, map), crates[0], crates[1]]);
+        assert_eq!(with("`crates/a`, crates/b/src/lib.rs in crates/"), [""; 0]);
+        assert_eq!(
+            with("`crates/a` and crates/c."),
+            [
+                "ARCHITECTURE.md: the code map lacks crates/b",
+                "ARCHITECTURE.md: there is no crates/c"
+            ]
+        );
+        assert_eq!(
+            said(check_code_map, &crates),
+            ["ARCHITECTURE.md: is missing"]
+        );
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        let page = "# Top `usher run`\n[a](b.md#what-it-is) [c](../Makefile) [d](#top-usher-run)\n\
+                    [web](https://example.org/x) [e](img/)\n\n[bad](gone.md)\n![bad](x.png)\n\
+                    [bad](b.md#no)\n[r]\n\n[r]: lost.md\n\n```\n[code](nowhere.md)\n```\n";
+        let files = [
+            ("docs/a.md", page),
+            ("docs/b.md", "## What it is?\n"),
+            ("docs/img/one.svg", ""),
+            ("Makefile", ""),
+        ];
+        assert_eq!(
+            said(check_links, &files),
+            [
+                "docs/a.md:5: the link gone.md leads nowhere",
+                "docs/a.md:6: the link x.png leads nowhere",
+                "docs/a.md:7: docs/b.md has no heading #no",
+                "docs/a.md:8: the link lost.md leads nowhere",
+            ]
+        );
+    }
+
+    #[test]
+    fn make_targets_exist() {
+        let make = "# notes: none\n.PHONY: ghost\nrun test: setup\n\tdeep: no\ninstall: ;\n";
+        let page = "`make run` then `make install PREFIX=x` and make nonsense\n\n\
+                    ```sh\n$ make test\nmake -j2 ghost\n```\n";
+        let said = said(check_links, &[("Makefile", make), ("README.md", page)]);
+        assert_eq!(said, ["README.md:5: the Makefile has no target ghost"]);
+    }
+}

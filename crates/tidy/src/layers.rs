@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Dependencies point one way: values <- observe, decide, act <- control <-
+//! host <- programs; and `policy`, which decides, knows the values alone.
+
+use std::collections::BTreeMap;
+
+use crate::{Breach, Tree};
+
+/// Each crate with its layer; a crate depends on lower layers only.
+const LAYERS: [(&str, u32); 16] = [
+    ("model", 0),
+    ("heartbeat", 0),
+    ("topology", 1),
+    ("probe", 1),
+    ("policy", 1),
+    ("act", 1),
+    ("store", 1),
+    ("report", 1),
+    ("cache", 1),
+    ("ompt", 1),
+    ("control", 2),
+    ("host", 3),
+    ("sim", 3),
+    ("usher", 4),
+    ("bench", 5),
+    ("tidy", 0),
+];
+
+/// All that `policy` may be built on: the values, arithmetic, and what turns
+/// values into text and back without touching a file.
+const POLICY_MAY_USE: [&str; 5] = [
+    "usher-model",
+    "nalgebra",
+    "serde",
+    "serde_json",
+    "thiserror",
+];
+
+/// A crate with no layer, an arrow that points up, an impure `policy`.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let layers = BTreeMap::from(LAYERS);
+    let mut breaches = Vec::new();
+    for name in tree.crates() {
+        let path = format!("crates/{name}/Cargo.toml");
+        let Some(&layer) = layers.get(name) else {
+            let what = format!("give {name} a layer in crates/tidy/src/layers.rs");
+            breaches.push(Breach::new(&path, 0, what));
+            continue;
+        };
+        let manifest = tree.get(&path).map_or("", |file| file.text.as_str());
+        let manifest: toml::Table = match manifest.parse() {
+            Ok(table) => table,
+            Err(error) => {
+                breaches.push(Breach::new(&path, 0, format!("is not TOML: {error}")));
+                continue;
+            }
+        };
+        for (section, at_most) in [
+            ("dependencies", layer.checked_sub(1)),
+            ("build-dependencies", layer.checked_sub(1)),
+            ("dev-dependencies", Some(layer)),
+        ] {
+            let used = manifest.get(section).and_then(toml::Value::as_table);
+            for used in used.into_iter().flat_map(|table| table.keys()) {
+                let wrong = upward(&layers, used, at_most).or_else(|| {
+                    let impure = name == "policy"
+                        && section == "dependencies"
+                        && !POLICY_MAY_USE.contains(&used.as_str());
+                    impure.then(|| format!("policy decides and does nothing else: drop {used}"))
+                });
+                breaches.extend(wrong.map(|what| Breach::new(&path, 0, what)));
+            }
+        }
+    }
+    breaches
+}
+
+fn upward(layers: &BTreeMap<&str, u32>, used: &str, at_most: Option<u32>) -> Option<String> {
+    let of_ours = match used {
+        "usher" => used,
+        _ => used.strip_prefix("usher-")?,
+    };
+    match layers.get(of_ours) {
+        Some(&layer) if at_most.is_some_and(|most| layer <= most) => None,
+        Some(_) => Some(format!("{used} is not in a lower layer")),
+        None => Some(format!("{used} has no layer in crates/tidy/src/layers.rs")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(name: &str, manifest: &str) -> Vec<String> {
+        let path = format!("crates/{name}/Cargo.toml");
+        let breaches = check(&Tree::of(&[(&path, manifest)]));
+        breaches.into_iter().map(|breach| breach.what).collect()
+    }
+
+    #[test]
+    fn arrows_point_down() {
+        let none: [&str; 0] = [];
+        let down = "[dependencies]\nusher-model.workspace = true\nlibc = \"1\"\n";
+        assert_eq!(found("probe", down), none);
+        let beside = "[dev-dependencies]\nusher-topology.workspace = true\n";
+        assert_eq!(found("probe", beside), none);
+        let up = "[dependencies]\nusher-host = { path = \"x\" }\n";
+        assert_eq!(found("probe", up), ["usher-host is not in a lower layer"]);
+        let level = "[build-dependencies]\nusher-act.workspace = true\n";
+        assert_eq!(found("probe", level), ["usher-act is not in a lower layer"]);
+        let value = "[dependencies]\nusher-heartbeat.workspace = true\n";
+        assert_eq!(
+            found("model", value),
+            ["usher-heartbeat is not in a lower layer"]
+        );
+    }
+
+    #[test]
+    fn policy_knows_the_values_alone() {
+        let impure = "[dependencies]\nusher-model.workspace = true\nlibc = \"0.2\"\n\
+                      [dev-dependencies]\nproptest = \"1\"\n";
+        let drop = "policy decides and does nothing else: drop libc";
+        assert_eq!(found("policy", impure), [drop]);
+    }
+
+    #[test]
+    fn every_crate_has_a_layer() {
+        let layer = "give new a layer in crates/tidy/src/layers.rs";
+        assert_eq!(found("new", ""), [layer]);
+        let unknown = "usher-new has no layer in crates/tidy/src/layers.rs";
+        assert_eq!(
+            found("host", "[dependencies]\nusher-new = \"1\""),
+            [unknown]
+        );
+        assert!(found("host", "[dependencies")[0].starts_with("is not TOML"));
+    }
+}

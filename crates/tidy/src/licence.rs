@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every source file starts with the licence of its crate.
+
+use crate::{Breach, File, Tree};
+
+const PERMISSIVE: &str = "MIT OR Apache-2.0";
+const GPL: &str = "GPL-2.0-only";
+
+/// What links the kernel's GPL-only interfaces, and the programs.
+const GPL_FOLDERS: [&str; 3] = ["crates/usher/", "crates/scx/", "bpf/"];
+
+const SOURCES: [&str; 8] = ["rs", "c", "h", "cpp", "py", "sh", "bash", "awk"];
+
+/// The licence line is missing, or is another crate's; a manifest disagrees.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let sources = tree
+        .files
+        .iter()
+        .filter(|file| is_source(file))
+        .filter_map(check_source);
+    let manifests = tree
+        .files
+        .iter()
+        .filter(|file| file.crate_name().is_some() && file.path.ends_with("/Cargo.toml"))
+        .filter_map(check_manifest);
+    sources.chain(manifests).collect()
+}
+
+fn is_source(file: &File) -> bool {
+    SOURCES
+        .iter()
+        .any(|extension| file.has_extension(extension))
+        || file.path == "Makefile"
+        || file.text.starts_with("#!")
+}
+
+fn expected(path: &str) -> &'static str {
+    match GPL_FOLDERS.iter().any(|folder| path.starts_with(folder)) {
+        true => GPL,
+        false => PERMISSIVE,
+    }
+}
+
+fn check_source(file: &File) -> Option<Breach> {
+    let (number, line) = file
+        .lines()
+        .find(|(_, line)| !line.starts_with("#!/"))
+        .unwrap_or((1, ""));
+    let wanted = format!("SPDX-License-Identifier: {}", expected(&file.path));
+    let stated = line
+        .trim_start_matches(['/', '#', '*', ' '])
+        .trim_end_matches("*/")
+        .trim_end();
+    (stated != wanted).then(|| Breach::new(&file.path, number, format!("start with `{wanted}`")))
+}
+
+fn check_manifest(file: &File) -> Option<Breach> {
+    let licence = expected(&file.path);
+    let wanted = match licence {
+        PERMISSIVE => "license.workspace = true".to_owned(),
+        _ => format!("license = \"{licence}\""),
+    };
+    let states = file.lines().any(|(_, line)| line.trim() == wanted);
+    (!states).then(|| Breach::new(&file.path, 0, format!("say `{wanted}`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_names_its_crates_licence() {
+        let good = "// SPDX-License-Identifier: MIT OR Apache-2.0\n";
+        let gpl = "// SPDX-License-Identifier: GPL-2.0-only\n";
+        let script = "#!/bin/sh\n# SPDX-License-Identifier: MIT OR Apache-2.0\n";
+        let header = "/* SPDX-License-Identifier: MIT OR Apache-2.0 */\n";
+        let tree = Tree::of(&[
+            ("crates/model/src/lib.rs", good),
+            ("crates/usher/src/main.rs", gpl),
+            ("crates/heartbeat/usher.h", header),
+            ("scripts/setup", script),
+            ("notes.txt", "no source"),
+            ("crates/model/src/bare.rs", "fn a() {}\n"),
+            ("crates/model/src/empty.rs", ""),
+            ("crates/model/src/other.rs", gpl),
+            ("crates/usher/src/other.rs", good),
+            ("scripts/bare", "#!/bin/sh\ntrue\n"),
+            ("crates/model/Cargo.toml", "license.workspace = true"),
+            ("crates/usher/Cargo.toml", "license.workspace = true"),
+        ]);
+        let found: Vec<(String, usize)> = check(&tree)
+            .into_iter()
+            .map(|breach| (breach.path, breach.line))
+            .collect();
+        let expected = [
+            ("crates/model/src/bare.rs", 1),
+            ("crates/model/src/empty.rs", 1),
+            ("crates/model/src/other.rs", 1),
+            ("crates/usher/src/other.rs", 1),
+            ("scripts/bare", 2),
+            ("crates/usher/Cargo.toml", 0),
+        ];
+        assert_eq!(found, expected.map(|(path, line)| (path.to_owned(), line)));
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A `main.rs` wires and does nothing else.
+
+use crate::{Breach, File, Tree};
+
+/// Lines of code that a `main.rs` may have, without blanks and comments.
+pub const MAIN_LINES: usize = 40;
+
+/// Programs whose `main.rs` does more than wire.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let mains = tree
+        .rust()
+        .filter(|file| file.path.starts_with("crates/") && file.path.ends_with("/src/main.rs"));
+    mains
+        .filter_map(|file| {
+            let lines = code_lines(file);
+            let what = format!("has {lines} lines of code, over {MAIN_LINES}: main only wires");
+            (lines > MAIN_LINES).then(|| Breach::new(&file.path, 0, what))
+        })
+        .collect()
+}
+
+fn code_lines(file: &File) -> usize {
+    let code = |line: &str| !line.is_empty() && !line.starts_with("//");
+    file.lines().filter(|(_, line)| code(line.trim())).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn main_only_wires() {
+        let comments = "// why\n\n".repeat(50);
+        let wires = comments + &"call();\n".repeat(MAIN_LINES);
+        let does = format!("{wires}more();\n");
+        let tree = Tree::of(&[
+            ("crates/a/src/main.rs", &wires),
+            ("crates/b/src/main.rs", &does),
+            ("crates/b/src/lib.rs", &does),
+        ]);
+        let paths: Vec<String> = check(&tree).into_iter().map(|breach| breach.path).collect();
+        assert_eq!(paths, ["crates/b/src/main.rs"]);
+    }
+}

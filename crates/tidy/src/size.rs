@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file is one idea and a function fits on a screen.
+//!
+//! What is larger stands in `crates/tidy/exceptions.txt` with the size that it
+//! may have at most: `PATH LINES` or `PATH::FUNCTION LINES`. The file is a
+//! ratchet: an exception that has shrunk must be lowered, one that is no
+//! longer needed must go.
+
+use std::collections::BTreeMap;
+
+use crate::tokens::{functions, tokens};
+use crate::{Breach, Tree};
+
+/// Lines that a file may have.
+pub const FILE_LINES: usize = 800;
+/// Lines that a function may have, from `fn` to its closing brace.
+pub const FUNCTION_LINES: usize = 70;
+/// Where the exceptions stand.
+pub const EXCEPTIONS: &str = "crates/tidy/exceptions.txt";
+
+const SOURCES: [&str; 6] = ["rs", "c", "h", "py", "sh", "awk"];
+
+/// Files and functions that are too long, and exceptions that are not.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let (mut allowed, mut breaches) = exceptions(tree);
+    for (thing, size) in sizes(tree, &mut breaches) {
+        match allowed.remove(&thing) {
+            Some((_, limit)) if size.lines == limit => {}
+            Some((line, limit)) if size.lines < limit => breaches.push(Breach::new(
+                EXCEPTIONS,
+                line,
+                format!("{thing} has {} lines now: lower its {limit}", size.lines),
+            )),
+            None if size.lines <= size.limit => {}
+            _ => breaches.push(Breach::new(
+                &size.path,
+                size.line,
+                format!(
+                    "{thing} has {} lines, more than {}: cut it into ideas",
+                    size.lines, size.limit
+                ),
+            )),
+        }
+    }
+    let gone = |(thing, (line, _)): (String, (usize, usize))| {
+        Breach::new(
+            EXCEPTIONS,
+            line,
+            format!("{thing} is gone: delete its line"),
+        )
+    };
+    breaches.extend(allowed.into_iter().map(gone));
+    breaches
+}
+
+struct Size {
+    path: String,
+    line: usize,
+    lines: usize,
+    limit: usize,
+}
+
+/// The size of each file and of the largest function of each name in it.
+fn sizes(tree: &Tree, breaches: &mut Vec<Breach>) -> BTreeMap<String, Size> {
+    let mut sizes = BTreeMap::new();
+    for file in &tree.files {
+        if !SOURCES
+            .iter()
+            .any(|extension| file.has_extension(extension))
+        {
+            continue;
+        }
+        let path = file.path.clone();
+        let size = Size {
+            path: path.clone(),
+            line: 0,
+            lines: file.text.lines().count(),
+            limit: FILE_LINES,
+        };
+        sizes.insert(path, size);
+    }
+    for file in tree.rust() {
+        let stream = match tokens(file) {
+            Ok(stream) => stream,
+            Err(error) => {
+                breaches.push(Breach::new(&file.path, 0, error));
+                continue;
+            }
+        };
+        for function in functions(stream) {
+            let size = Size {
+                path: file.path.clone(),
+                line: function.line,
+                lines: function.lines,
+                limit: FUNCTION_LINES,
+            };
+            let name = format!("{}::{}", file.path, function.name);
+            if sizes
+                .get(&name)
+                .is_none_or(|other| other.lines < size.lines)
+            {
+                sizes.insert(name, size);
+            }
+        }
+    }
+    sizes
+}
+
+/// The exceptions, each with its line in the file and the size allowed; one
+/// within the general limit is a breach by itself.
+fn exceptions(tree: &Tree) -> (BTreeMap<String, (usize, usize)>, Vec<Breach>) {
+    let mut allowed = BTreeMap::new();
+    let mut breaches = Vec::new();
+    let file = tree.get(EXCEPTIONS);
+    let lines = file.into_iter().flat_map(|file| file.lines());
+    for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+        let parsed = line
+            .split_once(' ')
+            .and_then(|(thing, lines)| Some((thing, lines.parse::<usize>().ok()?)));
+        let Some((thing, lines)) = parsed else {
+            let what = "is not `PATH LINES` or `PATH::FUNCTION LINES`";
+            breaches.push(Breach::new(EXCEPTIONS, number, what));
+            continue;
+        };
+        let limit = match thing.contains("::") {
+            true => FUNCTION_LINES,
+            false => FILE_LINES,
+        };
+        if lines <= limit {
+            let what = format!("{thing} needs no exception: delete its line");
+            breaches.push(Breach::new(EXCEPTIONS, number, what));
+        }
+        allowed.insert(thing.to_owned(), (number, lines));
+    }
+    (allowed, breaches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str, lines: usize) -> String {
+        format!("fn {name}() {{{}}}\n", "\n".repeat(lines - 1))
+    }
+
+    fn found(exceptions: &str) -> Vec<String> {
+        let long = function("long", 71) + &function("fits", 70);
+        let (huge, full) = ("\n".repeat(801), "\n".repeat(800));
+        let tree = Tree::of(&[
+            (EXCEPTIONS, exceptions),
+            ("a.rs", &long),
+            ("b.h", &huge),
+            ("c.py", &full),
+            ("d.txt", &huge),
+        ]);
+        check(&tree).iter().map(Breach::to_string).collect()
+    }
+
+    #[test]
+    fn says_what_is_too_long() {
+        let long = "a.rs:1: a.rs::long has 71 lines, more than 70: cut it into ideas";
+        let huge = "b.h: b.h has 801 lines, more than 800: cut it into ideas";
+        assert_eq!(found("# none\n"), [long, huge]);
+        assert_eq!(found("a.rs::long 71\n"), [huge]);
+    }
+
+    #[test]
+    fn the_exceptions_only_shrink() {
+        let said = |exceptions: &str| found(&format!("{exceptions}\nb.h 801\na.rs::long 71"));
+        assert_eq!(said(""), [""; 0]);
+        let gone = format!("{EXCEPTIONS}:1: x.rs 900 is gone: delete its line");
+        assert_eq!(said("x.rs 900"), [gone.replace("x.rs 900", "x.rs")]);
+        let lower = format!("{EXCEPTIONS}:1: a.rs::long has 71 lines now: lower its 80");
+        assert_eq!(found("a.rs::long 80\nb.h 801"), [lower]);
+        let grown = "b.h: b.h has 801 lines, more than 800: cut it into ideas";
+        let needless = format!("{EXCEPTIONS}:1: a.rs::fits needs no exception: delete its line");
+        assert_eq!(
+            found("a.rs::fits 70\na.rs::long 71"),
+            [needless.as_str(), grown]
+        );
+    }
+}

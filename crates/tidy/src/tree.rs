@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The files of a repository, read once.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Folders that hold what was built or measured, not what was written.
+const SKIPPED: [&str; 4] = [".git", "target", "out", "examples/data"];
+
+/// A text file.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Its path relative to the root, with `/`.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
+impl File {
+    /// Whether its name ends with a dot and this.
+    pub fn has_extension(&self, extension: &str) -> bool {
+        self.path
+            .rsplit_once('.')
+            .is_some_and(|(_, last)| last == extension)
+    }
+
+    /// The crate that it belongs to: the folder's name below `crates/`.
+    pub fn crate_name(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/")?.split('/').next()
+    }
+
+    /// Whether it is an integration test or a benchmark.
+    pub fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.contains("/benches/")
+    }
+
+    /// Its lines with their numbers, from 1.
+    pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+}
+
+/// A repository: its text files in order of path. Files that are not UTF-8
+/// are listed without their content.
+#[derive(Debug, Clone, Default)]
+pub struct Tree {
+    /// The text files.
+    pub files: Vec<File>,
+    /// Paths of the others.
+    pub others: Vec<String>,
+}
+
+impl Tree {
+    /// Reads everything below a folder but what was built.
+    ///
+    /// # Errors
+    /// When a folder or a file cannot be read.
+    pub fn read(root: &Path) -> io::Result<Self> {
+        let mut tree = Self::default();
+        tree.read_folder(root, "")?;
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        tree.others.sort();
+        Ok(tree)
+    }
+
+    /// A tree made up of paths and contents.
+    pub fn of(files: &[(&str, &str)]) -> Self {
+        let file = |&(path, text): &(&str, &str)| File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        Self {
+            files: files.iter().map(file).collect(),
+            others: Vec::new(),
+        }
+    }
+
+    fn read_folder(&mut self, root: &Path, inside: &str) -> io::Result<()> {
+        for entry in fs::read_dir(root.join(inside))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = match inside {
+                "" => name.clone(),
+                _ => format!("{inside}/{name}"),
+            };
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                if !SKIPPED.contains(&path.as_str()) {
+                    self.read_folder(root, &path)?;
+                }
+            } else if kind.is_file() && path != ".git" {
+                match String::from_utf8(fs::read(entry.path())?) {
+                    Ok(text) => self.files.push(File { path, text }),
+                    Err(_) => self.others.push(path),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The Rust files.
+    pub fn rust(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| file.has_extension("rs"))
+    }
+
+    /// The file with that path.
+    pub fn get(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// Whether there is a file or a folder with that path.
+    pub fn holds(&self, path: &str) -> bool {
+        let path = path.trim_end_matches('/');
+        let below = |file: &str| {
+            file.strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        path.is_empty()
+            || self.files.iter().any(|file| below(&file.path))
+            || self.others.iter().any(|other| below(other))
+    }
+
+    /// The crates: folders of `crates/` with a manifest, in order.
+    pub fn crates(&self) -> Vec<&str> {
+        let manifest = |file: &'_ File| file.path.ends_with("/Cargo.toml");
+        let mut names: Vec<&str> = self
+            .files
+            .iter()
+            .filter(|file| manifest(file) && file.path.matches('/').count() == 2)
+            .filter_map(File::crate_name)
+            .collect();
+        names.dedup();
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_crates_files_and_folders() {
+        let tree = Tree::of(&[
+            ("Cargo.toml", ""),
+            ("crates/a/Cargo.toml", ""),
+            ("crates/a/src/lib.rs", "one\ntwo"),
+            ("crates/b/Cargo.toml", ""),
+            ("crates/b/sub/x/Cargo.toml", ""),
+        ]);
+        assert_eq!(tree.crates(), ["a", "b"]);
+        assert!(tree.holds("crates/a/src") && tree.holds("crates/a/src/") && tree.holds(""));
+        assert!(!tree.holds("crates/a/s") && !tree.holds("crates/c"));
+        let lib = tree.get("crates/a/src/lib.rs").unwrap();
+        assert_eq!(lib.lines().last(), Some((2, "two")));
+        assert!(lib.has_extension("rs") && !lib.is_test());
+    }
+
+    #[test]
+    fn reads_a_folder_without_what_was_built() {
+        let root = std::env::temp_dir().join(format!("usher-tidy-{}", std::process::id()));
+        for (path, content) in [
+            ("target/x.rs", b"fn x() {}".as_slice()),
+            ("crates/a/target/y.rs", b"fn y() {}"),
+            ("data/blob", b"\xff\xfe"),
+            (".ci/run", b"#!/bin/sh"),
+        ] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let tree = Tree::read(&root);
+        fs::remove_dir_all(&root).unwrap();
+        let tree = tree.unwrap();
+        let paths: Vec<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(paths, [".ci/run", "crates/a/target/y.rs"]);
+        assert_eq!(tree.others, ["data/blob"]);
+    }
+}

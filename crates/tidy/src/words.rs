@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Words that must not stand in the tree: unfinished business, one machine's
+//! paths, tests that sleep or are switched off.
+
+use crate::tokens::{Function, each_word, functions, test_code, tokens};
+use crate::{Breach, File, Tree};
+
+// Written in two halves, so that this file does not break its own rules.
+const UNFINISHED: [&str; 3] = [
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+    concat!("HA", "CK"),
+];
+const REMINDER: &str = concat!("TO", "DO");
+const MACROS: [&str; 2] = [concat!("to", "do!"), concat!("unimple", "mented!")];
+const IGNORE: &str = concat!("#[ig", "nore");
+const MACHINE_PATHS: [&str; 3] = [
+    concat!("/wo", "rk/"),
+    concat!("/tmp", "/wt"),
+    concat!("/ro", "ot/"),
+];
+
+/// What others wrote, and what cargo writes.
+fn is_ours(file: &File) -> bool {
+    !file.path.starts_with("LICENSES/") && file.path != "Cargo.lock"
+}
+
+/// Unfinished business and tests that are switched off.
+pub fn check_words(tree: &Tree) -> Vec<Breach> {
+    let words = UNFINISHED.iter().chain([&REMINDER]);
+    let mut breaches = Vec::new();
+    for file in tree.files.iter().filter(|file| is_ours(file)) {
+        for (number, line) in file.lines() {
+            let unfinished = words.clone().filter(|word| holds_word(line, word));
+            let code = file.has_extension("rs");
+            let switched = MACROS
+                .iter()
+                .chain([&IGNORE])
+                .filter(|text| code && line.contains(*text));
+            breaches.extend(unfinished.chain(switched).map(|word| {
+                let what = format!("finish it or drop it: no {word} here");
+                Breach::new(&file.path, number, what)
+            }));
+        }
+    }
+    breaches
+}
+
+/// Paths that exist on the machine of whoever wrote them.
+pub fn check_paths(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for file in tree.files.iter().filter(|file| is_ours(file)) {
+        for (number, line) in file.lines() {
+            let found = MACHINE_PATHS.iter().filter(|path| holds_path(line, path));
+            breaches.extend(found.map(|path| {
+                let what = format!("{path} is a path of one machine");
+                Breach::new(&file.path, number, what)
+            }));
+        }
+    }
+    breaches
+}
+
+/// Tests that sleep where they should wait for a state.
+///
+/// Between two looks at a state a test may sleep: in a function that gives up
+/// at a `deadline`. And the programs that tests run (`tests/rig`) may be idle.
+pub fn check_sleeps(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for file in tree
+        .rust()
+        .filter(|file| !file.path.contains("/tests/rig/"))
+    {
+        let Ok(stream) = tokens(file) else { continue };
+        let functions = functions(stream.clone());
+        let code = match file.is_test() {
+            true => vec![stream],
+            false => test_code(stream).iter().map(|g| g.stream()).collect(),
+        };
+        for stream in code {
+            each_word(stream, &mut |word, line, _| {
+                if word == "sleep" && !polls(&functions, line) {
+                    let what = "a test sleeps: wait for the state, with a deadline";
+                    breaches.push(Breach::new(&file.path, line, what));
+                }
+            });
+        }
+    }
+    breaches
+}
+
+/// Whether the innermost function around the line gives up at a deadline.
+fn polls(functions: &[Function], line: usize) -> bool {
+    let around = functions
+        .iter()
+        .filter(|f| (f.line..f.line + f.lines).contains(&line));
+    let innermost = around.max_by_key(|f| f.line);
+    let mut deadline = false;
+    if let Some(function) = innermost {
+        each_word(function.body.clone(), &mut |word, _, _| {
+            deadline |= word == "deadline";
+        });
+    }
+    deadline
+}
+
+/// Whether the word stands in the line by itself.
+fn holds_word(line: &str, word: &str) -> bool {
+    let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(part_of_a_word)
+            && !line[at + word.len()..].starts_with(part_of_a_word)
+    })
+}
+
+/// Whether the line holds the path from the root, not as a part of another.
+fn holds_path(line: &str, path: &str) -> bool {
+    let part_of_a_path = |c: char| c.is_alphanumeric() || "._-/}".contains(c);
+    line.match_indices(path)
+        .any(|(at, _)| !line[..at].ends_with(part_of_a_path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(rule: crate::Rule, path: &str, text: &str) -> Vec<usize> {
+        let breaches = rule(&Tree::of(&[(path, text)]));
+        breaches.into_iter().map(|breach| breach.line).collect()
+    }
+
+    #[test]
+    fn finds_unfinished_business() {
+        let [fix, x, hack] = UNFINISHED;
+        let text = format!("ok\n// {fix}: later\n{x}\n\"{hack}\"\n{REMINDER}(me)\n");
+        assert_eq!(lines(check_words, "a.py", &text), [2, 3, 4, 5]);
+        let text = format!("{IGNORE}]\n{}()\n{}(\"x\")\n", MACROS[0], MACROS[1]);
+        assert_eq!(lines(check_words, "a.rs", &text), [1, 2, 3]);
+        let fine = format!("mktemp {x}{x} {hack}ER {x}_ no_{fix}");
+        assert_eq!(lines(check_words, "a.sh", &fine), [0; 0]);
+        assert_eq!(lines(check_words, "LICENSES/a.txt", fix), [0; 0]);
+    }
+
+    #[test]
+    fn finds_paths_of_one_machine() {
+        let [work, tree, root] = MACHINE_PATHS;
+        let text = format!("cd {work}x\n'{tree}/a'\n{root}.cargo\nx=({work})\n");
+        assert_eq!(lines(check_paths, "a.md", &text), [1, 2, 3, 4]);
+        let fine = format!("target{work}a $DIR{root} ${{D}}{work}\n");
+        assert_eq!(lines(check_paths, "a.md", &fine), [0; 0]);
+    }
+
+    #[test]
+    fn finds_tests_that_sleep() {
+        let test = "fn a() { thread::sleep(MS) }\n#[cfg(test)] mod t {\n fn b() { sleep(MS) } }";
+        assert_eq!(lines(check_sleeps, "crates/a/src/lib.rs", test), [3]);
+        assert_eq!(lines(check_sleeps, "crates/a/tests/b.rs", test), [1, 3]);
+        assert_eq!(
+            lines(check_sleeps, "crates/a/tests/rig/main.rs", test),
+            [0; 0]
+        );
+        let fine = "#[test] fn a() { run(\"sleep 1\"); /* sleep */ }";
+        assert_eq!(lines(check_sleeps, "crates/a/tests/b.rs", fine), [0; 0]);
+        let polls = "fn until() { let deadline = soon(); while now() < deadline { sleep(MS) } }\n\
+                     fn a() { let deadline = 1; fn b() {\n sleep(MS) } }";
+        assert_eq!(lines(check_sleeps, "crates/a/tests/b.rs", polls), [3]);
+    }
+}

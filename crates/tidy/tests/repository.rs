@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every rule, applied to this repository.
+
+use std::path::Path;
+
+use usher_tidy::{Breach, RULES, Tree};
+
+#[test]
+fn the_repository_keeps_its_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let tree = Tree::read(&root).unwrap();
+    assert!(
+        tree.crates().contains(&"tidy"),
+        "{} is not the root",
+        root.display()
+    );
+    let breaches: Vec<String> = RULES
+        .iter()
+        .flat_map(|(name, rule)| {
+            let mut breaches = rule(&tree);
+            breaches.sort();
+            let say = move |breach: Breach| format!("[{name}] {breach}");
+            breaches.into_iter().map(say)
+        })
+        .collect();
+    assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));
+}
