@@ -30,7 +30,7 @@ pub(crate) fn write(path: &Path, value: &str) -> Result<(), ActError> {
     put(path, value).map_err(file_error("writing", path))
 }
 
-/// As [`write`], for callers that look at the kernel's answer.
+/// As [`write()`], for callers that look at the kernel's answer.
 pub(crate) fn put(path: &Path, value: &str) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).open(path)?;
     file.write_all(value.as_bytes())

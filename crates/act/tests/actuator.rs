@@ -196,6 +196,32 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
     });
 }
 
+/// As in a container, or under a CI runner: whoever adopts the orphans stands
+/// in the session of the program.
+#[test]
+fn orphans_are_known_where_init_shares_their_session() {
+    if !ways().contains(&Way::Affinity) {
+        return; // without rights for cgroups there is none to make a namespace
+    }
+    let test = std::env::current_exe().unwrap();
+    let out = std::process::Command::new("unshare")
+        .args([
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "sh",
+            "-c",
+            "\"$@\"; exit $?",
+            "sh",
+        ])
+        .arg(test)
+        .args(["--exact", "a_fork_storm_can_be_taken_in_and_let_go"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("1 passed") && out.status.success(), "{text}");
+}
+
 #[test]
 fn threads_that_start_meanwhile_are_seated_too() {
     in_every_way(&["spawner"], |way, act, program| {

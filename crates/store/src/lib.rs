@@ -4,7 +4,7 @@
 //! A profile belongs to a program ([`usher_model::ProgramKey`]) on a kind of
 //! machine ([`MachineKey`]) and holds the measured points of its scalability
 //! curve, by source of progress, since two sources count in two units. New
-//! measurements are merged into old ones by their certainty ([`combine`]).
+//! measurements are merged into old ones by their certainty ([`combine()`]).
 //!
 //! The store is one SQLite file, shared by any number of processes.
 //! [`Store::open_or_memory`] never fails: without a usable file the profiles

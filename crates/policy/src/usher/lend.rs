@@ -5,7 +5,7 @@
 //! Each *tick* compares two samples of every seated program:
 //!
 //! - *busy*: CPU time used, in CPUs. An owner whose busy CPUs leave whole
-//!   cores of its seat unused for [`IDLE_TICKS`] ticks running has that many
+//!   cores of its seat unused for `IDLE_TICKS` ticks running has that many
 //!   cores to lend. The owner's own mask is never narrowed: a thread of its
 //!   that wakes may run there at once, beside the borrower.
 //! - *wait*: the share of the tick during which a runnable thread of the
@@ -15,7 +15,7 @@
 //!   them back in the same tick.
 //!
 //! After a recall the owner lends nothing for a while, twice as long each
-//! time that it happens again soon, at most [`HOLD_NS_MAX`], so that a
+//! time that it happens again soon, at most `HOLD_NS_MAX`, so that a
 //! program that sleeps and wakes in turns does not make cores flap.
 //!
 //! Cores that nobody owns are lent in the same way and need no recall.
