@@ -13,14 +13,16 @@
 //! | follows `-o`, `--out…`: an output, which exists from the second run on | `out` |
 //! | a whole number below 64: often a thread count | itself |
 //! | a larger whole number | `number:2^k`, the power of two not above it |
-//! | names a text file below 256 KiB: scripts, decks, configurations | `text:` and its hash |
-//! | names another file | `file:2^k`, the power of two not above its bytes |
+//! | names a file of 64 KiB or more | `file:2^k`, the power of two not above its bytes |
+//! | names a smaller one (scripts, decks, configurations, logs), or one that is not there yet | its name without the directory |
 //! | names a directory, or anything else that is there | `dir`, `device` |
 //! | longer than 64 bytes, or with blanks in it | `word:` and its hash |
 //! | else | itself |
 //!
 //! So two Python scripts differ, and two encodings of files of like size with
-//! the same options do not. Before them stand the environment variables that
+//! the same options do not; nor does a run that finds the log of the last one.
+//! A large file that a run leaves behind by an option of its own makes the
+//! second run another program than the first, and no later one. Before them stand the environment variables that
 //! set the number of threads or how they wait ([`THREAD_VARIABLES`]), since a
 //! run with two threads and a run with eight have different curves.
 //!
@@ -30,9 +32,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::read::{Object, ReadCache};
@@ -63,8 +64,8 @@ pub const THREAD_VARIABLES: [&str; 18] = [
     "TBB_NUM_THREADS",
 ];
 
-/// Text files below this many bytes are known by what is in them.
-const SMALL_TEXT_BYTES: u64 = 256 * 1024;
+/// Files below this many bytes are known by their names.
+const SMALL_FILE_BYTES: u64 = 64 * 1024;
 /// Words above this many bytes are kept as a hash.
 const LONG_WORD_BYTES: usize = 64;
 /// Whole numbers below this stand for themselves.
@@ -229,37 +230,27 @@ fn word(argument: &OsStr, directory: &Path) -> String {
     }
 }
 
-/// An operand that names something that is there.
+/// An operand that names something that is there, or could be.
 fn named(operand: &OsStr, directory: &Path) -> Option<String> {
     if operand.is_empty() {
         return None;
     }
     let path = directory.join(operand);
-    let meta = std::fs::metadata(&path).ok()?;
+    let name = || path.file_name().map(plain);
+    let Ok(meta) = std::fs::metadata(&path) else {
+        return path.parent()?.is_dir().then(name)?;
+    };
     let kind = meta.file_type();
     if kind.is_dir() {
         return Some("dir".to_owned());
     }
-    if kind.is_fifo() || kind.is_socket() || !kind.is_file() {
+    if !kind.is_file() {
         return Some("device".to_owned());
     }
-    let size = meta.size();
-    let text = (size < SMALL_TEXT_BYTES)
-        .then(|| small_text(&path))
-        .flatten();
-    Some(match text {
-        Some(text) => format!("text:{}", short_hash(&text)),
-        None => format!("file:2^{}", size.checked_ilog2().unwrap_or(0)),
-    })
-}
-
-/// The bytes of a file without a zero byte; the file may grow meanwhile, so
-/// the reading has an end of its own.
-fn small_text(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = File::open(path).ok()?;
-    file.take(SMALL_TEXT_BYTES).read_to_end(&mut bytes).ok()?;
-    (!bytes.contains(&0)).then_some(bytes)
+    match meta.size() {
+        size if size < SMALL_FILE_BYTES => name(),
+        size => Some(format!("file:2^{}", size.ilog2())),
+    }
 }
 
 fn plain(word: &OsStr) -> String {
@@ -288,18 +279,24 @@ mod tests {
     fn the_shape_keeps_options_and_buckets_operands() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("a.bin"), vec![0; 5000]).unwrap();
-        std::fs::write(at("b.bin"), vec![0; 8000]).unwrap();
-        std::fs::write(at("one.py"), "print(1)").unwrap();
-        std::fs::write(at("two.py"), "print(2)").unwrap();
+        std::fs::write(at("a.bin"), vec![0; 70_000]).unwrap();
+        std::fs::write(at("b.bin"), vec![0; 130_000]).unwrap();
         std::fs::create_dir(at("sub")).unwrap();
         let shape = |arguments: &[&str]| shape(&command(dir.path(), arguments));
         assert_eq!(
             shape(&["-9", "--threads=2", "a.bin"]),
-            "-9 --threads=2 file:2^12"
+            "-9 --threads=2 file:2^16"
         );
         assert_eq!(shape(&["a.bin"]), shape(&["b.bin"]));
         assert_ne!(shape(&["one.py"]), shape(&["two.py"]));
+        let log = ["-g", "sub/run.log"];
+        let before = shape(&log);
+        std::fs::write(at("sub/run.log"), "the last run's").unwrap();
+        assert_eq!(
+            (shape(&log), before),
+            ("-g run.log".into(), "-g run.log".into())
+        );
+        assert_eq!(shape(&["if=/dev/zero", "a/b"]), "if=/dev/zero a/b");
         assert_eq!(shape(&["sub", "/dev/null", "nosuch"]), "dir device nosuch");
         assert_eq!(shape(&["-p", "2", "1000"]), "-p 2 number:2^9");
         std::fs::write(at("new"), "x").unwrap();
