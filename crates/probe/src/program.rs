@@ -25,8 +25,9 @@ pub struct ProbeConfig {
     pub proc_root: PathBuf,
     /// The program's heartbeat page, where it was given one.
     pub heartbeat: Option<PathBuf>,
-    /// How often, at most, threads are counted and looked at for spinning, in
-    /// nanoseconds.
+    /// How often, at most, threads are looked at for spinning, in nanoseconds.
+    /// They are counted as often, and sooner while their number matters most:
+    /// after the program has come, and after it has begun to wait for CPUs.
     pub threads_every_ns: u64,
 }
 
@@ -42,6 +43,11 @@ impl Default for ProbeConfig {
 
 /// A program that used less than this part of one CPU is at rest.
 const AT_REST: u64 = 100;
+
+/// The first pause between two counts of threads; each is twice the last.
+const COUNT_NS_MIN: u64 = 4_000_000;
+/// A program waits for CPUs when it does for more than this part of the time.
+const WAITING: u64 = 10;
 
 /// Where the program's processes are.
 #[derive(Debug)]
@@ -64,8 +70,12 @@ pub struct ProgramProbe {
     /// CPU time with the stolen part taken off, since arrival.
     cpu_ns: f64,
     threads: u32,
-    /// When threads were last looked at, and the CPU time then.
-    threads_at: Option<(u64, u64)>,
+    /// When threads were last counted, and looked at for spinning.
+    counted: Looked,
+    watched: Looked,
+    count_pause_ns: u64,
+    /// When the last sample was taken, and whether the program waited then.
+    waited: (u64, bool),
     progress: Option<Progress>,
     warnings: Vec<String>,
 }
@@ -74,6 +84,25 @@ pub struct ProgramProbe {
 struct Totals {
     cpu_ns: u64,
     wait_ns: Option<u64>,
+}
+
+/// A look at something that changes only while the program runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Looked {
+    /// When, and the program's CPU time then.
+    last: Option<(u64, u64)>,
+}
+
+impl Looked {
+    /// Whether it is time to look again, at a program that ran since: one at
+    /// rest costs nothing more.
+    fn is_due(&self, at_ns: u64, cpu_ns: u64, every_ns: u64) -> bool {
+        self.last.is_none_or(|(last_ns, then_ns)| {
+            let passed_ns = at_ns.saturating_sub(last_ns);
+            let ran = cpu_ns.saturating_sub(then_ns) >= passed_ns / AT_REST;
+            passed_ns >= every_ns && ran
+        })
+    }
 }
 
 impl ProgramProbe {
@@ -102,7 +131,10 @@ impl ProgramProbe {
             last: first,
             cpu_ns: 0.0,
             threads: 0,
-            threads_at: None,
+            counted: Looked::default(),
+            watched: Looked::default(),
+            count_pause_ns: COUNT_NS_MIN,
+            waited: (0, false),
             progress: None,
             warnings: Vec::new(),
         })
@@ -132,9 +164,10 @@ impl ProgramProbe {
     /// The program has ended and its cgroup is gone, or cannot be read.
     pub fn sample(&mut self, at_ns: u64, steal: f64) -> Result<ProgramSample, ProbeError> {
         let now = self.members.totals()?;
-        let used_ns = now.cpu_ns.saturating_sub(self.last.cpu_ns);
+        let before = std::mem::replace(&mut self.last, now);
+        let used_ns = now.cpu_ns.saturating_sub(before.cpu_ns);
         self.cpu_ns += used_ns as f64 * (1.0 - steal.clamp(0.0, 1.0));
-        self.last = now;
+        self.look_at_waiting(at_ns, before);
         self.look_at_threads(at_ns);
         self.progress = self.best_progress();
         let wait_ns = match (now.wait_ns, self.first.wait_ns) {
@@ -182,27 +215,41 @@ impl ProgramProbe {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Threads are looked at when it is time, and only in a program that ran
-    /// since: one at rest costs nothing more.
+    /// Counts threads and looks at them for spinning, each when it is time.
     fn look_at_threads(&mut self, at_ns: u64) {
-        let cpu_ns = self.last.cpu_ns;
-        let due = self.threads_at.is_none_or(|(last_ns, then_ns)| {
-            let passed_ns = at_ns.saturating_sub(last_ns);
-            let ran = cpu_ns.saturating_sub(then_ns) >= passed_ns / AT_REST;
-            passed_ns >= self.config.threads_every_ns && ran
-        });
-        if !due {
+        let (cpu_ns, every_ns) = (self.last.cpu_ns, self.config.threads_every_ns);
+        let watch = self.watched.is_due(at_ns, cpu_ns, every_ns);
+        let pause_ns = self.count_pause_ns.min(every_ns);
+        if !watch && !self.counted.is_due(at_ns, cpu_ns, pause_ns) {
             return;
         }
-        self.threads_at = Some((at_ns, cpu_ns));
-        match self.members.threads() {
-            Ok(tids) => {
-                self.threads = u32::try_from(tids.len()).unwrap_or(u32::MAX);
-                self.spin.look(&tids);
-                self.warnings.extend(self.spin.take_warning());
-            }
-            Err(error) => self.warnings.push(error.to_string()),
+        let looked = Looked {
+            last: Some((at_ns, cpu_ns)),
+        };
+        self.counted = looked;
+        self.count_pause_ns = pause_ns.saturating_mul(2).max(COUNT_NS_MIN);
+        let tids = match self.members.threads() {
+            Ok(tids) => tids,
+            Err(error) => return self.warnings.push(error.to_string()),
+        };
+        self.threads = u32::try_from(tids.len()).unwrap_or(u32::MAX);
+        if watch {
+            self.watched = looked;
+            self.spin.look(&tids);
+            self.warnings.extend(self.spin.take_warning());
         }
+    }
+
+    /// Threads are counted soon again when a program begins to wait.
+    fn look_at_waiting(&mut self, at_ns: u64, before: Totals) {
+        let (last_ns, did) = self.waited;
+        let wait_ns = self.last.wait_ns.unwrap_or(0);
+        let waited_ns = wait_ns.saturating_sub(before.wait_ns.unwrap_or(0));
+        let waits = waited_ns > at_ns.saturating_sub(last_ns) / WAITING;
+        if waits && !did {
+            self.count_pause_ns = COUNT_NS_MIN;
+        }
+        self.waited = (at_ns, waits);
     }
 
     /// The best source that has something to say. Totals of one source never

@@ -150,6 +150,25 @@ fn without_a_cgroup_the_tree_tells_nearly_as_much() {
 }
 
 #[test]
+fn those_that_come_later_are_counted_before_the_next_look_for_spinning() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = Burning::start(&build(dir.path()), &["compute", "2", "2", "0"]);
+    let home = home(program.pid(), None);
+    let config = ProbeConfig {
+        threads_every_ns: u64::MAX,
+        ..ProbeConfig::default()
+    };
+    let mut probe = ProgramProbe::open(&home, config).unwrap();
+    assert_eq!(probe.sample(0, 0.0).unwrap().threads, 3);
+    program.go();
+    let mut at_ns = 0;
+    until("the children are counted", || {
+        at_ns += 5_000_000;
+        probe.sample(at_ns, 0.0).unwrap().threads == 5
+    });
+}
+
+#[test]
 fn stolen_time_is_taken_off() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "0", "0", "100"]);
