@@ -29,6 +29,9 @@ pub struct EngineConfig {
     pub record: Option<PathBuf>,
     /// The process that undoes everything when this one dies.
     pub keeper: Option<KeeperCommand>,
+    /// Entries of the log of who sat where that are kept; the oldest go when
+    /// there are more.
+    pub log_entries_max: usize,
 }
 
 impl EngineConfig {
@@ -41,6 +44,7 @@ impl EngineConfig {
             profiles: ProfileUse::default(),
             record: None,
             keeper: None,
+            log_entries_max: 100_000,
         }
     }
 }

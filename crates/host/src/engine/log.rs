@@ -63,23 +63,29 @@ pub struct Place {
     pub frozen: bool,
 }
 
-/// Entries kept; the oldest go when there are more.
-const ENTRIES_MAX: usize = 100_000;
-
 /// The log, numbered from its first entry on.
 #[derive(Debug, Default)]
 pub(super) struct Log {
+    entries_max: usize,
     entries: std::collections::VecDeque<LogEntry>,
     dropped: usize,
 }
 
 impl Log {
+    /// A log that keeps so many entries.
+    pub fn new(entries_max: usize) -> Self {
+        Self {
+            entries_max,
+            ..Self::default()
+        }
+    }
+
     pub fn add(&mut self, at_ns: u64, what: Change) {
-        if self.entries.len() == ENTRIES_MAX {
+        self.entries.push_back(LogEntry { at_ns, what });
+        if self.entries.len() > self.entries_max {
             self.entries.pop_front();
             self.dropped += 1;
         }
-        self.entries.push_back(LogEntry { at_ns, what });
     }
 
     /// Entries from number `since` on, and the number after the last.
@@ -96,7 +102,7 @@ mod tests {
 
     #[test]
     fn is_read_on_from_where_it_was_left() {
-        let mut log = Log::default();
+        let mut log = Log::new(100);
         let departed = |n| Change::Departed {
             program: ProgramId(n),
         };
@@ -106,10 +112,10 @@ mod tests {
         log.add(2, departed(2));
         let (second, next) = log.since(next);
         assert_eq!((second[0].at_ns, next), (2, 2));
-        for at in 0..ENTRIES_MAX as u64 {
+        for at in 0..100 {
             log.add(at, departed(3));
         }
         let (kept, last) = log.since(next);
-        assert_eq!((kept.len(), last), (ENTRIES_MAX, ENTRIES_MAX + 2));
+        assert_eq!((kept.len(), last), (100, 102));
     }
 }

@@ -39,6 +39,7 @@ use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
 use usher_probe::{MachineProbe, Roots, process_id};
 
+use self::log::Log;
 use self::mailbox::{Postbox, Request, mailbox};
 use self::newcomer::Newcomer;
 use self::profiles::Profiles;
@@ -92,7 +93,11 @@ impl Engine {
             mailbox,
             profiles: profiles.clone(),
             recorder,
-            state: State::new(now_ns(), config.topology.all_cpus()),
+            state: State::new(
+                now_ns(),
+                config.topology.all_cpus(),
+                Log::new(config.log_entries_max),
+            ),
             topology: config.topology,
             roots: config.roots.clone(),
         };

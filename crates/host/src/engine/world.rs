@@ -92,10 +92,11 @@ pub(super) struct State {
 
 impl State {
     /// Nothing yet.
-    pub fn new(at_ns: u64, usable: CpuSet) -> Self {
+    pub fn new(at_ns: u64, usable: CpuSet, log: Log) -> Self {
         Self {
             started_ns: at_ns,
             usable,
+            log,
             ..Self::default()
         }
     }

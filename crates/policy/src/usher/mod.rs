@@ -60,8 +60,12 @@ const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
 /// An action on a program that failed so often is not asked for again.
 const FAILURES_MAX: u32 = 5;
-/// Looks at programs that share, or are idle.
-const REST_NS: u64 = 1_000_000_000;
+/// Looks at programs that share.
+const SHARED_NS: u64 = 1_000_000_000;
+/// Looks at programs that share and have used next to no CPU time of late.
+const REST_NS: u64 = 4_000_000_000;
+/// Next to none: this share of one CPU, all of them together.
+const REST_CPUS: f64 = 0.01;
 /// Looks while rates are being measured.
 const MEASURE_NS: u64 = 100_000_000;
 /// Looks while seats are in use and nobody waits.
@@ -83,6 +87,9 @@ pub struct Usher {
     hold_ns: u64,
     /// Why the plan must be made again, if it must.
     stale: Option<Stale>,
+    /// When it was last looked, and everybody's CPU time then.
+    looked: (u64, u64),
+    at_rest: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +115,8 @@ impl Usher {
             hold_until_ns: 0,
             hold_ns: HOLD_NS_MIN,
             stale: None,
+            looked: (0, 0),
+            at_rest: false,
         }
     }
 
@@ -181,6 +190,17 @@ impl Usher {
         if member.repeated(seconds) {
             self.mark(Stale::Measured);
         }
+    }
+
+    /// Notes whether anybody has used CPU time worth the name.
+    fn look_for_rest(&mut self, observation: &Observation) {
+        let (then_ns, before_ns) = self.looked;
+        let cpu_ns = observation.programs.iter().map(|sample| sample.cpu_ns);
+        let cpu_ns: u64 = cpu_ns.fold(0, u64::saturating_add);
+        let elapsed_ns = observation.at_ns.saturating_sub(then_ns);
+        let used_ns = cpu_ns.saturating_sub(before_ns);
+        self.at_rest = (used_ns as f64) < REST_CPUS * elapsed_ns as f64;
+        self.looked = (observation.at_ns, cpu_ns);
     }
 
     /// Reads every program's meter.
@@ -484,7 +504,8 @@ impl Usher {
         let measures = self.members.values().any(Member::has_live_source);
         let pace = match () {
             () if self.seats.is_empty() && measures => MEASURE_NS,
-            () if self.seats.is_empty() => REST_NS,
+            () if self.seats.is_empty() && self.at_rest => REST_NS,
+            () if self.seats.is_empty() => SHARED_NS,
             () if self.lender.is_lively() => TICK_NS,
             () if self.lender.is_busy() => CALM_NS,
             () => MEASURE_NS,
@@ -519,6 +540,7 @@ impl Policy for Usher {
     fn decide(&mut self, observation: &Observation) -> Decision {
         let at_ns = observation.at_ns;
         self.take_in(observation);
+        self.look_for_rest(observation);
         self.measure(observation);
         let replanned = self.replan(at_ns);
         self.put_in_force(at_ns, replanned);

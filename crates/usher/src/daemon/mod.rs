@@ -146,6 +146,8 @@ fn start_engine(config: &Config, topology: Topology) -> anyhow::Result<Engine> {
         ..ProfileUse::default()
     };
     settings.record = config.record.clone();
+    // Nobody asks a daemon for a timeline.
+    settings.log_entries_max = 0;
     settings.keeper = Some(KeeperCommand {
         exe,
         subcommand: vec!["keeper".into()],
