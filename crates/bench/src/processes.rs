@@ -69,12 +69,16 @@ impl Daemon {
     }
 }
 
+/// Asks a process to end; it may have gone already.
+pub fn terminate(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.pid()) {
-            // It may have gone already.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
+        terminate(self.pid());
         let _ = self.child.wait();
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use usher_report::stats;
 
 use crate::bars::{Bar, Part};
-use crate::processes::{Daemon, cpu_seconds, memory_mib, usher, wait_for};
+use crate::processes::{Daemon, cpu_seconds, memory_mib, terminate, usher, wait_for};
 
 const PROGRAMS: usize = 100;
 const REST: Duration = Duration::from_secs(30);
@@ -40,7 +40,8 @@ pub fn run(binary: &Path) -> Result<Part> {
     let memory = memory_mib(daemon.pid())?;
     let with_daemon = run_true(binary, dir.path())?;
     for program in &mut programs {
-        program.kill()?;
+        // Passed on to the program, which SIGKILL would leave behind.
+        terminate(program.id().cast_signed());
         program.wait()?;
     }
     drop(daemon);
