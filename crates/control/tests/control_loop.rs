@@ -54,6 +54,8 @@ fn program(id: u64) -> Program {
         weight: 1.0,
         profile: None,
         spinners: 0,
+        active_wait: None,
+        ran_before: false,
         llc_bytes: None,
         bandwidth_gbps: None,
         bound_to: None,

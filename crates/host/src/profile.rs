@@ -113,6 +113,9 @@ pub struct Profiled {
     pub key: Option<ProgramKey>,
     /// Threads that were seen to busy-wait.
     pub spinners: u32,
+    /// Whether they wait in a runtime that settled at its start how to; `None`:
+    /// no run was long enough to tell.
+    pub active_wait: Option<bool>,
 }
 
 /// The core counts that a machine's curves are measured at by default: all on
@@ -180,6 +183,7 @@ pub fn profile(
         stderr: &scratch.path().join("stderr"),
         key: None,
         spinners: 0,
+        active_wait: None,
     };
     let mut points: Vec<_> = (counts.iter())
         .map(|&n| ProfilePoint::new(&topology, n))
@@ -195,6 +199,7 @@ pub fn profile(
         points,
         key: session.key,
         spinners: session.spinners,
+        active_wait: session.active_wait,
     })
 }
 
@@ -224,6 +229,7 @@ pub fn remember(
             })
             .collect(),
         spinners: Some(profiled.spinners),
+        active_wait: profiled.active_wait,
         ..Measurement::default()
     };
     // A damaged store is put aside and a new one begun.
@@ -296,6 +302,7 @@ struct Session<'a> {
     stderr: &'a Path,
     key: Option<ProgramKey>,
     spinners: u32,
+    active_wait: Option<bool>,
 }
 
 impl Session<'_> {
@@ -352,15 +359,18 @@ impl Session<'_> {
             self.key = cast.adopted().and_then(|adopted| adopted.key.clone());
         }
         cast.start()?;
-        let mut spinners = 0;
-        let count_spinners = || {
+        let (mut spinners, mut active_wait) = (0, None);
+        let look_at_waits = || {
             let programs = self.engine.status().map(|status| status.programs);
-            let seen = programs.into_iter().flatten().map(|p| p.spinners);
-            spinners = seen.max().unwrap_or(0).max(spinners);
+            for program in programs.into_iter().flatten() {
+                spinners = program.spinners.max(spinners);
+                active_wait = program.active_wait.max(active_wait);
+            }
         };
         let patience = Duration::from_secs_f64(self.options.patience_seconds);
-        let ended = cast.wait(patience, self.cancel, count_spinners)?;
+        let ended = cast.wait(patience, self.cancel, look_at_waits)?;
         self.spinners = self.spinners.max(spinners);
+        self.active_wait = self.active_wait.max(active_wait);
         let name = self.subject.name.clone();
         let Some(ended) = ended else {
             return Err(MeasureError::Hangs {

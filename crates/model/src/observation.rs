@@ -96,6 +96,12 @@ pub struct ProgramSample {
     pub threads: u32,
     /// Threads seen busy-waiting; 0 where none were, or where it is not known.
     pub spinners: u32,
+    /// Whether its threads wait in a runtime (GNU OpenMP, MPI) that settles
+    /// when it starts, by the CPUs that it finds then, whether to spin: the
+    /// program collapses when it is narrowed below those later. `None`: not
+    /// known yet.
+    #[serde(default)]
+    pub active_wait: Option<bool>,
     /// The best progress figure there is.
     pub progress: Option<Progress>,
 }

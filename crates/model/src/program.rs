@@ -43,6 +43,16 @@ pub struct Program {
     /// Threads that busy-wait for one another, where that is known: on fewer
     /// cores than this the program collapses. 0: not known to spin.
     pub spinners: u32,
+    /// Whether it waits actively ([`ProgramSample::active_wait`]), where
+    /// earlier runs showed.
+    ///
+    /// [`ProgramSample::active_wait`]: crate::ProgramSample::active_wait
+    #[serde(default)]
+    pub active_wait: Option<bool>,
+    /// Whether it ran already when it was taken in: the number of CPUs that it
+    /// found at its start is past changing.
+    #[serde(default)]
+    pub ran_before: bool,
     /// LLC bytes that it uses when alone, where known.
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s that it uses when alone, where known.

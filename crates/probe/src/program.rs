@@ -46,6 +46,9 @@ const AT_REST: u64 = 100;
 
 /// The first pause between two counts of threads; each is twice the last.
 const COUNT_NS_MIN: u64 = 4_000_000;
+/// Pauses between the first looks for spinning, which sample the threads in
+/// between: programs that end within a second wait, too.
+const FIRST_LOOKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
 /// A program waits for CPUs when it does for more than this part of the time.
 const WAITING: u64 = 10;
 
@@ -73,6 +76,7 @@ pub struct ProgramProbe {
     /// When threads were last counted, and looked at for spinning.
     counted: Looked,
     watched: Looked,
+    watches: usize,
     count_pause_ns: u64,
     /// When the last sample was taken, and whether the program waited then.
     waited: (u64, bool),
@@ -133,6 +137,7 @@ impl ProgramProbe {
             threads: 0,
             counted: Looked::default(),
             watched: Looked::default(),
+            watches: 0,
             count_pause_ns: COUNT_NS_MIN,
             waited: (0, false),
             progress: None,
@@ -180,6 +185,7 @@ impl ProgramProbe {
             wait_ns,
             threads: self.threads,
             spinners: self.spin.spinners(),
+            active_wait: self.spin.active_wait(),
             progress: self.progress,
         })
     }
@@ -218,7 +224,10 @@ impl ProgramProbe {
     /// Counts threads and looks at them for spinning, each when it is time.
     fn look_at_threads(&mut self, at_ns: u64) {
         let (cpu_ns, every_ns) = (self.last.cpu_ns, self.config.threads_every_ns);
-        let watch = self.watched.is_due(at_ns, cpu_ns, every_ns);
+        let watch_pause_ns = FIRST_LOOKS_NS.get(self.watches).unwrap_or(&every_ns);
+        let watch = self
+            .watched
+            .is_due(at_ns, cpu_ns, *watch_pause_ns.min(&every_ns));
         let pause_ns = self.count_pause_ns.min(every_ns);
         if !watch && !self.counted.is_due(at_ns, cpu_ns, pause_ns) {
             return;
@@ -235,6 +244,10 @@ impl ProgramProbe {
         self.threads = u32::try_from(tids.len()).unwrap_or(u32::MAX);
         if watch {
             self.watched = looked;
+            self.watches += 1;
+            if let Ok(pids) = self.members.processes() {
+                self.spin.look_for_runtimes(&pids);
+            }
             self.spin.look(&tids);
             self.warnings.extend(self.spin.take_warning());
         }

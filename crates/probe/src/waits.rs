@@ -5,7 +5,7 @@
 //! A thread that spins in user space looks in every counter of the kernel like
 //! one that computes: no system call, no switch but at the tick. What tells
 //! them apart is *where* it spins. For a second the software task clock, which
-//! every machine has, samples the thread's instruction pointer two hundred
+//! every machine has, samples the thread's instruction pointer four hundred
 //! times a second of CPU time; an address inside an MPI or OpenMP runtime's
 //! library is a wait, since those libraries compute nothing of their own.
 //!
@@ -22,9 +22,9 @@ use crate::counters::{CounterGap, CounterKind};
 use crate::file;
 
 /// Nanoseconds of a thread's CPU time between two samples.
-const PERIOD_NS: u64 = 5_000_000;
-/// Bytes of a ring buffer: 256 samples, more than a second's.
-const BUFFER_BYTES: usize = 4096;
+const PERIOD_NS: u64 = 2_500_000;
+/// Bytes of a ring buffer: 512 samples, more than a second's.
+const BUFFER_BYTES: usize = 8192;
 /// Threads sampled at a time; a program of more is judged by these.
 const AT_MOST_THREADS: usize = 32;
 
@@ -45,6 +45,11 @@ const MPI: [&str; 11] = [
 /// OpenMP runtimes, which spin for a while and then sleep unless told not to.
 const OPENMP: [&str; 3] = ["libgomp", "libiomp5", "libomp"];
 
+/// The OpenMP runtime that settles at its start, by the CPUs that it finds, how
+/// long it spins before it sleeps, and does not yield meanwhile. LLVM's and
+/// Intel's yield.
+const GNU_OPENMP: &str = "libgomp";
+
 /// Where a thread's samples fell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Places {
@@ -54,6 +59,8 @@ pub(crate) struct Places {
     pub mpi: u32,
     /// Those in an OpenMP runtime.
     pub openmp: u32,
+    /// Those in a runtime that settled at its start how to wait.
+    pub settled: u32,
 }
 
 /// Samples that are being taken.
@@ -105,7 +112,28 @@ impl Places {
         self.samples += 1;
         self.mpi += u32::from(begins(&MPI));
         self.openmp += u32::from(begins(&OPENMP));
+        self.settled += u32::from(begins(&MPI) || begins(&[GNU_OPENMP]));
     }
+}
+
+/// Whether a process has loaded a runtime that settles at its start, by the
+/// CPUs that it finds, how its threads wait; `None` where that cannot be read.
+/// `OMP_WAIT_POLICY=passive` in its environment rules GNU OpenMP out.
+pub(crate) fn settles_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
+    let dir = proc_root.join(pid.to_string());
+    let maps = Maps::parse(&file::read(&dir.join("maps")).ok()?);
+    let loaded = |prefix: &&str| {
+        maps.by_start
+            .values()
+            .any(|(_, name)| name.starts_with(prefix))
+    };
+    let passive = || {
+        let environment = file::read(&dir.join("environ")).unwrap_or_default();
+        let is_passive = |entry: &str| entry.eq_ignore_ascii_case("OMP_WAIT_POLICY=passive");
+        environment.split('\0').any(is_passive)
+    };
+    // Of MPI itself, not its transports, which others use too.
+    Some(loaded(&"libmpi") || loaded(&GNU_OPENMP) && !passive())
 }
 
 fn sampler(tid: i32) -> Result<Sampler, CounterGap> {
@@ -189,6 +217,7 @@ mod tests {
             samples: 9,
             mpi: 2,
             openmp: 1,
+            settled: 3,
         };
         assert_eq!(places, expected);
     }

@@ -28,6 +28,9 @@ pub struct Measurement {
     pub points: Vec<Measured>,
     /// Threads that busy-wait; `None`: this run did not tell.
     pub spinners: Option<u32>,
+    /// Whether it waits actively in a runtime that settles at its start how to;
+    /// `None`: this run did not tell.
+    pub active_wait: Option<bool>,
     /// LLC bytes that it uses when alone; `None`: this run did not tell.
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s when alone; `None`: this run did not tell.
@@ -56,6 +59,9 @@ pub struct Profile {
     pub points: Vec<StoredPoint>,
     /// Threads that busy-wait; 0: none known.
     pub spinners: u32,
+    /// Whether it waits actively in a runtime that settles at its start how
+    /// to, where known.
+    pub active_wait: Option<bool>,
     /// LLC bytes that it uses when alone, where known.
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s when alone, where known.
@@ -139,6 +145,7 @@ mod tests {
             name: "p".to_owned(),
             points: points.iter().map(point).collect(),
             spinners: 0,
+            active_wait: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             at_s: 0,

@@ -10,7 +10,7 @@ use crate::profile::{Listed, Measured, Measurement, Profile, StoredPoint};
 
 pub(crate) const SELECT: &str =
     "SELECT id, executable, arguments, machine, name, spinners, llc_bytes,
-                      bandwidth_gbps, at_s, runs FROM profile";
+                      bandwidth_gbps, at_s, runs, active_wait FROM profile";
 
 pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Listed)> {
     let llc_bytes: Option<i64> = row.get(6)?;
@@ -28,6 +28,7 @@ pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, List
             bandwidth_gbps: row.get(7)?,
             at_s: row.get(8)?,
             runs: row.get(9)?,
+            active_wait: row.get(10)?,
         },
     };
     Ok((row.get(0)?, listed))
@@ -64,15 +65,16 @@ pub(crate) fn merge_profile(
     new: &Measurement,
 ) -> rusqlite::Result<i64> {
     let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
-                   llc_bytes, bandwidth_gbps, at_s, runs)
-               VALUES (?1, ?2, ?3, ?4, coalesce(?5, 0), ?6, ?7, ?8, 1)
+                   llc_bytes, bandwidth_gbps, at_s, runs, active_wait)
+               VALUES (?1, ?2, ?3, ?4, coalesce(?5, 0), ?6, ?7, ?8, 1, ?9)
                ON CONFLICT (executable, arguments, machine) DO UPDATE SET
                    name = excluded.name,
                    spinners = coalesce(?5, spinners),
                    llc_bytes = coalesce(?6, llc_bytes),
                    bandwidth_gbps = coalesce(?7, bandwidth_gbps),
                    at_s = max(at_s, excluded.at_s),
-                   runs = runs + 1
+                   runs = runs + 1,
+                   active_wait = coalesce(?9, active_wait)
                RETURNING id";
     let values = params![
         key.executable,
@@ -82,7 +84,8 @@ pub(crate) fn merge_profile(
         new.spinners,
         new.llc_bytes.map(saturating),
         new.bandwidth_gbps,
-        new.at_s
+        new.at_s,
+        new.active_wait
     ];
     transaction.query_row(sql, values, |row| row.get(0))
 }

@@ -266,8 +266,8 @@ impl Store {
         profile: &Profile,
     ) -> rusqlite::Result<()> {
         let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
-                   llc_bytes, bandwidth_gbps, at_s, runs)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+                   llc_bytes, bandwidth_gbps, at_s, runs, active_wait)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
         self.connection.execute(
             sql,
             params![
@@ -279,7 +279,8 @@ impl Store {
                 profile.llc_bytes.map(saturating),
                 profile.bandwidth_gbps,
                 profile.at_s,
-                profile.runs
+                profile.runs,
+                profile.active_wait
             ],
         )?;
         let id = self.connection.last_insert_rowid();

@@ -71,6 +71,7 @@ fn measurement(points: &[Measured]) -> Measurement {
         at_s: 1_700_000_000,
         points: points.to_vec(),
         spinners: Some(2),
+        active_wait: Some(true),
         llc_bytes: Some(u64::MAX),
         bandwidth_gbps: None,
     }
@@ -103,6 +104,7 @@ fn what_was_learnt_is_there_after_the_store_was_closed() {
         (profile.name.as_str(), profile.runs, profile.spinners),
         ("pigz", 1, 2)
     );
+    assert_eq!(profile.active_wait, Some(true));
     assert_eq!(profile.llc_bytes, Some(i64::MAX as u64));
     assert_eq!(profile.points.len(), 6);
     let (curve, source) = profile.curve().unwrap();
@@ -131,6 +133,11 @@ fn what_a_run_did_not_tell_stays() {
     store.merge(&key("a"), &machine(), &silent).unwrap();
     let profile = store.lookup(&key("a"), &machine()).unwrap().unwrap();
     assert_eq!((profile.runs, profile.spinners), (2, 2));
+    assert_eq!(
+        profile.active_wait,
+        Some(true),
+        "a silent run changes nothing"
+    );
     assert_eq!(profile.points[0].runs, 1);
 }
 

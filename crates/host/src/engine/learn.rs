@@ -9,6 +9,8 @@
 
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
+use super::profiles::Waits;
+
 /// Shorter repetitions teach nothing: start-up and noise dominate them.
 const SECONDS_MIN: f64 = 0.5;
 /// A neighbour that used less of a CPU than this does not disturb.
@@ -112,7 +114,7 @@ pub(super) struct Late {
     pub uid: u32,
     pub key: Option<ProgramKey>,
     pub name: String,
-    pub spinners: u32,
+    pub waits: Waits,
     pub stay: Stay,
     pub ended_ns: u64,
     pub last: Option<ProgramSample>,
@@ -133,6 +135,7 @@ mod tests {
             wait_ns: None,
             threads: 1,
             spinners: 0,
+            active_wait: None,
             progress: Some(Progress {
                 total: beats,
                 source: ProgressSource::Heartbeat,

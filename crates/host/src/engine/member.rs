@@ -8,6 +8,7 @@ use usher_model::{
 
 use super::learn::{QUIET_CPUS, Stay};
 use super::log::Place;
+use super::profiles::Waits;
 use super::status::ProgramStatus;
 use super::watch::Watch;
 
@@ -115,9 +116,13 @@ impl Member {
                 || self.busy_cpus() > QUIET_CPUS)
     }
 
-    /// Threads seen busy-waiting at the last look.
-    pub fn spinners(&self) -> u32 {
-        self.last.as_ref().map_or(0, |(_, sample)| sample.spinners)
+    /// How its threads wait, as of the last look.
+    pub fn waits(&self) -> Waits {
+        let last = self.last.as_ref();
+        last.map_or_else(Waits::default, |(_, sample)| Waits {
+            spinners: sample.spinners,
+            active_wait: sample.active_wait,
+        })
     }
 
     fn busy_cpus(&self) -> f64 {
@@ -154,6 +159,9 @@ impl Member {
             ntt: seat.and_then(|seat| seat.ntt),
             threads: sample.map_or(0, |s| s.threads),
             spinners: sample.map_or(0, |s| s.spinners),
+            active_wait: sample
+                .and_then(|s| s.active_wait)
+                .or(self.program.active_wait),
             cpu_seconds: sample.map_or(0.0, |s| s.cpu_ns as f64 * 1e-9),
             busy_cpus: self.busy_cpus(),
             progress,

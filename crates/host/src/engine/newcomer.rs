@@ -84,6 +84,8 @@ impl Newcomer {
                 weight: adopt.weight,
                 profile: known.curve,
                 spinners: known.spinners,
+                active_wait: known.active_wait,
+                ran_before: !held,
                 llc_bytes: known.llc_bytes,
                 bandwidth_gbps: known.bandwidth_gbps,
                 bound_to,

@@ -19,6 +19,7 @@ use super::learn::Taught;
 pub(super) struct Known {
     pub curve: Option<Curve>,
     pub spinners: u32,
+    pub active_wait: Option<bool>,
     pub llc_bytes: Option<u64>,
     pub bandwidth_gbps: Option<f64>,
     /// Sources of progress that misjudge it.
@@ -30,6 +31,7 @@ impl From<Profile> for Known {
         Self {
             curve: profile.curve().map(|(curve, _)| curve),
             spinners: profile.spinners,
+            active_wait: profile.active_wait,
             llc_bytes: profile.llc_bytes,
             bandwidth_gbps: profile.bandwidth_gbps,
             misleading: profile.misleading_sources(),
@@ -42,7 +44,15 @@ pub(super) struct Lesson {
     pub key: ProgramKey,
     pub name: String,
     pub taught: Taught,
-    pub spinners: Option<u32>,
+    pub waits: Waits,
+}
+
+/// What was seen of how a program's threads wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Waits {
+    /// Threads that busy-wait.
+    pub spinners: u32,
+    pub active_wait: Option<bool>,
 }
 
 /// The store, shared between threads.
@@ -137,7 +147,9 @@ impl Shelf {
             name: lesson.name,
             at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
             points: measured(&lesson.taught),
-            spinners: lesson.spinners,
+            // None seen says nothing: they may have had no cause.
+            spinners: Some(lesson.waits.spinners).filter(|&n| n > 0),
+            active_wait: lesson.waits.active_wait,
             ..Measurement::default()
         };
         let merged = lock(&self.store).merge(&lesson.key, &self.machine, &measurement);

@@ -10,7 +10,7 @@ use super::log::Change;
 use super::mailbox::{Reply, Request};
 use super::member::Member;
 use super::newcomer::Newcomer;
-use super::profiles::Lesson;
+use super::profiles::{Lesson, Waits};
 use super::status::Status;
 use super::watch::Watch;
 use super::world::{RealWorld, now_ns, thread_cpu_ns};
@@ -191,7 +191,7 @@ impl RealWorld {
             let taught = late
                 .stay
                 .repeated(late.ended_ns, seconds, late.last.as_ref());
-            let lesson = lesson(late.key.clone(), &late.name, late.spinners, taught);
+            let lesson = lesson(late.key.clone(), &late.name, late.waits, taught);
             self.teach(lesson);
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl RealWorld {
             let lesson = lesson(
                 member.key.clone(),
                 &member.program.name,
-                member.spinners(),
+                member.waits(),
                 taught,
             );
             let program = id;
@@ -248,7 +248,7 @@ impl RealWorld {
                 id,
                 key: member.key.take(),
                 name: member.program.name.clone(),
-                spinners: member.spinners(),
+                waits: member.waits(),
                 stay: member.stay,
                 ended_ns: at_ns,
                 last: member.last.take().map(|(_, sample)| sample),
@@ -299,13 +299,13 @@ impl RealWorld {
 fn lesson(
     key: Option<ProgramKey>,
     name: &str,
-    spinners: u32,
+    waits: Waits,
     taught: Option<Taught>,
 ) -> Option<Lesson> {
     Some(Lesson {
         key: key?,
         name: name.to_owned(),
         taught: taught?,
-        spinners: (spinners > 0).then_some(spinners),
+        waits,
     })
 }

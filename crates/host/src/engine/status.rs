@@ -81,6 +81,9 @@ pub struct ProgramStatus {
     pub threads: u32,
     /// Threads seen busy-waiting.
     pub spinners: u32,
+    /// Whether they wait in a runtime that settled at its start how to; `None`:
+    /// not known.
+    pub active_wait: Option<bool>,
     /// CPU time of the whole tree in seconds.
     pub cpu_seconds: f64,
     /// Mean CPUs in use since the last look but one.

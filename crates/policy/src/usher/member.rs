@@ -16,6 +16,10 @@ const REPETITIONS_MIN: u32 = 2;
 /// Relative scatter of single repetitions, as seen on busy virtual machines.
 const REPETITION_ERROR: f64 = 0.07;
 
+/// A launched program that has used so much CPU time has begun, and found out
+/// how many CPUs there are for it.
+const BEGUN_CPU_NS: u64 = 1_000_000;
+
 /// One managed program.
 #[derive(Debug)]
 pub struct Member {
@@ -35,6 +39,15 @@ pub struct Member {
     pub repetitions: (f64, u32),
     /// Threads known to busy-wait for one another.
     pub spinners: u32,
+    /// Whether they wait in a runtime that settled at its start how to, by the
+    /// cores that it found then; `None` while that is not known.
+    pub active_wait: Option<bool>,
+    /// Cores that it found at its start; `None`: it has not begun.
+    born_on: Option<f64>,
+    /// Cores that it may run on now.
+    pub reach: f64,
+    /// Most threads seen of it.
+    threads_max: u32,
     /// Actions on it that failed.
     pub failures: u32,
 }
@@ -52,13 +65,17 @@ pub enum Place {
 }
 
 impl Member {
-    /// A newcomer.
-    pub fn new(program: Program, at_ns: u64) -> Self {
+    /// A newcomer that may run on so many cores until it is seated.
+    pub fn new(program: Program, at_ns: u64, reach: f64) -> Self {
         let mut meter = Meter::default();
         meter.moved(at_ns);
         let knowledge = Knowledge::new(program.profile.clone());
         let spinners = program.spinners;
         Self {
+            active_wait: program.active_wait,
+            born_on: program.ran_before.then_some(reach),
+            reach,
+            threads_max: 0,
             program,
             knowledge,
             meter,
@@ -81,10 +98,47 @@ impl Member {
         let source = sample.progress.map(told);
         let better = source.is_some_and(ProgressSource::may_plan) && !self.has_live_source();
         let spins = sample.spinners > self.spinners;
+        let waits = sample
+            .active_wait
+            .filter(|_| self.active_wait != Some(true));
+        let told = waits.is_some() && waits != self.active_wait;
+        self.active_wait = waits.or(self.active_wait);
+        self.threads_max = self.threads_max.max(sample.threads);
+        if self.born_on.is_none() && sample.cpu_ns >= BEGUN_CPU_NS {
+            self.born_on = Some(self.reach);
+        }
         // The sources are ordered, best first.
         self.source = [source, self.source].into_iter().flatten().min();
         self.spinners = self.spinners.max(sample.spinners);
-        better || spins
+        better || spins || told
+    }
+
+    /// Cores below which it must not be narrowed while it runs: its threads
+    /// would go on spinning for ones that have no core. As many as it found at
+    /// its start or has threads, unless it is known not to wait that way.
+    fn settled_cores(&self) -> u32 {
+        let may_spin = self.active_wait != Some(false);
+        let born_on = self.born_on.filter(|_| may_spin).unwrap_or(0.0);
+        (born_on as u32).min(self.threads_max)
+    }
+
+    /// Threads that waste their time when they share cores.
+    pub fn spinning_threads(&self) -> u32 {
+        let waiting = match self.active_wait {
+            Some(true) => self.threads_max.max(self.busy_threads()),
+            _ => 0,
+        };
+        self.knowledge
+            .cores_needed(self.spinners)
+            .max(self.spinners)
+            .max(waiting)
+    }
+
+    /// Threads that it kept busy on the most cores that it was measured on.
+    fn busy_threads(&self) -> u32 {
+        let points = self.program.profile.iter().flat_map(Curve::points);
+        let busy = points.filter_map(|point| point.busy_cpus);
+        busy.fold(0.0, f64::max).ceil() as u32
     }
 
     /// Files a rate under the place where it was measured; true when it is
@@ -95,6 +149,11 @@ impl Member {
             Place::Seat(cores) => self.knowledge.learn_seat(cores, estimate),
             Place::Mixed => false,
         }
+    }
+
+    /// It has begun anew, on the cores that it has.
+    pub fn born_again(&mut self) {
+        self.born_on = Some(self.reach);
     }
 
     /// It has another place from now on.
@@ -139,6 +198,7 @@ impl Member {
         self.program.profile.is_none()
             && self.has_live_source()
             && self.knowledge.seats_measured() < 2
+            && self.active_wait != Some(true)
             && !self.stuck_at_one_core()
     }
 
@@ -174,7 +234,10 @@ impl Member {
     /// What it asks of the planner.
     pub fn request(&self, topology: &Topology, curve: &Curve) -> Request {
         Request {
-            spinners: self.knowledge.cores_needed(self.spinners),
+            spinners: self
+                .knowledge
+                .cores_needed(self.spinners)
+                .max(self.settled_cores()),
             ..request(&self.program, topology, curve.clone())
         }
     }
@@ -186,6 +249,7 @@ impl Member {
             || !self.explores()
             || self.knowledge.seats_measured() != 1
             || self.spinners > 0
+            || self.active_wait.is_none()
         {
             return None;
         }
@@ -206,9 +270,10 @@ impl Member {
     }
 
     /// Whether it would run faster on more cores, as far as is known. While it
-    /// is being measured on its seat it borrows nothing.
+    /// is being measured on its seat it borrows nothing; nor where it may be
+    /// born again on what it borrows, and count on it.
     pub fn gains(&self, from: f64, to: f64, cores_max: f64) -> bool {
-        if self.explores() {
+        if self.explores() || self.active_wait != Some(false) {
             return false;
         }
         self.knowledge

@@ -175,6 +175,7 @@ mod tests {
             wait_ns: None,
             threads: 1,
             spinners: 0,
+            active_wait: None,
             progress,
         }
     }

@@ -157,8 +157,14 @@ impl Usher {
     fn happened(&mut self, at_ns: u64, event: &Event) {
         match event {
             Event::Arrived(program) => {
-                self.members
-                    .insert(program.id, Member::new((**program).clone(), at_ns));
+                let all = self.topology.all_cpus();
+                let reach = program
+                    .bound_to
+                    .as_ref()
+                    .map_or(all.clone(), |b| b.and(&all));
+                let reach = self.topology.capacity_of(&reach);
+                let member = Member::new((**program).clone(), at_ns, reach);
+                self.members.insert(program.id, member);
                 self.mark(Stale::Changed);
             }
             Event::Departed(program) => {
@@ -183,6 +189,7 @@ impl Usher {
             return;
         };
         member.source.get_or_insert(ProgressSource::Repetition);
+        member.born_again();
         let began_ns = at_ns as f64 - seconds * 1e9;
         if !(seconds.is_finite() && seconds > 0.0 && began_ns >= member.placed_ns as f64) {
             return;
@@ -334,9 +341,9 @@ impl Usher {
     /// can be, else predicted.
     fn sharing_ntt(&self, requests: &[Request], beliefs: &BTreeMap<ProgramId, Belief>) -> Vec<f64> {
         // Threads that spin lose by time sharing even where the program may
-        // be seated on fewer cores.
+        // be seated on fewer cores; those that may spin are not known to.
         let spinning = |r: &Request| Request {
-            spinners: r.spinners.max(self.members[&r.id].spinners),
+            spinners: self.members[&r.id].spinning_threads(),
             ..r.clone()
         };
         let spinning: Vec<_> = requests.iter().map(spinning).collect();
@@ -497,6 +504,17 @@ impl Usher {
         wanted
     }
 
+    /// Tells everybody how many cores it may run on from now on.
+    fn note_reach(&mut self, wanted: &Wanted) {
+        let all = self.topology.all_cpus();
+        for (id, member) in &mut self.members {
+            let cpus = wanted.get(id).and_then(Option::as_ref).unwrap_or(&all);
+            let bound = member.program.bound_to.as_ref();
+            let cpus = bound.map_or_else(|| cpus.clone(), |bound| cpus.and(bound));
+            member.reach = self.topology.capacity_of(&cpus);
+        }
+    }
+
     fn wake_after_ns(&self, at_ns: u64) -> Option<u64> {
         if self.members.is_empty() {
             return None;
@@ -545,9 +563,10 @@ impl Policy for Usher {
         let replanned = self.replan(at_ns);
         self.put_in_force(at_ns, replanned);
         let lent = self.lend(observation);
-        let actions = self.stage.move_to(&self.wanted());
+        let wanted = self.wanted();
+        self.note_reach(&wanted);
         Decision {
-            actions,
+            actions: self.stage.move_to(&wanted),
             plan: (replanned || lent).then(|| self.plan_as_it_stands()),
             notes: std::mem::take(&mut self.notes),
             wake_after_ns: self.wake_after_ns(at_ns),

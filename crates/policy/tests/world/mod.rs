@@ -67,6 +67,7 @@ pub struct Truth {
     pub demand: f64,
     pub source: Option<ProgressSource>,
     pub confidence: f64,
+    pub active_wait: Option<bool>,
 }
 
 pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
@@ -76,6 +77,8 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         weight: 1.0,
         profile: None,
         spinners: 0,
+        active_wait: None,
+        ran_before: false,
         llc_bytes: None,
         bandwidth_gbps: None,
         bound_to: None,
@@ -86,6 +89,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         demand,
         source: Some(ProgressSource::Heartbeat),
         confidence: 1.0,
+        active_wait: Some(false),
     }
 }
 
@@ -257,6 +261,7 @@ impl Living {
             wait_ns: Some(self.wait_ns as u64),
             threads: self.truth.demand.ceil() as u32,
             spinners: 0,
+            active_wait: self.truth.active_wait,
             progress: self.truth.source.map(|source| Progress {
                 total: self.total,
                 source,

@@ -220,10 +220,12 @@ fn known(program: &ProgramStatus) -> String {
         ),
         None => "nothing tells its progress".to_owned(),
     };
-    match program.spinners {
-        0 => format!("{curve}; {progress}"),
-        n => format!("{curve}; {progress}; {n} of its threads busy-wait, so it is not squeezed"),
-    }
+    let waits = match (program.spinners, program.active_wait) {
+        (0, Some(true)) => "; its OpenMP or MPI runtime counted the CPUs when it started, so it is not narrowed while it runs".to_owned(),
+        (0, _) => String::new(),
+        (n, _) => format!("; {n} of its threads busy-wait, so it is not squeezed"),
+    };
+    format!("{curve}; {progress}{waits}")
 }
 
 /// What it lends and borrows, in sentences.
@@ -276,6 +278,7 @@ mod tests {
             ntt: None,
             threads: 1,
             spinners: 0,
+            active_wait: None,
             cpu_seconds: 0.0,
             busy_cpus: 0.0,
             progress: None,
