@@ -132,6 +132,7 @@ fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) ->
             &Measurement {
                 name: key.arguments.clone(),
                 points,
+                active_wait: Some(false),
                 ..Measurement::default()
             },
         )?;
