@@ -2,7 +2,7 @@
 //! What Usher does to the machine: it narrows, stops and continues whole
 //! process trees, each action with its undo in a journal.
 //!
-//! This is the only crate (with `scx`) that changes the machine. An
+//! This is the only crate that changes the machine. An
 //! [`Actuator`] is one Usher process's hands: it takes programs in
 //! ([`Actuator::prepare`], [`Actuator::admit`]), acts on them
 //! ([`Actuator::act`]) and lets them go ([`Actuator::depart`]). Whatever it

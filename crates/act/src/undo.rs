@@ -20,6 +20,9 @@ use crate::release::{Left, let_go_all};
 use crate::site::PREFIX;
 use crate::{cgroups, files};
 
+/// Attempts to remove a directory in which files appear.
+const REMOVALS: usize = 8;
+
 /// How long another process may take that is undoing the same journal.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
@@ -219,15 +222,25 @@ pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
 }
 
 /// Removes an instance's directory, the journal first: a directory without
-/// one says that all is undone.
+/// one says that all is undone. A keeper that is just starting may put its
+/// number there meanwhile.
 pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
     journal::remove(dir)?;
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(file_error("removing", dir)(error))
+    let removed = || match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    let not_empty = |result: &io::Result<()>| {
+        let error = result.as_ref().err();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
+    };
+    let mut result = removed();
+    for _ in 1..REMOVALS {
+        if not_empty(&result) {
+            result = removed();
         }
-        _ => Ok(()),
     }
+    result.map_err(file_error("removing", dir))
 }
 
 /// Undoes one program of an instance, whose owner must be dead.

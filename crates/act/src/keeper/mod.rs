@@ -26,6 +26,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use usher_model::ProcessId;
@@ -48,6 +49,9 @@ const IGNORED: [libc::c_int; 6] = [
     libc::SIGTSTP,
     libc::SIGPIPE,
 ];
+/// The respawn command is executed no sooner after the keeper began than this,
+/// so that a master that cannot live does not keep the machine busy.
+const RESPAWN_AFTER: Duration = Duration::from_secs(1);
 /// Attempts to undo before the rest is left to the next start.
 const ATTEMPTS: usize = 3;
 
@@ -153,6 +157,7 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
 /// left to the next start.
 pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
+    let began = Instant::now();
     ignore_signals();
     detach().map_err(failed("detaching the keeper of"))?;
     let procs = Procs::new(&task.config);
@@ -171,7 +176,10 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
         return Ok(());
     }
     let undone = undo_all(task);
-    respawn(&task.respawn)?;
+    if !task.respawn.is_empty() {
+        std::thread::sleep(RESPAWN_AFTER.saturating_sub(began.elapsed()));
+        respawn(&task.respawn)?;
+    }
     undone
 }
 
@@ -201,10 +209,13 @@ fn sign(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
 fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
     let mut errors = Vec::new();
     for _ in 0..ATTEMPTS {
-        let report = undo::undo_instance(&task.config, &task.instance_dir)?;
-        errors = report.errors;
-        if report.instances == 1 || errors.is_empty() {
-            break;
+        match undo::undo_instance(&task.config, &task.instance_dir) {
+            Ok(report) if report.instances == 1 || report.errors.is_empty() => {
+                errors = report.errors;
+                break;
+            }
+            Ok(report) => errors = report.errors,
+            Err(error) => errors = vec![error],
         }
     }
     errors.into_iter().next().map_or(Ok(()), Err)
