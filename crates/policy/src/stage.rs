@@ -14,23 +14,38 @@ pub type Wanted = BTreeMap<ProgramId, Option<CpuSet>>;
 #[derive(Debug, Clone, Default)]
 pub struct Stage {
     issued: Wanted,
+    /// Programs for which an action failed: where they are is not known.
+    doubts: BTreeMap<ProgramId, Doubt>,
     frozen: BTreeMap<ProgramId, ()>,
 }
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Doubt {
+    failures: u32,
+    open: bool,
+}
+
+/// A release that failed so often is left to the undoing at the program's end.
+const FAILURES_MAX: u32 = 8;
 
 impl Stage {
     /// Forgets a program that has gone; its seat went with it.
     pub fn forget(&mut self, program: ProgramId) {
         self.issued.remove(&program);
+        self.doubts.remove(&program);
         self.frozen.remove(&program);
     }
 
-    /// Takes back the belief that a failed action has happened. A failed
-    /// seat is taken for a release: the next [`Self::move_to`] asks again.
+    /// Takes back the belief that a failed action has happened: the next
+    /// [`Self::move_to`] asks again, for a release too.
     pub fn undo_failed(&mut self, failed: &[FailedAction]) {
         for failure in failed {
             match &failure.action {
                 Action::Seat { program, .. } | Action::Release { program } => {
                     self.issued.remove(program);
+                    let doubt = self.doubts.entry(*program).or_default();
+                    doubt.failures += 1;
+                    doubt.open = true;
                 }
                 Action::Freeze { program } => {
                     self.frozen.remove(program);
@@ -49,7 +64,7 @@ impl Stage {
         let mut grows = Vec::new();
         for (&program, place) in wanted {
             let before = self.issued.get(&program).cloned().unwrap_or(None);
-            if before == *place {
+            if before == *place && !self.doubts_about(program) {
                 continue;
             }
             match place {
@@ -69,6 +84,12 @@ impl Stage {
         }
         shrinks.append(&mut grows);
         shrinks
+    }
+
+    /// Whether to ask for what should be so already, this once.
+    fn doubts_about(&mut self, program: ProgramId) -> bool {
+        let doubt = self.doubts.get_mut(&program);
+        doubt.is_some_and(|doubt| std::mem::take(&mut doubt.open) && doubt.failures <= FAILURES_MAX)
     }
 
     /// Actions that leave exactly the programs frozen for which `wanted` says so.
@@ -130,6 +151,28 @@ mod tests {
             error: "no".into(),
         }]);
         assert_eq!(stage.move_to(&want), [action]);
+    }
+
+    #[test]
+    fn a_release_is_asked_for_after_any_failure_and_not_for_ever() {
+        let failed = |action: &Action| FailedAction {
+            action: action.clone(),
+            error: "no".into(),
+        };
+        let mut stage = Stage::default();
+        let seated = stage.move_to(&wanted(&[(1, Some("0"))])).remove(0);
+        let free = wanted(&[(1, None)]);
+        stage.undo_failed(&[failed(&seated)]);
+        let release = stage.move_to(&free).remove(0);
+        let program = ProgramId(1);
+        assert_eq!(release, Action::Release { program });
+        assert!(stage.move_to(&free).is_empty(), "once");
+        let mut asked = 0;
+        for _ in 0..100 {
+            stage.undo_failed(&[failed(&release)]);
+            asked += stage.move_to(&free).len();
+        }
+        assert!((1..20).contains(&asked), "{asked}");
     }
 
     #[test]

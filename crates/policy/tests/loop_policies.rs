@@ -210,6 +210,48 @@ fn idle_seats_are_lent_within_50_ms_and_reclaimed_within_20() {
 }
 
 #[test]
+fn an_owner_that_cannot_be_seen_to_wait_lends_nothing() {
+    let topology = machine(2, 8);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    let mut owner = profiled(truth(1, |c| c.powf(0.4), 16.0), 16);
+    owner.pressure = false;
+    world.arrive(owner);
+    world.arrive(profiled(truth(2, |c| c.powf(0.4), 16.0), 16));
+    world.run(&mut usher, 1.0);
+    world.set_demand(1, 1.0);
+    world.run(&mut usher, 1.0);
+    assert_eq!(world.mask(2).len(), 8);
+}
+
+#[test]
+fn programs_that_tell_nothing_but_their_repetitions_are_learnt() {
+    let topology = machine(2, 1);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for id in 1..=2 {
+        world.arrive(Truth {
+            source: Some(ProgressSource::CpuTime),
+            ..truth(id, bus_bound, 2.0)
+        });
+    }
+    world.run(&mut usher, 1.0);
+    assert_eq!(world.mask(1).len(), 2, "nothing is known yet");
+    for _ in 0..20 {
+        let apart = !world.mask(1).intersects(&world.mask(2));
+        let rate = if apart {
+            bus_bound(1.0)
+        } else {
+            bus_bound(2.0) / 2.0
+        };
+        world.run(&mut usher, 1.05 / rate);
+        world.repeated(1, 1.0 / rate);
+        world.repeated(2, 1.0 / rate);
+    }
+    assert_eq!((world.mask(1).len(), world.mask(2).len()), (1, 1));
+}
+
+#[test]
 fn a_program_that_slows_down_with_more_cores_borrows_nothing() {
     let topology = machine(2, 8);
     let mut world = World::new(&topology);

@@ -36,10 +36,11 @@ pub struct Belief {
 #[derive(Debug, Clone, Default)]
 pub struct Knowledge {
     profile: Option<Curve>,
-    /// Measured in this run on seats of its own, by thousandths of cores.
-    seats: BTreeMap<u64, Estimate>,
+    /// Measured in this run on seats of its own, by source, whose units
+    /// differ, and thousandths of cores.
+    seats: BTreeMap<ProgressSource, BTreeMap<u64, Estimate>>,
     /// Measured in this run while sharing with the present neighbours.
-    shared: Option<Estimate>,
+    shared: BTreeMap<ProgressSource, Estimate>,
 }
 
 impl Knowledge {
@@ -54,30 +55,29 @@ impl Knowledge {
     /// A rate was measured on so many cores of its own. True when that says
     /// something new.
     pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
-        self.seats
-            .retain(|_, known| known.source == estimate.source);
-        let before = self.seats.insert((cores * 1e3).round() as u64, estimate);
+        let seats = self.seats.entry(estimate.source).or_default();
+        let before = seats.insert(milli(cores), estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
     }
 
     /// A rate was measured while everything was left to the kernel. True
     /// when that says something new.
     pub fn learn_shared(&mut self, estimate: Estimate) -> bool {
-        let before = self.shared.replace(estimate);
+        let before = self.shared.insert(estimate.source, estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
     }
 
     /// The neighbours have changed: what sharing with the old ones gave says
     /// nothing any more.
     pub fn forget_shared(&mut self) {
-        self.shared = None;
+        self.shared.clear();
     }
 
     /// The program does something else now: what was measured is over. A
     /// profile is of the whole run and stays.
     pub fn forget_phase(&mut self) {
         self.seats.clear();
-        self.shared = None;
+        self.shared.clear();
     }
 
     /// Fewest cores that the program must have, if `spinners` threads of it
@@ -101,9 +101,16 @@ impl Knowledge {
         if seen_on_fewer { 0 } else { spinners }
     }
 
-    /// How many core counts were measured in this run.
+    /// How many core counts were measured in this run, by one source.
     pub fn seats_measured(&self) -> usize {
-        self.seats.len()
+        self.best_measured().map_or(0, |(_, seats)| seats.len())
+    }
+
+    /// The source that measured most core counts, of those the best.
+    fn best_measured(&self) -> Option<(ProgressSource, &BTreeMap<u64, Estimate>)> {
+        let by_count = |(_, seats): &(&ProgressSource, &BTreeMap<u64, Estimate>)| seats.len();
+        let best = self.seats.iter().rev().max_by_key(by_count);
+        best.map(|(&source, seats)| (source, seats))
     }
 
     /// The curve to plan with, if there is ground for one.
@@ -114,7 +121,7 @@ impl Knowledge {
         };
         match measured {
             Some(measured)
-                if self.seats.len() > 1
+                if self.seats_measured() > 1
                     && contradicts(&measured.curve, profile, &self.points()) =>
             {
                 Some(measured)
@@ -132,8 +139,8 @@ impl Knowledge {
     /// rates of other core counts stay what they were alone.
     fn corrected(&self, profile: &Curve) -> Curve {
         let now = |point: &CurvePoint| {
-            let seat = self.seats.get(&((point.cores * 1e3).round() as u64));
-            let seat = seat.filter(|seat| seat.source == ProgressSource::Repetition);
+            let repetitions = self.seats.get(&ProgressSource::Repetition);
+            let seat = repetitions.and_then(|seats| seats.get(&milli(point.cores)));
             let alone_best = point.rate >= profile.best_rate(f64::INFINITY);
             match seat.filter(|_| !alone_best) {
                 Some(seat) => CurvePoint {
@@ -150,12 +157,12 @@ impl Knowledge {
     /// NTT while everything is left to the kernel, where it was measured in
     /// the belief's own units.
     pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
-        let shared = self.shared?;
-        let comparable = match belief.origin {
-            Origin::Measured => self.seats.values().all(|seat| seat.source == shared.source),
-            Origin::Profile => shared.source == ProgressSource::Repetition,
+        let source = match belief.origin {
+            Origin::Measured => self.best_measured()?.0,
+            Origin::Profile => ProgressSource::Repetition,
         };
-        comparable.then(|| belief.curve.best_rate(cores_max) / shared.rate)
+        let shared = self.shared.get(&source)?;
+        Some(belief.curve.best_rate(cores_max) / shared.rate)
     }
 
     fn points(&self) -> Vec<CurvePoint> {
@@ -165,7 +172,8 @@ impl Knowledge {
             relative_error: estimate.relative_error,
             busy_cpus: Some(estimate.busy_cpus),
         };
-        self.seats.iter().map(point).collect()
+        let seats = self.best_measured().map(|(_, seats)| seats);
+        seats.into_iter().flatten().map(point).collect()
     }
 
     fn measured(&self, cores_max: f64) -> Option<Belief> {
@@ -176,6 +184,11 @@ impl Knowledge {
             origin: Origin::Measured,
         })
     }
+}
+
+/// Thousandths of cores: capacities are no whole numbers.
+fn milli(cores: f64) -> u64 {
+    (cores * 1e3).round() as u64
 }
 
 /// Whether what was measured at two or more core counts has another shape
@@ -235,11 +248,25 @@ mod tests {
         assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
         knowledge.learn_shared(repetition(0.5));
         assert_eq!(knowledge.shared_ntt(&belief, 2.0), Some(3.0));
-        knowledge.learn_shared(Estimate {
+        let beats = |rate| Estimate {
             source: ProgressSource::Heartbeat,
-            ..repetition(900.0)
-        });
-        assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
+            ..repetition(rate)
+        };
+        knowledge.learn_shared(beats(900.0));
+        assert_eq!(knowledge.shared_ntt(&belief, 2.0), Some(3.0));
+        let invented = Belief {
+            origin: Origin::Measured,
+            ..belief.clone()
+        };
+        assert_eq!(
+            knowledge.shared_ntt(&invented, 2.0),
+            None,
+            "no seat measured"
+        );
+        knowledge.learn_seat(2.0, beats(1800.0));
+        assert!(!knowledge.learn_seat(2.0, beats(1800.0)), "no news");
+        assert!(knowledge.learn_seat(2.0, repetition(1.5)), "in other units");
+        assert!(!knowledge.learn_seat(2.0, beats(1800.0)), "no news still");
         knowledge.forget_shared();
         assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
     }

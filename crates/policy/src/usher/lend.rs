@@ -46,6 +46,8 @@ pub struct Market<'a> {
     pub seats: &'a BTreeMap<ProgramId, CpuSet>,
     /// Whether a program gains from going from so many cores to so many.
     pub gains: &'a dyn Fn(ProgramId, f64, f64) -> bool,
+    /// Whether a program lends at all: not while it is measured on its seat.
+    pub lends: &'a dyn Fn(ProgramId) -> bool,
 }
 
 impl Market<'_> {
@@ -131,7 +133,7 @@ impl Lender {
     }
 
     /// Whether a close look is worth its cost: cores are lent, or somebody
-    /// waits, or somebody leaves cores idle.
+    /// waits.
     pub fn is_lively(&self) -> bool {
         let lively = |account: &Account| account.wait_share > BORROW_WAIT;
         !self.lent.is_empty() || self.accounts.values().any(lively)
@@ -249,6 +251,9 @@ impl Lender {
             let accounts: Option<Vec<_>> =
                 household.iter().map(|id| self.accounts.get(id)).collect();
             let Some(accounts) = accounts else { continue };
+            if !household.iter().all(|&id| (market.lends)(id)) {
+                continue;
+            }
             let asleep = |a: &&Account| a.idle_ticks >= IDLE_TICKS && at_ns >= a.hold_until_ns;
             let borrows = self
                 .lent
@@ -281,8 +286,10 @@ impl Account {
         if self.at_ns > 0 && elapsed_ns > 0 {
             self.busy_cpus = sample.cpu_ns.saturating_sub(self.cpu_ns) as f64 / elapsed_ns as f64;
             self.wait_share = wait_ns.saturating_sub(self.wait_ns) as f64 / elapsed_ns as f64;
-            let waits = self.wait_share > RECALL_WAIT;
-            self.idle_ticks = if waits { 0 } else { self.idle_ticks + 1 };
+            // One that cannot be seen to wait could not ask for its cores.
+            let waits = sample.wait_ns.is_none() || self.wait_share > RECALL_WAIT;
+            let idle = !waits && unused_cores(cores, self.busy_cpus) > 0;
+            self.idle_ticks = if idle { self.idle_ticks + 1 } else { 0 };
             let content = !waits && self.busy_cpus < cores as f64;
             self.content_ticks = if content { self.content_ticks + 1 } else { 0 };
         }

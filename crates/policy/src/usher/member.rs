@@ -199,6 +199,7 @@ impl Member {
             && self.has_live_source()
             && self.knowledge.seats_measured() < 2
             && self.active_wait != Some(true)
+            && self.spinners == 0
             && !self.stuck_at_one_core()
     }
 
@@ -248,7 +249,6 @@ impl Member {
         if seat.mode == Mode::Shared
             || !self.explores()
             || self.knowledge.seats_measured() != 1
-            || self.spinners > 0
             || self.active_wait.is_none()
         {
             return None;

@@ -19,6 +19,12 @@
 //!   what was measured void and the plan is made again, at most once in a
 //!   hold that doubles when it happens again soon.
 //! - *Idle seats are lent* (module `lend`).
+//! - *Nobody is narrowed whose threads would go on spinning*: GNU OpenMP and
+//!   MPI settle when they start, by the cores that they find, how threads wait
+//!   for one another. A program that waits in such a runtime keeps as many cores
+//!   as it was born on, or has threads, for as long as it runs; it borrows none,
+//!   lest it be born again on what is taken back. Until that is known of a
+//!   program, it is treated so.
 //! - *More programs than cores* are not only left on one shared set: a few
 //!   programs a core (module `pens`) is weighed too.
 //!
@@ -140,6 +146,8 @@ impl Usher {
         let changed = self.topology.all_cpus() != observation.usable;
         if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
             self.topology = topology;
+            // Cores have other numbers now.
+            self.lender.recall_all();
             self.mark(Stale::Changed);
         }
         for failed in &observation.failed {
@@ -188,7 +196,8 @@ impl Usher {
         let Some(member) = self.members.get_mut(&program) else {
             return;
         };
-        member.source.get_or_insert(ProgressSource::Repetition);
+        let repetition = ProgressSource::Repetition;
+        member.source = Some(member.source.map_or(repetition, |s| s.min(repetition)));
         member.born_again();
         let began_ns = at_ns as f64 - seconds * 1e9;
         if !(seconds.is_finite() && seconds > 0.0 && began_ns >= member.placed_ns as f64) {
@@ -206,7 +215,9 @@ impl Usher {
         let cpu_ns: u64 = cpu_ns.fold(0, u64::saturating_add);
         let elapsed_ns = observation.at_ns.saturating_sub(then_ns);
         let used_ns = cpu_ns.saturating_sub(before_ns);
-        self.at_rest = (used_ns as f64) < REST_CPUS * elapsed_ns as f64;
+        // Who comes has used nothing yet; who goes takes its sum along.
+        let unchanged = observation.events.is_empty();
+        self.at_rest = unchanged && (used_ns as f64) < REST_CPUS * elapsed_ns as f64;
         self.looked = (observation.at_ns, cpu_ns);
     }
 
@@ -407,9 +418,6 @@ impl Usher {
 
     /// Puts the plan into force: seats, and on them trials and loans.
     fn put_in_force(&mut self, at_ns: u64, replanned: bool) {
-        if replanned {
-            self.lender.recall_all();
-        }
         let all = self.topology.all_cpus();
         let mut seats = BTreeMap::new();
         let narrowed = self.plan.seats.iter().filter(|seat| seat.cpus != all);
@@ -420,9 +428,12 @@ impl Usher {
             let trial = member.trial_seat(seat, &self.topology);
             seats.insert(seat.program, trial.unwrap_or_else(|| seat.cpus.clone()));
         }
-        if replanned || seats != self.seats {
+        let moved = seats != self.seats;
+        if moved {
             self.lender.recall_all();
             self.seats = seats;
+        }
+        if moved || replanned {
             self.update_places(at_ns);
         }
     }
@@ -442,6 +453,7 @@ impl Usher {
             topology: &self.topology,
             seats: &self.seats,
             gains: &gains,
+            lends: &|id| members.get(&id).is_some_and(|m| !m.explores()),
         };
         let moved = self
             .lender

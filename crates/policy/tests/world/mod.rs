@@ -68,6 +68,8 @@ pub struct Truth {
     pub source: Option<ProgressSource>,
     pub confidence: f64,
     pub active_wait: Option<bool>,
+    /// Whether the kernel tells how long it waits for CPUs.
+    pub pressure: bool,
 }
 
 pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
@@ -90,6 +92,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         source: Some(ProgressSource::Heartbeat),
         confidence: 1.0,
         active_wait: Some(false),
+        pressure: true,
     }
 }
 
@@ -150,6 +153,12 @@ impl World {
         if self.programs.remove(&ProgramId(id)).is_some() {
             self.events.push(Event::Departed(ProgramId(id)));
         }
+    }
+
+    /// It has completed its work once, in so many seconds.
+    pub fn repeated(&mut self, id: u64, seconds: f64) {
+        let program = ProgramId(id);
+        self.events.push(Event::Repeated { program, seconds });
     }
 
     pub fn set_demand(&mut self, id: u64, demand: f64) {
@@ -258,7 +267,7 @@ impl Living {
         ProgramSample {
             id: self.truth.program.id,
             cpu_ns: self.cpu_ns as u64,
-            wait_ns: Some(self.wait_ns as u64),
+            wait_ns: self.truth.pressure.then_some(self.wait_ns as u64),
             threads: self.truth.demand.ceil() as u32,
             spinners: 0,
             active_wait: self.truth.active_wait,
