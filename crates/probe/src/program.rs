@@ -66,6 +66,8 @@ pub struct ProgramProbe {
     config: ProbeConfig,
     members: Members,
     heartbeat: Option<usher_heartbeat::Page>,
+    /// Work and CPU time of waiting that the page told before the arrival.
+    told_before: (u64, u64),
     counters: Option<PerfCounters>,
     spin: SpinWatch,
     first: Totals,
@@ -119,10 +121,15 @@ impl ProgramProbe {
             Some(dir) => Members::Group(Group::open(dir)?),
             None => open_tree(home, &config)?,
         };
-        let heartbeat = match &config.heartbeat {
+        let mut heartbeat = match &config.heartbeat {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),
             None => None,
         };
+        let told_before = heartbeat.as_mut().map_or((0, 0), |page| {
+            let threads = page.threads().ok().flatten();
+            let waiting_cpu_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
+            (page.work().unwrap_or(0), waiting_cpu_ns)
+        });
         let first = members.totals()?;
         Ok(Self {
             id: home.program,
@@ -130,6 +137,7 @@ impl ProgramProbe {
             config,
             members,
             heartbeat,
+            told_before,
             counters: None,
             first,
             last: first,
@@ -290,14 +298,17 @@ impl ProgramProbe {
     /// What the heartbeat page tells: units of work, else useful CPU time.
     fn told(&mut self) -> Option<(f64, ProgressSource)> {
         let page = self.heartbeat.as_mut()?;
-        let read = page.work().and_then(|work| match work {
+        let (work_before, waiting_before_ns) = self.told_before;
+        let work = page.work().map(|work| work.saturating_sub(work_before));
+        let read = work.and_then(|work| match work {
             0 => page.threads().map(|threads| (0, threads)),
             _ => Ok((work, None)),
         });
         match read {
             Ok((0, None)) => None,
             Ok((0, Some(threads))) => {
-                let useful_ns = self.useful_ns(threads.waiting_cpu_ns);
+                let useful_ns =
+                    self.useful_ns(threads.waiting_cpu_ns.saturating_sub(waiting_before_ns));
                 Some((useful_ns, ProgressSource::Ompt))
             }
             Ok((work, _)) => Some((work as f64, ProgressSource::Heartbeat)),

@@ -77,6 +77,8 @@ pub(crate) struct SpinWatch {
     loaded: Option<bool>,
     met: Option<bool>,
     samples: u32,
+    /// Threads cannot be sampled here.
+    blind: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +101,7 @@ impl SpinWatch {
             loaded: None,
             met: None,
             samples: 0,
+            blind: false,
         }
     }
 
@@ -110,10 +113,9 @@ impl SpinWatch {
     /// Whether the program waits actively in a way that it settled at its
     /// start; `None` while that is not known.
     pub(crate) fn active_wait(&self) -> Option<bool> {
-        let blind = self.looks_to_go == u32::MAX;
         match (self.loaded, self.met) {
             (_, Some(true)) => Some(true),
-            (Some(true), None) if blind => Some(true),
+            (Some(true), None) if self.blind => Some(true),
             (Some(true), None) => None,
             (loaded, _) => loaded.map(|_| false),
         }
@@ -170,7 +172,7 @@ impl SpinWatch {
             return;
         }
         self.looks_to_go = self.looks_to_go.saturating_sub(1);
-        if self.looks_to_go > 0 || busy.is_empty() {
+        if self.blind || self.looks_to_go > 0 || busy.is_empty() {
             return;
         }
         (self.looks_to_go, self.pause) = (self.pause, (2 * self.pause).min(MOST_LOOKS_BETWEEN));
@@ -179,7 +181,7 @@ impl SpinWatch {
             Err(gap) => {
                 let told = format!("threads that spin in MPI or OpenMP cannot be seen: {gap}");
                 self.warning = Some(told);
-                self.looks_to_go = u32::MAX;
+                self.blind = true;
             }
         }
     }
@@ -191,7 +193,7 @@ impl SpinWatch {
         };
         let samples = places.values().map(|p| p.samples);
         self.samples = samples.fold(self.samples, u32::saturating_add);
-        if places.values().any(waits) {
+        if self.loaded != Some(false) && places.values().any(waits) {
             self.met = Some(true);
         } else if self.samples >= FREE_SAMPLES {
             self.met = self.met.or(Some(false));
@@ -266,20 +268,22 @@ mod tests {
 
     #[test]
     fn a_runtime_counts_when_threads_wait_in_it_or_nobody_can_tell() {
-        let watch = |loaded, met, looks_to_go| SpinWatch {
+        let watch = |loaded, met, blind| SpinWatch {
             loaded,
             met,
-            looks_to_go,
+            blind,
             ..SpinWatch::new(PathBuf::new())
         };
-        let known = |loaded, met| watch(loaded, met, 1).active_wait();
+        let known = |loaded, met| watch(loaded, met, false).active_wait();
         assert_eq!(known(None, None), None, "not looked yet");
         assert_eq!(known(Some(false), None), Some(false));
         assert_eq!(known(Some(true), None), None, "not sampled yet");
         assert_eq!(known(Some(true), Some(false)), Some(false), "x264");
         assert_eq!(known(Some(true), Some(true)), Some(true));
         assert_eq!(known(Some(false), Some(true)), Some(true), "it has gone");
-        let blind = watch(Some(true), None, u32::MAX);
+        let mut blind = watch(Some(true), None, true);
+        blind.sample(&[1].into());
+        blind.sample(&[1].into());
         assert_eq!(blind.active_wait(), Some(true), "no samples to be had");
     }
 

@@ -278,6 +278,10 @@ fn heartbeats_come_first_and_a_broken_page_is_told_once() {
     slot.release();
     heart.beat(5);
     assert_eq!(source(&mut probe), (ProgressSource::Heartbeat, 5.0, 1.0));
+    // Taken in again, as after its daemon's death: what was done is past.
+    let mut again = ProgramProbe::open(&home, config.clone()).unwrap();
+    heart.beat(2);
+    assert_eq!(source(&mut again), (ProgressSource::Heartbeat, 2.0, 1.0));
     drop(heart);
     std::fs::OpenOptions::new()
         .write(true)
