@@ -26,8 +26,8 @@ use crate::error::MeasureError;
 use crate::launch::LaunchSpec;
 
 /// Standard error of a point of one run, relative: what runs of programs on a
-/// quiet machine differ by.
-const ERROR_OF_ONE: f64 = 0.05;
+/// quiet machine differ by. The store finds out how far they really are apart.
+pub const ERROR_OF_ONE: f64 = 0.05;
 /// Machines of more cores are measured at powers of two and whole domains only.
 const ALL_COUNTS_MAX: u32 = 8;
 /// Of more domains than this, only powers of two are measured.

@@ -6,8 +6,10 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{
@@ -409,7 +411,12 @@ impl Policy for Panics {
 #[test]
 fn a_policy_that_panics_leaves_nothing_narrowed() {
     let bench = Bench::new();
-    let engine = Engine::start(bench.config(), Box::new(Panics(0))).unwrap();
+    let ended = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let config = EngineConfig {
+        ended: Some(ended.clone()),
+        ..bench.config()
+    };
+    let engine = Engine::start(config, Box::new(Panics(0))).unwrap();
     let (first, second) = (Idler::new(), Idler::new());
     let before = first.allowed();
     let nothing = || Adopt::new([""; 0]);
@@ -421,6 +428,10 @@ fn a_policy_that_panics_leaves_nothing_narrowed() {
         (first.allowed() == before).then_some(())
     });
     assert_eq!(second.allowed(), before);
+    until("the end is told", || {
+        rustix::io::read(&ended, &mut [0; 8]).ok()
+    });
+    assert!(engine.has_panicked());
     assert!(engine.stop().is_empty());
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
@@ -29,6 +31,9 @@ pub struct EngineConfig {
     pub record: Option<PathBuf>,
     /// The process that undoes everything when this one dies.
     pub keeper: Option<KeeperCommand>,
+    /// An eventfd that is written to when the loop has ended, for whatever
+    /// reason, and everything is undone.
+    pub ended: Option<Arc<OwnedFd>>,
     /// Entries of the log of who sat where that are kept; the oldest go when
     /// there are more.
     pub log_entries_max: usize,
@@ -44,6 +49,7 @@ impl EngineConfig {
             profiles: ProfileUse::default(),
             record: None,
             keeper: None,
+            ended: None,
             log_entries_max: 100_000,
         }
     }

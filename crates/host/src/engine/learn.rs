@@ -10,6 +10,7 @@
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
 use super::profiles::Waits;
+use crate::profile::ERROR_OF_ONE;
 
 /// Shorter repetitions teach nothing: start-up and noise dominate them.
 const SECONDS_MIN: f64 = 0.5;
@@ -18,9 +19,6 @@ pub(super) const QUIET_CPUS: f64 = 0.05;
 /// A repetition is timed by its launcher, and a program is seated a little
 /// before it is released: so much earlier than its place may it have begun.
 const SLACK_NS: u64 = 20_000_000;
-/// How far one run is taken to be from the mean of many; the store finds out
-/// how far runs really are apart.
-const RELATIVE_ERROR: f64 = 0.05;
 /// Ended programs whose last repetition may still be reported.
 pub(super) const LATE_MAX: usize = 64;
 
@@ -91,7 +89,7 @@ impl Stay {
         let point = |rate: f64| CurvePoint {
             cores: self.cores,
             rate,
-            relative_error: RELATIVE_ERROR,
+            relative_error: ERROR_OF_ONE,
             busy_cpus: Some(used_ns as f64 * 1e-9 / seconds),
         };
         let counted = self.progress.and_then(|progress| {

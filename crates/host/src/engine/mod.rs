@@ -23,9 +23,11 @@ mod status;
 mod watch;
 mod world;
 
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse};
@@ -53,6 +55,7 @@ pub(crate) use world::now_ns;
 pub struct Engine {
     handle: EngineHandle,
     instance_dir: PathBuf,
+    panicked: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<ActError>>>,
 }
 
@@ -101,9 +104,17 @@ impl Engine {
             topology: config.topology,
             roots: config.roots.clone(),
         };
+        let panicked = Arc::new(AtomicBool::new(false));
+        let (tell, ended) = (panicked.clone(), config.ended);
         let thread = std::thread::Builder::new()
             .name("loop".to_owned())
-            .spawn(move || turn_until_stopped(policy, world))
+            .spawn(move || {
+                let left = turn_until_stopped(policy, world, &tell);
+                // Full only when it has been written to 2^64 - 2 times.
+                let bell = |fd: Arc<OwnedFd>| rustix::io::write(fd, &1u64.to_ne_bytes());
+                let _ = ended.map(bell);
+                left
+            })
             .map_err(EngineError::Start)?;
         Ok(Self {
             handle: EngineHandle {
@@ -112,6 +123,7 @@ impl Engine {
                 roots: config.roots,
             },
             instance_dir,
+            panicked,
             thread: Some(thread),
         })
     }
@@ -124,6 +136,11 @@ impl Engine {
     /// Where its journal lies.
     pub fn instance_dir(&self) -> &Path {
         &self.instance_dir
+    }
+
+    /// Whether the loop has ended in a panic, which undid everything.
+    pub fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::SeqCst)
     }
 
     /// Stops the loop and undoes everything. Returns what could not be undone.
@@ -330,7 +347,11 @@ fn start_keeper(
 
 /// The loop's thread, from its first turn to the last undo. A policy that
 /// panics ends the loop, not the undoing.
-fn turn_until_stopped(policy: Box<dyn Policy + Send>, world: RealWorld) -> Vec<ActError> {
+fn turn_until_stopped(
+    policy: Box<dyn Policy + Send>,
+    world: RealWorld,
+    panicked: &AtomicBool,
+) -> Vec<ActError> {
     // Without the right to it the loop is only less prompt under full load.
     let _ = prompt::run_promptly();
     let mut control = Loop::new(policy, world);
@@ -338,7 +359,7 @@ fn turn_until_stopped(policy: Box<dyn Policy + Send>, world: RealWorld) -> Vec<A
         control.world().read_usable();
         control.run();
     }));
-    drop(turned);
+    panicked.store(turned.is_err(), Ordering::SeqCst);
     let (_, mut world) = control.into_parts();
     world.actuator.undo_all()
 }

@@ -24,35 +24,7 @@
 //! # The file
 //! TOML. Unknown keys are refused. Programs run in the file's folder, and
 //! relative paths start from there.
-//! ```toml
-//! title = "Two compressors"           # default: the file's name
-//! description = "…"
-//!
-//! [protocol]                          # all optional
-//! repeats = 3                         # each program completes at least so many
-//! rounds = 1                          # of each policy
-//! max_seconds = 280                   # for everything, set-up and curves included:
-//!                                     # rounds, then repetitions are given up for it
-//! patience_seconds = 900              # a repetition that takes longer has hung
-//! one_session = false                 # true: all programs in the runner's session
-//!
-//! [[setup]]                           # makes inputs, in order, before anything is measured
-//! run = "seq 10000000 > numbers"      # a line for the shell, or a list of words
-//! creates = "numbers"                 # not run where this exists
-//!
-//! [[program]]
-//! name = "gzip"                       # unique in the mix
-//! run = ["gzip", "-c", "numbers"]     # a list of words, or a line for the shell
-//! class = "serial"                    # how it scales, for people
-//! package = "gzip"                    # the Debian package, named when it is missing
-//! weight = 1                          # of its NTT in the mean
-//! env = { LC_ALL = "C" }              # variables set for it
-//! stdin = "numbers"                   # default: nothing
-//! output = "discard"                  # or a file
-//! ok_status = [0]                     # exit statuses that mean success
-//! one_core_seconds = 4.1              # as measured, for the reader
-//! two_core_seconds = 4.1
-//! ```
+//! What may stand in it is in `docs/mix-file.md`.
 
 mod alone;
 mod file;

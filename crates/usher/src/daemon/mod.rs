@@ -59,7 +59,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let listening = Listening::start(&config.runtime_dir)?;
     let topology = usable_machine()?;
-    let engine = start_engine(config, topology.clone())?;
+    let engine = start_engine(config, topology.clone(), &ending)?;
     let shared = Shared {
         engine: engine.handle(),
         timings: Timings::default(),
@@ -81,10 +81,14 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     // No newcomer from here on; then everything is taken back. Only then may
     // another daemon begin.
     listening.hang_up();
+    let panicked = engine.has_panicked();
     let left = engine.stop();
     drop(listening);
     for error in &left {
         failure::complain(&failure::line(&anyhow::anyhow!("{error}")));
+    }
+    if panicked {
+        bail!("the control loop ended in a panic; what it had done is undone");
     }
     match served {
         Ok(result) => result.context("serving the socket"),
@@ -131,7 +135,11 @@ impl Config {
     }
 }
 
-fn start_engine(config: &Config, topology: Topology) -> anyhow::Result<Engine> {
+fn start_engine(
+    config: &Config,
+    topology: Topology,
+    ending: &Arc<OwnedFd>,
+) -> anyhow::Result<Engine> {
     let policy = usher_policy::by_name(&config.policy, &topology)
         .with_context(|| format!("there is no policy '{}'", config.policy))?;
     let exe = std::env::current_exe().context("finding Usher's own executable")?;
@@ -146,6 +154,8 @@ fn start_engine(config: &Config, topology: Topology) -> anyhow::Result<Engine> {
         ..ProfileUse::default()
     };
     settings.record = config.record.clone();
+    // A daemon without its loop is none.
+    settings.ended = Some(ending.clone());
     // Nobody asks a daemon for a timeline.
     settings.log_entries_max = 0;
     settings.keeper = Some(KeeperCommand {
