@@ -2,8 +2,9 @@
 //! The control loop: observe, decide, act, wait.
 //!
 //! One loop, many worlds. [`Loop`] runs a [`usher_policy::Policy`] against a [`World`]; the
-//! daemon, the daemonless command line, the simulator and a replayed record
-//! are worlds, and the loop cannot tell them apart.
+//! daemon and the commands that plan in their own process plug the real machine
+//! in, a test one that is not there, and the loop cannot tell them apart. A
+//! record of a run is fed to a policy again by [`replay`].
 
 mod record;
 mod run;

@@ -34,7 +34,7 @@ pub struct Step {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// It could not be read or written.
-    #[error("reading or writing the record")]
+    #[error("reading or writing the record: {0}")]
     Io(#[from] io::Error),
     /// A line is not what it should be.
     #[error("line {line} of the record is not a {what}")]

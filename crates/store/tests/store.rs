@@ -289,7 +289,7 @@ fn another_programs_database_and_a_newer_one_are_left_alone() {
         ("CREATE TABLE theirs (x)", "is another program's database"),
         (
             "PRAGMA user_version = 99",
-            "has format 99, this Usher knows 1",
+            "has format 99, this Usher knows 2",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();

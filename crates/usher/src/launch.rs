@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use usher_act::{ActConfig, Rescue};
+use usher_act::{ActConfig, ActError, Rescue};
 use usher_host::launch::{Exit, Forwarder, LaunchSpec, Running, hold};
 use usher_model::ProgramId;
 
@@ -79,6 +79,13 @@ fn alone(wish: &Wish, signals: &mut Forwarder) -> Outcome {
 fn wait(mut running: Running, signals: &mut Forwarder) -> Outcome {
     let exit = running.wait_forwarding(signals);
     Ok(exit.context("waiting for the program")?.code())
+}
+
+/// Whether the user may not do that.
+fn is_forbidden(error: &ActError) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 impl Wish {
@@ -285,9 +292,14 @@ impl Minder {
         };
         let program = ProgramId(self.program.unsigned_abs());
         match usher_act::rescue(&config, &self.instance, program) {
+            Ok(Rescue::Nothing) => true,
             // A daemon of another user's (root's) leaves a journal that only
             // its keeper and its next start can work off.
-            Err(_) | Ok(Rescue::Nothing) => true,
+            Err(error) if is_forbidden(&error) => true,
+            Err(error) => {
+                failure::complain(&failure::line(&error.into()));
+                false
+            }
             Ok(Rescue::MasterLives | Rescue::KeeperLives(_)) => false,
             Ok(Rescue::Undone(report)) => {
                 let left = report.errors.into_iter().map(anyhow::Error::from);

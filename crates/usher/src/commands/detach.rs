@@ -40,6 +40,9 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
             )
         })?);
     }
+    // A program may be named twice.
+    ids.sort_unstable();
+    ids.dedup();
     for &id in &ids {
         daemon.detach(id)?;
     }

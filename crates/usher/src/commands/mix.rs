@@ -26,20 +26,23 @@ program's time relative to its best alone; ANTT is the mean over the programs; t
 policy with the least serves the mix best. Rounds of the policies are interleaved, and
 ratios come with an interval, so that noise is not taken for a gain.
 
-What a mix file says stands in examples/README.md of the sources. The mix and the policies
+What a mix file says stands in docs/mix-file.md of the sources. The mix and the policies
 are run by this process; a daemon is not needed.
 
 Examples:
   usher mix examples/mixes/main.toml
   usher mix examples/mixes/x264-sort.toml --against linux,usher --rounds 5
+  usher mix my.toml --against linux,linux#2,usher --rounds 6
   usher mix my.toml --max-seconds 300 --out report")]
 pub struct Args {
     /// The mix: programs, their inputs, the protocol
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Policies, separated by commas; the first is what the others are compared with
+    /// Policies, separated by commas; the first is what the others are compared with.
+    /// `linux#2` is `linux` once more, for the noise of the machine; `linux-bare` runs
+    /// without the engine that watches
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "linux,equal,casas,usher",
-          value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
+          value_parser = PossibleValuesParser::new(arms()))]
     against: Vec<String>,
     /// Rounds of each policy; as the file says if left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -89,6 +92,13 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let value = json!({ "result": result, "files": written });
     out.answer(&value, || text(&result, &written, out))?;
     Ok(0)
+}
+
+/// What may be compared: the policies, and the kernel once more or unwatched.
+fn arms() -> impl Iterator<Item = &'static str> {
+    usher_policy::NAMES
+        .into_iter()
+        .chain(["linux#2", "linux-bare"])
 }
 
 impl Args {

@@ -100,6 +100,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         "curve": measured.curve,
         "seconds": measured.points.iter().map(|p| &p.seconds).collect::<Vec<_>>(),
         "spinners": measured.spinners,
+        "active_wait": measured.active_wait,
     });
     out.answer(&value, || text(&measured, out))?;
     Ok(0)
@@ -170,6 +171,11 @@ fn text(measured: &Profiled, out: Output) -> String {
             "\n{} of its threads busy-wait for one another: it is never given fewer cores than that\n",
             measured.spinners
         ));
+    }
+    if measured.active_wait == Some(true) {
+        text.push_str(
+            "\nits threads wait in GNU OpenMP or MPI, which settle at the start by the cores at hand whether to spin: it is not narrowed while it runs\n",
+        );
     }
     text
 }

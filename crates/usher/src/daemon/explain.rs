@@ -127,15 +127,14 @@ fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
     programs.iter().map(request).collect()
 }
 
-/// Mean of the NTTs by the programs' weights.
+/// ANTT as the planner counts it: the mean of the NTTs times their weights.
 fn mean(programs: &[&ProgramStatus], ntts: &[f64]) -> Option<f64> {
-    let weights: f64 = programs.iter().map(|p| p.weight).sum();
     let sum: f64 = programs
         .iter()
         .zip(ntts)
         .map(|(p, ntt)| p.weight * ntt)
         .sum();
-    (weights > 0.0).then(|| sum / weights)
+    (!programs.is_empty()).then(|| sum / programs.len() as f64)
 }
 
 fn ntt(curve: &Curve, cores: f64, all_cores: f64) -> f64 {

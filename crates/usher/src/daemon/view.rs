@@ -61,6 +61,7 @@ pub fn program(status: &ProgramStatus) -> api::Program {
         ntt: status.ntt,
         threads: status.threads.into(),
         spinners: status.spinners.into(),
+        active_wait: status.active_wait,
         busy_cpus: status.busy_cpus,
         cpu_seconds: status.cpu_seconds,
         seconds: status.seconds,
