@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Burning, build, close, until, wait4};
+use common::{Burning, build, until, wait4};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use usher_probe::{CounterGap, CounterKind, PerfCounters};
 
@@ -18,7 +18,7 @@ use usher_probe::{CounterGap, CounterKind, PerfCounters};
 fn stopped(burn: &Path, arguments: &str) -> (Child, Pid) {
     // The shell burns time before the exec: it must not be counted.
     let script = format!(
-        "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; kill -STOP $$; exec {} {arguments}",
+        "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done; kill -STOP $$; exec {} {arguments}",
         burn.display()
     );
     let child = Command::new("sh")
@@ -31,6 +31,12 @@ fn stopped(burn: &Path, arguments: &str) -> (Child, Pid) {
     let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(pid), stopped).unwrap().unwrap();
     (child, pid)
+}
+
+/// Whether that is the CPU time that was burnt. The task clock goes on while
+/// the hypervisor or an interrupt has the CPU, so it may show more.
+fn counts(counted_ns: f64, burnt: Duration) -> bool {
+    (0.95..1.5).contains(&(counted_ns / burnt.as_nanos() as f64))
 }
 
 #[test]
@@ -48,7 +54,7 @@ fn from_exec_on_threads_and_children_are_counted_and_the_launcher_is_not() {
     // Three threads and two children, a tenth of a second each.
     let burnt = Duration::from_millis(500);
     let counted = counters.read();
-    assert!(close(counted, burnt), "{counted} of {all:?}");
+    assert!(counts(counted, burnt), "{counted} of {all:?}");
     assert!(counted <= all.as_nanos() as f64);
 }
 
@@ -64,10 +70,8 @@ fn attaching_counts_every_thread_there_is_and_what_they_start() {
     program.go();
     let all = program.cpu_time();
     let counted = counters.read();
-    assert!(
-        close(counted, Duration::from_millis(600)),
-        "{counted} of {all:?}"
-    );
+    let burnt = Duration::from_millis(600);
+    assert!(counts(counted, burnt), "{counted} of {all:?}");
 }
 
 #[test]
