@@ -26,7 +26,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use usher_model::ProcessId;
@@ -49,9 +48,6 @@ const IGNORED: [libc::c_int; 6] = [
     libc::SIGTSTP,
     libc::SIGPIPE,
 ];
-/// The respawn command is executed no sooner after the keeper began than this,
-/// so that a master that cannot live does not keep the machine busy.
-const RESPAWN_AFTER: Duration = Duration::from_secs(1);
 /// Attempts to undo before the rest is left to the next start.
 const ATTEMPTS: usize = 3;
 
@@ -157,7 +153,6 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
 /// left to the next start.
 pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
-    let began = Instant::now();
     ignore_signals();
     detach().map_err(failed("detaching the keeper of"))?;
     let procs = Procs::new(&task.config);
@@ -176,10 +171,7 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
         return Ok(());
     }
     let undone = undo_all(task);
-    if !task.respawn.is_empty() {
-        std::thread::sleep(RESPAWN_AFTER.saturating_sub(began.elapsed()));
-        respawn(&task.respawn)?;
-    }
+    respawn(&task.respawn)?;
     undone
 }
 
