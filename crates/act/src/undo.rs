@@ -226,21 +226,16 @@ pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
 /// number there meanwhile.
 pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
     journal::remove(dir)?;
-    let removed = || match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    };
-    let not_empty = |result: &io::Result<()>| {
-        let error = result.as_ref().err();
-        error.is_some_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
-    };
-    let mut result = removed();
-    for _ in 1..REMOVALS {
-        if not_empty(&result) {
-            result = removed();
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match fs::remove_dir_all(dir) {
+            Err(error)
+                if error.kind() == io::ErrorKind::DirectoryNotEmpty && attempts < REMOVALS => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            removed => return removed.map_err(file_error("removing", dir)),
         }
     }
-    result.map_err(file_error("removing", dir))
 }
 
 /// Undoes one program of an instance, whose owner must be dead.
