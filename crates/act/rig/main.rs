@@ -165,6 +165,9 @@ fn tree(children: u64, threads: u64) -> Result<(), usher_act::ActError> {
 /// its own child is an orphan, which lives for ten rounds; so many a round.
 /// The pauses are for the machine's init, which has to bury all of them.
 fn storm(width: u64) -> Result<(), usher_act::ActError> {
+    // Who is to end it may be killed first.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .expect("a signal");
     println!("ready");
     io::stdout().flush().expect("a pipe");
     loop {

@@ -39,13 +39,15 @@ pub(crate) struct Process {
     pub session: i32,
     /// The state letter of `/proc/PID/stat`.
     pub state: char,
+    pub threads: i64,
     pub kernel_thread: bool,
 }
 
 impl Process {
-    /// Whether it has ended and only waits to be waited for.
+    /// Whether it has ended and only waits to be waited for. One whose first
+    /// thread alone has ended looks much like it.
     pub(crate) fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 }
 
@@ -79,6 +81,7 @@ impl Procs {
             group: stat.pgrp,
             session: stat.session,
             state: stat.state,
+            threads: stat.num_threads,
             kernel_thread: stat.flags & KERNEL_THREAD != 0,
         })
     }

@@ -53,8 +53,8 @@ const HOME: &str = "/usher-";
 pub(crate) struct Tree<'a> {
     procs: &'a Procs,
     root: ProcessId,
-    /// Processes that adopt the tree's orphans.
-    reapers: BTreeSet<i32>,
+    /// Processes that adopt the tree's orphans, with their sessions.
+    reapers: BTreeMap<i32, i32>,
     born_since_ticks: u64,
     /// Cgroups of the root before it was taken in.
     origin: String,
@@ -63,12 +63,12 @@ pub(crate) struct Tree<'a> {
 impl<'a> Tree<'a> {
     /// The tree rooted at a process, orphans counted from now on.
     pub(crate) fn new(procs: &'a Procs, root: ProcessId) -> Self {
-        let mut reapers: BTreeSet<i32> = procs.ancestors(root.pid).into_iter().skip(2).collect();
-        reapers.insert(INIT);
+        let above = procs.ancestors(root.pid).into_iter().skip(2);
+        let reapers = above.chain([INIT]).filter_map(|pid| procs.get(pid));
         Self {
             procs,
             root,
-            reapers,
+            reapers: reapers.map(|one| (one.id.pid, one.session)).collect(),
             born_since_ticks: now_ticks(),
             origin: procs.cgroup_lines(root.pid),
         }
@@ -172,22 +172,21 @@ impl<'a> Tree<'a> {
         home: Option<&String>,
     ) -> bool {
         process.id.start_ticks >= self.born_since_ticks
-            && self.reapers.contains(&process.parent)
+            && !process.is_dead()
             && self.is_adopted(process, inside)
             && !self.is_somebody_elses(process.id.pid, home)
     }
 
-    /// Whether a child of a reaper was adopted by it, not launched.
+    /// Whether a process was adopted by a reaper, not launched.
     fn is_adopted(&self, process: &Process, inside: &BTreeMap<ProcessId, Process>) -> bool {
-        let Some(reaper) = self.procs.get(process.parent) else {
-            return false;
-        };
-        if reaper.session != process.session {
-            return true;
+        match self.reapers.get(&process.parent) {
+            None => return false,
+            Some(session) if *session != process.session => return true,
+            Some(_) => {}
         }
         let executable = self.procs.executable(process.id.pid);
         let of_tree = |pid| self.procs.executable(pid) == executable;
-        reaper.id.pid == INIT
+        process.parent == INIT
             && executable.is_some()
             && (of_tree(self.root.pid) || inside.keys().any(|id| of_tree(id.pid)))
     }
@@ -226,8 +225,13 @@ impl<'a> Tree<'a> {
             let home = home.as_ref();
             home.is_some_and(|home| self.procs.cgroup_lines(process.id.pid) == *home)
         };
+        // The dead are nowhere, and many die while the list is gone through.
+        let lives = |process: &Process| {
+            let now = self.procs.same(process.id);
+            now.is_some_and(|now| !now.is_dead())
+        };
         all.into_iter()
-            .filter(|process| outside(process) && !born_inside(process))
+            .filter(|process| outside(process) && !born_inside(process) && lives(process))
             .collect()
     }
 }

@@ -143,8 +143,16 @@ fn admit_storm(act: &mut Actuator, program: &Program) -> Option<Home> {
     }
 }
 
-/// Whether a hundred looks at a storm find it all inside.
-fn is_inside(program: &Program, home: &Home) -> bool {
+/// Clock ticks since boot.
+fn now_ticks() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
+}
+
+/// Whether a hundred looks at a storm find it all inside. Who had lost its
+/// parent before it was taken in is nobody's, and lives a little longer.
+fn is_inside(program: &Program, home: &Home, since_ticks: u64) -> bool {
     let cgroup = home.cgroup.clone().unwrap();
     let name = cgroup
         .strip_prefix("/sys/fs/cgroup/unified")
@@ -157,7 +165,8 @@ fn is_inside(program: &Program, home: &Home) -> bool {
     while looked < 100 {
         for pid in program.processes() {
             let places = cgroups(pid);
-            if stat(pid).is_some_and(|stat| stat.state != 'Z') && !places.is_empty() {
+            let counts = |stat: Stat| stat.state != 'Z' && stat.start_ticks >= since_ticks;
+            if stat(pid).is_some_and(counts) && !places.is_empty() {
                 if !places.contains(&line) {
                     return false;
                 }
@@ -175,10 +184,11 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
             return; // orphans are lost without cgroups, as documented
         }
         let caught = (0..30).any(|_| {
+            let since_ticks = now_ticks();
             let Some(home) = admit_storm(act, program) else {
                 return false;
             };
-            let inside = is_inside(program, &home);
+            let inside = is_inside(program, &home, since_ticks);
             if !inside {
                 act.depart(ONE).unwrap();
             }
@@ -200,6 +210,7 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
 /// in the session of the program.
 #[test]
 fn orphans_are_known_where_init_shares_their_session() {
+    let _alone = alone();
     if !ways().contains(&Way::Affinity) {
         return; // without rights for cgroups there is none to make a namespace
     }
@@ -438,42 +449,45 @@ fn a_tree_that_ends_is_no_error() {
 #[test]
 fn a_program_launched_beside_it_is_not_taken_in() {
     let _alone = alone();
-    // A shell that launches one sleeper after the other in one process group:
-    // each looks much like an orphan of the one before.
+    // A shell that launches a sleeper for every line that it reads, all in one
+    // process group: each looks much like an orphan of the one before.
     let mut shell = std::process::Command::new("sh")
-        .args(["-c", "while :; do sleep 0.05 & echo $!; done"])
+        .args([
+            "-c",
+            "while read seconds; do sleep $seconds & all=\"$all $!\"; echo $!; done; kill $all; wait",
+        ])
+        .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(shell.stdout.take().unwrap()));
+    let mut orders = shell.stdin.take().unwrap();
+    let mut launched =
+        std::io::BufRead::lines(std::io::BufReader::new(shell.stdout.take().unwrap()));
+    let mut order = || std::io::Write::write_all(&mut orders, b"1000\n").unwrap();
     let runtime = tempfile::tempdir().unwrap();
     let mut act = Actuator::open(Way::Affinity.config(runtime.path())).unwrap();
-    let mut looked = 0;
+    order();
     for number in 0..40 {
-        let pid: i32 = lines.next().unwrap().unwrap().parse().unwrap();
-        let Some(stat) = stat(pid) else { continue };
+        // The next one is launched while this one is taken in.
+        order();
+        let pid: i32 = launched.next().unwrap().unwrap().parse().unwrap();
+        let program = ProgramId(number);
         let root = ProcessId {
             pid,
-            start_ticks: stat.start_ticks,
+            start_ticks: stat(pid).expect("it sleeps").start_ticks,
         };
-        let program = ProgramId(number);
-        match act.admit(program, root) {
-            Ok(_) => {
-                let inside = act.processes(program);
-                assert!(inside.iter().all(|one| *one == pid), "{pid}: {inside:?}");
-                looked += 1;
-                act.depart(program).unwrap();
-            }
-            Err(ActError::Gone { .. }) => {}
-            Err(error) => panic!("{error}"),
+        act.admit(program, root).unwrap();
+        let inside = act.processes(program);
+        assert_eq!(inside.into_iter().collect::<Vec<_>>(), [pid]);
+        act.depart(program).unwrap();
+        if number % 3 == 0 {
+            // Some have ended by the time that their neighbours are looked at.
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         }
     }
-    shell.kill().unwrap();
+    drop(orders);
     shell.wait().unwrap();
-    assert!(
-        looked > 0,
-        "every sleeper was gone before it could be taken in"
-    );
     close(&mut act);
 }
