@@ -129,6 +129,28 @@ pub fn memory_mib(pid: i32) -> Result<f64> {
     Ok(kib / 1024.0)
 }
 
+/// The living ushers that have this runtime folder, with their command lines.
+pub fn ushers(binary: &Path, runtime: &Path) -> Vec<(i32, String)> {
+    let setting = format!("USHER_RUNTIME_DIR={}", runtime.display());
+    let is_one = |dir: &Path| {
+        let environment = fs::read(dir.join("environ")).unwrap_or_default();
+        let mut settings = environment.split(|byte| *byte == 0);
+        settings.any(|one| one == setting.as_bytes())
+            && fs::read_link(dir.join("exe")).is_ok_and(|exe| exe == binary)
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found: Vec<(i32, String)> = entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            is_one(&entry.path()).then_some(())?;
+            let words = fs::read(entry.path().join("cmdline")).ok()?;
+            Some((pid, String::from_utf8_lossy(&words).replace('\0', " ")))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
 /// Whether a process runs: there, and no zombie.
 pub fn runs(pid: i32) -> bool {
     state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')

@@ -23,6 +23,7 @@ use crate::client::{Daemon, Newcomer};
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::remember::{Run, TELLING};
+use crate::runtime;
 
 /// What is to be run, and how.
 #[derive(Debug, Clone)]
@@ -49,6 +50,7 @@ const ARGV_BYTES_MAX: usize = 64 * 1024;
 pub fn run(wish: &Wish) -> Outcome {
     let mut signals = Forwarder::new(false).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(wish.runtime_dir.as_deref()) else {
+        undo_stale(wish.runtime_dir.as_deref());
         return alone(wish, &mut signals);
     };
     let page = PageFile::offer();
@@ -62,6 +64,19 @@ pub fn run(wish: &Wish) -> Outcome {
             failure::complain(&format!("runs unmanaged: {}", failure::line(&error)));
             wait(running, &mut signals)
         }
+    }
+}
+
+/// Takes back what a daemon did that died together with its keeper.
+fn undo_stale(told: Option<&Path>) {
+    let config = ActConfig::new(runtime::own_dir(told));
+    let errors = match usher_act::undo_stale(&config) {
+        Ok(report) => report.errors,
+        Err(error) => vec![error],
+    };
+    // The program is to run all the same.
+    for error in errors {
+        failure::complain(&failure::line(&error.into()));
     }
 }
 

@@ -137,10 +137,7 @@ fn launchers_undo_what_a_dead_daemon_and_keeper_did() {
     let (first, a) = spinner(&world);
     let (second, b) = spinner(&world);
     sit_apart(a, b);
-    let keeper = world.status()["keeper_pid"].as_i64().unwrap() as i32;
-    signal(keeper, libc::SIGKILL);
-    signal(daemon, libc::SIGKILL);
-    world.reap(daemon);
+    world.kill_with_keeper(daemon);
     roam(&[a, b]);
     // And a daemon that comes back gets them again.
     world.daemon(&["--policy", "equal"]);
@@ -155,23 +152,30 @@ fn the_next_start_undoes_what_all_left_when_all_died_at_once() {
     if one_cpu() {
         return;
     }
-    let mut world = World::new();
-    let daemon = world.daemon(&["--policy", "equal"]);
-    let (mut first, a) = spinner(&world);
-    let (mut second, b) = spinner(&world);
-    sit_apart(a, b);
-    let keeper = world.status()["keeper_pid"].as_i64().unwrap() as i32;
-    for pid in [first.id() as i32, second.id() as i32, keeper, daemon] {
-        signal(pid, libc::SIGKILL);
+    for start_again in ["run", "daemon"] {
+        let mut world = World::new();
+        let daemon = world.daemon(&["--policy", "equal"]);
+        let (mut first, a) = spinner(&world);
+        let (mut second, b) = spinner(&world);
+        sit_apart(a, b);
+        for launcher in [&mut first, &mut second] {
+            signal(launcher.id() as i32, libc::SIGKILL);
+            launcher.wait().unwrap();
+        }
+        world.kill_with_keeper(daemon);
+        sit_apart(a, b);
+        if start_again == "run" {
+            let output = world.run(&["run", "true"]);
+            assert!(output.status.success(), "{}", stderr(&output));
+            assert_eq!(stderr(&output), "");
+        } else {
+            world.daemon(&[]);
+            assert!(world.status()["programs"].as_array().unwrap().is_empty());
+        }
+        roam(&[a, b]);
+        signal(a, libc::SIGKILL);
+        signal(b, libc::SIGKILL);
     }
-    first.wait().unwrap();
-    second.wait().unwrap();
-    world.reap(daemon);
-    world.daemon(&[]);
-    roam(&[a, b]);
-    assert!(world.status()["programs"].as_array().unwrap().is_empty());
-    signal(a, libc::SIGKILL);
-    signal(b, libc::SIGKILL);
 }
 
 #[test]

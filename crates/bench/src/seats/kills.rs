@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::bars::{Bar, Part};
-use crate::processes::{runs, state_of, usher, wait_for};
+use crate::processes::{runs, state_of, terminate, usher, ushers, wait_for};
 
 /// A second, and what a busy two-core machine needs to let anybody see it.
 const GRACE: Duration = Duration::from_millis(1_000);
@@ -104,11 +104,7 @@ fn one_round(
     }
     // With daemon, keeper and launcher dead, only the next start can undo.
     if victims & 0b0111 == 0b0111 {
-        usher(binary, scene.dir.path())
-            .arg("doctor")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()?;
+        scene.start_again()?;
     }
     match wait_for("all to be free or managed", GRACE, || scene.is_right()) {
         Ok(took) => tally.slowest_ms = tally.slowest_ms.max(took.as_secs_f64() * 1e3),
@@ -212,7 +208,13 @@ impl<'a> Scene<'a> {
             )
         };
         let programs: Vec<_> = self.programs.iter().map(one).collect();
-        format!("{}; managed {:?}", programs.join("; "), self.managed())
+        let ushers = ushers(self.binary, self.dir.path());
+        format!(
+            "{}; managed {:?}; instances {:?}; running {ushers:?}",
+            programs.join("; "),
+            self.managed(),
+            names_in(&self.instances())
+        )
     }
 
     /// Ends everything in order; true when a cgroup of this scene is left.
@@ -220,24 +222,51 @@ impl<'a> Scene<'a> {
         for &pid in &self.programs {
             kill(pid);
         }
-        // The daemon may be another by now: the keeper starts a new one.
-        if let Some(pid) = self.state().and_then(|s| s["pid"].as_i64()) {
-            signal(pid as i32, rustix::process::Signal::TERM);
-            wait_for("the daemon to end", Duration::from_secs(10), || {
-                !runs(pid as i32)
-            })?;
-        }
+        // The daemon may be another by now, or just starting: a keeper starts
+        // a new one, also instead of one that was ended before it listened.
+        // While it turns into that, nothing shows whose it is.
+        let mut looks_without = 0;
+        wait_for("the daemons to end", Duration::from_secs(10), || {
+            let daemons = self.daemons();
+            daemons.iter().for_each(|&pid| terminate(pid));
+            looks_without = if daemons.is_empty() {
+                looks_without + 1
+            } else {
+                0
+            };
+            looks_without == 5
+        })?;
         for launcher in &mut self.launchers {
             launcher.wait()?;
         }
         self.daemon.wait()?;
+        self.start_again()?;
+        let left = names_in(&self.instances());
+        if !left.is_empty() {
+            eprintln!("kills: left at the end: {}", self.describe());
+        }
+        Ok(!left.is_empty())
+    }
+
+    /// The next start of Usher, whoever makes it.
+    fn start_again(&self) -> Result<()> {
         usher(self.binary, self.dir.path())
-            .arg("doctor")
-            .stdout(Stdio::null())
+            .args(["run", "true"])
             .stderr(Stdio::null())
             .status()?;
-        let instances: Vec<String> = names_in(&self.dir.path().join("instances"));
-        Ok(!instances.is_empty())
+        Ok(())
+    }
+
+    /// Daemons and keepers: a keeper turns into the next daemon.
+    fn daemons(&self) -> Vec<i32> {
+        let ushers = ushers(self.binary, self.dir.path());
+        let serves = |words: &str| words.contains(" daemon ") || words.contains(" keeper ");
+        let serving = ushers.into_iter().filter(|(_, words)| serves(words));
+        serving.map(|(pid, _)| pid).collect()
+    }
+
+    fn instances(&self) -> PathBuf {
+        self.dir.path().join("instances")
     }
 }
 
@@ -248,6 +277,7 @@ impl Drop for Scene<'_> {
             let _ = child.kill();
             let _ = child.wait();
         }
+        self.daemons().into_iter().for_each(kill);
         self.programs.iter().for_each(|&pid| kill(pid));
     }
 }

@@ -160,7 +160,7 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
         "stale journals",
         match findings.stale_journals.len() {
             0 => "none".to_owned(),
-            n => format!("{n}: the next 'usher daemon' works them off"),
+            n => format!("{n}: the next 'usher run' or 'usher daemon' works them off"),
         },
     ));
     let store = &findings.store;

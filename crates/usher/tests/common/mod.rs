@@ -103,6 +103,20 @@ impl World {
         self.daemons.remove(at).wait().unwrap().code()
     }
 
+    /// Kills a daemon that this test started, and its keeper, so that neither
+    /// can do anything about the other's death.
+    pub fn kill_with_keeper(&mut self, daemon: i32) {
+        let keeper = self.status()["keeper_pid"].as_i64().unwrap() as i32;
+        signal(daemon, libc::SIGSTOP);
+        wait_for("the daemon to stop", || {
+            (state(daemon) == Some(b'T')).then_some(())
+        });
+        signal(keeper, libc::SIGKILL);
+        wait_for("the keeper to die", || (!lives(keeper)).then_some(()));
+        signal(daemon, libc::SIGKILL);
+        self.reap(daemon);
+    }
+
     /// Reaps a daemon that was killed.
     pub fn reap(&mut self, pid: i32) {
         let at = self
@@ -136,11 +150,15 @@ impl Drop for World {
     }
 }
 
+/// The state letter of a process.
+fn state(pid: i32) -> Option<u8> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.as_bytes()[0])
+}
+
 /// Whether a process is there and not yet dead.
 fn lives(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
-    state.is_some_and(|state| state != b'Z')
+    state(pid).is_some_and(|state| state != b'Z')
 }
 
 pub fn signal(pid: i32, signal: i32) {
