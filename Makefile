@@ -22,6 +22,10 @@ SANITIZED := usher-heartbeat usher-act
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
+# Lock-free code; in a target directory of its own, as the flags differ.
+RACED := usher-heartbeat
+TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+  TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
 C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 C_FLAGS := -O2 -Wall -Wextra -Werror
@@ -74,6 +78,9 @@ c-examples:
 sanitize:
 	@$(ASAN) scripts/stage "address sanitizer" \
 	  $(CARGO) test --locked --target $(HOST) --lib --tests $(SANITIZED:%=--package %)
+	@$(TSAN) scripts/stage "thread sanitizer" \
+	  $(CARGO) test --locked --target $(HOST) --target-dir $(TARGET)/tsan --lib --tests $(RACED:%=--package %) \
+	  -- --test-threads 1 --nocapture
 
 bless: setup
 	INSTA_UPDATE=always $(CARGO) test --locked --workspace

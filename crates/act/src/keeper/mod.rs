@@ -13,6 +13,10 @@
 //! It waits on a pidfd and holds nothing else. When the master has died
 //! without closing its journal, it undoes what stands there and, where it was
 //! told to, executes the respawn command in its own place (the daemon again).
+//! Masters that die soon after their start, one after the other, are started
+//! at rising intervals: what is undone stays undone, and no core is lost to
+//! a daemon that cannot live.
+//!
 //! A master whose keeper has died starts another one
 //! ([`KeeperHandle::replace`]); each writes its number into the instance's
 //! directory, where launchers find it ([`crate::rescue`]).
@@ -26,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use usher_model::ProcessId;
@@ -48,6 +53,14 @@ const IGNORED: [libc::c_int; 6] = [
     libc::SIGTSTP,
     libc::SIGPIPE,
 ];
+/// How often running a master died soon after its start; from keeper to
+/// keeper through the environment of the masters between.
+const SOON_DEAD: &str = "USHER_SOON_DEAD";
+/// A master that lived shorter than this died soon.
+const SOON: Duration = Duration::from_secs(10);
+/// Pause before the respawn when masters die soon, from the third on.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(32);
 /// Attempts to undo before the rest is left to the next start.
 const ATTEMPTS: usize = 3;
 
@@ -164,15 +177,36 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     // to be done.
     let _ = io::stdout().write_all(ready.as_bytes());
     leave_stdio().map_err(failed("reporting to the master of"))?;
+    let begun = Instant::now();
     if let Some(master) = master {
         wait_for(&master);
     }
+    let soon_dead = match begun.elapsed() < SOON {
+        true => soon_dead_before() + 1,
+        false => 0,
+    };
     if !task.instance_dir.join(crate::journal::FILE).exists() {
         return Ok(());
     }
     let undone = undo_all(task);
-    respawn(&task.respawn)?;
+    respawn(&task.respawn, soon_dead)?;
     undone
+}
+
+fn soon_dead_before() -> u32 {
+    let told = std::env::var(SOON_DEAD).ok();
+    told.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+/// How long to wait before a master is started again after so many running
+/// that died soon.
+fn pause(soon_dead: u32) -> Duration {
+    match soon_dead {
+        0..=2 => Duration::ZERO,
+        many => PAUSE_MIN
+            .saturating_mul(1 << (many - 3).min(16))
+            .min(PAUSE_MAX),
+    }
 }
 
 /// The keeper that signed last in an instance's directory.
@@ -213,15 +247,19 @@ fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
     errors.into_iter().next().map_or(Ok(()), Err)
 }
 
-fn respawn(command: &[OsString]) -> Result<(), ActError> {
+fn respawn(command: &[OsString], soon_dead: u32) -> Result<(), ActError> {
     let Some((program, args)) = command.split_first() else {
         return Ok(());
     };
+    std::thread::sleep(pause(soon_dead));
     for signal in IGNORED {
         // SAFETY: no handler is installed, only the default disposition.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    let error = Command::new(program).args(args).exec();
+    let error = Command::new(program)
+        .args(args)
+        .env(SOON_DEAD, soon_dead.to_string())
+        .exec();
     Err(ActError::Keeper {
         exe: program.into(),
         reason: format!("executing it in the keeper's place: {error}"),
@@ -281,6 +319,13 @@ fn wait_for(process: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_grow_with_the_deaths_up_to_a_bound() {
+        let seconds: Vec<u64> = (0..12).map(|deaths| pause(deaths).as_secs()).collect();
+        assert_eq!(seconds, [0, 0, 0, 1, 2, 4, 8, 16, 32, 32, 32, 32]);
+        assert_eq!(pause(u32::MAX), PAUSE_MAX);
+    }
 
     #[test]
     fn arguments_read_back() {
