@@ -62,6 +62,14 @@ pub enum ActError {
     /// The program has been taken in already.
     #[error("program {0} is managed already")]
     Taken(ProgramId),
+    /// A process of the tree belongs to a program that was taken in.
+    #[error("process {pid} is managed already, in program {program}")]
+    Managed {
+        /// Its number.
+        pid: i32,
+        /// In which program.
+        program: ProgramId,
+    },
     /// A line of a journal makes no sense; the others were undone.
     #[error("line {line} of journal {path} is corrupt and was left out: {reason}")]
     Corrupt {

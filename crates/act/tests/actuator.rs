@@ -320,6 +320,50 @@ fn impossible_seats_change_nothing() {
 }
 
 #[test]
+fn a_process_is_managed_once() {
+    in_every_way(&["tree", "1", "0"], |way, act, program| {
+        let other = ProgramId(2);
+        let child = *program
+            .processes()
+            .iter()
+            .find(|pid| **pid != program.pid())
+            .unwrap();
+        let refused = |result: Result<Home, ActError>, by: ProgramId| match result {
+            Err(ActError::Managed { program, .. }) => assert_eq!(program, by, "{way:?}"),
+            other => panic!("{way:?}: {other:?}"),
+        };
+        act.admit(ONE, program.id).unwrap();
+        refused(act.admit(other, program.id), ONE);
+        refused(act.admit(other, id_of(child)), ONE);
+        act.act(&seat("0")).unwrap();
+        act.depart(ONE).unwrap();
+        // And whoever is above one that is managed.
+        act.admit(other, id_of(child)).unwrap();
+        refused(act.admit(ONE, program.id), other);
+        act.depart(other).unwrap();
+        assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
+    });
+}
+
+#[test]
+fn what_another_usher_manages_is_refused() {
+    let _alone = alone();
+    let runtimes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut program = Program::start(&["tree", "0", "0"]);
+    for way in ways().into_iter().filter(|way| *way != Way::Bare) {
+        let mut first = Actuator::open(way.config(runtimes[0].path())).unwrap();
+        let mut second = Actuator::open(way.config(runtimes[1].path())).unwrap();
+        first.admit(ONE, program.id).unwrap();
+        let error = second.admit(ONE, program.id).unwrap_err().to_string();
+        assert!(error.contains("another Usher manages it"), "{error}");
+        close(&mut first);
+        second.admit(ONE, program.id).unwrap();
+        close(&mut second);
+    }
+    program.kill();
+}
+
+#[test]
 fn what_must_not_be_managed_is_refused() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();

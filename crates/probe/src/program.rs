@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_model::{Home, ProgramId, ProgramSample, Progress, ProgressSource};
 
@@ -205,8 +205,14 @@ impl ProgramProbe {
     pub fn has_ended(&mut self) -> Result<bool, ProbeError> {
         match &mut self.members {
             Members::Group(group) => group.has_ended(),
-            Members::Tree(tree, _) => {
+            Members::Tree(tree, pidfd) => {
                 tree.look();
+                // One that has died stays readable.
+                if has_died(pidfd)
+                    && let Some(oldest) = tree.oldest()
+                {
+                    *pidfd = oldest;
+                }
                 Ok(tree.has_ended())
             }
         }
@@ -214,8 +220,8 @@ impl ProgramProbe {
 
     /// What to poll for the program's end, and for which event. With a cgroup
     /// it is raised when the last process leaves (and on other changes of its
-    /// state: ask [`ProgramProbe::has_ended`], which also arms it again);
-    /// without, when the first process ends, which the others may outlive.
+    /// state); without, when a process ends that others may outlive. Then ask
+    /// [`ProgramProbe::has_ended`], which also arms it again.
     pub fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
         match &self.members {
             Members::Group(group) => (group.as_fd(), PollFlags::PRI),
@@ -362,6 +368,12 @@ impl Members {
             Self::Tree(tree, _) => Ok(tree.processes()),
         }
     }
+}
+
+/// Whether the process behind a pidfd has died.
+fn has_died(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// The pidfd is opened first and the start time checked after, so that it

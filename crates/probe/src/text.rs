@@ -66,6 +66,15 @@ pub(crate) struct PidStat {
     pub system_ticks: u64,
     pub children_ticks: u64,
     pub start_ticks: u64,
+    pub threads: i64,
+}
+
+impl PidStat {
+    /// Whether it will not run again. One whose first thread alone has ended
+    /// looks much like it.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
+    }
 }
 
 /// Reads `/proc/PID/stat`. The name stands in parentheses and may hold any
@@ -85,6 +94,7 @@ pub(crate) fn pid_stat(text: &str) -> Option<PidStat> {
         system_ticks: ticks(15)?,
         children_ticks: u64::try_from(children).ok()?,
         start_ticks: ticks(22)?,
+        threads: signed(20)?,
     })
 }
 

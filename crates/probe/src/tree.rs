@@ -15,8 +15,10 @@
 //! Resolution is the clock tick (10 ms on nearly all kernels).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_model::ProcessId;
 
 use crate::error::ProbeError;
@@ -72,7 +74,20 @@ impl Tree {
 
     /// A zombie counts as ended: it will not run again.
     pub(crate) fn has_ended(&self) -> bool {
-        self.members.values().all(|m| matches!(m.state, 'Z' | 'X'))
+        self.members.values().all(PidStat::is_dead)
+    }
+
+    /// A pidfd of the member that has run longest; `None` where all have
+    /// ended by now.
+    pub(crate) fn oldest(&self) -> Option<OwnedFd> {
+        let living = self.members.iter().filter(|(_, stat)| !stat.is_dead());
+        let mut by_age: Vec<_> = living.map(|(&pid, stat)| (stat.start_ticks, pid)).collect();
+        by_age.sort_unstable();
+        by_age.into_iter().find_map(|(start_ticks, pid)| {
+            let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+            let now = read_stat(&self.proc_root, pid).ok()?;
+            (now.start_ticks == start_ticks && !now.is_dead()).then_some(pidfd)
+        })
     }
 
     pub(crate) fn processes(&self) -> BTreeSet<i32> {

@@ -150,6 +150,38 @@ fn without_a_cgroup_the_tree_tells_nearly_as_much() {
 }
 
 #[test]
+fn without_a_cgroup_those_that_outlive_the_first_process_are_waited_for() {
+    let mut root = std::process::Command::new("sh")
+        .args(["-c", "sleep 1000 & echo $!; read line"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(root.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let child = rustix::process::Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    let home = home(root.id() as i32, None);
+    let mut probe = ProgramProbe::open(&home, ProbeConfig::default()).unwrap();
+    let is_told = |probe: &ProgramProbe| {
+        let (fd, events) = probe.poll();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, events)];
+        let now = rustix::event::Timespec::default();
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+    };
+    assert!(!probe.has_ended().unwrap() && !is_told(&probe));
+    drop(root.stdin.take());
+    root.wait().unwrap();
+    assert!(is_told(&probe));
+    // Told once; whoever polls now sleeps until the child ends.
+    assert!(!probe.has_ended().unwrap());
+    assert!(!is_told(&probe));
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    until("the child's end to be told", || is_told(&probe));
+    assert!(probe.has_ended().unwrap());
+}
+
+#[test]
 fn those_that_come_later_are_counted_before_the_next_look_for_spinning() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "2", "2", "0"]);

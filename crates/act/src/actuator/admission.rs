@@ -11,12 +11,13 @@ use crate::error::ActError;
 use crate::journal::{Dir, DirKind, ProgramState, Record};
 use crate::mounts::Places;
 use crate::procs::Process;
-use crate::tree::Tree;
+use crate::site::PREFIX;
+use crate::tree::{self, Tree};
 use crate::{cgroups, files};
 
 impl Actuator {
     /// Whether a tree rooted there may be taken in.
-    pub(super) fn check(&self, root: ProcessId) -> Result<(), ActError> {
+    pub(super) fn check(&self, program: ProgramId, root: ProcessId) -> Result<(), ActError> {
         let pid = root.pid;
         let process = self.procs.same(root).ok_or(ActError::Gone { pid })?;
         let own = rustix::process::getpid().as_raw_nonzero().get();
@@ -30,7 +31,81 @@ impl Actuator {
         if self.procs.ancestors(own).contains(&pid) {
             return refused("Usher itself runs below it");
         }
+        if self.journal.state().programs.contains_key(&program) {
+            return Ok(()); // it is to be born in its own home
+        }
+        let childless = self.procs.children(pid).is_some_and(|c| c.is_empty());
+        let below = match childless {
+            true => Vec::new(),
+            false => tree::descendants(&self.procs, [root]),
+        };
+        below
+            .iter()
+            .chain([&process])
+            .try_for_each(|one| self.check_unmanaged(one))
+    }
+
+    /// Nobody's seats are given back rightly where two have noted them.
+    fn check_unmanaged(&self, process: &Process) -> Result<(), ActError> {
+        let pid = process.id.pid;
+        let places = self
+            .site
+            .mounts
+            .places(&self.procs, pid)
+            .unwrap_or_default();
+        if let Some(program) = self.manager_of(process, &places) {
+            return Err(ActError::Managed { pid, program });
+        }
+        let own = self.procs.own()?.pid;
+        let own = self
+            .site
+            .mounts
+            .places(&self.procs, own)
+            .unwrap_or_default();
+        let foreign = |place: &Option<PathBuf>, own: &Option<PathBuf>| {
+            let place = place.as_deref()?;
+            let below = own.as_deref().and_then(|own| place.strip_prefix(own).ok());
+            let mut parts = below.unwrap_or(place).iter();
+            parts.find(|part| part.to_string_lossy().starts_with(PREFIX))?;
+            Some(())
+        };
+        if foreign(&places.v2, &own.v2)
+            .or(foreign(&places.cpuset, &own.cpuset))
+            .is_some()
+        {
+            let reason = "another Usher manages it";
+            return Err(ActError::Refused { pid, reason });
+        }
         Ok(())
+    }
+
+    /// The program that a process belongs to.
+    fn manager_of(&self, process: &Process, places: &Places) -> Option<ProgramId> {
+        let programs = &self.journal.state().programs;
+        let lies_in = |state: &ProgramState| {
+            let below = |place: &PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
+            [&places.v2, &places.cpuset]
+                .into_iter()
+                .flatten()
+                .any(below)
+        };
+        let by_cgroup = programs.iter().find(|(_, state)| lies_in(state));
+        let followed = |state: &ProgramState| state.dirs.is_empty();
+        if by_cgroup.is_some() || !programs.values().any(followed) {
+            return by_cgroup.map(|(program, _)| *program);
+        }
+        let above = self.procs.ancestors(process.id.pid);
+        let above: Vec<_> = above
+            .iter()
+            .filter_map(|pid| self.procs.get(*pid))
+            .collect();
+        let holds = |state: &ProgramState| {
+            followed(state) && above.iter().any(|one| state.members.contains_key(&one.id))
+        };
+        programs
+            .iter()
+            .find(|(_, state)| holds(state))
+            .map(|(program, _)| *program)
     }
 
     /// Journals a program and makes its directories, where it is to have any.
@@ -146,6 +221,13 @@ impl Actuator {
         let state = self.state(program)?;
         // The dead have left their cgroups, and moving them is slow.
         if process.is_dead() || state.members.contains_key(&process.id) {
+            return Ok(());
+        }
+        // What a followed process launches through Usher has a home of its own.
+        if self
+            .manager_of(process, &places)
+            .is_some_and(|other| other != program)
+        {
             return Ok(());
         }
         let is_there = |dir: &Dir| {

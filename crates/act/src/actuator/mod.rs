@@ -149,7 +149,8 @@ impl Actuator {
     ///
     /// # Errors
     /// The process is gone, is a kernel thread, is Usher itself or one of its
-    /// ancestors, or the kernel refuses; the tree is then where it was.
+    /// ancestors, a process of its tree is managed already, or the kernel
+    /// refuses; the tree is then where it was.
     pub fn admit(&mut self, program: ProgramId, root: ProcessId) -> Result<Home, ActError> {
         if self
             .programs
@@ -158,7 +159,7 @@ impl Actuator {
         {
             return Err(ActError::Taken(program));
         }
-        self.check(root)?;
+        self.check(program, root)?;
         if !self.programs.contains_key(&program) {
             self.begin(program, root, true)?;
         }

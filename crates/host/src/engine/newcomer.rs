@@ -34,8 +34,6 @@ pub(super) struct Newcomer {
     pub misleading: Vec<ProgressSource>,
     /// It stands still before its `exec`.
     pub held: bool,
-    /// Its cgroup v2 path, as `/proc/PID/cgroup` names it.
-    pub cgroup: Option<PathBuf>,
 }
 
 /// What `/proc` says of a process.
@@ -44,7 +42,6 @@ struct Facts {
     root: ProcessId,
     uid: u32,
     allowed: Option<CpuSet>,
-    cgroup: Option<PathBuf>,
 }
 
 impl Newcomer {
@@ -92,7 +89,6 @@ impl Newcomer {
             },
             misleading: known.misleading,
             held,
-            cgroup: facts.cgroup,
         })
     }
 
@@ -130,8 +126,6 @@ impl Facts {
             return Err(EngineError::KernelThread { pid });
         }
         let status = process.status().map_err(failed)?;
-        let groups = process.cgroups().map(|groups| groups.0).unwrap_or_default();
-        let unified = groups.into_iter().find(|group| group.hierarchy == 0);
         let ranges = status.cpus_allowed_list;
         Ok(Self {
             comm: stat.comm,
@@ -144,7 +138,6 @@ impl Facts {
                 let cpus = ranges.into_iter().flat_map(|(first, last)| first..=last);
                 cpus.collect()
             }),
-            cgroup: unified.map(|group| group.pathname.into()),
         })
     }
 }

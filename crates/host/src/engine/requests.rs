@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the loop's thread does when it is asked for something.
 
-use usher_act::PreparedHome;
+use usher_act::{ActError, PreparedHome};
 use usher_model::{CpuSet, Event, Home, ProcessId, Program, ProgramId, ProgramKey};
 
 use super::config::{Adopted, EngineError};
@@ -71,19 +71,16 @@ impl RealWorld {
         prepared: Option<ProgramId>,
         newcomer: Newcomer,
     ) -> Result<Adopted, EngineError> {
-        let id = match prepared {
-            Some(id) => id,
-            None => {
-                self.check_unmanaged(&newcomer)?;
-                self.next_id()
-            }
-        };
+        let id = prepared.unwrap_or_else(|| self.next_id());
         let admitted = self.actuator.admit(id, newcomer.root);
         if admitted.is_err() {
             self.abandon(id);
         }
         self.state.prepared.remove(&id);
-        let home = admitted?;
+        let home = admitted.map_err(|error| match error {
+            ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
+            other => other.into(),
+        })?;
         let heartbeat = newcomer.heartbeat.as_deref();
         match Watch::open(&home, &self.roots.proc, heartbeat, newcomer.held) {
             Ok(mut watch) => {
@@ -145,26 +142,6 @@ impl RealWorld {
         self.state.unwatched.push(program.id);
         self.state.members.insert(program.id, member);
         self.state.events.push(Event::Arrived(Box::new(program)));
-    }
-
-    /// Says so where it is a managed program's root or in its cgroup.
-    fn check_unmanaged(&self, newcomer: &Newcomer) -> Result<(), EngineError> {
-        let root = newcomer.root;
-        let inside = |member: &&Member| {
-            let below = newcomer.cgroup.as_deref().and_then(|path| {
-                let relative = path.strip_prefix("/").ok()?;
-                let home = member.home.cgroup.as_deref()?;
-                Some(relative.components().next().is_some() && home.ends_with(relative))
-            });
-            member.home.root == root || below.unwrap_or(false)
-        };
-        match self.state.members.values().find(inside) {
-            Some(member) => Err(EngineError::Managed {
-                pid: root.pid,
-                id: member.id(),
-            }),
-            None => Ok(()),
-        }
     }
 
     /// The program, where this user may say something about it.
