@@ -62,6 +62,9 @@ pub enum ActError {
     /// The program has been taken in already.
     #[error("program {0} is managed already")]
     Taken(ProgramId),
+    /// A program that has no cgroup to be stopped in as a whole.
+    #[error("program {0} forks faster than its processes can be stopped: it goes on")]
+    Storm(ProgramId),
     /// A process of the tree belongs to a program that was taken in.
     #[error("process {pid} is managed already, in program {program}")]
     Managed {

@@ -50,7 +50,8 @@ pub enum Rescue {
     Nothing,
 }
 
-/// Undoes what dead instances left: every start does this first.
+/// Undoes what dead instances left: every start does this first. Those whose
+/// keeper lives are left to it.
 ///
 /// # Errors
 /// The journals cannot be listed. What is wrong with a single one stands in
@@ -64,7 +65,13 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
             _ => Err(file_error("listing journals in", dir)(error)),
         };
     }
+    let procs = Procs::new(config);
+    let own = procs.own()?;
     for instance in files::subdirs(&dir) {
+        let keeper = crate::keeper::of_instance(&instance);
+        if keeper.is_some_and(|keeper| keeper != own && procs.lives(keeper)) {
+            continue; // it does so, and starts the master again
+        }
         match undo_instance(config, &instance) {
             Ok(one) => report.add(one),
             Err(error) => report.errors.push(error),
@@ -88,11 +95,7 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
         return Ok(report);
     };
     let (state, errors) = journal::read(dir)?.unwrap_or_default();
-    if let Some(head) = &state.head
-        && head.pid_namespace != procs.pid_namespace()
-    {
-        return Err(foreign(dir, "it belongs to another pid namespace"));
-    }
+    check_namespace(&procs, dir, &state)?;
     let owner = state.head.as_ref().map_or(owner, |head| head.owner);
     if procs.lives(owner) {
         return Ok(report);
@@ -248,6 +251,7 @@ pub fn undo_program(
     program: ProgramId,
 ) -> Result<UndoReport, ActError> {
     let mut report = UndoReport::default();
+    check_owner(instance_dir)?;
     let Some(_lock) = lock(instance_dir)? else {
         return Ok(report);
     };
@@ -255,6 +259,7 @@ pub fn undo_program(
     let Some((state, errors)) = journal::read(instance_dir)? else {
         return Ok(report);
     };
+    check_namespace(&procs, instance_dir, &state)?;
     if let Some(head) = &state.head {
         if procs.lives(head.owner) {
             return Err(foreign(instance_dir, "its owner lives: use `usher detach`"));
@@ -333,6 +338,16 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
         return Ok(());
     }
     Err(foreign(dir, "somebody else owns it or may write in it"))
+}
+
+/// Numbers of processes mean others in another pid namespace.
+fn check_namespace(procs: &Procs, dir: &Path, state: &State) -> Result<(), ActError> {
+    match &state.head {
+        Some(head) if head.pid_namespace != procs.pid_namespace() => {
+            Err(foreign(dir, "it belongs to another pid namespace"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn foreign(dir: &Path, reason: &'static str) -> ActError {

@@ -20,7 +20,9 @@ use serde::Serialize;
 use usher_heartbeat::Page;
 use usher_host::launch::{LaunchSpec, Stream, hold};
 use usher_host::mix::MixFile;
-use usher_probe::{CounterKind, PerfCounters, Roots};
+use usher_host::profile::seat_of;
+use usher_model::CpuSet;
+use usher_probe::{CounterKind, PerfCounters, Roots, usable_cpus};
 use usher_report::html::{Cell, Item, Section, bench_page};
 use usher_report::stats;
 
@@ -71,12 +73,21 @@ struct Row {
 /// Measures every program and prints, saves and draws the table.
 pub fn run(args: &ProgressArgs) -> Result<bool> {
     let scratch = tempfile::tempdir()?;
+    let machine = usher_topology::load(usher_topology::Source::ThisMachine)?;
+    let topology = machine.restrict(&usable_cpus(&Roots::default())?)?;
+    ensure!(
+        topology.cores.len() > 1,
+        "one core and two are compared, and there is one that may be used"
+    );
     let mut subjects = from_mixes(&args.mixes)?;
     subjects.extend(own_programs(scratch.path()));
     let wanted = |name: &String| args.program.is_empty() || args.program.contains(name);
     let mut rows = Vec::new();
     for (name, spec) in subjects.iter().filter(|(name, _)| wanted(name)) {
-        let totals = |cores| median_totals(spec, cores, args, scratch.path());
+        let totals = |cores| {
+            let seat = seat_of(&topology, cores);
+            median_totals(spec, &seat, args, scratch.path())
+        };
         let (one, two) = (
             totals(1).with_context(|| name.clone())?,
             totals(2).with_context(|| name.clone())?,
@@ -183,12 +194,12 @@ fn quiet(argv: [std::ffi::OsString; 3]) -> LaunchSpec {
 
 fn median_totals(
     spec: &LaunchSpec,
-    cores: usize,
+    seat: &CpuSet,
     args: &ProgressArgs,
     scratch: &Path,
 ) -> Result<Totals> {
     let runs = (0..args.repeats)
-        .map(|_| run_once(spec, cores, args, scratch))
+        .map(|_| run_once(spec, seat, args, scratch))
         .collect::<Result<Vec<_>>>()?;
     let median = |values: Vec<f64>| stats::median(&values).unwrap_or(f64::NAN);
     let mut by_source = BTreeMap::new();
@@ -208,10 +219,10 @@ fn median_totals(
     })
 }
 
-/// One run on that many cores, with every source counting at once.
+/// One run on those CPUs, with every source counting at once.
 fn run_once(
     spec: &LaunchSpec,
-    cores: usize,
+    seat: &CpuSet,
     args: &ProgressArgs,
     scratch: &Path,
 ) -> Result<Totals> {
@@ -223,7 +234,7 @@ fn run_once(
     }
     let held = hold(&spec)?;
     let mut mask = Affinity::new();
-    (0..cores).for_each(|cpu| mask.set(cpu));
+    seat.iter().for_each(|cpu| mask.set(cpu as usize));
     sched_setaffinity(Pid::from_raw(held.pid()), &mask)?;
     let kinds = [
         ("cpu-time", CounterKind::TaskClock),

@@ -2,7 +2,7 @@
 //! What has been asked of the machine so far, and the actions that lead from
 //! there to what is wanted now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{Action, CpuSet, FailedAction, ProgramId};
 
@@ -16,7 +16,7 @@ pub struct Stage {
     issued: Wanted,
     /// Programs for which an action failed: where they are is not known.
     doubts: BTreeMap<ProgramId, Doubt>,
-    frozen: BTreeMap<ProgramId, ()>,
+    frozen: BTreeSet<ProgramId>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +26,7 @@ struct Doubt {
 }
 
 /// A release that failed so often is left to the undoing at the program's end.
-const FAILURES_MAX: u32 = 8;
+const RELEASES_MAX: u32 = 8;
 
 impl Stage {
     /// Forgets a program that has gone; its seat went with it.
@@ -51,7 +51,7 @@ impl Stage {
                     self.frozen.remove(program);
                 }
                 Action::Thaw { program } => {
-                    self.frozen.insert(*program, ());
+                    self.frozen.insert(*program);
                 }
             }
         }
@@ -89,7 +89,7 @@ impl Stage {
     /// Whether to ask for what should be so already, this once.
     fn doubts_about(&mut self, program: ProgramId) -> bool {
         let doubt = self.doubts.get_mut(&program);
-        doubt.is_some_and(|doubt| std::mem::take(&mut doubt.open) && doubt.failures <= FAILURES_MAX)
+        doubt.is_some_and(|doubt| std::mem::take(&mut doubt.open) && doubt.failures <= RELEASES_MAX)
     }
 
     /// Actions that leave exactly the programs frozen for which `wanted` says so.
@@ -99,9 +99,9 @@ impl Stage {
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         for (program, wanted) in programs {
-            match (wanted, self.frozen.contains_key(&program)) {
+            match (wanted, self.frozen.contains(&program)) {
                 (true, false) => {
-                    self.frozen.insert(program, ());
+                    self.frozen.insert(program);
                     actions.push(Action::Freeze { program });
                 }
                 (false, true) => {

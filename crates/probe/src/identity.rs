@@ -31,9 +31,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::read::{Object, ReadCache};
@@ -118,55 +117,26 @@ fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
     parts.map(OsString::from_vec)
 }
 
-/// A file as it was: another inode, time or size is another file.
-type FileStamp = (u64, u64, i64, i64, u64);
-
-fn stamp(meta: &Metadata) -> FileStamp {
-    let (seconds, nanos) = (meta.mtime(), meta.mtime_nsec());
-    (meta.dev(), meta.ino(), seconds, nanos, meta.size())
-}
-
-/// Finds programs' keys, and remembers what it read of files.
-#[derive(Debug, Default)]
-pub struct Identifier {
-    executables: BTreeMap<FileStamp, String>,
-}
-
-impl Identifier {
-    /// The key of a command.
-    ///
-    /// # Errors
-    /// When the executable cannot be read. Operands that cannot be read are
-    /// taken as words.
-    pub fn identify(&mut self, command: &Command) -> Result<ProgramKey, ProbeError> {
-        Ok(ProgramKey {
-            executable: self.executable(&command.executable)?,
-            arguments: shape(command),
-        })
-    }
-
-    fn executable(&mut self, path: &Path) -> Result<String, ProbeError> {
-        let failed = |error| ProbeError::read(path, error);
-        let file = File::open(path).map_err(failed)?;
-        let stamp = stamp(&file.metadata().map_err(failed)?);
-        if let Some(known) = self.executables.get(&stamp) {
-            return Ok(known.clone());
-        }
-        let id = match build_id(&file) {
-            Some(id) => format!("build-id:{}", hex(&id)),
-            None => format!("hash:{}", hash_file(&file).map_err(failed)?),
-        };
-        self.executables.insert(stamp, id.clone());
-        Ok(id)
-    }
-}
-
-/// The key of a command; see [`Identifier`] for many.
+/// The key of a command.
 ///
 /// # Errors
-/// When the executable cannot be read.
+/// When the executable cannot be read. Operands that cannot be read are taken
+/// as words.
 pub fn identify(command: &Command) -> Result<ProgramKey, ProbeError> {
-    Identifier::default().identify(command)
+    Ok(ProgramKey {
+        executable: executable(&command.executable)?,
+        arguments: shape(command),
+    })
+}
+
+/// What names an executable: its build id, else a hash of its content.
+fn executable(path: &Path) -> Result<String, ProbeError> {
+    let failed = |error| ProbeError::read(path, error);
+    let file = File::open(path).map_err(failed)?;
+    Ok(match build_id(&file) {
+        Some(id) => format!("build-id:{}", hex(&id)),
+        None => format!("hash:{}", hash_file(&file).map_err(failed)?),
+    })
 }
 
 /// The GNU build id of an ELF file, of which only headers and notes are read.
@@ -247,7 +217,7 @@ fn named(operand: &OsStr, directory: &Path) -> Option<String> {
     if !kind.is_file() {
         return Some("device".to_owned());
     }
-    match meta.size() {
+    match meta.len() {
         size if size < SMALL_FILE_BYTES => name(),
         size => Some(format!("file:2^{}", size.ilog2())),
     }
@@ -317,23 +287,22 @@ mod tests {
     #[test]
     fn an_elf_file_is_known_by_its_build_id_and_others_by_a_hash() {
         let dir = tempfile::tempdir().unwrap();
-        let mut identifier = Identifier::default();
         let mut command = command(dir.path(), &[]);
         command.executable = "/bin/ls".into();
-        let key = identifier.identify(&command).unwrap().executable;
+        let key = identify(&command).unwrap().executable;
         assert!(key.starts_with("build-id:") && key.len() > 20, "{key}");
         let script = dir.path().join("script");
         std::fs::write(&script, "#!/bin/sh\n").unwrap();
         command.executable = script.clone();
-        let first = identifier.identify(&command).unwrap().executable;
+        let first = identify(&command).unwrap().executable;
         assert_eq!(
             first,
             format!("hash:{}", blake3::hash(b"#!/bin/sh\n").to_hex())
         );
         std::fs::write(&script, "#!/bin/sh\n\n").unwrap();
-        assert_ne!(identifier.identify(&command).unwrap().executable, first);
+        assert_ne!(identify(&command).unwrap().executable, first);
         command.executable = dir.path().join("absent");
-        let error = identifier.identify(&command).unwrap_err().to_string();
+        let error = identify(&command).unwrap_err().to_string();
         assert!(error.contains("absent: No such file"), "{error}");
     }
 

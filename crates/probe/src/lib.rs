@@ -28,7 +28,7 @@ mod waits;
 pub use capabilities::{Capabilities, Capability};
 pub use counters::{CounterGap, CounterKind, PerfCounters};
 pub use error::ProbeError;
-pub use identity::{Command, Identifier, THREAD_VARIABLES, command_of, identify};
+pub use identity::{Command, THREAD_VARIABLES, command_of, identify};
 pub use machine::{MachineProbe, MachineSample, Roots, usable_cpus};
 pub use program::{ProbeConfig, ProgramProbe, process_id};
 pub use text::Pressure;

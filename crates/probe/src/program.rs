@@ -66,8 +66,12 @@ pub struct ProgramProbe {
     config: ProbeConfig,
     members: Members,
     heartbeat: Option<usher_heartbeat::Page>,
-    /// Work and CPU time of waiting that the page told before the arrival.
-    told_before: (u64, u64),
+    /// Work that the page told before the arrival.
+    work_before: u64,
+    /// CPU time of waiting that the page told at the last look.
+    waiting_told_ns: u64,
+    /// CPU time of waiting with the stolen part taken off, since arrival.
+    waiting_ns: f64,
     counters: Option<PerfCounters>,
     spin: SpinWatch,
     first: Totals,
@@ -125,7 +129,7 @@ impl ProgramProbe {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),
             None => None,
         };
-        let told_before = heartbeat.as_mut().map_or((0, 0), |page| {
+        let (work_before, waiting_told_ns) = heartbeat.as_mut().map_or((0, 0), |page| {
             let threads = page.threads().ok().flatten();
             let waiting_cpu_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
             (page.work().unwrap_or(0), waiting_cpu_ns)
@@ -137,7 +141,9 @@ impl ProgramProbe {
             config,
             members,
             heartbeat,
-            told_before,
+            work_before,
+            waiting_told_ns,
+            waiting_ns: 0.0,
             counters: None,
             first,
             last: first,
@@ -179,10 +185,11 @@ impl ProgramProbe {
         let now = self.members.totals()?;
         let before = std::mem::replace(&mut self.last, now);
         let used_ns = now.cpu_ns.saturating_sub(before.cpu_ns);
-        self.cpu_ns += used_ns as f64 * (1.0 - steal.clamp(0.0, 1.0));
+        let kept = 1.0 - steal.clamp(0.0, 1.0);
+        self.cpu_ns += used_ns as f64 * kept;
         self.look_at_waiting(at_ns, before);
         self.look_at_threads(at_ns);
-        self.progress = self.best_progress();
+        self.progress = self.best_progress(kept);
         let wait_ns = match (now.wait_ns, self.first.wait_ns) {
             (Some(now), Some(first)) => Some(now.saturating_sub(first)),
             _ => None,
@@ -281,7 +288,7 @@ impl ProgramProbe {
 
     /// The best source that has something to say. Totals of one source never
     /// fall, but a program that starts to beat late changes its source.
-    fn best_progress(&mut self) -> Option<Progress> {
+    fn best_progress(&mut self, kept: f64) -> Option<Progress> {
         let spins = self.spin.spinners() > 0;
         let progress = |total, source: ProgressSource| {
             Some(Progress {
@@ -290,7 +297,7 @@ impl ProgramProbe {
                 confidence: source.confidence(spins),
             })
         };
-        if let Some((total, source)) = self.told() {
+        if let Some((total, source)) = self.told(kept) {
             return progress(total, source);
         }
         if let Some(counters) = &mut self.counters
@@ -301,11 +308,12 @@ impl ProgramProbe {
         progress(self.cpu_ns, ProgressSource::CpuTime)
     }
 
-    /// What the heartbeat page tells: units of work, else useful CPU time.
-    fn told(&mut self) -> Option<(f64, ProgressSource)> {
+    /// What the heartbeat page tells: units of work, else useful CPU time, of
+    /// which so much was `kept` from the hypervisor since the last look.
+    fn told(&mut self, kept: f64) -> Option<(f64, ProgressSource)> {
         let page = self.heartbeat.as_mut()?;
-        let (work_before, waiting_before_ns) = self.told_before;
-        let work = page.work().map(|work| work.saturating_sub(work_before));
+        let work = page.work();
+        let work = work.map(|work| work.saturating_sub(self.work_before));
         let read = work.and_then(|work| match work {
             0 => page.threads().map(|threads| (0, threads)),
             _ => Ok((work, None)),
@@ -313,9 +321,10 @@ impl ProgramProbe {
         match read {
             Ok((0, None)) => None,
             Ok((0, Some(threads))) => {
-                let useful_ns =
-                    self.useful_ns(threads.waiting_cpu_ns.saturating_sub(waiting_before_ns));
-                Some((useful_ns, ProgressSource::Ompt))
+                let told_ns = std::mem::replace(&mut self.waiting_told_ns, threads.waiting_cpu_ns);
+                let waited_ns = threads.waiting_cpu_ns.saturating_sub(told_ns);
+                self.waiting_ns += waited_ns as f64 * kept;
+                Some((self.useful_ns(), ProgressSource::Ompt))
             }
             Ok((work, _)) => Some((work as f64, ProgressSource::Heartbeat)),
             Err(error) => {
@@ -329,8 +338,8 @@ impl ProgramProbe {
     /// CPU time of the program less what its threads burnt waiting. A wait is
     /// taken off when it ends, so the difference may fall for a moment: it is
     /// held at its highest.
-    fn useful_ns(&self, waiting_cpu_ns: u64) -> f64 {
-        let useful_ns = (self.cpu_ns - waiting_cpu_ns as f64).max(0.0);
+    fn useful_ns(&self) -> f64 {
+        let useful_ns = (self.cpu_ns - self.waiting_ns).max(0.0);
         match self.progress {
             Some(last) if last.source == ProgressSource::Ompt => useful_ns.max(last.total),
             _ => useful_ns,

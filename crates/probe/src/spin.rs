@@ -129,7 +129,18 @@ impl SpinWatch {
         }
         let newest = pids.iter().rev().take(AT_MOST_PROCESSES);
         let found = newest.filter_map(|&pid| settles_at_start(&self.proc_root, pid));
-        self.loaded = found.reduce(|a, b| a || b).or(self.loaded);
+        let loaded = found.reduce(|a, b| a || b);
+        if loaded == Some(true) && self.loaded != Some(true) {
+            self.begin_again();
+        }
+        self.loaded = loaded.or(self.loaded);
+    }
+
+    /// What was sampled before there was a runtime to be met in says nothing.
+    fn begin_again(&mut self) {
+        self.samples = 0;
+        self.met = self.met.filter(|met| *met);
+        (self.looks_to_go, self.pause) = (1, 1);
     }
 
     /// Why threads cannot be sampled, told once.
@@ -285,6 +296,29 @@ mod tests {
         blind.sample(&[1].into());
         blind.sample(&[1].into());
         assert_eq!(blind.active_wait(), Some(true), "no samples to be had");
+    }
+
+    #[test]
+    fn samples_from_before_the_runtime_was_loaded_do_not_count() {
+        let places = |settled| Places {
+            samples: FREE_SAMPLES,
+            settled,
+            ..Places::default()
+        };
+        let mut watch = SpinWatch {
+            loaded: Some(false),
+            pause: MOST_LOOKS_BETWEEN,
+            looks_to_go: MOST_LOOKS_BETWEEN,
+            ..SpinWatch::new(PathBuf::new())
+        };
+        watch.meet(&[(1, places(0))].into());
+        assert_eq!(watch.active_wait(), Some(false));
+        watch.begin_again();
+        watch.loaded = Some(true);
+        assert_eq!(watch.active_wait(), None, "to be sampled at the next look");
+        assert_eq!((watch.looks_to_go, watch.pause), (1, 1));
+        watch.meet(&[(1, places(FREE_SAMPLES))].into());
+        assert_eq!(watch.active_wait(), Some(true));
     }
 
     #[test]

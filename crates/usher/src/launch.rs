@@ -215,8 +215,18 @@ struct Minder {
     instance: PathBuf,
     /// Whether a dead daemon's doings are known to be undone.
     clean: bool,
+    /// What was said last about undoing them.
+    complaint: Option<String>,
     retry: Duration,
     started: Instant,
+}
+
+/// How far a dead daemon's doings are undone.
+enum Undoing {
+    Done,
+    /// Its keeper is at it.
+    ByOthers,
+    Failed,
 }
 
 /// How soon a lost daemon is looked for, at first and later.
@@ -235,6 +245,7 @@ impl Minder {
             program: reply.id,
             instance: PathBuf::from(&reply.instance),
             clean: true,
+            complaint: None,
             retry: RETRY_MIN,
             started: Instant::now(),
         }
@@ -285,10 +296,12 @@ impl Minder {
     fn look_after(&mut self) {
         self.retry = (self.retry * 2).min(RETRY_MAX);
         if !self.clean {
-            self.clean = self.rescue();
-        }
-        if !self.clean {
-            return;
+            match self.rescue() {
+                Undoing::Done => self.clean = true,
+                Undoing::ByOthers => return,
+                // A daemon that starts tries it, too.
+                Undoing::Failed => {}
+            }
         }
         let Some(mut daemon) = Daemon::find(self.runtime_dir.as_deref()) else {
             return;
@@ -300,26 +313,30 @@ impl Minder {
         }
     }
 
-    /// Whether what the dead daemon did to the program is undone.
-    fn rescue(&self) -> bool {
+    /// Sees to it that what the dead daemon did to the program is undone.
+    fn rescue(&mut self) -> Undoing {
         let Some(config) = self.act_config() else {
-            return true;
+            return Undoing::Done;
         };
         let program = ProgramId(self.program.unsigned_abs());
         match usher_act::rescue(&config, &self.instance, program) {
-            Ok(Rescue::Nothing) => true,
+            Ok(Rescue::Nothing) => Undoing::Done,
             // A daemon of another user's (root's) leaves a journal that only
             // its keeper and its next start can work off.
-            Err(error) if is_forbidden(&error) => true,
+            Err(error) if is_forbidden(&error) => Undoing::Done,
             Err(error) => {
-                failure::complain(&failure::line(&error.into()));
-                false
+                let line = failure::line(&error.into());
+                if self.complaint.as_ref() != Some(&line) {
+                    failure::complain(&line);
+                    self.complaint = Some(line);
+                }
+                Undoing::Failed
             }
-            Ok(Rescue::MasterLives | Rescue::KeeperLives(_)) => false,
+            Ok(Rescue::MasterLives | Rescue::KeeperLives(_)) => Undoing::ByOthers,
             Ok(Rescue::Undone(report)) => {
                 let left = report.errors.into_iter().map(anyhow::Error::from);
                 left.for_each(|error| failure::complain(&failure::line(&error)));
-                true
+                Undoing::Done
             }
         }
     }

@@ -13,6 +13,9 @@ use crate::journal::{Dir, ProgramState, Record};
 use crate::procs::Process;
 use crate::{cgroups, files, mask, release, tree};
 
+/// Rounds of stopping those that were born during the last one.
+const STOPS_MAX: usize = 60;
+
 impl Actuator {
     pub(super) fn narrowing_dir(&self, program: ProgramId) -> Result<Option<Dir>, ActError> {
         let mut dirs = self.state(program)?.dirs.iter();
@@ -76,8 +79,17 @@ impl Actuator {
             return cgroups::freeze(&dir, frozen);
         }
         if frozen {
-            return self.stop(program);
+            let stopped = self.stop(program);
+            if stopped.is_err() {
+                // Some may stand; what fails here is tried again at the end.
+                let _ = self.resume(program);
+            }
+            return stopped;
         }
+        self.resume(program)
+    }
+
+    fn resume(&mut self, program: ProgramId) -> Result<(), ActError> {
         let errors = release::resume(&self.procs, self.state(program)?);
         if !errors.is_empty() {
             return Err(join(program, errors));
@@ -87,7 +99,7 @@ impl Actuator {
 
     /// Stops every process that is not stopped already, until none is left.
     fn stop(&mut self, program: ProgramId) -> Result<(), ActError> {
-        loop {
+        for _ in 0..STOPS_MAX {
             let state = self.state(program)?;
             let running = |process: &Process| {
                 !matches!(process.state, 'T' | 't' | 'Z' | 'X')
@@ -108,6 +120,7 @@ impl Actuator {
                 self.procs.signal(process, Signal::STOP)?;
             }
         }
+        Err(ActError::Storm(program))
     }
 
     /// Takes note of processes born since, where no cgroup holds them.

@@ -16,6 +16,7 @@ use crate::config::{ActConfig, Backend, Description};
 use crate::error::{ActError, file_error};
 use crate::files;
 use crate::journal::{DirKind, Head, Journal, ProgramState, Record, VERSION};
+use crate::keeper;
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
 use crate::release::{self, Left, Patience, let_go, let_go_all};
@@ -221,6 +222,8 @@ impl Actuator {
         match action {
             Action::Seat { cpus, .. } if held.seat.as_ref() == Some(cpus) => Ok(()),
             Action::Seat { cpus, .. } => {
+                // Where it fails half-way it sits neither here nor there.
+                held.seat = None;
                 self.seat(program, cpus)?;
                 let held = self.held(program)?;
                 held.seat = Some(cpus.clone());
@@ -295,6 +298,8 @@ impl Actuator {
     /// be taken back.
     pub fn undo_all(&mut self) -> Vec<ActError> {
         self.programs.clear();
+        // A keeper that does not see it undoes what is left all the same.
+        let _ = fs::write(self.instance_dir.join(keeper::ENDING), "");
         let mut errors = Vec::new();
         let state = self.journal.state().clone();
         for (program, left) in let_go_all(&self.procs, &state.programs) {

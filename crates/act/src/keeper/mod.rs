@@ -39,11 +39,16 @@ pub use handle::KeeperHandle;
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
-use crate::procs::Procs;
+use crate::procs::{Procs, has_died};
 use crate::undo;
 
 /// Where a keeper writes its number, in the instance's directory.
 const FILE: &str = "keeper";
+/// What a master that ends in good order makes there first: whatever it
+/// leaves, it is not to be started again.
+pub(crate) const ENDING: &str = "ending";
+/// How soon this process is killed where memory runs out.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// Signals meant for the master.
 const IGNORED: [libc::c_int; 6] = [
     libc::SIGHUP,
@@ -167,15 +172,18 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
 pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
     ignore_signals();
+    let oom_score = fs::read(OOM_SCORE).ok();
     detach().map_err(failed("detaching the keeper of"))?;
     let procs = Procs::new(&task.config);
     let master = procs.open(task.master);
     let own = procs.own()?;
     sign(&task.instance_dir, own)?;
     let ready = format!("{} {}\n", own.pid, own.start_ticks);
-    // Where nobody listens any more, the master has died and all the more is
-    // to be done.
-    let _ = io::stdout().write_all(ready.as_bytes());
+    let told = io::stdout().write_all(ready.as_bytes());
+    if told.is_err() && master.as_ref().is_some_and(|master| !has_died(master)) {
+        // It has waited too long and starts another.
+        return Ok(());
+    }
     leave_stdio().map_err(failed("reporting to the master of"))?;
     let begun = Instant::now();
     if let Some(master) = master {
@@ -188,7 +196,16 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     if !task.instance_dir.join(crate::journal::FILE).exists() {
         return Ok(());
     }
+    let was_ending = task.instance_dir.join(ENDING).exists();
     let undone = undo_all(task);
+    if was_ending {
+        return undone;
+    }
+    // Who executes the master again keeps nothing any more.
+    let _ = fs::remove_file(task.instance_dir.join(FILE));
+    if let Some(score) = oom_score {
+        let _ = fs::write(OOM_SCORE, score);
+    }
     respawn(&task.respawn, soon_dead)?;
     undone
 }
@@ -283,7 +300,7 @@ fn detach() -> io::Result<()> {
     fork_and_leave()?;
     rustix::process::chdir("/")?;
     // Best effort: needs rights that a user does not have.
-    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+    let _ = fs::write(OOM_SCORE, "-1000");
     let _ = fs::write("/proc/self/comm", "usher-keeper");
     Ok(())
 }

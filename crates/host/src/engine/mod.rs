@@ -317,12 +317,19 @@ fn begin_record(
         policy: policy.to_owned(),
         topology: topology.clone(),
     };
-    let file = std::fs::File::create(path).map_err(Into::into);
-    let recorder = file.and_then(|file| Recorder::new(std::io::BufWriter::new(file), &head));
-    recorder.map_err(|source| EngineError::Record {
+    let failed = |source| EngineError::Record {
         path: path.to_owned(),
         source,
-    })
+    };
+    // One that a crash has left says why it came to that.
+    if path.is_file() {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".old");
+        std::fs::rename(path, aside).map_err(|error| failed(error.into()))?;
+    }
+    let file = std::fs::File::create(path).map_err(Into::into);
+    let recorder = file.and_then(|file| Recorder::new(std::io::BufWriter::new(file), &head));
+    recorder.map_err(failed)
 }
 
 fn start_keeper(

@@ -255,7 +255,11 @@ impl RealWorld {
         Status {
             policy: self.policy.to_owned(),
             acting: self.actuator.describe().clone(),
-            keeper_pid: self.keeper.as_ref().map(|keeper| keeper.id().pid),
+            keeper_pid: self
+                .keeper
+                .as_ref()
+                .filter(|keeper| keeper.lives())
+                .map(|keeper| keeper.id().pid),
             machine: self.topology.name.clone(),
             usable: state.usable.clone(),
             uptime_seconds: at_ns.saturating_sub(state.started_ns) as f64 * 1e-9,
@@ -267,7 +271,7 @@ impl RealWorld {
                 .map(|member| member.status(at_ns, &state.plan))
                 .collect(),
             notes: state.notes.iter().cloned().collect(),
-            warnings: state.warnings.clone(),
+            warnings: state.warnings.iter().cloned().collect(),
         }
     }
 }

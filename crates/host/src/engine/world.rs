@@ -39,6 +39,11 @@ const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 const REFRESH_ROUNDS: u64 = 10;
 /// Sentences of the policy's that are kept.
 const NOTES_MAX: usize = 400;
+/// Warnings that are kept.
+const WARNINGS_MAX: usize = 100;
+/// Pause after a keeper could not be replaced, at first and at most.
+const KEEPER_NS_MIN: u64 = 1_000_000_000;
+const KEEPER_NS_MAX: u64 = 60_000_000_000;
 
 /// The machine, the programs and everything that is known of them.
 pub(super) struct RealWorld {
@@ -82,7 +87,10 @@ pub(super) struct State {
     pub plan: Plan,
     pub notes: VecDeque<TimedNote>,
     pub log: Log,
-    pub warnings: Vec<String>,
+    pub warnings: VecDeque<String>,
+    /// When a dead keeper may be replaced again, and the pause after that.
+    pub keeper_due_ns: u64,
+    pub keeper_pause_ns: u64,
     pub decisions: u64,
     pub failed_actions: u64,
     /// The policy is to look because of `usable`.
@@ -212,11 +220,16 @@ impl World for RealWorld {
 }
 
 impl RealWorld {
-    /// Says it once.
+    /// Says it once, as far as that is still known.
     pub fn warn(&mut self, text: String) {
-        if !self.state.warnings.contains(&text) {
-            self.state.warnings.push(text);
+        let warnings = &mut self.state.warnings;
+        if warnings.contains(&text) {
+            return;
         }
+        if warnings.len() == WARNINGS_MAX {
+            warnings.pop_front();
+        }
+        warnings.push_back(text);
     }
 
     /// Reads which CPUs may be used; true when that has changed. A reading
@@ -281,7 +294,9 @@ impl RealWorld {
         let until_ns = [deadline_ns, look_after].into_iter().flatten().min();
         let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
         let bell = PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN);
-        let keeper = self.keeper.as_ref();
+        // A dead one's pidfd stays readable: polled on, the loop would spin.
+        let is_due = self.state.keeper_due_ns <= now_ns();
+        let keeper = self.keeper.as_ref().filter(|_| is_due);
         let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
         let members = self.state.members.values().map(|m| m.watch.poll_fd());
         let mut fds: Vec<_> = [bell].into_iter().chain(keeper).chain(members).collect();
@@ -305,10 +320,17 @@ impl RealWorld {
         let Some(keeper) = &mut self.keeper else {
             return;
         };
-        if let Err(error) = keeper.replace() {
-            // Its pidfd stays readable: polled on, the loop would spin.
-            self.keeper = None;
-            self.warn(format!("there is no keeper any more: {error}"));
+        let replaced = keeper.replace();
+        let state = &mut self.state;
+        if let Err(error) = replaced {
+            let pause_ns = state.keeper_pause_ns.clamp(KEEPER_NS_MIN, KEEPER_NS_MAX);
+            state.keeper_due_ns = now_ns() + pause_ns;
+            state.keeper_pause_ns = pause_ns * 2;
+            self.warn(format!(
+                "the keeper died and cannot be replaced now: {error}"
+            ));
+        } else {
+            state.keeper_pause_ns = KEEPER_NS_MIN;
         }
     }
 

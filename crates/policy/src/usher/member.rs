@@ -43,13 +43,14 @@ pub struct Member {
     /// cores that it found then; `None` while that is not known.
     pub active_wait: Option<bool>,
     /// Cores that it found at its start; `None`: it has not begun.
-    born_on: Option<f64>,
+    born_on: Option<u32>,
     /// Cores that it may run on now.
-    pub reach: f64,
+    pub reach: u32,
     /// Most threads seen of it.
     threads_max: u32,
-    /// Actions on it that failed.
+    /// Actions on it that failed, and when the last one did.
     pub failures: u32,
+    pub failed_ns: u64,
 }
 
 /// Where a program's rate is being measured.
@@ -66,7 +67,7 @@ pub enum Place {
 
 impl Member {
     /// A newcomer that may run on so many cores until it is seated.
-    pub fn new(program: Program, at_ns: u64, reach: f64) -> Self {
+    pub fn new(program: Program, at_ns: u64, reach: u32) -> Self {
         let mut meter = Meter::default();
         meter.moved(at_ns);
         let knowledge = Knowledge::new(program.profile.clone());
@@ -85,6 +86,7 @@ impl Member {
             source: None,
             spinners,
             failures: 0,
+            failed_ns: 0,
         }
     }
 
@@ -118,8 +120,8 @@ impl Member {
     /// its start or has threads, unless it is known not to wait that way.
     fn settled_cores(&self) -> u32 {
         let may_spin = self.active_wait != Some(false);
-        let born_on = self.born_on.filter(|_| may_spin).unwrap_or(0.0);
-        (born_on as u32).min(self.threads_max)
+        let born_on = self.born_on.filter(|_| may_spin).unwrap_or(0);
+        born_on.min(self.threads_max)
     }
 
     /// Threads that waste their time when they share cores.

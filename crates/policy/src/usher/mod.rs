@@ -64,8 +64,10 @@ pub const STAY: f64 = 0.03;
 /// After a change that only measurements asked for, the next such waits.
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
-/// An action on a program that failed so often is not asked for again.
+/// A program on which actions failed so often is not planned for, and with it
+/// none, until none has failed for a while.
 const FAILURES_MAX: u32 = 5;
+const FORGIVEN_NS: u64 = 60_000_000_000;
 /// Looks at programs that share.
 const SHARED_NS: u64 = 1_000_000_000;
 /// Looks at programs that share and have used next to no CPU time of late.
@@ -153,8 +155,20 @@ impl Usher {
         for failed in &observation.failed {
             if let Some(member) = self.members.get_mut(&failed.action.program()) {
                 member.failures += 1;
+                member.failed_ns = observation.at_ns;
                 self.mark(Stale::Changed);
             }
+        }
+        let long_ago = |member: &Member| {
+            member.failures > 0 && observation.at_ns.saturating_sub(member.failed_ns) >= FORGIVEN_NS
+        };
+        let mut again = false;
+        for member in self.members.values_mut().filter(|member| long_ago(member)) {
+            again |= member.failures >= FAILURES_MAX;
+            member.failures = 0;
+        }
+        if again {
+            self.mark(Stale::Changed);
         }
         self.stage.undo_failed(&observation.failed);
         for event in &observation.events {
@@ -170,7 +184,7 @@ impl Usher {
                     .bound_to
                     .as_ref()
                     .map_or(all.clone(), |b| b.and(&all));
-                let reach = self.topology.capacity_of(&reach);
+                let reach = self.topology.cores_in(&reach).len() as u32;
                 let member = Member::new((**program).clone(), at_ns, reach);
                 self.members.insert(program.id, member);
                 self.mark(Stale::Changed);
@@ -523,7 +537,7 @@ impl Usher {
             let cpus = wanted.get(id).and_then(Option::as_ref).unwrap_or(&all);
             let bound = member.program.bound_to.as_ref();
             let cpus = bound.map_or_else(|| cpus.clone(), |bound| cpus.and(bound));
-            member.reach = self.topology.capacity_of(&cpus);
+            member.reach = self.topology.cores_in(&cpus).len() as u32;
         }
     }
 
