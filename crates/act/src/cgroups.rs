@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use usher_model::CpuSet;
+use usher_model::{CpuSet, Home};
 
 use crate::error::{ActError, file_error};
 use crate::files;
@@ -70,6 +70,15 @@ pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
         None => Err(file_error("moving a process by writing", dir.join(PROCS))(
             io::ErrorKind::NotFound.into(),
         )),
+    }
+}
+
+/// Kills every process of a program at once, those that have left its session
+/// too. Without a cgroup nobody knows of these, and nothing is done.
+pub fn kill_all(home: &Home) {
+    if let Some(dir) = &home.cgroup {
+        // It is gone already where nothing was left.
+        let _ = files::put(&dir.join("cgroup.kill"), "1");
     }
 }
 

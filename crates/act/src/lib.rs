@@ -33,6 +33,7 @@ mod tree;
 mod undo;
 
 pub use actuator::Actuator;
+pub use cgroups::kill_all;
 pub use config::{ActConfig, Backend, Description, Freezing, Tracking};
 pub use error::ActError;
 pub use prepared::{Forked, PreparedHome};

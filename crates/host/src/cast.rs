@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use usher_model::{Home, ProgramId};
+use usher_model::ProgramId;
 
 use crate::engine::{Adopt, Adopted, EngineHandle};
 use crate::error::MeasureError;
@@ -105,7 +105,8 @@ impl Drop for Cast {
     fn drop(&mut self) {
         drop(self.repeater.take());
         if let Some(adopted) = &self.adopted {
-            kill_all(&adopted.home);
+            // Processes that left its session.
+            usher_act::kill_all(&adopted.home);
         }
     }
 }
@@ -135,15 +136,6 @@ pub(crate) fn wait_readable(
     let ready = polled.iter().zip(places);
     let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
     Ok(ready.map(|(_, at)| at).collect())
-}
-
-/// Kills what a program that was launched here has left in its cgroup:
-/// processes that left its session.
-fn kill_all(home: &Home) {
-    if let Some(dir) = &home.cgroup {
-        // Gone already when nothing was left.
-        let _ = std::fs::write(dir.join("cgroup.kill"), "1");
-    }
 }
 
 pub(crate) fn tail(path: &Path) -> String {

@@ -37,7 +37,8 @@ pub struct Args {
     /// Serve Prometheus metrics at unix:PATH or a loopback ADDRESS:PORT
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Address>,
-    /// Write every observation and decision to a file, one JSON line each
+    /// Write every observation and decision to a file, one JSON line each; one
+    /// that is there already is kept as FILE.old
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]
