@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Making the plan: whether seats can be thought of at all, the best ones,
+//! and whether they, those in force or the kernel are predicted best.
+
+use std::collections::BTreeMap;
+
+use usher_model::{Mode, Note, Plan, ProgramId};
+
+use super::knowledge::Belief;
+use super::member::Member;
+use super::pens::pens;
+use super::verdict::weigh;
+use super::{FAILURES_MAX, HOLD_NS_MAX, HOLD_NS_MIN, STAY, Stale, Usher};
+use crate::seating::{Request, seat};
+use crate::simple::{shared_plan, wanted};
+use crate::timeshare::time_sharing;
+
+impl Usher {
+    /// Makes the plan again if it must be, and may be now.
+    pub(super) fn replan(&mut self, at_ns: u64) -> bool {
+        match self.stale {
+            Some(Stale::Changed) => {
+                self.hold_ns = HOLD_NS_MIN;
+                self.hold_until_ns = 0;
+            }
+            Some(Stale::Measured) if at_ns >= self.hold_until_ns => {}
+            _ => return false,
+        }
+        let changed = self.stale.take() == Some(Stale::Changed);
+        let plan = self.best_plan(changed);
+        let moves = wanted(&plan, &self.topology.all_cpus())
+            != wanted(&self.plan, &self.topology.all_cpus());
+        if moves && !changed {
+            let soon = at_ns < self.hold_until_ns + 4 * self.hold_ns;
+            self.hold_ns = if soon {
+                (2 * self.hold_ns).min(HOLD_NS_MAX)
+            } else {
+                HOLD_NS_MIN
+            };
+            self.hold_until_ns = at_ns + self.hold_ns;
+        }
+        self.plan = plan;
+        true
+    }
+
+    fn best_plan(&mut self, changed: bool) -> Plan {
+        let shared = shared_plan(&self.topology, self.members.keys());
+        if self.members.is_empty() {
+            return Plan::default();
+        }
+        if let Some(reason) = self.cannot_plan() {
+            self.notes.push(reason);
+            return shared;
+        }
+        let beliefs: BTreeMap<_, _> = self
+            .members
+            .iter()
+            .map(|(&id, m)| (id, m.belief(&self.topology, self.members.len())))
+            .collect();
+        let requests: Vec<_> = self
+            .members
+            .values()
+            .map(|m| m.request(&self.topology, &beliefs[&m.program.id].curve))
+            .collect();
+        let narrow = match seat(&self.topology, &requests) {
+            Ok(seating) => pens(&self.topology, &requests).unwrap_or(seating.plan),
+            Err(error) => {
+                self.say(None, format!("left to the kernel: {error}"));
+                return shared;
+            }
+        };
+        self.choose(narrow, shared, &requests, &beliefs, changed)
+    }
+
+    /// The new seats, those in force, or the kernel: whichever is predicted
+    /// best.
+    fn choose(
+        &mut self,
+        narrow: Plan,
+        shared: Plan,
+        requests: &[Request],
+        beliefs: &BTreeMap<ProgramId, Belief>,
+        changed: bool,
+    ) -> Plan {
+        let all = self.topology.all_cpus();
+        let sharing = self.sharing_ntt(requests, beliefs);
+        let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
+        let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
+        let explores = narrows && seated && self.members.values().any(Member::explores);
+        let verdict = weigh(&narrow, requests, &sharing, !self.seats.is_empty());
+        let antt_time_sharing = Some(verdict.antt_sharing);
+        self.say(None, verdict.sentence(narrows, explores));
+        if !(explores || verdict.acts && narrows) {
+            let shared = with_ntt(shared, &sharing);
+            return Plan {
+                antt: narrow.antt,
+                antt_time_sharing,
+                ..shared
+            };
+        }
+        let keep = !changed && self.in_force_is_as_good(&narrow, requests);
+        let plan = if keep { self.plan.clone() } else { narrow };
+        Plan {
+            antt_time_sharing,
+            abstains: false,
+            ..plan
+        }
+    }
+
+    /// NTT of each program when all is left to the kernel: measured where it
+    /// can be, else predicted.
+    fn sharing_ntt(&self, requests: &[Request], beliefs: &BTreeMap<ProgramId, Belief>) -> Vec<f64> {
+        // Threads that spin lose by time sharing even where the program may
+        // be seated on fewer cores; those that may spin are not known to.
+        let spinning = |r: &Request| Request {
+            spinners: self.members[&r.id].spinning_threads(),
+            ..r.clone()
+        };
+        let spinning: Vec<_> = requests.iter().map(spinning).collect();
+        let predicted = time_sharing(&self.topology, &spinning);
+        let measured = requests.iter().map(|r| {
+            self.members[&r.id]
+                .knowledge
+                .shared_ntt(&beliefs[&r.id], self.cores_max())
+        });
+        let measured: Option<Vec<_>> = measured.collect();
+        measured.unwrap_or(predicted)
+    }
+
+    /// Whether the seats in force are predicted about as good as a new plan.
+    fn in_force_is_as_good(&self, new: &Plan, requests: &[Request]) -> bool {
+        let cores_max = self.cores_max();
+        let ntt = |request: &Request| {
+            let seat = self.seats.get(&request.id)?;
+            let household = self.seats.values().filter(|&other| other == seat).count() as f64;
+            let rate = request.curve.rate(self.topology.capacity_of(seat));
+            Some(household * request.weight * request.curve.best_rate(cores_max) / rate)
+        };
+        let sum: Option<f64> = requests.iter().map(ntt).sum();
+        let now = sum.map(|sum| sum / requests.len() as f64);
+        now.zip(new.antt)
+            .is_some_and(|(now, antt)| now <= antt * (1.0 + STAY))
+    }
+
+    /// Why seats are out of the question.
+    fn cannot_plan(&self) -> Option<Note> {
+        let note = |id: &ProgramId, text: String| {
+            Some(Note {
+                program: Some(*id),
+                text,
+            })
+        };
+        for (id, member) in &self.members {
+            if member.failures >= FAILURES_MAX {
+                return note(
+                    id,
+                    "left to the kernel: seating it has failed too often".to_owned(),
+                );
+            }
+            if !member.can_be_planned(self.cores_max()) {
+                let source = member
+                    .source
+                    .map_or("no figure of its progress".to_owned(), |s| {
+                        format!("only {s}, which no plan may rest on")
+                    });
+                return note(
+                    id,
+                    format!(
+                        "everything is left to the kernel: '{}' has no profile and gives {source}",
+                        member.program.name
+                    ),
+                );
+            }
+        }
+        None
+    }
+}
+
+fn with_ntt(plan: Plan, ntt: &[f64]) -> Plan {
+    let seats = plan
+        .seats
+        .into_iter()
+        .zip(ntt)
+        .map(|(seat, &ntt)| usher_model::Seat {
+            ntt: Some(ntt),
+            ..seat
+        });
+    Plan {
+        seats: seats.collect(),
+        ..plan
+    }
+}
