@@ -19,16 +19,18 @@ const PROCS: &str = "cgroup.procs";
 
 /// The numbers of the processes in a directory and below it.
 pub(crate) fn members(dir: &Path) -> BTreeSet<i32> {
-    let mut pids = BTreeSet::new();
-    for dir in with_subdirs(dir) {
-        // A directory that is gone has no members; one whose list cannot be
-        // read (a threaded cgroup) has its members listed at its domain.
-        let text = fs::read_to_string(dir.join(PROCS)).unwrap_or_default();
-        pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-    }
+    let dirs = with_subdirs(dir);
+    dirs.iter().flat_map(|dir| members_of(dir)).collect()
+}
+
+/// The numbers of the processes in a directory itself.
+pub(crate) fn members_of(dir: &Path) -> BTreeSet<i32> {
+    // A directory that is gone has no members; one whose list cannot be read
+    // (a threaded cgroup) has its members listed at its domain.
+    let text = fs::read_to_string(dir.join(PROCS)).unwrap_or_default();
+    let pids = text.lines().filter_map(|pid| pid.parse::<i32>().ok());
     // 0 stands for a process of another pid namespace.
-    pids.remove(&0);
-    pids
+    pids.filter(|pid| *pid != 0).collect()
 }
 
 /// A directory and all below it, the deepest first.

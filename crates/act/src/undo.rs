@@ -80,6 +80,15 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     Ok(report)
 }
 
+/// Whether a process is the owner of an instance, or its keeper.
+pub(crate) fn serves_an_instance(config: &ActConfig, process: ProcessId) -> bool {
+    let instances = files::subdirs(&config.instances_dir());
+    instances.iter().any(|dir| {
+        let keeper = crate::keeper::of_instance(dir);
+        [owner_in_name(dir), keeper].contains(&Some(process))
+    })
+}
+
 /// Undoes all of one instance, where its owner is dead.
 pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport, ActError> {
     let procs = Procs::new(config);
@@ -208,6 +217,7 @@ fn adopt(base: &Path, kind: journal::DirKind, state: &mut State) {
 pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
     let mut errors = Vec::new();
     for base in state.bases.iter().rev() {
+        errors.extend(empty(base));
         match cgroups::remove(base) {
             Ok(true) => {}
             Ok(false) => errors.push(file_error("removing cgroup", base)(
@@ -222,6 +232,16 @@ pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
         }
     }
     errors
+}
+
+/// Moves out whom the kernel has put into an instance's own directory: the
+/// processes of a v1 cpuset whose last CPU went offline.
+fn empty(base: &Path) -> Vec<ActError> {
+    let parent = base.parent().unwrap_or(base);
+    let members = cgroups::members_of(base).into_iter();
+    members
+        .filter_map(|pid| cgroups::go_back(parent, pid).err())
+        .collect()
 }
 
 /// Removes an instance's directory, the journal first: a directory without

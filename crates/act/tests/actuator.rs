@@ -8,6 +8,8 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use std::path::Path;
+
 use common::*;
 use usher_act::{ActError, Actuator, Forked};
 use usher_model::{Action, CpuSet, Home, ProcessId, ProgramId};
@@ -317,6 +319,43 @@ fn impossible_seats_change_nothing() {
             "{way:?}"
         );
     });
+}
+
+/// As the kernel does with a v1 cpuset whose last CPU goes offline.
+#[test]
+fn whom_the_kernel_moves_to_the_parent_is_taken_in_again_and_left_behind_by_nobody() {
+    let _alone = alone();
+    if !ways().contains(&Way::V1) {
+        return;
+    }
+    let runtime = tempfile::tempdir().unwrap();
+    let mut act = Actuator::open(Way::V1.config(runtime.path())).unwrap();
+    let program = Program::start(&["tree", "1", "0"]);
+    let before = portrait(&program);
+    act.admit(ONE, program.id).unwrap();
+    act.act(&seat("0")).unwrap();
+    let cgroups_inside = cgroups(program.pid());
+    let line = cgroups_inside
+        .lines()
+        .find(|line| line.contains(":cpuset:"));
+    let base = Path::new(line.unwrap().rsplit(':').next().unwrap()).parent();
+    let base = Path::new("/sys/fs/cgroup/cpuset").join(base.unwrap().strip_prefix("/").unwrap());
+    let move_out = |pid: i32| std::fs::write(base.join("cgroup.procs"), pid.to_string()).unwrap();
+    for again in [Action::Release { program: ONE }, seat("1")] {
+        move_out(program.pid());
+        assert_ne!(cgroups(program.pid()), cgroups_inside);
+        act.act(&again).unwrap();
+        act.act(&seat("0")).unwrap();
+        assert_eq!(cgroups(program.pid()), cgroups_inside);
+        assert_eq!(all_masks(&program), BTreeSet::from(["0".to_owned()]));
+    }
+    move_out(program.pid());
+    act.refresh(ONE).unwrap();
+    assert_eq!(cgroups(program.pid()), cgroups_inside);
+    move_out(program.pid());
+    close(&mut act);
+    assert_eq!(portrait(&program), before);
+    assert!(!base.exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use usher_model::{CpuSet, ProcessId, ProgramId};
 use super::{Actuator, join};
 use crate::config::Freezing;
 use crate::error::ActError;
-use crate::journal::{Dir, ProgramState, Record};
+use crate::journal::{Dir, DirKind, ProgramState, Record};
 use crate::procs::Process;
 use crate::{cgroups, files, mask, release, tree};
 
@@ -37,7 +37,8 @@ impl Actuator {
                 allowed,
             });
         }
-        dir.narrow(&seat)
+        dir.narrow(&seat)?;
+        self.gather_v1(program, &dir)
     }
 
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
@@ -132,21 +133,38 @@ impl Actuator {
         if frozen { self.stop(program) } else { Ok(()) }
     }
 
-    /// A CPU that goes offline is taken out of a v1 cpuset for good, and one
-    /// that is left without CPUs loses its processes to its parent.
+    /// A CPU that goes offline is taken out of a v1 cpuset for good.
     pub(super) fn repair_v1(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
         let Some(dir) = self.narrowing_dir(program)? else {
             return Ok(());
         };
         let now = files::read_cpus(&dir.dir.join("cpuset.cpus"))?;
         let wanted = cpus.and(&dir.allowed()?);
-        if now == wanted {
+        if wanted.is_empty() {
+            return Ok(()); // a new plan is on its way
+        }
+        match now == wanted {
+            true => self.gather_v1(program, &dir),
+            false => self.seat(program, cpus),
+        }
+    }
+
+    /// A v1 cpuset that was left without CPUs has lost its processes to its
+    /// parent: takes them in again.
+    fn gather_v1(&self, program: ProgramId, dir: &Dir) -> Result<(), ActError> {
+        if dir.kind != DirKind::CpusetV1 {
             return Ok(());
         }
-        self.seat(program, cpus)?;
-        if now.is_empty() {
-            for pid in release::pids(&self.procs, self.state(program)?) {
-                cgroups::enter(&dir.dir, pid)?;
+        let state = self.state(program)?;
+        let noted = state.members.keys();
+        let noted = noted.filter(|id| self.procs.same(**id).is_some());
+        let mut pids = release::pids(&self.procs, state);
+        pids.extend(noted.map(|id| id.pid));
+        for pid in pids.difference(&cgroups::members(&dir.dir)) {
+            let places = self.site.mounts.places(&self.procs, *pid);
+            let cpuset = places.and_then(|places| places.cpuset);
+            if cpuset.as_deref() == dir.dir.parent() {
+                cgroups::enter(&dir.dir, *pid)?;
             }
         }
         Ok(())

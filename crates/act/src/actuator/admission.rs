@@ -13,7 +13,7 @@ use crate::mounts::Places;
 use crate::procs::Process;
 use crate::site::PREFIX;
 use crate::tree::{self, Tree};
-use crate::{cgroups, files};
+use crate::{cgroups, files, undo};
 
 impl Actuator {
     /// Whether a tree rooted there may be taken in.
@@ -33,6 +33,9 @@ impl Actuator {
         }
         if self.journal.state().programs.contains_key(&program) {
             return Ok(()); // it is to be born in its own home
+        }
+        if undo::serves_an_instance(&self.config, root) {
+            return refused("it is Usher itself, or its keeper");
         }
         let childless = self.procs.children(pid).is_some_and(|c| c.is_empty());
         let below = match childless {
