@@ -49,6 +49,12 @@ pub enum RecordError {
     /// It has no head.
     #[error("the record is empty")]
     Empty,
+    /// Its last line has no end: who wrote it was killed meanwhile.
+    #[error("the last line of the record is cut short; the {steps} steps before it replay")]
+    CutShort {
+        /// How many steps were decided the same way.
+        steps: usize,
+    },
     /// The policy decided otherwise this time.
     #[error("step {step} of the record does not replay: the policy decided otherwise")]
     Differs {
@@ -102,23 +108,27 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Record
 /// were decided the same way.
 ///
 /// # Errors
-/// The record cannot be read, or the policy decides otherwise.
+/// The record cannot be read, or the policy decides otherwise; the last line is
+/// cut short, where all before it replays.
 pub fn replay<P: Policy>(
-    input: impl BufRead,
+    mut input: impl BufRead,
     policy: impl FnOnce(&Record) -> P,
 ) -> Result<usize, RecordError> {
-    let mut lines = input.lines().enumerate();
-    let (_, head) = lines.next().ok_or(RecordError::Empty)?;
-    let head = parse::<Record>(0, &head?, "record head")?;
+    let head = next_line(&mut input)?.ok_or(RecordError::Empty)?;
+    let head = parse::<Record>(0, &head, "record head")?;
     let mut policy = policy(&head);
     let mut steps = 0;
-    for (line, text) in lines {
-        let recorded: Step = parse(line, &text?, "step")?;
+    while let Some(text) = next_line(&mut input)? {
+        let line = steps + 1;
+        let recorded: Step = match parse(line, &text, "step") {
+            Err(_) if !text.ends_with(b"\n") => return Err(RecordError::CutShort { steps }),
+            recorded => recorded?,
+        };
         let decision = policy.decide(&recorded.observation);
         if decision != recorded.decision {
             let decisions = Box::new((recorded.decision, decision));
             return Err(RecordError::Differs {
-                step: line - 1,
+                step: steps,
                 decisions,
             });
         }
@@ -127,12 +137,19 @@ pub fn replay<P: Policy>(
     Ok(steps)
 }
 
+/// The next line with its end, as far as it has one; `None` after the last.
+fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let length = input.read_until(b'\n', &mut line)?;
+    Ok((length > 0).then_some(line))
+}
+
 fn parse<T: for<'a> Deserialize<'a>>(
     line: usize,
-    text: &str,
+    text: &[u8],
     what: &'static str,
 ) -> Result<T, RecordError> {
-    serde_json::from_str(text).map_err(|source| RecordError::Malformed {
+    serde_json::from_slice(text).map_err(|source| RecordError::Malformed {
         line: line + 1,
         what,
         source,

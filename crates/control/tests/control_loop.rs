@@ -224,6 +224,22 @@ fn a_policy_that_decides_otherwise_is_found_out() {
 }
 
 #[test]
+fn what_stands_before_a_line_that_is_cut_short_replays() {
+    let bytes = record("equal");
+    let last = bytes[..bytes.len() - 1].iter().rposition(|&b| b == b'\n');
+    for end in last.unwrap() + 2..bytes.len() - 1 {
+        let cut = replay(&bytes[..end], same_policy);
+        assert!(
+            matches!(cut, Err(RecordError::CutShort { steps: 3 })),
+            "{cut:?}"
+        );
+    }
+    // Without its line end alone, a step is whole.
+    let whole = replay(&bytes[..bytes.len() - 1], same_policy);
+    assert_eq!(whole.unwrap(), 4);
+}
+
+#[test]
 fn a_broken_record_says_which_line() {
     let mut bytes = record("equal");
     bytes.extend_from_slice(b"{\"observation\":\n");

@@ -8,6 +8,7 @@ use usher_store::StoreError;
 use crate::engine::EngineError;
 use crate::launch::{Exit, LaunchError, OWN_FAILURE};
 use crate::mix::MixFileError;
+use crate::profile::ALONE;
 
 /// Why a mix or a profile was not measured. Everything is put back, and what
 /// was started is gone, when this is returned.
@@ -69,7 +70,7 @@ pub enum MeasureError {
         path: PathBuf,
     },
     /// A program failed.
-    #[error("program '{name}' ended with {exit} under '{policy}'{}", said(stderr))]
+    #[error("program '{name}' ended with {exit} {}{}", under(policy), said(stderr))]
     Died {
         /// Its name in the mix.
         name: String,
@@ -82,7 +83,9 @@ pub enum MeasureError {
     },
     /// A program hung.
     #[error(
-        "program '{name}' under '{policy}': no end of a repetition in {seconds:.0} s; set protocol.patience_seconds if it needs longer"
+        "program '{name}' {}: no end of a repetition in {seconds:.0} s{}",
+        under(policy),
+        if policy == ALONE { "" } else { "; set protocol.patience_seconds if it needs longer" }
     )]
     Hangs {
         /// Its name in the mix.
@@ -148,6 +151,14 @@ fn hint(package: Option<&str>) -> String {
         let words: Vec<_> = packages.split_whitespace().collect();
         format!("; on Debian: apt install {}", words.join(" "))
     })
+}
+
+/// No policy is at work where a program is measured alone.
+fn under(policy: &str) -> String {
+    match policy {
+        ALONE => "when run alone".to_owned(),
+        policy => format!("under '{policy}'"),
+    }
 }
 
 fn said(stderr: &str) -> String {

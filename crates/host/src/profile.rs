@@ -402,8 +402,8 @@ impl Session<'_> {
     }
 }
 
-/// What stands for a policy in messages about a program measured alone.
-const ALONE: &str = "no neighbours";
+/// What stands for a policy in errors about a program measured alone.
+pub const ALONE: &str = "no neighbours";
 
 /// Seats every program on the CPUs that it is bound to.
 #[derive(Debug)]

@@ -155,7 +155,7 @@ fn check_curves(bench: &Bench, result: &MixResult) {
             .map(|p| 1.0 / p.rate)
             .fold(f64::INFINITY, f64::min);
         assert_eq!(program.alone_best_seconds, Some(best));
-        assert_eq!(program.curve_source, "measured here, 1 runs a point");
+        assert_eq!(program.curve_source, "measured here, 1 run a point");
     }
 }
 
@@ -199,7 +199,7 @@ fn curves_come_from_the_store_the_second_time() {
     let second = bench.run_telling(QUICK, &options, &mut count).unwrap();
     assert_eq!(measured, 0);
     for (a, b) in first.programs.iter().zip(&second.programs) {
-        assert_eq!(b.curve_source, "from the profile store, 1 runs");
+        assert_eq!(b.curve_source, "from the profile store, 1 run");
         let (a, b) = (a.alone_best_seconds.unwrap(), b.alone_best_seconds.unwrap());
         assert!((a / b - 1.0).abs() < 1e-9);
     }
@@ -263,7 +263,7 @@ run = ["python3", "-c", "import time\nwhile time.process_time() < 0.2: pass", "{
     let error = bench.run(&text(1), &bench.options(&["usher"])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        said.replace("under 'usher'", "under 'no neighbours'")
+        said.replace("under 'usher'", "when run alone")
     );
 }
 
@@ -328,7 +328,7 @@ fn a_hung_program_is_given_up() {
     assert!(
         error
             .to_string()
-            .contains("program 'a' under 'no neighbours': no end of a repetition"),
+            .contains("program 'a' when run alone: no end of a repetition"),
         "{error}"
     );
 }
@@ -345,7 +345,7 @@ fn too_little_time_takes_rounds_and_repetitions_away() {
     );
     assert_eq!(
         result.protocol.notes,
-        ["1 rounds of 1 repetitions instead of 2 of 2: more would not fit into the time"]
+        ["1 round of 1 repetition instead of 2 of 2: more would not fit into the time"]
     );
 }
 

@@ -13,5 +13,5 @@ pub mod layout;
 pub mod stats;
 pub mod summary;
 pub mod table;
-mod text;
+pub mod text;
 pub mod trace;

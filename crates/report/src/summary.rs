@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use usher_model::Curve;
+
 use crate::data::{MixResult, PolicyResult, Role, RoundResult, SpanMode};
 use crate::stats::{self, Band, Estimate, Statistic};
 use crate::text;
@@ -103,8 +105,9 @@ pub fn headline(mix: &MixResult) -> Headline {
         Some(baseline) => against(mix, baseline),
         None => without_baseline(mix),
     };
-    let remarks = few_rounds(mix)
+    let remarks = too_short(mix)
         .into_iter()
+        .chain(few_rounds(mix))
         .chain(noise(mix))
         .chain(abstentions(mix))
         .chain(mix.policies.iter().filter_map(failures))
@@ -191,6 +194,41 @@ fn without_baseline(mix: &MixResult) -> String {
     }
 }
 
+/// A program that takes less than this alone is mostly being started: what is
+/// compared is noise.
+const COMPARABLE_SECONDS_MIN: f64 = 0.1;
+
+/// Names the programs of a mix that are too short to compare.
+fn too_short(mix: &MixResult) -> Option<String> {
+    let is_short = |seconds: f64| seconds < COMPARABLE_SECONDS_MIN;
+    let programs = mix.programs.iter();
+    let short: Vec<String> = programs
+        .filter(|program| program.alone_best_seconds.is_some_and(is_short))
+        .map(|program| program.name.clone())
+        .collect();
+    let (take, they) = match short.len() {
+        0 => return None,
+        1 => ("takes", "it is"),
+        _ => ("take", "they are"),
+    };
+    Some(format!(
+        "{} {take} less than {}\u{a0}s alone: {they} too short to compare.",
+        text::list(&short),
+        text::short(COMPARABLE_SECONDS_MIN, 2)
+    ))
+}
+
+/// The same of a program measured alone, by its curve of runs a second.
+pub fn too_short_to_tell(curve: &Curve) -> Option<String> {
+    let best = curve.points().iter().map(|p| p.rate).fold(0.0, f64::max);
+    (best * COMPARABLE_SECONDS_MIN > 1.0).then(|| {
+        format!(
+            "it takes less than {}\u{a0}s, which is too short to tell how it scales: give it more work",
+            text::short(COMPARABLE_SECONDS_MIN, 2)
+        )
+    })
+}
+
 fn few_rounds(mix: &MixResult) -> Option<String> {
     let comparisons = mix.policies.iter().filter_map(|p| p.comparison.as_ref());
     let least = comparisons.filter_map(|c| c.antt).map(|e| e.n).min()?;
@@ -257,4 +295,19 @@ fn failures(policy: &PolicyResult) -> Option<String> {
         .map(|(name, (times, why))| format!("{name} in {} ({why})", text::count(times, "round")))
         .collect();
     (!each.is_empty()).then(|| format!("Under {} failed {}.", policy.label, text::list(&each)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_of_short_runs_tells_nothing() {
+        let note = |seconds: f64| {
+            let curve = Curve::from_rates(&[(1, 0.1), (2, 1.0 / seconds)].into()).unwrap();
+            too_short_to_tell(&curve)
+        };
+        assert!(note(0.09).unwrap().contains("less than 0.1\u{a0}s"));
+        assert_eq!(note(0.11), None);
+    }
 }

@@ -81,6 +81,14 @@ pub fn count(n: usize, noun: &str) -> String {
     }
 }
 
+/// `1 policy`, `4 policies`.
+pub fn policies(n: usize) -> String {
+    match n {
+        1 => "1 policy".to_owned(),
+        _ => format!("{n} policies"),
+    }
+}
+
 /// `a, b and c`.
 pub fn list(items: &[String]) -> String {
     let mut text = String::new();

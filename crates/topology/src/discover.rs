@@ -35,7 +35,11 @@ pub(crate) fn load(
         .with_flags(flags)
         .map_err(|why| format!("hwloc refuses its flags: {why}"))?
         .build()
-        .map_err(|why| format!("hwloc cannot load it: {why}"))?;
+        .map_err(|why| {
+            let reason = why.errno.map(|errno| errno.to_string());
+            let reason = reason.unwrap_or_else(|| why.to_string());
+            format!("hwloc cannot load it: {reason}")
+        })?;
     let mut parts = parts(&hwloc, name)?;
     if let Some(root) = root {
         let all = parts.pus.iter().copied().collect();

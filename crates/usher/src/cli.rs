@@ -107,7 +107,21 @@ pub enum Command {
 
 /// The clap command, for help, man pages and completions.
 pub fn command() -> clap::Command {
-    Cli::command()
+    without_empty_variables(Cli::command())
+}
+
+/// Options do not look at variables that are set to nothing.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    command
+        .mut_args(|arg| match is_empty(&arg) {
+            true => arg.env(None::<&str>),
+            false => arg,
+        })
+        .mut_subcommands(without_empty_variables)
 }
 
 /// Reads the command line.

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use usher_host::MeasureError;
 use usher_host::launch::LaunchError;
 
+use crate::measure::Ended;
+
 /// Usher itself failed.
 pub const OWN: u8 = usher_host::launch::OWN_FAILURE;
 
@@ -22,24 +24,40 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         Ok(status) => return ExitCode::from(status),
         Err(error) => error,
     };
-    let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-    };
-    if error.chain().any(broken_pipe) {
+    if nobody_reads(&error) {
         return ExitCode::SUCCESS;
     }
     complain(&line(&error));
     ExitCode::from(status(&error))
 }
 
+/// The outcome of parts of which none keeps the others from being done: every
+/// failure is told, and the last one decides on the status.
+pub fn of_parts(parts: impl IntoIterator<Item = anyhow::Result<()>>) -> Outcome {
+    let failed = parts.into_iter().filter_map(Result::err);
+    let mut failed: Vec<anyhow::Error> = failed.filter(|e| !nobody_reads(e)).collect();
+    let Some(last) = failed.pop() else {
+        return Ok(0);
+    };
+    failed.iter().for_each(|error| complain(&line(error)));
+    Err(last)
+}
+
+/// Whether all that is wrong is that the reader went away.
+fn nobody_reads(error: &anyhow::Error) -> bool {
+    let causes = error.chain().filter_map(|e| e.downcast_ref::<io::Error>());
+    causes
+        .map(io::Error::kind)
+        .any(|kind| kind == io::ErrorKind::BrokenPipe)
+}
+
 /// The status that says what kind of failure it was.
 fn status(error: &anyhow::Error) -> u8 {
     let known = |cause: &(dyn std::error::Error + 'static)| {
+        let ended = cause.downcast_ref::<Ended>().map(Ended::code);
         let launch = cause.downcast_ref::<LaunchError>().map(LaunchError::code);
         let measure = cause.downcast_ref::<MeasureError>().map(MeasureError::code);
-        launch.or(measure)
+        ended.or(launch).or(measure)
     };
     error.chain().find_map(known).unwrap_or(OWN)
 }
@@ -82,6 +100,22 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn the_last_part_that_fails_decides() {
+        let fail = |kind: io::ErrorKind| Err(anyhow::Error::from(io::Error::from(kind)));
+        assert_eq!(
+            of_parts([Ok(()), fail(io::ErrorKind::BrokenPipe)]).ok(),
+            Some(0)
+        );
+        let both = [
+            fail(io::ErrorKind::StorageFull),
+            fail(io::ErrorKind::NotFound),
+            Ok(()),
+        ];
+        let last = of_parts(both).unwrap_err();
+        assert_eq!(line(&last), "entity not found");
+    }
 
     #[test]
     fn a_chain_is_one_line_and_says_nothing_twice() {

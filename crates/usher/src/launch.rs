@@ -15,7 +15,7 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use usher_act::{ActConfig, ActError, Rescue};
-use usher_host::launch::{Exit, Forwarder, LaunchSpec, Running, hold};
+use usher_host::launch::{Exit, Forwarder, LaunchError, LaunchSpec, Running, hold};
 use usher_model::ProgramId;
 
 use crate::api::Register_Reply;
@@ -48,6 +48,7 @@ const ARGV_BYTES_MAX: usize = 64 * 1024;
 
 /// Runs the program; answers its exit status.
 pub fn run(wish: &Wish) -> Outcome {
+    check_named(&wish.argv)?;
     let mut signals = Forwarder::new(false).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(wish.runtime_dir.as_deref()) else {
         undo_stale(wish.runtime_dir.as_deref());
@@ -64,6 +65,20 @@ pub fn run(wish: &Wish) -> Outcome {
             failure::complain(&format!("runs unmanaged: {}", failure::line(&error)));
             wait(running, &mut signals)
         }
+    }
+}
+
+/// Refuses a command that has no name, as shells do.
+///
+/// # Errors
+/// The first word is empty.
+pub fn check_named(argv: &[OsString]) -> Result<(), LaunchError> {
+    match argv.first().filter(|word| word.is_empty()) {
+        Some(word) => Err(LaunchError::NotFound {
+            program: word.clone(),
+            source: std::io::Error::new(std::io::ErrorKind::NotFound, "command not found"),
+        }),
+        None => Ok(()),
     }
 }
 

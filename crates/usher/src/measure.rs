@@ -2,15 +2,18 @@
 //! What `usher profile` and `usher mix` share: an engine of their own in this
 //! process, with a keeper, and a way to be interrupted.
 
+use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use usher_act::ActConfig;
+use usher_host::MeasureError;
 use usher_host::engine::{EngineConfig, KeeperCommand};
 use usher_report::table::Style;
+use usher_report::text;
 
 use crate::cli::Global;
 use crate::client::Daemon;
@@ -32,17 +35,75 @@ pub fn engine_config(global: &Global) -> anyhow::Result<EngineConfig> {
     Ok(config)
 }
 
-/// Becomes true when a signal asks to end; a second one ends at once, and the
-/// keeper cleans up.
-pub fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let again = signal_hook::flag::register_conditional_default(signal, cancel.clone());
-        again
-            .and_then(|_| signal_hook::flag::register(signal, cancel.clone()))
-            .context("catching signals")?;
+/// Signals that end a measurement in good order.
+const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Whether a signal has asked to end, and which one.
+#[derive(Debug, Clone, Default)]
+pub struct Interruption {
+    came: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+/// A signal ended the measurement.
+#[derive(Debug, thiserror::Error)]
+#[error("ended by {}", signal_hook::low_level::signal_name(*signal).unwrap_or("a signal"))]
+pub struct Ended {
+    signal: i32,
+}
+
+impl Interruption {
+    /// Watches for signals that ask to end; a second one ends at once, and the
+    /// keeper cleans up. One that is ignored from the start (`nohup`, background
+    /// jobs of scripts) stays ignored.
+    ///
+    /// # Errors
+    /// When a handler cannot be set.
+    pub fn watch() -> anyhow::Result<Self> {
+        let own = Self::default();
+        for signal in ENDING.into_iter().filter(|&signal| !is_ignored(signal)) {
+            let number = signal.unsigned_abs() as usize;
+            signal_hook::flag::register_conditional_default(signal, own.came.clone())
+                .and_then(|_| signal_hook::flag::register_usize(signal, own.signal.clone(), number))
+                .and_then(|_| signal_hook::flag::register(signal, own.came.clone()))
+                .context("catching signals")?;
+        }
+        Ok(own)
     }
-    Ok(cancel)
+
+    /// Becomes true when such a signal has come.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.came
+    }
+
+    /// What a measurement answered, with the signal where one ended it.
+    ///
+    /// # Errors
+    /// As the measurement.
+    pub fn outcome<T>(&self, measured: Result<T, MeasureError>) -> anyhow::Result<T> {
+        let signal = self.signal.load(Ordering::Relaxed) as i32;
+        measured.map_err(|error| match error {
+            MeasureError::Cancelled if signal != 0 => Ended { signal }.into(),
+            error => error.into(),
+        })
+    }
+}
+
+impl Ended {
+    /// The exit status as a shell gives it: 128 and the signal's number.
+    pub fn code(&self) -> u8 {
+        u8::try_from(128 + self.signal).unwrap_or(crate::failure::OWN)
+    }
+}
+
+/// Whether this process was started with a signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: sigaction fills `action` when it answers 0.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Says so where a daemon seats programs that will disturb.
@@ -51,7 +112,8 @@ pub fn warn_of_neighbours(global: &Global, progress: &Progress) {
     let managed = state.map_or(0, |state| state.programs.len());
     if managed > 0 {
         progress.say(&format!(
-            "usher: a daemon manages {managed} programs meanwhile: they disturb what is measured"
+            "usher: a daemon manages {} meanwhile: what is measured is disturbed",
+            text::count(managed, "program")
         ));
     }
 }

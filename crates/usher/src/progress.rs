@@ -2,7 +2,7 @@
 //! How far a long command is: a bar on a terminal, else a line now and then.
 //! All on standard error, so that standard output holds the answer alone.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -52,7 +52,8 @@ impl Progress {
     pub fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            // A measurement goes on when nobody can be told how far it is.
+            None => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }
 

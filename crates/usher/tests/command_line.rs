@@ -80,6 +80,26 @@ fn slips_are_one_line_with_a_tip_and_status_125() {
             "usher: invalid value 'NaN' for '--weight <WEIGHT>': a weight is a positive number; see 'usher run --help'",
         ),
         (
+            &["mix", "--max-seconds", "nan", "x.toml"],
+            "usher: invalid value 'nan' for '--max-seconds <SECONDS>': seconds must be a positive number; see 'usher mix --help'",
+        ),
+        (
+            &["mix", "--max-seconds", "-1", "x.toml"],
+            "usher: invalid value '-1' for '--max-seconds <SECONDS>': seconds must be a positive number; see 'usher mix --help'",
+        ),
+        (
+            &["profile", "--max-seconds", "0", "true"],
+            "usher: invalid value '0' for '--max-seconds <SECONDS>': seconds must be a positive number; see 'usher profile --help'",
+        ),
+        (
+            &["profile", "--svg", "/nowhere/x.svg", "true"],
+            "usher: writing the picture '/nowhere/x.svg': No such file or directory",
+        ),
+        (
+            &["profile", "--svg", "/tmp", "true"],
+            "usher: writing the picture '/tmp': is a directory",
+        ),
+        (
             &["daemon", "--policy", "ushr"],
             "usher: invalid value 'ushr' for '--policy <POLICY>' [possible values: linux, equal, casas, usher]; a similar value exists: 'usher'; see 'usher daemon --help'",
         ),
@@ -139,6 +159,12 @@ fn commands_that_cannot_run_are_127_and_126() {
         )
     );
     assert_eq!(refused(&["run", "--hints", "no-such-command"]).0, 127);
+    for command in ["run", "profile"] {
+        assert_eq!(
+            refused(&[command, "--", ""]),
+            (127, "usher: running '': command not found".to_owned())
+        );
+    }
     assert_eq!(
         refused(&["run", "/etc/passwd"]),
         (
@@ -222,6 +248,57 @@ fn signals_are_passed_on_and_what_is_ignored_stays_ignored() {
         })
     };
     assert_eq!(stdout(&nohup.output().unwrap()), "alive\n");
+}
+
+#[test]
+fn measurements_end_as_the_signal_says_and_not_where_it_is_ignored() {
+    let world = World::new();
+    let up = world.path("up");
+    let script = format!("echo > {}; sleep 60", up.display());
+    let profile = |ignored: &'static [i32]| {
+        let _ = fs::remove_file(&up);
+        let args = [
+            "profile",
+            "--cores",
+            "1",
+            "--repeats",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ];
+        let mut command = world.usher(&args);
+        // SAFETY: signal(2) is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                for &signal in ignored {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                Ok(())
+            })
+        };
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        wait_for("the program to run", || up.exists().then_some(()));
+        child
+    };
+    let end = |child: std::process::Child, signal: i32| {
+        common::signal(child.id() as i32, signal);
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    for (signal, name) in [
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGHUP, "SIGHUP"),
+        (libc::SIGINT, "SIGINT"),
+    ] {
+        let ended = (Some(128 + signal), format!("usher: ended by {name}\n"));
+        assert_eq!(end(profile(&[]), signal), ended);
+    }
+    let deaf = profile(&[libc::SIGHUP, libc::SIGINT]);
+    common::signal(deaf.id() as i32, libc::SIGHUP);
+    common::signal(deaf.id() as i32, libc::SIGINT);
+    assert_eq!(end(deaf, libc::SIGTERM).0, Some(143));
 }
 
 #[test]
@@ -412,6 +489,72 @@ fn doctor_always_answers() {
 }
 
 #[test]
+fn variables_set_to_nothing_are_as_good_as_unset() {
+    let world = World::new();
+    let plain = |variable: &str, value: Option<&str>| {
+        let mut command = world.usher(&["doctor", "--json"]);
+        command
+            .env("XDG_DATA_HOME", world.path("data"))
+            .env("HOME", world.path("home"));
+        match value {
+            Some(value) => command.env(variable, value),
+            None => command.env_remove(variable),
+        };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (
+            answer["store"]["path"].clone(),
+            answer["daemon"]["pid"].clone(),
+        )
+    };
+    for variable in ["USHER_STORE", "USHER_RUNTIME_DIR"] {
+        assert_eq!(plain(variable, Some("")), plain(variable, None));
+    }
+    assert_eq!(refused(&["doctor", "--store", ""]).0, 125);
+}
+
+#[test]
+fn doctor_says_where_no_store_can_be() {
+    let world = World::new();
+    fs::write(world.path("file"), "").unwrap();
+    let store = world.path("file/usher/profiles.db");
+    let output = world.run(&["doctor", "--store", store.to_str().unwrap()]);
+    let text = stdout(&output)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(text.contains("cannot be made: not a directory"), "{text}");
+    assert!(stdout(&world.run(&["doctor"])).contains("not there yet"));
+}
+
+#[test]
+fn a_damaged_topology_is_refused_in_plain_words() {
+    let world = World::new();
+    let file = world.path("cut.xml");
+    fs::write(
+        &file,
+        "<?xml version=\"1.0\"?>\n<topology version=\"2.0\">\n<object type=\"Mach",
+    )
+    .unwrap();
+    let (status, line) = refused(&["topo", "--from", file.to_str().unwrap()]);
+    assert_eq!(status, 125);
+    assert!(!line.contains("Errno") && !line.contains("Some("), "{line}");
+}
+
+#[test]
+fn long_lists_of_domains_are_ranges() {
+    let world = World::new();
+    let programs = world.path("one.json");
+    let curve = r#"{"programs":[{"name":"p","curve":{"1":1,"128":128}}]}"#;
+    fs::write(&programs, curve).unwrap();
+    let machine = "package:64 core:2 pu:1";
+    let file = programs.to_str().unwrap();
+    let output = world.run(&["plan", "--topology", machine, "--programs", file, "--table"]);
+    assert!(stdout(&output).contains(" 0-63 "), "{}", stdout(&output));
+}
+
+#[test]
 fn a_record_that_does_not_replay_is_refused() {
     let world = World::new();
     let replay = |text: &str| {
@@ -437,7 +580,7 @@ fn a_mix_is_run_and_reported() {
         run = ["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]
         [[program]]
         name = "sleep"
-        run = ["sleep", "0.05"]"#;
+        run = ["sleep", "0.01"]"#;
     fs::write(&file, text).unwrap();
     let out = world.path("report");
     let args = [
@@ -456,12 +599,46 @@ fn a_mix_is_run_and_reported() {
         "{}",
         stderr(&output)
     );
+    let short = "too short to compare";
+    assert!(stdout(&output).contains(short), "{}", stdout(&output));
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("<svg") && !page.contains("src=\"http"));
+    assert!(page.contains(short));
     for name in ["result.json", "trace.json"] {
         let text = fs::read_to_string(out.join(name)).unwrap();
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
     }
+}
+
+#[test]
+fn a_mix_is_shown_where_it_cannot_be_written() {
+    let world = World::new();
+    let file = world.path("one.toml");
+    let text = "[protocol]\nrepeats = 1\n[[program]]\nname = \"p\"\nrun = [\"true\"]\n";
+    fs::write(&file, text).unwrap();
+    let out = world.path("report");
+    fs::create_dir(&out).unwrap();
+    std::os::unix::fs::symlink("/dev/full", out.join("result.json")).unwrap();
+    let output = world.run(&[
+        "mix",
+        file.to_str().unwrap(),
+        "--against",
+        "linux",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(125));
+    let said = stderr(&output);
+    assert!(
+        said.contains("result.json': No space left on device"),
+        "{said}"
+    );
+    let shown = stdout(&output);
+    assert!(
+        shown.contains("ANTT") && shown.contains("trace.json"),
+        "{shown}"
+    );
+    assert!(!shown.contains("result.json"), "{shown}");
 }
 
 #[test]
@@ -501,7 +678,13 @@ fn a_mix_that_cannot_run_leaves_nothing() {
     );
     let failing = mix("title = \"x\"\n[[program]]\nname = \"p\"\nrun = [\"false\"]\n");
     assert_eq!(failing.0, 125, "{}", failing.1);
-    assert!(failing.1.contains("'p'"), "{}", failing.1);
+    let alone = "usher: program 'p' ended with exit status 1 when run alone\n";
+    assert!(failing.1.ends_with(alone), "{}", failing.1);
+    let program = "[[program]]\nname = \"p\"\nrun = [\"true\"]\n";
+    let output = mix(&format!("{program}output = \"/nowhere/file\"\n"));
+    let said = "usher: program 'p': opening /nowhere/file for the program's standard output: No such file or directory\n";
+    assert_eq!(output, (125, said.to_owned()));
+    assert_eq!(mix(&format!("{program}output = \".\"\n")).0, 125);
 }
 
 #[test]
@@ -531,6 +714,11 @@ fn a_curve_is_measured_drawn_and_remembered() {
         "{}",
         stdout(&output)
     );
+    assert!(
+        stdout(&output).contains("too short to tell how it scales"),
+        "{}",
+        stdout(&output)
+    );
     assert!(fs::read_to_string(&picture).unwrap().starts_with("<svg"));
     assert_eq!(world.json(&["doctor"]).unwrap()["store"]["profiles"], 1);
     assert_eq!(
@@ -551,4 +739,34 @@ fn a_curve_is_measured_drawn_and_remembered() {
             .code(),
         Some(127)
     );
+}
+
+#[test]
+fn a_curve_is_shown_where_it_cannot_be_written() {
+    let world = World::new();
+    fs::create_dir(world.path("profiles.db")).unwrap();
+    let args = [
+        "profile",
+        "--repeats",
+        "1",
+        "--cores",
+        "1",
+        "--svg",
+        "/dev/full",
+        "--",
+        "true",
+    ];
+    let output = world.run(&args);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stdout(&output).contains("progress/s"),
+        "{}",
+        stdout(&output)
+    );
+    let said = stderr(&output);
+    assert!(said.contains("profiles.db"), "{said}");
+    let picture = "usher: writing the picture '/dev/full': No space left on device\n";
+    assert!(said.ends_with(picture), "{said}");
+    let answer = world.usher(&args).arg("--json").output().unwrap();
+    assert_eq!(answer.status.code(), Some(125));
 }

@@ -80,16 +80,46 @@ fn seats_programs_and_lets_them_go() {
         "{text}"
     );
     assert!(stdout(&world.run(&["explain"])).contains("CPUs"));
-    assert!(world.run(&["detach", &a.to_string()]).status.success());
+    let detached = world.run(&["detach", &a.to_string()]);
+    assert!(detached.status.success());
+    let told = stdout(&detached);
+    let line = format!(", process {a}) is let go\n");
+    assert!(
+        told.starts_with("sh (program ") && told.ends_with(&line),
+        "{told}"
+    );
     roam(&[a]);
-    let again = world.run(&["attach", &a.to_string()]);
-    assert!(again.status.success(), "{}", stderr(&again));
+    // One that cannot be attached does not keep the next from it.
+    let again = world.run(&["attach", "0", &a.to_string()]);
+    assert_eq!(again.status.code(), Some(125));
+    assert_eq!(stderr(&again).lines().count(), 1, "{}", stderr(&again));
+    assert!(
+        stdout(&again).contains(&format!("(process {a})")),
+        "{}",
+        stdout(&again)
+    );
     sit_apart(a, b);
     assert_eq!(world.end(daemon), Some(0));
     roam(&[a, b]);
     assert!(!world.socket().exists());
     end(first, a);
     end(second, b);
+}
+
+#[test]
+fn a_program_that_has_the_machine_has_a_seat() {
+    let mut world = World::new();
+    world.daemon(&["--policy", "equal"]);
+    let (launcher, pid) = spinner(&world);
+    wait_for("the only program to be seated everywhere", || {
+        let program = &world.status()["programs"][0];
+        (program["mode"] == "seated" && program["cpus"] == json!(everywhere())).then_some(())
+    });
+    assert!(world.run(&["detach", &pid.to_string()]).status.success());
+    let attached = stdout(&world.run(&["attach", &pid.to_string()]));
+    let seat = format!("sits on CPUs {}\n", everywhere());
+    assert!(attached.ends_with(&seat), "{attached}");
+    end(launcher, pid);
 }
 
 #[test]
@@ -113,6 +143,32 @@ fn a_killed_daemon_comes_back_and_its_programs_with_it() {
     end(first, a);
     end(second, b);
     world.programs(0);
+}
+
+#[test]
+fn doctor_says_who_works_a_stale_journal_off() {
+    let mut world = World::new();
+    // No process has so high a number.
+    fs::create_dir_all(world.runtime_dir().join("instances/999999999-1")).unwrap();
+    let said = || {
+        let text = stdout(&world.run(&["doctor"]));
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let alone = said();
+    assert!(
+        alone.contains("stale journals 1: the next 'usher run' or 'usher daemon' works them off"),
+        "{alone}"
+    );
+    fs::remove_dir_all(world.runtime_dir()).unwrap();
+    world.daemon(&[]);
+    let stale = world.runtime_dir().join("instances/999999999-1");
+    fs::create_dir(&stale).unwrap();
+    let text = stdout(&world.run(&["doctor"]));
+    let served = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        served.contains("stale journals 1: the next 'usher daemon' works them off"),
+        "{served}"
+    );
 }
 
 #[test]
@@ -493,11 +549,29 @@ fn what_is_recorded_replays() {
     assert!(world.run(&["run", "--", "true"]).status.success());
     world.programs(0);
     assert_eq!(world.end(daemon), Some(0));
-    let output = world.run(&["replay", record.to_str().unwrap()]);
+    let replay = || world.run(&["replay", record.to_str().unwrap()]);
+    let output = replay();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(
         stdout(&output).contains("decisions, all the same"),
         "{}",
         stdout(&output)
     );
+    // What a daemon leaves that was killed while it wrote.
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, &text[..text.len() - 9]).unwrap();
+    let cut = replay();
+    assert_eq!(cut.status.code(), Some(0), "{}", stderr(&cut));
+    let said = format!(
+        "usher: the last line of '{}' is cut short and was left out\n",
+        record.display()
+    );
+    assert_eq!(stderr(&cut), said);
+    assert!(stdout(&cut).contains("all the same") && stdout(&cut) != stdout(&output));
+    // The same in the middle is damage.
+    let (first, rest) = text.split_once('\n').unwrap();
+    fs::write(&record, format!("{first}\n{{\"obs\n{rest}")).unwrap();
+    let damaged = replay();
+    assert_eq!(damaged.status.code(), Some(125));
+    assert!(stderr(&damaged).contains("line 2 of the record is not a step"));
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
 use usher_probe::{Command, identify};
 use usher_report::data::ProgramFacts;
+use usher_report::text;
 use usher_store::{MachineKey, Store};
 
 use super::file::{MixFile, MixProgram};
@@ -89,7 +90,10 @@ fn stored(
     let counts = default_counts(&config.topology);
     let complete = counts.iter().all(|&n| has(capacity(&config.topology, n)));
     (complete && source == ProgressSource::Repetition).then(|| Alone {
-        source: format!("from the profile store, {} runs", profile.runs),
+        source: format!(
+            "from the profile store, {}",
+            text::count(profile.runs as usize, "run")
+        ),
         curve,
     })
 }
@@ -142,10 +146,12 @@ fn measure(
     if let Some(store) = &options.store {
         keep(store, config, program, &profiled, tell);
     }
-    let runs = profiled.points.iter().map(|p| p.seconds.len());
-    let runs = runs.min().unwrap_or(0);
+    let least = profiled.points.iter().map(|p| p.seconds.len()).min();
     Ok(Alone {
-        source: format!("measured here, {runs} runs a point"),
+        source: format!(
+            "measured here, {} a point",
+            text::count(least.unwrap_or(0), "run")
+        ),
         curve: profiled.curve,
     })
 }

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::Deserializer;
@@ -172,7 +173,7 @@ struct RawProgram {
     package: Option<String>,
     weight: Option<Spanned<f64>>,
     #[serde(default)]
-    env: BTreeMap<String, String>,
+    env: BTreeMap<Spanned<String>, String>,
     stdin: Option<PathBuf>,
     output: Option<String>,
     one_core_seconds: Option<Spanned<f64>>,
@@ -192,6 +193,7 @@ impl<'de> Deserialize<'de> for Run {
             List(Vec<String>),
         }
         Ok(Self(match Words::deserialize(deserializer)? {
+            Words::Line(line) if line.trim().is_empty() => Vec::new(),
             Words::Line(line) => vec!["sh".into(), "-c".into(), line.into()],
             Words::List(words) => words.into_iter().map(OsString::from).collect(),
         }))
@@ -338,14 +340,29 @@ impl Source<'_> {
             };
             Err(self.wrong(span.clone(), place, reason))
         };
-        let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0;
-        match protocol {
-            p if p.repeats == 0 => wrong("repeats", "must be at least 1"),
-            p if p.rounds == 0 => wrong("rounds", "must be at least 1"),
-            p if !p.max_seconds.is_none_or(positive) => wrong("max_seconds", "must be positive"),
-            p if !positive(p.patience_seconds) => wrong("patience_seconds", "must be positive"),
-            p => Ok(p),
+        if protocol.repeats == 0 {
+            return wrong("repeats", "must be at least 1");
         }
+        if protocol.rounds == 0 {
+            return wrong("rounds", "must be at least 1");
+        }
+        let times = [
+            ("max_seconds", protocol.max_seconds),
+            ("patience_seconds", Some(protocol.patience_seconds)),
+        ];
+        for (key, seconds) in times {
+            match seconds {
+                Some(s) if !s.is_finite() => {
+                    return wrong(key, "must be a finite number of seconds");
+                }
+                Some(s) if s <= 0.0 => return wrong(key, "must be positive"),
+                Some(s) if Duration::try_from_secs_f64(s).is_err() => {
+                    return wrong(key, "is longer than can be counted");
+                }
+                _ => {}
+            }
+        }
+        Ok(protocol)
     }
 
     fn check_names(&self, programs: &[RawProgram]) -> Result<(), MixFileError> {
@@ -379,6 +396,28 @@ impl Source<'_> {
         }
     }
 
+    fn env(
+        &self,
+        raw: BTreeMap<Spanned<String>, String>,
+        place: Place,
+    ) -> Result<BTreeMap<String, String>, MixFileError> {
+        let is_wrong = |name: &&Spanned<String>| {
+            let name = name.get_ref();
+            name.is_empty() || name.contains(['=', '\0'])
+        };
+        if let Some(name) = raw.keys().find(is_wrong) {
+            let reason = format!(
+                "'{}' cannot be a variable's name",
+                name.get_ref().escape_debug()
+            );
+            return Err(self.wrong(name.span(), place, reason));
+        }
+        let variables = raw.into_iter();
+        Ok(variables
+            .map(|(name, value)| (name.into_inner(), value))
+            .collect())
+    }
+
     fn program(&self, raw: RawProgram) -> Result<MixProgram, MixFileError> {
         let (name_span, name) = (raw.name.span(), raw.name.into_inner());
         let place = |key: &str| Place::of(&name, key);
@@ -408,7 +447,7 @@ impl Source<'_> {
             argv: self.words(raw.run, place("run"))?,
             class: raw.class,
             package: raw.package,
-            env: raw.env,
+            env: self.env(raw.env, place("env"))?,
             stdin: raw.stdin,
             output: raw.output.filter(|to| to != "discard").map(PathBuf::from),
             documented_seconds,
@@ -503,6 +542,13 @@ run = "cat in | wc"
         assert_eq!(spec.stdout, Stream::File("dir/out".into()));
     }
 
+    /// Checks what is said of the good mix with something in it replaced.
+    fn refused(from: &str, to: &str, said: &str) {
+        let error = parse(&GOOD.replace(from, to)).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}\nlacks {said}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+
     #[test]
     fn says_where_and_what_is_wrong() {
         for (from, to, said) in [
@@ -553,14 +599,55 @@ run = "cat in | wc"
                 "dir/two.toml:2: titel: unknown field `titel`",
             ),
         ] {
-            let error = parse(&GOOD.replace(from, to)).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}\nlacks {said}");
-            assert_eq!(error.lines().count(), 1, "{error}");
+            refused(from, to, said);
         }
         let error = parse("title = \"none\"").unwrap_err().to_string();
         assert_eq!(
             error,
             "dir/two.toml:1: a mix needs at least one [[program]]"
         );
+    }
+
+    #[test]
+    fn refuses_what_could_not_be_run_or_waited_for() {
+        for (from, to, said) in [
+            (
+                "run = \"cat in | wc\"",
+                "run = \" \"",
+                "dir/two.toml:20: program 'b': run: the command is empty",
+            ),
+            (
+                "run = \"echo > in\"",
+                "run = \"\"",
+                "dir/two.toml:7: setup.run: the command is empty",
+            ),
+            (
+                "LC_ALL =",
+                "\"A=B\" =",
+                "dir/two.toml:12: program 'a': env: 'A=B' cannot be a variable's name",
+            ),
+            (
+                "LC_ALL =",
+                "\"\" =",
+                "dir/two.toml:12: program 'a': env: '' cannot be a variable's name",
+            ),
+            (
+                "max_seconds = 280",
+                "patience_seconds = inf",
+                "dir/two.toml:3: protocol.patience_seconds: must be a finite number of seconds",
+            ),
+            (
+                "max_seconds = 280",
+                "patience_seconds = 1e300",
+                "dir/two.toml:3: protocol.patience_seconds: is longer than can be counted",
+            ),
+            (
+                "max_seconds = 280",
+                "max_seconds = -1",
+                "dir/two.toml:3: protocol.max_seconds: must be positive",
+            ),
+        ] {
+            refused(from, to, said);
+        }
     }
 }

@@ -42,6 +42,7 @@ use usher_probe::{Capabilities, Roots};
 use usher_report::data::{
     MachineFacts, MixResult, PolicyResult, ProgramFacts, Protocol, Role, RoundResult,
 };
+use usher_report::text;
 
 pub use file::{MixFile, MixFileError, MixProgram, MixProtocol, Place, Setup};
 
@@ -179,7 +180,7 @@ pub fn run_mix(
     let arms = arms(&options.policies)?;
     setup::check_programs(mix)?;
     setup::make_inputs(mix, cancel, tell)?;
-    setup::check_inputs(mix)?;
+    setup::check_files(mix)?;
     let max_seconds = options.max_seconds.or(mix.protocol.max_seconds);
     let for_curves = max_seconds.map(|most| CURVES_SHARE * most);
     let alone = alone::curves(mix, config, options, for_curves, cancel, tell)?;
@@ -297,8 +298,11 @@ impl Runner<'_> {
         let mut notes = Vec::new();
         if self.extent != wanted {
             notes.push(format!(
-                "{} rounds of {} repetitions instead of {} of {}: more would not fit into the time",
-                self.extent.rounds, self.extent.repeats, wanted.rounds, wanted.repeats
+                "{} of {} instead of {} of {}: more would not fit into the time",
+                text::count(self.extent.rounds as usize, "round"),
+                text::count(self.extent.repeats as usize, "repetition"),
+                wanted.rounds,
+                wanted.repeats
             ));
         }
         if self.options.cold {

@@ -2,16 +2,19 @@
 //! Before anything is measured: are the programs there, are their inputs?
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+use rustix::fs::{Access, access};
 
 use super::MixEvent;
 use super::file::{MixFile, Setup};
 use crate::cast::Cast;
 use crate::engine::Adopt;
 use crate::error::MeasureError;
-use crate::launch::{LaunchSpec, Stream};
+use crate::launch::{LaunchError, LaunchSpec, Stream};
 
 /// Setup may take as long as it needs; a day is taken for a hang.
 const PATIENCE: Duration = Duration::from_secs(86_400);
@@ -29,21 +32,45 @@ pub(super) fn check_programs(mix: &MixFile) -> Result<(), MeasureError> {
     Ok(())
 }
 
-/// Whether every file that is read is there.
-pub(super) fn check_inputs(mix: &MixFile) -> Result<(), MeasureError> {
+/// Whether every file that is read is there, and every one that is written can
+/// be.
+pub(super) fn check_files(mix: &MixFile) -> Result<(), MeasureError> {
     for program in &mix.programs {
-        let Some(stdin) = &program.stdin else {
-            continue;
-        };
-        let path = mix.dir.join(stdin);
-        std::fs::File::open(&path).map_err(|source| MeasureError::Input {
-            name: program.name.clone(),
-            what: "input",
-            path,
-            source,
-        })?;
+        if let Some(path) = program.stdin.as_ref().map(|path| mix.dir.join(path)) {
+            std::fs::File::open(&path).map_err(|source| MeasureError::Input {
+                name: program.name.clone(),
+                what: "input",
+                path,
+                source,
+            })?;
+        }
+        if let Some(path) = program.output.as_ref().map(|path| mix.dir.join(path)) {
+            check_output(&path).map_err(|source| MeasureError::Program {
+                name: program.name.clone(),
+                package: None,
+                source: LaunchError::Stream {
+                    stream: "output",
+                    path,
+                    source,
+                },
+            })?;
+        }
     }
     Ok(())
+}
+
+/// Whether a file can be written there; nothing is made or opened.
+fn check_output(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            let dir = dir.unwrap_or(Path::new("."));
+            Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Runs the commands whose products are not there.

@@ -45,7 +45,7 @@ fn head(mix: &MixResult) -> Markup {
             @if !mix.description.is_empty() { p.lead { (mix.description) } }
             p.soft {
                 (text::count(mix.programs.len(), "program")) " · "
-                (text::count(mix.policies.len(), "policy").replace("policys", "policies")) " · "
+                (text::policies(mix.policies.len())) " · "
                 (text::count(mix.protocol.rounds as usize, "round")) " · "
                 (text::count(mix.machine.topology.cpus.len(), "CPU")) " on " (mix.machine.host)
                 @if !mix.protocol.date.is_empty() { " · " (mix.protocol.date) }

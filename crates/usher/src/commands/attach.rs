@@ -3,9 +3,10 @@
 
 use serde_json::json;
 
+use crate::api::Program_mode;
 use crate::cli::Global;
 use crate::client::Daemon;
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::Output;
 
 /// Takes running programs into managed seats
@@ -31,22 +32,36 @@ pub struct Args {
     weight: Option<f64>,
 }
 
-/// Attaches one after the other; stops at the first that is refused.
+/// Attaches one after the other; one that is refused does not keep the others
+/// from being attached.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    for &pid in &args.pids {
-        let reply = daemon.attach(pid, args.name.clone(), args.weight)?;
+    let attached = args
+        .pids
+        .iter()
+        .map(|&pid| args.attach(pid, &mut daemon, out));
+    failure::of_parts(attached)
+}
+
+impl Args {
+    fn attach(&self, pid: i32, daemon: &mut Daemon, out: Output) -> anyhow::Result<()> {
+        let reply = daemon.attach(pid, self.name.clone(), self.weight)?;
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);
         let name = known.map_or("the program", |p| &p.name);
-        let value = json!({ "pid": pid, "id": reply.id, "name": name, "cpus": reply.cpus });
+        // A seat on every CPU is none that it has to be moved to.
+        let seat = known.filter(|p| matches!(p.mode, Program_mode::seated));
+        let cpus = match reply.cpus.is_empty() {
+            true => seat.map_or("", |p| &p.cpus),
+            false => &reply.cpus,
+        };
+        let value = json!({ "pid": pid, "id": reply.id, "name": name, "cpus": cpus });
         out.answer(&value, || {
-            let place = match reply.cpus.is_empty() {
+            let place = match cpus.is_empty() {
                 true => "runs wherever it may".to_owned(),
-                false => format!("sits on CPUs {}", reply.cpus),
+                false => format!("sits on CPUs {cpus}"),
             };
             format!("{name} (process {pid}) is program {} and {place}", reply.id)
-        })?;
+        })
     }
-    Ok(0)
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::api;
 use crate::cli::Global;
 use crate::client::Daemon;
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::Output;
 
 /// Lets managed programs go; they run on, wherever the kernel likes
@@ -43,11 +43,24 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     // A program may be named twice.
     ids.sort_unstable();
     ids.dedup();
-    for &id in &ids {
-        daemon.detach(id)?;
+    let (mut gone, mut refused) = (Vec::new(), Vec::new());
+    for id in ids {
+        match daemon.detach(id) {
+            Ok(()) => gone.push(id),
+            Err(error) => refused.push(Err(error)),
+        }
     }
-    out.answer(&json!({ "detached": ids }), String::new)?;
-    Ok(0)
+    let lines = || gone.iter().map(|&id| line(&state.programs, id)).collect();
+    let told = out.answer(&json!({ "detached": gone }), lines);
+    failure::of_parts(refused.into_iter().chain([told]))
+}
+
+/// What was let go, in a line.
+fn line(programs: &[api::Program], id: i64) -> String {
+    match programs.iter().find(|p| p.id == id) {
+        Some(p) => format!("{} (program {id}, process {}) is let go\n", p.name, p.pid),
+        None => format!("program {id} is let go\n"),
+    }
 }
 
 fn matching<'a>(programs: &'a [api::Program], wanted: &'a str) -> impl Iterator<Item = i64> + 'a {

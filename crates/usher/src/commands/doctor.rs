@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::fs::Access;
 use serde::Serialize;
 use usher_model::ProcessId;
 use usher_probe::{Capabilities, Roots};
+use usher_report::text as words;
 use usher_store::Store;
 
 use crate::api;
@@ -91,20 +93,45 @@ fn lives(proc_root: &Path, owner: ProcessId) -> bool {
 
 fn store_health(path: &Path) -> StoreHealth {
     let listed = match path.exists() {
-        true => Some(Store::open(path).and_then(|store| store.list())),
-        false => None,
+        true => Store::open(path)
+            .and_then(|store| store.list())
+            .map(|all| Some(all.len()))
+            .map_err(|error| failure::line(&error.into())),
+        false => match makeable(path) {
+            Ok(()) => Ok(None),
+            Err(error) => Err(format!(
+                "{} cannot be made: {}; nothing is remembered",
+                path.display(),
+                failure::line(&error.into())
+            )),
+        },
+    };
+    let (profiles, problem) = match listed {
+        Ok(profiles) => (profiles, None),
+        Err(problem) => (None, Some(problem)),
     };
     StoreHealth {
         path: path.display().to_string(),
-        profiles: match &listed {
-            Some(Ok(all)) => Some(all.len()),
-            _ => None,
-        },
-        problem: match listed {
-            Some(Err(error)) => Some(failure::line(&error.into())),
-            _ => None,
-        },
+        profiles,
+        problem,
     }
+}
+
+/// Whether a file could be made there, with the directories that it needs.
+fn makeable(path: &Path) -> std::io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let there = path
+        .ancestors()
+        .skip(1)
+        .find(|dir| dir.symlink_metadata().is_ok());
+    let there = there.unwrap_or(Path::new("/"));
+    if !there.metadata()?.is_dir() {
+        return Err(std::io::ErrorKind::NotADirectory.into());
+    }
+    Ok(rustix::fs::access(
+        there,
+        Access::WRITE_OK | Access::EXEC_OK,
+    )?)
 }
 
 fn text(findings: &Findings, out: Output) -> String {
@@ -132,10 +159,10 @@ fn text(findings: &Findings, out: Output) -> String {
 fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
     let daemon = match &findings.daemon {
         Some(state) => format!(
-            "process {}, policy {}, {} programs, seats by {}",
+            "process {}, policy {}, {}, seats by {}",
             state.pid,
             state.policy,
-            state.programs.len(),
+            words::count(state.programs.len(), "program"),
             state.acting
         ),
         None => "none; 'usher run' runs programs as they are, 'usher daemon' seats them".to_owned(),
@@ -160,13 +187,17 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
         "stale journals",
         match findings.stale_journals.len() {
             0 => "none".to_owned(),
+            // A program that is run with a daemon is the daemon's.
+            n if findings.daemon.is_some() => {
+                format!("{n}: the next 'usher daemon' works them off")
+            }
             n => format!("{n}: the next 'usher run' or 'usher daemon' works them off"),
         },
     ));
     let store = &findings.store;
     let known = match (&store.problem, store.profiles) {
         (Some(problem), _) => problem.clone(),
-        (None, Some(n)) => format!("{} ({n} programs known)", store.path),
+        (None, Some(n)) => format!("{} ({} known)", store.path, words::count(n, "program")),
         (None, None) => format!("{} (not there yet: the first run makes it)", store.path),
     };
     lines.push(("profile store", known));

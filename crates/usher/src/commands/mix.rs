@@ -9,10 +9,10 @@ use clap::builder::PossibleValuesParser;
 use serde_json::json;
 use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
 use usher_report::data::MixResult;
-use usher_report::{html, table, trace};
+use usher_report::{html, table, text as words, trace};
 
 use crate::cli::{Global, StoreArg};
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::output::{self, Output};
 use crate::progress::Progress;
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
     /// The time for everything; rounds and repetitions are fitted into it
-    #[arg(long, value_name = "SECONDS", value_parser = super::run::weight)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
     /// Decides the order of the policies
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -73,13 +73,14 @@ pub struct Args {
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mix = MixFile::read(&args.file)?;
     let config = measure::engine_config(global)?;
-    let cancel = measure::interruption()?;
+    let interruption = measure::Interruption::watch()?;
     let dir = args.out.clone().unwrap_or_else(|| default_dir(&args.file));
     fs::create_dir_all(&dir)
         .with_context(|| format!("making the directory '{}'", dir.display()))?;
     let progress = Progress::new();
     measure::warn_of_neighbours(global, &progress);
-    let result = run_mix(&mix, &config, &args.options(), &cancel, &mut |event| {
+    let flag = interruption.flag();
+    let result = run_mix(&mix, &config, &args.options(), flag, &mut |event| {
         tell(&progress, &mix, args.against.len(), &event);
     });
     progress.end();
@@ -87,11 +88,12 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         // Made for nothing; one that was there before and holds something stays.
         let _ = fs::remove_dir(&dir);
     }
-    let result = result?;
-    let written = write(&result, &dir)?;
+    let result = interruption.outcome(result)?;
+    // What was measured is shown even where nothing can be written.
+    let (written, unwritten) = write(&result, &dir);
     let value = json!({ "result": result, "files": written });
-    out.answer(&value, || text(&result, &written, out))?;
-    Ok(0)
+    let shown = out.answer(&value, || text(&result, &written, out));
+    failure::of_parts(unwritten.into_iter().map(Err).chain([shown]))
 }
 
 /// What may be compared: the policies, and the kernel once more or unwatched.
@@ -152,8 +154,9 @@ fn tell(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_
             let runs = u64::from(*rounds) * policies as u64 * mix.programs.len() as u64;
             progress.steps(runs * u64::from(*repeats));
             progress.say(&format!(
-                "{} programs, {policies} policies; rounds: {rounds}, repetitions: {repeats}; about {}",
-                mix.programs.len(),
+                "{}, {}; rounds: {rounds}, repetitions: {repeats}; about {}",
+                words::count(mix.programs.len(), "program"),
+                words::policies(policies),
                 super::status::duration(*seconds)
             ));
         }
@@ -193,28 +196,38 @@ fn tell(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_
     }
 }
 
-/// The report, the figures and a trace; where they are.
-fn write(result: &MixResult, dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Writes the report, the figures and a trace; answers where they are, and why
+/// those are missing that are.
+fn write(result: &MixResult, dir: &Path) -> (Vec<PathBuf>, Vec<anyhow::Error>) {
+    let (mut written, mut unwritten) = (Vec::new(), Vec::new());
+    for (name, text) in files(result) {
+        let path = dir.join(name);
+        let outcome = text.and_then(|text| Ok(fs::write(&path, text)?));
+        match outcome.with_context(|| format!("writing '{}'", path.display())) {
+            Ok(()) => written.push(path),
+            Err(error) => {
+                // Half a file is of no use to anybody.
+                let _ = fs::remove_file(&path);
+                unwritten.push(error);
+            }
+        }
+    }
+    (written, unwritten)
+}
+
+/// What is written of a result, by file name.
+fn files(result: &MixResult) -> Vec<(&'static str, anyhow::Result<String>)> {
+    let figures = serde_json::to_string_pretty(result).context("writing JSON");
     let mut files = vec![
-        ("report.html", html::page(result)),
-        (
-            "result.json",
-            serde_json::to_string_pretty(result).context("writing JSON")?,
-        ),
+        ("report.html", Ok(html::page(result))),
+        ("result.json", figures),
     ];
     let ours = result.policy("usher").or(result.policies.last());
     if let Some((policy, round)) = ours.and_then(|p| Some((p, p.typical_round()?))) {
-        files.push((
-            "trace.json",
-            trace::perfetto(result, policy, round).to_string(),
-        ));
+        let trace = trace::perfetto(result, policy, round).to_string();
+        files.push(("trace.json", Ok(trace)));
     }
-    let write = |(name, text): (&str, String)| {
-        let path = dir.join(name);
-        fs::write(&path, text).with_context(|| format!("writing '{}'", path.display()))?;
-        Ok(path)
-    };
-    files.into_iter().map(write).collect()
+    files
 }
 
 fn text(result: &MixResult, written: &[PathBuf], out: Output) -> String {

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use usher_model::{Mode, Topology};
+use usher_model::{CpuSet, Mode, Topology};
 use usher_policy::planfile::{PlanOutput, plan_json};
 use usher_topology::Source;
 
@@ -89,7 +89,11 @@ fn read(path: &Path) -> anyhow::Result<String> {
 fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
     let head = ["PROGRAM", "NTT", "CORES", "DOMAINS", "CPUS"].map(|title| out.paint(STRONG, title));
     let rows = plan.programs.iter().map(|program| {
-        let domains: Vec<String> = program.domains.iter().map(ToString::to_string).collect();
+        // Domains are numbered as CPUs are, and a list of them reads the same.
+        let numbers = program.domains.iter();
+        let domains: CpuSet = numbers
+            .filter_map(|&domain| domain.try_into().ok())
+            .collect();
         let cpus = match program.mode {
             Mode::Seated => program.cpus.clone(),
             Mode::Shared => format!("{} (shared)", program.cpus),
@@ -98,7 +102,7 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
             program.name.clone(),
             format!("{:.3}", program.ntt),
             program.cores.to_string(),
-            domains.join(","),
+            domains.to_string(),
             cpus,
         ]
     });

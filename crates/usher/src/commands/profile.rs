@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -12,10 +13,10 @@ use usher_host::profile::{
     ProfileOptions, ProfileRun, Profiled, Subject, default_counts, profile, remember,
 };
 use usher_report::figure::{CurveFigure, curve_svg};
-use usher_report::table;
+use usher_report::{summary, table, text as words};
 
 use crate::cli::{Global, StoreArg};
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -44,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Begin no pass that would take the whole beyond this
-    #[arg(long, value_name = "SECONDS", value_parser = super::run::weight)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
     /// Also write the curve as a picture
     #[arg(long, value_name = "FILE")]
@@ -66,9 +67,13 @@ pub struct Args {
 
 /// Measures, prints, remembers.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    crate::launch::check_named(&args.command)?;
+    if let Some(path) = &args.svg {
+        check_picture(path).with_context(|| unwritable(path))?;
+    }
     let config = measure::engine_config(global)?;
     let topology = config.topology.clone();
-    let cancel = measure::interruption()?;
+    let interruption = measure::Interruption::watch()?;
     let progress = Progress::new();
     measure::warn_of_neighbours(global, &progress);
     let subject = args.subject();
@@ -83,27 +88,55 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         .clone()
         .unwrap_or_else(|| default_counts(&topology));
     progress.steps(counts.len() as u64 * u64::from(args.repeats));
-    let measured = profile(config, &subject, &options, &cancel, &mut |run| {
-        tell(&progress, run)
-    });
+    let measured = profile(
+        config,
+        &subject,
+        &options,
+        interruption.flag(),
+        &mut |run| tell(&progress, run),
+    );
     progress.end();
-    let measured = measured?;
-    if !args.forget {
-        let store = runtime::store_path(args.store.path.as_deref());
-        remember(&store, &topology, &subject.name, &measured)?;
+    let measured = interruption.outcome(measured)?;
+    let shown = show(&subject.name, &measured, out);
+    let kept = match args.forget {
+        true => Ok(()),
+        false => {
+            let store = runtime::store_path(args.store.path.as_deref());
+            remember(&store, &topology, &subject.name, &measured).map_err(Into::into)
+        }
+    };
+    let cores = topology.cores.len() as f64;
+    let picture = args.svg.as_deref();
+    let drawn = picture.map(|path| draw(path, &subject.name, &measured, cores));
+    failure::of_parts([shown, kept].into_iter().chain(drawn))
+}
+
+/// Whether a picture can be put there, as far as can be told without a try.
+fn check_picture(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
     }
-    if let Some(path) = &args.svg {
-        draw(path, &subject.name, &measured, topology.cores.len() as f64)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    match fs::metadata(dir.unwrap_or(Path::new(".")))?.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
     }
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("writing the picture '{}'", path.display())
+}
+
+/// Prints what was measured.
+fn show(name: &str, measured: &Profiled, out: Output) -> anyhow::Result<()> {
     let value = json!({
-        "name": subject.name,
+        "name": name,
         "curve": measured.curve,
         "seconds": measured.points.iter().map(|p| &p.seconds).collect::<Vec<_>>(),
         "spinners": measured.spinners,
         "active_wait": measured.active_wait,
     });
-    out.answer(&value, || text(&measured, out))?;
-    Ok(0)
+    out.answer(&value, || text(measured, out))
 }
 
 impl Args {
@@ -142,7 +175,7 @@ fn tell(progress: &Progress, run: &ProfileRun) {
 
 /// "1 core", "2 cores".
 pub fn cores(count: u32) -> String {
-    format!("{count} core{}", if count == 1 { "" } else { "s" })
+    words::count(count as usize, "core")
 }
 
 fn draw(path: &Path, name: &str, measured: &Profiled, cores: f64) -> anyhow::Result<()> {
@@ -153,7 +186,7 @@ fn draw(path: &Path, name: &str, measured: &Profiled, cores: f64) -> anyhow::Res
         seats: Vec::new(),
     };
     let picture = curve_svg(&measured.curve, &figure);
-    fs::write(path, picture).with_context(|| format!("writing the picture '{}'", path.display()))
+    fs::write(path, picture).with_context(|| unwritable(path))
 }
 
 fn text(measured: &Profiled, out: Output) -> String {
@@ -165,6 +198,9 @@ fn text(measured: &Profiled, out: Output) -> String {
             "\n{}\n",
             table::curve(&measured.curve, style).trim_end()
         ));
+    }
+    if let Some(note) = summary::too_short_to_tell(&measured.curve) {
+        text.push_str(&format!("\n{note}\n"));
     }
     if measured.spinners > 0 {
         text.push_str(&format!(

@@ -9,8 +9,9 @@ use anyhow::Context;
 use serde_json::json;
 use usher_control::RecordError;
 use usher_policy::Policy;
+use usher_report::text;
 
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::Output;
 
 /// Replays what a daemon recorded and checks that it decides the same
@@ -47,9 +48,18 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         let (then, now) = &**decisions;
         out.json(&json!({ "step": step, "recorded": then, "now": now }))?;
     }
+    let steps = match steps {
+        Err(RecordError::CutShort { steps }) => {
+            failure::complain(&format!(
+                "the last line of '{path}' is cut short and was left out"
+            ));
+            Ok(steps)
+        }
+        steps => steps,
+    };
     let steps = steps.with_context(|| format!("replaying '{path}'"))?;
     out.answer(&json!({ "steps": steps, "same": true }), || {
-        format!("{steps} decisions, all the same")
+        format!("{}, all the same", text::count(steps, "decision"))
     })?;
     Ok(0)
 }

@@ -60,11 +60,20 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
 
 /// Reads a weight.
 pub fn weight(text: &str) -> Result<f64, String> {
-    let weight: f64 = text
+    positive(text, "a weight is a positive number")
+}
+
+/// Reads a number of seconds.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    positive(text, "seconds must be a positive number")
+}
+
+fn positive(text: &str, rule: &str) -> Result<f64, String> {
+    let number: f64 = text
         .parse()
         .map_err(|_| format!("'{text}' is not a number"))?;
-    match weight.is_finite() && weight > 0.0 {
-        true => Ok(weight),
-        false => Err("a weight is a positive number".to_owned()),
+    match number.is_finite() && number > 0.0 {
+        true => Ok(number),
+        false => Err(rule.to_owned()),
     }
 }

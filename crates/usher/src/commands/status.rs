@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher status`: who sits where.
 
+use usher_model::ProgressSource;
+
 use crate::api::{self, Program_mode};
 use crate::cli::Global;
 use crate::client::Daemon;
@@ -100,7 +102,7 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     let progress = match &program.progress {
         Some(p) => {
             let sure = format!("({}, {:.0} %)", p.source, p.confidence * 100.0);
-            format!("{}/s {}", compact(p.per_second), out.paint(FAINT, &sure))
+            format!("{} {}", rate(p), out.paint(FAINT, &sure))
         }
         None => "–".to_owned(),
     };
@@ -113,6 +115,14 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
         busy,
         progress,
     ]
+}
+
+/// Progress a second; CPU time, which is counted in nanoseconds, as CPUs.
+fn rate(progress: &api::Progress) -> String {
+    match progress.source == ProgressSource::CpuTime.to_string() {
+        true => format!("{:.2} CPUs", progress.per_second * 1e-9),
+        false => format!("{}/s", compact(progress.per_second)),
+    }
 }
 
 /// A number in at most five characters or so: 0.0123, 12.3, 4.56G.
@@ -148,6 +158,20 @@ pub fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpu_time_is_counted_in_cpus() {
+        let told = |source: ProgressSource| {
+            rate(&api::Progress {
+                total: 1.0,
+                per_second: 433e6,
+                source: source.to_string(),
+                confidence: 0.1,
+            })
+        };
+        assert_eq!(told(ProgressSource::CpuTime), "0.43 CPUs");
+        assert_eq!(told(ProgressSource::Heartbeat), "433M/s");
+    }
 
     #[test]
     fn numbers_are_short() {

@@ -27,7 +27,7 @@ Examples:
   usher top --interval 0.2")]
 pub struct Args {
     /// How often to look
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = super::run::weight)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = super::run::seconds)]
     interval: f64,
 }
 

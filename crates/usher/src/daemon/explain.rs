@@ -6,6 +6,7 @@ use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{Curve, Mode, Topology};
 use usher_policy::seating::{Request, seat};
 use usher_policy::timeshare::time_sharing;
+use usher_report::text;
 
 use super::refusal::Refusal;
 use super::view;
@@ -96,18 +97,24 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
                 .copied()
                 .collect();
             let seating = requests(&rest).and_then(|rest| seat(topology, &rest).ok());
-            let why = format!(
-                "the best seats for the others, if {} were not here",
-                gone.name
-            );
+            let name = distinct_name(gone, &programs);
             alternative(
-                &format!("without {}", gone.name),
+                &format!("without {name}"),
                 seating.and_then(|s| s.plan.antt),
-                why,
+                format!("the best seats for the others, if {name} were not here"),
             )
         }));
     }
     all
+}
+
+/// The program's name, with its number where another one has that name.
+fn distinct_name(program: &ProgramStatus, all: &[&ProgramStatus]) -> String {
+    let namesakes = all.iter().filter(|other| other.name == program.name);
+    match namesakes.count() {
+        0 | 1 => program.name.clone(),
+        _ => format!("{} ({})", program.name, program.id),
+    }
 }
 
 /// What the planner would be asked; `None` where a curve is not known.
@@ -155,8 +162,8 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
         .as_ref()
         .map_or(&[][..], |curve| curve.points());
     api::Reason {
-        program: view::program(program),
-        place: place(program, topology),
+        program: view::program(program, status),
+        place: place(program, status, topology),
         known: known(program),
         curve: points
             .iter()
@@ -171,12 +178,12 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
 }
 
 /// Where it sits, and what a core more or fewer would do.
-fn place(program: &ProgramStatus, topology: &Topology) -> String {
+fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
     if program.frozen {
         return "is stopped while another is measured alone".to_owned();
     }
     let seated = program.mode == Some(Mode::Seated);
-    let Some(cpus) = program.cpus.as_ref().filter(|_| seated) else {
+    let Some(cpus) = view::seat(program, status).filter(|_| seated) else {
         return "is left to the kernel, on every CPU that it may use".to_owned();
     };
     let own = cpus.minus(&program.borrowed).or(&program.lent);
@@ -206,8 +213,8 @@ fn place(program: &ProgramStatus, topology: &Topology) -> String {
 fn known(program: &ProgramStatus) -> String {
     let curve = match &program.profile {
         Some(curve) => format!(
-            "its curve is known from earlier runs ({} points)",
-            curve.points().len()
+            "its curve is known from earlier runs ({})",
+            text::count(curve.points().len(), "point")
         ),
         None => "no earlier run of it is known".to_owned(),
     };
@@ -251,15 +258,15 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
     })
 }
 
+/// States of an engine for tests.
 #[cfg(test)]
-mod tests {
+pub mod samples {
     use usher_act::{Backend, Description, Freezing, Tracking};
     use usher_model::{Plan, ProgramId};
-    use usher_topology::Source;
 
     use super::*;
 
-    fn program(id: u64, name: &str, rates: &[(u32, f64)]) -> ProgramStatus {
+    pub fn program(id: u64, name: &str, rates: &[(u32, f64)]) -> ProgramStatus {
         ProgramStatus {
             id: ProgramId(id),
             name: name.to_owned(),
@@ -287,7 +294,7 @@ mod tests {
         }
     }
 
-    fn status(programs: Vec<ProgramStatus>, topology: &Topology) -> Status {
+    pub fn status(programs: Vec<ProgramStatus>, topology: &Topology) -> Status {
         Status {
             policy: "usher".to_owned(),
             acting: Description {
@@ -309,6 +316,14 @@ mod tests {
             warnings: Vec::new(),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_topology::Source;
+
+    use super::samples::{program, status};
+    use super::*;
 
     #[test]
     fn says_what_other_choices_would_cost() {
@@ -330,6 +345,23 @@ mod tests {
         assert_eq!(antt("without serial"), 1.0);
         assert!(antt("time sharing") >= 1.0);
         assert_eq!(answer.reasons.len(), 2);
+    }
+
+    #[test]
+    fn programs_of_one_name_are_told_apart() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let programs = vec![
+            program(1, "py", &[]),
+            program(2, "py", &[]),
+            program(3, "sort", &[]),
+        ];
+        let answer = explain(&status(programs, &machine), &machine, None).unwrap();
+        let names = answer.alternatives.iter().map(|a| a.name.as_str());
+        let without: Vec<&str> = names.filter(|name| name.starts_with("without")).collect();
+        assert_eq!(
+            without,
+            ["without py (1)", "without py (2)", "without sort"]
+        );
     }
 
     #[test]

@@ -21,6 +21,8 @@ use prometheus_client::registry::{Registry, Unit};
 use usher_host::engine::Status;
 use usher_model::Mode;
 
+use super::view;
+
 /// Where metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -123,10 +125,9 @@ fn register_seats(registry: &mut Registry, status: &Status) {
     }
     registry.register("programs", "Programs managed, by where they run", programs);
     let owned = |p: &usher_host::engine::ProgramStatus| match p.mode {
-        Some(Mode::Seated) => p
-            .cpus
-            .as_ref()
-            .map_or(0, |c| c.minus(&p.borrowed).len() + p.lent.len()),
+        Some(Mode::Seated) => {
+            view::seat(p, status).map_or(0, |c| c.minus(&p.borrowed).len() + p.lent.len())
+        }
         _ => 0,
     };
     let seats: usize = status.programs.iter().map(owned).sum();

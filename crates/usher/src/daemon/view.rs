@@ -2,14 +2,14 @@
 //! The engine's state as the interface tells it.
 
 use usher_host::engine::{ProgramStatus, Status, TimedNote};
-use usher_model::{Loan, Mode};
+use usher_model::{CpuSet, Loan, Mode};
 
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
 /// Everything.
 pub fn state(status: &Status) -> api::State {
-    let seated = status.programs.iter().map(program).collect();
+    let programs = status.programs.iter().map(|p| program(p, status));
     api::State {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().into(),
@@ -25,49 +25,57 @@ pub fn state(status: &Status) -> api::State {
         antt: status.plan.antt,
         antt_time_sharing: status.plan.antt_time_sharing,
         abstains: status.plan.abstains,
-        programs: seated,
+        programs: programs.collect(),
         loans: status.plan.loans.iter().map(loan).collect(),
         notes: latest_notes(&status.notes),
         warnings: status.warnings.clone(),
     }
 }
 
+/// CPUs that a program is kept to; `None`: it may run wherever it could before.
+/// A seat of every CPU there is needs no narrowing and is a seat all the same.
+pub fn seat(program: &ProgramStatus, status: &Status) -> Option<CpuSet> {
+    let everything = || {
+        let mut seats = status.plan.seats.iter();
+        let own = seats.find(|seat| seat.program == program.id && seat.mode == Mode::Seated)?;
+        let cpus = own.cpus.or(&program.borrowed).minus(&program.lent);
+        status.usable.is_subset(&cpus).then_some(cpus)
+    };
+    program.cpus.clone().or_else(everything)
+}
+
 /// One program.
-pub fn program(status: &ProgramStatus) -> api::Program {
+pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
     api::Program {
-        id: to_int(status.id.0),
-        name: status.name.clone(),
-        pid: status.pid.into(),
-        uid: status.uid.into(),
-        weight: status.weight,
-        mode: match status.mode {
+        id: to_int(program.id.0),
+        name: program.name.clone(),
+        pid: program.pid.into(),
+        uid: program.uid.into(),
+        weight: program.weight,
+        mode: match program.mode {
             None => Program_mode::arriving,
             Some(Mode::Seated) => Program_mode::seated,
             Some(Mode::Shared) => Program_mode::shared,
         },
-        stopped: status.frozen,
-        cpus: status
-            .cpus
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-        borrowed: status.borrowed.to_string(),
-        lent: status.lent.to_string(),
-        domains: status
+        stopped: program.frozen,
+        cpus: seat(program, status).unwrap_or_default().to_string(),
+        borrowed: program.borrowed.to_string(),
+        lent: program.lent.to_string(),
+        domains: program
             .domains
             .iter()
             .map(|&domain| to_int(domain))
             .collect(),
-        ntt: status.ntt,
-        threads: status.threads.into(),
-        spinners: status.spinners.into(),
-        active_wait: status.active_wait,
-        busy_cpus: status.busy_cpus,
-        cpu_seconds: status.cpu_seconds,
-        seconds: status.seconds,
-        progress: status.progress.map(|progress| api::Progress {
+        ntt: program.ntt,
+        threads: program.threads.into(),
+        spinners: program.spinners.into(),
+        active_wait: program.active_wait,
+        busy_cpus: program.busy_cpus,
+        cpu_seconds: program.cpu_seconds,
+        seconds: program.seconds,
+        progress: program.progress.map(|progress| api::Progress {
             total: progress.total,
-            per_second: status.progress_per_second.unwrap_or(0.0),
+            per_second: program.progress_per_second.unwrap_or(0.0),
             source: progress.source.to_string(),
             confidence: progress.confidence,
         }),
@@ -97,4 +105,40 @@ fn latest_notes(notes: &[TimedNote]) -> Vec<api::Note> {
         text: notes[at].note.text.clone(),
     });
     said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_model::{Plan, ProgramId, Seat};
+    use usher_topology::Source;
+
+    use super::super::explain::samples::{program, status};
+    use super::*;
+
+    #[test]
+    fn a_seat_of_every_cpu_is_a_seat() {
+        let machine = usher_topology::load(Source::parse("core:4 pu:1").unwrap()).unwrap();
+        let shown = |planned: &str, mode: Mode, kept_to: Option<&str>| {
+            let mut one = program(1, "a", &[]);
+            one.cpus = kept_to.map(|cpus| cpus.parse().unwrap());
+            one.mode = Some(mode);
+            let mut all = status(vec![one.clone()], &machine);
+            all.plan = Plan {
+                seats: vec![Seat {
+                    program: ProgramId(1),
+                    cpus: planned.parse().unwrap(),
+                    domains: Vec::new(),
+                    mode,
+                    ntt: None,
+                }],
+                ..Plan::default()
+            };
+            super::program(&one, &all).cpus
+        };
+        assert_eq!(shown("0-3", Mode::Seated, None), "0-3");
+        assert_eq!(shown("0-1", Mode::Seated, Some("0-1")), "0-1");
+        assert_eq!(shown("0-3", Mode::Shared, None), "");
+        // Planned and not yet done.
+        assert_eq!(shown("0-1", Mode::Seated, None), "");
+    }
 }
