@@ -278,8 +278,15 @@ fn abstention(policy: &PolicyResult) -> Option<String> {
     Some(format!(
         "{} left the programs to the kernel in {rounds}: {}.",
         policy.label,
-        because.map_or("it gave no reason", |b| b.trim_end_matches('.'))
+        because.map_or("it gave no reason", reason_alone)
     ))
+}
+
+/// A policy's reason, less what the sentence that it goes into says already.
+fn reason_alone(said: &str) -> &str {
+    let told = ["left to the kernel: ", "everything is left to the kernel: "];
+    let mut reasons = told.iter().filter_map(|words| said.strip_prefix(words));
+    reasons.next().unwrap_or(said).trim_end_matches('.')
 }
 
 fn failures(policy: &PolicyResult) -> Option<String> {

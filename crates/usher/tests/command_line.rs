@@ -272,8 +272,17 @@ fn measurements_end_as_the_signal_says_and_not_where_it_is_ignored() {
         // SAFETY: signal(2) is async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                for &signal in ignored {
-                    libc::signal(signal, libc::SIG_IGN);
+                // Whoever started the test may ignore some, too.
+                for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+                    let ignores = ignored.contains(&signal);
+                    libc::signal(
+                        signal,
+                        if ignores {
+                            libc::SIG_IGN
+                        } else {
+                            libc::SIG_DFL
+                        },
+                    );
                 }
                 Ok(())
             })
