@@ -107,6 +107,11 @@ impl Site {
         }
     }
 
+    /// Whether a directory may be one of this instance's, by its name.
+    pub(crate) fn has_made(&self, dir: &Path) -> bool {
+        dir.to_string_lossy().contains(&self.instance)
+    }
+
     /// The name of a program's scope.
     pub(crate) fn scope_of(&self, program: ProgramId) -> String {
         format!("{PREFIX}{}-{program}.scope", self.instance)

@@ -85,14 +85,14 @@ impl Actuator {
     /// The program that a process belongs to.
     fn manager_of(&self, process: &Process, places: &Places) -> Option<ProgramId> {
         let programs = &self.journal.state().programs;
+        let places = [&places.v2, &places.cpuset].into_iter().flatten();
+        let ours: Vec<_> = places.filter(|place| self.site.has_made(place)).collect();
         let lies_in = |state: &ProgramState| {
-            let below = |place: &PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
-            [&places.v2, &places.cpuset]
-                .into_iter()
-                .flatten()
-                .any(below)
+            let below = |place: &&PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
+            ours.iter().any(below)
         };
-        let by_cgroup = programs.iter().find(|(_, state)| lies_in(state));
+        let mut inside = programs.iter().filter(|_| !ours.is_empty());
+        let by_cgroup = inside.find(|(_, state)| lies_in(state));
         let followed = |state: &ProgramState| state.dirs.is_empty();
         if by_cgroup.is_some() || !programs.values().any(followed) {
             return by_cgroup.map(|(program, _)| *program);
