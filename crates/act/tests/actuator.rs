@@ -350,9 +350,6 @@ fn whom_the_kernel_moves_to_the_parent_is_taken_in_again_and_left_behind_by_nobo
         assert_eq!(all_masks(&program), BTreeSet::from(["0".to_owned()]));
     }
     move_out(program.pid());
-    act.refresh(ONE).unwrap();
-    assert_eq!(cgroups(program.pid()), cgroups_inside);
-    move_out(program.pid());
     close(&mut act);
     assert_eq!(portrait(&program), before);
     assert!(!base.exists());

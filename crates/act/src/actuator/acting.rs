@@ -43,7 +43,8 @@ impl Actuator {
 
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
         if let Some(dir) = self.narrowing_dir(program)? {
-            return dir.widen();
+            dir.widen()?;
+            return self.gather_v1(program, &dir);
         }
         self.restore_masks(program)?;
         // Threads that are being born now are found by the next refreshes.
@@ -144,7 +145,7 @@ impl Actuator {
             return Ok(()); // a new plan is on its way
         }
         match now == wanted {
-            true => self.gather_v1(program, &dir),
+            true => Ok(()),
             false => self.seat(program, cpus),
         }
     }
