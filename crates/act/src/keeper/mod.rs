@@ -32,14 +32,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_model::ProcessId;
 
 pub use handle::KeeperHandle;
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
-use crate::procs::{Procs, has_died};
+use crate::procs::Procs;
 use crate::undo;
 
 /// Where a keeper writes its number, in the instance's directory.
@@ -66,6 +66,12 @@ const SOON: Duration = Duration::from_secs(10);
 /// Pause before the respawn when masters die soon, from the third on.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(32);
+/// A master that does not read any more is dying, unless it still lives then:
+/// its descriptors are closed before its death can be seen.
+const GIVEN_UP: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 /// Attempts to undo before the rest is left to the next start.
 const ATTEMPTS: usize = 3;
 
@@ -180,8 +186,10 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     sign(&task.instance_dir, own)?;
     let ready = format!("{} {}\n", own.pid, own.start_ticks);
     let told = io::stdout().write_all(ready.as_bytes());
-    if told.is_err() && master.as_ref().is_some_and(|master| !has_died(master)) {
-        // It has waited too long and starts another.
+    if let (Err(_), Some(master)) = (told, &master)
+        && !dies_within(master, GIVEN_UP)
+    {
+        // It lives, has waited too long, and starts another.
         return Ok(());
     }
     leave_stdio().map_err(failed("reporting to the master of"))?;
@@ -325,6 +333,12 @@ fn leave_stdio() -> io::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())
+}
+
+/// Waits for the death of the process behind a pidfd; whether it came in time.
+fn dies_within(process: &OwnedFd, time: Timespec) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, Some(&time)) == Ok(1)
 }
 
 /// Waits for the death of the process behind a pidfd.
