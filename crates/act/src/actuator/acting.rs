@@ -141,13 +141,11 @@ impl Actuator {
         };
         let now = files::read_cpus(&dir.dir.join("cpuset.cpus"))?;
         let wanted = cpus.and(&dir.allowed()?);
-        if wanted.is_empty() {
-            return Ok(()); // a new plan is on its way
+        // With none left to it a new plan is on its way.
+        if wanted.is_empty() || now == wanted {
+            return Ok(());
         }
-        match now == wanted {
-            true => Ok(()),
-            false => self.seat(program, cpus),
-        }
+        self.seat(program, cpus)
     }
 
     /// A v1 cpuset that was left without CPUs has lost its processes to its

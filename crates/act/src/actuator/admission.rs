@@ -42,44 +42,38 @@ impl Actuator {
             true => Vec::new(),
             false => tree::descendants(&self.procs, [root]),
         };
-        below
-            .iter()
-            .chain([&process])
-            .try_for_each(|one| self.check_unmanaged(one))
+        let own = self.places_of(own);
+        let mut tree = below.iter().chain([&process]);
+        tree.try_for_each(|one| self.check_unmanaged(one, &own))
     }
 
-    /// Nobody's seats are given back rightly where two have noted them.
-    fn check_unmanaged(&self, process: &Process) -> Result<(), ActError> {
+    /// Nobody's seats are given back rightly where two have noted them. An
+    /// Usher that runs below another may manage what is below it.
+    fn check_unmanaged(&self, process: &Process, own: &Places) -> Result<(), ActError> {
         let pid = process.id.pid;
-        let places = self
-            .site
-            .mounts
-            .places(&self.procs, pid)
-            .unwrap_or_default();
+        let places = self.places_of(pid);
         if let Some(program) = self.manager_of(process, &places) {
             return Err(ActError::Managed { pid, program });
         }
-        let own = self.procs.own()?.pid;
-        let own = self
-            .site
-            .mounts
-            .places(&self.procs, own)
-            .unwrap_or_default();
-        let foreign = |place: &Option<PathBuf>, own: &Option<PathBuf>| {
-            let place = place.as_deref()?;
-            let below = own.as_deref().and_then(|own| place.strip_prefix(own).ok());
-            let mut parts = below.unwrap_or(place).iter();
-            parts.find(|part| part.to_string_lossy().starts_with(PREFIX))?;
-            Some(())
+        let is_foreign = |place: &Option<PathBuf>, own: &Option<PathBuf>| {
+            let below = |place: &PathBuf| {
+                let below = own.as_ref().and_then(|own| place.strip_prefix(own).ok());
+                let mut parts = below.unwrap_or(place).iter();
+                parts.any(|part| part.to_string_lossy().starts_with(PREFIX))
+            };
+            place.as_ref().is_some_and(below)
         };
-        if foreign(&places.v2, &own.v2)
-            .or(foreign(&places.cpuset, &own.cpuset))
-            .is_some()
-        {
+        if is_foreign(&places.v2, &own.v2) || is_foreign(&places.cpuset, &own.cpuset) {
             let reason = "another Usher manages it";
             return Err(ActError::Refused { pid, reason });
         }
         Ok(())
+    }
+
+    /// The cgroups of a process; none where it is gone.
+    fn places_of(&self, pid: i32) -> Places {
+        let places = self.site.mounts.places(&self.procs, pid);
+        places.unwrap_or_default()
     }
 
     /// The program that a process belongs to.
