@@ -16,6 +16,9 @@ pub enum Mode {
     Seated,
     /// Left to the kernel, with the others that are.
     Shared,
+    /// On all CPUs listed, one program after another: the others are stopped
+    /// meanwhile.
+    InTurn,
 }
 
 /// One program's place.
@@ -23,11 +26,11 @@ pub enum Mode {
 pub struct Seat {
     /// Whose.
     pub program: ProgramId,
-    /// Its own CPUs when seated; when shared, those that it shares.
+    /// Its own CPUs when seated; when shared or in turn, those that it shares.
     pub cpus: CpuSet,
     /// Domains that those CPUs lie in.
     pub domains: Vec<DomainId>,
-    /// Seated or shared.
+    /// Seated, shared or in turn.
     pub mode: Mode,
     /// Predicted normalised turnaround time; `None` where nothing is known
     /// to predict it from.

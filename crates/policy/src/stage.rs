@@ -92,12 +92,14 @@ impl Stage {
         doubt.is_some_and(|doubt| std::mem::take(&mut doubt.open) && doubt.failures <= RELEASES_MAX)
     }
 
-    /// Actions that leave exactly the programs frozen for which `wanted` says so.
+    /// Actions that leave exactly the programs frozen for which `wanted` says
+    /// so; who stops goes first, so that two never meet on a CPU.
     pub fn freeze_where(
         &mut self,
         programs: impl IntoIterator<Item = (ProgramId, bool)>,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
+        let mut thaws = Vec::new();
         for (program, wanted) in programs {
             match (wanted, self.frozen.contains(&program)) {
                 (true, false) => {
@@ -106,11 +108,12 @@ impl Stage {
                 }
                 (false, true) => {
                     self.frozen.remove(&program);
-                    actions.push(Action::Thaw { program });
+                    thaws.push(Action::Thaw { program });
                 }
                 _ => {}
             }
         }
+        actions.append(&mut thaws);
         actions
     }
 }

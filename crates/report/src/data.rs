@@ -190,7 +190,7 @@ impl From<Mode> for SpanMode {
     fn from(mode: Mode) -> Self {
         match mode {
             Mode::Seated => Self::Seated,
-            Mode::Shared => Self::Shared,
+            Mode::Shared | Mode::InTurn => Self::Shared,
         }
     }
 }

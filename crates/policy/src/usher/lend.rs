@@ -62,7 +62,7 @@ impl Market<'_> {
 }
 
 /// Whole cores of a seat that so many busy CPUs leave unused.
-fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
+pub(super) fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
     let used = (busy_cpus - IDLE_SHARE).max(0.0).ceil() as usize;
     cores.saturating_sub(used)
 }

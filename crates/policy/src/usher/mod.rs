@@ -25,6 +25,9 @@
 //!   as it was born on, or has threads, for as long as it runs; it borrows none,
 //!   lest it be born again on what is taken back. Until that is known of a
 //!   program, it is treated so.
+//! - *Where that leaves nobody a seat*, programs that spin and their neighbours
+//!   take turns on all cores (module `turns`), if that is much better than
+//!   time sharing; nobody that was attached is ever stopped for it.
 //! - *More programs than cores* are not only left on one shared set: a few
 //!   programs a core (module `pens`) is weighed too.
 //!
@@ -38,17 +41,19 @@ mod member;
 pub mod meter;
 mod pens;
 mod planning;
+pub mod turns;
 mod verdict;
 
 use std::collections::BTreeMap;
 
 use usher_model::{
-    CpuSet, Decision, Event, Note, Observation, Plan, ProgramId, ProgressSource, Topology,
+    Action, CpuSet, Decision, Event, Note, Observation, Plan, ProgramId, ProgressSource, Topology,
 };
 
 use self::lend::{Lender, Market, TICK_NS};
 use self::member::{Member, Place};
 use self::meter::Told;
+use self::turns::Turns;
 use crate::Policy;
 use crate::simple::wanted;
 use crate::stage::{Stage, Wanted};
@@ -85,6 +90,7 @@ pub struct Usher {
     /// Seats in force, trials included: what each program owns now.
     seats: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
+    turns: Turns,
     stage: Stage,
     notes: Vec<Note>,
     hold_until_ns: u64,
@@ -114,6 +120,7 @@ impl Usher {
             plan: Plan::default(),
             seats: BTreeMap::new(),
             lender: Lender::default(),
+            turns: Turns::default(),
             stage: Stage::default(),
             notes: Vec::new(),
             hold_until_ns: 0,
@@ -279,7 +286,13 @@ impl Usher {
             let trial = member.trial_seat(seat, &self.topology);
             seats.insert(seat.program, trial.unwrap_or_else(|| seat.cpus.clone()));
         }
-        let moved = seats != self.seats;
+        let took_turns = self.turns.are_taken();
+        let weight = |id| {
+            let member: Option<&Member> = self.members.get(&id);
+            member.map_or(1.0, |member| member.program.weight)
+        };
+        self.turns.follow(at_ns, &self.plan, &weight);
+        let moved = seats != self.seats || took_turns != self.turns.are_taken();
         if moved {
             self.lender.recall_all();
             self.seats = seats;
@@ -315,6 +328,25 @@ impl Usher {
         moved
     }
 
+    /// Passes the turn on where turns are taken.
+    fn take_turns(&mut self, observation: &Observation) {
+        let cores = self.topology.cores.len();
+        self.turns
+            .look(observation.at_ns, &observation.programs, cores);
+    }
+
+    /// What to do now: who is stopped, who goes on, and who runs where.
+    fn actions(&mut self, wanted: &Wanted) -> Vec<Action> {
+        let stops: Vec<_> = self
+            .members
+            .keys()
+            .map(|&id| (id, self.turns.stops(id)))
+            .collect();
+        let mut actions = self.stage.freeze_where(stops);
+        actions.extend(self.stage.move_to(wanted));
+        actions
+    }
+
     /// Tells the meters of programs whose place has changed.
     fn update_places(&mut self, at_ns: u64) {
         let loans = self.lender.loans(&self.topology);
@@ -323,6 +355,7 @@ impl Usher {
                 .iter()
                 .any(|loan| loan.owner == Some(*id) || loan.borrower == *id);
             let place = match self.seats.get(id) {
+                None if self.turns.are_taken() => Place::Mixed,
                 None => Place::Shared,
                 Some(seat) if trades || self.seats.values().filter(|s| *s == seat).count() > 1 => {
                     Place::Mixed
@@ -384,6 +417,7 @@ impl Usher {
         }
         let measures = self.members.values().any(Member::has_live_source);
         let pace = match () {
+            () if self.turns.are_taken() => self.turns.wake_after_ns(at_ns),
             () if self.seats.is_empty() && measures => MEASURE_NS,
             () if self.seats.is_empty() && self.at_rest => REST_NS,
             () if self.seats.is_empty() => SHARED_NS,
@@ -411,10 +445,11 @@ impl Policy for Usher {
         let replanned = self.replan(at_ns);
         self.put_in_force(at_ns, replanned);
         let lent = self.lend(observation);
+        self.take_turns(observation);
         let wanted = self.wanted();
         self.note_reach(&wanted);
         Decision {
-            actions: self.stage.move_to(&wanted),
+            actions: self.actions(&wanted),
             plan: (replanned || lent).then(|| self.plan_as_it_stands()),
             notes: std::mem::take(&mut self.notes),
             wake_after_ns: self.wake_after_ns(at_ns),

@@ -9,6 +9,7 @@ use usher_model::{Mode, Note, Plan, ProgramId};
 use super::knowledge::Belief;
 use super::member::Member;
 use super::pens::pens;
+use super::turns::{GAIN, turns};
 use super::verdict::weigh;
 use super::{FAILURES_MAX, HOLD_NS_MAX, HOLD_NS_MIN, STAY, Stale, Usher};
 use crate::seating::{Request, seat};
@@ -88,6 +89,16 @@ impl Usher {
         let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
         let explores = narrows && seated && self.members.values().any(Member::explores);
         let verdict = weigh(&narrow, requests, &sharing, !self.seats.is_empty());
+        let seats = narrows.then_some(verdict.antt_seats);
+        let rival = seats.map_or(verdict.antt_sharing, |seats| {
+            seats.min(verdict.antt_sharing)
+        });
+        if !explores && let Some(plan) = self.turns_worth_it(requests, rival) {
+            return Plan {
+                antt_time_sharing: Some(verdict.antt_sharing),
+                ..plan
+            };
+        }
         let antt_time_sharing = Some(verdict.antt_sharing);
         self.say(None, verdict.sentence(narrows, explores));
         if !(explores || verdict.acts && narrows) {
@@ -105,6 +116,28 @@ impl Usher {
             abstains: false,
             ..plan
         }
+    }
+
+    /// The plan by which all take turns, where somebody busy-waits and it is
+    /// so much better than the best of the rest.
+    fn turns_worth_it(&mut self, requests: &[Request], rival: f64) -> Option<Plan> {
+        let spins = self
+            .members
+            .values()
+            .any(|member| member.spinning_threads() > 1);
+        let launched = self
+            .members
+            .values()
+            .all(|member| !member.program.ran_before);
+        let plan = turns(&self.topology, requests).filter(|_| spins && launched)?;
+        let antt = plan.antt?;
+        let gain = if self.turns.are_taken() { 0.0 } else { GAIN };
+        let worth_it = antt * (1.0 + gain) < rival;
+        let saying = format!(
+            "turns on all cores, as threads that busy-wait would lose theirs: predicted ANTT {antt:.2} against {rival:.2} otherwise"
+        );
+        worth_it.then(|| self.say(None, saying));
+        worth_it.then_some(plan)
     }
 
     /// NTT of each program when all is left to the kernel: measured where it

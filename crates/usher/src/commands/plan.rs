@@ -97,6 +97,7 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
         let cpus = match program.mode {
             Mode::Seated => program.cpus.clone(),
             Mode::Shared => format!("{} (shared)", program.cpus),
+            Mode::InTurn => format!("{} (in turn)", program.cpus),
         };
         vec![
             program.name.clone(),

@@ -87,6 +87,7 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
         Program_mode::arriving => "arriving".to_owned(),
         Program_mode::shared => format!("shared {}", program.cpus).trim_end().to_owned(),
         Program_mode::seated => program.cpus.clone(),
+        Program_mode::turns => "in turn".to_owned(),
     };
     let seats = match program.stopped {
         true => format!("{seats} (stopped)"),

@@ -179,6 +179,14 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
 
 /// Where it sits, and what a core more or fewer would do.
 fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
+    if program.mode == Some(Mode::InTurn) {
+        let now = if program.frozen {
+            "waits for its turn"
+        } else {
+            "has its turn"
+        };
+        return format!("takes turns with the others, each on all CPUs, and {now}");
+    }
     if program.frozen {
         return "is stopped while another is measured alone".to_owned();
     }

@@ -195,9 +195,10 @@ fn register_predictions(registry: &mut Registry, status: &Status) {
     }
 }
 
-const MODES: [(Option<Mode>, &str); 3] = [
+const MODES: [(Option<Mode>, &str); 4] = [
     (Some(Mode::Seated), "seated"),
     (Some(Mode::Shared), "shared"),
+    (Some(Mode::InTurn), "turns"),
     (None, "arriving"),
 ];
 

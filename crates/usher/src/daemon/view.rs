@@ -56,6 +56,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
             None => Program_mode::arriving,
             Some(Mode::Seated) => Program_mode::seated,
             Some(Mode::Shared) => Program_mode::shared,
+            Some(Mode::InTurn) => Program_mode::turns,
         },
         stopped: program.frozen,
         cpus: seat(program, status).unwrap_or_default().to_string(),

@@ -4,8 +4,6 @@
 //! says for the CPU time that it gets. Nothing here is taken from production
 //! code but the values.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 
 use usher_model::*;

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Trials alone, as paper 1 has them.
+
+use usher_policy::Casas;
+
+use crate::shapes::{antt_of, least_antt, medium, paper_machine, poor};
+use crate::world::{World, truth};
+
+#[test]
+fn casas_stops_the_others_for_a_trial_and_lets_them_go_on() {
+    let topology = paper_machine();
+    let mut world = World::new(&topology);
+    let mut casas = Casas::new(topology);
+    world.arrive(truth(1, medium, 48.0));
+    world.run(&mut casas, 5.0);
+    world.arrive(truth(2, poor, 48.0));
+    world.run(&mut casas, 0.5);
+    assert!(world.is_frozen(1) && !world.is_frozen(2));
+    world.run(&mut casas, 5.0);
+    assert!(!world.is_frozen(1) && !world.is_frozen(2));
+    let speeds = [medium, poor];
+    assert!((antt_of(&world, &speeds, 48.0) - least_antt(&speeds, 8, 6)).abs() < 1e-6);
+}
+
+#[test]
+fn a_trial_ends_when_its_program_dies_or_tells_nothing() {
+    for dies in [true, false] {
+        let topology = paper_machine();
+        let mut world = World::new(&topology);
+        let mut casas = Casas::new(topology);
+        world.arrive(truth(1, medium, 48.0));
+        world.run(&mut casas, 5.0);
+        world.arrive(truth(2, if dies { poor } else { |_| 0.0 }, 48.0));
+        world.run(&mut casas, 0.2);
+        assert!(world.is_frozen(1));
+        if dies {
+            world.depart(2);
+        }
+        world.run(&mut casas, 10.0);
+        assert!(!world.is_frozen(1));
+    }
+}

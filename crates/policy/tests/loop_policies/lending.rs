@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Idle seats are lent and taken back.
+
+use usher_model::CpuSet;
+use usher_policy::Usher;
+
+use crate::MS;
+use crate::shapes::bus_bound;
+use crate::world::{Truth, World, machine, profiled, truth};
+
+/// Two programs with equal seats, one of which then leaves its own idle.
+fn lender_and_borrower() -> (World, Usher) {
+    let topology = machine(2, 8);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    // Curves that make an even split best, and seats better than sharing.
+    world.arrive(profiled(truth(1, |c| c.powf(0.4), 16.0), 16));
+    world.arrive(profiled(truth(2, |c| c.powf(0.4), 16.0), 16));
+    world.run(&mut usher, 1.0);
+    assert_eq!((world.mask(1).len(), world.mask(2).len()), (8, 8));
+    (world, usher)
+}
+
+#[test]
+fn idle_seats_are_lent_within_50_ms_and_reclaimed_within_20() {
+    let (mut world, mut usher) = lender_and_borrower();
+    world.set_demand(1, 1.0);
+    let idle_ns = world.at_ns;
+    while world.mask(2).len() < 15 && world.at_ns < idle_ns + 1000 * MS {
+        world.turn(&mut usher, 100 * MS);
+    }
+    assert!(
+        world.at_ns - idle_ns <= 50 * MS,
+        "lent after {} ms",
+        (world.at_ns - idle_ns) / MS
+    );
+    assert_eq!(world.mask(1).len(), 8, "the owner may always use its own");
+    world.run(&mut usher, 1.0);
+    assert_eq!(world.mask(2).len(), 15, "lent for as long as it lies idle");
+    world.set_demand(1, 16.0);
+    let wanted_ns = world.at_ns;
+    while world.mask(2).len() > 8 && world.at_ns < wanted_ns + 1000 * MS {
+        world.turn(&mut usher, 100 * MS);
+    }
+    assert!(
+        world.at_ns - wanted_ns <= 20 * MS,
+        "reclaimed after {} ms",
+        (world.at_ns - wanted_ns) / MS
+    );
+}
+
+#[test]
+fn an_owner_that_cannot_be_seen_to_wait_lends_nothing() {
+    let topology = machine(2, 8);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    let mut owner = profiled(truth(1, |c| c.powf(0.4), 16.0), 16);
+    owner.pressure = false;
+    world.arrive(owner);
+    world.arrive(profiled(truth(2, |c| c.powf(0.4), 16.0), 16));
+    world.run(&mut usher, 1.0);
+    world.set_demand(1, 1.0);
+    world.run(&mut usher, 1.0);
+    assert_eq!(world.mask(2).len(), 8);
+}
+
+#[test]
+fn a_program_that_slows_down_with_more_cores_borrows_nothing() {
+    let topology = machine(2, 8);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    world.arrive(profiled(truth(1, |c| c.powf(0.4), 16.0), 16));
+    world.arrive(profiled(
+        truth(
+            2,
+            |c| c.min(8.0).powf(0.4) - 0.05 * (c - 8.0).max(0.0),
+            16.0,
+        ),
+        16,
+    ));
+    world.run(&mut usher, 1.0);
+    world.set_demand(1, 1.0);
+    world.run(&mut usher, 1.0);
+    assert!(world.mask(2).len() <= 8);
+}
+
+#[test]
+fn one_that_would_count_on_borrowed_cores_borrows_none() {
+    let topology = machine(2, 8);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    let uneven = |id, active_wait| Truth {
+        active_wait,
+        ..profiled(truth(id, |c| c.powf(0.4), 16.0), 16)
+    };
+    world.arrive(uneven(1, Some(false)));
+    world.arrive(uneven(2, Some(true)));
+    world.run(&mut usher, 1.0);
+    world.set_demand(1, 1.0);
+    world.run(&mut usher, 1.0);
+    assert_eq!(world.mask(2).len(), 8);
+}
+
+#[test]
+fn an_idle_pen_is_lent_and_reclaimed_by_any_of_its_programs() {
+    let topology = machine(1, 2);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for id in 1..=4 {
+        world.arrive(profiled(truth(id, bus_bound, 2.0), 2));
+    }
+    world.run(&mut usher, 1.0);
+    let pen = world.mask(1);
+    let (inside, outside): (Vec<_>, Vec<_>) = (1..=4).partition(|&id| world.mask(id) == pen);
+    inside.iter().for_each(|&id| world.set_demand(id, 0.0));
+    world.run(&mut usher, 0.2);
+    assert!(
+        outside.iter().any(|&id| world.mask(id).len() == 2),
+        "the idle core is used"
+    );
+    assert!(inside.iter().all(|&id| world.mask(id) == pen));
+    world.set_demand(inside[1], 1.0);
+    world.run(&mut usher, 0.04);
+    assert!(
+        outside.iter().all(|&id| world.mask(id).len() == 1),
+        "and given back"
+    );
+}
+
+#[test]
+fn an_offline_cpu_is_in_nobodys_seat() {
+    let (mut world, mut usher) = lender_and_borrower();
+    world.usable = CpuSet::range(0, 11);
+    world.run(&mut usher, 1.0);
+    let usable = world.usable.clone();
+    let seats = [1, 2].map(|id| world.seat(id).unwrap());
+    assert!(
+        seats.iter().all(|seat| seat.is_subset(&usable)),
+        "{seats:?}"
+    );
+}

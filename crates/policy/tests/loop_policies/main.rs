@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loop policies on a machine of fluids.
+
+#![allow(clippy::unwrap_used)]
+
+mod casas;
+mod lending;
+mod seats;
+mod shapes;
+mod spinning;
+mod turns;
+mod whatever;
+mod world;
+
+/// Nanoseconds in a millisecond.
+const MS: u64 = 1_000_000;

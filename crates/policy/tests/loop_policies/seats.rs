@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is seated where, from what was known before and what is learnt on the way.
+
+use usher_model::*;
+use usher_policy::{Usher, by_name};
+
+use crate::MS;
+use crate::shapes::*;
+use crate::world::{Truth, World, machine, profiled, truth};
+
+#[test]
+fn programs_with_profiles_are_seated_at_once_and_optimally() {
+    let topology = paper_machine();
+    let speeds = [medium, poor, perfect, poor];
+    let mut world = World::new(&topology);
+    for (i, &speed) in speeds.iter().enumerate() {
+        world.arrive(profiled(truth(i as u64 + 1, speed, 48.0), 48));
+    }
+    world.turn(&mut Usher::new(topology), MS);
+    assert!((antt_of(&world, &speeds, 48.0) - least_antt(&speeds, 8, 6)).abs() < 1e-9);
+}
+
+#[test]
+fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
+    let topology = paper_machine();
+    let speeds = [medium, poor, poor, medium];
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for (i, &speed) in speeds.iter().enumerate() {
+        world.arrive(truth(i as u64 + 1, speed, 48.0));
+        world.run(&mut usher, 0.7);
+    }
+    world.run(&mut usher, 20.0);
+    assert!(
+        !world
+            .actions()
+            .iter()
+            .any(|a| matches!(a, Action::Freeze { .. })),
+        "nobody is stopped"
+    );
+    let (got, least) = (antt_of(&world, &speeds, 48.0), least_antt(&speeds, 8, 6));
+    assert!(
+        got <= least * 1.10,
+        "ANTT {got:.3}, least possible {least:.3}"
+    );
+}
+
+#[test]
+fn cpu_time_alone_moves_nobody() {
+    let topology = paper_machine();
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for id in 1..=3 {
+        world.arrive(Truth {
+            source: Some(ProgressSource::CpuTime),
+            ..truth(id, poor, 48.0)
+        });
+    }
+    world.run(&mut usher, 10.0);
+    assert_eq!(world.actions(), []);
+    let notes: Vec<_> = world.log.iter().flat_map(|(_, d)| &d.notes).collect();
+    assert!(
+        notes.iter().any(|n| n.text.contains("cpu-time")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn a_figure_that_is_not_trusted_moves_nobody() {
+    let topology = paper_machine();
+    for policy in ["usher", "casas"] {
+        let mut world = World::new(&topology);
+        let mut policy = by_name(policy, &topology).unwrap();
+        for id in 1..=2 {
+            world.arrive(Truth {
+                source: Some(ProgressSource::Instructions),
+                confidence: 0.2,
+                ..truth(id, poor, 48.0)
+            });
+        }
+        world.run(&mut *policy, 5.0);
+        let freezes = |a: &Action| matches!(a, Action::Freeze { .. });
+        assert!(!world.actions().iter().any(freezes), "no trial by it");
+        if policy.name() == "usher" {
+            assert_eq!(world.actions(), []);
+        }
+    }
+}
+
+#[test]
+fn the_kernel_is_left_alone_where_seats_gain_nothing() {
+    let topology = machine(1, 2);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for id in 1..=2 {
+        world.arrive(profiled(truth(id, perfect, 2.0), 2));
+    }
+    world.run(&mut usher, 5.0);
+    assert_eq!(world.actions(), []);
+    let plan = world
+        .log
+        .iter()
+        .filter_map(|(_, d)| d.plan.clone())
+        .next_back()
+        .unwrap();
+    assert!(plan.abstains);
+    assert!(plan.antt_time_sharing.is_some());
+}
+
+#[test]
+fn a_new_phase_is_noticed_and_planned_anew() {
+    let topology = paper_machine();
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    world.arrive(truth(1, medium, 48.0));
+    world.arrive(truth(2, poor, 48.0));
+    world.run(&mut usher, 10.0);
+    let before = world.mask(2).len();
+    world.set_speed(1, |cores| poor(cores) * 0.2);
+    world.set_speed(2, |cores| perfect(cores) * 3.0);
+    world.run(&mut usher, 40.0);
+    let after = world.mask(2).len();
+    assert!(
+        after > before,
+        "the program that scales now had {before} cores and has {after}"
+    );
+}
+
+#[test]
+fn programs_that_tell_nothing_but_their_repetitions_are_learnt() {
+    let topology = machine(2, 1);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for id in 1..=2 {
+        world.arrive(Truth {
+            source: Some(ProgressSource::CpuTime),
+            ..truth(id, bus_bound, 2.0)
+        });
+    }
+    world.run(&mut usher, 1.0);
+    assert_eq!(world.mask(1).len(), 2, "nothing is known yet");
+    for _ in 0..20 {
+        let apart = !world.mask(1).intersects(&world.mask(2));
+        let rate = if apart {
+            bus_bound(1.0)
+        } else {
+            bus_bound(2.0) / 2.0
+        };
+        world.run(&mut usher, 1.05 / rate);
+        world.repeated(1, 1.0 / rate);
+        world.repeated(2, 1.0 / rate);
+    }
+    assert_eq!((world.mask(1).len(), world.mask(2).len()), (1, 1));
+}
+
+#[test]
+fn more_programs_than_cores_share_pens_where_that_is_better() {
+    let topology = machine(1, 2);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for id in 1..=4 {
+        world.arrive(profiled(truth(id, bus_bound, 2.0), 2));
+    }
+    world.run(&mut usher, 1.0);
+    let masks: Vec<_> = (1..=4).map(|id| world.mask(id)).collect();
+    assert!(masks.iter().all(|mask| mask.len() == 1), "{masks:?}");
+    assert_eq!(masks.iter().filter(|mask| mask.contains(0)).count(), 2);
+}
+
+#[test]
+fn pens_hold_even_numbers_and_those_that_lose_most_have_the_smaller() {
+    let topology = machine(1, 2);
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    world.arrive(profiled(truth(1, |c| c.min(1.0), 2.0), 2));
+    world.arrive(profiled(truth(2, |c| c.min(1.0), 2.0), 2));
+    world.arrive(profiled(
+        truth(3, |c| c.min(1.0) + 0.5 * (c - 1.0).max(0.0), 2.0),
+        2,
+    ));
+    world.run(&mut usher, 1.0);
+    let alone = world.mask(3);
+    assert_eq!(alone.len(), 1);
+    assert!((1..=2).all(|id| !world.mask(id).intersects(&alone)));
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How programs of different kinds scale, and the least ANTT that they can have.
+
+use usher_model::Topology;
+
+use crate::world::{World, machine};
+
+pub fn perfect(cores: f64) -> f64 {
+    cores
+}
+
+/// Gains little beyond six cores: the paper's red class.
+pub fn poor(cores: f64) -> f64 {
+    cores.min(6.0) + (cores - 6.0).max(0.0) * 0.05
+}
+
+/// Gains half of each core beyond twelve: yellow.
+pub fn medium(cores: f64) -> f64 {
+    cores.min(12.0) + (cores - 12.0).max(0.0) * 0.3
+}
+
+/// Gains a little from a second core: barriers, spinning, a memory bus.
+pub fn bus_bound(cores: f64) -> f64 {
+    cores.min(1.0) + 0.2 * (cores - 1.0).max(0.0)
+}
+
+/// Collapses on one core.
+pub fn busy_waits(cores: f64) -> f64 {
+    if cores < 2.0 { 0.2 * cores } else { cores }
+}
+
+pub fn paper_machine() -> Topology {
+    machine(8, 6)
+}
+
+/// The least ANTT over all allocations of whole domains, by enumeration.
+pub fn least_antt(speeds: &[fn(f64) -> f64], domains: usize, cores_each: usize) -> f64 {
+    fn go(speeds: &[fn(f64) -> f64], left: usize, each: usize, best: f64) -> f64 {
+        let Some((speed, rest)) = speeds.split_first() else {
+            return 0.0;
+        };
+        (1..=left - rest.len())
+            .map(|d| speed(best) / speed((d * each) as f64) + go(rest, left - d, each, best))
+            .fold(f64::INFINITY, f64::min)
+    }
+    go(speeds, domains, cores_each, (domains * cores_each) as f64) / speeds.len() as f64
+}
+
+pub fn antt_of(world: &World, speeds: &[fn(f64) -> f64], cores: f64) -> f64 {
+    let ntt = |(i, speed): (usize, &fn(f64) -> f64)| {
+        speed(cores) / speed(world.mask(i as u64 + 1).len() as f64)
+    };
+    speeds.iter().enumerate().map(ntt).sum::<f64>() / speeds.len() as f64
+}

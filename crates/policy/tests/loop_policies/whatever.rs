@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whatever happens, seats stay what they are said to be.
+
+use proptest::prelude::*;
+use usher_model::*;
+use usher_policy::by_name;
+
+use crate::MS;
+use crate::shapes::{medium, perfect, poor};
+use crate::world::{World, machine, profiled, truth};
+
+/// What may happen to the machine between two looks.
+#[derive(Debug, Clone)]
+enum Happening {
+    Arrive { kind: u8, profiled: bool },
+    Depart(u8),
+    Demand(u8, u8),
+    Usable(u16),
+    Pass(u16),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        (0..3u8, any::<bool>()).prop_map(|(kind, profiled)| Happening::Arrive { kind, profiled }),
+        (0..8u8).prop_map(Happening::Depart),
+        (0..8u8, 0..16u8).prop_map(|(id, demand)| Happening::Demand(id, demand)),
+        (1..u16::MAX).prop_map(Happening::Usable),
+        (1..400u16).prop_map(Happening::Pass),
+        (1..400u16).prop_map(Happening::Pass),
+    ]
+}
+
+fn happen(world: &mut World, next_id: &mut u64, happening: &Happening, topology: &Topology) -> u64 {
+    match *happening {
+        Happening::Arrive {
+            kind,
+            profiled: has_profile,
+        } if *next_id < 8 => {
+            *next_id += 1;
+            let speed = [perfect, poor, medium][usize::from(kind)];
+            let newcomer = truth(*next_id, speed, 16.0);
+            world.arrive(if has_profile {
+                profiled(newcomer, 16)
+            } else {
+                newcomer
+            });
+        }
+        Happening::Arrive { .. } => {}
+        Happening::Depart(id) => world.depart(u64::from(id)),
+        Happening::Demand(id, demand) => world.set_demand(u64::from(id), f64::from(demand)),
+        Happening::Usable(bits) => {
+            let usable: CpuSet = (0..16).filter(|cpu| bits & (1 << cpu) != 0).collect();
+            world.usable = usable.and(&topology.all_cpus());
+        }
+        Happening::Pass(ms) => return u64::from(ms) * MS,
+    }
+    0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happens: the owners' seats are disjoint, loans come out of
+    /// somebody's seat or nobody's, nobody has nothing, `usher` freezes
+    /// nobody, and deciding again gives the same decisions.
+    #[test]
+    fn seats_stay_disjoint_whatever_happens(happenings in prop::collection::vec(happening(), 1..40), name in prop::sample::select(vec!["equal", "casas", "usher"])) {
+        let topology = machine(4, 4);
+        let mut runs = Vec::new();
+        for _ in 0..2 {
+            let mut policy = by_name(name, &topology).unwrap();
+            let mut world = World::new(&topology);
+            let mut next_id = 0;
+            for h in &happenings {
+                let pass_ns = happen(&mut world, &mut next_id, h, &topology).max(1);
+                let until_ns = world.at_ns + pass_ns;
+                while world.at_ns < until_ns {
+                    world.turn(&mut *policy, until_ns - world.at_ns);
+                    let (_, decision) = world.log.last().unwrap();
+                    if let Some(plan) = &decision.plan {
+                        check_plan(plan, &world.usable)?;
+                    }
+                    if name == "usher" {
+                        let freezes = decision.actions.iter().any(|a| matches!(a, Action::Freeze { .. }));
+                        prop_assert!(!freezes);
+                    }
+                }
+            }
+            runs.push(world.log);
+        }
+        prop_assert_eq!(&runs[0], &runs[1]);
+    }
+}
+
+fn check_plan(plan: &Plan, usable: &CpuSet) -> Result<(), TestCaseError> {
+    let mut taken = CpuSet::new();
+    for seat in plan.seats.iter().filter(|seat| seat.mode == Mode::Seated) {
+        prop_assert!(!seat.cpus.is_empty());
+        prop_assert!(
+            seat.cpus.is_subset(usable),
+            "{:?} beyond {:?}",
+            seat.cpus,
+            usable
+        );
+        prop_assert!(
+            !seat.cpus.intersects(&taken),
+            "two seats on {:?}",
+            seat.cpus.and(&taken)
+        );
+        taken = taken.or(&seat.cpus);
+    }
+    for loan in &plan.loans {
+        let from = match loan.owner {
+            Some(owner) => plan
+                .seats
+                .iter()
+                .find(|s| s.program == owner)
+                .unwrap()
+                .cpus
+                .clone(),
+            None => usable.minus(&taken),
+        };
+        prop_assert!(loan.owner != Some(loan.borrower));
+        prop_assert!(loan.cpus.is_subset(&from), "{loan:?} is not its owner's");
+    }
+    Ok(())
+}
