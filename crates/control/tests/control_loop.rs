@@ -56,6 +56,7 @@ fn program(id: u64) -> Program {
         spinners: 0,
         active_wait: None,
         ran_before: false,
+        stops_unseen: true,
         llc_bytes: None,
         bandwidth_gbps: None,
         bound_to: None,

@@ -53,6 +53,10 @@ pub struct Program {
     /// found at its start is past changing.
     #[serde(default)]
     pub ran_before: bool,
+    /// Whether it can be stopped and continued without anybody seeing it, its
+    /// parent included.
+    #[serde(default)]
+    pub stops_unseen: bool,
     /// LLC bytes that it uses when alone, where known.
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s that it uses when alone, where known.

@@ -191,5 +191,14 @@ mod tests {
             stage.freeze_where([(one, false)]),
             [Action::Thaw { program: one }]
         );
+        stage.freeze_where([(two, true)]);
+        assert_eq!(
+            stage.freeze_where([(two, false), (one, true)]),
+            [
+                Action::Freeze { program: one },
+                Action::Thaw { program: two }
+            ],
+            "who stops goes first"
+        );
     }
 }

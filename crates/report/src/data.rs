@@ -182,6 +182,8 @@ pub enum SpanMode {
     Seated,
     /// Left to the kernel together with others.
     Shared,
+    /// On all CPUs listed while others are stopped.
+    InTurn,
     /// Stopped.
     Frozen,
 }
@@ -190,7 +192,8 @@ impl From<Mode> for SpanMode {
     fn from(mode: Mode) -> Self {
         match mode {
             Mode::Seated => Self::Seated,
-            Mode::Shared | Mode::InTurn => Self::Shared,
+            Mode::Shared => Self::Shared,
+            Mode::InTurn => Self::InTurn,
         }
     }
 }

@@ -78,7 +78,7 @@ pub fn usual_cores(mix: &MixResult, round: &RoundResult, program: &str) -> Optio
     for span in spans.filter(|s| s.program == program && s.borrowed_from.is_none()) {
         let cores = match span.mode {
             SpanMode::Seated => mix.machine.topology.capacity_of(&span.cpus),
-            SpanMode::Shared => 0.0,
+            SpanMode::Shared | SpanMode::InTurn => 0.0,
             SpanMode::Frozen => continue,
         };
         let milli_cores = (cores * 1e3).round() as u64;

@@ -80,6 +80,7 @@ fn slice(pid: usize, cpu: u32, span: &SeatSpan) -> Value {
     let (name, category) = match (span.mode, &span.borrowed_from) {
         (SpanMode::Frozen, _) => ("stopped".to_owned(), "frozen"),
         (SpanMode::Shared, _) => ("shared".to_owned(), "shared"),
+        (SpanMode::InTurn, _) => ("its turn".to_owned(), "turn"),
         (SpanMode::Seated, None) => ("seated".to_owned(), "seat"),
         (SpanMode::Seated, Some(Lender::Program(owner))) => {
             (format!("borrowed from {owner}"), "loan")

@@ -57,7 +57,7 @@ pub struct Place {
     pub own: CpuSet,
     /// CPUs that it borrows, and from whom; `None`: nobody owns them.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
-    /// Seated or shared.
+    /// Seated, shared or in turn.
     pub mode: Mode,
     /// Whether it is stopped.
     pub frozen: bool,

@@ -94,7 +94,10 @@ impl Member {
             borrowed,
             mode: match self.seat {
                 Some(_) => self.mode(plan).unwrap_or(Mode::Seated),
-                None => Mode::Shared,
+                None => self
+                    .mode(plan)
+                    .filter(|&mode| mode == Mode::InTurn)
+                    .unwrap_or(Mode::Shared),
             },
             frozen: self.frozen,
         }

@@ -83,6 +83,7 @@ impl Newcomer {
                 spinners: known.spinners,
                 active_wait: known.active_wait,
                 ran_before: !held,
+                stops_unseen: false,
                 llc_bytes: known.llc_bytes,
                 bandwidth_gbps: known.bandwidth_gbps,
                 bound_to,

@@ -113,6 +113,8 @@ impl RealWorld {
         let program = Program {
             id: home.program,
             bound_to: newcomer.program.bound_to.filter(bound),
+            // By its cgroup's freezer; elsewhere it would be sent signals.
+            stops_unseen: home.cgroup.is_some(),
             ..newcomer.program
         };
         let at_ns = now_ns();

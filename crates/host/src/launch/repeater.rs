@@ -30,14 +30,15 @@ use super::{Exit, LaunchError, LaunchSpec, OWN_FAILURE};
 pub struct Repetition {
     /// How it ended.
     pub exit: Exit,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When it was ordered, in nanoseconds of `CLOCK_MONOTONIC`: it may have had
+    /// to wait for its turn.
     pub begin_ns: u64,
     /// When it had ended, in nanoseconds of `CLOCK_MONOTONIC`.
     pub end_ns: u64,
 }
 
 impl Repetition {
-    /// Wall-clock seconds from fork to end.
+    /// Wall-clock seconds from order to end.
     pub fn seconds(&self) -> f64 {
         self.end_ns.saturating_sub(self.begin_ns) as f64 * 1e-9
     }
@@ -50,32 +51,26 @@ pub struct Repeater {
     program: OsString,
     process: Running,
     group: bool,
+    ordered_ns: u64,
     orders: Option<File>,
     reports: File,
 }
 
-/// What the repeater writes after a repetition, as five native 64-bit words.
+/// What the repeater writes after a repetition, as four native 64-bit words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Report {
     /// Step in the high, errno in the low half; 0 where the program was executed.
     error: u64,
     status: u64,
-    begin_ns: u64,
     end_ns: u64,
     cpu_us: u64,
 }
 
 impl Report {
-    const BYTES: usize = 40;
+    const BYTES: usize = 32;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
-        let words = [
-            self.error,
-            self.status,
-            self.begin_ns,
-            self.end_ns,
-            self.cpu_us,
-        ];
+        let words = [self.error, self.status, self.end_ns, self.cpu_us];
         let mut bytes = [0; Self::BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
@@ -92,9 +87,8 @@ impl Report {
         Self {
             error: word(0),
             status: word(1),
-            begin_ns: word(2),
-            end_ns: word(3),
-            cpu_us: word(4),
+            end_ns: word(2),
+            cpu_us: word(3),
         }
     }
 }
@@ -131,6 +125,7 @@ pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repea
             program: program.clone(),
             process: Running::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?,
             group: spec.new_session,
+            ordered_ns: 0,
             orders: Some(orders.into()),
             reports: reports.into(),
         })
@@ -148,6 +143,7 @@ impl Repeater {
     /// # Errors
     /// The repeater is gone.
     pub fn start(&mut self) -> Result<(), LaunchError> {
+        self.ordered_ns = now_ns();
         let sent = match &mut self.orders {
             Some(orders) => orders.write_all(b"r"),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -174,7 +170,7 @@ impl Repeater {
         }
         Ok(Repetition {
             exit: Exit::new(report.status as i32, report.cpu_us as f64 * 1e-6),
-            begin_ns: report.begin_ns,
+            begin_ns: self.ordered_ns,
             end_ns: report.end_ns,
         })
     }
@@ -226,7 +222,6 @@ fn run_once(prepared: &mut Prepared, hear: RawFd, group: bool) -> Report {
     let mut report = Report {
         error: 0,
         status: 0,
-        begin_ns: now_ns(),
         end_ns: 0,
         cpu_us: 0,
     };

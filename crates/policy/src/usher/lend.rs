@@ -31,7 +31,7 @@ const IDLE_TICKS: u32 = 2;
 /// A core counts as unused when less than this share of it is used.
 const IDLE_SHARE: f64 = 0.15;
 /// An owner wants its cores back when it waits for more than this share.
-const RECALL_WAIT: f64 = 0.10;
+pub(super) const RECALL_WAIT: f64 = 0.10;
 /// A program borrows when it waits for more than this share.
 const BORROW_WAIT: f64 = 0.25;
 /// The first hold after a recall, and the longest.
@@ -62,7 +62,7 @@ impl Market<'_> {
 }
 
 /// Whole cores of a seat that so many busy CPUs leave unused.
-pub(super) fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
+fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
     let used = (busy_cpus - IDLE_SHARE).max(0.0).ceil() as usize;
     cores.saturating_sub(used)
 }

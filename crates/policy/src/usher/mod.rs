@@ -25,9 +25,9 @@
 //!   as it was born on, or has threads, for as long as it runs; it borrows none,
 //!   lest it be born again on what is taken back. Until that is known of a
 //!   program, it is treated so.
-//! - *Where that leaves nobody a seat*, programs that spin and their neighbours
-//!   take turns on all cores (module `turns`), if that is much better than
-//!   time sharing; nobody that was attached is ever stopped for it.
+//! - *Programs that spin and their neighbours take turns* on all cores (module
+//!   `turns`) where that is much better than seats and time sharing; nobody
+//!   that was attached is ever stopped for it.
 //! - *More programs than cores* are not only left on one shared set: a few
 //!   programs a core (module `pens`) is weighed too.
 //!
@@ -53,7 +53,7 @@ use usher_model::{
 use self::lend::{Lender, Market, TICK_NS};
 use self::member::{Member, Place};
 use self::meter::Told;
-use self::turns::Turns;
+use self::turns::{Turn, Turns};
 use crate::Policy;
 use crate::simple::wanted;
 use crate::stage::{Stage, Wanted};
@@ -91,6 +91,8 @@ pub struct Usher {
     seats: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
     turns: Turns,
+    /// The turns that the plan asks for; none where it asks for none.
+    planned_turns: Vec<Turn>,
     stage: Stage,
     notes: Vec<Note>,
     hold_until_ns: u64,
@@ -121,6 +123,7 @@ impl Usher {
             seats: BTreeMap::new(),
             lender: Lender::default(),
             turns: Turns::default(),
+            planned_turns: Vec::new(),
             stage: Stage::default(),
             notes: Vec::new(),
             hold_until_ns: 0,
@@ -287,11 +290,7 @@ impl Usher {
             seats.insert(seat.program, trial.unwrap_or_else(|| seat.cpus.clone()));
         }
         let took_turns = self.turns.are_taken();
-        let weight = |id| {
-            let member: Option<&Member> = self.members.get(&id);
-            member.map_or(1.0, |member| member.program.weight)
-        };
-        self.turns.follow(at_ns, &self.plan, &weight);
+        self.turns.follow(at_ns, &self.planned_turns);
         let moved = seats != self.seats || took_turns != self.turns.are_taken();
         if moved {
             self.lender.recall_all();
@@ -328,22 +327,18 @@ impl Usher {
         moved
     }
 
-    /// Passes the turn on where turns are taken.
-    fn take_turns(&mut self, observation: &Observation) {
-        let cores = self.topology.cores.len();
-        self.turns
-            .look(observation.at_ns, &observation.programs, cores);
-    }
-
-    /// What to do now: who is stopped, who goes on, and who runs where.
+    /// What to do now. Whoever stops does so before others move, and whoever
+    /// goes on does so after, so that two owners never meet on a CPU.
     fn actions(&mut self, wanted: &Wanted) -> Vec<Action> {
-        let stops: Vec<_> = self
-            .members
-            .keys()
-            .map(|&id| (id, self.turns.stops(id)))
-            .collect();
+        let stops = |&id: &ProgramId| (id, self.turns.stops(id));
+        let stops: Vec<_> = self.members.keys().map(stops).collect();
         let mut actions = self.stage.freeze_where(stops);
+        let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
+        let thaws = actions
+            .extract_if(.., |action| goes_on(action))
+            .collect::<Vec<_>>();
         actions.extend(self.stage.move_to(wanted));
+        actions.extend(thaws);
         actions
     }
 
@@ -445,7 +440,7 @@ impl Policy for Usher {
         let replanned = self.replan(at_ns);
         self.put_in_force(at_ns, replanned);
         let lent = self.lend(observation);
-        self.take_turns(observation);
+        self.turns.look(at_ns, &observation.programs, self.at_rest);
         let wanted = self.wanted();
         self.note_reach(&wanted);
         Decision {

@@ -29,8 +29,10 @@ impl Usher {
         }
         let changed = self.stale.take() == Some(Stale::Changed);
         let plan = self.best_plan(changed);
-        let moves = wanted(&plan, &self.topology.all_cpus())
-            != wanted(&self.plan, &self.topology.all_cpus());
+        let all = self.topology.all_cpus();
+        let takes_turns = !self.planned_turns.is_empty();
+        let moves = wanted(&plan, &all) != wanted(&self.plan, &all)
+            || takes_turns != self.turns.are_taken();
         if moves && !changed {
             let soon = at_ns < self.hold_until_ns + 4 * self.hold_ns;
             self.hold_ns = if soon {
@@ -45,6 +47,7 @@ impl Usher {
     }
 
     fn best_plan(&mut self, changed: bool) -> Plan {
+        self.planned_turns.clear();
         let shared = shared_plan(&self.topology, self.members.keys());
         if self.members.is_empty() {
             return Plan::default();
@@ -89,17 +92,17 @@ impl Usher {
         let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
         let explores = narrows && seated && self.members.values().any(Member::explores);
         let verdict = weigh(&narrow, requests, &sharing, !self.seats.is_empty());
-        let seats = narrows.then_some(verdict.antt_seats);
+        let seats = (narrows && verdict.acts).then_some(verdict.antt_seats);
         let rival = seats.map_or(verdict.antt_sharing, |seats| {
             seats.min(verdict.antt_sharing)
         });
+        let antt_time_sharing = Some(verdict.antt_sharing);
         if !explores && let Some(plan) = self.turns_worth_it(requests, rival) {
             return Plan {
-                antt_time_sharing: Some(verdict.antt_sharing),
+                antt_time_sharing,
                 ..plan
             };
         }
-        let antt_time_sharing = Some(verdict.antt_sharing);
         self.say(None, verdict.sentence(narrows, explores));
         if !(explores || verdict.acts && narrows) {
             let shared = with_ntt(shared, &sharing);
@@ -118,26 +121,32 @@ impl Usher {
         }
     }
 
-    /// The plan by which all take turns, where somebody busy-waits and it is
-    /// so much better than the best of the rest.
+    /// The plan by which all take turns, where somebody busy-waits, all can be
+    /// stopped and it is so much better than the best of the rest.
     fn turns_worth_it(&mut self, requests: &[Request], rival: f64) -> Option<Plan> {
-        let spins = self
-            .members
-            .values()
-            .any(|member| member.spinning_threads() > 1);
-        let launched = self
-            .members
-            .values()
-            .all(|member| !member.program.ran_before);
-        let plan = turns(&self.topology, requests).filter(|_| spins && launched)?;
+        let mut members = self.members.values();
+        let spins = members.clone().any(|member| member.spinning_threads() > 1);
+        let may_stop = |member: &Member| member.program.stops_unseen && !member.program.ran_before;
+        if !(spins && members.all(may_stop)) {
+            return None;
+        }
+        let (plan, turns) = turns(&self.topology, requests)?;
         let antt = plan.antt?;
-        let gain = if self.turns.are_taken() { 0.0 } else { GAIN };
-        let worth_it = antt * (1.0 + gain) < rival;
-        let saying = format!(
-            "turns on all cores, as threads that busy-wait would lose theirs: predicted ANTT {antt:.2} against {rival:.2} otherwise"
+        let worth_it = match self.turns.are_taken() {
+            true => antt < rival * (1.0 + STAY),
+            false => antt * (1.0 + GAIN) < rival,
+        };
+        if !worth_it {
+            return None;
+        }
+        self.planned_turns = turns;
+        self.say(
+            None,
+            format!(
+                "turns, each on all cores, as some busy-wait: predicted ANTT {antt:.2} against {rival:.2} otherwise"
+            ),
         );
-        worth_it.then(|| self.say(None, saying));
-        worth_it.then_some(plan)
+        Some(plan)
     }
 
     /// NTT of each program when all is left to the kernel: measured where it

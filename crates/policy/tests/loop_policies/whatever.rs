@@ -62,7 +62,7 @@ proptest! {
 
     /// Whatever happens: the owners' seats are disjoint, loans come out of
     /// somebody's seat or nobody's, nobody has nothing, `usher` freezes
-    /// nobody, and deciding again gives the same decisions.
+    /// nobody as nobody busy-waits, and deciding again gives the same decisions.
     #[test]
     fn seats_stay_disjoint_whatever_happens(happenings in prop::collection::vec(happening(), 1..40), name in prop::sample::select(vec!["equal", "casas", "usher"])) {
         let topology = machine(4, 4);

@@ -79,6 +79,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         spinners: 0,
         active_wait: None,
         ran_before: false,
+        stops_unseen: true,
         llc_bytes: None,
         bandwidth_gbps: None,
         bound_to: None,
@@ -109,6 +110,9 @@ pub struct World {
     pub usable: CpuSet,
     programs: BTreeMap<ProgramId, Living>,
     events: Vec<Event>,
+    /// So many of the next actions fail.
+    pub refuses: u32,
+    failed: Vec<FailedAction>,
     /// Every decision that said something.
     pub log: Vec<(u64, Decision)>,
 }
@@ -129,6 +133,8 @@ impl World {
             usable: topology.all_cpus(),
             programs: BTreeMap::new(),
             events: vec![],
+            refuses: 0,
+            failed: vec![],
             log: vec![],
         }
     }
@@ -194,7 +200,7 @@ impl World {
             at_ns: self.at_ns,
             usable: self.usable.clone(),
             events: std::mem::take(&mut self.events),
-            failed: vec![],
+            failed: std::mem::take(&mut self.failed),
             programs: self.programs.values().map(Living::sample).collect(),
         };
         let decision = policy.decide(&observation);
@@ -223,6 +229,14 @@ impl World {
     }
 
     fn act(&mut self, action: &Action) {
+        if self.refuses > 0 {
+            self.refuses -= 1;
+            self.failed.push(FailedAction {
+                action: action.clone(),
+                error: "refused".to_owned(),
+            });
+            return;
+        }
         let Some(living) = self.programs.get_mut(&action.program()) else {
             return;
         };

@@ -234,7 +234,7 @@ fn fill(occupant: &Occupant, area: &Area) -> Markup {
     let mode = match (occupant.mode, &occupant.lender) {
         (SpanMode::Frozen, _) => "frozen",
         (SpanMode::Shared, _) => "pale",
-        (SpanMode::Seated, _) => "solid",
+        (SpanMode::Seated | SpanMode::InTurn, _) => "solid",
     };
     let class = format!("{} {mode}", program_class(occupant.program));
     let (x, y) = (c(area.left), c(area.top));
@@ -263,7 +263,7 @@ fn label(layout: &Layout, occupant: &Occupant, area: &Area) -> Markup {
         _ => None,
     };
     let ink = match (occupant.mode, &occupant.lender) {
-        (SpanMode::Seated, None) => "ink",
+        (SpanMode::Seated, None) | (SpanMode::InTurn, _) => "ink",
         (SpanMode::Seated, Some(_)) => "halo",
         _ => "plain",
     };
@@ -286,6 +286,7 @@ fn tooltip(layout: &Layout, block: &Block, occupant: &Occupant, cpus: &str) -> S
     let name = |i: usize| layout.names.get(i).map_or("?", String::as_str);
     let how = match (occupant.mode, &occupant.lender) {
         (SpanMode::Frozen, _) => "stopped".to_owned(),
+        (SpanMode::InTurn, _) => "has its turn".to_owned(),
         (SpanMode::Shared, _) => match block.occupants.len() {
             1 => "left to the kernel".to_owned(),
             n => format!(

@@ -180,6 +180,7 @@ fn timeline_legend(mix: &MixResult, shown: &[(&PolicyResult, &RoundResult)]) -> 
         }
         div.legend {
             @if spans().any(|s| s.mode == SpanMode::Seated) { span { (sample("solid", false)) "seated" } }
+            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", false)) "having its turn, while others are stopped" } }
             @if spans().any(|s| s.borrowed_from.is_some()) { span { (sample("solid", true)) "on borrowed CPUs" } }
             @if spans().any(|s| s.mode == SpanMode::Shared) {
                 span { (sample("pale", false)) "left to the kernel; programs that share CPUs are drawn as bands, many as grey" }

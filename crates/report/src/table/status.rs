@@ -59,6 +59,7 @@ pub fn status(rows: &[StatusRow], style: Style) -> String {
         let (mode, colour) = match row.mode {
             SpanMode::Seated => ("seated", Color::Green),
             SpanMode::Shared => ("shared", Color::Yellow),
+            SpanMode::InTurn => ("in turn", Color::Green),
             SpanMode::Frozen => ("stopped", Color::Red),
         };
         out.add_row(vec![

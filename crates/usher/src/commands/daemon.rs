@@ -21,7 +21,7 @@ undone within a second and the daemon started again. SIGTERM and SIGINT end it i
 good order: all programs go on where the kernel likes.
 
 Policies: usher (ours: nobody is stopped for a trial, idle seats are lent, phases are
-noticed), casas (the paper's: trials alone at several core counts), equal (the same
+noticed, launched programs that busy-wait may take turns), casas (the paper's: trials alone at several core counts), equal (the same
 number of cores for everybody), linux (time sharing: watches and does nothing).
 
 Examples:

@@ -13,7 +13,8 @@ use crate::output::{self, FAINT, LACKING, Output, STRONG};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 SEATS are the CPUs that a program is kept to; +N among them are borrowed while others
-cannot use them, -N are its own and lent. NTT is the predicted turnaround relative to
+cannot use them, -N are its own and lent; those in turn have all CPUs, one after
+another, and are stopped meanwhile. NTT is the predicted turnaround relative to
 running alone on the whole machine: 1.0 is undisturbed. BUSY is CPUs in use. PROGRESS
 names its source, best first: heartbeat, repetitions, ompt, instructions, cpu-time
 (a sign of demand only), and how far it is trusted.

@@ -66,6 +66,8 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
             "every program on every CPU, as the kernel does it by itself",
         ),
     };
+    let in_turn = programs.iter().any(|p| p.mode == Some(Mode::InTurn));
+    let done = if in_turn { "turns" } else { "seats" };
     let cores = topology.capacity_of(&topology.all_cpus());
     let each = cores / programs.len() as f64;
     let known = requests(&programs);
@@ -77,7 +79,7 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
         mean(&programs, &ntts)
     });
     let mut all = vec![
-        alternative("seats", status.plan.antt, seats.to_owned()),
+        alternative(done, status.plan.antt, seats.to_owned()),
         alternative(
             "time sharing",
             status.plan.antt_time_sharing.or(shared),
@@ -180,12 +182,8 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
 /// Where it sits, and what a core more or fewer would do.
 fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
     if program.mode == Some(Mode::InTurn) {
-        let now = if program.frozen {
-            "waits for its turn"
-        } else {
-            "has its turn"
-        };
-        return format!("takes turns with the others, each on all CPUs, and {now}");
+        let now = if program.frozen { "is stopped" } else { "runs" };
+        return format!("takes turns with the others, each on all CPUs, and {now} at the moment");
     }
     if program.frozen {
         return "is stopped while another is measured alone".to_owned();
