@@ -15,7 +15,7 @@
 //! The kernel hides CPUs that are offline from `sched_getaffinity`, so masks
 //! are compared within those that are online.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -260,7 +260,8 @@ fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
 /// anew for each look. Returns whether any thread was changed.
 ///
 /// A thread that is being born copies its parent's mask a while before it can
-/// be found, so only time tells that nobody is on the way.
+/// be found. On a busy machine its parent may wait for a CPU in between, so
+/// besides the time every thread that was runnable must have run.
 ///
 /// # Errors
 /// What the kernel refused at the last look.
@@ -276,18 +277,40 @@ pub(crate) fn restore(
     let online = procs.online_cpus();
     let mut any = false;
     let mut quiet_since = Instant::now();
+    let mut waiting: Option<BTreeMap<(i32, i32), u64>> = None;
     for _ in 0..LOOKS_MAX {
-        let look = restore_all(procs, state, &online, &pids())?;
+        let pids = pids();
+        let look = restore_all(procs, state, &online, &pids)?;
         any |= look.changed;
         if look.changed || look.missed {
-            quiet_since = Instant::now();
-        } else if look.threads == 0 || quiet_since.elapsed() >= settle {
+            (quiet_since, waiting) = (Instant::now(), None);
+        } else if look.threads == 0 || settle.is_zero() {
             break;
         } else {
+            let runnable = runnable(procs, &pids);
+            let waiting = waiting.get_or_insert_with(|| runnable.clone());
+            waiting.retain(|thread, run_ns| runnable.get(thread) == Some(run_ns));
+            if waiting.is_empty() && quiet_since.elapsed() >= settle {
+                break;
+            }
             std::thread::sleep(settle / 4);
         }
     }
     Ok(any)
+}
+
+/// The threads of these processes that run or wait for a CPU, each with the
+/// CPU time that it has had; none where the kernel does not tell.
+fn runnable(procs: &Procs, pids: &BTreeSet<i32>) -> BTreeMap<(i32, i32), u64> {
+    let mut runnable = BTreeMap::new();
+    for &pid in pids {
+        for tid in procs.threads(pid) {
+            if let Some(run_ns) = procs.run_ns_if_runnable(pid, tid) {
+                runnable.insert((pid, tid), run_ns);
+            }
+        }
+    }
+    runnable
 }
 
 /// What one look at all threads came to.

@@ -104,6 +104,17 @@ impl Procs {
         Stat::from_file(path).ok().map(|stat| stat.starttime)
     }
 
+    /// CPU time in nanoseconds of a thread that runs or waits for a CPU.
+    pub(crate) fn run_ns_if_runnable(&self, pid: i32, tid: i32) -> Option<u64> {
+        let task = self.path(pid, "task").join(tid.to_string());
+        let stat = Stat::from_file(task.join("stat")).ok()?;
+        if stat.state != 'R' {
+            return None;
+        }
+        let times = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        times.split(' ').next()?.parse().ok()
+    }
+
     /// The process with that number, if it is the one that is meant.
     pub(crate) fn same(&self, id: ProcessId) -> Option<Process> {
         self.get(id.pid).filter(|process| process.id == id)
