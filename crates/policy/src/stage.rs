@@ -17,6 +17,9 @@ pub struct Stage {
     /// Programs for which an action failed: where they are is not known.
     doubts: BTreeMap<ProgramId, Doubt>,
     frozen: BTreeSet<ProgramId>,
+    /// Programs that may be stopped or not: stopping them, or letting them go
+    /// on, has failed, perhaps half-way.
+    unsure: BTreeSet<ProgramId>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,6 +37,7 @@ impl Stage {
         self.issued.remove(&program);
         self.doubts.remove(&program);
         self.frozen.remove(&program);
+        self.unsure.remove(&program);
     }
 
     /// Takes back the belief that a failed action has happened: the next
@@ -47,11 +51,8 @@ impl Stage {
                     doubt.failures += 1;
                     doubt.open = true;
                 }
-                Action::Freeze { program } => {
-                    self.frozen.remove(program);
-                }
-                Action::Thaw { program } => {
-                    self.frozen.insert(*program);
+                Action::Freeze { program } | Action::Thaw { program } => {
+                    self.unsure.insert(*program);
                 }
             }
         }
@@ -101,16 +102,15 @@ impl Stage {
         let mut actions = Vec::new();
         let mut thaws = Vec::new();
         for (program, wanted) in programs {
-            match (wanted, self.frozen.contains(&program)) {
-                (true, false) => {
-                    self.frozen.insert(program);
-                    actions.push(Action::Freeze { program });
-                }
-                (false, true) => {
-                    self.frozen.remove(&program);
-                    thaws.push(Action::Thaw { program });
-                }
-                _ => {}
+            let unsure = self.unsure.remove(&program);
+            let changes = match wanted {
+                true => self.frozen.insert(program),
+                false => self.frozen.remove(&program),
+            };
+            match wanted {
+                _ if !(changes || unsure) => {}
+                true => actions.push(Action::Freeze { program }),
+                false => thaws.push(Action::Thaw { program }),
             }
         }
         actions.append(&mut thaws);
@@ -176,6 +176,29 @@ mod tests {
             asked += stage.move_to(&free).len();
         }
         assert!((1..20).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn who_may_have_been_stopped_is_let_go_on() {
+        let mut stage = Stage::default();
+        let program = ProgramId(1);
+        let (freeze, thaw) = (Action::Freeze { program }, Action::Thaw { program });
+        let failed = |action: &Action| FailedAction {
+            action: action.clone(),
+            error: "half-way".into(),
+        };
+        stage.freeze_where([(program, true)]);
+        stage.undo_failed(&[failed(&freeze)]);
+        assert_eq!(
+            stage.freeze_where([(program, false)]),
+            std::slice::from_ref(&thaw)
+        );
+        stage.undo_failed(&[failed(&thaw)]);
+        assert_eq!(stage.freeze_where([(program, false)]), [thaw]);
+        assert!(stage.freeze_where([(program, false)]).is_empty());
+        stage.freeze_where([(program, true)]);
+        stage.undo_failed(&[failed(&freeze)]);
+        assert_eq!(stage.freeze_where([(program, true)]), [freeze]);
     }
 
     #[test]
