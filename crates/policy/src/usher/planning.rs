@@ -53,6 +53,9 @@ impl Usher {
             return Plan::default();
         }
         if let Some(reason) = self.cannot_plan() {
+            let whose = reason.program.and_then(|id| self.members.get(&id));
+            let name = whose.map_or_else(String::new, |member| member.program.name.clone());
+            self.say(None, format!("left to the kernel because of '{name}'"));
             self.notes.push(reason);
             return shared;
         }
@@ -97,13 +100,21 @@ impl Usher {
             seats.min(verdict.antt_sharing)
         });
         let antt_time_sharing = Some(verdict.antt_sharing);
-        if !explores && let Some(plan) = self.turns_worth_it(requests, rival) {
-            return Plan {
-                antt_time_sharing,
-                ..plan
-            };
-        }
-        self.say(None, verdict.sentence(narrows, explores));
+        let turns = match explores {
+            true => Err(None),
+            false => self.turns_worth_it(requests, rival),
+        };
+        let no_turns = match turns {
+            Ok(plan) => {
+                return Plan {
+                    antt_time_sharing,
+                    ..plan
+                };
+            }
+            Err(why) => why.map_or_else(String::new, |why| format!("; no turns, as {why}")),
+        };
+        let sentence = verdict.sentence(narrows, explores);
+        self.say(None, format!("{sentence}{no_turns}"));
         if !(explores || verdict.acts && narrows) {
             let shared = with_ntt(shared, &sharing);
             return Plan {
@@ -122,22 +133,31 @@ impl Usher {
     }
 
     /// The plan by which all take turns, where somebody busy-waits, all can be
-    /// stopped and it is so much better than the best of the rest.
-    fn turns_worth_it(&mut self, requests: &[Request], rival: f64) -> Option<Plan> {
-        let mut members = self.members.values();
-        let spins = members.clone().any(|member| member.spinning_threads() > 1);
-        let may_stop = |member: &Member| member.program.stops_unseen && !member.program.ran_before;
-        if !(spins && members.all(may_stop)) {
-            return None;
+    /// stopped and it is so much better than the best of the rest; else why
+    /// not, where that is not plain.
+    fn turns_worth_it(
+        &mut self,
+        requests: &[Request],
+        rival: f64,
+    ) -> Result<Plan, Option<&'static str>> {
+        let spins = |member: &Member| member.spinning_threads() > 1;
+        if requests.len() < 2 || !self.members.values().any(spins) {
+            return Err(None);
         }
-        let (plan, turns) = turns(&self.topology, requests)?;
-        let antt = plan.antt?;
+        if self.members.values().any(|m| m.program.ran_before) {
+            return Err(Some("some were taken in while they ran"));
+        }
+        if self.members.values().any(|m| !m.program.stops_unseen) {
+            return Err(Some("without cgroup v2 their parents would see them stop"));
+        }
+        let (plan, turns) = turns(&self.topology, requests).map_err(Some)?;
+        let antt = plan.antt.ok_or(None)?;
         let worth_it = match self.turns.are_taken() {
             true => antt < rival * (1.0 + STAY),
             false => antt * (1.0 + GAIN) < rival,
         };
         if !worth_it {
-            return None;
+            return Err(Some("they would gain too little"));
         }
         self.planned_turns = turns;
         self.say(
@@ -146,7 +166,7 @@ impl Usher {
                 "turns, each on all cores, as some busy-wait: predicted ANTT {antt:.2} against {rival:.2} otherwise"
             ),
         );
-        Some(plan)
+        Ok(plan)
     }
 
     /// NTT of each program when all is left to the kernel: measured where it

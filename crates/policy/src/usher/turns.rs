@@ -63,19 +63,26 @@ pub struct Turn {
     idle_looks: u32,
 }
 
-/// The plan by which these programs take turns, and the turns; `None` where
-/// they must not. Whether anybody busy-waits is the caller's to know.
-pub fn turns(topology: &Topology, requests: &[Request]) -> Option<(Plan, Vec<Turn>)> {
+/// The plan by which these programs take turns, and the turns. Whether anybody
+/// busy-waits is the caller's to know.
+///
+/// # Errors
+/// Why they must not.
+pub fn turns(topology: &Topology, requests: &[Request]) -> Result<(Plan, Vec<Turn>), &'static str> {
     let cores_max = topology.capacity_of(&topology.all_cpus());
     let alone_cpus = |request: &Request| {
         let busy = request.curve.busy_cpus(cores_max);
         let fills = FILLS * topology.cores.len() as f64;
-        busy.filter(|&busy| request.bound_to.is_none() && busy >= fills)
+        busy.filter(|&busy| busy >= fills)
     };
-    let alone: Vec<f64> = requests.iter().map(alone_cpus).collect::<Option<_>>()?;
     if !(2..=PROGRAMS_MAX).contains(&requests.len()) {
-        return None;
+        return Err("they are taken by two to four programs");
     }
+    if requests.iter().any(|request| request.bound_to.is_some()) {
+        return Err("some are bound to CPUs");
+    }
+    let alone: Option<Vec<f64>> = requests.iter().map(alone_cpus).collect();
+    let alone = alone.ok_or("some would leave cores idle in theirs")?;
     let roots: Vec<f64> = requests
         .iter()
         .map(|request| request.weight.sqrt())
@@ -100,7 +107,7 @@ pub fn turns(topology: &Topology, requests: &[Request]) -> Option<(Plan, Vec<Tur
         });
     }
     plan.antt = Some(weighted / requests.len() as f64).filter(|antt| antt.is_finite());
-    plan.antt.is_some().then_some((plan, turns))
+    Ok((plan, turns))
 }
 
 /// Who has the machine now, and until when.
