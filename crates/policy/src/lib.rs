@@ -5,6 +5,7 @@
 mod casas;
 pub mod fit;
 pub mod planfile;
+pub mod rivals;
 pub mod seating;
 mod simple;
 mod stage;

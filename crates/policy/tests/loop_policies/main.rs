@@ -5,6 +5,7 @@
 
 mod casas;
 mod lending;
+mod rivals;
 mod seats;
 mod shapes;
 mod spinning;

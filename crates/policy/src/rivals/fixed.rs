@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Seats thought out beforehand.
+
+use std::collections::BTreeMap;
+
+use usher_model::{CpuSet, Decision, Mode, Observation, Plan, Program, ProgramId, Seat, Topology};
+
+use crate::Policy;
+use crate::simple::keep_roster;
+use crate::stage::Stage;
+
+/// Each program has the seat that was given for its name; others none.
+#[derive(Debug)]
+pub struct Fixed {
+    topology: Topology,
+    seats: BTreeMap<String, CpuSet>,
+    programs: BTreeMap<ProgramId, Program>,
+    stage: Stage,
+}
+
+impl Fixed {
+    /// These seats on that machine.
+    pub fn new(topology: Topology, seats: BTreeMap<String, CpuSet>) -> Self {
+        Self {
+            topology,
+            seats,
+            programs: BTreeMap::new(),
+            stage: Stage::default(),
+        }
+    }
+}
+
+impl Policy for Fixed {
+    fn name(&self) -> &'static str {
+        "fixed"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        if !keep_roster(&mut self.programs, &observation.events) {
+            return Decision::default();
+        }
+        let seat = |program: &Program| {
+            let cpus = self.seats.get(&program.name)?;
+            Some(Seat {
+                program: program.id,
+                cpus: cpus.clone(),
+                domains: self.topology.domains_in(cpus),
+                mode: Mode::Seated,
+                ntt: None,
+            })
+        };
+        let seats: Vec<Seat> = self.programs.values().filter_map(seat).collect();
+        let wanted = seats
+            .iter()
+            .map(|s| (s.program, Some(s.cpus.clone())))
+            .collect();
+        Decision {
+            actions: self.stage.move_to(&wanted),
+            plan: Some(Plan {
+                seats,
+                ..Plan::default()
+            }),
+            ..Decision::default()
+        }
+    }
+}

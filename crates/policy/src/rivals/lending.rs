@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Another policy's seats, with idle ones lent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use usher_model::{Action, CpuSet, Decision, Observation, ProgramId, Topology};
+
+use crate::Policy;
+use crate::stage::Stage;
+use crate::usher::lend::{Lender, Market, TICK_NS};
+
+/// A policy and a lender of its seats.
+#[derive(Debug)]
+pub struct Lending<P> {
+    inner: P,
+    topology: Topology,
+    seats: BTreeMap<ProgramId, CpuSet>,
+    frozen: BTreeSet<ProgramId>,
+    lender: Lender,
+    stage: Stage,
+}
+
+impl<P: Policy> Lending<P> {
+    /// That policy on that machine.
+    pub fn new(inner: P, topology: Topology) -> Self {
+        Self {
+            inner,
+            topology,
+            seats: BTreeMap::new(),
+            frozen: BTreeSet::new(),
+            lender: Lender::default(),
+            stage: Stage::default(),
+        }
+    }
+
+    /// Notes what the inner policy does; what it says of seats is put into
+    /// force with the loans.
+    fn follow(&mut self, actions: &[Action]) -> Vec<Action> {
+        let mut others = Vec::new();
+        let before = self.seats.clone();
+        for action in actions {
+            match action {
+                Action::Seat { program, cpus } => {
+                    self.seats.insert(*program, cpus.clone());
+                }
+                Action::Release { program } => {
+                    self.seats.remove(program);
+                }
+                Action::Freeze { program } => {
+                    self.frozen.insert(*program);
+                    others.push(action.clone());
+                }
+                Action::Thaw { program } => {
+                    self.frozen.remove(program);
+                    others.push(action.clone());
+                }
+            }
+        }
+        if before != self.seats {
+            self.lender.recall_all();
+        }
+        others
+    }
+}
+
+impl<P: Policy> Policy for Lending<P> {
+    fn name(&self) -> &'static str {
+        "lending"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let mut decision = self.inner.decide(observation);
+        let mut actions = self.follow(&decision.actions);
+        let here: BTreeSet<ProgramId> = observation.programs.iter().map(|p| p.id).collect();
+        self.seats.retain(|id, _| here.contains(id));
+        if self.frozen.is_empty() {
+            let market = Market {
+                topology: &self.topology,
+                seats: &self.seats,
+                gains: &|_, _, _| true,
+                lends: &|_| true,
+            };
+            self.lender
+                .tick(observation.at_ns, &observation.programs, &market);
+        }
+        let loans = self.lender.loans(&self.topology);
+        let place = |&id: &ProgramId| {
+            let seat = self.seats.get(&id)?;
+            let borrowed = loans.iter().filter(|loan| loan.borrower == id);
+            Some(borrowed.fold(seat.clone(), |cpus, loan| cpus.or(&loan.cpus)))
+        };
+        let wanted = here.iter().map(|id| (*id, place(id))).collect();
+        actions.extend(self.stage.move_to(&wanted));
+        decision.actions = actions;
+        let inner = decision.wake_after_ns.unwrap_or(u64::MAX);
+        decision.wake_after_ns = Some(inner.min(TICK_NS));
+        decision
+    }
+}
