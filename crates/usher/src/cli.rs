@@ -91,6 +91,7 @@ pub enum Command {
     Doctor(commands::doctor::Args),
     Profile(commands::profile::Args),
     Plan(commands::plan::Args),
+    Sim(commands::sim::Args),
     Mix(commands::mix::Args),
     Daemon(commands::daemon::Args),
     Replay(commands::replay::Args),

@@ -16,6 +16,7 @@ pub mod profile;
 pub mod replay;
 pub mod run;
 pub mod seated;
+pub mod sim;
 pub mod status;
 pub mod top;
 pub mod topo;
@@ -43,6 +44,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Profile(args) => profile::run(&args, global, *out),
         Command::Mix(args) => mix::run(&args, global, *out),
         Command::Plan(args) => plan::run(&args, *out),
+        Command::Sim(args) => sim::run(&args, *out),
         Command::Replay(args) => replay::run(&args, *out),
         Command::Completions(args) => completions::run(&args, *out),
         Command::Man(args) => man::run(&args, *out),

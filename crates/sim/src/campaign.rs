@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paper 1's evaluation: every mix of four of its programs under several
+//! schedulers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
+use usher_model::{CpuSet, Topology};
+use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
+use usher_policy::{Casas, Equal, Linux, Policy, Usher};
+
+use crate::kernel::Kernel;
+use crate::machine::Machine;
+use crate::mix::{Entrant, run};
+use crate::parsec::Model;
+
+/// Who decides in a simulated run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// The kernel alone.
+    Linux,
+    /// The same number of cores for everybody.
+    Equal,
+    /// Paper 1.
+    Casas,
+    /// Paper 1's seats, lent while idle.
+    CasasLending,
+    /// Performance-driven processor allocation.
+    Pdpa,
+    /// Cores by utilisation.
+    Utilisation,
+    /// Ours, with profiles of all programs.
+    Usher,
+    /// Ours, with an empty profile store.
+    UsherCold,
+    /// The best seats of all, by knowledge of every program.
+    Oracle,
+    /// Those, lent while idle.
+    OracleLending,
+}
+
+impl Scheduler {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Linux,
+        Self::Equal,
+        Self::Casas,
+        Self::CasasLending,
+        Self::Pdpa,
+        Self::Utilisation,
+        Self::Usher,
+        Self::UsherCold,
+        Self::Oracle,
+        Self::OracleLending,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Equal => "equal",
+            Self::Casas => "casas",
+            Self::CasasLending => "casas+lending",
+            Self::Pdpa => "pdpa",
+            Self::Utilisation => "utilisation",
+            Self::Usher => "usher",
+            Self::UsherCold => "usher (cold)",
+            Self::Oracle => "oracle",
+            Self::OracleLending => "oracle+lending",
+        }
+    }
+
+    /// Whether it knows the programs before they come.
+    pub fn knows(self) -> bool {
+        self == Self::Usher
+    }
+
+    /// A fresh one for a mix.
+    pub fn policy(self, machine: &Machine, entrants: &[Entrant]) -> Box<dyn Policy> {
+        let topology = machine.topology().clone();
+        let oracle = || Fixed::new(topology.clone(), best_seats(&topology, entrants));
+        match self {
+            Self::Linux => Box::new(Linux::new(topology)),
+            Self::Equal => Box::new(Equal::new(topology)),
+            Self::Casas => Box::new(Casas::new(topology)),
+            Self::CasasLending => Box::new(Lending::new(Casas::new(topology.clone()), topology)),
+            Self::Pdpa => Box::new(Pdpa::new(topology)),
+            Self::Utilisation => Box::new(Utilisation::new(topology)),
+            Self::Usher | Self::UsherCold => Box::new(Usher::new(topology)),
+            Self::Oracle => Box::new(oracle()),
+            Self::OracleLending => Box::new(Lending::new(oracle(), topology.clone())),
+        }
+    }
+}
+
+/// The seats of whole domains with the least ANTT by the true curves, tried
+/// one by one.
+pub fn best_seats(topology: &Topology, entrants: &[Entrant]) -> BTreeMap<String, CpuSet> {
+    let domains = topology.domains.len();
+    let cores_max = topology.cores.len() as f64;
+    let upto = |count: usize| {
+        let all = topology.domains[..count].iter();
+        all.map(|domain| domain.cores.len()).sum::<usize>() as f64
+    };
+    let ntt = |entrant: &Entrant, count: usize| {
+        entrant.alone.best_rate(cores_max) / entrant.alone.rate(upto(count))
+    };
+    let mut best: (f64, Vec<usize>) = (f64::INFINITY, Vec::new());
+    let mut counts = vec![1; entrants.len()];
+    try_all(&mut counts, 0, domains, &mut |counts| {
+        let sum: f64 = entrants.iter().zip(counts).map(|(e, &c)| ntt(e, c)).sum();
+        if sum < best.0 {
+            best = (sum, counts.to_vec());
+        }
+    });
+    let mut next = 0;
+    let mut seats = BTreeMap::new();
+    for (entrant, &count) in entrants.iter().zip(&best.1) {
+        let own = topology.domains[next..next + count].iter();
+        let cpus = own.fold(CpuSet::new(), |set, domain| set.or(&domain.cpus));
+        seats.insert(entrant.name.clone(), cpus);
+        next += count;
+    }
+    seats
+}
+
+/// Calls with every way to give each from `at` on one domain or more, at most
+/// so many in all.
+fn try_all(counts: &mut Vec<usize>, at: usize, left: usize, call: &mut dyn FnMut(&[usize])) {
+    if at == counts.len() {
+        call(counts);
+        return;
+    }
+    let others = counts.len() - at - 1;
+    for count in 1..=left.saturating_sub(others) {
+        counts[at] = count;
+        try_all(counts, at + 1, left - count, call);
+    }
+}
+
+/// How well a program scales, as paper 1 sorts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Class {
+    /// Good.
+    G,
+    /// Medium.
+    Y,
+    /// Poor.
+    R,
+}
+
+/// At least this share of the cores' worth of speed-up on all cores: good.
+pub const GOOD: f64 = 0.50;
+/// At most this share: poor.
+pub const POOR: f64 = 0.25;
+
+/// The class of a program by its curve alone: what its best speed-up is, in
+/// cores' worth of its speed on one domain, of all cores.
+pub fn class_of(entrant: &Entrant, topology: &Topology) -> Class {
+    let cores_max = topology.cores.len() as f64;
+    let one = topology.domains.first().map_or(1, |d| d.cores.len()) as f64;
+    let speedup = one * entrant.alone.best_rate(cores_max) / entrant.alone.rate(one);
+    match speedup / cores_max {
+        share if share >= GOOD => Class::G,
+        share if share <= POOR => Class::R,
+        _ => Class::Y,
+    }
+}
+
+/// One mix under every scheduler.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MixRow {
+    /// The programs.
+    pub programs: Vec<String>,
+    /// ANTT by scheduler.
+    pub antt: BTreeMap<Scheduler, f64>,
+    /// NTT of each program, in their order, by scheduler.
+    pub ntt: BTreeMap<Scheduler, Vec<f64>>,
+}
+
+/// The programs on a machine, with so many threads each and their work scaled
+/// so that one takes about so many seconds on one core.
+pub fn cast(
+    models: &[Model],
+    machine: &Machine,
+    kernel: &Kernel,
+    threads: u32,
+    seconds: f64,
+    seed: u64,
+) -> Vec<Entrant> {
+    let measure = |model: &Model| {
+        let frames = (seconds * 1e3 / model.traits.frame_ms).ceil().max(2.0) as u32;
+        let script = Arc::new(model.traits.script(&model.name, threads, frames));
+        Entrant::measure(&model.name, script, machine, kernel, seed)
+    };
+    models.iter().filter_map(measure).collect()
+}
+
+/// Every mix of so many different programs.
+pub fn mixes(programs: usize, each: usize) -> Vec<Vec<usize>> {
+    let mut all = Vec::new();
+    let mut chosen = Vec::new();
+    fn go(from: usize, of: usize, each: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+        if chosen.len() == each {
+            all.push(chosen.clone());
+            return;
+        }
+        for next in from..of {
+            chosen.push(next);
+            go(next + 1, of, each, chosen, all);
+            chosen.pop();
+        }
+    }
+    go(0, programs, each, &mut chosen, &mut all);
+    all
+}
+
+/// What every run of a campaign has in common.
+#[derive(Debug, Clone)]
+pub struct Campaign<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Its kernel.
+    pub kernel: &'a Kernel,
+    /// The programs, measured alone.
+    pub cast: &'a [Entrant],
+    /// Schedulers to run.
+    pub schedulers: &'a [Scheduler],
+    /// Repetitions of each program.
+    pub repetitions: usize,
+    /// The seed.
+    pub seed: u64,
+}
+
+impl Campaign<'_> {
+    /// Runs these mixes, on that many threads of this process; the answer does
+    /// not depend on how many. `done` is told of every mix.
+    pub fn run(
+        &self,
+        mixes: &[Vec<usize>],
+        workers: usize,
+        done: &(dyn Fn(usize, &MixRow) + Sync),
+    ) -> Vec<MixRow> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut rows = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(mix) = mixes.get(index) else {
+                    return rows;
+                };
+                let row = self.one(mix);
+                done(index, &row);
+                rows.push((index, row));
+            }
+        };
+        let mut rows: Vec<(usize, MixRow)> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(work)).collect();
+            let joined = workers.into_iter().filter_map(|worker| worker.join().ok());
+            joined.flatten().collect()
+        });
+        rows.sort_by_key(|&(index, _)| index);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    fn one(&self, mix: &[usize]) -> MixRow {
+        let mut row = MixRow {
+            programs: mix.iter().map(|&i| self.cast[i].name.clone()).collect(),
+            antt: BTreeMap::new(),
+            ntt: BTreeMap::new(),
+        };
+        for &scheduler in self.schedulers {
+            let entrant = |&i: &usize| Entrant {
+                known: scheduler.knows(),
+                ..self.cast[i].clone()
+            };
+            let entrants: Vec<Entrant> = mix.iter().map(entrant).collect();
+            let policy = scheduler.policy(self.machine, &entrants);
+            let outcome = run(
+                &entrants,
+                self.machine,
+                self.kernel,
+                policy,
+                self.repetitions,
+                self.seed,
+            );
+            row.antt.insert(scheduler, outcome.antt());
+            row.ntt.insert(scheduler, outcome.ntt);
+        }
+        row
+    }
+}

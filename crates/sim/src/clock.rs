@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! When each CPU's next event is, and which CPU's comes first.
+//!
+//! A tournament tree: the leaves are CPUs, every inner node holds the winner
+//! of its two children. Changing one CPU's time costs the height of the tree,
+//! and asking for the first costs nothing. Ties go to the lower number, so
+//! that the order of events never depends on their history.
+
+/// No event.
+pub const NEVER: u64 = u64::MAX;
+
+/// The next event of each of a fixed number of CPUs.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    /// Leaves from `width` on; the root is at 1.
+    winners: Vec<u32>,
+    times: Vec<u64>,
+    width: usize,
+}
+
+impl Clock {
+    /// So many CPUs, none with an event.
+    pub fn new(cpus: usize) -> Self {
+        let width = cpus.next_power_of_two().max(1);
+        let mut winners: Vec<u32> = (0..2 * width).map(|_| 0).collect();
+        for leaf in 0..width {
+            winners[width + leaf] = leaf as u32;
+        }
+        let mut clock = Self {
+            winners,
+            times: vec![NEVER; width],
+            width,
+        };
+        for node in (1..width).rev() {
+            clock.winners[node] = clock.winners[2 * node];
+        }
+        clock
+    }
+
+    /// The first event and its CPU.
+    pub fn first(&self) -> (u64, usize) {
+        let winner = self.winners[1] as usize;
+        (self.times[winner], winner)
+    }
+
+    /// That CPU's next event is then.
+    pub fn set(&mut self, cpu: usize, at_ns: u64) {
+        if self.times[cpu] == at_ns {
+            return;
+        }
+        self.times[cpu] = at_ns;
+        let mut node = (self.width + cpu) / 2;
+        while node > 0 {
+            let (left, right) = (self.winners[2 * node], self.winners[2 * node + 1]);
+            // The left one has the lower number.
+            let left_wins = self.times[left as usize] <= self.times[right as usize];
+            self.winners[node] = if left_wins { left } else { right };
+            node /= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_first_is_the_least_and_the_lowest_of_equals(
+            cpus in 1..70usize,
+            sets in prop::collection::vec((any::<prop::sample::Index>(), 0..20u64), 0..200),
+        ) {
+            let mut clock = Clock::new(cpus);
+            let mut times = vec![NEVER; cpus];
+            for (cpu, at_ns) in sets {
+                let cpu = cpu.index(cpus);
+                clock.set(cpu, at_ns);
+                times[cpu] = at_ns;
+                let least = (0..cpus).map(|c| (times[c], c)).min().unwrap();
+                prop_assert_eq!(clock.first(), least);
+            }
+        }
+    }
+}

@@ -1,0 +1,683 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The event loop: virtual time, threads that run, and what happens when a
+//! step of one ends.
+//!
+//! Two kinds of events: on a CPU (its thread's step or turn ends), kept in a
+//! tournament (module `clock`), and timers. Between two events of a CPU its
+//! thread works at a constant rate, so nothing has to be looked at in between.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use oorandom::Rand32;
+
+use crate::clock::{Clock, NEVER};
+use crate::job::{Doing, Job, Thread, ThreadId};
+use crate::kernel::Kernel;
+use crate::machine::{Machine, Mask};
+use crate::script::Script;
+use crate::weather::Weather;
+
+/// Work below this is done: a millionth of a nanosecond's.
+pub(crate) const NOTHING: f64 = 1e-6;
+
+/// Something that the outside may want to know of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum News {
+    /// A program has completed its work once, in so many seconds.
+    Repeated {
+        /// Which, in the order of arrival.
+        program: usize,
+        /// Virtual seconds that it took.
+        seconds: f64,
+    },
+    /// A program has ended, or was killed.
+    Ended(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    Wake(ThreadId, u64),
+    Balance,
+    Weather,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CpuState {
+    pub current: Option<ThreadId>,
+    pub queue: Vec<ThreadId>,
+    pub online: bool,
+    /// Accounted for until then.
+    pub since_ns: u64,
+    /// Since when the current thread runs.
+    pub started_ns: u64,
+    pub slice_end_ns: u64,
+    /// Work a nanosecond.
+    pub rate: f64,
+    /// Virtual time when the queue last had somebody.
+    pub vtime: f64,
+    /// Who ran before.
+    pub before: Option<ThreadId>,
+}
+
+/// The simulated machine at work.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) machine: Machine,
+    pub(crate) kernel: Kernel,
+    pub(crate) cpus: Vec<CpuState>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) now_ns: u64,
+    pub(crate) weather: Weather,
+    /// Threads in queues.
+    pub(crate) waiting: usize,
+    pub(crate) clock: Clock,
+    timers: BinaryHeap<Reverse<(u64, u64, Timer)>>,
+    timers_made: u64,
+    free: Vec<ThreadId>,
+    news: Vec<News>,
+    events: u64,
+    seed: u64,
+}
+
+impl Engine {
+    /// An idle machine.
+    pub fn new(machine: Machine, kernel: Kernel, seed: u64) -> Self {
+        let cpu = CpuState {
+            current: None,
+            queue: Vec::new(),
+            online: true,
+            since_ns: 0,
+            started_ns: 0,
+            slice_end_ns: 0,
+            rate: 0.0,
+            vtime: 0.0,
+            before: None,
+        };
+        let cpus = vec![cpu; machine.places.len()];
+        let mut engine = Self {
+            clock: Clock::new(cpus.len()),
+            weather: Weather::new(&machine),
+            cpus,
+            machine,
+            kernel,
+            threads: Vec::new(),
+            jobs: Vec::new(),
+            now_ns: 0,
+            waiting: 0,
+            timers: BinaryHeap::new(),
+            timers_made: 0,
+            free: Vec::new(),
+            news: Vec::new(),
+            events: 0,
+            seed,
+        };
+        engine.after(engine.kernel.balance_ns, Timer::Balance);
+        engine.after(crate::weather::PERIOD_NS, Timer::Weather);
+        engine
+    }
+
+    /// Virtual nanoseconds since the start.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Events so far.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Lets virtual time pass until then, or until there is news.
+    pub fn run(&mut self, until_ns: u64) {
+        while self.news.is_empty() {
+            let (cpu_ns, cpu) = self.clock.first();
+            let timer_ns = self.timers.peek().map_or(NEVER, |Reverse((at, ..))| *at);
+            let next_ns = cpu_ns.min(timer_ns);
+            if next_ns > until_ns {
+                self.now_ns = self.now_ns.max(until_ns);
+                return;
+            }
+            self.events += 1;
+            self.now_ns = next_ns;
+            if cpu_ns <= timer_ns {
+                self.cpu_event(cpu);
+            } else if let Some(Reverse((_, _, timer))) = self.timers.pop() {
+                self.ring(timer);
+            }
+        }
+    }
+
+    /// What has happened since the last call.
+    pub fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    pub(crate) fn after(&mut self, ns: u64, timer: Timer) {
+        self.timers_made += 1;
+        let at_ns = self.now_ns.saturating_add(ns);
+        self.timers.push(Reverse((at_ns, self.timers_made, timer)));
+    }
+
+    /// The number of the next timer.
+    pub(crate) fn next_timer(&self) -> u64 {
+        self.timers_made + 1
+    }
+
+    fn ring(&mut self, timer: Timer) {
+        match timer {
+            Timer::Wake(thread, nap) if self.threads[thread].nap == nap => self.wake(thread),
+            Timer::Wake(..) => {}
+            Timer::Balance => {
+                self.balance();
+                self.after(self.kernel.balance_ns, Timer::Balance);
+            }
+            Timer::Weather => {
+                self.look_at_memory();
+                self.after(crate::weather::PERIOD_NS, Timer::Weather);
+            }
+        }
+    }
+
+    // Programs.
+
+    /// A program arrives; it repeats its work until it is killed, or ends.
+    pub fn arrive(&mut self, script: Arc<Script>, repeats: bool) -> usize {
+        let mut mask = Mask::new(self.cpus.len());
+        for (cpu, state) in self.cpus.iter().enumerate() {
+            if state.online {
+                mask.insert(cpu);
+            }
+        }
+        let program = self.jobs.len();
+        self.jobs.push(Job {
+            threads: Vec::new(),
+            alive: 0,
+            runnable: 0,
+            barriers: Vec::new(),
+            locks: Vec::new(),
+            pools: Vec::new(),
+            queues: Vec::new(),
+            mask,
+            seat: None,
+            frozen: false,
+            gone: false,
+            repeats,
+            began_ns: self.now_ns,
+            repetitions: 0,
+            cpu_ns: 0,
+            work: 0.0,
+            spun_ns: 0.0,
+            wait_ns: 0,
+            wait_since_ns: None,
+            queued: 0,
+            speed: vec![1.0; self.machine.domains.len()],
+            busy_ns: vec![0.0; self.machine.domains.len()],
+            home: vec![1.0 / self.machine.nodes as f64; self.machine.nodes],
+            touched_ns: 0.0,
+            script,
+        });
+        self.begin(program);
+        program
+    }
+
+    /// Starts the program's threads.
+    fn begin(&mut self, program: usize) {
+        self.jobs[program].rewind(self.now_ns);
+        let script = Arc::clone(&self.jobs[program].script);
+        let repetition = u64::from(self.jobs[program].repetitions);
+        let mut threads = Vec::new();
+        for (number, role) in script.roles.iter().enumerate() {
+            for index in 0..role.threads {
+                let stream = (program as u64) << 40 | repetition << 20 | threads.len() as u64;
+                let thread = Thread {
+                    program,
+                    role: number,
+                    number: index,
+                    step: 0,
+                    rounds: vec![0; role.steps.len()],
+                    doing: Doing::Waiting,
+                    over: false,
+                    nap: 0,
+                    work: 0.0,
+                    cold: 0.0,
+                    spin: None,
+                    spins_until_ns: NEVER,
+                    cpu_ns: 0,
+                    vruntime: 0.0,
+                    deadline: 0.0,
+                    lag: 0.0,
+                    last: 0,
+                    random: Rand32::new_inc(self.seed, stream),
+                };
+                threads.push(self.keep(thread));
+            }
+        }
+        self.jobs[program].threads.clone_from(&threads);
+        self.spread(program);
+        for thread in threads {
+            self.start(thread);
+        }
+    }
+
+    fn keep(&mut self, thread: Thread) -> ThreadId {
+        match self.free.pop() {
+            Some(id) => {
+                self.threads[id] = thread;
+                id
+            }
+            None => {
+                self.threads.push(thread);
+                self.threads.len() - 1
+            }
+        }
+    }
+
+    /// Ends a program at once.
+    pub fn kill(&mut self, program: usize) {
+        if self.jobs[program].gone {
+            return;
+        }
+        self.jobs[program].repeats = false;
+        for thread in self.jobs[program].threads.clone() {
+            self.withdraw(thread);
+            self.threads[thread].doing = Doing::Ended;
+        }
+        self.over(program);
+    }
+
+    /// The last thread has gone.
+    fn over(&mut self, program: usize) {
+        let now_ns = self.now_ns;
+        let job = &mut self.jobs[program];
+        if let Some(since_ns) = job.wait_since_ns.take() {
+            job.wait_ns += now_ns - since_ns;
+        }
+        let ended: Vec<ThreadId> = std::mem::take(&mut job.threads);
+        (job.runnable, job.queued) = (0, 0);
+        self.free.extend(ended);
+        if self.jobs[program].alive == 0 {
+            let job = &mut self.jobs[program];
+            job.repetitions += 1;
+            let seconds = (now_ns - job.began_ns) as f64 / 1e9;
+            self.news.push(News::Repeated { program, seconds });
+            if self.jobs[program].repeats {
+                self.begin(program);
+                return;
+            }
+        }
+        self.jobs[program].gone = true;
+        self.news.push(News::Ended(program));
+    }
+
+    /// Gives a program a seat, or takes it away.
+    pub fn seat(&mut self, program: usize, cpus: Option<&usher_model::CpuSet>) {
+        self.jobs[program].seat = cpus.map(|cpus| self.machine.mask(cpus));
+        self.new_mask(program);
+    }
+
+    /// Takes CPUs off line, or puts them back: only these are there now.
+    pub fn set_online(&mut self, cpus: &usher_model::CpuSet) {
+        let online = self.machine.mask(cpus);
+        for cpu in 0..self.cpus.len() {
+            self.cpus[cpu].online = online.has(cpu);
+        }
+        for program in 0..self.jobs.len() {
+            self.new_mask(program);
+        }
+    }
+
+    /// Works out where a program may run, and moves its threads there. As the
+    /// kernel does, a program none of whose CPUs is on line may run anywhere.
+    fn new_mask(&mut self, program: usize) {
+        let mut online = Mask::new(self.cpus.len());
+        for (cpu, state) in self.cpus.iter().enumerate() {
+            if state.online {
+                online.insert(cpu);
+            }
+        }
+        let seat = self.jobs[program].seat.as_ref();
+        let seated = seat
+            .map(|seat| seat.and(&online))
+            .filter(|mask| !mask.is_empty());
+        self.jobs[program].mask = seated.unwrap_or(online);
+        for thread in self.jobs[program].threads.clone() {
+            let (Doing::Running(cpu) | Doing::Queued(cpu)) = self.threads[thread].doing else {
+                continue;
+            };
+            if !self.jobs[program].mask.has(cpu) {
+                self.withdraw(thread);
+                self.ready(thread);
+            }
+        }
+        // Its new CPUs may be idle.
+        for cpu in 0..self.cpus.len() {
+            if self.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
+                self.dispatch(cpu);
+            }
+        }
+    }
+
+    /// Stops a program, or lets it go on.
+    pub fn freeze(&mut self, program: usize, frozen: bool) {
+        self.jobs[program].frozen = frozen;
+        for thread in self.jobs[program].threads.clone() {
+            match self.threads[thread].doing {
+                Doing::Running(_) | Doing::Queued(_) if frozen => {
+                    self.withdraw(thread);
+                    self.threads[thread].doing = Doing::Stopped;
+                }
+                Doing::Stopped if !frozen => self.ready(thread),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn is_frozen(&self, program: usize) -> bool {
+        self.jobs[program].frozen
+    }
+
+    /// Whether a thread of it runs, or would if it had a CPU.
+    pub(crate) fn could_run(&self, program: usize) -> bool {
+        self.jobs[program].runnable > 0
+    }
+
+    // Threads come and go on CPUs.
+
+    /// A thread that begins.
+    fn start(&mut self, thread: ThreadId) {
+        match self.advance(thread) {
+            true => self.ready(thread),
+            false => self.ended_or_waits(thread),
+        }
+    }
+
+    /// A thread that waited for something goes on.
+    pub(crate) fn wake(&mut self, thread: ThreadId) {
+        if self.threads[thread].doing != Doing::Waiting {
+            return;
+        }
+        match self.advance(thread) {
+            true => self.ready(thread),
+            false => self.ended_or_waits(thread),
+        }
+    }
+
+    fn ended_or_waits(&mut self, thread: ThreadId) {
+        if self.threads[thread].over {
+            self.threads[thread].doing = Doing::Ended;
+            let program = self.threads[thread].program;
+            self.jobs[program].alive -= 1;
+            if self.jobs[program].alive == 0 {
+                self.over(program);
+            }
+        } else {
+            self.threads[thread].doing = Doing::Waiting;
+        }
+    }
+
+    /// Puts a thread that has something to do on a CPU or into a queue.
+    fn ready(&mut self, thread: ThreadId) {
+        let program = self.threads[thread].program;
+        let cpu = match self.jobs[program].frozen {
+            true => None,
+            false => self.place(thread),
+        };
+        let Some(cpu) = cpu else {
+            self.threads[thread].doing = Doing::Stopped;
+            return;
+        };
+        self.account(cpu);
+        self.jobs[program].runnable += 1;
+        self.enqueue(thread, cpu);
+        self.queued(program, 1);
+        if self.cpus[cpu].current.is_none() {
+            self.dispatch(cpu);
+        } else if self.preempts(thread, cpu) {
+            self.preempt(cpu);
+        } else {
+            self.arm(cpu);
+        }
+    }
+
+    /// Keeps count of a program's threads in queues, and of the time when
+    /// there were any.
+    pub(crate) fn queued(&mut self, program: usize, by: i32) {
+        self.waiting = self.waiting.wrapping_add_signed(by as isize);
+        let job = &mut self.jobs[program];
+        job.queued = job.queued.wrapping_add_signed(by);
+        match (job.queued > 0, job.wait_since_ns) {
+            (true, None) => job.wait_since_ns = Some(self.now_ns),
+            (false, Some(since_ns)) => {
+                job.wait_ns += self.now_ns - since_ns;
+                job.wait_since_ns = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a thread off its CPU or out of its queue; what it was doing is
+    /// for the caller to say.
+    fn withdraw(&mut self, thread: ThreadId) {
+        match self.threads[thread].doing {
+            Doing::Running(cpu) => {
+                self.account(cpu);
+                self.leave(thread, cpu);
+                self.jobs[self.threads[thread].program].runnable -= 1;
+                self.threads[thread].doing = Doing::Waiting;
+                self.cpus[cpu].current = None;
+                self.dispatch(cpu);
+            }
+            Doing::Queued(cpu) => {
+                self.account(cpu);
+                self.leave(thread, cpu);
+                self.cpus[cpu].queue.retain(|&other| other != thread);
+                self.queued(self.threads[thread].program, -1);
+                self.jobs[self.threads[thread].program].runnable -= 1;
+                self.threads[thread].doing = Doing::Waiting;
+                self.arm(cpu);
+            }
+            _ => {}
+        }
+    }
+
+    /// Moves a running thread to an idle CPU.
+    pub(crate) fn move_running(&mut self, thread: ThreadId, to: usize) {
+        self.withdraw(thread);
+        self.account(to);
+        self.jobs[self.threads[thread].program].runnable += 1;
+        self.enqueue(thread, to);
+        self.queued(self.threads[thread].program, 1);
+        if self.cpus[to].current.is_none() {
+            self.dispatch(to);
+        } else {
+            self.arm(to);
+        }
+    }
+
+    /// The current thread goes back into the queue and another one runs.
+    fn preempt(&mut self, cpu: usize) {
+        if let Some(thread) = self.cpus[cpu].current.take() {
+            let slice = self.kernel.slice_ns as f64 / self.weight(thread);
+            let state = &mut self.threads[thread];
+            if state.vruntime >= state.deadline {
+                state.deadline = state.vruntime + slice;
+            }
+            state.doing = Doing::Queued(cpu);
+            self.cpus[cpu].queue.push(thread);
+            self.queued(self.threads[thread].program, 1);
+        }
+        self.dispatch(cpu);
+    }
+
+    /// Chooses who runs on a CPU that has nobody.
+    pub(crate) fn dispatch(&mut self, cpu: usize) {
+        debug_assert!(self.cpus[cpu].current.is_none());
+        self.account(cpu);
+        let mut thread = self.pick(cpu);
+        if thread.is_none() && self.cpus[cpu].online {
+            thread = self.pull(cpu);
+            if let Some(thread) = thread {
+                let mean = self.cpus[cpu].vtime;
+                let slice = self.kernel.slice_ns as f64 / self.weight(thread);
+                let state = &mut self.threads[thread];
+                state.vruntime = mean - state.lag.clamp(-slice, slice);
+                state.deadline = state.vruntime + slice;
+            }
+        }
+        let Some(thread) = thread else {
+            self.clock.set(cpu, NEVER);
+            self.siblings_speed(cpu);
+            return;
+        };
+        self.queued(self.threads[thread].program, -1);
+        self.cpus[cpu].current = Some(thread);
+        self.cpus[cpu].started_ns = self.now_ns;
+        self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
+        self.threads[thread].doing = Doing::Running(cpu);
+        self.warm_up(thread, cpu);
+        self.siblings_speed(cpu);
+        self.set_rate(cpu);
+        self.arm(cpu);
+    }
+
+    /// What it costs a thread to begin on this CPU: the switch, and caches
+    /// that hold other data.
+    fn warm_up(&mut self, thread: ThreadId, cpu: usize) {
+        let costs = &self.machine.costs;
+        let before = self.cpus[cpu].before.replace(thread);
+        if before == Some(thread) && self.threads[thread].last == cpu {
+            return;
+        }
+        let memory = &self.jobs[self.threads[thread].program].script.memory;
+        let (from, to) = (
+            &self.machine.places[self.threads[thread].last],
+            &self.machine.places[cpu],
+        );
+        // A thread cannot have more in the private caches than it uses.
+        let own = (memory.private_bytes / 512e3).min(1.0);
+        let mut cold = costs.switch_ns + own * costs.private_refill_ns;
+        if from.domain != to.domain {
+            cold += memory.private_bytes.min(self.machine.llc_bytes[to.domain]) / costs.refill_gbps;
+        }
+        let state = &mut self.threads[thread];
+        // What was not refilled before it went on is lost again.
+        state.cold = cold;
+        state.last = cpu;
+    }
+
+    // Time.
+
+    /// Credits the current thread with what it did since the last look.
+    pub(crate) fn account(&mut self, cpu: usize) {
+        let state = &mut self.cpus[cpu];
+        let elapsed_ns = self.now_ns - state.since_ns;
+        state.since_ns = self.now_ns;
+        let Some(id) = state.current.filter(|_| elapsed_ns > 0) else {
+            return;
+        };
+        let rate = state.rate;
+        let weight = self.weight(id);
+        let thread = &mut self.threads[id];
+        let job = &mut self.jobs[thread.program];
+        thread.cpu_ns += elapsed_ns;
+        job.cpu_ns += elapsed_ns;
+        thread.vruntime += elapsed_ns as f64 / weight;
+        if thread.spin.is_some() {
+            job.spun_ns += elapsed_ns as f64;
+            return;
+        }
+        let done = elapsed_ns as f64 * rate;
+        let warming = thread.cold.min(done);
+        thread.cold -= warming;
+        let worked = (done - warming).min(thread.work);
+        thread.work -= worked;
+        job.work += worked;
+        job.busy_ns[self.machine.places[cpu].domain] += elapsed_ns as f64;
+    }
+
+    /// Sets when the CPU's next event is.
+    pub(crate) fn arm(&mut self, cpu: usize) {
+        let state = &self.cpus[cpu];
+        let Some(id) = state.current else {
+            self.clock.set(cpu, NEVER);
+            return;
+        };
+        let thread = &self.threads[id];
+        let mut at_ns = match thread.spin {
+            Some(_) if thread.spins_until_ns == NEVER => NEVER,
+            Some(_) => self.now_ns + thread.spins_until_ns.saturating_sub(thread.cpu_ns),
+            None => {
+                let left = (thread.cold + thread.work) / state.rate;
+                self.now_ns + left.ceil() as u64
+            }
+        };
+        if !state.queue.is_empty() {
+            at_ns = at_ns.min(state.slice_end_ns.max(self.now_ns + 1));
+        }
+        self.clock.set(cpu, at_ns);
+    }
+
+    fn cpu_event(&mut self, cpu: usize) {
+        self.account(cpu);
+        let Some(id) = self.cpus[cpu].current else {
+            self.clock.set(cpu, NEVER);
+            return;
+        };
+        let thread = &self.threads[id];
+        let done = match thread.spin {
+            Some(_) => thread.cpu_ns >= thread.spins_until_ns,
+            None => thread.work + thread.cold <= NOTHING,
+        };
+        if done && !self.step_over(id, cpu) {
+            return;
+        }
+        if self.now_ns >= self.cpus[cpu].slice_end_ns && !self.cpus[cpu].queue.is_empty() {
+            self.preempt(cpu);
+        } else {
+            if self.now_ns >= self.cpus[cpu].slice_end_ns {
+                self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
+            }
+            self.arm(cpu);
+        }
+    }
+
+    /// The running thread's step is over; false when it runs no more.
+    fn step_over(&mut self, id: ThreadId, cpu: usize) -> bool {
+        let goes_on = match self.threads[id].spin.take() {
+            Some(spin) => {
+                // It has spun long enough and sleeps at the barrier.
+                let program = self.threads[id].program;
+                let barrier = &mut self.jobs[program].barriers[spin.barrier];
+                barrier.spinners.retain(|&other| other != id);
+                barrier.sleepers.push(id);
+                false
+            }
+            None => self.advance(id),
+        };
+        // Whoever it woke may have taken the CPU from it.
+        if goes_on {
+            return self.cpus[cpu].current == Some(id);
+        }
+        match self.threads[id].doing {
+            Doing::Running(at) => {
+                self.account(at);
+                self.leave(id, at);
+                self.cpus[at].current = None;
+                self.threads[id].doing = Doing::Waiting;
+                self.jobs[self.threads[id].program].runnable -= 1;
+                self.dispatch(at);
+            }
+            Doing::Queued(_) | Doing::Stopped => self.withdraw(id),
+            Doing::Waiting | Doing::Ended => {}
+        }
+        self.ended_or_waits(id);
+        false
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The simulated kernel's own choices: which thread next, on which CPU.
+//!
+//! After Linux's fair scheduler since 6.6 (EEVDF: Stoica and Abdel-Wahab,
+//! 1995): each CPU has a queue; of the threads that are *eligible* (have had no
+//! more than their share) the one with the earliest virtual deadline runs. A
+//! thread that wakes goes to the CPU it last ran on if that is idle, else to an
+//! idle one in the same domain, else it queues where it was; new threads go to
+//! the least loaded CPU anywhere; idle CPUs pull work, nearest first; from time
+//! to time loads are evened out between domains.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Engine;
+use crate::job::{Doing, ThreadId};
+use crate::machine::Mask;
+
+/// Between whom CPU time is shared evenly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fair {
+    /// Threads: Linux before 2.6.38, that of paper 1.
+    Threads,
+    /// Programs: each has its session's autogroup, or its own cgroup.
+    Programs,
+}
+
+/// How the kernel is set up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kernel {
+    /// Between whom time is shared.
+    pub fair: Fair,
+    /// Whether a whole idle core is preferred to an idle hardware thread.
+    pub smt_aware: bool,
+    /// Length of a turn when others wait.
+    pub slice_ns: u64,
+    /// A running thread is not preempted by one that wakes before it has run
+    /// for so long.
+    pub protect_ns: u64,
+    /// How often loads are evened out.
+    pub balance_ns: u64,
+}
+
+impl Default for Kernel {
+    /// Linux on eight CPUs or more.
+    fn default() -> Self {
+        Self {
+            fair: Fair::Programs,
+            smt_aware: true,
+            slice_ns: 3_000_000,
+            protect_ns: 750_000,
+            balance_ns: 4_000_000,
+        }
+    }
+}
+
+/// Loads that differ by less than this, relative, are left as they are.
+const IMBALANCE: f64 = 1.25;
+
+impl Engine {
+    /// Weight of a thread in its queue.
+    pub(crate) fn weight(&self, thread: ThreadId) -> f64 {
+        match self.kernel.fair {
+            Fair::Threads => 1.0,
+            Fair::Programs => {
+                let runnable = self.jobs[self.threads[thread].program].runnable.max(1);
+                1.0 / f64::from(runnable)
+            }
+        }
+    }
+
+    fn is_idle(&self, cpu: usize) -> bool {
+        self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
+    }
+
+    fn is_idle_core(&self, cpu: usize) -> bool {
+        let siblings = &self.machine.places[cpu].siblings;
+        self.is_idle(cpu) && siblings.iter().all(|&other| self.is_idle(other))
+    }
+
+    /// Load of a CPU: the weights of who runs and waits there.
+    fn load(&self, cpu: usize) -> f64 {
+        let state = &self.cpus[cpu];
+        let here = state.queue.iter().chain(&state.current);
+        here.map(|&thread| self.weight(thread)).sum()
+    }
+
+    /// Where a thread that wakes goes.
+    pub(crate) fn place(&self, thread: ThreadId) -> Option<usize> {
+        let state = &self.threads[thread];
+        let mask = &self.jobs[state.program].mask;
+        if mask.is_empty() {
+            return None;
+        }
+        let last = state.last;
+        let aware = self.kernel.smt_aware;
+        let idle = |cpu: usize| mask.has(cpu) && self.is_idle(cpu);
+        let idle_core = |cpu: usize| mask.has(cpu) && self.is_idle_core(cpu);
+        let fits = if aware { idle_core(last) } else { idle(last) };
+        if fits {
+            return Some(last);
+        }
+        let near = &self.machine.domains[self.machine.places[last].domain];
+        let core = near.iter().copied().find(|&cpu| aware && idle_core(cpu));
+        let any = || idle(last).then_some(last);
+        let core = core.or_else(any);
+        if let Some(cpu) = core.or_else(|| near.iter().copied().find(|&cpu| idle(cpu))) {
+            return Some(cpu);
+        }
+        if mask.has(last) {
+            return Some(last);
+        }
+        self.idlest(mask, last, &self.loads())
+    }
+
+    /// Load of every CPU.
+    fn loads(&self) -> Vec<f64> {
+        (0..self.cpus.len()).map(|cpu| self.load(cpu)).collect()
+    }
+
+    /// Spreads the new threads of a program over the CPUs that it may use, as
+    /// the kernel places what is forked.
+    pub(crate) fn spread(&mut self, program: usize) {
+        let mut loads = self.loads();
+        for thread in self.jobs[program].threads.clone() {
+            let mask = &self.jobs[program].mask;
+            if let Some(cpu) = self.idlest(mask, 0, &loads) {
+                loads[cpu] += self.weight(thread);
+                self.threads[thread].last = cpu;
+            }
+        }
+    }
+
+    /// The CPU with the least load; of equals one on an idle core, then one in
+    /// the domain with the least load, then the nearest to `near`, then the
+    /// lowest.
+    fn idlest(&self, mask: &Mask, near: usize, loads: &[f64]) -> Option<usize> {
+        let home = self.machine.places[near].domain;
+        let domains = self.machine.domains.iter();
+        let domains: Vec<f64> = domains
+            .map(|cpus| cpus.iter().map(|&cpu| loads[cpu]).sum::<f64>() / cpus.len() as f64)
+            .collect();
+        let cpus = (0..self.cpus.len()).filter(|&cpu| mask.has(cpu));
+        cpus.min_by(|&a, &b| {
+            let siblings = |cpu: usize| self.machine.places[cpu].siblings.iter();
+            let busy_core = |cpu: usize| {
+                self.kernel.smt_aware && siblings(cpu).any(|&other| loads[other] > 0.0)
+            };
+            let domain = |cpu: usize| self.machine.places[cpu].domain;
+            let away = |cpu: usize| (domain(cpu) != home, cpu);
+            loads[a]
+                .total_cmp(&loads[b])
+                .then_with(|| busy_core(a).cmp(&busy_core(b)))
+                .then_with(|| domains[domain(a)].total_cmp(&domains[domain(b)]))
+                .then_with(|| away(a).cmp(&away(b)))
+        })
+    }
+
+    /// Mean virtual time of who runs and waits on a CPU.
+    fn mean_vruntime(&self, cpu: usize) -> f64 {
+        let state = &self.cpus[cpu];
+        let here = state.queue.iter().chain(&state.current);
+        let (sum, weights) = here.fold((0.0, 0.0), |(sum, weights), &thread| {
+            let weight = self.weight(thread);
+            (
+                sum + weight * self.threads[thread].vruntime,
+                weights + weight,
+            )
+        });
+        if weights > 0.0 {
+            sum / weights
+        } else {
+            state.vtime
+        }
+    }
+
+    /// Puts a thread into a CPU's queue.
+    pub(crate) fn enqueue(&mut self, thread: ThreadId, cpu: usize) {
+        let mean = self.mean_vruntime(cpu);
+        let slice = self.kernel.slice_ns as f64 / self.weight(thread);
+        let state = &mut self.threads[thread];
+        state.vruntime = mean - state.lag.clamp(-slice, slice);
+        state.deadline = state.vruntime + slice;
+        state.doing = Doing::Queued(cpu);
+        self.cpus[cpu].queue.push(thread);
+    }
+
+    /// Takes note of what a thread is owed as it leaves a CPU.
+    pub(crate) fn leave(&mut self, thread: ThreadId, cpu: usize) {
+        let mean = self.mean_vruntime(cpu);
+        let state = &mut self.threads[thread];
+        state.lag = mean - state.vruntime;
+        self.cpus[cpu].vtime = mean;
+    }
+
+    /// Takes the thread out of the queue that runs next on a CPU.
+    pub(crate) fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
+        let mean = self.mean_vruntime(cpu);
+        let queue = &self.cpus[cpu].queue;
+        let eligible = |thread: ThreadId| self.threads[thread].vruntime <= mean + 1.0;
+        let order = |&(_, &a): &(usize, &ThreadId), &(_, &b): &(usize, &ThreadId)| {
+            let key = |thread: ThreadId| (!eligible(thread), self.threads[thread].deadline);
+            let ((late_a, a_at), (late_b, b_at)) = (key(a), key(b));
+            late_a
+                .cmp(&late_b)
+                .then(a_at.total_cmp(&b_at))
+                .then(a.cmp(&b))
+        };
+        let (at, &thread) = queue.iter().enumerate().min_by(order)?;
+        self.cpus[cpu].queue.remove(at);
+        Some(thread)
+    }
+
+    /// Whether a thread that has just woken there is to run at once.
+    pub(crate) fn preempts(&self, thread: ThreadId, cpu: usize) -> bool {
+        let Some(current) = self.cpus[cpu].current else {
+            return true;
+        };
+        let ran_ns = self.now_ns - self.cpus[cpu].started_ns;
+        let (new, old) = (&self.threads[thread], &self.threads[current]);
+        ran_ns >= self.kernel.protect_ns
+            && new.deadline < old.deadline
+            && new.vruntime <= self.mean_vruntime(cpu)
+    }
+
+    /// A thread for a CPU that would idle, from the nearest CPU that has most
+    /// waiting.
+    pub(crate) fn pull(&mut self, cpu: usize) -> Option<ThreadId> {
+        let home = self.machine.places[cpu].domain;
+        let package = self.machine.places[cpu].package;
+        let reach: [&dyn Fn(usize) -> bool; 3] = [
+            &|other| self.machine.places[other].domain == home,
+            &|other| self.machine.places[other].package == package,
+            &|_| true,
+        ];
+        if self.waiting == 0 {
+            return None;
+        }
+        let found = reach.iter().find_map(|near| {
+            let queues = (0..self.cpus.len()).filter(|&other| other != cpu && near(other));
+            let waiting = queues.filter_map(|other| {
+                let queue = &self.cpus[other].queue;
+                let may =
+                    |thread: &ThreadId| self.jobs[self.threads[*thread].program].mask.has(cpu);
+                let at = queue.iter().position(may)?;
+                Some((queue.len(), other, at))
+            });
+            waiting.max_by_key(|&(len, other, _)| (len, std::cmp::Reverse(other)))
+        });
+        let (_, other, at) = found?;
+        let thread = self.cpus[other].queue.remove(at);
+        self.leave(thread, other);
+        Some(thread)
+    }
+
+    /// Idle CPUs pull; then threads move from queues that are longer than
+    /// others by more than the margin, one a CPU.
+    pub(crate) fn balance(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            if self.waiting > 0 && self.cpus[cpu].online && self.is_idle(cpu) {
+                self.dispatch(cpu);
+            }
+        }
+        let mut loads = self.loads();
+        for cpu in 0..self.cpus.len() {
+            if self.cpus[cpu].online {
+                self.pull_load(cpu, &mut loads);
+            }
+        }
+        if self.kernel.smt_aware {
+            self.fill_idle_cores();
+        }
+    }
+
+    /// Moves running threads from cores that run several to cores that run
+    /// none.
+    fn fill_idle_cores(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            let has_siblings = !self.machine.places[cpu].siblings.is_empty();
+            if !has_siblings || !self.cpus[cpu].online || !self.is_idle_core(cpu) {
+                continue;
+            }
+            let shares = |&other: &usize| {
+                let mut siblings = self.machine.places[other].siblings.iter();
+                siblings.any(|&sibling| self.cpus[sibling].current.is_some())
+            };
+            let movable = |other: usize| {
+                let thread = self.cpus[other].current?;
+                let may = self.jobs[self.threads[thread].program].mask.has(cpu);
+                may.then_some(thread)
+            };
+            let crowded = (0..self.cpus.len()).filter(shares);
+            if let Some(thread) = crowded.filter_map(movable).next() {
+                self.move_running(thread, cpu);
+            }
+        }
+    }
+
+    /// Takes one thread over from the most loaded CPU that has one for this
+    /// CPU, if that evens loads out; of equals from the nearest.
+    fn pull_load(&mut self, cpu: usize, loads: &mut [f64]) {
+        let home = self.machine.places[cpu].domain;
+        let mine = loads[cpu];
+        let mut best: Option<(f64, bool, usize, usize)> = None;
+        for (other, &theirs) in loads.iter().enumerate() {
+            let near = self.machine.places[other].domain == home;
+            let better = best.is_none_or(|(load, nearer, ..)| {
+                theirs > load || theirs == load && near && !nearer
+            });
+            if other == cpu || theirs <= mine * IMBALANCE || !better {
+                continue;
+            }
+            let fits = |thread: &ThreadId| {
+                let weight = self.weight(*thread);
+                mine + weight < theirs - weight * 0.5
+                    && self.jobs[self.threads[*thread].program].mask.has(cpu)
+            };
+            if let Some(at) = self.cpus[other].queue.iter().position(fits) {
+                best = Some((theirs, near, other, at));
+            }
+        }
+        let Some((_, _, other, at)) = best else {
+            return;
+        };
+        let thread = self.cpus[other].queue.remove(at);
+        let weight = self.weight(thread);
+        loads[other] -= weight;
+        loads[cpu] += weight;
+        self.account(other);
+        self.leave(thread, other);
+        self.arm(other);
+        self.account(cpu);
+        self.enqueue(thread, cpu);
+        match self.cpus[cpu].current {
+            None => self.dispatch(cpu),
+            Some(_) => self.arm(cpu),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A machine, its kernel and its programs in virtual time, for the control
+//! loop that also runs real ones.
+//!
+//! Everything here is a simulation: no figure of this crate was measured.
+
+pub mod alone;
+pub mod campaign;
+mod clock;
+pub mod engine;
+mod job;
+pub mod kernel;
+pub mod machine;
+pub mod mix;
+pub mod parsec;
+pub mod script;
+pub mod smt;
+mod steps;
+pub mod swarm;
+mod weather;
+pub mod world;

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Several programs together under a policy, each repeated until every one has
+//! run often enough: the paper's protocol.
+
+use std::sync::Arc;
+
+use usher_control::Loop;
+use usher_model::{Arrival, CpuSet, Curve, Plan, ProgramId};
+use usher_policy::Policy;
+
+use crate::alone::alone_seconds;
+use crate::engine::Engine;
+use crate::kernel::Kernel;
+use crate::machine::Machine;
+use crate::script::Script;
+use crate::world::{Guest, SimWorld, Until};
+
+/// A program of a mix.
+#[derive(Debug, Clone)]
+pub struct Entrant {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub script: Arc<Script>,
+    /// Repetitions a second alone, by cores: of whole domains, the best
+    /// placement. What a profile store would hold, and what NTT is held against.
+    pub alone: Curve,
+    /// Whether the policy is told that curve.
+    pub known: bool,
+}
+
+impl Entrant {
+    /// A program, run alone on 1, 2, … domains of the machine; `None` if one of
+    /// these runs does not end.
+    pub fn measure(
+        name: &str,
+        script: Arc<Script>,
+        machine: &Machine,
+        kernel: &Kernel,
+        seed: u64,
+    ) -> Option<Self> {
+        let topology = machine.topology();
+        let mut cpus = CpuSet::new();
+        let mut rates = std::collections::BTreeMap::new();
+        for domain in &topology.domains {
+            cpus = cpus.or(&domain.cpus);
+            let seconds = alone_seconds(machine, kernel, Arc::clone(&script), Some(&cpus), seed)?;
+            let cores = topology.cores_in(&cpus).len() as u32;
+            rates.insert(cores, 1.0 / seconds);
+        }
+        Some(Self {
+            name: name.to_owned(),
+            script,
+            alone: Curve::from_rates(&rates).ok()?,
+            known: false,
+        })
+    }
+
+    /// Seconds alone on the best number of cores.
+    pub fn alone_best_seconds(&self, machine: &Machine) -> f64 {
+        let topology = machine.topology();
+        1.0 / self.alone.best_rate(topology.cores.len() as f64)
+    }
+}
+
+/// What came of a mix.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Seconds of each program's repetitions.
+    pub seconds: Vec<Vec<f64>>,
+    /// Normalised turnaround time of each program.
+    pub ntt: Vec<f64>,
+    /// Plans, and when they were made.
+    pub plans: Vec<(u64, Plan)>,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Virtual seconds.
+    pub virtual_seconds: f64,
+}
+
+impl Outcome {
+    /// The mean of the normalised turnaround times.
+    pub fn antt(&self) -> f64 {
+        self.ntt.iter().sum::<f64>() / self.ntt.len() as f64
+    }
+}
+
+/// Runs the mix until every program has completed `repetitions`.
+pub fn run(
+    entrants: &[Entrant],
+    machine: &Machine,
+    kernel: &Kernel,
+    policy: Box<dyn Policy>,
+    repetitions: usize,
+    seed: u64,
+) -> Outcome {
+    let guest = |(index, entrant): (usize, &Entrant)| Guest {
+        arrival: Arrival {
+            id: ProgramId(index as u64 + 1),
+            name: entrant.name.clone(),
+            weight: 1.0,
+            profile: entrant.known.then(|| entrant.alone.clone()),
+            spinners: 0,
+            active_wait: Some(entrant.script.settles),
+            ran_before: false,
+            stops_unseen: true,
+            llc_bytes: None,
+            bandwidth_gbps: None,
+            bound_to: None,
+        },
+        script: Arc::clone(&entrant.script),
+        at_ns: 0,
+        repeats: true,
+    };
+    let guests = entrants.iter().enumerate().map(guest).collect();
+    let engine = Engine::new(machine.clone(), kernel.clone(), seed);
+    let until = Until {
+        repetitions,
+        at_ns: 3_600_000_000_000,
+    };
+    let world = SimWorld::new(engine, guests, until);
+    let mut control = Loop::new(policy, world);
+    control.run();
+    let (_, world) = control.into_parts();
+    let ntt = |(entrant, seconds): (&Entrant, &Vec<f64>)| {
+        let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        mean / entrant.alone_best_seconds(machine)
+    };
+    Outcome {
+        ntt: entrants.iter().zip(world.seconds()).map(ntt).collect(),
+        seconds: world.seconds().to_vec(),
+        plans: world.plans().to_vec(),
+        events: world.engine().events(),
+        virtual_seconds: world.engine().now_ns() as f64 / 1e9,
+    }
+}

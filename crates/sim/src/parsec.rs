@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Models of the PARSEC programs of paper 1.
+//!
+//! Each is a few numbers, its [`Traits`], and one of three shapes: *frames*
+//! (a serial part and parallel phases with barriers, again and again), a
+//! *pipeline* (stages with queues between them), or *tasks* (one queue, many
+//! workers). The traits are fitted so that the model, run alone with n threads,
+//! gives the speed-up that was published for a machine of two packages; that
+//! it does so for another machine too is checked, not fitted (`tests/parsec`).
+//! Which traits were fitted and which assumed stands with each program in
+//! `data/parsec-traits.json`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::script::{Memory, Op, Role, Script, Wait};
+
+/// How a program is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// A serial part and phases with barriers.
+    Frames,
+    /// One reader, three stages of n threads, one writer.
+    Dedup,
+    /// One reader, four stages of n threads, one writer.
+    Ferret,
+    /// One producer, n workers.
+    Tasks,
+}
+
+/// What tells one program from another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Traits {
+    /// How it is built.
+    pub shape: Shape,
+    /// Work of a frame (or of a hundred items) on one core, in milliseconds.
+    pub frame_ms: f64,
+    /// Work of the parallel version on one thread relative to the sequential one.
+    pub extra: f64,
+    /// Share of the work that one thread does while the others wait; in a
+    /// pipeline, that of the first stage.
+    pub serial: f64,
+    /// In a pipeline, the share of the last stage; unused in frames.
+    pub writer: f64,
+    /// Parallel phases of a frame.
+    pub phases: u32,
+    /// Pieces into which a phase is cut for whoever is free; 0: one a thread.
+    pub items: u32,
+    /// How unequal pieces are, 0..1.
+    pub spread: f64,
+    /// Share of the parallel work that only one thread at a time can do.
+    pub locked: f64,
+    /// Work of each thread in each phase, or with each item, for every thread
+    /// that there is: what more threads cost.
+    pub sync_us: f64,
+    /// How threads wait at barriers.
+    pub wait: Wait,
+    /// Caches and memory.
+    pub memory: Memory,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            shape: Shape::Frames,
+            frame_ms: 100.0,
+            extra: 1.0,
+            serial: 0.0,
+            writer: 0.0,
+            phases: 1,
+            items: 0,
+            spread: 0.05,
+            locked: 0.0,
+            sync_us: 0.0,
+            wait: Wait::Block,
+            memory: Memory::default(),
+        }
+    }
+}
+
+const FOREVER: u32 = u32::MAX;
+const MS: f64 = 1e6;
+
+impl Traits {
+    /// The program with so many threads (of each parallel stage) and so many
+    /// frames.
+    pub fn script(&self, name: &str, threads: u32, frames: u32) -> Script {
+        match self.shape {
+            Shape::Frames => self.frames(name, threads, frames),
+            Shape::Dedup => self.pipeline(name, threads, frames, &[0.08, 0.22, 0.70]),
+            Shape::Ferret => self.pipeline(name, threads, frames, &[0.08, 0.05, 0.07, 0.80]),
+            Shape::Tasks => self.pipeline(name, threads, frames, &[1.0]),
+        }
+    }
+
+    /// Sequential seconds of so many frames.
+    pub fn sequential_seconds(&self, frames: u32) -> f64 {
+        self.frame_ms * f64::from(frames) / 1e3
+    }
+
+    fn frames(&self, name: &str, threads: u32, frames: u32) -> Script {
+        let work = self.frame_ms * MS * self.extra;
+        let parallel = work * (1.0 - self.serial) / f64::from(self.phases.max(1));
+        let free = parallel * (1.0 - self.locked);
+        let mut steps = Vec::new();
+        if self.serial > 0.0 {
+            steps.push(Op::Serial {
+                ns: work * self.serial,
+            });
+            steps.push(Op::Barrier(0));
+        }
+        for phase in 0..self.phases.max(1) {
+            steps.push(match self.items {
+                0 => Op::Work {
+                    ns: free / f64::from(threads),
+                    spread: self.spread,
+                },
+                items => Op::Items {
+                    pool: 0,
+                    ns: free / f64::from(items),
+                    spread: self.spread,
+                },
+            });
+            let ns = parallel * self.locked / f64::from(threads);
+            if ns > 0.0 {
+                steps.extend([Op::Lock(0), Op::Work { ns, spread: 0.0 }, Op::Unlock(0)]);
+            }
+            let ns = self.sync_us * 1e3 * f64::from(threads);
+            if ns > 0.0 {
+                steps.push(Op::Work { ns, spread: 0.0 });
+            }
+            steps.push(Op::Barrier(1 + phase as usize));
+        }
+        let times = frames;
+        steps.push(Op::Again { to: 0, times });
+        Script {
+            name: name.to_owned(),
+            roles: vec![Role { threads, steps }],
+            pools: vec![self.items],
+            queues: vec![],
+            wait: self.wait,
+            settles: false,
+            memory: self.memory.clone(),
+        }
+    }
+
+    /// A reader, stages with these shares of what lies between, a writer.
+    fn pipeline(&self, name: &str, threads: u32, frames: u32, shares: &[f64]) -> Script {
+        let item = self.frame_ms * MS * self.extra / 100.0;
+        let between = item * (1.0 - self.serial - self.writer);
+        let work = |ns: f64| Op::Work {
+            ns,
+            spread: self.spread,
+        };
+        let again = |times| Op::Again { to: 0, times };
+        let mut roles = vec![Role {
+            threads: 1,
+            steps: vec![
+                work(item * self.serial),
+                Op::Put(0),
+                again(frames.saturating_mul(100)),
+            ],
+        }];
+        for (stage, share) in shares.iter().enumerate() {
+            let mut steps = vec![Op::Take(stage), work(between * share * (1.0 - self.locked))];
+            if stage + 1 == shares.len() {
+                let ns = between * share * self.locked;
+                if ns > 0.0 {
+                    steps.extend([Op::Lock(0), Op::Work { ns, spread: 0.0 }, Op::Unlock(0)]);
+                }
+                let ns = self.sync_us * 1e3 * f64::from(threads);
+                steps.push(Op::Work { ns, spread: 0.0 });
+            }
+            steps.extend([Op::Put(stage + 1), again(FOREVER)]);
+            roles.push(Role { threads, steps });
+        }
+        let last = shares.len();
+        roles.push(Role {
+            threads: 1,
+            steps: vec![Op::Take(last), work(item * self.writer), again(FOREVER)],
+        });
+        Script {
+            name: name.to_owned(),
+            roles,
+            pools: vec![],
+            queues: vec![20; last + 1],
+            wait: self.wait,
+            settles: false,
+            memory: self.memory.clone(),
+        }
+    }
+}
+
+/// A program with its traits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// Those of its traits that were fitted to its published speed-up; the
+    /// others are assumed.
+    pub fitted: Vec<String>,
+    /// Its traits.
+    pub traits: Traits,
+}
+
+/// The programs of paper 1.
+///
+/// # Errors
+/// The file of traits that was built in is broken; a test reads it.
+pub fn programs() -> Result<Vec<Model>, serde_json::Error> {
+    serde_json::from_str(include_str!("../data/parsec-traits.json"))
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What programs do to one another's speed: caches, memory controllers,
+//! clock rates, hardware threads.
+//!
+//! Caches fill and controllers' queues build up over many requests, so what
+//! counts is who ran lately, not who runs this very moment: every [`PERIOD_NS`]
+//! the engine takes the mean number of threads of each program that ran in
+//! each domain since the last time, and sets each program's speed there:
+//!
+//! ```text
+//! speed = clock / ((1 - stall) + stall * slow)
+//! slow  = (1 + sensitivity * miss) * distance * queueing
+//! ```
+//!
+//! - *miss*: the part of all that runs in the domain (each program's shared
+//!   bytes once, its private bytes a thread) that the domain's cache does not
+//!   hold; caches are taken to be shared in proportion to use.
+//! - *distance*: latency of the nodes that the program's memory lies in.
+//! - *queueing*: each node's pressure, by the part of the memory in it. A node
+//!   that is asked for more than it can carry slows everybody until the
+//!   demand fits; below that it answers at once.
+//! - *clock*: cores that share a package run slower the more of them are busy.
+//!
+//! Hardware threads of one core share it at once, not with delay: two threads
+//! together do `smt` times what one does.
+
+use crate::engine::Engine;
+use crate::machine::Machine;
+
+/// Time between two looks.
+pub(crate) const PERIOD_NS: u64 = 1_000_000;
+/// A speed that changes by less than this, relative, is left.
+const NOTICEABLE: f64 = 1e-3;
+/// Pages are taken to be touched in the first milliseconds of a repetition.
+const TOUCHING_NS: f64 = 20e6;
+
+/// The state of the memory system.
+#[derive(Debug, Clone)]
+pub(crate) struct Weather {
+    looked_ns: u64,
+    /// How much slower each node answers because it is overloaded; 1: not.
+    pressure: Vec<f64>,
+}
+
+impl Weather {
+    pub fn new(machine: &Machine) -> Self {
+        Self {
+            looked_ns: 0,
+            pressure: vec![1.0; machine.nodes],
+        }
+    }
+}
+
+impl Engine {
+    /// Sets every program's speed in every domain by who ran since the last
+    /// look.
+    pub(crate) fn look_at_memory(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            self.account(cpu);
+        }
+        let period_ns = (self.now_ns - self.weather.looked_ns).max(1) as f64;
+        self.weather.looked_ns = self.now_ns;
+        let here: Vec<usize> = (0..self.jobs.len())
+            .filter(|&job| !self.jobs[job].gone)
+            .collect();
+        for &job in &here {
+            self.touch(job);
+        }
+        let domains = self.machine.domains.len();
+        let mut clocks = vec![1.0; domains];
+        self.set_clocks(&here, period_ns, &mut clocks);
+        let missing: Vec<f64> = (0..domains)
+            .map(|d| self.missing(&here, d, period_ns))
+            .collect();
+        self.press(&here, &missing, period_ns);
+        let mut changed = false;
+        for &job in &here {
+            for domain in 0..domains {
+                let speed = clocks[domain] * self.speed(job, domain, missing[domain]);
+                let old = &mut self.jobs[job].speed[domain];
+                if (speed / *old - 1.0).abs() > NOTICEABLE {
+                    *old = speed;
+                    changed = true;
+                }
+            }
+            self.jobs[job].busy_ns.fill(0.0);
+        }
+        if changed {
+            for cpu in 0..self.cpus.len() {
+                if self.cpus[cpu].current.is_some() {
+                    self.set_rate(cpu);
+                    self.arm(cpu);
+                }
+            }
+        }
+    }
+
+    /// Where a program's memory comes to lie: where its threads run first, or
+    /// its first thread.
+    fn touch(&mut self, job: usize) {
+        let job = &mut self.jobs[job];
+        let ran_ns: f64 = job.busy_ns.iter().sum();
+        if job.touched_ns >= TOUCHING_NS || ran_ns <= 0.0 {
+            return;
+        }
+        let before = job.touched_ns;
+        job.touched_ns += ran_ns;
+        if job.script.memory.one_node {
+            let first = job
+                .threads
+                .first()
+                .map_or(0, |&thread| self.threads[thread].last);
+            job.home.fill(0.0);
+            job.home[self.machine.node_of[self.machine.places[first].domain]] = 1.0;
+            return;
+        }
+        for home in &mut job.home {
+            *home *= before / job.touched_ns;
+        }
+        for (domain, ns) in job.busy_ns.iter().enumerate() {
+            job.home[self.machine.node_of[domain]] += ns / job.touched_ns;
+        }
+    }
+
+    fn set_clocks(&self, here: &[usize], period_ns: f64, clocks: &mut [f64]) {
+        let loss = self.machine.costs.turbo_loss;
+        if loss <= 0.0 {
+            return;
+        }
+        for package in &self.machine.topology.packages {
+            let busy = |&domain: &usize| -> f64 {
+                here.iter().map(|&job| self.jobs[job].busy_ns[domain]).sum()
+            };
+            let busy: f64 = package.domains.iter().map(busy).sum::<f64>() / period_ns;
+            let others = (busy - 1.0).max(0.0) / self.machine.costs.turbo_cores.max(1.0);
+            for &domain in &package.domains {
+                clocks[domain] = 1.0 / (1.0 + loss * others.min(1.0));
+            }
+        }
+    }
+
+    /// The part of what runs in a domain that its cache does not hold.
+    fn missing(&self, here: &[usize], domain: usize, period_ns: f64) -> f64 {
+        let asked: f64 = here
+            .iter()
+            .map(|&job| {
+                let job = &self.jobs[job];
+                let threads = job.busy_ns[domain] / period_ns;
+                let memory = &job.script.memory;
+                memory.shared_bytes * threads.min(1.0) + memory.private_bytes * threads
+            })
+            .sum();
+        let has = self.machine.llc_bytes[domain];
+        if asked > has { 1.0 - has / asked } else { 0.0 }
+    }
+
+    /// Lets pressure on the nodes rise where more is asked than they carry,
+    /// and fall where it is not.
+    fn press(&mut self, here: &[usize], missing: &[f64], period_ns: f64) {
+        let mut asked = vec![0.0; self.machine.nodes];
+        for &job in here {
+            let job = &self.jobs[job];
+            let memory = &job.script.memory;
+            for (domain, &ns) in job.busy_ns.iter().enumerate() {
+                let speed = self.machine.costs.core_speed;
+                let traffic = memory.gbps * speed * (1.0 + memory.sensitivity * missing[domain]);
+                let asks = traffic * job.speed[domain] * ns / period_ns;
+                for (node, part) in job.home.iter().enumerate() {
+                    asked[node] += asks * part;
+                }
+            }
+        }
+        for (pressure, asked) in self.weather.pressure.iter_mut().zip(asked) {
+            let used = asked / self.machine.costs.node_gbps;
+            // What is asked falls as the pressure rises: half-way each time, so
+            // that it settles.
+            *pressure = (*pressure * used.sqrt()).max(1.0);
+        }
+    }
+
+    fn speed(&self, job: usize, domain: usize, missing: f64) -> f64 {
+        let job = &self.jobs[job];
+        let memory = &job.script.memory;
+        let far = |(node, part): (usize, &f64)| {
+            part * self.machine.distance[domain][node] * self.weather.pressure[node]
+        };
+        let distance: f64 = job.home.iter().enumerate().map(far).sum();
+        let slow = (1.0 + memory.sensitivity * missing) * distance;
+        1.0 / (1.0 - memory.stall + memory.stall * slow)
+    }
+
+    /// Work a nanosecond of the thread that runs on a CPU.
+    pub(crate) fn set_rate(&mut self, cpu: usize) {
+        let Some(thread) = self.cpus[cpu].current else {
+            return;
+        };
+        let place = &self.machine.places[cpu];
+        let job = &self.jobs[self.threads[thread].program];
+        let busy = |&&other: &&usize| self.cpus[other].current.is_some();
+        let others = place.siblings.iter().filter(busy).count() as f64;
+        let smt = (1.0 + (job.script.memory.smt - 1.0) * others.min(1.0)) / (1.0 + others);
+        self.cpus[cpu].rate = place.capacity * job.speed[place.domain] * smt;
+    }
+
+    /// A CPU has somebody, or nobody, now: the other hardware threads of its
+    /// core go slower or faster.
+    pub(crate) fn siblings_speed(&mut self, cpu: usize) {
+        for at in 0..self.machine.places[cpu].siblings.len() {
+            let other = self.machine.places[cpu].siblings[at];
+            if self.cpus[other].current.is_some() {
+                self.account(other);
+                self.set_rate(other);
+                self.arm(other);
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the simulated machine and its kernel must do whatever the parameters.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use usher_model::*;
+use usher_sim::engine::{Engine, News};
+use usher_sim::kernel::Kernel;
+use usher_sim::machine::{Costs, Machine};
+use usher_sim::script::{Memory, Op, Role, Script, Wait};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// Domains of cores with so many hardware threads each.
+fn topology(domains: usize, cores_each: usize, threads: usize) -> Topology {
+    let cores = domains * cores_each;
+    let cpus_of =
+        |core: usize| -> CpuSet { (0..threads).map(|t| (t * cores + core) as u32).collect() };
+    let cores_of = |d: usize| (d * cores_each..(d + 1) * cores_each).collect::<Vec<_>>();
+    let set_of = |d: usize| {
+        let cores = cores_of(d).into_iter();
+        cores.fold(CpuSet::new(), |set, core| set.or(&cpus_of(core)))
+    };
+    let topology = Topology {
+        name: format!("{domains} x {cores_each} x {threads}"),
+        cpus: (0..cores * threads)
+            .map(|cpu| Cpu {
+                os: cpu as u32,
+                core: cpu % cores,
+            })
+            .collect(),
+        cores: (0..cores)
+            .map(|core| Core {
+                cpus: cpus_of(core),
+                domain: core / cores_each,
+                capacity: 1.0,
+            })
+            .collect(),
+        domains: (0..domains)
+            .map(|d| Domain {
+                cpus: set_of(d),
+                cores: cores_of(d),
+                package: d,
+                nodes: vec![d],
+                llc: None,
+            })
+            .collect(),
+        packages: (0..domains)
+            .map(|d| Package {
+                cpus: set_of(d),
+                domains: vec![d],
+                model: None,
+                dies: vec![set_of(d)],
+            })
+            .collect(),
+        nodes: (0..domains)
+            .map(|d| NumaNode {
+                os: d as u32,
+                cpus: set_of(d),
+                bytes: 0,
+            })
+            .collect(),
+    };
+    topology.check().unwrap();
+    topology
+}
+
+fn engine(domains: usize, cores_each: usize, threads: usize) -> Engine {
+    let costs = Costs {
+        node_gbps: 16.0,
+        core_speed: 1.0,
+        ..Costs::default()
+    };
+    let machine = Machine::new(topology(domains, cores_each, threads), costs);
+    Engine::new(machine, Kernel::default(), 7)
+}
+
+fn program(threads: u32, steps: Vec<Op>) -> Arc<Script> {
+    let script = Script {
+        name: "p".into(),
+        roles: vec![Role { threads, steps }],
+        pools: vec![],
+        queues: vec![],
+        wait: Wait::Block,
+        settles: false,
+        memory: Memory::default(),
+    };
+    script.check().unwrap();
+    Arc::new(script)
+}
+
+fn work(seconds: f64) -> Op {
+    Op::Work {
+        ns: seconds * 1e9,
+        spread: 0.0,
+    }
+}
+
+/// Seconds until each of so many programs has ended once.
+fn times(engine: &mut Engine, programs: usize) -> Vec<f64> {
+    let mut times = vec![0.0; programs];
+    let mut left = programs;
+    while left > 0 {
+        engine.run(1_000 * SECOND);
+        for news in engine.take_news() {
+            if let News::Repeated { program, seconds } = news {
+                times[program] = seconds;
+                left -= 1;
+            }
+        }
+        assert!(engine.now_ns() < 1_000 * SECOND, "{times:?}");
+    }
+    times
+}
+
+fn near(got: f64, want: f64, tolerance: f64) {
+    assert!((got / want - 1.0).abs() < tolerance, "{got} against {want}");
+}
+
+#[test]
+fn one_thread_takes_as_long_as_its_work() {
+    let mut engine = engine(1, 1, 1);
+    engine.arrive(program(1, vec![work(1.0)]), false);
+    near(times(&mut engine, 1)[0], 1.0, 1e-3);
+}
+
+#[test]
+fn programs_on_one_cpu_share_it_evenly_whatever_their_threads() {
+    let mut engine = engine(1, 1, 1);
+    engine.arrive(program(1, vec![work(1.0)]), false);
+    engine.arrive(program(3, vec![work(1.0 / 3.0)]), false);
+    let times = times(&mut engine, 2);
+    near(times[0], 2.0, 0.02);
+    near(times[1], 2.0, 0.02);
+}
+
+#[test]
+fn idle_cpus_pull_work() {
+    let mut engine = engine(2, 2, 1);
+    engine.arrive(program(4, vec![work(1.0)]), false);
+    engine.arrive(program(4, vec![work(1.0)]), false);
+    let times = times(&mut engine, 2);
+    near(times[0].max(times[1]), 2.0, 0.05);
+}
+
+#[test]
+fn a_seat_keeps_a_program_in_and_a_release_lets_it_out() {
+    let mut engine = engine(1, 4, 1);
+    let program = engine.arrive(program(4, vec![work(1.0)]), false);
+    engine.seat(program, Some(&CpuSet::range(0, 1)));
+    engine.run(SECOND);
+    engine.seat(program, None);
+    near(times(&mut engine, 1)[0], 1.5, 0.02);
+}
+
+#[test]
+fn a_frozen_program_stands_still() {
+    let mut engine = engine(1, 2, 1);
+    let program = engine.arrive(program(2, vec![work(1.0)]), false);
+    engine.run(SECOND / 2);
+    engine.freeze(program, true);
+    engine.run(3 * SECOND);
+    engine.freeze(program, false);
+    near(times(&mut engine, 1)[0], 3.5, 1e-2);
+}
+
+#[test]
+fn a_program_whose_cpus_go_off_line_runs_elsewhere() {
+    let mut engine = engine(1, 4, 1);
+    let program = engine.arrive(program(1, vec![work(1.0)]), false);
+    engine.seat(program, Some(&CpuSet::range(0, 0)));
+    engine.run(SECOND / 2);
+    engine.set_online(&CpuSet::range(1, 3));
+    near(times(&mut engine, 1)[0], 1.0, 1e-2);
+}
+
+#[test]
+fn the_slowest_thread_decides_at_a_barrier() {
+    let mut engine = engine(1, 4, 1);
+    let steps = vec![
+        Op::Work {
+            ns: 1e6,
+            spread: 0.5,
+        },
+        Op::Barrier(0),
+        Op::Again { to: 0, times: 1000 },
+    ];
+    engine.arrive(program(4, steps), false);
+    // The mean of the largest of four values spread evenly over 0.5..1.5.
+    near(times(&mut engine, 1)[0], 1.3, 0.03);
+}
+
+#[test]
+fn a_lock_is_held_by_one() {
+    let mut engine = engine(1, 4, 1);
+    let steps = vec![
+        Op::Lock(0),
+        work(1e-3),
+        Op::Unlock(0),
+        Op::Again { to: 0, times: 250 },
+    ];
+    engine.arrive(program(4, steps), false);
+    near(times(&mut engine, 1)[0], 1.0, 0.02);
+}
+
+#[test]
+fn a_pipeline_goes_as_fast_as_its_slowest_stage_and_ends() {
+    let mut engine = engine(1, 8, 1);
+    let role = |threads, steps| Role { threads, steps };
+    let script = Script {
+        name: "pipe".into(),
+        roles: vec![
+            role(
+                1,
+                vec![work(1e-3), Op::Put(0), Op::Again { to: 0, times: 1000 }],
+            ),
+            role(
+                4,
+                vec![
+                    Op::Take(0),
+                    work(8e-3),
+                    Op::Put(1),
+                    Op::Again {
+                        to: 0,
+                        times: u32::MAX,
+                    },
+                ],
+            ),
+            role(
+                1,
+                vec![
+                    Op::Take(1),
+                    work(1e-3),
+                    Op::Again {
+                        to: 0,
+                        times: u32::MAX,
+                    },
+                ],
+            ),
+        ],
+        pools: vec![],
+        queues: vec![16, 16],
+        wait: Wait::Block,
+        settles: false,
+        memory: Memory::default(),
+    };
+    script.check().unwrap();
+    engine.arrive(Arc::new(script), false);
+    near(times(&mut engine, 1)[0], 2.0, 0.05);
+}
+
+#[test]
+fn threads_that_spin_waste_what_sleeping_ones_leave() {
+    let slow = |wait| {
+        let mut engine = engine(1, 2, 1);
+        let steps = vec![
+            Op::Serial { ns: 1e6 },
+            Op::Barrier(0),
+            Op::Again { to: 0, times: 500 },
+        ];
+        let mut script = (*program(2, steps)).clone();
+        script.wait = wait;
+        engine.arrive(Arc::new(script), false);
+        engine.arrive(program(2, vec![work(10.0)]), false);
+        engine.run(SECOND * 1000);
+        let News::Repeated {
+            program: 0,
+            seconds,
+        } = engine.take_news()[0]
+        else {
+            panic!("the other one cannot be first");
+        };
+        seconds
+    };
+    let (blocks, spins) = (slow(Wait::Block), slow(Wait::Spin));
+    assert!(spins > 1.2 * blocks, "{spins} against {blocks}");
+}
+
+#[test]
+fn a_crowded_memory_carries_no_more_than_it_can() {
+    let mut engine = engine(1, 8, 1);
+    let mut script = (*program(8, vec![work(1.0)])).clone();
+    script.memory = Memory {
+        stall: 0.9,
+        gbps: 4.0,
+        ..Memory::default()
+    };
+    engine.arrive(Arc::new(script), false);
+    // 8 threads ask for 32 GB/s of a node that carries 16.
+    near(times(&mut engine, 1)[0], 2.0, 0.05);
+}
+
+#[test]
+fn programs_that_do_not_fit_together_slow_one_another() {
+    let script = |bytes| {
+        let mut script = (*program(2, vec![work(1.0)])).clone();
+        script.memory = Memory {
+            stall: 0.5,
+            sensitivity: 2.0,
+            shared_bytes: bytes,
+            ..Memory::default()
+        };
+        Arc::new(script)
+    };
+    let together = |bytes| {
+        let mut engine = engine(1, 4, 1);
+        engine.arrive(script(bytes), false);
+        engine.arrive(script(bytes), false);
+        times(&mut engine, 2)[0]
+    };
+    near(together(2e6), 1.0, 0.01);
+    // Half of each fits: 0.5 + 0.5 * (1 + 2 * 0.5).
+    near(together(6e6), 1.5, 0.06);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = || {
+        let mut engine = engine(2, 3, 2);
+        for threads in [3, 8, 12] {
+            let steps = vec![
+                Op::Work {
+                    ns: 3e6,
+                    spread: 0.9,
+                },
+                Op::Barrier(0),
+                Op::Again { to: 0, times: 50 },
+            ];
+            engine.arrive(program(threads, steps), false);
+        }
+        (times(&mut engine, 3), engine.events())
+    };
+    assert_eq!(run(), run());
+}
