@@ -8,15 +8,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
-
-use oorandom::Rand32;
 
 use crate::clock::{Clock, NEVER};
 use crate::job::{Doing, Job, Thread, ThreadId};
 use crate::kernel::Kernel;
-use crate::machine::{Machine, Mask};
-use crate::script::Script;
+use crate::machine::Machine;
 use crate::weather::Weather;
 
 /// Work below this is done: a millionth of a nanosecond's.
@@ -76,10 +72,10 @@ pub struct Engine {
     pub(crate) clock: Clock,
     timers: BinaryHeap<Reverse<(u64, u64, Timer)>>,
     timers_made: u64,
-    free: Vec<ThreadId>,
-    news: Vec<News>,
+    pub(crate) free: Vec<ThreadId>,
+    pub(crate) news: Vec<News>,
     events: u64,
-    seed: u64,
+    pub(crate) seed: u64,
 }
 
 impl Engine {
@@ -185,213 +181,10 @@ impl Engine {
         }
     }
 
-    // Programs.
-
-    /// A program arrives; it repeats its work until it is killed, or ends.
-    pub fn arrive(&mut self, script: Arc<Script>, repeats: bool) -> usize {
-        let mut mask = Mask::new(self.cpus.len());
-        for (cpu, state) in self.cpus.iter().enumerate() {
-            if state.online {
-                mask.insert(cpu);
-            }
-        }
-        let program = self.jobs.len();
-        self.jobs.push(Job {
-            threads: Vec::new(),
-            alive: 0,
-            runnable: 0,
-            barriers: Vec::new(),
-            locks: Vec::new(),
-            pools: Vec::new(),
-            queues: Vec::new(),
-            mask,
-            seat: None,
-            frozen: false,
-            gone: false,
-            repeats,
-            began_ns: self.now_ns,
-            repetitions: 0,
-            cpu_ns: 0,
-            work: 0.0,
-            spun_ns: 0.0,
-            wait_ns: 0,
-            wait_since_ns: None,
-            queued: 0,
-            speed: vec![1.0; self.machine.domains.len()],
-            busy_ns: vec![0.0; self.machine.domains.len()],
-            home: vec![1.0 / self.machine.nodes as f64; self.machine.nodes],
-            touched_ns: 0.0,
-            script,
-        });
-        self.begin(program);
-        program
-    }
-
-    /// Starts the program's threads.
-    fn begin(&mut self, program: usize) {
-        self.jobs[program].rewind(self.now_ns);
-        let script = Arc::clone(&self.jobs[program].script);
-        let repetition = u64::from(self.jobs[program].repetitions);
-        let mut threads = Vec::new();
-        for (number, role) in script.roles.iter().enumerate() {
-            for index in 0..role.threads {
-                let stream = (program as u64) << 40 | repetition << 20 | threads.len() as u64;
-                let thread = Thread {
-                    program,
-                    role: number,
-                    number: index,
-                    step: 0,
-                    rounds: vec![0; role.steps.len()],
-                    doing: Doing::Waiting,
-                    over: false,
-                    nap: 0,
-                    work: 0.0,
-                    cold: 0.0,
-                    spin: None,
-                    spins_until_ns: NEVER,
-                    cpu_ns: 0,
-                    vruntime: 0.0,
-                    deadline: 0.0,
-                    lag: 0.0,
-                    last: 0,
-                    random: Rand32::new_inc(self.seed, stream),
-                };
-                threads.push(self.keep(thread));
-            }
-        }
-        self.jobs[program].threads.clone_from(&threads);
-        self.spread(program);
-        for thread in threads {
-            self.start(thread);
-        }
-    }
-
-    fn keep(&mut self, thread: Thread) -> ThreadId {
-        match self.free.pop() {
-            Some(id) => {
-                self.threads[id] = thread;
-                id
-            }
-            None => {
-                self.threads.push(thread);
-                self.threads.len() - 1
-            }
-        }
-    }
-
-    /// Ends a program at once.
-    pub fn kill(&mut self, program: usize) {
-        if self.jobs[program].gone {
-            return;
-        }
-        self.jobs[program].repeats = false;
-        for thread in self.jobs[program].threads.clone() {
-            self.withdraw(thread);
-            self.threads[thread].doing = Doing::Ended;
-        }
-        self.over(program);
-    }
-
-    /// The last thread has gone.
-    fn over(&mut self, program: usize) {
-        let now_ns = self.now_ns;
-        let job = &mut self.jobs[program];
-        if let Some(since_ns) = job.wait_since_ns.take() {
-            job.wait_ns += now_ns - since_ns;
-        }
-        let ended: Vec<ThreadId> = std::mem::take(&mut job.threads);
-        (job.runnable, job.queued) = (0, 0);
-        self.free.extend(ended);
-        if self.jobs[program].alive == 0 {
-            let job = &mut self.jobs[program];
-            job.repetitions += 1;
-            let seconds = (now_ns - job.began_ns) as f64 / 1e9;
-            self.news.push(News::Repeated { program, seconds });
-            if self.jobs[program].repeats {
-                self.begin(program);
-                return;
-            }
-        }
-        self.jobs[program].gone = true;
-        self.news.push(News::Ended(program));
-    }
-
-    /// Gives a program a seat, or takes it away.
-    pub fn seat(&mut self, program: usize, cpus: Option<&usher_model::CpuSet>) {
-        self.jobs[program].seat = cpus.map(|cpus| self.machine.mask(cpus));
-        self.new_mask(program);
-    }
-
-    /// Takes CPUs off line, or puts them back: only these are there now.
-    pub fn set_online(&mut self, cpus: &usher_model::CpuSet) {
-        let online = self.machine.mask(cpus);
-        for cpu in 0..self.cpus.len() {
-            self.cpus[cpu].online = online.has(cpu);
-        }
-        for program in 0..self.jobs.len() {
-            self.new_mask(program);
-        }
-    }
-
-    /// Works out where a program may run, and moves its threads there. As the
-    /// kernel does, a program none of whose CPUs is on line may run anywhere.
-    fn new_mask(&mut self, program: usize) {
-        let mut online = Mask::new(self.cpus.len());
-        for (cpu, state) in self.cpus.iter().enumerate() {
-            if state.online {
-                online.insert(cpu);
-            }
-        }
-        let seat = self.jobs[program].seat.as_ref();
-        let seated = seat
-            .map(|seat| seat.and(&online))
-            .filter(|mask| !mask.is_empty());
-        self.jobs[program].mask = seated.unwrap_or(online);
-        for thread in self.jobs[program].threads.clone() {
-            let (Doing::Running(cpu) | Doing::Queued(cpu)) = self.threads[thread].doing else {
-                continue;
-            };
-            if !self.jobs[program].mask.has(cpu) {
-                self.withdraw(thread);
-                self.ready(thread);
-            }
-        }
-        // Its new CPUs may be idle.
-        for cpu in 0..self.cpus.len() {
-            if self.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
-                self.dispatch(cpu);
-            }
-        }
-    }
-
-    /// Stops a program, or lets it go on.
-    pub fn freeze(&mut self, program: usize, frozen: bool) {
-        self.jobs[program].frozen = frozen;
-        for thread in self.jobs[program].threads.clone() {
-            match self.threads[thread].doing {
-                Doing::Running(_) | Doing::Queued(_) if frozen => {
-                    self.withdraw(thread);
-                    self.threads[thread].doing = Doing::Stopped;
-                }
-                Doing::Stopped if !frozen => self.ready(thread),
-                _ => {}
-            }
-        }
-    }
-
-    pub(crate) fn is_frozen(&self, program: usize) -> bool {
-        self.jobs[program].frozen
-    }
-
-    /// Whether a thread of it runs, or would if it had a CPU.
-    pub(crate) fn could_run(&self, program: usize) -> bool {
-        self.jobs[program].runnable > 0
-    }
-
     // Threads come and go on CPUs.
 
     /// A thread that begins.
-    fn start(&mut self, thread: ThreadId) {
+    pub(crate) fn start(&mut self, thread: ThreadId) {
         match self.advance(thread) {
             true => self.ready(thread),
             false => self.ended_or_waits(thread),
@@ -423,7 +216,7 @@ impl Engine {
     }
 
     /// Puts a thread that has something to do on a CPU or into a queue.
-    fn ready(&mut self, thread: ThreadId) {
+    pub(crate) fn ready(&mut self, thread: ThreadId) {
         let program = self.threads[thread].program;
         let cpu = match self.jobs[program].frozen {
             true => None,
@@ -464,7 +257,7 @@ impl Engine {
 
     /// Takes a thread off its CPU or out of its queue; what it was doing is
     /// for the caller to say.
-    fn withdraw(&mut self, thread: ThreadId) {
+    pub(crate) fn withdraw(&mut self, thread: ThreadId) {
         match self.threads[thread].doing {
             Doing::Running(cpu) => {
                 self.account(cpu);
@@ -589,7 +382,7 @@ impl Engine {
         thread.cpu_ns += elapsed_ns;
         job.cpu_ns += elapsed_ns;
         thread.vruntime += elapsed_ns as f64 / weight;
-        if thread.spin.is_some() {
+        if thread.spins_at.is_some() {
             job.spun_ns += elapsed_ns as f64;
             return;
         }
@@ -610,7 +403,7 @@ impl Engine {
             return;
         };
         let thread = &self.threads[id];
-        let mut at_ns = match thread.spin {
+        let mut at_ns = match thread.spins_at {
             Some(_) if thread.spins_until_ns == NEVER => NEVER,
             Some(_) => self.now_ns + thread.spins_until_ns.saturating_sub(thread.cpu_ns),
             None => {
@@ -631,7 +424,7 @@ impl Engine {
             return;
         };
         let thread = &self.threads[id];
-        let done = match thread.spin {
+        let done = match thread.spins_at {
             Some(_) => thread.cpu_ns >= thread.spins_until_ns,
             None => thread.work + thread.cold <= NOTHING,
         };
@@ -650,11 +443,11 @@ impl Engine {
 
     /// The running thread's step is over; false when it runs no more.
     fn step_over(&mut self, id: ThreadId, cpu: usize) -> bool {
-        let goes_on = match self.threads[id].spin.take() {
-            Some(spin) => {
+        let goes_on = match self.threads[id].spins_at.take() {
+            Some(barrier) => {
                 // It has spun long enough and sleeps at the barrier.
                 let program = self.threads[id].program;
-                let barrier = &mut self.jobs[program].barriers[spin.barrier];
+                let barrier = &mut self.jobs[program].barriers[barrier];
                 barrier.spinners.retain(|&other| other != id);
                 barrier.sleepers.push(id);
                 false

@@ -25,13 +25,6 @@ pub(crate) enum Doing {
     Ended,
 }
 
-/// What a spinning thread waits for: round `round` of barrier `barrier`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spin {
-    pub barrier: usize,
-    pub round: u32,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Thread {
     pub program: usize,
@@ -50,7 +43,8 @@ pub(crate) struct Thread {
     pub work: f64,
     /// Work to refill caches before that goes on.
     pub cold: f64,
-    pub spin: Option<Spin>,
+    /// The barrier that it spins at, if it does.
+    pub spins_at: Option<usize>,
     /// CPU time after which it spins no more, if it is to sleep then.
     pub spins_until_ns: u64,
     pub cpu_ns: u64,
@@ -66,7 +60,6 @@ pub(crate) struct Thread {
 pub(crate) struct Barrier {
     pub parties: u32,
     pub arrived: u32,
-    pub round: u32,
     pub sleepers: Vec<ThreadId>,
     /// Spinning threads, on a CPU or not.
     pub spinners: Vec<ThreadId>,

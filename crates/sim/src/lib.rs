@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod machine;
 pub mod mix;
 pub mod parsec;
+mod programs;
 pub mod script;
 pub mod smt;
 mod steps;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::NEVER;
 use crate::engine::{Engine, NOTHING, Timer};
-use crate::job::{Doing, Spin, ThreadId};
+use crate::job::{Doing, ThreadId};
 use crate::script::{Op, Script, Wait};
 
 /// What a step comes to.
@@ -27,12 +27,36 @@ impl Engine {
         loop {
             let thread = &self.threads[id];
             let steps = &script.roles[thread.role].steps;
-            let step = match steps.get(thread.step) {
-                None => return self.end(id, &script),
-                Some(Op::Work { .. } | Op::Items { .. } | Op::Serial { .. } | Op::Again { .. }) => {
-                    self.compute(id, &steps[thread.step])
+            let Some(op) = steps.get(thread.step) else {
+                return self.end(id, &script);
+            };
+            let step = match *op {
+                Op::Work { ns, spread } => {
+                    self.threads[id].step += 1;
+                    self.give_work(id, ns, spread)
                 }
-                Some(op) => self.synchronise(id, op, &script),
+                Op::Items { pool, ns, spread } => self.take_item(id, pool, ns, spread),
+                Op::Serial { ns } => {
+                    let first = thread.number == 0;
+                    self.threads[id].step += 1;
+                    self.give_work(id, if first { ns } else { 0.0 }, 0.0)
+                }
+                Op::Lock(lock) => self.lock(id, lock),
+                Op::Unlock(lock) => self.unlock(id, lock),
+                Op::Barrier(barrier) => {
+                    self.threads[id].step += 1;
+                    self.arrive_at(id, barrier, script.wait)
+                }
+                Op::Put(queue) => self.put(id, queue),
+                Op::Take(queue) => self.take(id, queue, steps.len()),
+                Op::Sleep { ns } => {
+                    let nap = self.next_timer();
+                    self.threads[id].step += 1;
+                    self.threads[id].nap = nap;
+                    self.after(ns, Timer::Wake(id, nap));
+                    Step::Off
+                }
+                Op::Again { to, times } => self.again(id, to, times),
             };
             match step {
                 Step::Next => {}
@@ -42,145 +66,99 @@ impl Engine {
         }
     }
 
-    /// A step that has to do with the thread alone.
-    fn compute(&mut self, id: ThreadId, op: &Op) -> Step {
-        let program = self.threads[id].program;
+    fn take_item(&mut self, id: ThreadId, pool: usize, ns: f64, spread: f64) -> Step {
         let thread = &mut self.threads[id];
-        let (ns, spread) = match *op {
-            Op::Work { ns, spread } => {
-                thread.step += 1;
-                (ns, spread)
-            }
-            Op::Items { pool, ns, spread } => {
-                let left = &mut self.jobs[program].pools[pool];
-                if *left == 0 {
-                    thread.step += 1;
-                    return Step::Next;
-                }
-                *left -= 1;
-                (ns, spread)
-            }
-            Op::Serial { ns } => {
-                thread.step += 1;
-                (if thread.number == 0 { ns } else { 0.0 }, 0.0)
-            }
-            Op::Again { to, times } => {
-                let step = thread.step;
-                thread.rounds[step] += 1;
-                if thread.rounds[step] < times {
-                    thread.step = to;
-                } else {
-                    thread.rounds[step] = 0;
-                    thread.step += 1;
-                }
-                return Step::Next;
-            }
-            _ => return Step::Next,
-        };
-        match self.give_work(id, ns, spread) {
-            true => Step::Busy,
-            false => Step::Next,
+        let left = &mut self.jobs[thread.program].pools[pool];
+        if *left == 0 {
+            thread.step += 1;
+            return Step::Next;
         }
+        *left -= 1;
+        self.give_work(id, ns, spread)
     }
 
-    /// A step that has to do with other threads, or with time.
-    fn synchronise(&mut self, id: ThreadId, op: &Op, script: &Script) -> Step {
-        let program = self.threads[id].program;
-        match *op {
-            Op::Lock(lock) => {
-                let lock = &mut self.jobs[program].locks[lock];
-                if lock.held {
-                    lock.waiters.push_back(id);
-                    return Step::Off;
-                }
-                lock.held = true;
-                self.threads[id].step += 1;
-            }
-            Op::Unlock(lock) => {
-                self.threads[id].step += 1;
-                let lock = &mut self.jobs[program].locks[lock];
-                lock.held = false;
-                // Whoever is woken tries again: somebody who runs may be
-                // quicker, as with a futex.
-                if let Some(next) = lock.waiters.pop_front() {
-                    self.wake(next);
-                }
-            }
-            Op::Barrier(barrier) => {
-                self.threads[id].step += 1;
-                return match self.arrive_at(id, barrier, script.wait) {
-                    None => Step::Next,
-                    Some(true) => Step::Busy,
-                    Some(false) => Step::Off,
-                };
-            }
-            Op::Put(queue) if !self.put(id, queue) => return Step::Off,
-            Op::Take(queue) => match self.take(id, queue) {
-                Some(true) => {}
-                Some(false) => return Step::Off,
-                None => {
-                    let role = self.threads[id].role;
-                    self.threads[id].step = script.roles[role].steps.len();
-                }
-            },
-            Op::Sleep { ns } => {
-                self.threads[id].step += 1;
-                let nap = self.next_timer();
-                self.threads[id].nap = nap;
-                self.after(ns, Timer::Wake(id, nap));
-                return Step::Off;
-            }
-            _ => {}
+    fn again(&mut self, id: ThreadId, to: usize, times: u32) -> Step {
+        let thread = &mut self.threads[id];
+        let rounds = &mut thread.rounds[thread.step];
+        *rounds += 1;
+        if *rounds < times {
+            thread.step = to;
+        } else {
+            *rounds = 0;
+            thread.step += 1;
         }
         Step::Next
     }
 
-    fn give_work(&mut self, id: ThreadId, ns: f64, spread: f64) -> bool {
+    fn lock(&mut self, id: ThreadId, lock: usize) -> Step {
+        let thread = &mut self.threads[id];
+        let lock = &mut self.jobs[thread.program].locks[lock];
+        if lock.held {
+            lock.waiters.push_back(id);
+            return Step::Off;
+        }
+        lock.held = true;
+        thread.step += 1;
+        Step::Next
+    }
+
+    fn unlock(&mut self, id: ThreadId, lock: usize) -> Step {
+        let thread = &mut self.threads[id];
+        thread.step += 1;
+        let lock = &mut self.jobs[thread.program].locks[lock];
+        lock.held = false;
+        // Whoever is woken tries again: somebody who runs may be quicker, as
+        // with a futex.
+        if let Some(next) = lock.waiters.pop_front() {
+            self.wake(next);
+        }
+        Step::Next
+    }
+
+    fn give_work(&mut self, id: ThreadId, ns: f64, spread: f64) -> Step {
         let thread = &mut self.threads[id];
         let off = match spread > 0.0 {
             true => spread * (2.0 * f64::from(thread.random.rand_float()) - 1.0),
             false => 0.0,
         };
         thread.work = ns * (1.0 + off);
-        thread.work > NOTHING
+        match thread.work > NOTHING {
+            true => Step::Busy,
+            false => Step::Next,
+        }
     }
 
-    /// A thread comes to a barrier: `None` if it goes on at once, else whether
-    /// it spins there (true) or sleeps.
-    fn arrive_at(&mut self, id: ThreadId, barrier: usize, wait: Wait) -> Option<bool> {
+    /// A thread comes to a barrier: it goes on at once, spins there, or sleeps.
+    fn arrive_at(&mut self, id: ThreadId, barrier: usize, wait: Wait) -> Step {
         let program = self.threads[id].program;
         let state = &mut self.jobs[program].barriers[barrier];
         state.arrived += 1;
         if state.arrived < state.parties {
-            let round = state.round;
-            let spins = |until_ns| (Some(Spin { barrier, round }), until_ns);
-            let (spin, until_ns) = match wait {
-                Wait::Block => (None, NEVER),
-                Wait::Spin => spins(NEVER),
-                Wait::SpinThenBlock(ns) => spins(self.threads[id].cpu_ns + ns),
-            };
-            let spinning = spin.is_some();
-            match spinning {
-                true => state.spinners.push(id),
-                false => state.sleepers.push(id),
-            }
             let thread = &mut self.threads[id];
-            (thread.spin, thread.spins_until_ns) = (spin, until_ns);
-            return Some(spinning);
+            thread.spins_until_ns = match wait {
+                Wait::Block => {
+                    state.sleepers.push(id);
+                    return Step::Off;
+                }
+                Wait::Spin => NEVER,
+                Wait::SpinThenBlock(ns) => thread.cpu_ns + ns,
+            };
+            thread.spins_at = Some(barrier);
+            state.spinners.push(id);
+            return Step::Busy;
         }
         state.arrived = 0;
-        state.round += 1;
         let sleepers = std::mem::take(&mut state.sleepers);
         let spinners = std::mem::take(&mut state.spinners);
-        let pools = self.jobs[program].script.pools.clone();
-        self.jobs[program].pools = pools;
+        let job = &mut self.jobs[program];
+        job.pools.clone_from(&job.script.pools);
         for other in spinners {
             self.stop_spinning(other);
         }
         for other in sleepers {
             self.wake(other);
         }
-        None
+        Step::Next
     }
 
     /// The barrier that a thread spins at has opened.
@@ -188,7 +166,7 @@ impl Engine {
         if let Doing::Running(cpu) = self.threads[id].doing {
             self.account(cpu);
         }
-        self.threads[id].spin = None;
+        self.threads[id].spins_at = None;
         // What it does next is found when it has the CPU: now, or later.
         self.threads[id].work = 0.0;
         if let Doing::Running(cpu) = self.threads[id].doing {
@@ -196,38 +174,39 @@ impl Engine {
         }
     }
 
-    /// Puts an item into a queue; false if the thread must wait first.
-    fn put(&mut self, id: ThreadId, queue: usize) -> bool {
+    /// Puts an item into a queue, or waits for a place.
+    fn put(&mut self, id: ThreadId, queue: usize) -> Step {
         let state = &mut self.jobs[self.threads[id].program].queues[queue];
         if state.items >= state.places {
             state.putters.push_back(id);
-            return false;
+            return Step::Off;
         }
         state.items += 1;
         self.threads[id].step += 1;
         if let Some(taker) = state.takers.pop_front() {
             self.wake(taker);
         }
-        true
+        Step::Next
     }
 
-    /// Takes an item: `Some(false)` if the thread must wait, `None` if the
-    /// queue is closed.
-    fn take(&mut self, id: ThreadId, queue: usize) -> Option<bool> {
+    /// Takes an item, waits for one, or, when the queue is closed, goes to the
+    /// end of its steps.
+    fn take(&mut self, id: ThreadId, queue: usize, end: usize) -> Step {
         let state = &mut self.jobs[self.threads[id].program].queues[queue];
         if state.items == 0 {
             if state.writers == 0 {
-                return None;
+                self.threads[id].step = end;
+                return Step::Next;
             }
             state.takers.push_back(id);
-            return Some(false);
+            return Step::Off;
         }
         state.items -= 1;
         self.threads[id].step += 1;
         if let Some(putter) = state.putters.pop_front() {
             self.wake(putter);
         }
-        Some(true)
+        Step::Next
     }
 
     /// The thread has done all its steps.

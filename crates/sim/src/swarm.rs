@@ -25,6 +25,15 @@ use crate::machine::{Costs, Machine};
 use crate::script::{Memory, Op, Role, Script, Wait};
 use crate::world::{Guest, SimWorld, Until};
 
+/// The machines that cases are drawn from, as one-line descriptions: a seed
+/// means the same wherever it is run on these.
+pub const MACHINES: [&str; 4] = [
+    "package:1 core:2 pu:1",
+    "package:1 core:4 pu:2",
+    "package:4 die:2 numa:1 core:6 pu:1",
+    "package:2 numa:1 core:8 pu:2",
+];
+
 /// Virtual length of a run.
 const RUN_NS: u64 = 6_000_000_000;
 /// Nobody may be stopped by `usher` for longer: three others' turns, and a

@@ -16,56 +16,8 @@ const SECOND: u64 = 1_000 * MS;
 
 /// Domains of cores with so many hardware threads each.
 fn topology(domains: usize, cores_each: usize, threads: usize) -> Topology {
-    let cores = domains * cores_each;
-    let cpus_of =
-        |core: usize| -> CpuSet { (0..threads).map(|t| (t * cores + core) as u32).collect() };
-    let cores_of = |d: usize| (d * cores_each..(d + 1) * cores_each).collect::<Vec<_>>();
-    let set_of = |d: usize| {
-        let cores = cores_of(d).into_iter();
-        cores.fold(CpuSet::new(), |set, core| set.or(&cpus_of(core)))
-    };
-    let topology = Topology {
-        name: format!("{domains} x {cores_each} x {threads}"),
-        cpus: (0..cores * threads)
-            .map(|cpu| Cpu {
-                os: cpu as u32,
-                core: cpu % cores,
-            })
-            .collect(),
-        cores: (0..cores)
-            .map(|core| Core {
-                cpus: cpus_of(core),
-                domain: core / cores_each,
-                capacity: 1.0,
-            })
-            .collect(),
-        domains: (0..domains)
-            .map(|d| Domain {
-                cpus: set_of(d),
-                cores: cores_of(d),
-                package: d,
-                nodes: vec![d],
-                llc: None,
-            })
-            .collect(),
-        packages: (0..domains)
-            .map(|d| Package {
-                cpus: set_of(d),
-                domains: vec![d],
-                model: None,
-                dies: vec![set_of(d)],
-            })
-            .collect(),
-        nodes: (0..domains)
-            .map(|d| NumaNode {
-                os: d as u32,
-                cpus: set_of(d),
-                bytes: 0,
-            })
-            .collect(),
-    };
-    topology.check().unwrap();
-    topology
+    let spec = format!("package:{domains} numa:1 core:{cores_each} pu:{threads}");
+    usher_topology::load(usher_topology::Source::Synthetic(spec)).unwrap()
 }
 
 fn engine(domains: usize, cores_each: usize, threads: usize) -> Engine {

@@ -3,20 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use usher_sim::swarm::Case;
+use usher_sim::swarm::{Case, MACHINES};
 use usher_topology::Source;
 
 #[test]
 fn no_invariant_breaks_whatever_goes_wrong() {
-    let machines: Vec<_> = [
-        "package:1 core:2 pu:1",
-        "package:1 core:4 pu:2",
-        "package:4 die:2 numa:1 core:6 pu:1",
-        "package:2 numa:1 core:8 pu:2",
-    ]
-    .into_iter()
-    .map(|spec| usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap())
-    .collect();
+    let machines: Vec<_> = MACHINES
+        .into_iter()
+        .map(|spec| usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap())
+        .collect();
     let range = std::env::var("USHER_SWARM").unwrap_or_else(|_| "0..200".to_owned());
     let (from, to) = range.split_once("..").unwrap();
     for seed in from.parse().unwrap()..to.parse().unwrap() {

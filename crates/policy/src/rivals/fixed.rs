@@ -36,7 +36,9 @@ impl Policy for Fixed {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        if !keep_roster(&mut self.programs, &observation.events) {
+        self.stage.undo_failed(&observation.failed);
+        let changed = keep_roster(&mut self.programs, &observation.events);
+        if !changed && observation.failed.is_empty() {
             return Decision::default();
         }
         let seat = |program: &Program| {

@@ -70,6 +70,7 @@ impl<P: Policy> Policy for Lending<P> {
 
     fn decide(&mut self, observation: &Observation) -> Decision {
         let mut decision = self.inner.decide(observation);
+        self.stage.undo_failed(&observation.failed);
         let mut actions = self.follow(&decision.actions);
         let here: BTreeSet<ProgramId> = observation.programs.iter().map(|p| p.id).collect();
         self.seats.retain(|id, _| here.contains(id));

@@ -15,13 +15,81 @@ mod utilisation;
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Mode, Plan, ProgramId, Seat, Topology};
+use usher_model::{CpuSet, Decision, Mode, Observation, Plan, Program, ProgramId, Seat, Topology};
 
 pub use self::fixed::Fixed;
 pub use self::lending::Lending;
 pub use self::pdpa::Pdpa;
 pub use self::utilisation::Utilisation;
-use crate::stage::Wanted;
+use crate::simple::keep_roster;
+use crate::stage::{Stage, Wanted};
+
+/// Seats of whole domains that are thought over once in a period.
+#[derive(Debug)]
+struct Periodic {
+    topology: Topology,
+    period_ns: u64,
+    programs: BTreeMap<ProgramId, Program>,
+    seats: BTreeMap<ProgramId, Vec<usize>>,
+    looked_ns: u64,
+    stage: Stage,
+}
+
+/// What it is time for.
+enum Due {
+    /// Nothing, for so long.
+    Later(Decision),
+    /// Seats are to be thought over; programs came or went, or did not, and so
+    /// many seconds have passed since the last time.
+    Now { changed: bool, seconds: f64 },
+}
+
+impl Periodic {
+    fn new(topology: Topology, period_ns: u64) -> Self {
+        Self {
+            topology,
+            period_ns,
+            programs: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            looked_ns: 0,
+            stage: Stage::default(),
+        }
+    }
+
+    /// Takes in what has happened.
+    fn look(&mut self, observation: &Observation) -> Due {
+        let changed = keep_roster(&mut self.programs, &observation.events);
+        self.stage.undo_failed(&observation.failed);
+        self.seats.retain(|id, _| self.programs.contains_key(id));
+        let at_ns = observation.at_ns;
+        let due_ns = self.looked_ns + self.period_ns;
+        if !changed && at_ns < due_ns {
+            return Due::Later(Decision {
+                wake_after_ns: Some(due_ns - at_ns),
+                ..Decision::default()
+            });
+        }
+        let seconds = at_ns.saturating_sub(self.looked_ns).max(1) as f64 / 1e9;
+        self.looked_ns = at_ns;
+        Due::Now { changed, seconds }
+    }
+
+    /// Domains that a program has.
+    fn has(&self, program: ProgramId) -> usize {
+        self.seats.get(&program).map_or(0, Vec::len)
+    }
+
+    /// Gives each program so many domains.
+    fn give(&mut self, counts: &BTreeMap<ProgramId, usize>) -> Decision {
+        self.seats = hand_out(&self.topology, &self.seats, counts);
+        Decision {
+            actions: self.stage.move_to(&wanted_of(&self.topology, &self.seats)),
+            plan: Some(plan_of(&self.topology, &self.seats)),
+            wake_after_ns: Some(self.period_ns),
+            ..Decision::default()
+        }
+    }
+}
 
 /// Gives each program so many whole domains, those that it has as far as
 /// possible. The sum must not exceed the domains that there are.

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Decision, Observation, Program, ProgramId, Topology};
+use usher_model::{Decision, Observation, ProgramId, Topology};
 
-use super::{hand_out, plan_of, wanted_of};
+use super::{Due, Periodic};
 use crate::Policy;
-use crate::simple::keep_roster;
-use crate::stage::Stage;
 
 /// Time at one allocation.
 const PERIOD_NS: u64 = 200_000_000;
@@ -20,12 +18,8 @@ const TARGET: f64 = 0.7;
 /// Performance-driven processor allocation, in units of whole domains.
 #[derive(Debug)]
 pub struct Pdpa {
-    topology: Topology,
-    programs: BTreeMap<ProgramId, Program>,
-    seats: BTreeMap<ProgramId, Vec<usize>>,
+    seats: Periodic,
     knows: BTreeMap<ProgramId, Knows>,
-    looked_ns: u64,
-    stage: Stage,
 }
 
 /// What is known of a program.
@@ -44,24 +38,19 @@ impl Pdpa {
     /// On that machine.
     pub fn new(topology: Topology) -> Self {
         Self {
-            topology,
-            programs: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            seats: Periodic::new(topology, PERIOD_NS),
             knows: BTreeMap::new(),
-            looked_ns: 0,
-            stage: Stage::default(),
         }
     }
 
     /// Efficiency of each program over the last period, and what it is to have
     /// next.
-    fn learn(&mut self, observation: &Observation) {
-        let elapsed = observation.at_ns.saturating_sub(self.looked_ns).max(1) as f64 / 1e9;
+    fn learn(&mut self, observation: &Observation, seconds: f64) {
         for sample in &observation.programs {
             let total = sample.progress.map_or(0.0, |progress| progress.total);
-            let has = self.seats.get(&sample.id).map_or(0, Vec::len);
+            let has = self.seats.has(sample.id);
             let knows = self.knows.entry(sample.id).or_default();
-            let rate = (total - knows.total) / elapsed;
+            let rate = (total - knows.total) / seconds;
             knows.total = total;
             if has == 0 || rate <= 0.0 {
                 knows.wants = knows.wants.max(1);
@@ -84,11 +73,11 @@ impl Pdpa {
     /// What is wanted, as far as there is enough: one each, then one after
     /// another.
     fn counts(&self) -> BTreeMap<ProgramId, usize> {
-        let mut left = self.topology.domains.len();
+        let mut left = self.seats.topology.domains.len();
         let mut counts: BTreeMap<ProgramId, usize> = BTreeMap::new();
         loop {
             let mut gave = false;
-            for id in self.programs.keys() {
+            for id in self.seats.programs.keys() {
                 let wants = self.knows.get(id).map_or(1, |knows| knows.wants.max(1));
                 let has = counts.entry(*id).or_default();
                 if *has < wants && left > 0 {
@@ -110,32 +99,19 @@ impl Policy for Pdpa {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        let changed = keep_roster(&mut self.programs, &observation.events);
-        self.stage.undo_failed(&observation.failed);
-        let at_ns = observation.at_ns;
-        let due_ns = self.looked_ns + PERIOD_NS;
-        if !changed && at_ns < due_ns {
-            return Decision {
-                wake_after_ns: Some(due_ns - at_ns),
-                ..Decision::default()
-            };
-        }
-        self.knows.retain(|id, _| self.programs.contains_key(id));
-        self.seats.retain(|id, _| self.programs.contains_key(id));
+        let (changed, seconds) = match self.seats.look(observation) {
+            Due::Later(decision) => return decision,
+            Due::Now { changed, seconds } => (changed, seconds),
+        };
+        self.knows
+            .retain(|id, _| self.seats.programs.contains_key(id));
         if changed {
             // Who stood still for want of room may try again.
             self.knows
                 .values_mut()
                 .for_each(|knows| knows.stable = false);
         }
-        self.learn(observation);
-        self.looked_ns = at_ns;
-        self.seats = hand_out(&self.topology, &self.seats, &self.counts());
-        Decision {
-            actions: self.stage.move_to(&wanted_of(&self.topology, &self.seats)),
-            plan: Some(plan_of(&self.topology, &self.seats)),
-            wake_after_ns: Some(PERIOD_NS),
-            ..Decision::default()
-        }
+        self.learn(observation, seconds);
+        self.seats.give(&self.counts())
     }
 }

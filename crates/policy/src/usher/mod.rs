@@ -332,11 +332,9 @@ impl Usher {
     fn actions(&mut self, wanted: &Wanted) -> Vec<Action> {
         let stops = |&id: &ProgramId| (id, self.turns.stops(id));
         let stops: Vec<_> = self.members.keys().map(stops).collect();
-        let mut actions = self.stage.freeze_where(stops);
-        let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
-        let thaws = actions
-            .extract_if(.., |action| goes_on(action))
-            .collect::<Vec<_>>();
+        let is_stop = |action: &Action| matches!(action, Action::Freeze { .. });
+        let changes = self.stage.freeze_where(stops).into_iter();
+        let (mut actions, thaws): (Vec<_>, Vec<_>) = changes.partition(is_stop);
         actions.extend(self.stage.move_to(wanted));
         actions.extend(thaws);
         actions

@@ -12,7 +12,7 @@ use usher_sim::kernel::{Fair, Kernel};
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::parsec::programs;
 use usher_sim::smt::{self, Spread};
-use usher_sim::swarm::Case;
+use usher_sim::swarm::{Case, MACHINES};
 use usher_topology::Source;
 
 use crate::failure::Outcome;
@@ -76,14 +76,6 @@ struct CasasArgs {
 const PAPER_1: &str = "package:4 die:2 numa:1 core:6 pu:1";
 /// That of paper 3b.
 const PAPER_3B: &str = "package:2 core:1 pu:2";
-/// Those of the swarm.
-const SWARM: [&str; 4] = [
-    "package:1 core:2 pu:1",
-    "package:1 core:4 pu:2",
-    PAPER_1,
-    "package:2 numa:1 core:8 pu:2",
-];
-
 /// Simulates and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     match &args.what {
@@ -272,7 +264,7 @@ fn swarm(seeds: &str, out: Output) -> Outcome {
     if from >= to {
         bail!("'{seeds}' holds no seed");
     }
-    let machines: Vec<Topology> = SWARM
+    let machines: Vec<Topology> = MACHINES
         .iter()
         .map(|spec| machine(spec))
         .collect::<Result<_, _>>()?;
