@@ -1,60 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim`: the same control loop on a machine that is not there.
+//! `usher sim casas`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use serde_derive::Serialize;
-use usher_model::Topology;
 use usher_sim::campaign::{Campaign, Class, MixRow, Scheduler, cast, class_of, mixes};
 use usher_sim::kernel::{Fair, Kernel};
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::parsec::programs;
-use usher_sim::smt::{self, Spread};
-use usher_sim::swarm::{Case, MACHINES};
-use usher_topology::Source;
 
+use super::machine;
 use crate::failure::Outcome;
 use crate::output::{self, Output, STRONG};
 use crate::progress::Progress;
 
-/// Runs the control loop on a simulated machine
+/// The machine of paper 1: four packages of two dies of six cores.
+const PAPER_1: &str = "package:4 die:2 numa:1 core:6 pu:1";
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Nothing that this command prints was measured: it is what models of machines, of the
-kernel and of programs give. How far these are from what was published of the real
-ones is part of the tests.
-
-Examples:
-  usher sim smt                     four loops on two cores with two threads each
-  usher sim casas --every 10        every tenth mix of four PARSEC programs
-  usher sim swarm 0..1000           a thousand seeds of things going wrong")]
 pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Paper 3b's test: does the kernel know cores from hardware threads?
-    Smt {
-        /// How often
-        #[arg(long, default_value_t = 1000)]
-        seeds: u64,
-    },
-    /// Paper 1's evaluation: mixes of four PARSEC programs on 48 cores
-    Casas(CasasArgs),
-    /// Seeds of the swarm: loops, programs and machines in which things go wrong
-    Swarm {
-        /// One seed, or FROM..TO
-        #[arg(value_name = "SEED|FROM..TO")]
-        seeds: String,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-struct CasasArgs {
     /// Work of each program, in seconds on one core of the machine
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
@@ -72,67 +37,6 @@ struct CasasArgs {
     out: Option<PathBuf>,
 }
 
-/// The machine of paper 1: four packages of two dies of six cores.
-const PAPER_1: &str = "package:4 die:2 numa:1 core:6 pu:1";
-/// That of paper 3b.
-const PAPER_3B: &str = "package:2 core:1 pu:2";
-/// Simulates and prints.
-pub fn run(args: &Args, out: Output) -> Outcome {
-    match &args.what {
-        What::Smt { seeds } => smt(*seeds, out),
-        What::Casas(args) => casas(args, out),
-        What::Swarm { seeds } => swarm(seeds, out),
-    }
-}
-
-fn machine(spec: &str) -> anyhow::Result<Topology> {
-    Ok(usher_topology::load(Source::Synthetic(spec.to_owned()))?)
-}
-
-#[derive(Debug, Serialize)]
-struct SmtAnswer {
-    simulated: bool,
-    seeds: u64,
-    blind: Spread,
-    aware: Spread,
-}
-
-fn smt(seeds: u64, out: Output) -> Outcome {
-    if seeds == 0 {
-        bail!("--seeds must be 1 or more");
-    }
-    let topology = machine(PAPER_3B)?;
-    let answer = SmtAnswer {
-        simulated: true,
-        seeds,
-        blind: smt::test(&topology, false, seeds),
-        aware: smt::test(&topology, true, seeds),
-    };
-    let row = |name: &str, spread: &Spread, paper: &str| {
-        let Spread { min, max, mean } = spread;
-        vec![
-            name.to_owned(),
-            format!("{min:.1}"),
-            format!("{max:.1}"),
-            format!("{mean:.1}"),
-            paper.to_owned(),
-        ]
-    };
-    out.answer(&answer, || {
-        let head = ["KERNEL", "LEAST", "MOST", "MEAN", "PAPER 3B"].map(|t| out.paint(STRONG, t));
-        let rows = [
-            head.to_vec(),
-            row("blind to hardware threads", &answer.blind, "12.6 / 19.8 / 15.5"),
-            row("prefers idle cores", &answer.aware, "12.6 / 12.7 / 12.6"),
-        ];
-        format!(
-            "Simulated: seconds until two loops of 2 s and two of 10 s have ended, {seeds} seeds\n\n{}",
-            output::columns(&rows)
-        )
-    })?;
-    Ok(0)
-}
-
 #[derive(Debug, Serialize)]
 struct CasasAnswer {
     simulated: bool,
@@ -140,7 +44,8 @@ struct CasasAnswer {
     mixes: Vec<MixRow>,
 }
 
-fn casas(args: &CasasArgs, out: Output) -> Outcome {
+/// Simulates and prints.
+pub fn run(args: &Args, out: Output) -> Outcome {
     if args.every == 0 || args.repetitions == 0 {
         bail!("--every and --repetitions must be 1 or more");
     }
@@ -250,31 +155,4 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> String {
         0 => "–".to_owned(),
         n => format!("{:.2}", (logs.iter().sum::<f64>() / n as f64).exp()),
     }
-}
-
-fn swarm(seeds: &str, out: Output) -> Outcome {
-    let number = |text: &str| {
-        let named = || format!("'{seeds}' is neither a seed nor FROM..TO");
-        text.parse::<u64>().with_context(named)
-    };
-    let (from, to) = match seeds.split_once("..") {
-        Some((from, to)) => (number(from)?, number(to)?),
-        None => (number(seeds)?, number(seeds)? + 1),
-    };
-    if from >= to {
-        bail!("'{seeds}' holds no seed");
-    }
-    let machines: Vec<Topology> = MACHINES
-        .iter()
-        .map(|spec| machine(spec))
-        .collect::<Result<_, _>>()?;
-    for seed in from..to {
-        Case::new(seed, &machines).run()?;
-    }
-    out.text(&format!(
-        "{} simulated runs, seeds {from} to {}: no invariant was broken",
-        to - from,
-        to - 1
-    ))?;
-    Ok(0)
 }
