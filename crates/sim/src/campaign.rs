@@ -153,9 +153,9 @@ pub enum Class {
 }
 
 /// At least this share of the cores' worth of speed-up on all cores: good.
-pub const GOOD: f64 = 0.50;
+pub const GOOD: f64 = 1.0 / 3.0;
 /// At most this share: poor.
-pub const POOR: f64 = 0.25;
+pub const POOR: f64 = 0.15;
 
 /// The class of a program by its curve alone: what its best speed-up is, in
 /// cores' worth of its speed on one domain, of all cores.
@@ -193,7 +193,8 @@ pub fn cast(
 ) -> Vec<Entrant> {
     let measure = |model: &Model| {
         let frames = (seconds * 1e3 / model.traits.frame_ms).ceil().max(2.0) as u32;
-        let script = Arc::new(model.traits.script(&model.name, threads, frames));
+        let here = model.traits.on(machine.costs());
+        let script = Arc::new(here.script(&model.name, threads, frames));
         Entrant::measure(&model.name, script, machine, kernel, seed)
     };
     models.iter().filter_map(measure).collect()

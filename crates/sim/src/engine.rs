@@ -69,6 +69,8 @@ pub struct Engine {
     pub(crate) weather: Weather,
     /// Threads in queues.
     pub(crate) waiting: usize,
+    /// When the loads of busy CPUs were last evened out.
+    pub(crate) evened_ns: u64,
     pub(crate) clock: Clock,
     timers: BinaryHeap<Reverse<(u64, u64, Timer)>>,
     timers_made: u64,
@@ -103,6 +105,7 @@ impl Engine {
             jobs: Vec::new(),
             now_ns: 0,
             waiting: 0,
+            evened_ns: 0,
             timers: BinaryHeap::new(),
             timers_made: 0,
             free: Vec::new(),

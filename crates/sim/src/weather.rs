@@ -97,21 +97,22 @@ impl Engine {
 
     /// Where a program's memory comes to lie: where its threads run first, or
     /// its first thread.
-    fn touch(&mut self, job: usize) {
-        let job = &mut self.jobs[job];
+    fn touch(&mut self, id: usize) {
+        let job = &self.jobs[id];
         let ran_ns: f64 = job.busy_ns.iter().sum();
         if job.touched_ns >= TOUCHING_NS || ran_ns <= 0.0 {
             return;
         }
         let before = job.touched_ns;
+        let one_node = job.script.memory.one_node;
+        let home = (one_node && before == 0.0).then(|| self.emptiest_node(id));
+        let job = &mut self.jobs[id];
         job.touched_ns += ran_ns;
-        if job.script.memory.one_node {
-            let first = job
-                .threads
-                .first()
-                .map_or(0, |&thread| self.threads[thread].last);
+        if let Some(node) = home {
             job.home.fill(0.0);
-            job.home[self.machine.node_of[self.machine.places[first].domain]] = 1.0;
+            job.home[node] = 1.0;
+        }
+        if one_node {
             return;
         }
         for home in &mut job.home {
@@ -120,6 +121,24 @@ impl Engine {
         for (domain, ns) in job.busy_ns.iter().enumerate() {
             job.home[self.machine.node_of[domain]] += ns / job.touched_ns;
         }
+    }
+
+    /// The node where the first thread of a program that begins would run: a
+    /// new program goes where the fewest are.
+    fn emptiest_node(&self, id: usize) -> usize {
+        let mask = &self.jobs[id].mask;
+        let mut programs = vec![0.0; self.machine.nodes];
+        for (other, job) in self.jobs.iter().enumerate() {
+            let counts = other != id && !job.gone && job.touched_ns > 0.0;
+            for (sum, part) in programs.iter_mut().zip(&job.home) {
+                *sum += if counts { *part } else { 0.0 };
+            }
+        }
+        let domains = self.machine.domains.iter().zip(&self.machine.node_of);
+        let may = domains.filter(|(cpus, _)| cpus.iter().any(|&cpu| mask.has(cpu)));
+        may.map(|(_, &node)| node)
+            .min_by(|&a, &b| programs[a].total_cmp(&programs[b]).then(a.cmp(&b)))
+            .unwrap_or(0)
     }
 
     fn set_clocks(&self, here: &[usize], period_ns: f64, clocks: &mut [f64]) {
@@ -162,8 +181,7 @@ impl Engine {
             let job = &self.jobs[job];
             let memory = &job.script.memory;
             for (domain, &ns) in job.busy_ns.iter().enumerate() {
-                let speed = self.machine.costs.core_speed;
-                let traffic = memory.gbps * speed * (1.0 + memory.sensitivity * missing[domain]);
+                let traffic = memory.gbps * (1.0 + memory.sensitivity * missing[domain]);
                 let asks = traffic * job.speed[domain] * ns / period_ns;
                 for (node, part) in job.home.iter().enumerate() {
                     asked[node] += asks * part;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_derive::Serialize;
 use usher_sim::campaign::{Campaign, Class, MixRow, Scheduler, cast, class_of, mixes};
-use usher_sim::kernel::{Fair, Kernel};
+use usher_sim::kernel::Kernel;
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::parsec::programs;
 
@@ -54,11 +54,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     let machine = Machine::new(machine(PAPER_1)?, Costs::default());
     let threads = machine.topology().cores.len() as u32;
-    // Linux 2.6.37 shares time between threads.
-    let kernel = Kernel {
-        fair: Fair::Threads,
-        ..Kernel::default()
-    };
+    let kernel = Kernel::cfs();
     let cast = cast(
         &programs()?,
         &machine,
