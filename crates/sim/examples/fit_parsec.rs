@@ -196,7 +196,9 @@ fn main() {
     let phi = Machine::new(topology("package:1 core:64 pu:4"), Costs::phi());
     let published = published();
     let mut models = programs().unwrap();
-    if let Ok(f) = std::env::var("READ") { models = serde_json::from_str(&std::fs::read_to_string(f).unwrap()).unwrap(); }
+    if let Ok(f) = std::env::var("READ") {
+        models = serde_json::from_str(&std::fs::read_to_string(f).unwrap()).unwrap();
+    }
     for model in &mut models {
         let name = model.name.clone();
         let name = name.as_str();
@@ -208,14 +210,18 @@ fn main() {
         }
         let is_free = |knob: &&Knob| model.fitted.iter().any(|name| name == knob.name);
         let knobs: Vec<_> = KNOBS.iter().filter(is_free).collect();
-        let mut traits = if std::env::var("ONLY_SHOW").is_ok() { model.traits.clone() } else { solve(Fit {
-            name,
-            start: model.traits.clone(),
-            points: &points["xeon"],
-            machine: &xeon,
-            frames: FRAMES,
-            knobs: knobs.clone(),
-        }) };
+        let mut traits = if std::env::var("ONLY_SHOW").is_ok() {
+            model.traits.clone()
+        } else {
+            solve(Fit {
+                name,
+                start: model.traits.clone(),
+                points: &points["xeon"],
+                machine: &xeon,
+                frames: FRAMES,
+                knobs: knobs.clone(),
+            })
+        };
         println!("{name}:");
         for knob in &knobs {
             println!("  {} {:.4}", knob.name, (knob.at)(&mut traits));

@@ -40,15 +40,31 @@ fn main() {
     };
     let spec = "package:4 die:2 numa:1 core:6 pu:1".to_owned();
     let topology = usher_topology::load(Source::Synthetic(spec)).unwrap();
-    let number = |name: &str, default: f64| std::env::var(name).map_or(default, |s| s.parse().unwrap());
+    let number =
+        |name: &str, default: f64| std::env::var(name).map_or(default, |s| s.parse().unwrap());
     let mut costs = Costs::default();
     costs.node_gbps = number("NODE", costs.node_gbps);
     costs.near_factor = number("NEAR", costs.near_factor);
     costs.far_factor = number("FAR", costs.far_factor);
     let machine = Machine::new(topology.clone(), costs);
-    let kernel = if std::env::var("EEVDF").is_ok() { Kernel { fair: Fair::Threads, ..Kernel::default() } } else { Kernel::cfs() };
-    let kernel = Kernel { slice_ns: number("SLICE", kernel.slice_ns as f64) as u64, sleeper_credit_ns: number("CREDIT", kernel.sleeper_credit_ns as f64) as u64, preempt_margin_ns: number("MARGIN", kernel.preempt_margin_ns as f64) as u64, protect_ns: number("PROTECT", kernel.protect_ns as f64) as u64, balance_ns: number("BALANCE", kernel.balance_ns as f64) as u64, busy_balance_ns: number("BUSY", kernel.busy_balance_ns as f64) as u64, ..kernel };
-    
+    let kernel = if std::env::var("EEVDF").is_ok() {
+        Kernel {
+            fair: Fair::Threads,
+            ..Kernel::default()
+        }
+    } else {
+        Kernel::cfs()
+    };
+    let kernel = Kernel {
+        slice_ns: number("SLICE", kernel.slice_ns as f64) as u64,
+        sleeper_credit_ns: number("CREDIT", kernel.sleeper_credit_ns as f64) as u64,
+        preempt_margin_ns: number("MARGIN", kernel.preempt_margin_ns as f64) as u64,
+        protect_ns: number("PROTECT", kernel.protect_ns as f64) as u64,
+        balance_ns: number("BALANCE", kernel.balance_ns as f64) as u64,
+        busy_balance_ns: number("BUSY", kernel.busy_balance_ns as f64) as u64,
+        ..kernel
+    };
+
     let all = programs().unwrap();
     let mut entrants = Vec::new();
     for name in &chosen {
@@ -88,7 +104,9 @@ fn main() {
         }
     }
     for scheduler in Scheduler::ALL {
-        if std::env::var("FEW").is_ok() && scheduler != Scheduler::Linux { continue; }
+        if std::env::var("FEW").is_ok() && scheduler != Scheduler::Linux {
+            continue;
+        }
         for entrant in &mut entrants {
             entrant.known = scheduler.knows();
         }

@@ -204,6 +204,12 @@ impl Engine {
         }
     }
 
+    /// Work that a program has done since it arrived, in nanoseconds of a core
+    /// that its threads have to themselves.
+    pub(crate) fn work_ns(&self, program: usize) -> f64 {
+        self.jobs[program].work
+    }
+
     pub(crate) fn is_frozen(&self, program: usize) -> bool {
         self.jobs[program].frozen
     }

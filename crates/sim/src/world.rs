@@ -113,6 +113,15 @@ impl SimWorld {
         self.online = cpus;
     }
 
+    /// Work that every guest has done since it came, in their order.
+    pub fn works_ns(&mut self) -> Vec<f64> {
+        self.engine.account_all();
+        let programs = 0..self.guest_of.len();
+        programs
+            .map(|program| self.engine.work_ns(program))
+            .collect()
+    }
+
     /// Whether a program is stopped.
     pub fn is_frozen(&self, id: ProgramId) -> bool {
         self.program(id)
@@ -203,6 +212,7 @@ impl SimWorld {
 impl World for SimWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         let mut programs = Vec::new();
+        self.engine.account_all();
         for (&id, &program) in &self.present {
             programs.push(self.engine.sample(program, id));
         }
@@ -251,10 +261,7 @@ impl World for SimWorld {
 
 impl Engine {
     /// What a probe would tell of a program.
-    fn sample(&mut self, program: usize, id: ProgramId) -> ProgramSample {
-        for cpu in 0..self.cpus.len() {
-            self.account(cpu);
-        }
+    fn sample(&self, program: usize, id: ProgramId) -> ProgramSample {
         let job = &self.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
         let spins = !matches!(job.script.wait, Wait::Block);
