@@ -10,7 +10,7 @@ use std::sync::Arc;
 use usher_model::CpuSet;
 use usher_policy::Policy;
 use usher_policy::rivals::Fixed;
-use usher_sim::campaign::{Scheduler, class_of};
+use usher_sim::campaign::Scheduler;
 use usher_sim::kernel::{Fair, Kernel};
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::mix::{Entrant, run};
@@ -73,7 +73,7 @@ fn main() {
         let here = model.traits.on(machine.costs());
         let script = Arc::new(here.script(name, 48, frames));
         let entrant = Entrant::measure(name, script, &machine, &kernel, 1).unwrap();
-        print!("{name} {:?}:", class_of(&entrant, &topology));
+        print!("{name}:");
         for point in entrant.alone.points() {
             let speedup = point.rate * model.traits.sequential_seconds(frames);
             print!(" {}:{speedup:.2}", point.cores);

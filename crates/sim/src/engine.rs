@@ -69,6 +69,8 @@ pub struct Engine {
     pub(crate) weather: Weather,
     /// Threads in queues.
     pub(crate) waiting: usize,
+    /// The CPU whose event is being handled, if it is one's.
+    pub(crate) waker: Option<usize>,
     /// When the loads of busy CPUs were last evened out.
     pub(crate) evened_ns: u64,
     pub(crate) clock: Clock,
@@ -105,6 +107,7 @@ impl Engine {
             jobs: Vec::new(),
             now_ns: 0,
             waiting: 0,
+            waker: None,
             evened_ns: 0,
             timers: BinaryHeap::new(),
             timers_made: 0,
@@ -146,7 +149,9 @@ impl Engine {
             self.events += 1;
             self.now_ns = next_ns;
             if cpu_ns <= timer_ns {
+                self.waker = Some(cpu);
                 self.cpu_event(cpu);
+                self.waker = None;
             } else if let Some(Reverse((_, _, timer))) = self.timers.pop() {
                 self.ring(timer);
             }

@@ -76,10 +76,10 @@ impl Kernel {
     pub fn cfs() -> Self {
         Self {
             fair: Fair::Threads,
-            slice_ns: 2_000_000,
+            slice_ns: 6_000_000,
             protect_ns: 0,
             sleeper_credit_ns: 12_000_000,
-            preempt_margin_ns: 1_000_000,
+            preempt_margin_ns: 4_000_000,
             ..Self::default()
         }
     }
@@ -148,6 +148,13 @@ impl Engine {
         let core = core.or_else(any);
         if let Some(cpu) = core.or_else(|| near.iter().copied().find(|&cpu| idle(cpu))) {
             return Some(cpu);
+        }
+        // Nobody is idle near it: near who wakes it, if there is less to do.
+        let waker = self.waker.filter(|&cpu| mask.has(cpu));
+        let lighter = |&cpu: &usize| !mask.has(last) || self.load(cpu) < self.load(last);
+        if let Some(cpu) = waker.filter(lighter) {
+            let near = &self.machine.domains[self.machine.places[cpu].domain];
+            return near.iter().copied().find(|&cpu| idle(cpu)).or(Some(cpu));
         }
         if mask.has(last) {
             return Some(last);

@@ -31,8 +31,9 @@ use crate::machine::Machine;
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
 /// A speed that changes by less than this, relative, is left.
 const NOTICEABLE: f64 = 1e-3;
-/// Pages are taken to be touched in the first milliseconds of a repetition.
-const TOUCHING_NS: f64 = 20e6;
+/// Pages are taken to be touched in the first so many nanoseconds of CPU time of a
+/// repetition.
+const TOUCHING_NS: f64 = 300e6;
 
 /// The state of the memory system.
 #[derive(Debug, Clone)]
