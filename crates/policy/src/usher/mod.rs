@@ -41,7 +41,7 @@ mod member;
 pub mod meter;
 mod pens;
 mod planning;
-mod stay;
+pub mod stay;
 pub mod turns;
 mod verdict;
 
