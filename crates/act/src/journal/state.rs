@@ -16,7 +16,7 @@ const MASKS_MAX: usize = 256;
 
 /// What is to be undone of one program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ProgramState {
+pub struct ProgramState {
     /// Where processes born inside go.
     pub from: Places,
     /// Directories made for it, in the order of making.
@@ -36,18 +36,20 @@ pub(crate) struct ProgramState {
 
 /// What is to be undone of one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub struct State {
+    /// Whose it is.
     pub head: Option<Head>,
     /// Directories of the instance, in the order of making.
     pub bases: Vec<PathBuf>,
     /// Directories for whose children cpuset was enabled.
     pub enabled: Vec<PathBuf>,
+    /// The programs that were taken in and not let go.
     pub programs: BTreeMap<ProgramId, ProgramState>,
 }
 
 impl State {
     /// Adds a line. The same line twice is the same as once.
-    pub(crate) fn apply(&mut self, record: Record) {
+    pub fn apply(&mut self, record: Record) {
         match record {
             Record::Open(head) => self.head = Some(head),
             Record::Base { dir } => push_new(&mut self.bases, dir),
@@ -92,7 +94,7 @@ impl State {
     }
 
     /// The fewest lines that amount to the same.
-    pub(crate) fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> = self.head.iter().cloned().map(Record::Open).collect();
         let bases = self.bases.iter().cloned();
         records.extend(bases.map(|dir| Record::Base { dir }));
