@@ -94,6 +94,10 @@ pub enum Record {
         thread: ThreadId,
         before: CpuSet,
     },
+    /// Threads born with one of our masks would have this one without us. Only
+    /// rewriting writes it, where the thread that showed it is gone; else the
+    /// first `thread` line says so.
+    Unbound { program: ProgramId, before: CpuSet },
     /// All threads of the program have their own masks again.
     Unmask { program: ProgramId },
     /// A process is about to be sent `SIGSTOP`.

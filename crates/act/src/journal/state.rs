@@ -73,6 +73,9 @@ impl State {
                 state.unbound.get_or_insert_with(|| before.clone());
                 state.threads.entry(thread).or_insert(before);
             }
+            Record::Unbound { program, before } => {
+                self.program(program).unbound.get_or_insert(before);
+            }
             Record::Unmask { program } => {
                 let state = self.program(program);
                 state.masks.clear();
@@ -135,11 +138,12 @@ impl ProgramState {
                 .cloned()
                 .map(|cpus| Record::Mask { program, cpus }),
         );
-        // The unbound mask is that of the first thread listed.
-        let first = |(_, before): &(&ThreadId, &CpuSet)| Some(*before) != self.unbound.as_ref();
-        let mut threads: Vec<(&ThreadId, &CpuSet)> = self.threads.iter().collect();
-        threads.sort_by_key(first);
-        records.extend(threads.into_iter().map(|(&thread, before)| Record::Thread {
+        // That of the first thread ever, which may be gone, while threads that
+        // were born with our masks live.
+        let unbound = self.unbound.iter().cloned();
+        records.extend(unbound.map(|before| Record::Unbound { program, before }));
+        let threads = self.threads.iter();
+        records.extend(threads.map(|(&thread, before)| Record::Thread {
             program,
             thread,
             before: before.clone(),
