@@ -61,6 +61,14 @@ impl Market<'_> {
     }
 }
 
+/// Cores that lie in a set with all their hardware threads. A core of which
+/// somebody else has a thread, as he is bound to it, is nobody's to lend.
+fn whole_cores(topology: &Topology, cpus: &CpuSet) -> Vec<CoreId> {
+    let mut cores = topology.cores_in(cpus);
+    cores.retain(|&core| topology.cores[core].cpus.is_subset(cpus));
+    cores
+}
+
 /// Whole cores of a seat that so many busy CPUs leave unused.
 fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
     let used = (busy_cpus - IDLE_SHARE).max(0.0).ceil() as usize;
@@ -237,9 +245,7 @@ impl Lender {
             .values()
             .fold(CpuSet::new(), |all, seat| all.or(seat));
         let free = market.topology.all_cpus().minus(&owned);
-        let mut supply: BTreeMap<_, _> = market
-            .topology
-            .cores_in(&free)
+        let mut supply: BTreeMap<_, _> = whole_cores(market.topology, &free)
             .into_iter()
             .map(|core| (core, None))
             .collect();
@@ -262,11 +268,11 @@ impl Lender {
             if borrows || !accounts.iter().all(asleep) {
                 continue;
             }
-            let cores = market.topology.cores_in(seat);
+            let cores = market.topology.cores_in(seat).len();
             let busy_cpus = accounts.iter().map(|account| account.busy_cpus).sum();
-            let unused = unused_cores(cores.len(), busy_cpus);
+            let unused = unused_cores(cores, busy_cpus);
             supply.extend(
-                cores
+                whole_cores(market.topology, seat)
                     .into_iter()
                     .rev()
                     .take(unused)
