@@ -5,9 +5,11 @@
 //! Everything here is a simulation: no figure of this crate was measured.
 
 pub mod alone;
+pub mod audit;
 pub mod campaign;
 mod clock;
 pub mod engine;
+pub mod hands;
 mod job;
 pub mod kernel;
 pub mod machine;
@@ -18,5 +20,6 @@ pub mod script;
 pub mod smt;
 mod steps;
 pub mod swarm;
+pub mod threads;
 mod weather;
 pub mod world;
