@@ -45,7 +45,7 @@ pub(super) struct Checks {
     /// Seats were moved without a plan, as `casas` does for its trials.
     unplanned: bool,
     told_gone: BTreeSet<ProgramId>,
-    looked_ns: u64,
+    pub looked_ns: u64,
     /// CPU time that there was, CPUs that were off line left out.
     cpu_time_ns: u64,
     idle: idle::Idle,

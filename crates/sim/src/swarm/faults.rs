@@ -36,7 +36,7 @@ struct Seen {
 /// The world of one case.
 pub(super) struct Faulty<'a> {
     case: &'a Case,
-    inner: SimWorld,
+    pub(super) inner: SimWorld,
     hands: Hands,
     random: Rand32,
     /// Every program that ever came, gone ones too.
@@ -46,7 +46,7 @@ pub(super) struct Faulty<'a> {
     /// Programs that have gone unnoticed, until then.
     unnoticed: Vec<(u64, ProgramId)>,
     seen: Option<Seen>,
-    checks: Checks,
+    pub(super) checks: Checks,
     log: Log,
     recorder: Option<Recorder<Box<dyn Write>>>,
     /// Killed between two looks.
@@ -128,6 +128,9 @@ impl<'a> Faulty<'a> {
             self.jobs.insert(guest.arrival.id, index);
         }
         for event in self.inner.take_events() {
+            if !matches!(event, Event::Repeated { .. }) {
+                self.checks.disturbed(now_ns);
+            }
             match event {
                 Event::Departed(id) if self.happens(self.case.faults.unnoticed) => {
                     let late_ns = u64::from(self.up_to(500)) * MS;
@@ -135,13 +138,14 @@ impl<'a> Faulty<'a> {
                 }
                 event => self.events.push(event),
             }
-            self.checks.disturbed(now_ns);
         }
         let (due, later) = std::mem::take(&mut self.unnoticed)
             .into_iter()
-            .partition(|(until_ns, _)| *until_ns <= now_ns);
+            .partition::<Vec<_>, _>(|(until_ns, _)| *until_ns <= now_ns);
         self.unnoticed = later;
-        let due: Vec<(u64, ProgramId)> = due;
+        if !due.is_empty() {
+            self.checks.disturbed(now_ns);
+        }
         self.events
             .extend(due.into_iter().map(|(_, id)| Event::Departed(id)));
     }
@@ -163,7 +167,7 @@ impl<'a> Faulty<'a> {
     }
 
     /// The same, whatever happens meanwhile.
-    fn pass_all(&mut self, ns: u64) {
+    pub(super) fn pass_all(&mut self, ns: u64) {
         let until_ns = self.now_ns() + ns;
         while self.now_ns() < until_ns && self.checks.broken.is_none() {
             let next_ns = until_ns.min(self.now_ns() + LOOK_NS);

@@ -15,6 +15,9 @@ const KERNEL_NS_MAX: u64 = 40_000_000;
 /// nothing after it has taken its cores back. Twice that is too long.
 const LENDING_NS_MAX: u64 = 400_000_000;
 
+/// Who waits for this share of the time between two looks waits all the time.
+const WAITS_SHARE: f64 = 0.8;
+
 /// Since when each core has been idle and each program has waited.
 #[derive(Debug)]
 pub(super) struct Idle {
@@ -108,18 +111,13 @@ impl Idle {
         let mut waits = BTreeMap::new();
         for (&id, &job) in world.present() {
             let ledger = world.engine().ledger(job);
-            if ledger.queued == 0 {
-                continue;
-            }
             let before = self.waits.get(&id);
-            // Somebody waited in every moment between.
+            // Somebody waited nearly all the time between.
             let through = |&&(_, seen_ns, wait_ns): &&(u64, u64, u64)| {
-                ledger.wait_ns - wait_ns == now_ns - seen_ns
+                (ledger.wait_ns - wait_ns) as f64 >= WAITS_SHARE * (now_ns - seen_ns) as f64
             };
-            let since_ns = before
-                .filter(through)
-                .map_or(now_ns, |&(since_ns, ..)| since_ns);
-            waits.insert(id, (since_ns, now_ns, ledger.wait_ns));
+            let since_ns = before.filter(through).map(|&(since_ns, ..)| since_ns);
+            waits.insert(id, (since_ns.unwrap_or(now_ns), now_ns, ledger.wait_ns));
         }
         self.waits = waits;
     }
@@ -145,7 +143,7 @@ impl Idle {
             let id = seat.program;
             seat.mode == Mode::Seated
                 && guests[&id].arrival.profile.is_some()
-                && !self.waits.contains_key(&id)
+                && self.waits.get(&id).is_none_or(|waits| waits.0 == waits.1)
                 && !borrows.contains(&id)
         });
         !plan.abstains && seated && !lent && lends && gains(&guests[&borrower])

@@ -14,6 +14,9 @@ mod checks;
 mod faults;
 mod idle;
 mod log;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod mutants;
 mod work;
 
 use std::io::Write;
