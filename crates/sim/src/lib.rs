@@ -15,6 +15,7 @@ pub mod kernel;
 pub mod machine;
 pub mod mix;
 pub mod parsec;
+pub mod playback;
 mod programs;
 pub mod script;
 pub mod smt;

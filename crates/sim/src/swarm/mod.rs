@@ -58,6 +58,17 @@ pub struct Passed {
     pub events: u64,
 }
 
+impl Passed {
+    /// Counts another case in.
+    pub fn add(&mut self, other: Self) {
+        self.decisions += other.decisions;
+        self.actions += other.actions;
+        self.failed += other.failed;
+        self.deaths += other.deaths;
+        self.events += other.events;
+    }
+}
+
 /// Where the record of a daemon's life goes: the first is number 1.
 pub type Sink<'a> = &'a mut dyn FnMut(usize) -> std::io::Result<Box<dyn Write>>;
 
