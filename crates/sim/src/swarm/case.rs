@@ -150,9 +150,9 @@ fn machine(whole: &Topology, random: &mut Rand32) -> Topology {
     whole.restrict(&stays).unwrap_or_else(|_| whole.clone())
 }
 
-/// Each kind of fault is off in half of the cases, and all are in one of eight.
+/// Each kind of fault is off in half of the cases, and all are in one of six.
 fn faults(random: &mut Rand32) -> Faults {
-    let quiet = random.rand_range(0..8) == 0;
+    let quiet = random.rand_range(0..6) == 0;
     let mut chance = |most: f64| match random.rand_range(0..2) {
         _ if quiet => 0.0,
         0 => 0.0,
@@ -312,7 +312,7 @@ fn profile(cores: u32, threads: u32, random: &mut Rand32) -> Option<Curve> {
         relative_error: 0.02,
         busy_cpus: Some(f64::from(n.min(threads)) * 0.95),
     };
-    match random.rand_range(0..2) {
+    match random.rand_range(0..3) {
         0 => None,
         _ => Curve::new((1..=cores).map(point).collect()).ok(),
     }

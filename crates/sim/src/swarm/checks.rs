@@ -121,7 +121,9 @@ impl Checks {
         {
             self.fail(format!("seats program {id} on no CPU"));
         }
-        self.disturbed(at_ns);
+        if done.is_err() {
+            self.disturbed(at_ns);
+        }
         if matches!(action, Action::Seat { .. } | Action::Release { .. }) {
             self.known.entry(id).or_default().doubted = done.is_err();
         }
@@ -133,6 +135,14 @@ impl Checks {
         self.unplanned |= decision.actions.iter().any(moves);
         if let Some(plan) = &decision.plan {
             self.check_plan(plan, &observation.usable);
+            // Other seats: everybody's idleness is looked at anew.
+            if self
+                .plan
+                .as_ref()
+                .is_none_or(|before| before.seats != plan.seats)
+            {
+                self.disturbed(observation.at_ns.max(self.looked_ns));
+            }
             self.plan = Some(plan.clone());
             self.unplanned = false;
         }

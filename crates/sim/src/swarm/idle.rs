@@ -12,8 +12,8 @@ const KERNEL_NS_MAX: u64 = 40_000_000;
 /// A seat that is left idle is lent within: 100 ms to the next look, if nothing
 /// was going on; two ticks of 8 ms that show who waits and who idles, two more
 /// of a borrower that has just been content; at most 40 ms that an owner lends
-/// nothing after it has taken its cores back. Twice that is too long.
-const LENDING_NS_MAX: u64 = 400_000_000;
+/// nothing after it has taken its cores back. That is 172 ms at the worst.
+const LENDING_NS_MAX: u64 = 200_000_000;
 
 /// Who waits for this share of the time between two looks waits all the time.
 const WAITS_SHARE: f64 = 0.8;
@@ -25,10 +25,22 @@ pub(super) struct Idle {
     cores: Vec<CpuSet>,
     /// By core: since when, and how busy its CPUs had been.
     idle: Vec<(u64, u64)>,
-    /// By program: since when a thread of it has waited all the time, and when
-    /// it was seen last, with its waiting time then.
-    waits: BTreeMap<ProgramId, (u64, u64, u64)>,
+    waits: BTreeMap<ProgramId, Waits>,
     disturbed_ns: u64,
+}
+
+/// A program's waiting for CPUs.
+#[derive(Debug)]
+struct Waits {
+    /// A thread of it has waited all the time since then; the time of the last
+    /// look where it does not wait.
+    since_ns: u64,
+    seen_ns: u64,
+    /// How long it had waited at the last look.
+    wait_ns: u64,
+    /// Where it may run, and since when.
+    mask: CpuSet,
+    moved_ns: u64,
 }
 
 impl Idle {
@@ -63,26 +75,34 @@ impl Idle {
         let now_ns = world.engine().now_ns();
         self.see_cores(world, now_ns);
         self.see_programs(world, now_ns);
-        for (&id, &(since_ns, ..)) in &self.waits {
-            let Some(&job) = world.present().get(&id) else {
-                continue;
-            };
-            let mask = world.engine().mask_of(job);
+        for (&id, waits) in &self.waits {
+            let split = world
+                .present()
+                .get(&id)
+                .map(|&job| world.engine().is_split(job));
             for (core, cpus) in self.cores.iter().enumerate() {
-                let since_ns = since_ns.max(self.idle[core].0).max(self.disturbed_ns);
-                let waited_ns = now_ns - since_ns;
-                let kernel = mask.intersects(cpus) && !world.engine().is_split(job);
-                let lending =
-                    || plan.is_some_and(|plan| self.is_to_be_lent(plan, guests, id, cpus));
-                let bound_ns = match kernel {
-                    true => KERNEL_NS_MAX,
-                    false => LENDING_NS_MAX,
+                let since_ns = waits.since_ns.max(self.idle[core].0).max(self.disturbed_ns);
+                // The kernel is to even out, or the policy to lend.
+                let (whose, bound_ns, since_ns) = match waits.mask.intersects(cpus) {
+                    true => (
+                        Some("which it may use, "),
+                        KERNEL_NS_MAX,
+                        since_ns.max(waits.moved_ns),
+                    ),
+                    false => (None, LENDING_NS_MAX, since_ns),
                 };
-                if waited_ns > bound_ns && (kernel || !mask.intersects(cpus) && lending()) {
-                    let seconds = waited_ns as f64 / 1e9;
-                    let whose = if kernel { "which it may use, " } else { "" };
+                let to_lend =
+                    || plan.is_some_and(|plan| self.is_to_be_lent(plan, guests, id, cpus));
+                let wrong = match whose {
+                    Some(_) => split == Some(false),
+                    None => now_ns - since_ns > bound_ns && to_lend(),
+                };
+                if wrong && now_ns - since_ns > bound_ns {
+                    let seconds = (now_ns - since_ns) as f64 / 1e9;
                     return Err(format!(
-                        "program {id} waits on {mask} while {cpus}, {whose}has idled for {seconds:.3} s"
+                        "program {id} waits on {} while {cpus}, {}has idled for {seconds:.3} s",
+                        waits.mask,
+                        whose.unwrap_or_default()
                     ));
                 }
             }
@@ -113,11 +133,22 @@ impl Idle {
             let ledger = world.engine().ledger(job);
             let before = self.waits.get(&id);
             // Somebody waited nearly all the time between.
-            let through = |&&(_, seen_ns, wait_ns): &&(u64, u64, u64)| {
-                (ledger.wait_ns - wait_ns) as f64 >= WAITS_SHARE * (now_ns - seen_ns) as f64
+            let through = |before: &&Waits| {
+                let waited_ns = ledger.wait_ns - before.wait_ns;
+                waited_ns as f64 >= WAITS_SHARE * (now_ns - before.seen_ns) as f64
             };
-            let since_ns = before.filter(through).map(|&(since_ns, ..)| since_ns);
-            waits.insert(id, (since_ns.unwrap_or(now_ns), now_ns, ledger.wait_ns));
+            let mask = world.engine().mask_of(job);
+            let stays = before.filter(|before| before.mask == mask);
+            let new = Waits {
+                since_ns: before
+                    .filter(through)
+                    .map_or(now_ns, |before| before.since_ns),
+                seen_ns: now_ns,
+                wait_ns: ledger.wait_ns,
+                moved_ns: stays.map_or(now_ns, |before| before.moved_ns),
+                mask,
+            };
+            waits.insert(id, new);
         }
         self.waits = waits;
     }
@@ -143,7 +174,10 @@ impl Idle {
             let id = seat.program;
             seat.mode == Mode::Seated
                 && guests[&id].arrival.profile.is_some()
-                && self.waits.get(&id).is_none_or(|waits| waits.0 == waits.1)
+                && self
+                    .waits
+                    .get(&id)
+                    .is_none_or(|waits| waits.since_ns == waits.seen_ns)
                 && !borrows.contains(&id)
         });
         !plan.abstains && seated && !lent && lends && gains(&guests[&borrower])
@@ -157,9 +191,5 @@ fn gains(guest: &Guest) -> bool {
         let rates = curve.points().iter().map(|point| point.rate);
         rates.is_sorted()
     });
-    rises
-        && !guest.script.settles
-        && arrival.spinners == 0
-        && arrival.bound_to.is_none()
-        && matches!(guest.script.wait, crate::script::Wait::Block)
+    rises && !guest.script.settles && arrival.spinners == 0 && arrival.bound_to.is_none()
 }
