@@ -85,6 +85,8 @@ pub struct Lender {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
+    /// Whether there is an earlier look to compare with.
+    known: bool,
     at_ns: u64,
     cpu_ns: u64,
     wait_ns: u64,
@@ -289,7 +291,7 @@ impl Account {
     fn read(&mut self, at_ns: u64, sample: &ProgramSample, cores: usize) {
         let wait_ns = sample.wait_ns.unwrap_or(0);
         let elapsed_ns = at_ns.saturating_sub(self.at_ns);
-        if self.at_ns > 0 && elapsed_ns > 0 {
+        if self.known && elapsed_ns > 0 {
             self.busy_cpus = sample.cpu_ns.saturating_sub(self.cpu_ns) as f64 / elapsed_ns as f64;
             self.wait_share = wait_ns.saturating_sub(self.wait_ns) as f64 / elapsed_ns as f64;
             // One that cannot be seen to wait could not ask for its cores.
@@ -299,6 +301,7 @@ impl Account {
             let content = !waits && self.busy_cpus < cores as f64;
             self.content_ticks = if content { self.content_ticks + 1 } else { 0 };
         }
+        self.known = true;
         (self.at_ns, self.cpu_ns, self.wait_ns, self.threads) =
             (at_ns, sample.cpu_ns, wait_ns, sample.threads);
     }
