@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use usher_model::Topology;
 use usher_sim::swarm::{Broken, Case, MACHINES};
 use usher_topology::Source;
@@ -18,13 +20,28 @@ fn no_invariant_breaks_whatever_goes_wrong() {
     let range = std::env::var("USHER_SWARM").unwrap_or_else(|_| "0..200".to_owned());
     let (from, to) = range.split_once("..").unwrap();
     let (from, to): (u64, u64) = (from.parse().unwrap(), to.parse().unwrap());
-    let run = |seed| Case::new(seed, &machines).run();
-    let broken: Vec<Broken> = (from..to).filter_map(|seed| run(seed).err()).collect();
+    let next = AtomicU64::new(from);
+    let work = || {
+        let seeds = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));
+        let seeds = seeds.take_while(|&seed| seed < to);
+        let run = |seed| Case::new(seed, &machines).run().err();
+        seeds.filter_map(run).collect::<Vec<Broken>>()
+    };
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let mut broken: Vec<Broken> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let broken = workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap());
+        broken.collect()
+    });
+    broken.sort_by_key(|broken| broken.seed);
     for broken in &broken {
         eprintln!("{broken}");
-        if to - from == 1 {
-            eprintln!("{}\n{}", Case::new(from, &machines), broken.last.join("\n"));
-        }
+    }
+    if let Some(first) = broken.first() {
+        let case = Case::new(first.seed, &machines);
+        eprintln!("{case}\n  {}", first.last.join("\n  "));
     }
     assert!(broken.is_empty(), "{} of {} seeds", broken.len(), to - from);
 }

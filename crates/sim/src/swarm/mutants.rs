@@ -159,22 +159,21 @@ fn one_that_is_frozen_and_forgotten_is_found() {
 #[test]
 fn one_that_goes_on_for_an_instant_now_and_then_starves() {
     let mut frozen = false;
-    let what = found(
-        &case("usher"),
-        move |_: &Observation, decision: &mut Decision| {
-            let program = ProgramId(1);
-            frozen = !frozen;
-            let (action, ms) = match frozen {
-                true => (Action::Freeze { program }, 300),
-                false => (Action::Thaw { program }, 1),
-            };
-            decision.actions.push(action);
-            decision.wake_after_ns = Some(ms * MS / 100);
-            if frozen {
-                decision.wake_after_ns = Some(ms * MS);
-            }
-        },
-    );
+    let case = Case {
+        // The other one has cores enough, so that nothing else is amiss.
+        guests: vec![guest(1, 12, 10.0, 1), guest(2, 6, 10.0, 1)],
+        ..case("usher")
+    };
+    let what = found(&case, move |_: &Observation, decision: &mut Decision| {
+        let program = ProgramId(1);
+        frozen = !frozen;
+        let (action, ns) = match frozen {
+            true => (Action::Freeze { program }, 300 * MS),
+            false => (Action::Thaw { program }, MS / 100),
+        };
+        decision.actions.push(action);
+        decision.wake_after_ns = Some(ns);
+    });
     assert_says(&what, "program 1 has had");
 }
 
