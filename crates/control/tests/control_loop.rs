@@ -283,9 +283,13 @@ fn a_record_of_another_machine_says_what_does_not_fit() {
         )
     );
     assert_eq!(
-        told(2, "\"cpus\":\"0-3\"", "\"cpus\":\"8\""),
+        told(
+            3,
+            "\"program\":1,\"cpus\":\"0-1\"}}",
+            "\"program\":1,\"cpus\":\"8\"}}"
+        ),
         fits(
-            2,
+            3,
             "program 1 was seated on 8, and the head's machine has 0-3"
         )
     );

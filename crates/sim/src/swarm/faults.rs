@@ -446,6 +446,7 @@ impl World for Faulty<'_> {
         let now_ns = self.now_ns();
         let wanted_ns = at_most_ns.map_or(RUN_NS, |ns| now_ns.saturating_add(ns));
         if late_ns > 0 {
+            self.checks.disturbed(now_ns + late_ns);
             self.pass_all(late_ns.min(RUN_NS.saturating_sub(now_ns)));
         }
         if self.events.is_empty() {

@@ -59,7 +59,7 @@ impl Idle {
 
     /// Whatever takes its time begins again.
     pub fn disturbed(&mut self, at_ns: u64) {
-        self.disturbed_ns = at_ns;
+        self.disturbed_ns = self.disturbed_ns.max(at_ns);
     }
 
     /// Looks at the machine; `plan` is where idle seats are to be lent.
@@ -95,10 +95,10 @@ impl Idle {
                     || plan.is_some_and(|plan| self.is_to_be_lent(plan, guests, id, cpus));
                 let wrong = match whose {
                     Some(_) => split == Some(false),
-                    None => now_ns - since_ns > bound_ns && to_lend(),
+                    None => now_ns.saturating_sub(since_ns) > bound_ns && to_lend(),
                 };
-                if wrong && now_ns - since_ns > bound_ns {
-                    let seconds = (now_ns - since_ns) as f64 / 1e9;
+                if wrong && now_ns.saturating_sub(since_ns) > bound_ns {
+                    let seconds = (now_ns.saturating_sub(since_ns)) as f64 / 1e9;
                     return Err(format!(
                         "program {id} waits on {} while {cpus}, {}has idled for {seconds:.3} s",
                         waits.mask,
