@@ -51,6 +51,8 @@ pub(crate) struct CpuState {
     pub slice_end_ns: u64,
     /// Work a nanosecond.
     pub rate: f64,
+    /// Time in all that somebody ran.
+    pub busy_ns: u64,
     /// Virtual time when the queue last had somebody.
     pub vtime: f64,
     /// Who ran before.
@@ -79,6 +81,8 @@ pub struct Engine {
     pub(crate) free: Vec<ThreadId>,
     pub(crate) news: Vec<News>,
     events: u64,
+    /// Threads that were ever born.
+    pub(crate) births: u64,
     pub(crate) seed: u64,
 }
 
@@ -93,6 +97,7 @@ impl Engine {
             started_ns: 0,
             slice_end_ns: 0,
             rate: 0.0,
+            busy_ns: 0,
             vtime: 0.0,
             before: None,
         };
@@ -114,6 +119,7 @@ impl Engine {
             free: Vec::new(),
             news: Vec::new(),
             events: 0,
+            births: 0,
             seed,
         };
         engine.after(engine.kernel.balance_ns, Timer::Balance);
@@ -226,9 +232,9 @@ impl Engine {
     /// Puts a thread that has something to do on a CPU or into a queue.
     pub(crate) fn ready(&mut self, thread: ThreadId) {
         let program = self.threads[thread].program;
-        let cpu = match self.jobs[program].frozen {
+        let cpu = match self.is_stopped(thread) {
             true => None,
-            false => self.place(thread),
+            false => self.place_allowed(thread),
         };
         let Some(cpu) = cpu else {
             self.threads[thread].doing = Doing::Stopped;
@@ -321,9 +327,9 @@ impl Engine {
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
-        let mut thread = self.pick(cpu);
+        let mut thread = self.pick_allowed(cpu);
         if thread.is_none() && self.cpus[cpu].online {
-            thread = self.pull(cpu);
+            thread = self.pull_allowed(cpu);
             if let Some(thread) = thread {
                 let mean = self.cpus[cpu].vtime;
                 let slice = self.kernel.slice_ns as f64 / self.weight(thread);
@@ -387,6 +393,7 @@ impl Engine {
         let weight = self.weight(id);
         let thread = &mut self.threads[id];
         let job = &mut self.jobs[thread.program];
+        self.cpus[cpu].busy_ns += elapsed_ns;
         thread.cpu_ns += elapsed_ns;
         job.cpu_ns += elapsed_ns;
         thread.vruntime += elapsed_ns as f64 / weight;

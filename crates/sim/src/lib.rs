@@ -5,21 +5,25 @@
 //! Everything here is a simulation: no figure of this crate was measured.
 
 pub mod alone;
+pub mod audit;
 pub mod campaign;
 mod clock;
 pub mod engine;
 pub mod evaluation;
 pub mod horizon;
+pub mod hands;
 mod job;
 pub mod kernel;
 pub mod machine;
 pub mod mix;
 pub mod parsec;
+pub mod playback;
 mod programs;
 pub mod script;
 pub mod setup;
 pub mod smt;
 mod steps;
 pub mod swarm;
+pub mod threads;
 mod weather;
 pub mod world;
