@@ -5,30 +5,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::neldermead::NelderMead;
 use usher_model::Topology;
-use usher_sim::alone::alone_seconds;
-use usher_sim::kernel::Kernel;
-use usher_sim::machine::{Costs, Machine};
-use usher_sim::parsec::{Traits, programs};
+use usher_sim::fidelity::{Fit, PHI, Points, XEON, machine, published, speedup};
+use usher_sim::machine::Machine;
+use usher_sim::parsec::{Model, Traits, programs};
 use usher_topology::Source;
 
 fn topology(spec: &str) -> Topology {
     usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
 }
-
-fn published() -> BTreeMap<String, BTreeMap<String, Vec<(f64, f64)>>> {
-    let text = include_str!("../data/parsec-speedup.json");
-    let all: serde_json::Value = serde_json::from_str(text).unwrap();
-    serde_json::from_value(all["speedup"].clone()).unwrap()
-}
-
-/// Frames of a run: enough for a mean.
-const FRAMES: u32 = 12;
 
 /// A trait that may be fitted: its bounds, and how it is read and set.
 struct Knob {
@@ -101,13 +88,12 @@ const KNOBS: [Knob; 10] = [
     },
 ];
 
-struct Fit<'a> {
+struct Search<'a> {
     name: &'a str,
     start: Traits,
     knobs: Vec<&'static Knob>,
     points: &'a [(f64, f64)],
     machine: &'a Machine,
-    frames: u32,
 }
 
 fn squash(knob: &Knob, x: f64) -> f64 {
@@ -119,7 +105,7 @@ fn unsquash(knob: &Knob, value: f64) -> f64 {
     (part / (1.0 - part)).ln()
 }
 
-impl Fit<'_> {
+impl Search<'_> {
     fn traits(&self, x: &[f64]) -> Traits {
         let mut traits = self.start.clone();
         for (knob, x) in self.knobs.iter().zip(x) {
@@ -129,21 +115,14 @@ impl Fit<'_> {
     }
 }
 
-fn speedup(machine: &Machine, name: &str, traits: &Traits, threads: f64, frames: u32) -> f64 {
-    let here = traits.on(machine.costs());
-    let script = Arc::new(here.script(name, threads as u32, frames));
-    let seconds = alone_seconds(machine, &Kernel::default(), script, None, 1).unwrap();
-    traits.sequential_seconds(frames) / seconds
-}
-
-impl CostFunction for Fit<'_> {
+impl CostFunction for Search<'_> {
     type Param = Vec<f64>;
     type Output = f64;
 
     fn cost(&self, x: &Vec<f64>) -> Result<f64, Error> {
         let traits = self.traits(x);
         let off = |&(threads, want): &(f64, f64)| {
-            let got = speedup(self.machine, self.name, &traits, threads, self.frames);
+            let got = speedup(self.machine, self.name, &traits, threads).unwrap();
             (got / want).ln().powi(2)
         };
         Ok(self.points.iter().map(off).sum::<f64>() / self.points.len() as f64)
@@ -151,7 +130,7 @@ impl CostFunction for Fit<'_> {
 }
 
 /// The traits with the least error.
-fn solve(fit: Fit<'_>) -> Traits {
+fn solve(fit: Search<'_>) -> Traits {
     let start: Vec<f64> = fit
         .knobs
         .iter()
@@ -174,65 +153,53 @@ fn solve(fit: Fit<'_>) -> Traits {
     solved.problem.problem.unwrap().traits(&best)
 }
 
-fn show(label: &str, machine: &Machine, name: &str, traits: &Traits, points: &[(f64, f64)]) {
-    let mut errors = Vec::new();
+fn show(label: &str, machine: &Machine, model: &Model, points: &Points) {
+    let fit = Fit::new(machine, model, points).unwrap();
     print!("  {label}:");
-    for &(threads, want) in points {
-        let got = speedup(machine, name, traits, threads, FRAMES);
-        errors.push((got / want - 1.0).abs());
+    for (threads, want, got) in &fit.points {
         print!(" {threads}:{got:.2}/{want}");
     }
-    errors.sort_by(f64::total_cmp);
+    let (median, worst) = fit.median_and_worst().unwrap();
     println!(
         "\n    median {:.1} %, worst {:.1} %",
-        100.0 * errors[errors.len() / 2],
-        100.0 * errors[errors.len() - 1]
+        100.0 * median,
+        100.0 * worst
     );
 }
 
 fn main() {
     let only: Vec<String> = std::env::args().skip(1).collect();
-    let xeon = Machine::new(topology("package:2 numa:1 core:12 pu:2"), Costs::xeon());
-    let phi = Machine::new(topology("package:1 core:64 pu:4"), Costs::phi());
-    let published = published();
+    let machines = [("xeon", XEON), ("phi", PHI)];
+    let machines = machines.map(|(name, spec)| (name, machine(name, &topology(spec)).unwrap()));
+    let published = published().unwrap();
     let mut models = programs().unwrap();
-    if let Ok(f) = std::env::var("READ") {
-        models = serde_json::from_str(&std::fs::read_to_string(f).unwrap()).unwrap();
-    }
     for model in &mut models {
         let name = model.name.clone();
-        let name = name.as_str();
-        let Some(points) = published.get(name) else {
+        let Some(points) = published.get(&name) else {
             continue;
         };
-        if !(only.is_empty() || only.iter().any(|o| o == name)) {
+        if !(only.is_empty() || only.contains(&name)) {
             continue;
         }
         let is_free = |knob: &&Knob| model.fitted.iter().any(|name| name == knob.name);
         let knobs: Vec<_> = KNOBS.iter().filter(is_free).collect();
-        let mut traits = if std::env::var("ONLY_SHOW").is_ok() {
-            model.traits.clone()
-        } else {
-            solve(Fit {
-                name,
-                start: model.traits.clone(),
-                points: &points["xeon"],
-                machine: &xeon,
-                frames: FRAMES,
-                knobs: knobs.clone(),
-            })
-        };
+        let mut traits = solve(Search {
+            name: &name,
+            start: model.traits.clone(),
+            points: &points["xeon"],
+            machine: &machines[0].1,
+            knobs: knobs.clone(),
+        });
         println!("{name}:");
-        for knob in &knobs {
-            println!("  {} {:.4}", knob.name, (knob.at)(&mut traits));
-        }
-        show("xeon", &xeon, name, &traits, &points["xeon"]);
-        show("phi", &phi, name, &traits, &points["phi"]);
         for knob in knobs {
             let value = (knob.at)(&mut traits);
             *value = (*value * 1e4).round() / 1e4;
+            println!("  {} {value}", knob.name);
         }
         model.traits = traits;
+        for (label, machine) in &machines {
+            show(label, machine, model, &points[*label]);
+        }
     }
     if let Ok(file) = std::env::var("WRITE") {
         let text = serde_json::to_string_pretty(&models).unwrap();

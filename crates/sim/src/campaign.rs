@@ -77,7 +77,7 @@ impl Scheduler {
 
     /// Virtual seconds after which it changes nothing any more but what the
     /// programs' phases call for.
-    fn settle_s(self) -> f64 {
+    pub fn settle_s(self) -> f64 {
         match self {
             Self::Linux | Self::Equal | Self::Oracle | Self::OracleLending => 2.0,
             Self::Usher => 5.0,

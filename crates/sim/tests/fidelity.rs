@@ -1,66 +1,84 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How far the models are from what was published of the programs.
+//! How far the models are from what was published.
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use usher_sim::alone::alone_seconds;
-use usher_sim::kernel::Kernel;
-use usher_sim::machine::{Costs, Machine};
-use usher_sim::parsec::{Traits, programs};
+use usher_model::Topology;
+use usher_sim::evaluation::Extent;
+use usher_sim::fidelity::{Fit, PHI, XEON, fits, machine};
+use usher_sim::parsec::programs;
+use usher_sim::sample;
+use usher_sim::setup::{PAPER_1, Setup};
 use usher_topology::Source;
 
-type Points = Vec<(f64, f64)>;
-
-fn published() -> BTreeMap<String, BTreeMap<String, Points>> {
-    let text = include_str!("../data/parsec-speedup.json");
-    let all: serde_json::Value = serde_json::from_str(text).unwrap();
-    serde_json::from_value(all["speedup"].clone()).unwrap()
+fn topology(spec: &str) -> Topology {
+    usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
 }
 
-fn machine(spec: &str, costs: Costs) -> Machine {
-    let topology = usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap();
-    Machine::new(topology, costs)
+fn simulated(name: &str, spec: &str) -> Vec<Fit> {
+    let machine = machine(name, &topology(spec)).unwrap();
+    fits(&machine, name, &programs().unwrap()).unwrap()
 }
 
-/// Relative errors of the speed-up with so many threads, sorted.
-fn errors(machine: &Machine, name: &str, traits: &Traits, points: &Points) -> Vec<f64> {
-    let frames = 12;
-    let error = |&(threads, want): &(f64, f64)| {
-        let here = traits.on(machine.costs());
-        let script = Arc::new(here.script(name, threads as u32, frames));
-        let seconds = alone_seconds(machine, &Kernel::default(), script, None, 1).unwrap();
-        (traits.sequential_seconds(frames) / seconds / want - 1.0).abs()
-    };
-    let mut errors: Vec<f64> = points.iter().map(error).collect();
-    errors.sort_by(f64::total_cmp);
-    errors
+/// Median errors of all programs, each of which must not exceed `limit` but
+/// for those named.
+fn medians(name: &str, spec: &str, limit: f64, but: &[&str]) {
+    let fits = simulated(name, spec);
+    assert_eq!(fits.len(), 9, "all but x264 are published");
+    for fit in fits {
+        let (median, worst) = fit.median_and_worst().unwrap();
+        let program = fit.program.as_str();
+        eprintln!("{name} {program}: median {median:.3}, worst {worst:.3}");
+        assert!(
+            median <= limit || but.contains(&program),
+            "{program}: {median}"
+        );
+    }
 }
 
 #[test]
 fn models_give_the_speedups_that_they_were_fitted_to() {
-    let xeon = machine("package:2 numa:1 core:12 pu:2", Costs::xeon());
-    let published = published();
-    for model in programs().unwrap() {
-        let name = model.name.as_str();
-        let Some(points) = published.get(name) else {
-            continue;
-        };
-        let errors = errors(&xeon, name, &model.traits, &points["xeon"]);
-        let median = errors[errors.len() / 2];
-        eprintln!(
-            "{name}: median {median:.3}, worst {:.3}",
-            errors[errors.len() - 1]
+    medians("xeon", XEON, 0.055, &["dedup"]);
+    medians("xeon", XEON, 0.10, &[]);
+}
+
+#[test]
+fn and_nearly_those_of_a_machine_that_they_were_not_fitted_to() {
+    // Dedup's dip at 16 threads is not modelled, nor how streamcluster
+    // collapses on more than 40 slow cores.
+    medians("phi", PHI, 0.10, &["dedup", "streamcluster"]);
+}
+
+#[test]
+fn the_sample_mix_is_as_the_paper_has_it() {
+    let extent = Extent {
+        repetition_s: 24.0,
+        steady_s: 10.0,
+        every: 1,
+        seed: 1,
+        workers: 1,
+    };
+    let setup = Setup::new(programs().unwrap());
+    let samples = sample::run(&setup, &topology(PAPER_1), &extent);
+    let known: Vec<_> = samples
+        .iter()
+        .filter(|sample| sample.paper.is_some())
+        .collect();
+    assert_eq!(known.len(), 3);
+    for sample in known {
+        let (antt, paper) = (sample.antt, sample.paper.unwrap());
+        eprintln!("{}: {antt:.3}, paper {paper}", sample.name);
+        assert!(
+            (antt / paper - 1.0).abs() <= 0.10,
+            "{}: {antt}",
+            sample.name
         );
-        assert!(median <= 0.10, "{name}: {median}");
     }
 }
 
 #[test]
 fn four_loops_take_what_paper_3b_measured() {
-    let topology = usher_topology::load(Source::Synthetic("package:2 core:1 pu:2".into())).unwrap();
+    let topology = topology("package:2 core:1 pu:2");
     let near = |got: f64, want: f64| assert!((got / want - 1.0).abs() <= 0.05, "{got} {want}");
     let blind = usher_sim::smt::test(&topology, false, 100);
     near(blind.min, 12.6);

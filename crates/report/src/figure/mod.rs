@@ -3,6 +3,7 @@
 
 mod bars;
 mod curve;
+mod dots;
 mod ratio;
 pub(crate) mod style;
 pub(crate) mod svg;
@@ -10,6 +11,7 @@ mod timeline;
 
 pub use bars::{antt, ntt};
 pub use curve::{CurveFigure, curve_svg, panel as curve_panel, speed_up};
+pub use dots::{Dot, DotRow, Dots, Series, dots};
 pub use ratio::ratio;
 pub use svg::{policy_class, program_class};
 pub(crate) use timeline::sorted_notes;

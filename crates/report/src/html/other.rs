@@ -41,6 +41,8 @@ pub enum Item {
     /// An SVG element, as the functions of [`crate::figure`] give it; goes
     /// into the page unescaped.
     Figure(String),
+    /// Several small ones side by side.
+    Panels(Vec<String>),
 }
 
 /// A table's cell.
@@ -87,6 +89,9 @@ fn draw(item: &Item) -> Markup {
         Item::Verdict(text) => html! { section.verdict { p.sentence { (text) } } },
         Item::Lines(text) => html! { pre { (text) } },
         Item::Figure(svg) => framed(&PreEscaped(svg.clone())),
+        Item::Panels(panels) => html! {
+            div.panels { @for svg in panels { div { (PreEscaped(svg)) } } }
+        },
         Item::Table { head, rows } => table(head, rows),
     }
 }

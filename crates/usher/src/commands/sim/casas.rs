@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sim casas`: paper 1's evaluation.
 
+mod page;
 mod table;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -12,6 +14,7 @@ use serde_derive::Serialize;
 use usher_sim::campaign::{MixRow, Scheduler};
 use usher_sim::evaluation::{Evaluation, Extent};
 use usher_sim::parsec::programs;
+use usher_sim::sample::{self, Sample};
 use usher_sim::setup::{FREE, PAPER_1, Setup};
 
 use super::machine;
@@ -37,8 +40,8 @@ pub struct Args {
     /// Also with every free parameter at either end of its range, on every seventh mix
     #[arg(long)]
     ranges: bool,
-    /// Write every mix to a file, as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Write a page and every mix's figures into this directory
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
@@ -46,6 +49,8 @@ pub struct Args {
 struct Answer {
     simulated: bool,
     machine: &'static str,
+    /// The paper's sample mix.
+    sample: Vec<Sample>,
     evaluation: Evaluation,
     /// With free parameters at the ends of their ranges.
     ranges: Vec<Evaluation>,
@@ -110,20 +115,34 @@ pub fn run(args: &Args, out: Output) -> Outcome {
             ranges.push(evaluate(&setting, &setup, &RANGES_SCHEDULERS, &extent));
         }
     }
+    progress.doing("the paper's sample mix".to_owned());
+    let sample = sample::run(&setup, &topology, &extent);
     progress.end();
     let all = std::iter::once(&evaluation).chain(&ranges);
     let answer = Answer {
         simulated: true,
         machine: PAPER_1,
         events: all.flat_map(|e| &e.mixes).map(|row| row.events).sum(),
+        sample,
         evaluation,
         ranges,
         seconds: began.elapsed().as_secs_f64(),
     };
-    if let Some(file) = &args.out {
-        let text = serde_json::to_vec(&answer).context("writing JSON")?;
-        std::fs::write(file, text).with_context(|| format!("writing '{}'", file.display()))?;
+    if let Some(dir) = &args.out {
+        write(dir, &answer)?;
     }
     out.answer(&answer, || table::table(&answer, out))?;
     Ok(0)
+}
+
+/// The page and what it rests on.
+fn write(dir: &Path, answer: &Answer) -> anyhow::Result<()> {
+    let writing = |path: &Path| format!("writing '{}'", path.display());
+    fs::create_dir_all(dir).with_context(|| format!("making '{}'", dir.display()))?;
+    let text = serde_json::to_string_pretty(answer).context("writing JSON")?;
+    for (name, text) in [("casas.json", text), ("index.html", page::page(answer))] {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| writing(&path))?;
+    }
+    Ok(())
 }

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows of dots on one axis: the same quantity of many things, under several
+//! conditions each.
+
+use maud::{Markup, html};
+
+use crate::figure::svg::{Scale, WIDTH, c};
+use crate::text;
+
+/// A dot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dot {
+    /// Which of the figure's series it belongs to.
+    pub series: usize,
+    /// Where it is.
+    pub value: f64,
+}
+
+/// A row of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DotRow {
+    /// What stands at its left.
+    pub label: String,
+    /// Its dots.
+    pub dots: Vec<Dot>,
+}
+
+/// A series: its name and the class of its colour; hollow ones are not ours.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Colour class, as `q3`.
+    pub class: String,
+    /// Drawn as a ring: a figure to compare with.
+    pub hollow: bool,
+}
+
+/// What the whole figure shows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Dots {
+    /// For who does not see it.
+    pub title: String,
+    /// What the axis is.
+    pub axis: String,
+    /// Values to mark with a line across all rows.
+    pub marks: Vec<f64>,
+    /// Conditions.
+    pub series: Vec<Series>,
+    /// Things.
+    pub rows: Vec<DotRow>,
+}
+
+const LEFT: f64 = 320.0;
+const RIGHT: f64 = 30.0;
+const TOP: f64 = 30.0;
+const BOTTOM: f64 = 40.0;
+const ROW: f64 = 19.0;
+const RADIUS: f64 = 5.0;
+
+/// Draws it. The axis begins at 0 or, where all values are above 0.8, there.
+pub fn dots(figure: &Dots) -> Markup {
+    let values = || {
+        figure
+            .rows
+            .iter()
+            .flat_map(|row| &row.dots)
+            .map(|dot| dot.value)
+    };
+    let marks = || figure.marks.iter().copied();
+    let most = values().chain(marks()).fold(f64::NEG_INFINITY, f64::max);
+    let least = values().chain(marks()).fold(f64::INFINITY, f64::min);
+    let from = if least > 0.8 { 0.8 } else { 0.0 };
+    let x = Scale::new((from, most * 1.03), (LEFT, WIDTH - RIGHT));
+    let base = TOP + ROW * figure.rows.len() as f64;
+    html! {
+        svg.figure role="img" aria-label=(figure.title)
+            viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
+            (legend(&figure.series))
+            (axis(&x, base, &figure.axis))
+            @for mark in &figure.marks {
+                line.unit x1=(c(x.at(*mark))) x2=(c(x.at(*mark))) y1=(c(TOP)) y2=(c(base + 3.0)) {}
+            }
+            @for (index, row) in figure.rows.iter().enumerate() {
+                (draw(figure, row, &x, TOP + ROW * (index as f64 + 0.5)))
+            }
+        }
+    }
+}
+
+fn legend(series: &[Series]) -> Markup {
+    let mut at = 0.0;
+    let places: Vec<f64> = series
+        .iter()
+        .map(|one| {
+            let here = at;
+            at += 34.0 + crate::figure::svg::text_width(&one.name, 12.5);
+            here
+        })
+        .collect();
+    html! {
+        @for (one, at) in series.iter().zip(places) {
+            (shape(one, at + 6.0, 10.0))
+            text.label x=(c(at + 16.0)) y="14" { (one.name) }
+        }
+    }
+}
+
+fn axis(x: &Scale, base: f64, title: &str) -> Markup {
+    let (ticks, decimals) = x.ticks(8);
+    html! {
+        @for tick in ticks {
+            @let at = c(x.at(tick));
+            line.grid x1=(at) x2=(at) y1=(c(TOP)) y2=(c(base)) {}
+            text.small.mid x=(at) y=(c(base + 15.0)) { (text::number(tick, decimals)) }
+        }
+        text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 33.0)) { (title) }
+    }
+}
+
+fn draw(figure: &Dots, row: &DotRow, x: &Scale, y: f64) -> Markup {
+    let ends = row.dots.iter().map(|dot| x.at(dot.value));
+    let (low, high) = ends.fold((f64::INFINITY, 0.0_f64), |(l, h), at| {
+        (l.min(at), h.max(at))
+    });
+    let said = row.dots.iter().filter_map(|dot| {
+        let series = figure.series.get(dot.series)?;
+        Some(format!("{} {}", series.name, text::number(dot.value, 2)))
+    });
+    let said = format!("{}: {}", row.label, said.collect::<Vec<_>>().join(", "));
+    html! {
+        g {
+            title { (said) }
+            text.label.end x=(c(LEFT - 12.0)) y=(c(y + 4.0)) { (text::cut(&row.label, 46)) }
+            @if low < high { line.grid x1=(c(low)) x2=(c(high)) y1=(c(y)) y2=(c(y)) {} }
+            @for dot in &row.dots {
+                @if let Some(series) = figure.series.get(dot.series) { (shape(series, x.at(dot.value), y)) }
+            }
+        }
+    }
+}
+
+fn shape(series: &Series, x: f64, y: f64) -> Markup {
+    let kind = if series.hollow { "ring" } else { "dot" };
+    html! { circle class={ (kind) " " (series.class) } cx=(c(x)) cy=(c(y)) r=(c(RADIUS)) {} }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dot_is_drawn_once_and_told_in_words() {
+        let series = |name: &str, hollow| Series {
+            name: name.to_owned(),
+            class: "q3".to_owned(),
+            hollow,
+        };
+        let row = DotRow {
+            label: "a & b".to_owned(),
+            dots: vec![
+                Dot {
+                    series: 0,
+                    value: 1.0,
+                },
+                Dot {
+                    series: 1,
+                    value: 2.0,
+                },
+            ],
+        };
+        let figure = Dots {
+            series: vec![series("ours", false), series("theirs", true)],
+            rows: vec![row.clone(), row],
+            ..Dots::default()
+        };
+        let svg = dots(&figure).into_string();
+        assert_eq!(
+            svg.matches("class=\"dot q3\"").count(),
+            3,
+            "with the legend's"
+        );
+        assert_eq!(svg.matches("class=\"ring q3\"").count(), 3);
+        assert!(svg.contains("<title>a &amp; b: ours 1.00, theirs 2.00</title>"));
+    }
+}

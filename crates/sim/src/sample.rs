@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paper 1's sample mix (its figures 2 and 4): four programs under Linux, and
+//! with 12, 12, 18 and 6 cores, placed with and without regard to who shares
+//! caches and memory controllers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use usher_model::{CpuSet, Topology};
+use usher_policy::Policy;
+use usher_policy::rivals::Fixed;
+
+use crate::campaign::{Scheduler, cast};
+use crate::evaluation::Extent;
+use crate::horizon::{self, Horizon};
+use crate::machine::Machine;
+use crate::mix::Entrant;
+use crate::setup::Setup;
+
+/// Its programs.
+pub const PROGRAMS: [&str; 4] = ["canneal", "dedup", "ferret", "streamcluster"];
+/// Their cores where dies are not shared: figure 4 (b).
+pub const APART: [&str; 4] = ["0-11", "12-23", "24-41", "42-47"];
+/// Where canneal shares dies with dedup, and ferret with streamcluster: (a).
+pub const TOGETHER: [&str; 4] = [
+    "0-2,6-8,12-14,18-20",
+    "3-5,9-11,15-17,21-23",
+    "24-27,30-33,36-40,42-46",
+    "28-29,34-35,41,47",
+];
+
+/// The mix in one way of scheduling.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which way.
+    pub name: String,
+    /// NTT of each program.
+    pub ntt: Vec<f64>,
+    /// Their mean.
+    pub antt: f64,
+    /// The paper's, where it gives one.
+    pub paper: Option<f64>,
+}
+
+/// Runs it every way; without a result where one of the programs is not among
+/// the setup's.
+pub fn run(setup: &Setup, topology: &Topology, extent: &Extent) -> Vec<Sample> {
+    let machine = Machine::new(topology.clone(), setup.costs.clone());
+    let mut models = Vec::new();
+    for name in PROGRAMS {
+        models.extend(
+            setup
+                .models
+                .iter()
+                .find(|model| model.name == name)
+                .cloned(),
+        );
+    }
+    let cast = cast(
+        &models,
+        &machine,
+        &setup.kernel,
+        extent.repetition_s,
+        extent.seed,
+    );
+    if cast.len() < PROGRAMS.len() {
+        return Vec::new();
+    }
+    let entrants: Vec<Entrant> = cast.into_iter().map(|player| player.entrant).collect();
+    let look = |name: &str, paper, entrants: &[Entrant], policy: Box<dyn Policy>, settle_s| {
+        let horizon = Horizon {
+            settle_s,
+            steady_s: extent.steady_s,
+            repetitions: 3.0,
+            scale: setup.native_s / extent.repetition_s,
+        };
+        let seen = horizon::run(
+            entrants,
+            &machine,
+            &setup.kernel,
+            policy,
+            &horizon,
+            extent.seed,
+        );
+        Sample {
+            name: name.to_owned(),
+            antt: seen.antt(),
+            ntt: seen.ntt,
+            paper,
+        }
+    };
+    let fixed = |cpus| -> Box<dyn Policy> { Box::new(Fixed::new(topology.clone(), seats(cpus))) };
+    let mut samples = vec![
+        look(
+            "space sharing, dies shared",
+            Some(1.39),
+            &entrants,
+            fixed(TOGETHER),
+            2.0,
+        ),
+        look(
+            "space sharing, dies apart",
+            Some(1.23),
+            &entrants,
+            fixed(APART),
+            2.0,
+        ),
+    ];
+    for scheduler in Scheduler::ALL {
+        let known = |entrant: &Entrant| Entrant {
+            known: scheduler.knows(),
+            ..entrant.clone()
+        };
+        let entrants: Vec<Entrant> = entrants.iter().map(known).collect();
+        let policy = scheduler.policy(&machine, &entrants);
+        let paper = (scheduler == Scheduler::Linux).then_some(2.07);
+        samples.push(look(
+            scheduler.name(),
+            paper,
+            &entrants,
+            policy,
+            scheduler.settle_s(),
+        ));
+    }
+    samples
+}
+
+fn seats(cpus: [&str; 4]) -> BTreeMap<String, CpuSet> {
+    let pair = |(name, cpus): (&str, &str)| Some((name.to_owned(), cpus.parse().ok()?));
+    PROGRAMS.into_iter().zip(cpus).filter_map(pair).collect()
+}

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The evaluation as a page, with the paper's figures beside ours.
+
+use usher_model::{Curve, CurvePoint};
+use usher_report::figure::{CurveFigure, Dot, DotRow, Dots, Series, curve_panel, dots};
+use usher_report::html::{Cell, Item, Section, bench_page};
+use usher_sim::campaign::{MixRow, Scheduler};
+use usher_sim::evaluation::{Evaluation, Kind, Program};
+use usher_sim::setup::FREE;
+
+use super::Answer;
+
+/// Everything.
+pub fn page(answer: &Answer) -> String {
+    let evaluation = &answer.evaluation;
+    let mut sections = vec![
+        about(answer),
+        sample(answer),
+        crowded(evaluation),
+        scalability(evaluation),
+        classes(evaluation),
+        of_kind(
+            evaluation,
+            Kind::Yyrr,
+            "Figure 8: two medium and two poor scalers",
+        ),
+        of_kind(
+            evaluation,
+            Kind::Ggyy,
+            "Figure 9: two good and two medium scalers",
+        ),
+        losers(evaluation),
+    ];
+    if !answer.ranges.is_empty() {
+        sections.push(ranges(answer));
+    }
+    bench_page("Paper 1, simulated", None, &sections)
+}
+
+fn text(text: impl Into<String>) -> Item {
+    Item::Text(text.into())
+}
+
+fn about(answer: &Answer) -> Section {
+    Section {
+        title: "What this is".to_owned(),
+        items: vec![
+            Item::Verdict("Nothing on this page was measured: it is what models give.".to_owned()),
+            text(format!(
+                "Mixes of four of ten PARSEC programs on a simulated machine ({}), as in the evaluation of CaSAS. \
+                 CaSAS and Usher are the policies that ship, run by the loop that ships; the kernel, the programs and the memory are models. \
+                 The models were fitted to published speed-ups of the programs alone and to the paper's sample mix; all else here is a prediction.",
+                answer.machine
+            )),
+            text(format!(
+                "{:.0} million events in {:.0} s.",
+                answer.events as f64 / 1e6,
+                answer.seconds
+            )),
+        ],
+    }
+}
+
+fn series(name: &str, class: &str) -> Series {
+    Series {
+        name: name.to_owned(),
+        class: class.to_owned(),
+        hollow: false,
+    }
+}
+
+fn paper(name: &str, class: &str) -> Series {
+    Series {
+        hollow: true,
+        ..series(name, class)
+    }
+}
+
+fn sample(answer: &Answer) -> Section {
+    let row = |sample: &usher_sim::sample::Sample| {
+        let ours = Dot {
+            series: 0,
+            value: sample.antt,
+        };
+        let paper = sample.paper.map(|value| Dot { series: 1, value });
+        DotRow {
+            label: sample.name.clone(),
+            dots: [Some(ours), paper].into_iter().flatten().collect(),
+        }
+    };
+    let figure = Dots {
+        title: "ANTT of the sample mix".to_owned(),
+        axis: "ANTT".to_owned(),
+        marks: vec![1.0],
+        series: vec![series("simulated", "q4"), paper("paper", "q0")],
+        rows: answer.sample.iter().map(row).collect(),
+    };
+    let mut head = vec!["Scheduler".to_owned()];
+    head.extend(usher_sim::sample::PROGRAMS.map(|name| format!("NTT {name}")));
+    head.extend(["ANTT".to_owned(), "paper".to_owned()]);
+    let cells = |sample: &usher_sim::sample::Sample| {
+        let mut row = vec![Cell::Text(sample.name.clone())];
+        row.extend(sample.ntt.iter().map(|&ntt| Cell::Number(Some(ntt), 2)));
+        row.push(Cell::Number(Some(sample.antt), 2));
+        row.push(Cell::Number(sample.paper, 2));
+        row
+    };
+    Section {
+        title: "Figure 2: canneal, dedup, ferret and streamcluster".to_owned(),
+        items: vec![
+            text("12, 12, 18 and 6 cores under space sharing, as the paper chose them."),
+            Item::Figure(dots(&figure).into_string()),
+            Item::Table {
+                head,
+                rows: answer.sample.iter().map(cells).collect(),
+            },
+        ],
+    }
+}
+
+fn crowded(evaluation: &Evaluation) -> Section {
+    let row = |program: &Program| DotRow {
+        label: program.name.clone(),
+        dots: vec![Dot {
+            series: 0,
+            value: program.crowded,
+        }],
+    };
+    let figure = Dots {
+        title: "Time with 48 threads on 6 cores".to_owned(),
+        axis: "time with 48 threads on 6 cores / with 6 threads".to_owned(),
+        marks: vec![1.0, 1.1],
+        series: vec![series("simulated", "q4")],
+        rows: evaluation.programs.iter().map(row).collect(),
+    };
+    Section {
+        title: "Figure 5: more threads than cores".to_owned(),
+        items: vec![
+            text(
+                "The paper: at most 10 % lost, streamcluster excepted. Nothing was fitted to this.",
+            ),
+            Item::Figure(dots(&figure).into_string()),
+        ],
+    }
+}
+
+fn scalability(evaluation: &Evaluation) -> Section {
+    let panel = |program: &Program| {
+        let point = |&(cores, rate): &(f64, f64)| CurvePoint {
+            cores,
+            rate,
+            relative_error: 0.0,
+            busy_cpus: None,
+        };
+        let curve = Curve::new(program.speedup.iter().map(point).collect()).ok()?;
+        let figure = CurveFigure {
+            title: &format!("{} {:?}", program.name, program.class),
+            class: match program.class {
+                usher_sim::campaign::Class::G => "p2",
+                usher_sim::campaign::Class::Y => "p1",
+                usher_sim::campaign::Class::R => "p5",
+            },
+            ..CurveFigure::default()
+        };
+        Some(curve_panel(&curve, &figure, 250.0, 200.0).into_string())
+    };
+    Section {
+        title: "Figure 7: scalability".to_owned(),
+        items: vec![
+            text(
+                "48 threads on 6 to 48 cores, against a sixth of the rate on 6. G, Y and R come from the best speed-up \
+                 over the sequential program: 30 % of the cores or more, and less than 15 %.",
+            ),
+            Item::Panels(evaluation.programs.iter().filter_map(panel).collect()),
+        ],
+    }
+}
+
+/// Geometric means by kind of mix.
+fn classes(evaluation: &Evaluation) -> Section {
+    let classes = evaluation.classes();
+    let mut head = vec!["Scheduler".to_owned()];
+    head.extend(Kind::ALL.map(|kind| {
+        format!(
+            "{} ({})",
+            kind.name(),
+            evaluation.of(kind, &classes).count()
+        )
+    }));
+    let row = |scheduler: Scheduler| {
+        let mean = |kind| Cell::Number(evaluation.mean(scheduler, kind, &classes), 2);
+        let mut row = vec![Cell::Text(scheduler.name().to_owned())];
+        row.extend(Kind::ALL.map(mean));
+        row
+    };
+    let mut rows: Vec<_> = Scheduler::ALL.map(row).into();
+    for (name, pick) in [("paper: Linux", 0), ("paper: CaSAS", 1)] {
+        let mut row = vec![Cell::Text(name.to_owned())];
+        row.extend(
+            Kind::ALL.map(|kind| Cell::Number(Some(<[f64; 2]>::from(kind.paper())[pick]), 2)),
+        );
+        rows.push(row);
+    }
+    let mut items = vec![
+        text("Geometric means of ANTT over all mixes and by class."),
+        Item::Table { head, rows },
+    ];
+    items.extend(moved(evaluation));
+    Section {
+        title: "All mixes".to_owned(),
+        items,
+    }
+}
+
+/// CaSAS and Usher against Linux with borderline programs in the other class.
+fn moved(evaluation: &Evaluation) -> Option<Item> {
+    let others = evaluation.other_classes();
+    let mut head = vec!["Moved".to_owned()];
+    for who in ["CaSAS", "Usher"] {
+        head.extend(
+            Kind::ALL[1..]
+                .iter()
+                .map(|kind| format!("{who} / Linux {}", kind.name())),
+        );
+    }
+    let row = |(name, classes): &(String, _)| {
+        let mut row = vec![Cell::Text(name.clone())];
+        for who in [Scheduler::Casas, Scheduler::Usher] {
+            let ratio = |kind: &Kind| evaluation.ratio((who, Scheduler::Linux), *kind, classes);
+            row.extend(
+                Kind::ALL[1..]
+                    .iter()
+                    .map(|kind| Cell::Number(ratio(kind), 2)),
+            );
+        }
+        row
+    };
+    (!others.is_empty()).then(|| Item::Table {
+        head,
+        rows: others.iter().map(row).collect(),
+    })
+}
+
+/// One row a mix: Linux, CaSAS, Usher.
+fn mixes(title: &str, rows: &[&MixRow]) -> Item {
+    const SHOWN: [(Scheduler, &str, &str); 4] = [
+        (Scheduler::Linux, "Linux", "q0"),
+        (Scheduler::Casas, "CaSAS", "q3"),
+        (Scheduler::UsherCold, "Usher, cold", "q5"),
+        (Scheduler::Usher, "Usher", "q4"),
+    ];
+    let dot = |row: &MixRow, index: usize| {
+        let value = *row.antt.get(&SHOWN[index].0)?;
+        Some(Dot {
+            series: index,
+            value,
+        })
+    };
+    let row = |row: &&MixRow| DotRow {
+        label: row.programs.join(" "),
+        dots: (0..SHOWN.len())
+            .filter_map(|index| dot(row, index))
+            .collect(),
+    };
+    let figure = Dots {
+        title: title.to_owned(),
+        axis: "ANTT".to_owned(),
+        marks: vec![1.0],
+        series: SHOWN.map(|(_, name, class)| series(name, class)).into(),
+        rows: rows.iter().map(row).collect(),
+    };
+    Item::Figure(dots(&figure).into_string())
+}
+
+fn of_kind(evaluation: &Evaluation, kind: Kind, title: &str) -> Section {
+    let classes = evaluation.classes();
+    let rows: Vec<&MixRow> = evaluation.of(kind, &classes).collect();
+    let mean = |scheduler| {
+        let mean = evaluation.mean(scheduler, kind, &classes);
+        mean.map_or("–".to_owned(), |mean| format!("{mean:.2}"))
+    };
+    let (linux, casas) = kind.paper();
+    Section {
+        title: title.to_owned(),
+        items: vec![
+            text(format!(
+                "Geometric means: Linux {}, CaSAS {}, Usher {}; the paper has Linux {linux:.2} and CaSAS {casas:.2}.",
+                mean(Scheduler::Linux),
+                mean(Scheduler::Casas),
+                mean(Scheduler::Usher)
+            )),
+            mixes(title, &rows),
+        ],
+    }
+}
+
+/// The mixes in which Usher does worst against Linux.
+fn losers(evaluation: &Evaluation) -> Section {
+    let ratio = |row: &MixRow| {
+        row.antt
+            .get(&Scheduler::Usher)
+            .zip(row.antt.get(&Scheduler::Linux))
+            .map(|(u, l)| u / l)
+    };
+    let mut rows: Vec<&MixRow> = evaluation
+        .mixes
+        .iter()
+        .filter(|row| ratio(row).is_some())
+        .collect();
+    rows.sort_by(|a, b| {
+        ratio(b)
+            .partial_cmp(&ratio(a))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    rows.truncate(20);
+    Section {
+        title: "Where Usher gains least".to_owned(),
+        items: vec![
+            text("The twenty mixes in which it does worst relative to Linux."),
+            mixes("Where Usher gains least", &rows),
+        ],
+    }
+}
+
+/// Ratios over the ranges of what is not known.
+fn ranges(answer: &Answer) -> Section {
+    let row = |evaluation: &Evaluation| {
+        let classes = evaluation.classes();
+        let ratio = |who| evaluation.ratio((who, Scheduler::Linux), Kind::All, &classes);
+        let worst = evaluation
+            .worst(Scheduler::Usher, Scheduler::Linux)
+            .map(|(_, ratio)| ratio);
+        let values = [
+            ratio(Scheduler::Casas),
+            ratio(Scheduler::UsherCold),
+            ratio(Scheduler::Usher),
+            worst,
+        ];
+        let dots = values.into_iter().enumerate();
+        DotRow {
+            label: evaluation.setting.clone(),
+            dots: dots
+                .filter_map(|(series, value)| {
+                    Some(Dot {
+                        series,
+                        value: value?,
+                    })
+                })
+                .collect(),
+        }
+    };
+    let figure = Dots {
+        title: "ANTT relative to Linux over the ranges".to_owned(),
+        axis: "geometric mean of ANTT / Linux's".to_owned(),
+        marks: vec![0.8, 1.0],
+        series: vec![
+            series("CaSAS", "q3"),
+            series("Usher, cold", "q5"),
+            series("Usher", "q4"),
+            paper("Usher, worst mix", "q4"),
+        ],
+        rows: answer.ranges.iter().map(row).collect(),
+    };
+    let parameter = |free: &usher_sim::setup::Free| {
+        vec![
+            Cell::from(free.name),
+            Cell::Text(format!("{} to {}", free.range.0, free.range.1)),
+            Cell::from(free.what),
+        ]
+    };
+    Section {
+        title: "What is not known".to_owned(),
+        items: vec![
+            text(
+                "Nobody has published these. Each was set to either end of its range, the others as fitted; every seventh mix.",
+            ),
+            Item::Figure(dots(&figure).into_string()),
+            Item::Table {
+                head: ["Parameter", "Range", "What it is"]
+                    .map(str::to_owned)
+                    .into(),
+                rows: FREE.iter().map(parameter).collect(),
+            },
+        ],
+    }
+}
