@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{machine, progress, seats, worker};
+use crate::{machine, progress, seats, sim, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -26,6 +26,8 @@ enum Command {
     Seats(Box<seats::SeatsArgs>),
     /// Progress sources against wall time (paper 1, table 1)
     Progress(progress::ProgressArgs),
+    /// The simulator: fidelity, the 210 mixes, speed, ranges, the swarm
+    Sim(sim::SimArgs),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -53,6 +55,7 @@ fn run(command: Command) -> Result<bool> {
     match command {
         Command::Seats(args) => seats::run(&args),
         Command::Progress(args) => progress::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Format { result } => {
             println!("{}", machine::format_saved(&result)?.display());
             Ok(true)

@@ -10,6 +10,7 @@ mod machine;
 mod processes;
 mod progress;
 mod seats;
+mod sim;
 mod worker;
 
 use std::process::ExitCode;

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `usher bench sim`: how true the simulator is, what the policies come to in
+//! it, and how fast it is.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde_json::json;
+use usher_model::Topology;
+use usher_sim::campaign::Scheduler;
+use usher_sim::evaluation::{Evaluation, Extent, Kind};
+use usher_sim::fidelity::{PHI, XEON, fits, machine};
+use usher_sim::parsec::programs;
+use usher_sim::sample;
+use usher_sim::setup::{FREE, PAPER_1, Setup};
+use usher_sim::swarm::{Case, MACHINES};
+use usher_topology::Source;
+
+use crate::bars::{Bar, Part};
+
+/// Arguments of `usher bench sim`.
+#[derive(Debug, clap::Args)]
+pub struct SimArgs {
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Which>,
+    /// Only every so manieth mix of the 210
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    every: u32,
+    /// Only every so manieth mix at the ends of the free parameters' ranges
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    ranges_every: u32,
+    /// Seeds of the swarm
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// Where the dated folder goes
+    #[arg(long, default_value = "bench-results")]
+    out: std::path::PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Which {
+    /// Programs alone, the sample mix and the SMT test against what was published
+    Fidelity,
+    /// Events a second
+    Speed,
+    /// All mixes under all schedulers
+    Mixes,
+    /// The same with half the work a repetition
+    Halving,
+    /// What is not known, at either end of its range
+    Ranges,
+    /// Seeds of things going wrong
+    Swarm,
+}
+
+/// Runs the parts; true when every bar was met.
+pub fn run(args: &SimArgs) -> Result<bool> {
+    let folder = crate::machine::run_folder(&args.out, "sim")?;
+    let mut parts = Vec::new();
+    for &which in Which::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(&which) {
+            continue;
+        }
+        let part = match which {
+            Which::Fidelity => fidelity(),
+            Which::Speed => speed(),
+            Which::Mixes => mixes(args),
+            Which::Halving => halving(args),
+            Which::Ranges => ranges(args),
+            Which::Swarm => swarm(args),
+        };
+        let part = part.with_context(|| format!("part {which:?}"))?;
+        println!("{}", part.lines());
+        parts.push(part);
+    }
+    let facts = usher_host::mix::machine_facts(
+        &usher_topology::load(Source::ThisMachine)?,
+        &usher_probe::Roots::default(),
+    );
+    let page = crate::machine::save(&folder, "The simulator", &facts, &parts)?;
+    println!("saved in {}, page {}", folder.display(), page.display());
+    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
+}
+
+fn topology(spec: &str) -> Result<Topology> {
+    Ok(usher_topology::load(Source::Synthetic(spec.to_owned()))?)
+}
+
+/// The extent that stands behind every figure.
+fn extent(every: u32) -> Extent {
+    Extent {
+        repetition_s: 24.0,
+        steady_s: 20.0,
+        every: every as usize,
+        seed: 1,
+        workers: std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// How far `value` is from `paper`, in per cent.
+fn off(what: &str, value: f64, paper: f64, limit: f64) -> Bar {
+    let what = format!("{what}: {value:.3}, paper {paper}");
+    Bar::at_most(what, 100.0 * (value / paper - 1.0).abs(), limit, "% off")
+}
+
+fn fidelity() -> Result<Part> {
+    let mut part = Part::new("fidelity", "How true it is");
+    let models = programs()?;
+    let mut raw = serde_json::Map::new();
+    for (name, spec) in [("xeon", XEON), ("phi", PHI)] {
+        let Some(machine) = machine(name, &topology(spec)?) else {
+            continue;
+        };
+        let fits = fits(&machine, name, &models)?;
+        for fit in &fits {
+            let (median, worst) = fit.median_and_worst().unwrap_or((f64::NAN, f64::NAN));
+            let what = |which| format!("{} alone on the {name}, {which} point", fit.program);
+            part.bars
+                .push(Bar::at_most(what("median"), 100.0 * median, 5.0, "% off"));
+            part.bars
+                .push(Bar::at_most(what("worst"), 100.0 * worst, 10.0, "% off"));
+        }
+        raw.insert(name.to_owned(), json!(fits));
+    }
+    let setup = Setup::new(models);
+    let samples = sample::run(&setup, &topology(PAPER_1)?, &extent(1));
+    for sample in &samples {
+        if let Some(paper) = sample.paper {
+            let what = format!("sample mix, {}", sample.name);
+            part.bars.push(off(&what, sample.antt, paper, 10.0));
+        }
+    }
+    raw.insert("sample".to_owned(), json!(samples));
+    let smt = topology("package:2 core:1 pu:2")?;
+    let [blind, aware] = [false, true].map(|aware| usher_sim::smt::test(&smt, aware, 1000));
+    for (what, value, paper) in [
+        ("SMT test, blind, least", blind.min, 12.6),
+        ("SMT test, blind, most", blind.max, 19.8),
+        ("SMT test, aware, least", aware.min, 12.6),
+        ("SMT test, aware, most", aware.max, 12.7),
+    ] {
+        part.bars.push(off(what, value, paper, 5.0));
+    }
+    part.notes.push(format!(
+        "Models were fitted to the xeon's curves; the phi was held out. SMT test, means over 1,000 seeds: blind {:.1} s (paper 15.5), aware {:.1} s (12.6).",
+        blind.mean, aware.mean
+    ));
+    raw.insert("smt".to_owned(), json!([blind, aware]));
+    part.raw = raw.into();
+    Ok(part)
+}
+
+/// Events a second on one core: four programs of 48 threads and more on 48 cores.
+fn speed() -> Result<Part> {
+    use usher_sim::campaign::cast;
+    use usher_sim::horizon::{Horizon, run};
+    use usher_sim::machine::Machine;
+    let setup = Setup::new(programs()?);
+    let machine = Machine::new(topology(PAPER_1)?, setup.costs.clone());
+    let chosen = |name: &str| ["blackscholes", "bodytrack", "canneal", "raytrace"].contains(&name);
+    let models: Vec<_> = setup
+        .models
+        .into_iter()
+        .filter(|m| chosen(&m.name))
+        .collect();
+    let entrants: Vec<_> = cast(&models, &machine, &setup.kernel, 24.0, 1)
+        .into_iter()
+        .map(|player| player.entrant)
+        .collect();
+    let threads: u32 = entrants
+        .iter()
+        .map(|entrant| entrant.script.threads())
+        .sum();
+    let horizon = Horizon {
+        settle_s: 1.0,
+        steady_s: 60.0,
+        repetitions: 3.0,
+        scale: 1.0,
+    };
+    let mut rates = Vec::new();
+    for _ in 0..5 {
+        let policy = Scheduler::Linux.policy(&machine, &entrants);
+        let began = Instant::now();
+        let seen = run(&entrants, &machine, &setup.kernel, policy, &horizon, 1);
+        rates.push(seen.events as f64 / began.elapsed().as_secs_f64() / 1e6);
+    }
+    rates.sort_by(f64::total_cmp);
+    let mut part = Part::new("speed", "How fast it is");
+    part.bars.push(Bar {
+        at_most: f64::MAX,
+        at_least: Some(2.0),
+        ..Bar::at_most(
+            format!("events a second on one core, 48 cores x {threads} threads, median of 5 (at least 2)"),
+            rates[2],
+            0.0,
+            "million",
+        )
+    });
+    part.raw = json!(rates);
+    Ok(part)
+}
+
+fn evaluate(
+    setting: &str,
+    setup: &Setup,
+    schedulers: &[Scheduler],
+    extent: &Extent,
+) -> Result<Evaluation> {
+    let count = AtomicU64::new(0);
+    let done = |all: usize, _: &usher_sim::campaign::MixRow| {
+        let n = count.fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_multiple_of(10) || n == all as u64 {
+            eprintln!("  {setting} {n} of {all} mixes");
+        }
+    };
+    let topology = topology(PAPER_1)?;
+    Ok(Evaluation::run(
+        setting, setup, &topology, schedulers, extent, &done,
+    ))
+}
+
+/// The bars of one evaluation, for Usher with and without profiles.
+fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
+    let classes = evaluation.classes();
+    let mut bars = Vec::new();
+    for who in [Scheduler::Usher, Scheduler::UsherCold] {
+        let name = |what: &str| {
+            format!("{} {}: {what}", evaluation.setting, who.name())
+                .trim()
+                .to_owned()
+        };
+        let ratio = |to, kind| evaluation.ratio((who, to), kind, &classes);
+        for (kind, limit) in [
+            (Kind::All, 0.80),
+            (Kind::Ggyy, 1.00),
+            (Kind::Yyrr, 0.85),
+            (Kind::NoG, 0.85),
+        ] {
+            if let Some(value) = ratio(Scheduler::Linux, kind) {
+                bars.push(Bar::at_most(
+                    name(&format!("{} mixes", kind.name())),
+                    value,
+                    limit,
+                    "x Linux",
+                ));
+            }
+        }
+        if let Some((row, worst)) = evaluation.worst(who, Scheduler::Linux) {
+            let mix = row.programs.join(" ");
+            bars.push(Bar::at_most(
+                name(&format!("worst mix, {mix}")),
+                worst,
+                1.02,
+                "x Linux",
+            ));
+        }
+        if let Some(value) = ratio(Scheduler::OracleLending, Kind::All) {
+            bars.push(Bar::at_most(
+                name("all mixes"),
+                value,
+                1.05,
+                "x oracle with lending",
+            ));
+        }
+    }
+    bars
+}
+
+fn mixes(args: &SimArgs) -> Result<Part> {
+    let mut part = Part::new("mixes", "The mixes of four of ten programs on 48 cores");
+    let began = Instant::now();
+    let setup = Setup::new(programs()?);
+    let evaluation = evaluate("", &setup, &Scheduler::ALL, &extent(args.every))?;
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    part.bars = usher_bars(&evaluation);
+    let classes = evaluation.classes();
+    // The paper's signs: CaSAS better than Linux, or worse.
+    for (kind, better) in [(Kind::Yyrr, true), (Kind::Ggyy, false), (Kind::NoG, true)] {
+        let Some(ratio) = evaluation.ratio((Scheduler::Casas, Scheduler::Linux), kind, &classes)
+        else {
+            continue;
+        };
+        let (linux, casas) = kind.paper();
+        let word = if better { "better" } else { "worse" };
+        let what = format!(
+            "casas {} mixes: {ratio:.2} x Linux, {word} as in the paper ({:.2})",
+            kind.name(),
+            casas / linux
+        );
+        part.bars
+            .push(Bar::none(what, usize::from((ratio < 1.0) != better)));
+    }
+    part.bars
+        .push(Bar::at_most("all of these", minutes, 20.0, "minutes"));
+    for kind in Kind::ALL {
+        let means = Scheduler::ALL.map(|scheduler| {
+            let mean = evaluation
+                .mean(scheduler, kind, &classes)
+                .unwrap_or(f64::NAN);
+            format!("{} {mean:.2}", scheduler.name())
+        });
+        let (linux, casas) = kind.paper();
+        part.notes.push(format!(
+            "{} ({}): {}; paper: Linux {linux}, CaSAS {casas}",
+            kind.name(),
+            evaluation.of(kind, &classes).count(),
+            means.join(", ")
+        ));
+    }
+    for (name, classes) in evaluation.other_classes() {
+        let ratio = |who, kind| {
+            evaluation
+                .ratio((who, Scheduler::Linux), kind, &classes)
+                .unwrap_or(f64::NAN)
+        };
+        let both = |kind| {
+            format!(
+                "{} casas {:.2} usher {:.2}",
+                Kind::name(kind),
+                ratio(Scheduler::Casas, kind),
+                ratio(Scheduler::Usher, kind)
+            )
+        };
+        part.notes.push(format!(
+            "with {name}, x Linux: {}",
+            Kind::ALL.map(both).join(", ")
+        ));
+    }
+    part.raw = json!(evaluation);
+    Ok(part)
+}
+
+/// How far class figures move when repetitions have half the work.
+fn halving(args: &SimArgs) -> Result<Part> {
+    let mut part = Part::new("halving", "Half the work a repetition");
+    let setup = Setup::new(programs()?);
+    let whole = extent(args.every);
+    let half = Extent {
+        repetition_s: whole.repetition_s / 2.0,
+        ..whole
+    };
+    let whole = evaluate("whole", &setup, &Scheduler::ALL, &whole)?;
+    let half = evaluate("half", &setup, &Scheduler::ALL, &half)?;
+    let classes = whole.classes();
+    for kind in Kind::ALL {
+        for scheduler in Scheduler::ALL {
+            let mean = |of: &Evaluation| of.mean(scheduler, kind, &classes);
+            if let (Some(a), Some(b)) = (mean(&whole), mean(&half)) {
+                let what = format!("{} {}: {a:.3}, {b:.3}", kind.name(), scheduler.name());
+                part.bars.push(Bar::at_most(
+                    what,
+                    100.0 * (b / a - 1.0).abs(),
+                    1.0,
+                    "% moved",
+                ));
+            }
+        }
+    }
+    part.raw = json!([whole, half]);
+    Ok(part)
+}
+
+/// Schedulers that are run at the ends of ranges.
+const RANGES: [Scheduler; 5] = [
+    Scheduler::Linux,
+    Scheduler::Casas,
+    Scheduler::Usher,
+    Scheduler::UsherCold,
+    Scheduler::OracleLending,
+];
+
+fn ranges(args: &SimArgs) -> Result<Part> {
+    let mut part = Part::new("ranges", "What is not known, at the ends of its range");
+    let setup = Setup::new(programs()?);
+    let mut raw = Vec::new();
+    for free in FREE {
+        for value in [free.range.0, free.range.1] {
+            let setting = format!("{} {value}", free.name);
+            let evaluation = evaluate(
+                &setting,
+                &free.set(&setup, value),
+                &RANGES,
+                &extent(args.ranges_every),
+            )?;
+            part.bars.extend(usher_bars(&evaluation));
+            raw.push(evaluation);
+        }
+    }
+    part.notes = FREE
+        .iter()
+        .map(|free| {
+            format!(
+                "{}, {} to {}: {}",
+                free.name, free.range.0, free.range.1, free.what
+            )
+        })
+        .collect();
+    part.raw = json!(raw);
+    Ok(part)
+}
+
+fn swarm(args: &SimArgs) -> Result<Part> {
+    let machines: Vec<Topology> = MACHINES
+        .iter()
+        .map(|spec| topology(spec))
+        .collect::<Result<_>>()?;
+    let next = AtomicU64::new(0);
+    let broken = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= args.seeds {
+                return;
+            }
+            if let Err(error) = Case::new(seed, &machines).run()
+                && let Ok(mut broken) = broken.lock()
+            {
+                broken.push(error.to_string());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..extent(1).workers {
+            scope.spawn(work);
+        }
+    });
+    let broken = broken.into_inner().unwrap_or_default();
+    let mut part = Part::new("swarm", "Seeds of things going wrong");
+    part.bars.push(Bar::none(
+        format!("broken invariants in {} seeds", args.seeds),
+        broken.len(),
+    ));
+    part.notes.clone_from(&broken);
+    part.raw = json!(broken);
+    Ok(part)
+}
