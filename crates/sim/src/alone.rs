@@ -14,7 +14,7 @@ use crate::script::Script;
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
 /// Virtual seconds that a program takes alone, on these CPUs or on all; `None`
-/// if it has not ended after an hour.
+/// if it has not ended after an hour, or never will.
 pub fn alone_seconds(
     machine: &Machine,
     kernel: &Kernel,
@@ -25,7 +25,7 @@ pub fn alone_seconds(
     let mut engine = Engine::new(machine.clone(), kernel.clone(), seed);
     let program = engine.arrive(script, false);
     engine.seat(program, cpus);
-    engine.run(FOREVER_NS);
+    engine.run(FOREVER_NS).ok()?;
     engine.take_news().into_iter().find_map(|news| match news {
         News::Repeated { seconds, .. } => Some(seconds),
         News::Ended(_) => None,

@@ -10,9 +10,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::{Clock, NEVER};
+use crate::fault::{Fault, WATCH_NS, Watch};
 use crate::job::{Doing, Job, Thread, ThreadId};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::record::Recorder;
 use crate::weather::Weather;
 
 /// Work below this is done: a millionth of a nanosecond's.
@@ -37,6 +39,7 @@ pub(crate) enum Timer {
     Wake(ThreadId, u64),
     Balance,
     Weather,
+    Watch,
 }
 
 #[derive(Debug, Clone)]
@@ -76,6 +79,8 @@ pub struct Engine {
     pub(crate) news: Vec<News>,
     events: u64,
     pub(crate) seed: u64,
+    pub(crate) watch: Watch,
+    pub(crate) recorder: Option<Box<Recorder>>,
 }
 
 impl Engine {
@@ -109,9 +114,12 @@ impl Engine {
             news: Vec::new(),
             events: 0,
             seed,
+            watch: Watch::default(),
+            recorder: None,
         };
         engine.after(engine.kernel.balance_ns, Timer::Balance);
         engine.after(crate::weather::PERIOD_NS, Timer::Weather);
+        engine.after(WATCH_NS, Timer::Watch);
         engine
     }
 
@@ -131,23 +139,34 @@ impl Engine {
     }
 
     /// Lets virtual time pass until then, or until there is news.
-    pub fn run(&mut self, until_ns: u64) {
+    ///
+    /// # Errors
+    /// The run cannot go on: a program's threads wait for one another, or
+    /// steps or events have no end. It never can again, then.
+    pub fn run(&mut self, until_ns: u64) -> Result<(), Fault> {
         while self.news.is_empty() {
+            if let Some(fault) = self.fault() {
+                return Err(fault.clone());
+            }
             let (cpu_ns, cpu) = self.clock.first();
             let timer_ns = self.timers.peek().map_or(NEVER, |Reverse((at, ..))| *at);
             let next_ns = cpu_ns.min(timer_ns);
             if next_ns > until_ns {
                 self.now_ns = self.now_ns.max(until_ns);
-                return;
+                break;
             }
             self.events += 1;
             self.now_ns = next_ns;
+            if self.is_event_too_many(self.events) {
+                continue;
+            }
             if cpu_ns <= timer_ns {
                 self.cpu_event(cpu);
             } else if let Some(Reverse((_, _, timer))) = self.timers.pop() {
                 self.ring(timer);
             }
         }
+        Ok(())
     }
 
     /// What has happened since the last call.
@@ -168,7 +187,10 @@ impl Engine {
 
     fn ring(&mut self, timer: Timer) {
         match timer {
-            Timer::Wake(thread, nap) if self.threads[thread].nap == nap => self.wake(thread),
+            Timer::Wake(thread, nap) if self.threads[thread].nap == nap => {
+                self.threads[thread].nap = 0;
+                self.wake(thread);
+            }
             Timer::Wake(..) => {}
             Timer::Balance => {
                 self.balance();
@@ -177,6 +199,10 @@ impl Engine {
             Timer::Weather => {
                 self.look_at_memory();
                 self.after(crate::weather::PERIOD_NS, Timer::Weather);
+            }
+            Timer::Watch => {
+                self.look_for_deadlocks();
+                self.after(WATCH_NS, Timer::Watch);
             }
         }
     }
@@ -196,10 +222,13 @@ impl Engine {
         if self.threads[thread].doing != Doing::Waiting {
             return;
         }
-        match self.advance(thread) {
-            true => self.ready(thread),
-            false => self.ended_or_waits(thread),
+        if !self.is_chain_too_long(thread) {
+            match self.advance(thread) {
+                true => self.ready(thread),
+                false => self.ended_or_waits(thread),
+            }
         }
+        self.chain_ends();
     }
 
     fn ended_or_waits(&mut self, thread: ThreadId) {
@@ -325,12 +354,14 @@ impl Engine {
             }
         }
         let Some(thread) = thread else {
+            self.note_who_has(cpu);
             self.clock.set(cpu, NEVER);
             self.siblings_speed(cpu);
             return;
         };
         self.queued(self.threads[thread].program, -1);
         self.cpus[cpu].current = Some(thread);
+        self.note_who_has(cpu);
         self.cpus[cpu].started_ns = self.now_ns;
         self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
         self.threads[thread].doing = Doing::Running(cpu);
@@ -408,7 +439,7 @@ impl Engine {
             Some(_) => self.now_ns + thread.spins_until_ns.saturating_sub(thread.cpu_ns),
             None => {
                 let left = (thread.cold + thread.work) / state.rate;
-                self.now_ns + left.ceil() as u64
+                self.now_ns.saturating_add(left.ceil() as u64)
             }
         };
         if !state.queue.is_empty() {

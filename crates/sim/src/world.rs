@@ -242,7 +242,9 @@ impl World for SimWorld {
         let wanted = at_most_ns.map(|ns| now_ns.saturating_add(ns));
         let until_ns = [next, wanted, Some(self.until.at_ns)];
         let until_ns = until_ns.into_iter().flatten().min().unwrap_or(now_ns);
-        self.engine.run(until_ns);
+        if self.engine.run(until_ns).is_err() {
+            return false;
+        }
         self.hear_news();
         self.let_in();
         !self.is_over()
