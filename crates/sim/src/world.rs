@@ -49,6 +49,8 @@ pub struct SimWorld {
     seconds: Vec<Vec<f64>>,
     /// The guest that each of the engine's programs is.
     guest_of: Vec<usize>,
+    /// When each guest left, by the order of `guests`.
+    left_ns: Vec<Option<u64>>,
     plans: Vec<(u64, Plan)>,
     acted: usize,
 }
@@ -60,6 +62,7 @@ impl SimWorld {
         let online = engine.machine().topology().all_cpus();
         let mut world = Self {
             seconds: vec![Vec::new(); guests.len()],
+            left_ns: vec![None; guests.len()],
             engine,
             guests,
             present: BTreeMap::new(),
@@ -82,6 +85,12 @@ impl SimWorld {
     /// The guests, in the order of arrival.
     pub fn guests(&self) -> &[Guest] {
         &self.guests
+    }
+
+    /// When a guest left, in virtual nanoseconds, if it did; by the order of
+    /// arrival.
+    pub fn left_ns(&self, guest: usize) -> Option<u64> {
+        self.left_ns[guest]
     }
 
     /// The machine.
@@ -177,7 +186,9 @@ impl SimWorld {
                 });
             }
             News::Ended(program) => {
-                let id = self.guests[self.guest_of[program]].arrival.id;
+                let index = self.guest_of[program];
+                let id = self.guests[index].arrival.id;
+                self.left_ns[index] = Some(self.engine.now_ns());
                 self.present.remove(&id);
                 self.events.push(Event::Departed(id));
             }
@@ -203,6 +214,7 @@ impl SimWorld {
 impl World for SimWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         let mut programs = Vec::new();
+        self.engine.account_all();
         for (&id, &program) in &self.present {
             programs.push(self.engine.sample(program, id));
         }
@@ -252,11 +264,15 @@ impl World for SimWorld {
 }
 
 impl Engine {
-    /// What a probe would tell of a program.
-    fn sample(&mut self, program: usize, id: ProgramId) -> ProgramSample {
+    /// Credits every program with what it did since the last look.
+    fn account_all(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.account(cpu);
         }
+    }
+
+    /// What a probe would tell of a program that is credited with all it did.
+    fn sample(&self, program: usize, id: ProgramId) -> ProgramSample {
         let job = &self.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
         let spins = !matches!(job.script.wait, Wait::Block);
