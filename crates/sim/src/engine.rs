@@ -72,6 +72,8 @@ pub struct Engine {
     pub(crate) weather: Weather,
     /// Threads in queues.
     pub(crate) waiting: usize,
+    /// Programs that have some there, in no order.
+    pub(crate) waiters: Vec<usize>,
     pub(crate) clock: Clock,
     timers: BinaryHeap<Reverse<(u64, u64, Timer)>>,
     timers_made: u64,
@@ -108,6 +110,7 @@ impl Engine {
             jobs: Vec::new(),
             now_ns: 0,
             waiting: 0,
+            waiters: Vec::new(),
             timers: BinaryHeap::new(),
             timers_made: 0,
             free: Vec::new(),
@@ -144,16 +147,19 @@ impl Engine {
     /// The run cannot go on: a program's threads wait for one another, or
     /// steps or events have no end. It never can again, then.
     pub fn run(&mut self, until_ns: u64) -> Result<(), Fault> {
-        while self.news.is_empty() {
+        loop {
             if let Some(fault) = self.fault() {
                 return Err(fault.clone());
+            }
+            if !self.news.is_empty() {
+                return Ok(());
             }
             let (cpu_ns, cpu) = self.clock.first();
             let timer_ns = self.timers.peek().map_or(NEVER, |Reverse((at, ..))| *at);
             let next_ns = cpu_ns.min(timer_ns);
             if next_ns > until_ns {
                 self.now_ns = self.now_ns.max(until_ns);
-                break;
+                return Ok(());
             }
             self.events += 1;
             self.now_ns = next_ns;
@@ -166,7 +172,6 @@ impl Engine {
                 self.ring(timer);
             }
         }
-        Ok(())
     }
 
     /// What has happened since the last call.
@@ -273,7 +278,14 @@ impl Engine {
     pub(crate) fn queued(&mut self, program: usize, by: i32) {
         self.waiting = self.waiting.wrapping_add_signed(by as isize);
         let job = &mut self.jobs[program];
+        let before = job.queued;
         job.queued = job.queued.wrapping_add_signed(by);
+        match (before > 0, job.queued > 0) {
+            (false, true) => self.waiters.push(program),
+            (true, false) => self.waits_no_more(program),
+            _ => {}
+        }
+        let job = &mut self.jobs[program];
         match (job.queued > 0, job.wait_since_ns) {
             (true, None) => job.wait_since_ns = Some(self.now_ns),
             (false, Some(since_ns)) => {
@@ -282,6 +294,20 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// A program has no threads in queues any more.
+    pub(crate) fn waits_no_more(&mut self, program: usize) {
+        // Who began to wait last is mostly the first to be done with it.
+        if let Some(at) = self.waiters.iter().rposition(|&other| other == program) {
+            self.waiters.swap_remove(at);
+        }
+    }
+
+    /// Whether somebody waits who may run there.
+    fn is_waited_for(&self, cpu: usize) -> bool {
+        let may = |&program: &usize| self.jobs[program].mask.has(cpu);
+        self.waiters.iter().any(may)
     }
 
     /// Takes a thread off its CPU or out of its queue; what it was doing is
@@ -343,7 +369,7 @@ impl Engine {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
         let mut thread = self.pick(cpu);
-        if thread.is_none() && self.cpus[cpu].online {
+        if thread.is_none() && self.cpus[cpu].online && self.is_waited_for(cpu) {
             thread = self.pull(cpu);
             if let Some(thread) = thread {
                 let mean = self.cpus[cpu].vtime;

@@ -126,6 +126,7 @@ impl Engine {
         }
         let ended: Vec<ThreadId> = std::mem::take(&mut job.threads);
         (job.runnable, job.queued) = (0, 0);
+        self.waits_no_more(program);
         self.free.extend(ended);
         if self.jobs[program].alive == 0 {
             let job = &mut self.jobs[program];

@@ -230,11 +230,15 @@ impl Source<'_> {
         self.wrong(&error.span().unwrap_or(0..0), said)
     }
 
-    /// The line of a table on which a key stands, or its first.
+    /// The line of a table on which a key stands, or its first. The parser says
+    /// where a table's heading is; its keys follow until the next heading.
     fn line_of(&self, table: &Range<usize>, key: &str) -> Range<usize> {
-        let lines = self.text.get(table.clone()).unwrap_or_default();
+        let lines = self.text.get(table.start..).unwrap_or_default();
         let mut at = table.start;
-        for line in lines.split_inclusive('\n') {
+        for (number, line) in lines.split_inclusive('\n').enumerate() {
+            if number > 0 && line.trim_start().starts_with('[') {
+                break;
+            }
             let rest = line.trim_start().strip_prefix(key);
             if rest.is_some_and(|rest| rest.trim_start().starts_with(['=', '.'])) {
                 return at..at;

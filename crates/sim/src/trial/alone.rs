@@ -169,15 +169,22 @@ fn seconds(
         program: script.name.clone(),
         reason,
     };
-    let mut engine = Engine::new(machine.clone(), mix.kernel.clone(), seed);
-    engine.limit_events(mix.protocol.events_max);
-    let program = engine.arrive(Arc::clone(script), false);
-    engine.seat(program, Some(cpus));
-    let most_s = mix.protocol.max_seconds * PATIENCE;
     let cores = machine.topology().cores_in(cpus).len();
+    // Nobody else is there: CPUs that it may not use need not be, either.
+    let own = machine.topology().restrict(cpus);
+    let own = own.map_err(|error| wrong(format!("alone on {cores} cores: {error}")))?;
+    let machine = Machine::new(own, mix.costs.clone());
+    let mut engine = Engine::new(machine, mix.kernel.clone(), seed);
+    engine.limit_events(mix.protocol.events_max);
+    engine.arrive(Arc::clone(script), false);
+    let most_s = mix.protocol.max_seconds * PATIENCE;
     let ran = engine.run((most_s * 1e9) as u64);
+    let on = match cores {
+        1 => "1 core".to_owned(),
+        n => format!("{n} cores"),
+    };
     ran.map_err(|fault| TrialError::Fault {
-        doing: format!("'{}' alone on {cores} cores", script.name),
+        doing: format!("'{}' alone on {on}", script.name),
         fault,
     })?;
     let ended = engine.take_news().into_iter().find_map(|news| match news {
@@ -188,7 +195,7 @@ fn seconds(
         Some(seconds) if seconds > 0.0 => Ok(seconds),
         Some(_) => Err(wrong("it has no work".to_owned())),
         None => Err(wrong(format!(
-            "alone on {cores} cores it takes more than {most_s} s; give it less work, or the run more max_seconds"
+            "alone on {on} it takes more than {most_s} s; give it less work, or the run more max_seconds"
         ))),
     }
 }
