@@ -83,145 +83,165 @@ fn little_is_enough_and_everything_can_be_said() {
     assert_eq!(all.arrivals.unwrap().programs, [1]);
 }
 
+/// A file is refused in one line that says this.
+fn refuses(text: &str, want: &str) {
+    let said = parse(text).unwrap_err();
+    let in_one_line = said.starts_with("mixes/my.toml:") && !said.contains('\n');
+    assert!(in_one_line && said.contains(want), "{want}\n{said}\n{text}");
+}
+
 #[test]
-fn a_file_that_is_wrong_is_refused_with_its_line_and_key() {
-    let with = |machine: &str, rest: &str| format!("{MACHINE}{machine}\n{PROGRAM}{rest}");
-    let traits =
-        |traits: &str| format!("{MACHINE}[[program]]\nname = \"p\"\ntraits = {{ {traits} }}");
-    let script = |role: &str| {
-        let role = format!("roles = [{{ threads = 1, steps = [{role}] }}]");
-        format!("{MACHINE}[[program]]\nname = \"p\"\n[program.script]\n{role}")
-    };
+fn a_machine_or_protocol_that_is_wrong_is_refused_with_its_line_and_key() {
+    refuses("", "1: missing field `machine`");
+    refuses(MACHINE, "1: a mix needs at least one [[program]]");
     let cases = [
-        ("".to_owned(), "1: missing field `machine`"),
         (
-            MACHINE.to_owned(),
-            "1: a mix needs at least one [[program]]",
+            "like = \"vax\"",
+            "3: machine.like: no machine 'vax'; there are opteron-6172, xeon",
         ),
         (
-            with("like = \"vax\"", ""),
-            "3: machine.like: no machine 'vax'; there are opteron-6172, xeon-e5-2695v2, xeon-phi-7210",
+            "costs = { gbps = 1 }",
+            "3: machine.costs: unknown field `gbps`, expected one of",
         ),
         (
-            with("costs = { node_gpbs = 1 }", ""),
-            "3: machine.costs: unknown field `node_gpbs`, expected one of",
-        ),
-        (
-            with("costs = { node_gbps = 0 }", ""),
+            "costs = { node_gbps = 0 }",
             "3: machine.costs: node_gbps: must be positive, not 0",
         ),
         (
-            with("costs = { switch_ns = -1 }", ""),
+            "costs = { switch_ns = -1 }",
             "3: machine.costs: switch_ns: must be 0 or more, not -1",
         ),
-        (with("[kernel]\nslice = 1", ""), "4: unknown field `slice`"),
+        ("[kernel]\nslice = 1", "4: unknown field `slice`"),
         (
-            with("[kernel]\nfair = \"threads\"\nbalance_ns = 0", ""),
-            "5: kernel.balance_ns: must be from 10000 to",
+            "[kernel]\nfair = \"threads\"\nbalance_ns = 0",
+            "5: kernel.balance_ns: must be from",
         ),
         (
-            with("[protocol]\nagainst = [\"linus\"]", ""),
-            "4: unknown variant `linus`, expected one of `linux`",
+            "[protocol]\nagainst = [\"linus\"]",
+            "4: unknown variant `linus`, expected one of",
         ),
         (
-            with("[protocol]\nseed = 1\nrounds = 0", ""),
+            "[protocol]\nseed = 1\nrounds = 0",
             "5: protocol.rounds: must be 1 or more",
         ),
         (
-            with("[protocol]\nmax_seconds = nan", ""),
-            "4: protocol.max_seconds: must be a positive number",
-        ),
-        (
-            with("", "weight = 0"),
-            "6: program 'ferret': weight: must be a positive number, not 0",
-        ),
-        (
-            with("", "seconds = -1"),
-            "6: program 'ferret': seconds: must be a positive number, not -1",
-        ),
-        (
-            with("", "at = -0.5"),
-            "6: program 'ferret': at: must be 0 or more seconds, not -0.5",
-        ),
-        (
-            with("", "threads = 0"),
-            "6: program 'ferret': threads: must be from 1 to 16384, not 0",
-        ),
-        (
-            with("", "copies = 20000"),
-            "6: program 'ferret': copies: must be from 1 to 10000, not 20000",
-        ),
-        (with("", "speed = 3"), "6: unknown field `speed`"),
-        (
-            with("", "[[program]]\nparsec = \"feret\""),
-            "7: program 'feret': parsec: no program 'feret'; there are blackscholes, bodytrack",
-        ),
-        (
-            with("", PROGRAM),
-            "6: two programs are called 'ferret'; use `name`, or `copies`",
-        ),
-        (
-            with("", "[[program]]\nname = \"x\""),
-            "7: program 'x': name: say what it does by one of `parsec`, `traits`, `script`",
-        ),
-        (
-            traits("serial = 1.5"),
-            "5: program 'p': traits: serial must be from 0 to 1, not 1.5",
-        ),
-        (
-            traits("frame_ms = 0"),
-            "5: program 'p': traits: frame_ms must be from 0.001",
-        ),
-        (
-            script("{ work = { ns = -1 } }"),
-            "program 'p': script: role 0, step 0: work must be from 0",
-        ),
-        (
-            script("{ sleep = { ns = -1 } }"),
-            "6: invalid value: integer `-1`",
-        ),
-        (
-            script("{ sleep = { ns = 5 } }"),
-            "program 'p': script: it has no work",
-        ),
-        (
-            script("{ items = { pool = 3, ns = 1 } }"),
-            "program 'p': script: role 0, step 0: there is no pool 3",
-        ),
-        (
-            script("{ take = 0 }"),
-            "program 'p': script: role 0, step 0: there is no queue 0",
-        ),
-        (
-            script("{ wrok = { ns = 5 } }"),
-            "6: unknown variant `wrok`, expected one of `work`",
-        ),
-        (
-            with("", "[arrivals]\nrate_per_s = 0\ncount = 1"),
-            "7: arrivals.rate_per_s: must be a positive number, not 0",
-        ),
-        (
-            with("", "[arrivals]\nrate_per_s = 1"),
-            "7: arrivals.rate_per_s: say `count` or `seconds`, too",
-        ),
-        (
-            with("", "[arrivals]\nrate_per_s = 1\nseconds = 1e9"),
-            "7: arrivals.rate_per_s: 1000000000 programs, the most is 10000",
-        ),
-        (
-            with(
-                "",
-                "[arrivals]\nrate_per_s = 1\ncount = 1\nprograms = [\"x\"]",
-            ),
-            "9: arrivals.programs: no program 'x'; there are ferret",
+            "[protocol]\nmax_seconds = nan",
+            "4: protocol.max_seconds: must be a positive",
         ),
     ];
     for (text, want) in cases {
-        let said = parse(&text).unwrap_err();
-        assert!(
-            said.starts_with("mixes/my.toml:") && !said.contains('\n'),
-            "{said}"
-        );
-        assert!(said.contains(want), "{want}\n{said}\n{text}");
+        refuses(&format!("{MACHINE}{text}\n{PROGRAM}"), want);
+    }
+}
+
+#[test]
+fn a_program_that_is_wrong_is_refused_with_its_line_and_key() {
+    let cases = [
+        (
+            "weight = 0",
+            "5: program 'ferret': weight: must be a positive number, not 0",
+        ),
+        (
+            "seconds = -1",
+            "5: program 'ferret': seconds: must be a positive number, not -1",
+        ),
+        (
+            "at = -0.5",
+            "5: program 'ferret': at: must be 0 or more seconds, not -0.5",
+        ),
+        (
+            "threads = 0",
+            "5: program 'ferret': threads: must be from 1 to 16384, not 0",
+        ),
+        (
+            "copies = 20000",
+            "5: program 'ferret': copies: must be from 1 to 10000, not 20000",
+        ),
+        ("speed = 3", "5: unknown field `speed`"),
+        (
+            "[[program]]\nparsec = \"feret\"",
+            "6: program 'feret': parsec: no program 'feret'; there are",
+        ),
+        (
+            "[[program]]\nparsec = \"ferret\"",
+            "5: two programs are called 'ferret'; use `name`",
+        ),
+        (
+            "[[program]]\nname = \"x\"",
+            "6: program 'x': name: say what it does by one of `parsec`",
+        ),
+    ];
+    for (text, want) in cases {
+        refuses(&format!("{MACHINE}{PROGRAM}{text}"), want);
+    }
+    for (traits, want) in [
+        (
+            "serial = 1.5",
+            "5: program 'p': traits: serial must be from 0 to 1, not 1.5",
+        ),
+        (
+            "frame_ms = 0",
+            "5: program 'p': traits: frame_ms must be from 0.001",
+        ),
+    ] {
+        let program = format!("[[program]]\nname = \"p\"\ntraits = {{ {traits} }}");
+        refuses(&format!("{MACHINE}{program}"), want);
+    }
+}
+
+#[test]
+fn a_script_that_is_wrong_is_refused_with_its_step() {
+    for (step, want) in [
+        (
+            "{ work = { ns = -1 } }",
+            "role 0, step 0: work must be from 0",
+        ),
+        ("{ sleep = { ns = 5 } }", "it has no work"),
+        (
+            "{ items = { pool = 3, ns = 1 } }",
+            "role 0, step 0: there is no pool 3",
+        ),
+        ("{ take = 0 }", "role 0, step 0: there is no queue 0"),
+        ("{ sleep = { ns = -1 } }", "6: invalid value: integer `-1`"),
+        (
+            "{ wrok = { ns = 5 } }",
+            "6: unknown variant `wrok`, expected one of `work`",
+        ),
+    ] {
+        let role = format!("roles = [{{ threads = 1, steps = [{step}] }}]");
+        let program = format!("[[program]]\nname = \"p\"\n[program.script]\n{role}");
+        refuses(&format!("{MACHINE}{program}"), want);
+    }
+}
+
+#[test]
+fn arrivals_that_are_wrong_are_refused_with_their_line_and_key() {
+    for (text, want) in [
+        (
+            "rate_per_s = 0\ncount = 1",
+            "6: arrivals.rate_per_s: must be a positive number, not 0",
+        ),
+        (
+            "rate_per_s = 1",
+            "6: arrivals.rate_per_s: say `count` or `seconds`, too",
+        ),
+        (
+            "rate_per_s = 1\ncount = 0",
+            "7: arrivals.count: must be 1 or more",
+        ),
+        (
+            "rate_per_s = 1\nseconds = 1e9",
+            "6: arrivals.rate_per_s: 1000000000 programs, the most",
+        ),
+        (
+            "rate_per_s = 1\ncount = 1\nprograms = [\"x\"]",
+            "8: arrivals.programs: no program 'x'; there are ferret",
+        ),
+        (
+            "rate_per_s = 1\ncount = 1\nprograms = []",
+            "8: arrivals.programs: names no program",
+        ),
+    ] {
+        refuses(&format!("{MACHINE}{PROGRAM}[arrivals]\n{text}"), want);
     }
 }

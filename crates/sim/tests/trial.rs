@@ -78,13 +78,13 @@ const ONE_CORE: &str = r#"
 #[test]
 fn one_core_with_arrivals_obeys_queueing_theory() {
     for (rate, load) in [(2.4, 0.3), (4.8, 0.6)] {
-        let arrivals = format!("[arrivals]\nrate_per_s = {rate}\ncount = 6000");
+        let arrivals = format!("[arrivals]\nrate_per_s = {rate}\ncount = 3000");
         let mix = mix(&format!("{ONE_CORE}\n{arrivals}"));
         let cast = cast(&mix);
         let trial = run(&mix, &cast, Scheduler::Linux).unwrap();
         assert!(trial.complete);
         let met = Reception::of(&trial, false).unwrap();
-        assert_eq!((met.came, met.left), (6000, 6000));
+        assert_eq!((met.came, met.left), (3000, 3000));
         let near = |got: f64, want: f64| {
             assert!((got / want - 1.0).abs() < 0.1, "{got} against {want}");
         };

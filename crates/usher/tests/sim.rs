@@ -140,97 +140,85 @@ fn refused(text: &str, args: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), line)
 }
 
+/// A mix is refused in one line that says this, with status 125.
+fn refuses(text: &str, args: &[&str], want: &str) {
+    let (status, line) = refused(text, args);
+    assert_eq!(status, 125, "{line}");
+    let told = line.starts_with("usher: ") && line.contains(want);
+    assert!(told, "{want}\n{line}");
+}
+
 #[test]
 fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
-    let machine = "[machine]\nfrom = \"core:2 pu:1\"\n";
-    let script = |roles: &str| {
-        format!(
-            "{machine}[[program]]\nname = \"p\"\n[program.script]\nqueues = [2]\nroles = [{roles}]\n"
-        )
-    };
-    let crosswise =
-        "{ threads = 1, steps = [{ lock = 0 }, { work = { ns = 1e6 } }, { lock = 1 }] },
-        { threads = 1, steps = [{ lock = 1 }, { work = { ns = 1e6 } }, { lock = 0 }] }";
-    let storm = "{ threads = 1, steps = [{ work = { ns = 1e6 } }, { put = 0 }, { take = 0 },
-        { again = { to = 1, times = 4000000000 } }] }";
-    let slow = "{ threads = 1, steps = [{ work = { ns = 1 } }, { again = { to = 0, times = 4000000000 } }] }";
-    let cases = [
+    let seconds = "FILE:9: program 'ferret': seconds: must be a positive number, not -2";
+    refuses(&SMALL.replace("seconds = 2", "seconds = -2"), &[], seconds);
+    refuses(&SMALL.replace("core:4 pu", "cores:4 pu"), &[], "cores:4");
+    let file = SMALL.replace("package:2 numa:1 core:4 pu:1", "/nowhere.xml");
+    refuses(
+        &file,
+        &[],
+        "/nowhere.xml: there is no such file or directory",
+    );
+    let unknown = "FILE:8: program 'fire': parsec: no program 'fire'; there are blackscholes,";
+    refuses(&SMALL.replace("\"ferret\"", "\"fire\""), &[], unknown);
+    let many = "'FILE': 201 programs would be there at once, on 8 CPUs; the most is 128";
+    refuses(&format!("{SMALL}copies = 200"), &[], many);
+    for (args, want) in [
         (
-            SMALL.replace("seconds = 2", "seconds = -2"),
-            &[][..],
-            "FILE:9: program 'ferret': seconds: must be a positive number, not -2",
-        ),
-        (SMALL.replace("core:4 pu", "cores:4 pu"), &[], "cores:4"),
-        (
-            SMALL.replace("package:2 numa:1 core:4 pu:1", "/nowhere.xml"),
-            &[],
-            "/nowhere.xml: there is no such file or directory",
-        ),
-        (
-            SMALL.replace("\"ferret\"", "\"firefox\""),
-            &[],
-            "FILE:8: program 'firefox': parsec: no program 'firefox'; there are blackscholes,",
-        ),
-        (
-            format!("{SMALL}copies = 200"),
-            &[],
-            "'FILE': 201 programs would be there at once, on 8 CPUs; the most is 128",
-        ),
-        (
-            script(crosswise),
-            &[],
-            "program 'p': all its threads wait for one another, since",
-        ),
-        (
-            script(storm),
-            &[],
-            "program 'p': role 0, step 2: more than 4000000 steps at 0.00",
-        ),
-        (
-            script(slow),
-            &["--events-max", "100000"],
-            "'p' alone on 1 core: more than 100000 events by 0.000 s of virtual time",
-        ),
-        (
-            script("{ threads = 1, steps = [{ take = 7 }] }"),
-            &[],
-            "program 'p': script: role 0, step 0: there is no queue 7",
-        ),
-        (
-            SMALL.to_owned(),
-            &["--against", "linus"],
+            ["--against", "linus"],
             "invalid value 'linus' for '--against <LIST>'",
         ),
+        (["--max-seconds", "-1"], "seconds must be a positive number"),
         (
-            SMALL.to_owned(),
-            &["--max-seconds", "-1"],
-            "seconds must be a positive number",
-        ),
-        (
-            SMALL.to_owned(),
-            &["--max-seconds", "0.01"],
+            ["--max-seconds", "0.01"],
             "alone on 1 core it takes more than 0.1 s; give it less work",
         ),
         (
-            format!("{SMALL}copies = 9"),
-            &["--against", "linux,oracle"],
-            "10 programs, and the machine has 2 domains",
+            ["--events-max", "0"],
+            "invalid value '0' for '--events-max <N>'",
         ),
-    ];
-    for (text, args, want) in cases {
-        let (status, line) = refused(&text, args);
-        assert_eq!(status, 125, "{line}");
-        assert!(
-            line.starts_with("usher: ") && line.contains(want),
-            "{want}\n{line}"
-        );
+    ] {
+        refuses(SMALL, &args, want);
     }
+    let ways = "10 programs, and the machine has 2 domains";
+    refuses(
+        &format!("{SMALL}copies = 9"),
+        &["--against", "linux,oracle"],
+        ways,
+    );
     let missing = World::new().run(&["sim", "mix", "/nowhere.toml"]);
     let said = "usher: reading the mix '/nowhere.toml': No such file or directory\n";
     assert_eq!(
         (missing.status.code(), stderr(&missing)),
         (Some(125), said.to_owned())
     );
+}
+
+#[test]
+fn scripts_that_never_end_are_one_line_and_status_125() {
+    let script = |roles: &str| {
+        let machine = "[machine]\nfrom = \"core:2 pu:1\"\n";
+        let program = "[[program]]\nname = \"p\"\n[program.script]\nqueues = [2]";
+        format!("{machine}{program}\nroles = [{roles}]\n")
+    };
+    let takes = |first, then| {
+        let work = "{ work = { ns = 1e6 } }";
+        format!("{{ threads = 1, steps = [{{ lock = {first} }}, {work}, {{ lock = {then} }}] }},")
+    };
+    let crosswise = script(&(takes(0, 1) + &takes(1, 0)));
+    refuses(
+        &crosswise,
+        &[],
+        "program 'p': all its threads wait for one another, since",
+    );
+    let again = "{ again = { to = 1, times = 4000000000 } }";
+    let own = format!("{{ work = {{ ns = 1e6 }} }}, {{ put = 0 }}, {{ take = 0 }}, {again}");
+    let storm = script(&format!("{{ threads = 1, steps = [{own}] }}"));
+    refuses(&storm, &[], "more than 4000000 steps at 0.001");
+    let tiny = format!("{{ work = {{ ns = 1 }} }}, {{ work = {{ ns = 1 }} }}, {again}");
+    let slow = script(&format!("{{ threads = 1, steps = [{tiny}] }}"));
+    let events = "'p' alone on 1 core: more than 100000 events by 0.000 s of virtual time";
+    refuses(&slow, &["--events-max", "100000"], events);
 }
 
 /// The examples are read, and their machines, too; running them takes longer.

@@ -153,9 +153,11 @@ const ARRIVALS: [&str; 8] = [
     "present",
 ];
 
-/// Means over the rounds of what newcomers met with, by scheduler; each with
-/// its decimals.
-fn arrivals(show: &Show<'_>) -> Vec<(String, [(Option<f64>, usize); 7])> {
+/// A scheduler and its figures, each with its decimals.
+type ArrivalsRow = (String, [(Option<f64>, usize); 7]);
+
+/// Means over the rounds of what newcomers met with, by scheduler.
+fn arrivals(show: &Show<'_>) -> Vec<ArrivalsRow> {
     let row = |(scheduler, trials): &(Scheduler, Vec<Trial>)| {
         let rounds: Vec<Reception> = trials.iter().filter_map(|t| reception(show, t)).collect();
         let mean = |of: &dyn Fn(&Reception) -> Option<f64>| {
@@ -232,7 +234,7 @@ fn sections(show: &Show<'_>) -> Vec<Section> {
             || "each leaves when its work is done".to_owned(),
             |mean| format!("each stays for {mean} s on average, repeating its work"),
         );
-        let row = |(name, figures): (String, [(Option<f64>, usize); 7])| {
+        let row = |(name, figures): ArrivalsRow| {
             let cells = figures.map(|(value, decimals)| Cell::Number(value, decimals));
             [Cell::Text(name)].into_iter().chain(cells).collect()
         };
