@@ -99,7 +99,7 @@ fn curves(mix: &MixResult) -> Markup {
     html! {
         h2 { "Scalability alone" }
         p.soft {
-            "Speed-up over one core. Dots are measured, lines between them assumed; dotted: ideal. "
+            "Speed-up over one core. Dots are " @if mix.simulated { "simulated" } @else { "measured" } ", lines between them assumed; dotted: ideal. "
             "Flags on the axis mark the cores on which a policy seated the program longest."
         }
         (policy_legend(mix, Role::Candidate))

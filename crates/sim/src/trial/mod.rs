@@ -184,6 +184,12 @@ fn result(
         });
     }
     stage.log.end(engine.now_ns());
+    if stage.log.stays.len() >= seats::SPANS_MAX {
+        let last_ns = stage.log.stays.iter().map(|stay| stay.from_ns).max();
+        let at_s = last_ns.unwrap_or(0) as f64 / 1e9;
+        let text = "from here on it was not recorded who sat where: too much happens";
+        stage.notes.push((at_s, text.to_owned()));
+    }
     let guest = |(at, coming): (usize, &Coming)| {
         let seconds = stage.world.seconds()[at].clone();
         let mean = seconds.iter().sum::<f64>() / seconds.len().max(1) as f64;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use usher_model::{Action, CpuSet, Decision, Mode, Plan, ProgramId};
 
 /// Spans that are kept of a run; what comes later is counted and dropped.
-const SPANS_MAX: usize = 50_000;
+pub(super) const SPANS_MAX: usize = 50_000;
 
 /// Where a program is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use crate::mixfile::SimMix;
 
 /// Spans that a timeline shows at most; drawing takes the square of this.
 const SPANS_MAX: usize = 1_500;
+const CUT: &str = "from here on the timeline leaves most out: too much happens to be drawn";
 
 /// What a mix gave, and what it was run with.
 #[derive(Debug)]
@@ -187,14 +188,16 @@ impl Show<'_> {
 
     fn round(&self, scheduler: Scheduler, trial: &Trial) -> RoundResult {
         let acted = trial.acts.seats + trial.acts.stops > 0;
+        let (timeline, cut_s) = self.timeline(trial);
+        let cut = cut_s.map(|at_s| (at_s, CUT.to_owned()));
         let abstained = scheduler != Scheduler::Linux && !acted;
         RoundResult {
             antt: self.antt(trial),
             programs: (0..self.cast.roles.len())
                 .map(|role| self.program_round(scheduler, role, trial))
                 .collect(),
-            timeline: self.timeline(trial),
-            notes: trial.notes.clone(),
+            timeline,
+            notes: trial.notes.iter().cloned().chain(cut).collect(),
             abstained,
             abstained_because: trial
                 .notes
@@ -238,9 +241,10 @@ impl Show<'_> {
     }
 
     /// Who sat where, by role: what copies of a program do at the same time
-    /// and place is one span.
-    fn timeline(&self, trial: &Trial) -> Vec<SeatSpan> {
+    /// and place is one span. And since when it is not complete, if it is not.
+    fn timeline(&self, trial: &Trial) -> (Vec<SeatSpan>, Option<f64>) {
         let mut spans: Vec<SeatSpan> = Vec::new();
+        let mut cut_s: Option<f64> = None;
         // The last span of each kind, by place: joined with what follows it.
         let mut last: BTreeMap<String, usize> = BTreeMap::new();
         let mut stays: Vec<&Stay> = trial.stays.iter().collect();
@@ -255,14 +259,14 @@ impl Show<'_> {
                 Some(open) if span.start_s <= open.end_s => {
                     open.end_s = open.end_s.max(span.end_s);
                 }
-                _ if full => {}
+                _ if full => cut_s = cut_s.or(Some(span.start_s)),
                 _ => {
                     last.insert(key, spans.len());
                     spans.push(span);
                 }
             }
         }
-        spans
+        (spans, cut_s)
     }
 
     fn spans(&self, trial: &Trial, stay: &Stay) -> Vec<SeatSpan> {
