@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fits the traits of the PARSEC models to the speed-ups published for one
 //! machine, and shows what they give on another: `fit_parsec [PROGRAM]...`.
-//! The figures printed stand in
-//! `data/parsec-traits.json`.
+//! `WRITE=crates/sim/data/parsec-traits.json` puts them there.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -73,7 +72,7 @@ const KNOBS: [Knob; 10] = [
     Knob {
         name: "sync_us",
         low: 0.0,
-        high: 300.0,
+        high: 30.0,
         at: |t| &mut t.sync_us,
     },
     Knob {
@@ -97,7 +96,7 @@ const KNOBS: [Knob; 10] = [
     Knob {
         name: "smt",
         low: 1.0,
-        high: 1.7,
+        high: 1.9,
         at: |t| &mut t.memory.smt,
     },
 ];
@@ -116,7 +115,7 @@ fn squash(knob: &Knob, x: f64) -> f64 {
 }
 
 fn unsquash(knob: &Knob, value: f64) -> f64 {
-    let part = ((value - knob.low) / (knob.high - knob.low)).clamp(0.02, 0.98);
+    let part = ((value - knob.low) / (knob.high - knob.low)).clamp(0.001, 0.98);
     (part / (1.0 - part)).ln()
 }
 
@@ -131,7 +130,8 @@ impl Fit<'_> {
 }
 
 fn speedup(machine: &Machine, name: &str, traits: &Traits, threads: f64, frames: u32) -> f64 {
-    let script = Arc::new(traits.script(name, threads as u32, frames));
+    let here = traits.on(machine.costs());
+    let script = Arc::new(here.script(name, threads as u32, frames));
     let seconds = alone_seconds(machine, &Kernel::default(), script, None, 1).unwrap();
     traits.sequential_seconds(frames) / seconds
 }
@@ -195,8 +195,13 @@ fn main() {
     let xeon = Machine::new(topology("package:2 numa:1 core:12 pu:2"), Costs::xeon());
     let phi = Machine::new(topology("package:1 core:64 pu:4"), Costs::phi());
     let published = published();
-    for model in programs().unwrap() {
-        let name = model.name.as_str();
+    let mut models = programs().unwrap();
+    if let Ok(f) = std::env::var("READ") {
+        models = serde_json::from_str(&std::fs::read_to_string(f).unwrap()).unwrap();
+    }
+    for model in &mut models {
+        let name = model.name.clone();
+        let name = name.as_str();
         let Some(points) = published.get(name) else {
             continue;
         };
@@ -205,19 +210,32 @@ fn main() {
         }
         let is_free = |knob: &&Knob| model.fitted.iter().any(|name| name == knob.name);
         let knobs: Vec<_> = KNOBS.iter().filter(is_free).collect();
-        let mut traits = solve(Fit {
-            name,
-            start: model.traits.clone(),
-            points: &points["xeon"],
-            machine: &xeon,
-            frames: FRAMES,
-            knobs: knobs.clone(),
-        });
+        let mut traits = if std::env::var("ONLY_SHOW").is_ok() {
+            model.traits.clone()
+        } else {
+            solve(Fit {
+                name,
+                start: model.traits.clone(),
+                points: &points["xeon"],
+                machine: &xeon,
+                frames: FRAMES,
+                knobs: knobs.clone(),
+            })
+        };
         println!("{name}:");
-        for knob in knobs {
+        for knob in &knobs {
             println!("  {} {:.4}", knob.name, (knob.at)(&mut traits));
         }
         show("xeon", &xeon, name, &traits, &points["xeon"]);
         show("phi", &phi, name, &traits, &points["phi"]);
+        for knob in knobs {
+            let value = (knob.at)(&mut traits);
+            *value = (*value * 1e4).round() / 1e4;
+        }
+        model.traits = traits;
+    }
+    if let Ok(file) = std::env::var("WRITE") {
+        let text = serde_json::to_string_pretty(&models).unwrap();
+        std::fs::write(file, text + "\n").unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use usher_model::CpuSet;
 use usher_policy::Policy;
 use usher_policy::rivals::Fixed;
-use usher_sim::campaign::{Scheduler, class_of};
+use usher_sim::campaign::Scheduler;
 use usher_sim::kernel::{Fair, Kernel};
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::mix::{Entrant, run};
@@ -40,19 +40,40 @@ fn main() {
     };
     let spec = "package:4 die:2 numa:1 core:6 pu:1".to_owned();
     let topology = usher_topology::load(Source::Synthetic(spec)).unwrap();
-    let machine = Machine::new(topology.clone(), Costs::default());
-    let kernel = Kernel {
-        fair: Fair::Threads,
-        ..Kernel::default()
+    let number =
+        |name: &str, default: f64| std::env::var(name).map_or(default, |s| s.parse().unwrap());
+    let mut costs = Costs::default();
+    costs.node_gbps = number("NODE", costs.node_gbps);
+    costs.near_factor = number("NEAR", costs.near_factor);
+    costs.far_factor = number("FAR", costs.far_factor);
+    let machine = Machine::new(topology.clone(), costs);
+    let kernel = if std::env::var("EEVDF").is_ok() {
+        Kernel {
+            fair: Fair::Threads,
+            ..Kernel::default()
+        }
+    } else {
+        Kernel::cfs()
     };
+    let kernel = Kernel {
+        slice_ns: number("SLICE", kernel.slice_ns as f64) as u64,
+        sleeper_credit_ns: number("CREDIT", kernel.sleeper_credit_ns as f64) as u64,
+        preempt_margin_ns: number("MARGIN", kernel.preempt_margin_ns as f64) as u64,
+        protect_ns: number("PROTECT", kernel.protect_ns as f64) as u64,
+        balance_ns: number("BALANCE", kernel.balance_ns as f64) as u64,
+        busy_balance_ns: number("BUSY", kernel.busy_balance_ns as f64) as u64,
+        ..kernel
+    };
+
     let all = programs().unwrap();
     let mut entrants = Vec::new();
     for name in &chosen {
         let model = all.iter().find(|model| model.name == *name).expect(name);
         let frames = (seconds * 1e3 / model.traits.frame_ms).ceil() as u32;
-        let script = Arc::new(model.traits.script(name, 48, frames));
+        let here = model.traits.on(machine.costs());
+        let script = Arc::new(here.script(name, 48, frames));
         let entrant = Entrant::measure(name, script, &machine, &kernel, 1).unwrap();
-        print!("{name} {:?}:", class_of(&entrant, &topology));
+        print!("{name}:");
         for point in entrant.alone.points() {
             let speedup = point.rate * model.traits.sequential_seconds(frames);
             print!(" {}:{speedup:.2}", point.cores);
@@ -83,6 +104,9 @@ fn main() {
         }
     }
     for scheduler in Scheduler::ALL {
+        if std::env::var("FEW").is_ok() && scheduler != Scheduler::Linux {
+            continue;
+        }
         for entrant in &mut entrants {
             entrant.known = scheduler.knows();
         }

@@ -13,8 +13,38 @@ use crate::script::Script;
 /// No program takes longer: a virtual hour.
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
-/// Virtual seconds that a program takes alone, on these CPUs or on all; `None`
-/// if it has not ended after an hour, or never will.
+/// What a program does in one repetition, alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Alone {
+    /// Virtual seconds that it takes.
+    pub seconds: f64,
+    /// Work that it does in them, in nanoseconds of a core that it has to itself.
+    pub work_ns: f64,
+}
+
+/// Runs a program once alone, on these CPUs or on all; `None` if it has not
+/// ended after an hour, or never will.
+pub fn alone(
+    machine: &Machine,
+    kernel: &Kernel,
+    script: Arc<Script>,
+    cpus: Option<&CpuSet>,
+    seed: u64,
+) -> Option<Alone> {
+    let mut engine = Engine::new(machine.clone(), kernel.clone(), seed);
+    let program = engine.arrive(script, false);
+    engine.seat(program, cpus);
+    engine.run(FOREVER_NS).ok()?;
+    let news = engine.take_news();
+    let seconds = news.into_iter().find_map(|news| match news {
+        News::Repeated { seconds, .. } => Some(seconds),
+        News::Ended(_) => None,
+    })?;
+    let work_ns = engine.work_ns(program);
+    Some(Alone { seconds, work_ns })
+}
+
+/// The seconds of [`alone`].
 pub fn alone_seconds(
     machine: &Machine,
     kernel: &Kernel,
@@ -22,12 +52,5 @@ pub fn alone_seconds(
     cpus: Option<&CpuSet>,
     seed: u64,
 ) -> Option<f64> {
-    let mut engine = Engine::new(machine.clone(), kernel.clone(), seed);
-    let program = engine.arrive(script, false);
-    engine.seat(program, cpus);
-    engine.run(FOREVER_NS).ok()?;
-    engine.take_news().into_iter().find_map(|news| match news {
-        News::Repeated { seconds, .. } => Some(seconds),
-        News::Ended(_) => None,
-    })
+    alone(machine, kernel, script, cpus, seed).map(|alone| alone.seconds)
 }

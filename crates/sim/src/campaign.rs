@@ -11,9 +11,11 @@ use usher_model::{CpuSet, Topology};
 use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
+use crate::alone::alone_seconds;
+use crate::horizon::{self, Horizon};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::mix::{Entrant, run};
+use crate::mix::Entrant;
 use crate::parsec::Model;
 
 /// Who decides in a simulated run.
@@ -70,6 +72,16 @@ impl Scheduler {
             Self::UsherCold => "usher (cold)",
             Self::Oracle => "oracle",
             Self::OracleLending => "oracle+lending",
+        }
+    }
+
+    /// Virtual seconds after which it changes nothing any more but what the
+    /// programs' phases call for.
+    fn settle_s(self) -> f64 {
+        match self {
+            Self::Linux | Self::Equal | Self::Oracle | Self::OracleLending => 2.0,
+            Self::Usher => 5.0,
+            _ => 15.0,
         }
     }
 
@@ -152,21 +164,32 @@ pub enum Class {
     R,
 }
 
-/// At least this share of the cores' worth of speed-up on all cores: good.
-pub const GOOD: f64 = 0.50;
-/// At most this share: poor.
-pub const POOR: f64 = 0.25;
+/// A best speed-up of at least this share of the cores: good.
+pub const GOOD: f64 = 0.30;
+/// Below this share: poor.
+pub const POOR: f64 = 0.15;
+/// So near to one of these, relative, the class might as well be the other.
+pub const BORDER: f64 = 0.15;
 
-/// The class of a program by its curve alone: what its best speed-up is, in
-/// cores' worth of its speed on one domain, of all cores.
-pub fn class_of(entrant: &Entrant, topology: &Topology) -> Class {
-    let cores_max = topology.cores.len() as f64;
-    let one = topology.domains.first().map_or(1, |d| d.cores.len()) as f64;
-    let speedup = one * entrant.alone.best_rate(cores_max) / entrant.alone.rate(one);
-    match speedup / cores_max {
+/// The class of a program by its curve alone: its best speed-up over the
+/// sequential program, relative to the cores that there are.
+pub fn class_of(best_speedup: f64, cores: usize) -> Class {
+    match best_speedup / cores as f64 {
         share if share >= GOOD => Class::G,
-        share if share <= POOR => Class::R,
+        share if share < POOR => Class::R,
         _ => Class::Y,
+    }
+}
+
+/// The other class that a program near the border could be in.
+pub fn other_class(best_speedup: f64, cores: usize) -> Option<Class> {
+    let near = |border: f64| (best_speedup / cores as f64 / border - 1.0).abs() <= BORDER;
+    match class_of(best_speedup, cores) {
+        Class::G if near(GOOD) => Some(Class::Y),
+        Class::R if near(POOR) => Some(Class::Y),
+        Class::Y if near(GOOD) => Some(Class::G),
+        Class::Y if near(POOR) => Some(Class::R),
+        _ => None,
     }
 }
 
@@ -179,24 +202,74 @@ pub struct MixRow {
     pub antt: BTreeMap<Scheduler, f64>,
     /// NTT of each program, in their order, by scheduler.
     pub ntt: BTreeMap<Scheduler, Vec<f64>>,
+    /// Events of all its simulations.
+    pub events: u64,
 }
 
-/// The programs on a machine, with so many threads each and their work scaled
-/// so that one takes about so many seconds on one core.
+/// A program of the campaign.
+#[derive(Debug, Clone)]
+pub struct Player {
+    /// The program, measured alone.
+    pub entrant: Entrant,
+    /// Speed-up over the sequential program by cores.
+    pub speedup: Vec<(f64, f64)>,
+    /// Time on one domain with as many threads as the machine has cores,
+    /// relative to as many as the domain has: the paper's figure 5.
+    pub crowded: f64,
+    /// Its class.
+    pub class: Class,
+    /// The other one that it could be in.
+    pub other: Option<Class>,
+}
+
+impl Player {
+    fn new(
+        model: &Model,
+        machine: &Machine,
+        kernel: &Kernel,
+        seconds: f64,
+        seed: u64,
+    ) -> Option<Self> {
+        let topology = machine.topology();
+        let here = model.traits.on(machine.costs());
+        let frames = (seconds * 1e3 / here.frame_ms).ceil().max(2.0) as u32;
+        let script = |threads: usize| Arc::new(here.script(&model.name, threads as u32, frames));
+        let cores = topology.cores.len();
+        let domain = topology.domains.first()?;
+        let on_one = |threads: usize| {
+            alone_seconds(machine, kernel, script(threads), Some(&domain.cpus), seed)
+        };
+        let crowded = on_one(cores)? / on_one(domain.cores.len())?;
+        let entrant = Entrant::measure(&model.name, script(cores), machine, kernel, seed)?;
+        let points = entrant.alone.points().iter();
+        let sequential_s = here.sequential_seconds(frames);
+        let speedup: Vec<(f64, f64)> = points.map(|p| (p.cores, p.rate * sequential_s)).collect();
+        let best = speedup
+            .iter()
+            .map(|&(_, speedup)| speedup)
+            .fold(0.0, f64::max);
+        Some(Self {
+            entrant,
+            speedup,
+            crowded,
+            class: class_of(best, cores),
+            other: other_class(best, cores),
+        })
+    }
+}
+
+/// The programs on a machine, with a thread a core each and their work scaled
+/// so that a repetition takes the sequential program about so many seconds;
+/// without those that do not come to an end.
 pub fn cast(
     models: &[Model],
     machine: &Machine,
     kernel: &Kernel,
-    threads: u32,
     seconds: f64,
     seed: u64,
-) -> Vec<Entrant> {
-    let measure = |model: &Model| {
-        let frames = (seconds * 1e3 / model.traits.frame_ms).ceil().max(2.0) as u32;
-        let script = Arc::new(model.traits.script(&model.name, threads, frames));
-        Entrant::measure(&model.name, script, machine, kernel, seed)
-    };
-    models.iter().filter_map(measure).collect()
+) -> Vec<Player> {
+    let player = |model| Player::new(model, machine, kernel, seconds, seed);
+    models.iter().filter_map(player).collect()
 }
 
 /// Every mix of so many different programs.
@@ -226,11 +299,13 @@ pub struct Campaign<'a> {
     /// Its kernel.
     pub kernel: &'a Kernel,
     /// The programs, measured alone.
-    pub cast: &'a [Entrant],
+    pub cast: &'a [Player],
     /// Schedulers to run.
     pub schedulers: &'a [Scheduler],
-    /// Repetitions of each program.
-    pub repetitions: usize,
+    /// Virtual seconds to look at every mix when it has settled.
+    pub steady_s: f64,
+    /// Work of a real program relative to that of the cast.
+    pub scale: f64,
     /// The seed.
     pub seed: u64,
 }
@@ -268,27 +343,32 @@ impl Campaign<'_> {
 
     fn one(&self, mix: &[usize]) -> MixRow {
         let mut row = MixRow {
-            programs: mix.iter().map(|&i| self.cast[i].name.clone()).collect(),
+            programs: mix
+                .iter()
+                .map(|&i| self.cast[i].entrant.name.clone())
+                .collect(),
             antt: BTreeMap::new(),
             ntt: BTreeMap::new(),
+            events: 0,
         };
         for &scheduler in self.schedulers {
             let entrant = |&i: &usize| Entrant {
                 known: scheduler.knows(),
-                ..self.cast[i].clone()
+                ..self.cast[i].entrant.clone()
             };
             let entrants: Vec<Entrant> = mix.iter().map(entrant).collect();
             let policy = scheduler.policy(self.machine, &entrants);
-            let outcome = run(
-                &entrants,
-                self.machine,
-                self.kernel,
-                policy,
-                self.repetitions,
-                self.seed,
-            );
-            row.antt.insert(scheduler, outcome.antt());
-            row.ntt.insert(scheduler, outcome.ntt);
+            let horizon = Horizon {
+                settle_s: scheduler.settle_s(),
+                steady_s: self.steady_s,
+                repetitions: 3.0,
+                scale: self.scale,
+            };
+            let (machine, kernel) = (self.machine, self.kernel);
+            let seen = horizon::run(&entrants, machine, kernel, policy, &horizon, self.seed);
+            row.events += seen.events;
+            row.antt.insert(scheduler, seen.antt());
+            row.ntt.insert(scheduler, seen.ntt);
         }
         row
     }

@@ -74,6 +74,10 @@ pub struct Engine {
     pub(crate) waiting: usize,
     /// Programs that have some there, in no order.
     pub(crate) waiters: Vec<usize>,
+    /// The CPU whose event is being handled, if it is one's.
+    pub(crate) waker: Option<usize>,
+    /// When the loads of busy CPUs were last evened out.
+    pub(crate) evened_ns: u64,
     pub(crate) clock: Clock,
     timers: BinaryHeap<Reverse<(u64, u64, Timer)>>,
     timers_made: u64,
@@ -111,6 +115,8 @@ impl Engine {
             now_ns: 0,
             waiting: 0,
             waiters: Vec::new(),
+            waker: None,
+            evened_ns: 0,
             timers: BinaryHeap::new(),
             timers_made: 0,
             free: Vec::new(),
@@ -167,7 +173,9 @@ impl Engine {
                 continue;
             }
             if cpu_ns <= timer_ns {
+                self.waker = Some(cpu);
                 self.cpu_event(cpu);
+                self.waker = None;
             } else if let Some(Reverse((_, _, timer))) = self.timers.pop() {
                 self.ring(timer);
             }
@@ -450,6 +458,13 @@ impl Engine {
         thread.work -= worked;
         job.work += worked;
         job.busy_ns[self.machine.places[cpu].domain] += elapsed_ns as f64;
+    }
+
+    /// Credits every running thread.
+    pub(crate) fn account_all(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            self.account(cpu);
+        }
     }
 
     /// Sets when the CPU's next event is.

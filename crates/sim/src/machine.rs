@@ -32,26 +32,31 @@ pub struct Costs {
     pub turbo_loss: f64,
     /// See `turbo_loss`.
     pub turbo_cores: f64,
-    /// Speed of a core relative to the one that programs' traffic is given for.
+    /// Speed of a core, and latency of memory, relative to those of the machine
+    /// that the models of programs are given for ([`Costs::xeon`]).
     pub core_speed: f64,
+    /// See `core_speed`.
+    pub latency: f64,
 }
 
 impl Default for Costs {
-    /// Figures of a server of the time of paper 1 (Opteron 6172): switch and
-    /// refill as measured with lmbench on such machines, two channels of
-    /// DDR3-1333 a die, of which three quarters can be had.
+    /// The machine of paper 1 (Opteron 6172): switch and refill as measured with
+    /// lmbench on servers of its time; the bandwidth of a die (it has two
+    /// channels of DDR3-1333, 21 GB/s) is what gives the paper's 1.23 and 1.39
+    /// for its sample mix under space sharing.
     fn default() -> Self {
         Self {
             switch_ns: 2_000.0,
             private_refill_ns: 15_000.0,
             refill_gbps: 5.0,
             llc_bytes: 6e6,
-            node_gbps: 12.0,
+            node_gbps: 7.5,
             near_factor: 1.25,
             far_factor: 1.5,
             turbo_loss: 0.0,
             turbo_cores: 3.0,
             core_speed: 0.55,
+            latency: 1.2,
         }
     }
 }
@@ -68,9 +73,10 @@ impl Costs {
             node_gbps: 42.0,
             near_factor: 1.0,
             far_factor: 1.5,
-            turbo_loss: 0.35,
-            turbo_cores: 6.0,
+            turbo_loss: 0.50,
+            turbo_cores: 11.0,
             core_speed: 1.0,
+            latency: 1.0,
         }
     }
 
@@ -85,9 +91,10 @@ impl Costs {
             node_gbps: 300.0,
             near_factor: 1.0,
             far_factor: 1.0,
-            turbo_loss: 0.05,
-            turbo_cores: 8.0,
+            turbo_loss: 0.14,
+            turbo_cores: 63.0,
             core_speed: 0.35,
+            latency: 1.6,
         }
     }
 }
@@ -177,6 +184,11 @@ impl Machine {
             topology,
             costs,
         }
+    }
+
+    /// What its hardware costs.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
     }
 
     /// The topology that it was made of.

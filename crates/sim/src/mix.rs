@@ -8,7 +8,7 @@ use usher_control::Loop;
 use usher_model::{Arrival, CpuSet, Curve, Plan, ProgramId};
 use usher_policy::Policy;
 
-use crate::alone::alone_seconds;
+use crate::alone::alone;
 use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
@@ -25,6 +25,8 @@ pub struct Entrant {
     /// Repetitions a second alone, by cores: of whole domains, the best
     /// placement. What a profile store would hold, and what NTT is held against.
     pub alone: Curve,
+    /// Work of a repetition, in nanoseconds of a core that it has to itself.
+    pub work_ns: f64,
     /// Whether the policy is told that curve.
     pub known: bool,
 }
@@ -41,17 +43,20 @@ impl Entrant {
     ) -> Option<Self> {
         let topology = machine.topology();
         let mut cpus = CpuSet::new();
+        let mut work_ns = 0.0;
         let mut rates = std::collections::BTreeMap::new();
         for domain in &topology.domains {
             cpus = cpus.or(&domain.cpus);
-            let seconds = alone_seconds(machine, kernel, Arc::clone(&script), Some(&cpus), seed)?;
+            let alone = alone(machine, kernel, Arc::clone(&script), Some(&cpus), seed)?;
             let cores = topology.cores_in(&cpus).len() as u32;
-            rates.insert(cores, 1.0 / seconds);
+            rates.insert(cores, 1.0 / alone.seconds);
+            work_ns = alone.work_ns;
         }
         Some(Self {
             name: name.to_owned(),
             script,
             alone: Curve::from_rates(&rates).ok()?,
+            work_ns,
             known: false,
         })
     }
@@ -85,15 +90,8 @@ impl Outcome {
     }
 }
 
-/// Runs the mix until every program has completed `repetitions`.
-pub fn run(
-    entrants: &[Entrant],
-    machine: &Machine,
-    kernel: &Kernel,
-    policy: Box<dyn Policy>,
-    repetitions: usize,
-    seed: u64,
-) -> Outcome {
+/// The programs as guests who come at the start and repeat.
+pub(crate) fn guests(entrants: &[Entrant]) -> Vec<Guest> {
     let guest = |(index, entrant): (usize, &Entrant)| Guest {
         arrival: Arrival {
             id: ProgramId(index as u64 + 1),
@@ -112,7 +110,19 @@ pub fn run(
         at_ns: 0,
         repeats: true,
     };
-    let guests = entrants.iter().enumerate().map(guest).collect();
+    entrants.iter().enumerate().map(guest).collect()
+}
+
+/// Runs the mix until every program has completed `repetitions`.
+pub fn run(
+    entrants: &[Entrant],
+    machine: &Machine,
+    kernel: &Kernel,
+    policy: Box<dyn Policy>,
+    repetitions: usize,
+    seed: u64,
+) -> Outcome {
+    let guests = guests(entrants);
     let engine = Engine::new(machine.clone(), kernel.clone(), seed);
     let until = Until {
         repetitions,

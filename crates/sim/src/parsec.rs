@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::Costs;
 use crate::script::{Memory, Op, Role, Script, Wait};
 
 /// How a program is built.
@@ -51,9 +52,12 @@ pub struct Traits {
     pub spread: f64,
     /// Share of the parallel work that only one thread at a time can do.
     pub locked: f64,
-    /// Work of each thread in each phase, or with each item, for every thread
-    /// that there is: what more threads cost.
+    /// What more threads cost: work of each thread in each phase, or of a
+    /// pipeline's last stage with each item, for every thread that there is.
     pub sync_us: f64,
+    /// How that grows with the threads: it is `sync_us` for each of sixteen,
+    /// and for each of n `(n / 16)^(sync_power - 1)` times that.
+    pub sync_power: f64,
     /// How threads wait at barriers.
     pub wait: Wait,
     /// Caches and memory.
@@ -73,6 +77,7 @@ impl Default for Traits {
             spread: 0.05,
             locked: 0.0,
             sync_us: 0.0,
+            sync_power: 1.0,
             wait: Wait::Block,
             memory: Memory::default(),
         }
@@ -92,6 +97,35 @@ impl Traits {
             Shape::Ferret => self.pipeline(name, threads, frames, &[0.08, 0.05, 0.07, 0.80]),
             Shape::Tasks => self.pipeline(name, threads, frames, &[1.0]),
         }
+    }
+
+    /// The program on a machine with other cores and another memory than the
+    /// one that the traits are given for: on slower cores it waits for a
+    /// smaller part of its time, and asks for less. What the parallel version
+    /// has to do in addition is waiting too (for lines that other threads have).
+    #[must_use]
+    pub fn on(&self, costs: &Costs) -> Self {
+        let stall = self.memory.stall;
+        let waits = stall * costs.latency;
+        let time = (1.0 - stall) / costs.core_speed + waits;
+        let extra = match self.extra > 1.0 {
+            true => 1.0 + (self.extra - 1.0) * costs.latency / time,
+            false => self.extra,
+        };
+        Self {
+            extra,
+            memory: Memory {
+                stall: waits / time,
+                gbps: self.memory.gbps / time,
+                ..self.memory.clone()
+            },
+            ..self.clone()
+        }
+    }
+
+    fn sync_ns(&self, threads: u32) -> f64 {
+        let threads = f64::from(threads);
+        self.sync_us * 1e3 * threads * (threads / 16.0).powf(self.sync_power - 1.0)
     }
 
     /// Sequential seconds of so many frames.
@@ -126,7 +160,7 @@ impl Traits {
             if ns > 0.0 {
                 steps.extend([Op::Lock(0), Op::Work { ns, spread: 0.0 }, Op::Unlock(0)]);
             }
-            let ns = self.sync_us * 1e3 * f64::from(threads);
+            let ns = self.sync_ns(threads);
             if ns > 0.0 {
                 steps.push(Op::Work { ns, spread: 0.0 });
             }
@@ -169,8 +203,6 @@ impl Traits {
                 if ns > 0.0 {
                     steps.extend([Op::Lock(0), Op::Work { ns, spread: 0.0 }, Op::Unlock(0)]);
                 }
-                let ns = self.sync_us * 1e3 * f64::from(threads);
-                steps.push(Op::Work { ns, spread: 0.0 });
             }
             steps.extend([Op::Put(stage + 1), again(FOREVER)]);
             roles.push(Role { threads, steps });
@@ -178,7 +210,11 @@ impl Traits {
         let last = shares.len();
         roles.push(Role {
             threads: 1,
-            steps: vec![Op::Take(last), work(item * self.writer), again(FOREVER)],
+            steps: vec![
+                Op::Take(last),
+                work(item * self.writer + self.sync_ns(threads)),
+                again(FOREVER),
+            ],
         });
         Script {
             name: name.to_owned(),

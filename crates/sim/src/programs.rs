@@ -205,6 +205,36 @@ impl Engine {
         }
     }
 
+    pub fn debug(&self) {
+        for job in &self.jobs {
+            eprintln!(
+                "{:14} cpu {:.2} busy CPUs, work rate {:.2}, spun {:.2}, waited some {:.2}, speeds {:?}",
+                job.script.name,
+                job.cpu_ns as f64 / self.now_ns as f64,
+                job.work / self.now_ns as f64,
+                job.spun_ns / self.now_ns as f64,
+                job.wait_ns as f64 / self.now_ns as f64,
+                job.speed
+                    .iter()
+                    .map(|s| (s * 100.0).round() / 100.0)
+                    .collect::<Vec<_>>()
+            );
+        }
+        let mut lens: Vec<usize> = self
+            .cpus
+            .iter()
+            .map(|c| c.queue.len() + c.current.iter().count())
+            .collect();
+        lens.sort();
+        eprintln!("{lens:?}");
+    }
+
+    /// Work that a program has done since it arrived, in nanoseconds of a core
+    /// that its threads have to themselves.
+    pub(crate) fn work_ns(&self, program: usize) -> f64 {
+        self.jobs[program].work
+    }
+
     pub(crate) fn is_frozen(&self, program: usize) -> bool {
         self.jobs[program].frozen
     }

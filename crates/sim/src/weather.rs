@@ -31,8 +31,9 @@ use crate::machine::Machine;
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
 /// A speed that changes by less than this, relative, is left.
 const NOTICEABLE: f64 = 1e-3;
-/// Pages are taken to be touched in the first milliseconds of a repetition.
-const TOUCHING_NS: f64 = 20e6;
+/// Pages are taken to be touched in the first so many nanoseconds of CPU time of a
+/// repetition.
+const TOUCHING_NS: f64 = 300e6;
 
 /// The state of the memory system.
 #[derive(Debug, Clone)]
@@ -55,9 +56,7 @@ impl Engine {
     /// Sets every program's speed in every domain by who ran since the last
     /// look.
     pub(crate) fn look_at_memory(&mut self) {
-        for cpu in 0..self.cpus.len() {
-            self.account(cpu);
-        }
+        self.account_all();
         let period_ns = (self.now_ns - self.weather.looked_ns).max(1) as f64;
         self.weather.looked_ns = self.now_ns;
         let here: Vec<usize> = (0..self.jobs.len())
@@ -97,21 +96,22 @@ impl Engine {
 
     /// Where a program's memory comes to lie: where its threads run first, or
     /// its first thread.
-    fn touch(&mut self, job: usize) {
-        let job = &mut self.jobs[job];
+    fn touch(&mut self, id: usize) {
+        let job = &self.jobs[id];
         let ran_ns: f64 = job.busy_ns.iter().sum();
         if job.touched_ns >= TOUCHING_NS || ran_ns <= 0.0 {
             return;
         }
         let before = job.touched_ns;
+        let one_node = job.script.memory.one_node;
+        let home = (one_node && before == 0.0).then(|| self.emptiest_node(id));
+        let job = &mut self.jobs[id];
         job.touched_ns += ran_ns;
-        if job.script.memory.one_node {
-            let first = job
-                .threads
-                .first()
-                .map_or(0, |&thread| self.threads[thread].last);
+        if let Some(node) = home {
             job.home.fill(0.0);
-            job.home[self.machine.node_of[self.machine.places[first].domain]] = 1.0;
+            job.home[node] = 1.0;
+        }
+        if one_node {
             return;
         }
         for home in &mut job.home {
@@ -120,6 +120,24 @@ impl Engine {
         for (domain, ns) in job.busy_ns.iter().enumerate() {
             job.home[self.machine.node_of[domain]] += ns / job.touched_ns;
         }
+    }
+
+    /// The node where the first thread of a program that begins would run: a
+    /// new program goes where the fewest are.
+    fn emptiest_node(&self, id: usize) -> usize {
+        let mask = &self.jobs[id].mask;
+        let mut programs = vec![0.0; self.machine.nodes];
+        for (other, job) in self.jobs.iter().enumerate() {
+            let counts = other != id && !job.gone && job.touched_ns > 0.0;
+            for (sum, part) in programs.iter_mut().zip(&job.home) {
+                *sum += if counts { *part } else { 0.0 };
+            }
+        }
+        let domains = self.machine.domains.iter().zip(&self.machine.node_of);
+        let may = domains.filter(|(cpus, _)| cpus.iter().any(|&cpu| mask.has(cpu)));
+        may.map(|(_, &node)| node)
+            .min_by(|&a, &b| programs[a].total_cmp(&programs[b]).then(a.cmp(&b)))
+            .unwrap_or(0)
     }
 
     fn set_clocks(&self, here: &[usize], period_ns: f64, clocks: &mut [f64]) {
@@ -162,8 +180,7 @@ impl Engine {
             let job = &self.jobs[job];
             let memory = &job.script.memory;
             for (domain, &ns) in job.busy_ns.iter().enumerate() {
-                let speed = self.machine.costs.core_speed;
-                let traffic = memory.gbps * speed * (1.0 + memory.sensitivity * missing[domain]);
+                let traffic = memory.gbps * (1.0 + memory.sensitivity * missing[domain]);
                 let asks = traffic * job.speed[domain] * ns / period_ns;
                 for (node, part) in job.home.iter().enumerate() {
                     asked[node] += asks * part;

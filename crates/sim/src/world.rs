@@ -122,6 +122,15 @@ impl SimWorld {
         self.online = cpus;
     }
 
+    /// Work that every guest has done since it came, in their order.
+    pub fn works_ns(&mut self) -> Vec<f64> {
+        self.engine.account_all();
+        let programs = 0..self.guest_of.len();
+        programs
+            .map(|program| self.engine.work_ns(program))
+            .collect()
+    }
+
     /// Whether a program is stopped.
     pub fn is_frozen(&self, id: ProgramId) -> bool {
         self.program(id)
@@ -264,13 +273,6 @@ impl World for SimWorld {
 }
 
 impl Engine {
-    /// Credits every program with what it did since the last look.
-    fn account_all(&mut self) {
-        for cpu in 0..self.cpus.len() {
-            self.account(cpu);
-        }
-    }
-
     /// What a probe would tell of a program that is credited with all it did.
     fn sample(&self, program: usize, id: ProgramId) -> ProgramSample {
         let job = &self.jobs[program];

@@ -29,7 +29,8 @@ fn machine(spec: &str, costs: Costs) -> Machine {
 fn errors(machine: &Machine, name: &str, traits: &Traits, points: &Points) -> Vec<f64> {
     let frames = 12;
     let error = |&(threads, want): &(f64, f64)| {
-        let script = Arc::new(traits.script(name, threads as u32, frames));
+        let here = traits.on(machine.costs());
+        let script = Arc::new(here.script(name, threads as u32, frames));
         let seconds = alone_seconds(machine, &Kernel::default(), script, None, 1).unwrap();
         (traits.sequential_seconds(frames) / seconds / want - 1.0).abs()
     };

@@ -111,7 +111,10 @@ fn a_machine_or_protocol_that_is_wrong_is_refused_with_its_line_and_key() {
             "costs = { switch_ns = -1 }",
             "3: machine.costs: switch_ns: must be 0 or more, not -1",
         ),
-        ("[kernel]\nslice = 1", "4: unknown field `slice`"),
+        (
+            "[kernel]\nslice = 1",
+            "4: kernel.slice: unknown; there are like, ",
+        ),
         (
             "[kernel]\nfair = \"threads\"\nbalance_ns = 0",
             "5: kernel.balance_ns: must be from",

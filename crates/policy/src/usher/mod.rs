@@ -41,6 +41,7 @@ mod member;
 pub mod meter;
 mod pens;
 mod planning;
+mod stay;
 pub mod turns;
 mod verdict;
 
@@ -89,6 +90,8 @@ pub struct Usher {
     plan: Plan,
     /// Seats in force, trials included: what each program owns now.
     seats: BTreeMap<ProgramId, CpuSet>,
+    /// Where each program last had a seat: its memory is there.
+    homes: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
     turns: Turns,
     /// The turns that the plan asks for; none where it asks for none.
@@ -121,6 +124,7 @@ impl Usher {
             members: BTreeMap::new(),
             plan: Plan::default(),
             seats: BTreeMap::new(),
+            homes: BTreeMap::new(),
             lender: Lender::default(),
             turns: Turns::default(),
             planned_turns: Vec::new(),
@@ -197,6 +201,7 @@ impl Usher {
             }
             Event::Departed(program) => {
                 if self.members.remove(program).is_some() {
+                    self.homes.remove(program);
                     self.stage.forget(*program);
                     self.mark(Stale::Changed);
                 }
@@ -294,6 +299,7 @@ impl Usher {
         let moved = seats != self.seats || took_turns != self.turns.are_taken();
         if moved {
             self.lender.recall_all();
+            self.homes.extend(seats.clone());
             self.seats = seats;
         }
         if moved || replanned {

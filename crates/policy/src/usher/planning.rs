@@ -9,6 +9,7 @@ use usher_model::{Mode, Note, Plan, ProgramId};
 use super::knowledge::Belief;
 use super::member::Member;
 use super::pens::pens;
+use super::stay::stay;
 use super::turns::{GAIN, turns};
 use super::verdict::weigh;
 use super::{FAILURES_MAX, HOLD_NS_MAX, HOLD_NS_MIN, STAY, Stale, Usher};
@@ -75,6 +76,11 @@ impl Usher {
                 self.say(None, format!("left to the kernel: {error}"));
                 return shared;
             }
+        };
+        let bound = requests.iter().any(|request| request.bound_to.is_some());
+        let narrow = match bound {
+            true => narrow,
+            false => stay(&self.topology, narrow, &self.homes),
         };
         self.choose(narrow, shared, &requests, &beliefs, changed)
     }

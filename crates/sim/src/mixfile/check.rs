@@ -13,7 +13,9 @@ use crate::parsec::{self, Traits};
 use crate::script::{Script, THREADS_MAX};
 
 /// The finest that turns and balancing may be, and the coarsest.
-const KERNEL_NS: std::ops::RangeInclusive<u64> = 10_000..=10_000_000_000;
+const KERNEL_NS: std::ops::RangeInclusive<i64> = 10_000..=10_000_000_000;
+/// The kernels that are known.
+const KERNELS: [&str; 2] = ["linux-eevdf", "linux-2.6.37"];
 /// Frames that a program may have.
 const FRAMES_MAX: f64 = 1e7;
 /// Work of a program when nothing is said, in seconds on one core.
@@ -75,24 +77,48 @@ impl Source<'_> {
         Ok((format!("{name}, with own figures"), costs))
     }
 
-    pub(super) fn kernel(&self, raw: Option<Spanned<Kernel>>) -> Result<Kernel, SimMixError> {
+    /// The kernel that it is like, with own figures.
+    pub(super) fn kernel(&self, raw: Option<Spanned<toml::Table>>) -> Result<Kernel, SimMixError> {
         let Some(raw) = raw else {
             return Ok(Kernel::default());
         };
-        let kernel = raw.get_ref();
-        let times = [
-            ("slice_ns", kernel.slice_ns),
-            ("balance_ns", kernel.balance_ns),
-            ("protect_ns", kernel.protect_ns.max(*KERNEL_NS.start())),
-        ];
-        for (key, ns) in times {
-            if !KERNEL_NS.contains(&ns) {
-                let (least, most) = (KERNEL_NS.start(), KERNEL_NS.end());
-                let reason = format!("kernel.{key}: must be from {least} to {most}, not {ns}");
-                return Err(self.wrong(&self.line_of(&raw.span(), key), reason));
+        let (span, mut own) = (raw.span(), raw.into_inner());
+        let wrong = |key: &str, reason: String| {
+            let at = self.line_of(&span, key);
+            self.wrong(&at, format!("kernel.{key}: {reason}"))
+        };
+        let like = own.remove("like");
+        let base = match like.as_ref().map_or(Some(KERNELS[0]), toml::Value::as_str) {
+            Some("linux-eevdf") => Kernel::default(),
+            Some("linux-2.6.37") => Kernel::cfs(),
+            _ => {
+                let reason = format!("no such kernel; there are {}", KERNELS.join(", "));
+                return Err(wrong("like", reason));
             }
+        };
+        let base = toml::Table::try_from(base).map_err(|error| wrong("", error.to_string()))?;
+        let mut table = base.clone();
+        for (key, value) in own {
+            let Some(known) = base.get(&key) else {
+                let keys: Vec<&str> = base.keys().map(String::as_str).collect();
+                let reason = format!("unknown; there are like, {}", keys.join(", "));
+                return Err(wrong(&key, reason));
+            };
+            if let Some(ns) = value.as_integer().filter(|_| known.is_integer()) {
+                // Some may be off; none may come so often that nothing else happens.
+                let off = ns == 0 && !["slice_ns", "balance_ns"].contains(&key.as_str());
+                if !off && !KERNEL_NS.contains(&ns) {
+                    let (least, most) = (KERNEL_NS.start(), KERNEL_NS.end());
+                    let reason = format!("must be from {least} to {most}, not {ns}");
+                    return Err(wrong(&key, reason));
+                }
+            }
+            table.insert(key, value);
         }
-        Ok(raw.into_inner())
+        table.try_into().map_err(|error: toml::de::Error| {
+            let said = error.message().lines().next().unwrap_or_default();
+            self.wrong(&span, format!("kernel: {said}"))
+        })
     }
 
     pub(super) fn protocol(

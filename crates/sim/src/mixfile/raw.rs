@@ -5,7 +5,6 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::campaign::Scheduler;
-use crate::kernel::Kernel;
 use crate::parsec::Traits;
 use crate::script::{Memory, Role, Wait};
 
@@ -16,7 +15,7 @@ pub(super) struct RawMix {
     #[serde(default)]
     pub description: String,
     pub machine: RawMachine,
-    pub kernel: Option<Spanned<Kernel>>,
+    pub kernel: Option<Spanned<toml::Table>>,
     pub protocol: Option<Spanned<RawProtocol>>,
     #[serde(default)]
     pub program: Vec<Spanned<RawProgram>>,

@@ -34,6 +34,8 @@ pub struct Role {
     pub best_seconds: f64,
     /// That number, by capacity.
     pub best_cores: f64,
+    /// Work of one, in nanoseconds of a core that it has to itself.
+    pub work_ns: f64,
     /// Weight of its NTT in the mean.
     pub weight: f64,
     /// Whether `usher` has a profile of it.
@@ -68,7 +70,7 @@ impl Role {
             reason: error.reason,
         })?;
         let script = Arc::new(script);
-        let alone = curve(&script, mix, machine, seed)?;
+        let (alone, work_ns) = curve(&script, mix, machine, seed)?;
         let (best_seconds, best_cores) = alone
             .points()
             .iter()
@@ -82,6 +84,7 @@ impl Role {
             alone,
             best_seconds,
             best_cores,
+            work_ns,
             weight: program.weight,
             known: program.known,
         })
@@ -114,11 +117,13 @@ fn curve(
     mix: &SimMix,
     machine: &Machine,
     seed: u64,
-) -> Result<Curve, TrialError> {
+) -> Result<(Curve, f64), TrialError> {
     let topology = machine.topology();
     let mut points = BTreeMap::new();
+    let mut work = 0.0;
     for cpus in sets(topology) {
-        let seconds = seconds(script, mix, machine, &cpus, seed)?;
+        let (seconds, work_ns) = once(script, mix, machine, &cpus, seed)?;
+        work = work_ns;
         let cores = topology.capacity_of(&cpus);
         points.insert((cores * 1e3) as u64, (cores, 1.0 / seconds));
     }
@@ -129,10 +134,11 @@ fn curve(
         busy_cpus: None,
     };
     let points = points.into_values().map(point).collect();
-    Curve::new(points).map_err(|error| TrialError::Program {
+    let curve = Curve::new(points).map_err(|error| TrialError::Program {
         program: script.name.clone(),
         reason: format!("how it scales alone is not known: {error}"),
-    })
+    })?;
+    Ok((curve, work))
 }
 
 /// The sets of CPUs that a program is run on alone: 1, 2, 4, … cores of the
@@ -158,13 +164,14 @@ fn sets(topology: &Topology) -> Vec<CpuSet> {
     sets
 }
 
-fn seconds(
+/// Seconds and work of one repetition alone on these CPUs.
+fn once(
     script: &Arc<Script>,
     mix: &SimMix,
     machine: &Machine,
     cpus: &CpuSet,
     seed: u64,
-) -> Result<f64, TrialError> {
+) -> Result<(f64, f64), TrialError> {
     let wrong = |reason: String| TrialError::Program {
         program: script.name.clone(),
         reason,
@@ -176,7 +183,7 @@ fn seconds(
     let machine = Machine::new(own, mix.costs.clone());
     let mut engine = Engine::new(machine, mix.kernel.clone(), seed);
     engine.limit_events(mix.protocol.events_max);
-    engine.arrive(Arc::clone(script), false);
+    let program = engine.arrive(Arc::clone(script), false);
     let most_s = mix.protocol.max_seconds * PATIENCE;
     let ran = engine.run((most_s * 1e9) as u64);
     let on = match cores {
@@ -192,7 +199,7 @@ fn seconds(
         News::Ended(_) => None,
     });
     match ended {
-        Some(seconds) if seconds > 0.0 => Ok(seconds),
+        Some(seconds) if seconds > 0.0 => Ok((seconds, engine.work_ns(program))),
         Some(_) => Err(wrong("it has no work".to_owned())),
         None => Err(wrong(format!(
             "alone on {on} it takes more than {most_s} s; give it less work, or the run more max_seconds"

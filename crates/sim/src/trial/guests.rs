@@ -129,6 +129,7 @@ impl Cast {
             name: coming.name.clone(),
             script: Arc::clone(&role.script),
             alone: role.alone.clone(),
+            work_ns: role.work_ns,
             known: role.known && scheduler.knows(),
         }
     }

@@ -110,7 +110,7 @@ impl Show<'_> {
         MachineFacts {
             host: "a machine that is not there".to_owned(),
             kernel: format!(
-                "a model of Linux's EEVDF, fair between {fair}, turns of {} ms{smt}",
+                "a model of Linux, fair between {fair}, turns of {} ms{smt}",
                 kernel.slice_ns as f64 / 1e6
             ),
             topology: self.cast.machine.topology().clone(),
