@@ -17,6 +17,8 @@ fn engine(spec: &str) -> Engine {
     let source = usher_topology::Source::Synthetic(spec.to_owned());
     let costs = Costs {
         core_speed: 1.0,
+        latency: 1.0,
+        node_gbps: 12.0,
         ..Costs::default()
     };
     let machine = Machine::new(usher_topology::load(source).unwrap(), costs);
