@@ -20,7 +20,7 @@ mod cgroups;
 mod config;
 mod error;
 mod files;
-mod journal;
+pub mod journal;
 pub mod keeper;
 mod mask;
 mod mounts;

@@ -34,7 +34,7 @@ pub(crate) struct Mounts {
 
 /// The directories of the cgroups that a process is in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Places {
+pub struct Places {
     /// In cgroup v2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v2: Option<PathBuf>,

@@ -6,8 +6,9 @@
 //! in, a test one that is not there, and the loop cannot tell them apart. A
 //! record of a run is fed to a policy again by [`replay`].
 
+mod fit;
 mod record;
 mod run;
 
-pub use record::{Record, RecordError, Recorder, Step, replay};
+pub use record::{Reader, Record, RecordError, Recorder, Step, replay};
 pub use run::{Loop, Turn, World};

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use usher_model::{Decision, Observation, Topology};
 use usher_policy::Policy;
 
+use crate::fit::Fit;
+
 /// The first line of a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -54,6 +56,15 @@ pub enum RecordError {
     CutShort {
         /// How many steps were decided the same way.
         steps: usize,
+    },
+    /// A line that cannot come from the machine that the head describes, or
+    /// from one run.
+    #[error("line {line} of the record does not fit the rest: {what}; is it of another machine?")]
+    Foreign {
+        /// Which line, from 1.
+        line: usize,
+        /// What does not fit.
+        what: String,
     },
     /// The policy decided otherwise this time.
     #[error("step {step} of the record does not replay: the policy decided otherwise")]
@@ -104,6 +115,59 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Record
     Ok(out.flush()?)
 }
 
+/// Reads a record, and checks as it goes that each line fits those before.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    head: Record,
+    fit: Fit,
+    steps: usize,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the head.
+    ///
+    /// # Errors
+    /// There is none, or its topology makes no sense.
+    pub fn new(mut input: R) -> Result<Self, RecordError> {
+        let text = next_line(&mut input)?.ok_or(RecordError::Empty)?;
+        let head = parse::<Record>(0, &text, "record head")?;
+        let fit =
+            Fit::new(&head.topology).map_err(|what| RecordError::Foreign { line: 1, what })?;
+        Ok(Self {
+            input,
+            head,
+            fit,
+            steps: 0,
+        })
+    }
+
+    /// The head.
+    pub fn head(&self) -> &Record {
+        &self.head
+    }
+
+    /// The next step; `None` after the last.
+    ///
+    /// # Errors
+    /// The line is not a step, is cut short, or does not fit.
+    pub fn step(&mut self) -> Result<Option<Step>, RecordError> {
+        let Some(text) = next_line(&mut self.input)? else {
+            return Ok(None);
+        };
+        let steps = self.steps;
+        let step: Step = match parse(steps + 1, &text, "step") {
+            Err(_) if !text.ends_with(b"\n") => return Err(RecordError::CutShort { steps }),
+            step => step?,
+        };
+        let line = steps + 2;
+        let fits = self.fit.step(&step);
+        fits.map_err(|what| RecordError::Foreign { line, what })?;
+        self.steps += 1;
+        Ok(Some(step))
+    }
+}
+
 /// Replays a record with a policy made for its head; returns how many steps
 /// were decided the same way.
 ///
@@ -111,19 +175,13 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Record
 /// The record cannot be read, or the policy decides otherwise; the last line is
 /// cut short, where all before it replays.
 pub fn replay<P: Policy>(
-    mut input: impl BufRead,
+    input: impl BufRead,
     policy: impl FnOnce(&Record) -> P,
 ) -> Result<usize, RecordError> {
-    let head = next_line(&mut input)?.ok_or(RecordError::Empty)?;
-    let head = parse::<Record>(0, &head, "record head")?;
-    let mut policy = policy(&head);
+    let mut reader = Reader::new(input)?;
+    let mut policy = policy(reader.head());
     let mut steps = 0;
-    while let Some(text) = next_line(&mut input)? {
-        let line = steps + 1;
-        let recorded: Step = match parse(line, &text, "step") {
-            Err(_) if !text.ends_with(b"\n") => return Err(RecordError::CutShort { steps }),
-            recorded => recorded?,
-        };
+    while let Some(recorded) = reader.step()? {
         let decision = policy.decide(&recorded.observation);
         if decision != recorded.decision {
             let decisions = Box::new((recorded.decision, decision));

@@ -257,3 +257,58 @@ fn a_broken_record_says_which_line() {
         "line 1 of the record is not a record head"
     );
 }
+
+#[test]
+fn a_record_of_another_machine_says_what_does_not_fit() {
+    let told = |line: usize, from: &str, to: &str| {
+        let text = String::from_utf8(record("equal")).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        assert!(lines[line - 1].contains(from), "{}", lines[line - 1]);
+        lines[line - 1] = lines[line - 1].replacen(from, to, 1);
+        let text = lines.join("\n") + "\n";
+        replay(text.as_bytes(), same_policy)
+            .unwrap_err()
+            .to_string()
+    };
+    let fits = |line, what| {
+        format!(
+            "line {line} of the record does not fit the rest: {what}; is it of another machine?"
+        )
+    };
+    assert_eq!(
+        told(3, "\"usable\":\"0-3\"", "\"usable\":\"0-7\""),
+        fits(
+            3,
+            "among the CPUs in use are 4-7, and the head's machine has 0-3"
+        )
+    );
+    assert_eq!(
+        told(
+            3,
+            "\"program\":1,\"cpus\":\"0-1\"}}",
+            "\"program\":1,\"cpus\":\"8\"}}"
+        ),
+        fits(
+            3,
+            "program 1 was seated on 8, and the head's machine has 0-3"
+        )
+    );
+    assert_eq!(
+        told(4, "\"departed\":1", "\"departed\":9"),
+        fits(4, "it tells of the end of program 9, which is not there")
+    );
+    assert_eq!(
+        told(3, "\"at_ns\":2000", "\"at_ns\":20"),
+        fits(3, "its time is before that of the line before")
+    );
+    assert_eq!(
+        told(3, "\"id\":2,", "\"id\":1,"),
+        fits(3, "program 1 arrives twice")
+    );
+    let gone = "\"programs\":[{\"id\":5,\"cpu_ns\":1,\"wait_ns\":null,\"threads\":1,                \"spinners\":0,\"progress\":null}]";
+    assert_eq!(
+        told(3, "\"programs\":[]", gone),
+        fits(3, "there is a sample of program 5, which is not there")
+    );
+    assert!(told(1, "\"core\":3", "\"core\":9").starts_with("line 1 of the record does not fit"));
+}

@@ -54,6 +54,8 @@ pub(crate) struct CpuState {
     pub slice_end_ns: u64,
     /// Work a nanosecond.
     pub rate: f64,
+    /// Time in all that somebody ran.
+    pub busy_ns: u64,
     /// Virtual time when the queue last had somebody.
     pub vtime: f64,
     /// Who ran before.
@@ -84,6 +86,8 @@ pub struct Engine {
     pub(crate) free: Vec<ThreadId>,
     pub(crate) news: Vec<News>,
     events: u64,
+    /// Threads that were ever born.
+    pub(crate) births: u64,
     pub(crate) seed: u64,
     pub(crate) watch: Watch,
     pub(crate) recorder: Option<Box<Recorder>>,
@@ -100,6 +104,7 @@ impl Engine {
             started_ns: 0,
             slice_end_ns: 0,
             rate: 0.0,
+            busy_ns: 0,
             vtime: 0.0,
             before: None,
         };
@@ -122,6 +127,7 @@ impl Engine {
             free: Vec::new(),
             news: Vec::new(),
             events: 0,
+            births: 0,
             seed,
             watch: Watch::default(),
             recorder: None,
@@ -260,9 +266,9 @@ impl Engine {
     /// Puts a thread that has something to do on a CPU or into a queue.
     pub(crate) fn ready(&mut self, thread: ThreadId) {
         let program = self.threads[thread].program;
-        let cpu = match self.jobs[program].frozen {
+        let cpu = match self.is_stopped(thread) {
             true => None,
-            false => self.place(thread),
+            false => self.place_allowed(thread),
         };
         let Some(cpu) = cpu else {
             self.threads[thread].doing = Doing::Stopped;
@@ -376,9 +382,9 @@ impl Engine {
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
-        let mut thread = self.pick(cpu);
+        let mut thread = self.pick_allowed(cpu);
         if thread.is_none() && self.cpus[cpu].online && self.is_waited_for(cpu) {
-            thread = self.pull(cpu);
+            thread = self.pull_allowed(cpu);
             if let Some(thread) = thread {
                 let mean = self.cpus[cpu].vtime;
                 let slice = self.kernel.slice_ns as f64 / self.weight(thread);
@@ -444,6 +450,7 @@ impl Engine {
         let weight = self.weight(id);
         let thread = &mut self.threads[id];
         let job = &mut self.jobs[thread.program];
+        self.cpus[cpu].busy_ns += elapsed_ns;
         thread.cpu_ns += elapsed_ns;
         job.cpu_ns += elapsed_ns;
         thread.vruntime += elapsed_ns as f64 / weight;

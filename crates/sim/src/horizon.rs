@@ -77,22 +77,6 @@ pub fn run(
     control.run();
     let (_, mut world) = control.into_parts();
     let after = world.inner.works_ns();
-    if std::env::var("DBG").is_ok() {
-        world.inner.engine().debug();
-        for (at, plan) in world.inner.plans() {
-            let seats: Vec<String> = plan
-                .seats
-                .iter()
-                .map(|s| format!("{}:{:?}:{}", s.program, s.mode, s.cpus))
-                .collect();
-            eprintln!(
-                "{:.2} {} loans {:?}",
-                *at as f64 / 1e9,
-                seats.join("  "),
-                plan.loans.len()
-            );
-        }
-    }
     let before = world.at_mark.unwrap_or_default();
     let done = |works: &[f64]| -> Vec<f64> {
         let each = entrants.iter().zip(works);
@@ -137,16 +121,6 @@ impl World for Marked {
 
     fn decided(&mut self, observation: &Observation, decision: &Decision) {
         self.inner.decided(observation, decision);
-        if std::env::var("DBG").is_ok() {
-            for note in &decision.notes {
-                eprintln!(
-                    "NOTE {:.2} {:?} {}",
-                    observation.at_ns as f64 / 1e9,
-                    note.program,
-                    note.text
-                );
-            }
-        }
     }
 
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool {

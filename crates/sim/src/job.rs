@@ -54,6 +54,14 @@ pub(crate) struct Thread {
     pub lag: f64,
     /// The CPU that it last ran on.
     pub last: usize,
+    /// Tells it from an earlier thread with the same number.
+    pub born: u64,
+    /// The CPUs that its own affinity names; `None`: all.
+    pub affinity: Option<Mask>,
+    /// CPUs that it may run on now, where that is not its program's whole mask.
+    pub allowed: Option<Mask>,
+    /// Stopped by itself, whatever its program is.
+    pub held: bool,
     pub random: Rand32,
 }
 
@@ -118,9 +126,12 @@ pub(crate) struct Job {
     pub locks: Vec<Lock>,
     pub pools: Vec<u32>,
     pub queues: Vec<Queue>,
-    /// CPUs that it may run on now: its seat, of those that are online.
+    /// CPUs that some thread of it may run on now: its seat, of those that are
+    /// online, as far as its threads' affinities go.
     pub mask: Mask,
     pub seat: Option<Mask>,
+    /// The affinity that new threads are born with.
+    pub inherited: Option<Mask>,
     pub frozen: bool,
     pub gone: bool,
     /// Whether it starts again when it ends.
@@ -130,6 +141,8 @@ pub(crate) struct Job {
     /// Totals since it arrived.
     pub cpu_ns: u64,
     pub work: f64,
+    /// What `work` was when the last repetition had ended.
+    pub work_finished: f64,
     /// CPU time spent spinning.
     pub spun_ns: f64,
     pub wait_ns: u64,

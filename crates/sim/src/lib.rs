@@ -5,11 +5,13 @@
 //! Everything here is a simulation: no figure of this crate was measured.
 
 pub mod alone;
+pub mod audit;
 pub mod campaign;
 mod clock;
 pub mod engine;
 pub mod evaluation;
 pub mod fault;
+pub mod hands;
 pub mod horizon;
 mod job;
 pub mod kernel;
@@ -18,6 +20,7 @@ pub mod mix;
 pub mod mixfile;
 pub mod parallel;
 pub mod parsec;
+pub mod playback;
 mod programs;
 pub mod record;
 pub mod script;
@@ -25,6 +28,7 @@ pub mod setup;
 pub mod smt;
 mod steps;
 pub mod swarm;
+pub mod threads;
 pub mod trial;
 mod weather;
 pub mod world;

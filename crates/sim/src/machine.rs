@@ -196,6 +196,14 @@ impl Machine {
         &self.topology
     }
 
+    /// The CPUs of a mask.
+    pub(crate) fn cpus(&self, mask: &Mask) -> CpuSet {
+        let cpus = self.topology.cpus.iter().enumerate();
+        cpus.filter(|&(index, _)| mask.has(index))
+            .map(|(_, cpu)| cpu.os)
+            .collect()
+    }
+
     /// Indices of the CPUs in a set.
     pub(crate) fn mask(&self, cpus: &CpuSet) -> Mask {
         let mut mask = Mask::new(self.places.len());
@@ -227,6 +235,13 @@ impl Mask {
 
     pub fn has(&self, cpu: usize) -> bool {
         self.words[cpu / 64] >> (cpu % 64) & 1 == 1
+    }
+
+    pub fn or(&self, other: &Self) -> Self {
+        let pairs = self.words.iter().zip(&other.words);
+        Self {
+            words: pairs.map(|(a, b)| a | b).collect(),
+        }
     }
 
     pub fn is_empty(&self) -> bool {

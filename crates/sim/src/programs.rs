@@ -31,6 +31,7 @@ impl Engine {
             queues: Vec::new(),
             mask,
             seat: None,
+            inherited: None,
             frozen: false,
             gone: false,
             repeats,
@@ -38,6 +39,7 @@ impl Engine {
             repetitions: 0,
             cpu_ns: 0,
             work: 0.0,
+            work_finished: 0.0,
             spun_ns: 0.0,
             wait_ns: 0,
             wait_since_ns: None,
@@ -79,12 +81,18 @@ impl Engine {
                     deadline: 0.0,
                     lag: 0.0,
                     last: 0,
+                    born: self.births,
+                    affinity: self.jobs[program].inherited.clone(),
+                    allowed: None,
+                    held: false,
                     random: Rand32::new_inc(self.seed, stream),
                 };
+                self.births += 1;
                 threads.push(self.keep(thread));
             }
         }
         self.jobs[program].threads.clone_from(&threads);
+        self.work_out_masks(program);
         self.spread(program);
         for thread in threads {
             self.start(thread);
@@ -131,6 +139,7 @@ impl Engine {
         if self.jobs[program].alive == 0 {
             let job = &mut self.jobs[program];
             job.repetitions += 1;
+            job.work_finished = job.work;
             let seconds = (now_ns - job.began_ns) as f64 / 1e9;
             self.news.push(News::Repeated { program, seconds });
             if self.jobs[program].repeats && self.took_time(program) {
@@ -159,25 +168,14 @@ impl Engine {
         }
     }
 
-    /// Works out where a program may run, and moves its threads there. As the
-    /// kernel does, a program none of whose CPUs is on line may run anywhere.
-    fn new_mask(&mut self, program: usize) {
-        let mut online = Mask::new(self.cpus.len());
-        for (cpu, state) in self.cpus.iter().enumerate() {
-            if state.online {
-                online.insert(cpu);
-            }
-        }
-        let seat = self.jobs[program].seat.as_ref();
-        let seated = seat
-            .map(|seat| seat.and(&online))
-            .filter(|mask| !mask.is_empty());
-        self.jobs[program].mask = seated.unwrap_or(online);
+    /// Works out where a program may run, and moves its threads there.
+    pub(crate) fn new_mask(&mut self, program: usize) {
+        self.work_out_masks(program);
         for thread in self.jobs[program].threads.clone() {
             let (Doing::Running(cpu) | Doing::Queued(cpu)) = self.threads[thread].doing else {
                 continue;
             };
-            if !self.jobs[program].mask.has(cpu) {
+            if !self.may_run(thread, cpu) {
                 self.withdraw(thread);
                 self.ready(thread);
             }
@@ -199,48 +197,15 @@ impl Engine {
                     self.withdraw(thread);
                     self.threads[thread].doing = Doing::Stopped;
                 }
-                Doing::Stopped if !frozen => self.ready(thread),
+                Doing::Stopped if !frozen && !self.threads[thread].held => self.ready(thread),
                 _ => {}
             }
         }
-    }
-
-    pub fn debug(&self) {
-        for job in &self.jobs {
-            eprintln!(
-                "{:14} cpu {:.2} busy CPUs, work rate {:.2}, spun {:.2}, waited some {:.2}, speeds {:?}",
-                job.script.name,
-                job.cpu_ns as f64 / self.now_ns as f64,
-                job.work / self.now_ns as f64,
-                job.spun_ns / self.now_ns as f64,
-                job.wait_ns as f64 / self.now_ns as f64,
-                job.speed
-                    .iter()
-                    .map(|s| (s * 100.0).round() / 100.0)
-                    .collect::<Vec<_>>()
-            );
-        }
-        let mut lens: Vec<usize> = self
-            .cpus
-            .iter()
-            .map(|c| c.queue.len() + c.current.iter().count())
-            .collect();
-        lens.sort();
-        eprintln!("{lens:?}");
     }
 
     /// Work that a program has done since it arrived, in nanoseconds of a core
     /// that its threads have to themselves.
     pub(crate) fn work_ns(&self, program: usize) -> f64 {
         self.jobs[program].work
-    }
-
-    pub(crate) fn is_frozen(&self, program: usize) -> bool {
-        self.jobs[program].frozen
-    }
-
-    /// Whether a thread of it runs, or would if it had a CPU.
-    pub(crate) fn could_run(&self, program: usize) -> bool {
-        self.jobs[program].runnable > 0
     }
 }

@@ -131,30 +131,62 @@ impl SimWorld {
             .collect()
     }
 
-    /// Whether a program is stopped.
-    pub fn is_frozen(&self, id: ProgramId) -> bool {
-        self.program(id)
-            .is_ok_and(|program| self.engine.is_frozen(program))
+    /// CPUs that are on line.
+    pub fn online(&self) -> &CpuSet {
+        &self.online
     }
 
-    /// Whether a program has a thread that would run if it had a CPU.
-    pub fn could_run(&self, id: ProgramId) -> bool {
-        self.program(id)
-            .is_ok_and(|program| self.engine.could_run(program))
+    /// The programs that are there, each with its number in the engine.
+    pub fn present(&self) -> &BTreeMap<ProgramId, usize> {
+        &self.present
     }
 
-    /// Everything that was done to programs is undone, and whoever decides next
-    /// hears of them as of programs that have run before.
-    pub fn undo_all(&mut self) {
-        for &program in self.present.values() {
-            self.engine.seat(program, None);
-            self.engine.freeze(program, false);
+    /// What each of the engine's programs is, in the order of arrival.
+    pub fn arrived(&self) -> impl Iterator<Item = &Guest> {
+        self.guest_of.iter().map(|&index| &self.guests[index])
+    }
+
+    /// The machine, for whoever acts on it past [`World::act`]; what happened
+    /// meanwhile is heard of when time passes.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// Lets time pass until then, at the latest until something happens that a
+    /// policy would hear of, and takes in who has come and gone.
+    pub fn pass(&mut self, until_ns: u64) {
+        let next = self.guests.get(self.guest_of.len());
+        let next_ns = next.map_or(until_ns, |guest| guest.at_ns);
+        if self.engine.run(until_ns.min(next_ns)).is_err() {
+            return;
         }
         self.hear_news();
+        self.let_in();
+    }
+
+    /// What has happened and no observation has told.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Whether the run is over, or cannot go on.
+    pub fn is_over(&self) -> bool {
+        let all_came = self.guest_of.len() == self.guests.len();
+        let enough = |(index, seconds): (usize, &Vec<f64>)| {
+            seconds.len() >= self.until.repetitions
+                || !self.present.contains_key(&self.guests[index].arrival.id)
+        };
+        self.engine.fault().is_some()
+            || self.engine.now_ns() >= self.until.at_ns
+            || all_came && self.seconds.iter().enumerate().all(enough)
+    }
+
+    /// Whoever decides next hears of the programs that are there as of programs
+    /// that ran before, and of nothing else that has happened.
+    pub fn announce_again(&mut self) {
         self.events.clear();
-        for (id, program) in &self.present {
+        for program in self.present.values() {
             let guest = &self.guests[self.guest_of[*program]];
-            debug_assert_eq!(guest.arrival.id, *id);
             let arrival = Arrival {
                 ran_before: true,
                 ..guest.arrival.clone()
@@ -177,6 +209,9 @@ impl SimWorld {
                 return;
             }
             let program = self.engine.arrive(Arc::clone(&guest.script), guest.repeats);
+            if let Some(cpus) = &guest.arrival.bound_to {
+                self.engine.bind(program, cpus);
+            }
             self.guest_of.push(index);
             self.present.insert(guest.arrival.id, program);
             self.events
@@ -202,16 +237,6 @@ impl SimWorld {
                 self.events.push(Event::Departed(id));
             }
         }
-    }
-
-    fn is_over(&self) -> bool {
-        let all_came = self.guest_of.len() == self.guests.len();
-        let enough = |(index, seconds): (usize, &Vec<f64>)| {
-            seconds.len() >= self.until.repetitions
-                || !self.present.contains_key(&self.guests[index].arrival.id)
-        };
-        self.engine.now_ns() >= self.until.at_ns
-            || all_came && self.seconds.iter().enumerate().all(enough)
     }
 
     fn program(&self, id: ProgramId) -> Result<usize, String> {
@@ -256,18 +281,8 @@ impl World for SimWorld {
 
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
         let now_ns = self.engine.now_ns();
-        let next = self
-            .guests
-            .get(self.guest_of.len())
-            .map(|guest| guest.at_ns);
-        let wanted = at_most_ns.map(|ns| now_ns.saturating_add(ns));
-        let until_ns = [next, wanted, Some(self.until.at_ns)];
-        let until_ns = until_ns.into_iter().flatten().min().unwrap_or(now_ns);
-        if self.engine.run(until_ns).is_err() {
-            return false;
-        }
-        self.hear_news();
-        self.let_in();
+        let wanted_ns = at_most_ns.map_or(u64::MAX, |ns| now_ns.saturating_add(ns));
+        self.pass(wanted_ns.min(self.until.at_ns));
         !self.is_over()
     }
 }

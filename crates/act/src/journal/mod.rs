@@ -2,6 +2,9 @@
 //! The undo journal of one instance: append-only JSON lines on a tmpfs, each
 //! written before the action that it takes back. `README.md` beside this file
 //! has the protocol.
+//!
+//! What lines say and amount to is pure and public, so that the simulator
+//! writes, tears and folds the very lines that the real actuator does.
 
 mod record;
 mod state;
@@ -10,8 +13,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub(crate) use record::{Dir, DirKind, Head, Record, ThreadId, VERSION};
-pub(crate) use state::{ProgramState, State};
+pub use record::{Dir, DirKind, Head, Record, ThreadId, VERSION};
+pub use state::{ProgramState, State};
+
+pub use crate::mounts::Places;
 
 use usher_model::ProgramId;
 
@@ -115,22 +120,30 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(State, Vec<ActError>)>, ActErro
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(file_error("reading", &path)(error)),
     };
+    let (state, corrupt) = fold(&bytes);
+    let errors = corrupt.into_iter().map(|(line, reason)| ActError::Corrupt {
+        path: path.clone(),
+        line,
+        reason,
+    });
+    Ok(Some((state, errors.collect())))
+}
+
+/// What the bytes of a journal amount to, and the lines that make no sense:
+/// their numbers, from 1, and why.
+pub fn fold(bytes: &[u8]) -> (State, Vec<(usize, String)>) {
     let mut state = State::default();
-    let mut errors = Vec::new();
+    let mut corrupt = Vec::new();
     let lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate();
     for (at, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
         match serde_json::from_slice::<Record>(line) {
             Ok(record) => state.apply(record),
             // The last line was torn by death: its action was not yet taken.
             Err(_) if !line.ends_with(b"\n") => {}
-            Err(error) => errors.push(ActError::Corrupt {
-                path: path.clone(),
-                line: at + 1,
-                reason: error.to_string(),
-            }),
+            Err(error) => corrupt.push((at + 1, error.to_string())),
         }
     }
-    Ok(Some((state, errors)))
+    (state, corrupt)
 }
 
 /// Removes the journal from an instance's directory: all is undone.
@@ -158,7 +171,11 @@ pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
     append().map_err(file_error("writing", &path))
 }
 
-fn line_of(record: &Record) -> io::Result<Vec<u8>> {
+/// A record as its line.
+///
+/// # Errors
+/// It cannot be written as JSON: a path in it is not UTF-8.
+pub fn line_of(record: &Record) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(record)?;
     line.push(b'\n');
     Ok(line)

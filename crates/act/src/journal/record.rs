@@ -10,11 +10,12 @@ use usher_model::{CpuSet, ProcessId, ProgramId};
 use crate::mounts::Places;
 
 /// The format of the journal; another one is not read.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// Whose journal it is: the first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Head {
+pub struct Head {
+    /// The format that it is written in.
     pub version: u32,
     /// The boot that it was written in.
     pub boot: String,
@@ -27,7 +28,7 @@ pub(crate) struct Head {
 /// What a directory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum DirKind {
+pub enum DirKind {
     /// cgroup v2: finds and freezes; narrows where it has the cpuset controller.
     V2,
     /// cgroup v2 inside a transient systemd scope: survivors stay there, as
@@ -39,8 +40,10 @@ pub(crate) enum DirKind {
 
 /// A directory made for one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Dir {
+pub struct Dir {
+    /// Where it is.
     pub dir: PathBuf,
+    /// What it is for.
     pub kind: DirKind,
     /// CPUs that the program could use before; empty where this directory
     /// does not narrow.
@@ -49,16 +52,20 @@ pub(crate) struct Dir {
 
 /// A thread, told from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct ThreadId {
+pub struct ThreadId {
+    /// Its process.
     pub pid: i32,
+    /// Its own number.
     pub tid: i32,
+    /// When it started, in clock ticks since boot.
     pub start_ticks: u64,
 }
 
 /// A line.
+#[allow(missing_docs, reason = "each says what its fields are for")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub(crate) enum Record {
+pub enum Record {
     /// The journal begins.
     Open(Head),
     /// A directory of the whole instance is about to be made.
@@ -87,6 +94,10 @@ pub(crate) enum Record {
         thread: ThreadId,
         before: CpuSet,
     },
+    /// Threads born with one of our masks would have this one without us. Only
+    /// rewriting writes it, where the thread that showed it is gone; else the
+    /// first `thread` line says so.
+    Unbound { program: ProgramId, before: CpuSet },
     /// All threads of the program have their own masks again.
     Unmask { program: ProgramId },
     /// A process is about to be sent `SIGSTOP`.

@@ -16,7 +16,7 @@ const MASKS_MAX: usize = 256;
 
 /// What is to be undone of one program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ProgramState {
+pub struct ProgramState {
     /// Where processes born inside go.
     pub from: Places,
     /// Directories made for it, in the order of making.
@@ -36,18 +36,20 @@ pub(crate) struct ProgramState {
 
 /// What is to be undone of one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub struct State {
+    /// Whose it is.
     pub head: Option<Head>,
     /// Directories of the instance, in the order of making.
     pub bases: Vec<PathBuf>,
     /// Directories for whose children cpuset was enabled.
     pub enabled: Vec<PathBuf>,
+    /// The programs that were taken in and not let go.
     pub programs: BTreeMap<ProgramId, ProgramState>,
 }
 
 impl State {
     /// Adds a line. The same line twice is the same as once.
-    pub(crate) fn apply(&mut self, record: Record) {
+    pub fn apply(&mut self, record: Record) {
         match record {
             Record::Open(head) => self.head = Some(head),
             Record::Base { dir } => push_new(&mut self.bases, dir),
@@ -71,6 +73,9 @@ impl State {
                 state.unbound.get_or_insert_with(|| before.clone());
                 state.threads.entry(thread).or_insert(before);
             }
+            Record::Unbound { program, before } => {
+                self.program(program).unbound.get_or_insert(before);
+            }
             Record::Unmask { program } => {
                 let state = self.program(program);
                 state.masks.clear();
@@ -92,7 +97,7 @@ impl State {
     }
 
     /// The fewest lines that amount to the same.
-    pub(crate) fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> = self.head.iter().cloned().map(Record::Open).collect();
         let bases = self.bases.iter().cloned();
         records.extend(bases.map(|dir| Record::Base { dir }));
@@ -133,11 +138,12 @@ impl ProgramState {
                 .cloned()
                 .map(|cpus| Record::Mask { program, cpus }),
         );
-        // The unbound mask is that of the first thread listed.
-        let first = |(_, before): &(&ThreadId, &CpuSet)| Some(*before) != self.unbound.as_ref();
-        let mut threads: Vec<(&ThreadId, &CpuSet)> = self.threads.iter().collect();
-        threads.sort_by_key(first);
-        records.extend(threads.into_iter().map(|(&thread, before)| Record::Thread {
+        // That of the first thread ever, which may be gone, while threads that
+        // were born with our masks live.
+        let unbound = self.unbound.iter().cloned();
+        records.extend(unbound.map(|before| Record::Unbound { program, before }));
+        let threads = self.threads.iter();
+        records.extend(threads.map(|(&thread, before)| Record::Thread {
             program,
             thread,
             before: before.clone(),

@@ -34,7 +34,7 @@ fn mask(bits: u8) -> CpuSet {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    (0..11u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
+    (0..12u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
         let program = ProgramId(program.into());
         match kind {
             0 => Record::Base {
@@ -79,6 +79,10 @@ fn record() -> impl Strategy<Value = Record> {
                 process: process(n),
             },
             9 => Record::Continue { program },
+            10 => Record::Unbound {
+                program,
+                before: mask(n / 3),
+            },
             _ => Record::Close { program },
         }
     })
@@ -134,6 +138,34 @@ proptest! {
             .unwrap();
         prop_assert_eq!(state, expected);
     }
+}
+
+#[test]
+fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
+    // Seed 504 of the swarm: the thread whose mask was noted is gone, its child
+    // was born with ours and no look has found it yet.
+    let program = ProgramId(1);
+    let thread = ThreadId {
+        pid: 1,
+        tid: 1,
+        start_ticks: 5,
+    };
+    let (dir, mut journal) = written(&[
+        Record::Thread {
+            program,
+            thread,
+            before: mask(15),
+        },
+        Record::Mask {
+            program,
+            cpus: mask(3),
+        },
+    ]);
+    journal.forget(program, |state| state.threads.clear());
+    journal.compact().unwrap();
+    let (state, _) = read(dir.path()).unwrap().unwrap();
+    assert_eq!(state.programs[&program].unbound, Some(mask(15)));
+    assert_eq!(&state, journal.state());
 }
 
 #[test]

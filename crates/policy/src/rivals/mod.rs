@@ -126,12 +126,20 @@ fn cpus_of(topology: &Topology, domains: &[usize]) -> CpuSet {
 }
 
 fn plan_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> Plan {
-    let seat = |(&program, domains): (&ProgramId, &Vec<usize>)| Seat {
-        program,
-        cpus: cpus_of(topology, domains),
-        domains: domains.clone(),
-        mode: Mode::Seated,
-        ntt: None,
+    // Who has no domain, as there are too few, is left to the kernel.
+    let everywhere: Vec<usize> = (0..topology.domains.len()).collect();
+    let seat = |(&program, domains): (&ProgramId, &Vec<usize>)| {
+        let (domains, mode) = match domains.is_empty() {
+            true => (&everywhere, Mode::Shared),
+            false => (domains, Mode::Seated),
+        };
+        Seat {
+            program,
+            cpus: cpus_of(topology, domains),
+            domains: domains.clone(),
+            mode,
+            ntt: None,
+        }
     };
     Plan {
         seats: seats.iter().map(seat).collect(),

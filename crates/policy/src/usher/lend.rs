@@ -61,6 +61,14 @@ impl Market<'_> {
     }
 }
 
+/// Cores that lie in a set with all their hardware threads. A core of which
+/// somebody else has a thread, as he is bound to it, is nobody's to lend.
+fn whole_cores(topology: &Topology, cpus: &CpuSet) -> Vec<CoreId> {
+    let mut cores = topology.cores_in(cpus);
+    cores.retain(|&core| topology.cores[core].cpus.is_subset(cpus));
+    cores
+}
+
 /// Whole cores of a seat that so many busy CPUs leave unused.
 fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
     let used = (busy_cpus - IDLE_SHARE).max(0.0).ceil() as usize;
@@ -77,6 +85,8 @@ pub struct Lender {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
+    /// Whether there is an earlier look to compare with.
+    known: bool,
     at_ns: u64,
     cpu_ns: u64,
     wait_ns: u64,
@@ -237,9 +247,7 @@ impl Lender {
             .values()
             .fold(CpuSet::new(), |all, seat| all.or(seat));
         let free = market.topology.all_cpus().minus(&owned);
-        let mut supply: BTreeMap<_, _> = market
-            .topology
-            .cores_in(&free)
+        let mut supply: BTreeMap<_, _> = whole_cores(market.topology, &free)
             .into_iter()
             .map(|core| (core, None))
             .collect();
@@ -262,11 +270,11 @@ impl Lender {
             if borrows || !accounts.iter().all(asleep) {
                 continue;
             }
-            let cores = market.topology.cores_in(seat);
+            let cores = market.topology.cores_in(seat).len();
             let busy_cpus = accounts.iter().map(|account| account.busy_cpus).sum();
-            let unused = unused_cores(cores.len(), busy_cpus);
+            let unused = unused_cores(cores, busy_cpus);
             supply.extend(
-                cores
+                whole_cores(market.topology, seat)
                     .into_iter()
                     .rev()
                     .take(unused)
@@ -283,7 +291,7 @@ impl Account {
     fn read(&mut self, at_ns: u64, sample: &ProgramSample, cores: usize) {
         let wait_ns = sample.wait_ns.unwrap_or(0);
         let elapsed_ns = at_ns.saturating_sub(self.at_ns);
-        if self.at_ns > 0 && elapsed_ns > 0 {
+        if self.known && elapsed_ns > 0 {
             self.busy_cpus = sample.cpu_ns.saturating_sub(self.cpu_ns) as f64 / elapsed_ns as f64;
             self.wait_share = wait_ns.saturating_sub(self.wait_ns) as f64 / elapsed_ns as f64;
             // One that cannot be seen to wait could not ask for its cores.
@@ -293,6 +301,7 @@ impl Account {
             let content = !waits && self.busy_cpus < cores as f64;
             self.content_ticks = if content { self.content_ticks + 1 } else { 0 };
         }
+        self.known = true;
         (self.at_ns, self.cpu_ns, self.wait_ns, self.threads) =
             (at_ns, sample.cpu_ns, wait_ns, sample.threads);
     }

@@ -41,7 +41,7 @@ mod member;
 pub mod meter;
 mod pens;
 mod planning;
-mod stay;
+pub mod stay;
 pub mod turns;
 mod verdict;
 
@@ -282,8 +282,9 @@ impl Usher {
         }
     }
 
-    /// Puts the plan into force: seats, and on them trials and loans.
-    fn put_in_force(&mut self, at_ns: u64, replanned: bool) {
+    /// Puts the plan into force: seats, and on them trials and loans; true when
+    /// somebody has another seat now.
+    fn put_in_force(&mut self, at_ns: u64, replanned: bool) -> bool {
         let all = self.topology.all_cpus();
         let mut seats = BTreeMap::new();
         let narrowed = self.plan.seats.iter().filter(|seat| seat.cpus != all);
@@ -305,6 +306,7 @@ impl Usher {
         if moved || replanned {
             self.update_places(at_ns);
         }
+        moved
     }
 
     /// Lends and takes back; true when a loan began or ended.
@@ -442,14 +444,15 @@ impl Policy for Usher {
         self.look_for_rest(observation);
         self.measure(observation);
         let replanned = self.replan(at_ns);
-        self.put_in_force(at_ns, replanned);
+        // A trial begins or ends without a new plan.
+        let moved = self.put_in_force(at_ns, replanned);
         let lent = self.lend(observation);
         self.turns.look(at_ns, &observation.programs, self.at_rest);
         let wanted = self.wanted();
         self.note_reach(&wanted);
         Decision {
             actions: self.actions(&wanted),
-            plan: (replanned || lent).then(|| self.plan_as_it_stands()),
+            plan: (replanned || moved || lent).then(|| self.plan_as_it_stands()),
             notes: std::mem::take(&mut self.notes),
             wake_after_ns: self.wake_after_ns(at_ns),
         }

@@ -32,7 +32,10 @@ pub fn stay(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>
     }
     let mut plan = plan;
     for seat in &mut plan.seats {
-        let moved = seat.cpus.iter().map(|cpu| cpu_to.get(&cpu).copied().unwrap_or(cpu));
+        let moved = seat
+            .cpus
+            .iter()
+            .map(|cpu| cpu_to.get(&cpu).copied().unwrap_or(cpu));
         seat.cpus = moved.collect();
         seat.domains = topology.domains_in(&seat.cpus);
     }
@@ -47,7 +50,10 @@ fn exchange(topology: &Topology, plan: &Plan, seats: &BTreeMap<ProgramId, CpuSet
     };
     // Inside each pair of packages the best exchange of their domains.
     let inside = |from: usize, to: usize| {
-        let (from, to) = (&topology.packages[from].domains, &topology.packages[to].domains);
+        let (from, to) = (
+            &topology.packages[from].domains,
+            &topology.packages[to].domains,
+        );
         (from.len() == to.len() && !from.is_empty())
             .then(|| assign(from.len(), |i, j| stays(from[i], to[j])))
     };
@@ -81,7 +87,9 @@ fn alike(topology: &Topology, a: usize, b: usize) -> bool {
     let (a, b) = (&topology.domains[a], &topology.domains[b]);
     let cores = |domain: &usher_model::Domain| -> Vec<(u64, usize)> {
         let cores = domain.cores.iter().map(|&core| &topology.cores[core]);
-        cores.map(|core| (core.capacity.to_bits(), core.cpus.len())).collect()
+        cores
+            .map(|core| (core.capacity.to_bits(), core.cpus.len()))
+            .collect()
     };
     a.nodes.len() == b.nodes.len()
         && a.llc.as_ref().map(|llc| llc.bytes) == b.llc.as_ref().map(|llc| llc.bytes)
@@ -96,7 +104,8 @@ fn overlap(
     seats: &BTreeMap<ProgramId, CpuSet>,
     (from, to): (usize, usize),
 ) -> i64 {
-    let within = |cpus: &CpuSet, domain: usize| cpus.and(&topology.domains[domain].cpus).len() as i64;
+    let within =
+        |cpus: &CpuSet, domain: usize| cpus.and(&topology.domains[domain].cpus).len() as i64;
     let each = plan.seats.iter().filter_map(|seat| {
         let old = seats.get(&seat.program)?;
         Some(within(&seat.cpus, from) * within(old, to))
@@ -108,60 +117,4 @@ fn overlap(
 fn cpus_in_order(topology: &Topology, domain: usize) -> impl Iterator<Item = u32> + '_ {
     let cores = topology.domains[domain].cores.iter();
     cores.flat_map(|&core| topology.cores[core].cpus.iter())
-}
-
-#[cfg(test)]
-mod tests {
-    use usher_model::{Mode, Seat};
-
-    use super::*;
-    use crate::test_machines::regular;
-
-    fn cpus(text: &str) -> CpuSet {
-        text.parse().unwrap()
-    }
-
-    fn plan(topology: &Topology, seats: &[(u64, &str)]) -> Plan {
-        let seat = |&(program, text): &(u64, &str)| Seat {
-            program: ProgramId(program),
-            domains: topology.domains_in(&cpus(text)),
-            cpus: cpus(text),
-            ntt: None,
-            mode: Mode::Seated,
-        };
-        Plan {
-            seats: seats.iter().map(seat).collect(),
-            ..Plan::default()
-        }
-    }
-
-    fn stayed(new: &[(u64, &str)], old: &[(u64, &str)]) -> Vec<String> {
-        let topology = regular(2, 2, 2);
-        let old = old.iter().map(|&(id, text)| (ProgramId(id), cpus(text)));
-        let plan = stay(&topology, plan(&topology, new), &old.collect());
-        plan.seats.iter().map(|seat| seat.cpus.to_string()).collect()
-    }
-
-    #[test]
-    fn who_sat_somewhere_sits_there_again() {
-        let swapped = stayed(&[(1, "0-3"), (2, "4-7")], &[(1, "4-7"), (2, "0-3")]);
-        assert_eq!(swapped, ["4-7", "0-3"]);
-        let grown = stayed(&[(1, "0-5"), (2, "6-7")], &[(1, "2-3"), (2, "0-1")]);
-        assert_eq!(grown, ["2-3,4-7", "0-1"].map(|t| cpus(t).to_string()));
-    }
-
-    #[test]
-    fn who_shared_a_package_still_does() {
-        let apart = stayed(&[(1, "0-1"), (2, "2-3")], &[(1, "0-1"), (2, "6-7")]);
-        let both = cpus(&apart[0]).or(&cpus(&apart[1]));
-        assert!(both == cpus("0-3") || both == cpus("4-7"), "{apart:?}");
-    }
-
-    #[test]
-    fn newcomers_and_nobody_move_nothing() {
-        let seats = [(1, "0-1"), (2, "2-7")];
-        assert_eq!(stayed(&seats, &[]), ["0-1", "2-7"]);
-        assert_eq!(stayed(&seats, &[(3, "6-7")]), ["0-1", "2-7"]);
-        assert_eq!(stayed(&seats, &[(1, "0-1"), (2, "2-7")]), ["0-1", "2-7"]);
-    }
 }

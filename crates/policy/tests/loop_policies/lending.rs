@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Idle seats are lent and taken back.
 
-use usher_model::CpuSet;
+use usher_model::{CpuSet, ProgramId, ProgramSample};
 use usher_policy::Usher;
+use usher_policy::usher::lend::{Lender, Market};
 
 use crate::MS;
 use crate::shapes::bus_bound;
+use crate::turns::with_siblings;
 use crate::world::{Truth, World, machine, profiled, truth};
 
 /// Two programs with equal seats, one of which then leaves its own idle.
@@ -138,4 +140,39 @@ fn an_offline_cpu_is_in_nobodys_seat() {
         seats.iter().all(|seat| seat.is_subset(&usable)),
         "{seats:?}"
     );
+}
+
+#[test]
+fn a_core_that_is_somebodys_in_part_is_not_lent() {
+    // Seed 182 of the swarm: cores of two hardware threads, CPUs 0 and 4, 1 and
+    // 5 and so on; one program has bound itself to one thread of two of them.
+    let topology = with_siblings(4);
+    let seats = [(1, "0,2"), (2, "1,5")]
+        .map(|(id, cpus)| (ProgramId(id), cpus.parse::<CpuSet>().unwrap()))
+        .into();
+    let market = Market {
+        topology: &topology,
+        seats: &seats,
+        gains: &|_, _, _| true,
+        lends: &|_| true,
+    };
+    let mut lender = Lender::default();
+    let sample = |id, cpus, tick: u64| ProgramSample {
+        id: ProgramId(id),
+        cpu_ns: cpus * tick * 8 * MS,
+        // The second one always waits.
+        wait_ns: Some((id - 1) * tick * 8 * MS),
+        threads: 8,
+        spinners: 0,
+        active_wait: Some(false),
+        progress: None,
+    };
+    // Time may begin with 0, and two ticks show what there is to know.
+    for tick in 0..=2 {
+        let samples = [sample(1, 0, tick), sample(2, 2, tick)];
+        lender.tick(tick * 8 * MS, &samples, &market);
+    }
+    let lent = lender.loans(&topology);
+    let lent: Vec<_> = lent.iter().map(|loan| loan.cpus.to_string()).collect();
+    assert_eq!(lent, ["3,7"], "the only core that is nobody's");
 }

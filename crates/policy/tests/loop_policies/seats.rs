@@ -46,6 +46,36 @@ fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
 }
 
 #[test]
+fn the_plan_that_is_told_is_where_programs_sit() {
+    // Seed 56 of the swarm: half a seat on trial was given up, and no plan said so.
+    let speeds: [fn(f64) -> f64; 4] = [medium, poor, perfect, bus_bound];
+    for case in 0..512_usize {
+        let topology = paper_machine();
+        let all = topology.all_cpus();
+        let mut world = World::new(&topology);
+        let mut usher = Usher::new(topology);
+        let mut plan = Plan::default();
+        for id in 0..3 {
+            let newcomer = truth(id as u64, speeds[case >> (2 * id) & 3], 48.0);
+            world.arrive(match case >> (6 + id) & 1 {
+                0 => newcomer,
+                _ => profiled(newcomer, 48),
+            });
+        }
+        for turn in 0..60 {
+            world.turn(&mut usher, 100 * MS);
+            plan = world.log[turn].1.plan.clone().unwrap_or(plan);
+            for seat in plan.seats.iter().filter(|_| !plan.abstains) {
+                let borrowed = plan.loans.iter().filter(|l| l.borrower == seat.program);
+                let cpus = borrowed.fold(seat.cpus.clone(), |cpus, l| cpus.or(&l.cpus));
+                let real = world.seat(seat.program.0).unwrap_or(all.clone());
+                assert_eq!(real, cpus, "case {case}, program {}", seat.program);
+            }
+        }
+    }
+}
+
+#[test]
 fn cpu_time_alone_moves_nobody() {
     let topology = paper_machine();
     let mut world = World::new(&topology);

@@ -72,7 +72,7 @@ fn on_two_cores(programs: impl IntoIterator<Item = Truth>) -> (World, Usher) {
 }
 
 /// A machine of cores with two hardware threads each.
-fn with_siblings(cores: usize) -> Topology {
+pub fn with_siblings(cores: usize) -> Topology {
     let mut topology = machine(1, cores);
     let second = |core: usize| (cores + core) as u32;
     topology.cpus.extend((0..cores).map(|core| Cpu {

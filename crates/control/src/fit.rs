@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether the lines of a record fit one another: a policy that is fed what no
+//! machine has seen would decide something, and nobody would know why.
+
+use std::collections::BTreeSet;
+
+use usher_model::{Action, CpuSet, Event, ProgramId, Topology};
+
+use crate::record::Step;
+
+/// What the lines so far have told.
+#[derive(Debug)]
+pub(crate) struct Fit {
+    all: CpuSet,
+    present: BTreeSet<ProgramId>,
+    at_ns: u64,
+}
+
+impl Fit {
+    /// A machine on which nothing runs yet.
+    ///
+    /// # Errors
+    /// What is wrong with its topology.
+    pub fn new(topology: &Topology) -> Result<Self, String> {
+        topology.check().map_err(|error| error.to_string())?;
+        Ok(Self {
+            all: topology.all_cpus(),
+            present: BTreeSet::new(),
+            at_ns: 0,
+        })
+    }
+
+    /// Takes a step in.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn step(&mut self, step: &Step) -> Result<(), String> {
+        let seen = &step.observation;
+        self.there(&seen.usable)
+            .map_err(|what| format!("among the CPUs in use are {what}"))?;
+        if seen.at_ns < self.at_ns {
+            return Err("its time is before that of the line before".to_owned());
+        }
+        self.at_ns = seen.at_ns;
+        for failed in &seen.failed {
+            self.known(failed.action.program(), "an action failed on")?;
+        }
+        let before = self.present.clone();
+        for event in &seen.events {
+            self.event(event)?;
+        }
+        for sample in &seen.programs {
+            // One that has just gone may have been looked at before.
+            if !before.contains(&sample.id) {
+                self.known(sample.id, "there is a sample of")?;
+            }
+        }
+        for action in &step.decision.actions {
+            self.known(action.program(), "something was done to")?;
+            if let Action::Seat { program, cpus } = action {
+                self.there(cpus)
+                    .map_err(|what| format!("program {program} was seated on {what}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Arrived(program) if !self.present.insert(program.id) => {
+                Err(format!("program {} arrives twice", program.id))
+            }
+            Event::Arrived(_) => Ok(()),
+            Event::Departed(id) => {
+                self.known(*id, "it tells of the end of")?;
+                self.present.remove(id);
+                Ok(())
+            }
+            Event::Repeated { program, .. } => self.known(*program, "it tells of a repetition of"),
+        }
+    }
+
+    fn known(&self, id: ProgramId, what: &str) -> Result<(), String> {
+        match self.present.contains(&id) {
+            true => Ok(()),
+            false => Err(format!("{what} program {id}, which is not there")),
+        }
+    }
+
+    fn there(&self, cpus: &CpuSet) -> Result<(), String> {
+        let missing = cpus.minus(&self.all);
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "{missing}, and the head's machine has {}",
+                self.all
+            )),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! New seats are where the old ones were, and what the planner decided holds.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use usher_model::{CpuSet, Mode, Plan, ProgramId, Seat, Topology};
+use usher_policy::usher::stay::stay;
+
+fn regular(packages: usize, domains: usize, cores: usize) -> Topology {
+    common::regular(packages, domains, 1, cores)
+}
+
+fn cpus(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+fn plan(topology: &Topology, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
+    let seat = |(&program, cpus): (&ProgramId, &CpuSet)| Seat {
+        program,
+        domains: topology.domains_in(cpus),
+        cpus: cpus.clone(),
+        ntt: None,
+        mode: Mode::Seated,
+    };
+    Plan {
+        seats: seats.iter().map(seat).collect(),
+        ..Plan::default()
+    }
+}
+
+fn seats(of: &[(u64, &str)]) -> BTreeMap<ProgramId, CpuSet> {
+    of.iter()
+        .map(|&(id, text)| (ProgramId(id), cpus(text)))
+        .collect()
+}
+
+fn stayed(new: &[(u64, &str)], old: &[(u64, &str)]) -> Vec<String> {
+    let topology = regular(2, 2, 2);
+    let plan = stay(&topology, plan(&topology, &seats(new)), &seats(old));
+    plan.seats
+        .iter()
+        .map(|seat| seat.cpus.to_string())
+        .collect()
+}
+
+#[test]
+fn who_sat_somewhere_sits_there_again() {
+    let swapped = stayed(&[(1, "0-3"), (2, "4-7")], &[(1, "4-7"), (2, "0-3")]);
+    assert_eq!(swapped, ["4-7", "0-3"]);
+    let grown = stayed(&[(1, "0-5"), (2, "6-7")], &[(1, "2-3"), (2, "0-1")]);
+    assert_eq!(grown, ["2-7", "0-1"]);
+}
+
+#[test]
+fn who_shared_a_package_still_does() {
+    let apart = stayed(&[(1, "0-1"), (2, "2-3")], &[(1, "0-1"), (2, "6-7")]);
+    let both = cpus(&apart[0]).or(&cpus(&apart[1]));
+    assert!(both == cpus("0-3") || both == cpus("4-7"), "{apart:?}");
+}
+
+#[test]
+fn newcomers_and_nobody_move_nothing() {
+    let new = [(1, "0-1"), (2, "2-7")];
+    assert_eq!(stayed(&new, &[]), ["0-1", "2-7"]);
+    assert_eq!(stayed(&new, &[(3, "6-7")]), ["0-1", "2-7"]);
+    assert_eq!(stayed(&new, &new), ["0-1", "2-7"]);
+}
+
+#[test]
+fn unlike_parts_are_not_exchanged() {
+    let spec = vec![vec![vec![vec![1.0; 2]]], vec![vec![vec![1.0; 4]]]];
+    let topology = common::machine(&spec, 1, 0);
+    let new = seats(&[(1, "0-1"), (2, "2-5")]);
+    let old = seats(&[(1, "2-5"), (2, "0-1")]);
+    let planned = plan(&topology, &new);
+    assert_eq!(stay(&topology, planned.clone(), &old), planned);
+}
+
+/// CPUs that seats have in domains of their programs' old ones.
+fn in_place(topology: &Topology, plan: &Plan, old: &BTreeMap<ProgramId, CpuSet>) -> usize {
+    let each = plan
+        .seats
+        .iter()
+        .filter_map(|seat| Some((seat, old.get(&seat.program)?)));
+    let within = |(seat, old): (&Seat, &CpuSet)| -> usize {
+        let domains = topology.domains.iter();
+        domains
+            .map(|d| seat.cpus.and(&d.cpus).len() * old.and(&d.cpus).len())
+            .sum()
+    };
+    each.map(within).sum()
+}
+
+/// Every domain to one of three programs or nobody.
+fn any_seats(domains: usize) -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(0..4u64, domains)
+}
+
+proptest! {
+    #[test]
+    fn shapes_stay_and_no_exchange_is_better_at_hand(
+        (packages, domains) in (1..4usize, 1..4usize),
+        new in any_seats(9),
+        old in any_seats(9),
+    ) {
+        let topology = regular(packages, domains, 2);
+        let seated = |owners: &[u64]| {
+            let mut seats: BTreeMap<ProgramId, CpuSet> = BTreeMap::new();
+            for (domain, &owner) in topology.domains.iter().zip(owners).filter(|(_, o)| **o > 0) {
+                let seat = seats.entry(ProgramId(owner)).or_default();
+                *seat = seat.or(&domain.cpus);
+            }
+            seats
+        };
+        let (new, old) = (seated(&new), seated(&old));
+        let before = plan(&topology, &new);
+        let after = stay(&topology, before.clone(), &old);
+        let mut taken = CpuSet::new();
+        for (was, is) in before.seats.iter().zip(&after.seats) {
+            prop_assert_eq!(was.cpus.len(), is.cpus.len());
+            prop_assert_eq!(&is.domains, &topology.domains_in(&is.cpus));
+            prop_assert!(!is.cpus.intersects(&taken));
+            taken = taken.or(&is.cpus);
+            let spread = |seat: &Seat| {
+                let mut counts: Vec<usize> = topology
+                    .packages
+                    .iter()
+                    .map(|p| p.domains.iter().filter(|d| seat.domains.contains(d)).count())
+                    .collect();
+                counts.sort_unstable();
+                counts
+            };
+            prop_assert_eq!(spread(was), spread(is));
+        }
+        prop_assert!(in_place(&topology, &after, &old) >= in_place(&topology, &before, &old));
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Recorded runs, simulated and real, played back through the loop.
+
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::rc::Rc;
+
+use usher_control::{Reader, Record, Recorder, replay};
+use usher_policy::{Policy, by_name};
+use usher_sim::playback::{PlaybackError, play_back, play_back_with};
+use usher_sim::swarm::{Case, MACHINES};
+use usher_topology::Source;
+
+/// What `usher daemon --record` wrote on a machine with two CPUs and no PMU:
+/// `tests/data/README.md` has how.
+const REAL: &[u8] = include_bytes!("data/daemon.jsonl");
+
+/// The real record, decided again by the policy as it is now where `make bless`
+/// asks for that.
+fn real() -> Vec<u8> {
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        let mut reader = Reader::new(REAL).unwrap();
+        let mut policy = policy(reader.head());
+        let mut bytes = Vec::new();
+        let mut recorder = Recorder::new(&mut bytes, reader.head()).unwrap();
+        while let Some(step) = reader.step().unwrap() {
+            let decision = policy.decide(&step.observation);
+            recorder.step(&step.observation, &decision).unwrap();
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/daemon.jsonl");
+        std::fs::write(path, &bytes).unwrap();
+        return bytes;
+    }
+    REAL.to_owned()
+}
+
+/// A record in memory.
+#[derive(Clone, Default)]
+struct Memory(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The records of every daemon of a case; none where the seed's policy is not
+/// one that ships.
+fn recorded(seed: u64) -> Vec<Vec<u8>> {
+    let load = |spec: &str| usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap();
+    let machines: Vec<_> = MACHINES.into_iter().map(load).collect();
+    let case = Case::new(seed, &machines);
+    if !usher_policy::NAMES.contains(&case.policy) {
+        return vec![];
+    }
+    let mut lives: Vec<Memory> = vec![];
+    case.run_recorded(&mut |life| {
+        assert_eq!(life, lives.len() + 1);
+        lives.push(Memory::default());
+        Ok(Box::new(lives[life - 1].clone()))
+    })
+    .unwrap();
+    lives.into_iter().map(|life| life.0.take()).collect()
+}
+
+fn policy(head: &Record) -> Box<dyn Policy + Send> {
+    by_name(&head.policy, &head.topology).unwrap()
+}
+
+#[test]
+fn simulated_runs_replay_and_play_back_whatever_went_wrong_in_them() {
+    let mut lives = 0;
+    for seed in 0..20 {
+        for record in recorded(seed) {
+            let lines = record.iter().filter(|&&byte| byte == b'\n').count();
+            // A daemon may be killed before it has decided anything.
+            if lines == 1 {
+                continue;
+            }
+            lives += 1;
+            assert_eq!(
+                play_back(record.as_slice()).unwrap(),
+                lines - 1,
+                "seed {seed}"
+            );
+            assert_eq!(replay(record.as_slice(), policy).unwrap(), lines - 1);
+        }
+    }
+    assert!(lives > 10, "{lives} daemons");
+}
+
+#[test]
+fn a_real_run_plays_back_to_the_same_actions() {
+    let real = real();
+    let text = std::str::from_utf8(&real).unwrap();
+    let steps = text.lines().count() - 1;
+    for what in ["\"arrived\"", "\"departed\"", "\"seat\"", "\"release\""] {
+        assert!(text.contains(what), "the record has no {what}");
+    }
+    assert_eq!(play_back(real.as_slice()).unwrap(), steps);
+    assert_eq!(replay(real.as_slice(), policy).unwrap(), steps);
+}
+
+#[test]
+fn what_is_done_otherwise_is_named_with_its_line() {
+    let linux = |head: &Record| by_name("linux", &head.topology);
+    let error = play_back_with(REAL, linux).unwrap_err();
+    let PlaybackError::Differs { line, .. } = &error else {
+        panic!("{error}");
+    };
+    let text = std::str::from_utf8(REAL).unwrap();
+    let acts = |line: &&str| !line.contains("\"actions\":[]");
+    let first = text.lines().skip(1).position(|line| acts(&line)).unwrap() + 2;
+    assert!(
+        *line <= first,
+        "line {line}, and the first action is in {first}"
+    );
+    let start = format!("line {line} of the record plays back otherwise: ");
+    assert!(error.to_string().starts_with(&start), "{error}");
+}
+
+#[test]
+fn a_record_that_is_none_says_so() {
+    let said = |bytes: &[u8]| play_back(bytes).unwrap_err().to_string();
+    assert_eq!(said(b""), "the record is empty");
+    let head = REAL.split_inclusive(|&byte| byte == b'\n').next().unwrap();
+    assert_eq!(said(head), "the record holds no step");
+    let text = std::str::from_utf8(REAL).unwrap();
+    let unknown = text.replacen("\"policy\":\"usher\"", "\"policy\":\"oracle\"", 1);
+    assert_eq!(
+        said(unknown.as_bytes()),
+        "the record's policy 'oracle' is not known"
+    );
+    let elsewhere = text.replacen("\"usable\":\"0-1\"", "\"usable\":\"0-95\"", 1);
+    assert_eq!(
+        said(elsewhere.as_bytes()),
+        "line 2 of the record does not fit the rest: among the CPUs in use are 2-95, and \
+         the head's machine has 0-1; is it of another machine?"
+    );
+}
