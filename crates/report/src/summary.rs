@@ -162,8 +162,13 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         format!("{base} {verb} best: the next, {name}, has {figures}.")
     } else if ratio.high.is_some() {
         format!("No policy is measurably better than {base}; {name} comes closest: {figures}.")
-    } else {
+    } else if !mix.simulated {
         format!("Too few rounds to say which is best; {name} has {figures}.")
+    } else if ratio.value < 1.0 {
+        // One seed decides a simulation; more of them say how much it matters.
+        format!("{name} comes out ahead of {base}: {figures}.")
+    } else {
+        format!("{base} comes out best: the next, {name}, has {figures}.")
     }
 }
 

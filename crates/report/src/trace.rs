@@ -6,11 +6,14 @@
 //! a global instant (`i`), and the cores that a program owned and borrowed
 //! counters (`C`). Times are microseconds since the start of the round.
 
+mod cpus;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use usher_model::CpuSet;
 
+pub use self::cpus::{Slice, Tracks, simulated};
 use crate::data::{Lender, MixResult, PolicyResult, RoundResult, SeatSpan, SpanMode};
 
 /// The trace of one round of one policy.

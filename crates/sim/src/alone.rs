@@ -23,7 +23,7 @@ pub struct Alone {
 }
 
 /// Runs a program once alone, on these CPUs or on all; `None` if it has not
-/// ended after an hour.
+/// ended after an hour, or never will.
 pub fn alone(
     machine: &Machine,
     kernel: &Kernel,
@@ -34,7 +34,7 @@ pub fn alone(
     let mut engine = Engine::new(machine.clone(), kernel.clone(), seed);
     let program = engine.arrive(script, false);
     engine.seat(program, cpus);
-    engine.run(FOREVER_NS);
+    engine.run(FOREVER_NS).ok()?;
     let news = engine.take_news();
     let seconds = news.into_iter().find_map(|news| match news {
         News::Repeated { seconds, .. } => Some(seconds),

@@ -10,9 +10,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::{Clock, NEVER};
+use crate::fault::{Fault, WATCH_NS, Watch};
 use crate::job::{Doing, Job, Thread, ThreadId};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::record::Recorder;
 use crate::weather::Weather;
 
 /// Work below this is done: a millionth of a nanosecond's.
@@ -37,6 +39,7 @@ pub(crate) enum Timer {
     Wake(ThreadId, u64),
     Balance,
     Weather,
+    Watch,
 }
 
 #[derive(Debug, Clone)]
@@ -71,6 +74,8 @@ pub struct Engine {
     pub(crate) weather: Weather,
     /// Threads in queues.
     pub(crate) waiting: usize,
+    /// Programs that have some there, in no order.
+    pub(crate) waiters: Vec<usize>,
     /// The CPU whose event is being handled, if it is one's.
     pub(crate) waker: Option<usize>,
     /// When the loads of busy CPUs were last evened out.
@@ -84,6 +89,8 @@ pub struct Engine {
     /// Threads that were ever born.
     pub(crate) births: u64,
     pub(crate) seed: u64,
+    pub(crate) watch: Watch,
+    pub(crate) recorder: Option<Box<Recorder>>,
 }
 
 impl Engine {
@@ -112,6 +119,7 @@ impl Engine {
             jobs: Vec::new(),
             now_ns: 0,
             waiting: 0,
+            waiters: Vec::new(),
             waker: None,
             evened_ns: 0,
             timers: BinaryHeap::new(),
@@ -121,9 +129,12 @@ impl Engine {
             events: 0,
             births: 0,
             seed,
+            watch: Watch::default(),
+            recorder: None,
         };
         engine.after(engine.kernel.balance_ns, Timer::Balance);
         engine.after(crate::weather::PERIOD_NS, Timer::Weather);
+        engine.after(WATCH_NS, Timer::Watch);
         engine
     }
 
@@ -143,17 +154,30 @@ impl Engine {
     }
 
     /// Lets virtual time pass until then, or until there is news.
-    pub fn run(&mut self, until_ns: u64) {
-        while self.news.is_empty() {
+    ///
+    /// # Errors
+    /// The run cannot go on: a program's threads wait for one another, or
+    /// steps or events have no end. It never can again, then.
+    pub fn run(&mut self, until_ns: u64) -> Result<(), Fault> {
+        loop {
+            if let Some(fault) = self.fault() {
+                return Err(fault.clone());
+            }
+            if !self.news.is_empty() {
+                return Ok(());
+            }
             let (cpu_ns, cpu) = self.clock.first();
             let timer_ns = self.timers.peek().map_or(NEVER, |Reverse((at, ..))| *at);
             let next_ns = cpu_ns.min(timer_ns);
             if next_ns > until_ns {
                 self.now_ns = self.now_ns.max(until_ns);
-                return;
+                return Ok(());
             }
             self.events += 1;
             self.now_ns = next_ns;
+            if self.is_event_too_many(self.events) {
+                continue;
+            }
             if cpu_ns <= timer_ns {
                 self.waker = Some(cpu);
                 self.cpu_event(cpu);
@@ -182,7 +206,10 @@ impl Engine {
 
     fn ring(&mut self, timer: Timer) {
         match timer {
-            Timer::Wake(thread, nap) if self.threads[thread].nap == nap => self.wake(thread),
+            Timer::Wake(thread, nap) if self.threads[thread].nap == nap => {
+                self.threads[thread].nap = 0;
+                self.wake(thread);
+            }
             Timer::Wake(..) => {}
             Timer::Balance => {
                 self.balance();
@@ -191,6 +218,10 @@ impl Engine {
             Timer::Weather => {
                 self.look_at_memory();
                 self.after(crate::weather::PERIOD_NS, Timer::Weather);
+            }
+            Timer::Watch => {
+                self.look_for_deadlocks();
+                self.after(WATCH_NS, Timer::Watch);
             }
         }
     }
@@ -210,10 +241,13 @@ impl Engine {
         if self.threads[thread].doing != Doing::Waiting {
             return;
         }
-        match self.advance(thread) {
-            true => self.ready(thread),
-            false => self.ended_or_waits(thread),
+        if !self.is_chain_too_long(thread) {
+            match self.advance(thread) {
+                true => self.ready(thread),
+                false => self.ended_or_waits(thread),
+            }
         }
+        self.chain_ends();
     }
 
     fn ended_or_waits(&mut self, thread: ThreadId) {
@@ -258,7 +292,14 @@ impl Engine {
     pub(crate) fn queued(&mut self, program: usize, by: i32) {
         self.waiting = self.waiting.wrapping_add_signed(by as isize);
         let job = &mut self.jobs[program];
+        let before = job.queued;
         job.queued = job.queued.wrapping_add_signed(by);
+        match (before > 0, job.queued > 0) {
+            (false, true) => self.waiters.push(program),
+            (true, false) => self.waits_no_more(program),
+            _ => {}
+        }
+        let job = &mut self.jobs[program];
         match (job.queued > 0, job.wait_since_ns) {
             (true, None) => job.wait_since_ns = Some(self.now_ns),
             (false, Some(since_ns)) => {
@@ -267,6 +308,20 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// A program has no threads in queues any more.
+    pub(crate) fn waits_no_more(&mut self, program: usize) {
+        // Who began to wait last is mostly the first to be done with it.
+        if let Some(at) = self.waiters.iter().rposition(|&other| other == program) {
+            self.waiters.swap_remove(at);
+        }
+    }
+
+    /// Whether somebody waits who may run there.
+    fn is_waited_for(&self, cpu: usize) -> bool {
+        let may = |&program: &usize| self.jobs[program].mask.has(cpu);
+        self.waiters.iter().any(may)
     }
 
     /// Takes a thread off its CPU or out of its queue; what it was doing is
@@ -328,7 +383,7 @@ impl Engine {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
         let mut thread = self.pick_allowed(cpu);
-        if thread.is_none() && self.cpus[cpu].online {
+        if thread.is_none() && self.cpus[cpu].online && self.is_waited_for(cpu) {
             thread = self.pull_allowed(cpu);
             if let Some(thread) = thread {
                 let mean = self.cpus[cpu].vtime;
@@ -339,12 +394,14 @@ impl Engine {
             }
         }
         let Some(thread) = thread else {
+            self.note_who_has(cpu);
             self.clock.set(cpu, NEVER);
             self.siblings_speed(cpu);
             return;
         };
         self.queued(self.threads[thread].program, -1);
         self.cpus[cpu].current = Some(thread);
+        self.note_who_has(cpu);
         self.cpus[cpu].started_ns = self.now_ns;
         self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
         self.threads[thread].doing = Doing::Running(cpu);
@@ -430,7 +487,7 @@ impl Engine {
             Some(_) => self.now_ns + thread.spins_until_ns.saturating_sub(thread.cpu_ns),
             None => {
                 let left = (thread.cold + thread.work) / state.rate;
-                self.now_ns + left.ceil() as u64
+                self.now_ns.saturating_add(left.ceil() as u64)
             }
         };
         if !state.queue.is_empty() {

@@ -2,12 +2,13 @@
 //! Threads, and a program that runs.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use oorandom::Rand32;
 
 use crate::machine::Mask;
-use crate::script::Script;
+use crate::script::{Memory, Script};
 
 pub(crate) type ThreadId = usize;
 
@@ -89,10 +90,34 @@ pub(crate) struct Queue {
     pub putters: VecDeque<ThreadId>,
 }
 
+/// A script as it is being played: its memory is that of the present phase.
+#[derive(Debug, Clone)]
+pub(crate) struct Played {
+    pub memory: Memory,
+    pub text: Arc<Script>,
+}
+
+impl From<Arc<Script>> for Played {
+    fn from(text: Arc<Script>) -> Self {
+        Self {
+            memory: text.memory.clone(),
+            text,
+        }
+    }
+}
+
+impl Deref for Played {
+    type Target = Script;
+
+    fn deref(&self) -> &Script {
+        &self.text
+    }
+}
+
 /// A program under management of the simulated kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    pub script: Arc<Script>,
+    pub script: Played,
     pub threads: Vec<ThreadId>,
     /// Threads of this repetition that have not ended.
     pub alive: u32,
@@ -135,7 +160,8 @@ pub(crate) struct Job {
 impl Job {
     /// Everything that a repetition starts with.
     pub fn rewind(&mut self, at_ns: u64) {
-        let script = Arc::clone(&self.script);
+        let script = Arc::clone(&self.script.text);
+        self.script.memory.clone_from(&script.memory);
         let comes_to = |id: usize| {
             let comes = |role: &&crate::script::Role| {
                 let names = |op: &crate::script::Op| *op == crate::script::Op::Barrier(id);

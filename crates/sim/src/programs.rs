@@ -48,7 +48,7 @@ impl Engine {
             busy_ns: vec![0.0; self.machine.domains.len()],
             home: vec![1.0 / self.machine.nodes as f64; self.machine.nodes],
             touched_ns: 0.0,
-            script,
+            script: script.into(),
         });
         self.begin(program);
         program
@@ -57,7 +57,7 @@ impl Engine {
     /// Starts the program's threads.
     fn begin(&mut self, program: usize) {
         self.jobs[program].rewind(self.now_ns);
-        let script = Arc::clone(&self.jobs[program].script);
+        let script = Arc::clone(&self.jobs[program].script.text);
         let repetition = u64::from(self.jobs[program].repetitions);
         let mut threads = Vec::new();
         for (number, role) in script.roles.iter().enumerate() {
@@ -134,6 +134,7 @@ impl Engine {
         }
         let ended: Vec<ThreadId> = std::mem::take(&mut job.threads);
         (job.runnable, job.queued) = (0, 0);
+        self.waits_no_more(program);
         self.free.extend(ended);
         if self.jobs[program].alive == 0 {
             let job = &mut self.jobs[program];
@@ -141,7 +142,7 @@ impl Engine {
             job.work_finished = job.work;
             let seconds = (now_ns - job.began_ns) as f64 / 1e9;
             self.news.push(News::Repeated { program, seconds });
-            if self.jobs[program].repeats {
+            if self.jobs[program].repeats && self.took_time(program) {
                 self.begin(program);
                 return;
             }

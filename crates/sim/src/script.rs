@@ -59,6 +59,9 @@ pub enum Op {
         /// How often.
         times: u32,
     },
+    /// A phase begins: from now on, until the next one or the end of the
+    /// repetition, this is what the whole program asks of caches and memory.
+    Memory(Memory),
 }
 
 /// Threads that do the same.
@@ -119,6 +122,12 @@ impl Default for Memory {
         }
     }
 }
+
+/// Threads that a program may have: four stages on the largest machine that a
+/// description can ask for would be more, and no program has them.
+pub const THREADS_MAX: u32 = 16_384;
+/// Work that a step may have, in nanoseconds: eleven days.
+const WORK_NS_MAX: f64 = 1e15;
 
 /// A program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -196,32 +205,26 @@ impl Script {
     }
 
     fn fault(&self) -> Option<String> {
-        if self.threads() == 0 {
+        let threads: u64 = self.roles.iter().map(|role| u64::from(role.threads)).sum();
+        if threads == 0 {
             return Some("it has no thread".to_owned());
         }
-        let memory = &self.memory;
-        let amounts = [
-            ("stall", memory.stall),
-            ("gbps", memory.gbps),
-            ("shared_bytes", memory.shared_bytes),
-            ("private_bytes", memory.private_bytes),
-            ("sensitivity", memory.sensitivity),
-        ];
-        for (name, amount) in amounts {
-            if !(amount.is_finite() && amount >= 0.0) {
-                return Some(format!("{name} must be 0 or more, not {amount}"));
-            }
+        if threads > u64::from(THREADS_MAX) {
+            return Some(format!(
+                "it has {threads} threads, the most is {THREADS_MAX}"
+            ));
         }
-        if memory.stall >= 1.0 {
-            return Some(format!("stall must be below 1, not {}", memory.stall));
-        }
-        if !(0.5..=2.0).contains(&memory.smt) {
-            return Some(format!("smt must be from 0.5 to 2, not {}", memory.smt));
+        if let Some(reason) = self.memory.fault() {
+            return Some(reason);
         }
         let mut works = false;
         for (number, role) in self.roles.iter().enumerate() {
             for (at, op) in role.steps.iter().enumerate() {
-                if let Some(reason) = self.op_fault(role, at, op) {
+                if role.threads == 0 {
+                    continue;
+                }
+                let reason = self.op_fault(role, at, op);
+                if let Some(reason) = reason.or_else(|| self.queue_fault(op)) {
                     return Some(format!("role {number}, step {at}: {reason}"));
                 }
                 works |= matches!(op, Op::Work { ns, .. } | Op::Items { ns, .. } | Op::Serial { ns } if *ns > 0.0);
@@ -233,23 +236,18 @@ impl Script {
     fn op_fault(&self, role: &Role, at: usize, op: &Op) -> Option<String> {
         match op {
             Op::Work { ns, spread } | Op::Items { ns, spread, .. }
-                if !(ns.is_finite() && *ns >= 0.0 && (0.0..=1.0).contains(spread)) =>
+                if !((0.0..=WORK_NS_MAX).contains(ns) && (0.0..=1.0).contains(spread)) =>
             {
                 Some(format!(
-                    "work must be 0 or more with a spread of 0 to 1, not {ns} with {spread}"
+                    "work must be from 0 to {WORK_NS_MAX:e} ns with a spread of 0 to 1, not {ns} with {spread}"
                 ))
             }
-            Op::Serial { ns } if !(ns.is_finite() && *ns >= 0.0) => {
-                Some(format!("work must be 0 or more, not {ns}"))
-            }
+            Op::Serial { ns } if !(0.0..=WORK_NS_MAX).contains(ns) => Some(format!(
+                "work must be from 0 to {WORK_NS_MAX:e} ns, not {ns}"
+            )),
+            Op::Memory(memory) => memory.fault(),
             Op::Items { pool, .. } if *pool >= self.pools.len() => {
                 Some(format!("there is no pool {pool}"))
-            }
-            Op::Put(queue) | Op::Take(queue) if *queue >= self.queues.len() => {
-                Some(format!("there is no queue {queue}"))
-            }
-            Op::Put(queue) | Op::Take(queue) if self.queues[*queue] == 0 => {
-                Some(format!("queue {queue} has no place"))
             }
             Op::Again { to, times } if *to >= at || *times == 0 => {
                 Some("it can only go back, once or more".to_owned())
@@ -260,6 +258,50 @@ impl Script {
             _ => None,
         }
     }
+
+    /// What is wrong with the queue that a step names.
+    fn queue_fault(&self, op: &Op) -> Option<String> {
+        let (queue, other_end, nobody) = match op {
+            Op::Put(queue) => (*queue, Op::Take(*queue), "takes anything out of"),
+            Op::Take(queue) => (*queue, Op::Put(*queue), "puts anything into"),
+            _ => return None,
+        };
+        let roles = self.roles.iter().filter(|role| role.threads > 0);
+        let has_two_ends = roles
+            .flat_map(|role| &role.steps)
+            .any(|op| *op == other_end);
+        match self.queues.get(queue) {
+            None => Some(format!("there is no queue {queue}")),
+            Some(0) => Some(format!("queue {queue} has no place")),
+            Some(_) if !has_two_ends => Some(format!("nobody {nobody} queue {queue}")),
+            Some(_) => None,
+        }
+    }
+}
+
+impl Memory {
+    /// What makes no sense in it.
+    fn fault(&self) -> Option<String> {
+        let amounts = [
+            ("stall", self.stall),
+            ("gbps", self.gbps),
+            ("shared_bytes", self.shared_bytes),
+            ("private_bytes", self.private_bytes),
+            ("sensitivity", self.sensitivity),
+        ];
+        for (name, amount) in amounts {
+            if !(amount.is_finite() && amount >= 0.0) {
+                return Some(format!("{name} must be 0 or more, not {amount}"));
+            }
+        }
+        if self.stall >= 1.0 {
+            return Some(format!("stall must be below 1, not {}", self.stall));
+        }
+        if !(0.5..=2.0).contains(&self.smt) {
+            return Some(format!("smt must be from 0.5 to 2, not {}", self.smt));
+        }
+        None
+    }
 }
 
 impl Op {
@@ -269,7 +311,11 @@ impl Op {
             Self::Work { ns, .. } | Self::Items { ns, .. } => *ns > 0.0,
             Self::Take(_) | Self::Put(_) | Self::Barrier(_) => true,
             Self::Sleep { ns } => *ns > 0,
-            Self::Serial { .. } | Self::Lock(_) | Self::Unlock(_) | Self::Again { .. } => false,
+            Self::Serial { .. }
+            | Self::Lock(_)
+            | Self::Unlock(_)
+            | Self::Again { .. }
+            | Self::Memory(_) => false,
         }
     }
 }

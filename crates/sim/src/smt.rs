@@ -77,11 +77,15 @@ fn once(topology: &Topology, smt_aware: bool, seed: u64) -> f64 {
         };
         engine.arrive(Arc::new(script), false);
         // They are started one after another from a shell.
-        engine.run(engine.now_ns() + 1_000_000);
+        if engine.run(engine.now_ns() + 1_000_000).is_err() {
+            return f64::NAN;
+        }
     }
     let mut ended = 0;
     while ended < LOOPS.len() {
-        engine.run(u64::MAX / 2);
+        if engine.run(u64::MAX / 2).is_err() {
+            return f64::NAN;
+        }
         let news = engine.take_news();
         ended += news
             .iter()

@@ -23,8 +23,11 @@ impl Engine {
     /// something to do on a CPU now (work, or spinning), false if it waits or
     /// has come to its end.
     pub(crate) fn advance(&mut self, id: ThreadId) -> bool {
-        let script = Arc::clone(&self.jobs[self.threads[id].program].script);
+        let script = Arc::clone(&self.jobs[self.threads[id].program].script.text);
         loop {
+            if self.is_storm(id) {
+                return false;
+            }
             let thread = &self.threads[id];
             let steps = &script.roles[thread.role].steps;
             let Some(op) = steps.get(thread.step) else {
@@ -57,6 +60,12 @@ impl Engine {
                     Step::Off
                 }
                 Op::Again { to, times } => self.again(id, to, times),
+                Op::Memory(ref memory) => {
+                    self.threads[id].step += 1;
+                    let program = self.threads[id].program;
+                    self.jobs[program].script.memory.clone_from(memory);
+                    Step::Next
+                }
             };
             match step {
                 Step::Next => {}
@@ -141,7 +150,7 @@ impl Engine {
                     return Step::Off;
                 }
                 Wait::Spin => NEVER,
-                Wait::SpinThenBlock(ns) => thread.cpu_ns + ns,
+                Wait::SpinThenBlock(ns) => thread.cpu_ns.saturating_add(ns),
             };
             thread.spins_at = Some(barrier);
             state.spinners.push(id);

@@ -49,6 +49,8 @@ pub struct SimWorld {
     seconds: Vec<Vec<f64>>,
     /// The guest that each of the engine's programs is.
     guest_of: Vec<usize>,
+    /// When each guest left, by the order of `guests`.
+    left_ns: Vec<Option<u64>>,
     plans: Vec<(u64, Plan)>,
     acted: usize,
 }
@@ -60,6 +62,7 @@ impl SimWorld {
         let online = engine.machine().topology().all_cpus();
         let mut world = Self {
             seconds: vec![Vec::new(); guests.len()],
+            left_ns: vec![None; guests.len()],
             engine,
             guests,
             present: BTreeMap::new(),
@@ -82,6 +85,12 @@ impl SimWorld {
     /// The guests, in the order of arrival.
     pub fn guests(&self) -> &[Guest] {
         &self.guests
+    }
+
+    /// When a guest left, in virtual nanoseconds, if it did; by the order of
+    /// arrival.
+    pub fn left_ns(&self, guest: usize) -> Option<u64> {
+        self.left_ns[guest]
     }
 
     /// The machine.
@@ -148,7 +157,9 @@ impl SimWorld {
     pub fn pass(&mut self, until_ns: u64) {
         let next = self.guests.get(self.guest_of.len());
         let next_ns = next.map_or(until_ns, |guest| guest.at_ns);
-        self.engine.run(until_ns.min(next_ns));
+        if self.engine.run(until_ns.min(next_ns)).is_err() {
+            return;
+        }
         self.hear_news();
         self.let_in();
     }
@@ -158,14 +169,15 @@ impl SimWorld {
         std::mem::take(&mut self.events)
     }
 
-    /// Whether the run is over.
+    /// Whether the run is over, or cannot go on.
     pub fn is_over(&self) -> bool {
         let all_came = self.guest_of.len() == self.guests.len();
         let enough = |(index, seconds): (usize, &Vec<f64>)| {
             seconds.len() >= self.until.repetitions
                 || !self.present.contains_key(&self.guests[index].arrival.id)
         };
-        self.engine.now_ns() >= self.until.at_ns
+        self.engine.fault().is_some()
+            || self.engine.now_ns() >= self.until.at_ns
             || all_came && self.seconds.iter().enumerate().all(enough)
     }
 
@@ -218,7 +230,9 @@ impl SimWorld {
                 });
             }
             News::Ended(program) => {
-                let id = self.guests[self.guest_of[program]].arrival.id;
+                let index = self.guest_of[program];
+                let id = self.guests[index].arrival.id;
+                self.left_ns[index] = Some(self.engine.now_ns());
                 self.present.remove(&id);
                 self.events.push(Event::Departed(id));
             }
@@ -274,7 +288,7 @@ impl World for SimWorld {
 }
 
 impl Engine {
-    /// What a probe would tell of a program.
+    /// What a probe would tell of a program that is credited with all it did.
     fn sample(&self, program: usize, id: ProgramId) -> ProgramSample {
         let job = &self.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);

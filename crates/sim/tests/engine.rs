@@ -56,7 +56,7 @@ fn times(engine: &mut Engine, programs: usize) -> Vec<f64> {
     let mut times = vec![0.0; programs];
     let mut left = programs;
     while left > 0 {
-        engine.run(1_000 * SECOND);
+        engine.run(1_000 * SECOND).unwrap();
         for news in engine.take_news() {
             if let News::Repeated { program, seconds } = news {
                 times[program] = seconds;
@@ -103,7 +103,7 @@ fn a_seat_keeps_a_program_in_and_a_release_lets_it_out() {
     let mut engine = engine(1, 4, 1);
     let program = engine.arrive(program(4, vec![work(1.0)]), false);
     engine.seat(program, Some(&CpuSet::range(0, 1)));
-    engine.run(SECOND);
+    engine.run(SECOND).unwrap();
     engine.seat(program, None);
     near(times(&mut engine, 1)[0], 1.5, 0.02);
 }
@@ -112,9 +112,9 @@ fn a_seat_keeps_a_program_in_and_a_release_lets_it_out() {
 fn a_frozen_program_stands_still() {
     let mut engine = engine(1, 2, 1);
     let program = engine.arrive(program(2, vec![work(1.0)]), false);
-    engine.run(SECOND / 2);
+    engine.run(SECOND / 2).unwrap();
     engine.freeze(program, true);
-    engine.run(3 * SECOND);
+    engine.run(3 * SECOND).unwrap();
     engine.freeze(program, false);
     near(times(&mut engine, 1)[0], 3.5, 1e-2);
 }
@@ -124,7 +124,7 @@ fn a_program_whose_cpus_go_off_line_runs_elsewhere() {
     let mut engine = engine(1, 4, 1);
     let program = engine.arrive(program(1, vec![work(1.0)]), false);
     engine.seat(program, Some(&CpuSet::range(0, 0)));
-    engine.run(SECOND / 2);
+    engine.run(SECOND / 2).unwrap();
     engine.set_online(&CpuSet::range(1, 3));
     near(times(&mut engine, 1)[0], 1.0, 1e-2);
 }
@@ -217,7 +217,7 @@ fn threads_that_spin_waste_what_sleeping_ones_leave() {
         script.wait = wait;
         engine.arrive(Arc::new(script), false);
         engine.arrive(program(2, vec![work(10.0)]), false);
-        engine.run(SECOND * 1000);
+        engine.run(SECOND * 1000).unwrap();
         let News::Repeated {
             program: 0,
             seconds,

@@ -7,7 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Documents with `usher` commands in their code blocks.
-const DOCUMENTS: [&str; 3] = ["README.md", "examples/README.md", "docs/mix-file.md"];
+const DOCUMENTS: [&str; 4] = [
+    "README.md",
+    "examples/README.md",
+    "docs/mix-file.md",
+    "docs/sim-mix-file.md",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

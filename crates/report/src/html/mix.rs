@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use crate::data::{MixResult, PolicyResult, Role, RoundResult, SpanMode};
 use crate::figure::{self, CurveFigure};
 use crate::html::frame::{figure as framed, frame};
+use crate::html::other::{self, Section};
 use crate::html::{measured, tables};
 use crate::summary;
 use crate::text;
@@ -17,6 +18,11 @@ const NOTES_SHOWN: usize = 24;
 /// who sat where, all figures, and how it was measured. Comparisons are worked
 /// out where they are missing.
 pub fn page(mix: &MixResult) -> String {
+    page_with(mix, &[])
+}
+
+/// The same with sections of the caller's after the turnaround.
+pub fn page_with(mix: &MixResult, sections: &[Section]) -> String {
     let mut mix = mix.clone();
     if mix.policies.iter().all(|p| p.comparison.is_none()) {
         mix.compare();
@@ -28,6 +34,7 @@ pub fn page(mix: &MixResult) -> String {
         (head(&mix))
         main {
             (turnaround(&mix))
+            (other::drawn(sections))
             (curves(&mix))
             (timelines(&mix))
             (tables::figures(&mix))
@@ -92,7 +99,7 @@ fn curves(mix: &MixResult) -> Markup {
     html! {
         h2 { "Scalability alone" }
         p.soft {
-            "Speed-up over one core. Dots are measured, lines between them assumed; dotted: ideal. "
+            "Speed-up over one core. Dots are " @if mix.simulated { "simulated" } @else { "measured" } ", lines between them assumed; dotted: ideal. "
             "Flags on the axis mark the cores on which a policy seated the program longest."
         }
         (policy_legend(mix, Role::Candidate))

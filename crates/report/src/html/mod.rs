@@ -7,5 +7,5 @@ mod mix;
 mod other;
 mod tables;
 
-pub use mix::page;
+pub use mix::{page, page_with};
 pub use other::{Cell, Item, Profile, Section, bench_page, profile_page};

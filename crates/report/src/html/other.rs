@@ -72,14 +72,19 @@ pub fn bench_page(title: &str, machine: Option<&MachineFacts>, sections: &[Secti
                 @for note in &m.notes { p.soft { (note) } }
             }
         }
-        main {
-            @for section in sections {
-                h2 { (section.title) }
-                @for item in &section.items { (draw(item)) }
-            }
-        }
+        main { (drawn(sections)) }
     };
     frame(title, None, &content)
+}
+
+/// Sections, one below the other.
+pub(crate) fn drawn(sections: &[Section]) -> Markup {
+    html! {
+        @for section in sections {
+            h2 { (section.title) }
+            @for item in &section.items { (draw(item)) }
+        }
+    }
 }
 
 fn draw(item: &Item) -> Markup {

@@ -2,6 +2,7 @@
 //! `usher sim`: the same control loop on a machine that is not there.
 
 mod casas;
+mod mix;
 mod smt;
 mod swarm;
 
@@ -19,6 +20,7 @@ kernel and of programs give. How far these are from what was published of the re
 ones is part of the tests.
 
 Examples:
+  usher sim mix examples/sim/paper1.toml
   usher sim smt                     four loops on two cores with two threads each
   usher sim casas --every 10        every tenth mix of four PARSEC programs
   usher sim swarm 0..1000           a thousand seeds of things going wrong")]
@@ -29,6 +31,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Mix(mix::Args),
     /// Paper 3b's test: does the kernel know cores from hardware threads?
     Smt(smt::Args),
     /// Paper 1's evaluation: mixes of four PARSEC programs on 48 cores
@@ -40,6 +43,7 @@ enum What {
 /// Simulates and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     match &args.what {
+        What::Mix(args) => mix::run(args, out),
         What::Smt(args) => smt::run(args, out),
         What::Casas(args) => casas::run(args, out),
         What::Swarm(args) => swarm::run(args, out),

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the tables of a file to a mix: what stands there must make sense.
+
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::raw::{RawMachine, RawProgram, RawProtocol, RawScript};
+use super::{Body, MACHINES, PROGRAMS_MAX, SimMixError, SimProgram, SimProtocol, Source};
+use crate::kernel::Kernel;
+use crate::machine::Costs;
+use crate::parsec::{self, Traits};
+use crate::script::{Script, THREADS_MAX};
+
+/// The finest that turns and balancing may be, and the coarsest.
+const KERNEL_NS: std::ops::RangeInclusive<i64> = 10_000..=10_000_000_000;
+/// The kernels that are known.
+const KERNELS: [&str; 2] = ["linux-eevdf", "linux-2.6.37"];
+/// Frames that a program may have.
+const FRAMES_MAX: f64 = 1e7;
+/// Work of a program when nothing is said, in seconds on one core.
+const SECONDS: f64 = 60.0;
+
+impl Source<'_> {
+    /// The name of the machine whose costs are taken, and the costs.
+    pub(super) fn costs(&self, raw: &RawMachine) -> Result<(String, Costs), SimMixError> {
+        if raw.from.get_ref().trim().is_empty() {
+            let reason = "machine.from: names no machine; see 'usher topo --help'";
+            return Err(self.wrong(&raw.from.span(), reason));
+        }
+        let name = raw.like.as_ref().map_or(MACHINES[0], |like| like.get_ref());
+        let base = match name {
+            "opteron-6172" => Costs::default(),
+            "xeon-e5-2695v2" => Costs::xeon(),
+            "xeon-phi-7210" => Costs::phi(),
+            _ => {
+                let span = raw.like.as_ref().map_or(0..0, Spanned::span);
+                let known = MACHINES.join(", ");
+                let reason = format!("machine.like: no machine '{name}'; there are {known}");
+                return Err(self.wrong(&span, reason));
+            }
+        };
+        let Some(own) = &raw.costs else {
+            return Ok((name.to_owned(), base));
+        };
+        let wrong = |reason: String| self.wrong(&own.span(), format!("machine.costs: {reason}"));
+        let mut table = toml::Table::try_from(base).map_err(|error| wrong(error.to_string()))?;
+        for (key, value) in own.get_ref() {
+            let amount = match value {
+                toml::Value::Integer(whole) => *whole as f64,
+                toml::Value::Float(float) => *float,
+                other => return Err(wrong(format!("{key}: must be a number, not {other}"))),
+            };
+            // Bandwidths, sizes and the speed divide something.
+            let least = match key.as_str() {
+                "refill_gbps" | "node_gbps" | "core_speed" | "llc_bytes" => f64::MIN_POSITIVE,
+                _ => 0.0,
+            };
+            if !(amount.is_finite() && amount >= least) {
+                let must = if least > 0.0 { "positive" } else { "0 or more" };
+                let at = self.line_of(&own.span(), key);
+                let reason = format!("machine.costs: {key}: must be {must}, not {amount}");
+                return Err(self.wrong(&at, reason));
+            }
+            table.insert(key.clone(), toml::Value::Float(amount));
+        }
+        let costs: Costs = table.try_into().map_err(|error: toml::de::Error| {
+            wrong(
+                error
+                    .message()
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
+            )
+        })?;
+        Ok((format!("{name}, with own figures"), costs))
+    }
+
+    /// The kernel that it is like, with own figures.
+    pub(super) fn kernel(&self, raw: Option<Spanned<toml::Table>>) -> Result<Kernel, SimMixError> {
+        let Some(raw) = raw else {
+            return Ok(Kernel::default());
+        };
+        let (span, mut own) = (raw.span(), raw.into_inner());
+        let wrong = |key: &str, reason: String| {
+            let at = self.line_of(&span, key);
+            self.wrong(&at, format!("kernel.{key}: {reason}"))
+        };
+        let like = own.remove("like");
+        let base = match like.as_ref().map_or(Some(KERNELS[0]), toml::Value::as_str) {
+            Some("linux-eevdf") => Kernel::default(),
+            Some("linux-2.6.37") => Kernel::cfs(),
+            _ => {
+                let reason = format!("no such kernel; there are {}", KERNELS.join(", "));
+                return Err(wrong("like", reason));
+            }
+        };
+        let base = toml::Table::try_from(base).map_err(|error| wrong("", error.to_string()))?;
+        let mut table = base.clone();
+        for (key, value) in own {
+            let Some(known) = base.get(&key) else {
+                let keys: Vec<&str> = base.keys().map(String::as_str).collect();
+                let reason = format!("unknown; there are like, {}", keys.join(", "));
+                return Err(wrong(&key, reason));
+            };
+            if let Some(ns) = value.as_integer().filter(|_| known.is_integer()) {
+                // Some may be off; none may come so often that nothing else happens.
+                let off = ns == 0 && !["slice_ns", "balance_ns"].contains(&key.as_str());
+                if !off && !KERNEL_NS.contains(&ns) {
+                    let (least, most) = (KERNEL_NS.start(), KERNEL_NS.end());
+                    let reason = format!("must be from {least} to {most}, not {ns}");
+                    return Err(wrong(&key, reason));
+                }
+            }
+            table.insert(key, value);
+        }
+        table.try_into().map_err(|error: toml::de::Error| {
+            let said = error.message().lines().next().unwrap_or_default();
+            self.wrong(&span, format!("kernel: {said}"))
+        })
+    }
+
+    pub(super) fn protocol(
+        &self,
+        raw: Option<Spanned<RawProtocol>>,
+    ) -> Result<SimProtocol, SimMixError> {
+        let span = raw.as_ref().map_or(0..0, Spanned::span);
+        let raw = raw.map_or_else(RawProtocol::default, Spanned::into_inner);
+        let wrong = |key: &str, reason: &str| {
+            let at = self.line_of(&span, key);
+            Err(self.wrong(&at, format!("protocol.{key}: {reason}")))
+        };
+        if raw.against.is_empty() {
+            return wrong("against", "names no scheduler");
+        }
+        let twice = |at: &usize| raw.against[..*at].contains(&raw.against[*at]);
+        if (0..raw.against.len()).any(|at| twice(&at)) {
+            return wrong("against", "names a scheduler twice");
+        }
+        if raw.repetitions == 0 {
+            return wrong("repetitions", "must be 1 or more");
+        }
+        if raw.rounds == 0 {
+            return wrong("rounds", "must be 1 or more");
+        }
+        if raw.events_max == 0 {
+            return wrong("events_max", "must be 1 or more");
+        }
+        // A virtual year is far more than can be simulated.
+        if !(raw.max_seconds > 0.0 && raw.max_seconds <= 3.2e7) {
+            return wrong("max_seconds", "must be a positive number, a year at most");
+        }
+        Ok(SimProtocol {
+            against: raw.against,
+            repetitions: raw.repetitions,
+            rounds: raw.rounds,
+            seed: raw.seed,
+            max_seconds: raw.max_seconds,
+            events_max: raw.events_max,
+        })
+    }
+
+    pub(super) fn program(
+        &self,
+        span: Range<usize>,
+        raw: RawProgram,
+    ) -> Result<SimProgram, SimMixError> {
+        let name = raw.name.clone().or_else(|| raw.parsec.clone());
+        let Some(name) = name.filter(|name| !name.trim().is_empty()) else {
+            return Err(self.wrong(&span, "a program needs a `name`"));
+        };
+        let wrong = |key: &str, reason: String| {
+            let at = self.line_of(&span, key);
+            self.wrong(&at, format!("program '{name}': {key}: {reason}"))
+        };
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        if !positive(raw.weight) {
+            let reason = format!("must be a positive number, not {}", raw.weight);
+            return Err(wrong("weight", reason));
+        }
+        if !(raw.at.is_finite() && (0.0..=3.2e7).contains(&raw.at)) {
+            let reason = format!("must be 0 or more seconds, not {}", raw.at);
+            return Err(wrong("at", reason));
+        }
+        if raw.copies == 0 || raw.copies as usize > PROGRAMS_MAX {
+            let reason = format!("must be from 1 to {PROGRAMS_MAX}, not {}", raw.copies);
+            return Err(wrong("copies", reason));
+        }
+        if let Some(seconds) = raw.seconds.filter(|&seconds| !positive(seconds)) {
+            let reason = format!("must be a positive number, not {seconds}");
+            return Err(wrong("seconds", reason));
+        }
+        if let Some(threads) = raw.threads.filter(|t| !(1..=THREADS_MAX).contains(t)) {
+            let reason = format!("must be from 1 to {THREADS_MAX}, not {threads}");
+            return Err(wrong("threads", reason));
+        }
+        let (weight, known, repeats) = (raw.weight, raw.known, raw.repeats);
+        let (copies, at_s) = (raw.copies, raw.at);
+        let body = body(&name, raw).map_err(|(key, reason)| wrong(key, reason))?;
+        Ok(SimProgram {
+            name,
+            body,
+            weight,
+            known,
+            repeats,
+            copies,
+            at_s,
+            resident: true,
+        })
+    }
+}
+
+/// What a program does, by whichever of the three ways it is said; or the key
+/// that is wrong, and why.
+fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
+    let (threads, seconds) = (raw.threads, raw.seconds);
+    let of_traits = |from: String, traits: Traits| {
+        if let Some(reason) = traits_fault(&traits) {
+            return Err(("traits", reason));
+        }
+        let seconds = seconds.unwrap_or(SECONDS);
+        if seconds * 1e3 / traits.frame_ms > FRAMES_MAX {
+            let reason = format!("more than {FRAMES_MAX:e} frames of {} ms", traits.frame_ms);
+            return Err(("seconds", reason));
+        }
+        Ok(Body::Traits {
+            from,
+            traits: Box::new(traits),
+            threads,
+            seconds,
+        })
+    };
+    match (raw.parsec, raw.traits, raw.script) {
+        (Some(parsec), None, None) => {
+            let models = parsec::programs().map_err(|error| ("parsec", error.to_string()))?;
+            let known: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+            let unknown = || format!("no program '{parsec}'; there are {}", known.join(", "));
+            let found = models.iter().find(|model| model.name == parsec);
+            let model = found.ok_or_else(|| ("parsec", unknown()))?;
+            of_traits(format!("model of PARSEC's {parsec}"), model.traits.clone())
+        }
+        (None, Some(traits), None) => of_traits("traits".to_owned(), traits),
+        (None, None, Some(script)) => match (threads, seconds) {
+            (None, None) => written_out(name, script),
+            (Some(_), _) => Err(("threads", "a script says itself how many".to_owned())),
+            (_, Some(_)) => Err(("seconds", "a script says itself how much work".to_owned())),
+        },
+        _ => Err((
+            "name",
+            "say what it does by one of `parsec`, `traits`, `script`".to_owned(),
+        )),
+    }
+}
+
+fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String)> {
+    let script = Script {
+        name: name.to_owned(),
+        roles: raw.roles,
+        pools: raw.pools,
+        queues: raw.queues,
+        wait: raw.wait,
+        settles: raw.settles,
+        memory: raw.memory,
+    };
+    script.check().map_err(|error| ("script", error.reason))?;
+    Ok(Body::Script(Box::new(script)))
+}
+
+/// What makes no sense in traits.
+fn traits_fault(traits: &Traits) -> Option<String> {
+    let shares = [
+        ("serial", traits.serial),
+        ("writer", traits.writer),
+        ("spread", traits.spread),
+        ("locked", traits.locked),
+        ("serial and writer together", traits.serial + traits.writer),
+    ];
+    let outside = |&(_, share): &(&str, f64)| !(0.0..=1.0).contains(&share);
+    if let Some((name, share)) = shares.into_iter().find(outside) {
+        return Some(format!("{name} must be from 0 to 1, not {share}"));
+    }
+    let amounts = [
+        ("frame_ms", traits.frame_ms, 1e-3..=1e9),
+        ("extra", traits.extra, 1e-3..=1e3),
+        ("sync_us", traits.sync_us, 0.0..=1e6),
+        ("phases", f64::from(traits.phases), 1.0..=1e3),
+    ];
+    let outside =
+        |(_, amount, range): &(_, f64, std::ops::RangeInclusive<f64>)| !range.contains(amount);
+    let (name, amount, range) = amounts.into_iter().find(outside)?;
+    let (least, most) = (range.start(), range.end());
+    Some(format!(
+        "{name} must be from {least} to {most}, not {amount}"
+    ))
+}

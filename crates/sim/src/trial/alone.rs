@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs of a mix on this machine: their scripts, and how they run
+//! alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use usher_model::{CpuSet, Curve, CurvePoint, Topology};
+
+use super::TrialError;
+use crate::engine::{Engine, News};
+use crate::kernel::Kernel;
+use crate::machine::Machine;
+use crate::mixfile::{Body, SimMix, SimProgram};
+use crate::script::Script;
+
+/// Alone a program may take so many times as long as a run.
+const PATIENCE: f64 = 10.0;
+/// With more domains than this, not every number of them is tried.
+const DOMAINS_ALL: usize = 12;
+
+/// A program of the mix: what every copy of it has in common.
+#[derive(Debug, Clone)]
+pub struct Role {
+    /// Its name.
+    pub name: String,
+    /// For people: what it is.
+    pub about: String,
+    /// What it does.
+    pub script: Arc<Script>,
+    /// Repetitions a second alone, by cores.
+    pub alone: Curve,
+    /// What one takes on the best number of cores, in seconds.
+    pub best_seconds: f64,
+    /// That number, by capacity.
+    pub best_cores: f64,
+    /// Work of one, in nanoseconds of a core that it has to itself.
+    pub work_ns: f64,
+    /// Weight of its NTT in the mean.
+    pub weight: f64,
+    /// Whether `usher` has a profile of it.
+    pub known: bool,
+}
+
+/// The programs of a mix, and what they run on.
+#[derive(Debug, Clone)]
+pub struct Cast {
+    /// The machine.
+    pub machine: Machine,
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// The programs, in the order of the file.
+    pub roles: Vec<Role>,
+}
+
+impl Role {
+    /// Makes the program's script for this machine and runs it alone.
+    ///
+    /// # Errors
+    /// The script makes no sense, or does not come to an end.
+    pub fn measure(
+        program: &SimProgram,
+        mix: &SimMix,
+        machine: &Machine,
+        seed: u64,
+    ) -> Result<Self, TrialError> {
+        let (about, script) = script(program, machine);
+        script.check().map_err(|error| TrialError::Program {
+            program: program.name.clone(),
+            reason: error.reason,
+        })?;
+        let script = Arc::new(script);
+        let (alone, work_ns) = curve(&script, mix, machine, seed)?;
+        let (best_seconds, best_cores) = alone
+            .points()
+            .iter()
+            .map(|point| (1.0 / point.rate, point.cores))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .unwrap_or((f64::NAN, 0.0));
+        Ok(Self {
+            name: program.name.clone(),
+            about,
+            script,
+            alone,
+            best_seconds,
+            best_cores,
+            work_ns,
+            weight: program.weight,
+            known: program.known,
+        })
+    }
+}
+
+/// What the program is, for people, and its script on this machine.
+fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
+    match &program.body {
+        Body::Script(script) => {
+            let about = format!("a script of {} threads", script.threads());
+            (about, Script::clone(script))
+        }
+        Body::Traits {
+            from,
+            traits,
+            threads,
+            seconds,
+        } => {
+            let threads = threads.unwrap_or(machine.topology().cores.len() as u32);
+            let frames = (seconds * 1e3 / traits.frame_ms).ceil().max(2.0) as u32;
+            let about = format!("{from}, {threads} threads, {seconds} s of work");
+            (about, traits.script(&program.name, threads, frames))
+        }
+    }
+}
+
+fn curve(
+    script: &Arc<Script>,
+    mix: &SimMix,
+    machine: &Machine,
+    seed: u64,
+) -> Result<(Curve, f64), TrialError> {
+    let topology = machine.topology();
+    let mut points = BTreeMap::new();
+    let mut work = 0.0;
+    for cpus in sets(topology) {
+        let (seconds, work_ns) = once(script, mix, machine, &cpus, seed)?;
+        work = work_ns;
+        let cores = topology.capacity_of(&cpus);
+        points.insert((cores * 1e3) as u64, (cores, 1.0 / seconds));
+    }
+    let point = |(cores, rate)| CurvePoint {
+        cores,
+        rate,
+        relative_error: 0.0,
+        busy_cpus: None,
+    };
+    let points = points.into_values().map(point).collect();
+    let curve = Curve::new(points).map_err(|error| TrialError::Program {
+        program: script.name.clone(),
+        reason: format!("how it scales alone is not known: {error}"),
+    })?;
+    Ok((curve, work))
+}
+
+/// The sets of CPUs that a program is run on alone: 1, 2, 4, … cores of the
+/// first domain, then whole domains.
+fn sets(topology: &Topology) -> Vec<CpuSet> {
+    let domains = topology.domains.len();
+    let first = topology.domains.first().map_or(&[][..], |d| &d.cores);
+    let within = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n < first.len());
+    let mut sets: Vec<CpuSet> = within
+        .map(|n| topology.cpus_of_cores(first[..n].iter().copied()))
+        .collect();
+    let steps = (0..).flat_map(|k| [2_usize << k, 3 << k]);
+    let few = std::iter::once(1).chain(steps).take_while(|&n| n < domains);
+    let counts: Vec<usize> = match domains <= DOMAINS_ALL {
+        true => (1..=domains).collect(),
+        false => few.chain([domains]).collect(),
+    };
+    let upto = |count: usize| {
+        let all = topology.domains[..count].iter();
+        all.fold(CpuSet::new(), |set, domain| set.or(&domain.cpus))
+    };
+    sets.extend(counts.into_iter().map(upto));
+    sets
+}
+
+/// Seconds and work of one repetition alone on these CPUs.
+fn once(
+    script: &Arc<Script>,
+    mix: &SimMix,
+    machine: &Machine,
+    cpus: &CpuSet,
+    seed: u64,
+) -> Result<(f64, f64), TrialError> {
+    let wrong = |reason: String| TrialError::Program {
+        program: script.name.clone(),
+        reason,
+    };
+    let cores = machine.topology().cores_in(cpus).len();
+    // Nobody else is there: CPUs that it may not use need not be, either.
+    let own = machine.topology().restrict(cpus);
+    let own = own.map_err(|error| wrong(format!("alone on {cores} cores: {error}")))?;
+    let machine = Machine::new(own, mix.costs.clone());
+    let mut engine = Engine::new(machine, mix.kernel.clone(), seed);
+    engine.limit_events(mix.protocol.events_max);
+    let program = engine.arrive(Arc::clone(script), false);
+    let most_s = mix.protocol.max_seconds * PATIENCE;
+    let ran = engine.run((most_s * 1e9) as u64);
+    let on = match cores {
+        1 => "1 core".to_owned(),
+        n => format!("{n} cores"),
+    };
+    ran.map_err(|fault| TrialError::Fault {
+        doing: format!("'{}' alone on {on}", script.name),
+        fault,
+    })?;
+    let ended = engine.take_news().into_iter().find_map(|news| match news {
+        News::Repeated { seconds, .. } => Some(seconds),
+        News::Ended(_) => None,
+    });
+    match ended {
+        Some(seconds) if seconds > 0.0 => Ok((seconds, engine.work_ns(program))),
+        Some(_) => Err(wrong("it has no work".to_owned())),
+        None => Err(wrong(format!(
+            "alone on {on} it takes more than {most_s} s; give it less work, or the run more max_seconds"
+        ))),
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher sim mix`: what it answers, and what it says of files that make no
+//! sense.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{World, stderr, stdout};
+use serde_json::Value;
+
+/// Two programs on eight cores, done in a moment.
+const SMALL: &str = r#"
+title = "small"
+[machine]
+from = "package:2 numa:1 core:4 pu:1"
+[protocol]
+repetitions = 2
+[[program]]
+parsec = "ferret"
+seconds = 2
+[[program]]
+name = "half"
+seconds = 2
+traits = { serial = 0.5, frame_ms = 20 }
+"#;
+
+fn file(world: &World, text: &str) -> String {
+    let path = world.path("my.toml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_mix_is_simulated_and_reported() {
+    let world = World::new();
+    let out = world.path("report");
+    let file = file(&world, SMALL);
+    let output = world.run(&["sim", "mix", &file, "--out", out.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.starts_with("SIMULATED: small, on package:2"), "{text}");
+    for word in [
+        "ferret",
+        "half",
+        "casas",
+        "ANTT",
+        "SIMULATED. ",
+        "trace-usher.json",
+    ] {
+        assert!(text.contains(word), "{word}:\n{text}");
+    }
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("SIMULATED: machine and programs are models"));
+    assert!(page.contains("<svg") && !page.contains("src=\"http"));
+    let result: Value =
+        serde_json::from_slice(&fs::read(out.join("result.json")).unwrap()).unwrap();
+    assert_eq!(result["simulated"], true);
+    for scheduler in ["linux", "equal", "casas", "usher"] {
+        trace(&out.join(format!("trace-{scheduler}.json")), scheduler);
+    }
+}
+
+/// Every CPU and program has a track, and slices lie within the tracks.
+fn trace(path: &Path, scheduler: &str) {
+    let trace: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    assert_eq!(trace["otherData"]["policy"], scheduler);
+    assert_eq!(trace["otherData"]["simulated"], true);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let tracks = |pid: u64, phase: &str| {
+        let own = events
+            .iter()
+            .filter(|e| e["ph"] == phase && e["pid"] == pid);
+        let mut tids: Vec<u64> = own.filter_map(|e| e["tid"].as_u64()).collect();
+        tids.sort_unstable();
+        tids.dedup();
+        tids.retain(|&tid| tid > 0);
+        tids
+    };
+    assert_eq!(tracks(1, "M"), (1..=8).collect::<Vec<_>>());
+    assert_eq!(tracks(1, "X"), (1..=8).collect::<Vec<_>>());
+    assert_eq!(tracks(2, "X"), [1, 2]);
+    let slices = events.iter().filter(|e| e["ph"] == "X");
+    assert!(slices.clone().all(|e| e["dur"].as_f64().unwrap() > 0.0));
+    assert!(slices.clone().any(|e| e["name"] == "ferret"));
+}
+
+#[test]
+fn the_same_file_and_seed_give_the_same_answer_and_options_are_obeyed() {
+    let world = World::new();
+    let arrivals = "[arrivals]\nrate_per_s = 2\ncount = 8\nprograms = [\"half\"]";
+    let file = file(&world, &format!("{SMALL}\n{arrivals}"));
+    let answer = |args: &[&str]| {
+        let mut all = vec!["sim", "mix", &file];
+        all.extend(args);
+        world.json(&all).unwrap()
+    };
+    // The command that it was is in the answer.
+    let figures = |args: &[&str]| {
+        let mut answer = answer(args);
+        answer["result"]["protocol"]["command"].take();
+        answer
+    };
+    assert_eq!(answer(&[]), answer(&[]));
+    assert_eq!(figures(&["--seed", "1"]), figures(&[]));
+    assert_ne!(figures(&["--seed", "2"])["runs"], figures(&[])["runs"]);
+    let two = answer(&[
+        "--against",
+        "linux,usher-cold",
+        "--rounds",
+        "2",
+        "--from",
+        "core:4 pu:1",
+    ]);
+    let runs = two["runs"].as_array().unwrap();
+    let names: Vec<_> = runs
+        .iter()
+        .map(|run| run["scheduler"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["linux", "linux", "usher-cold", "usher-cold"]);
+    assert_eq!(two["machine"], "core:4 pu:1");
+    assert_eq!(runs[0]["arrivals"]["came"], 8);
+    assert_eq!(runs[0]["arrivals"]["left"], 8);
+}
+
+/// Exit status and line of a mix that fails, without where its file is.
+fn refused(text: &str, args: &[&str]) -> (i32, String) {
+    let world = World::new();
+    let file = file(&world, text);
+    let out = world.path("report");
+    let mut all = vec!["sim", "mix", &file, "--out", out.to_str().unwrap()];
+    all.extend(args);
+    let output = world.run(&all);
+    let line = stderr(&output);
+    assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+    assert!(output.stdout.is_empty() && !out.exists(), "{line}");
+    let line = line.trim_end().replace(&file, "FILE");
+    (output.status.code().unwrap(), line)
+}
+
+/// A mix is refused in one line that says this, with status 125.
+fn refuses(text: &str, args: &[&str], want: &str) {
+    let (status, line) = refused(text, args);
+    assert_eq!(status, 125, "{line}");
+    let told = line.starts_with("usher: ") && line.contains(want);
+    assert!(told, "{want}\n{line}");
+}
+
+#[test]
+fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
+    let seconds = "FILE:9: program 'ferret': seconds: must be a positive number, not -2";
+    refuses(&SMALL.replace("seconds = 2", "seconds = -2"), &[], seconds);
+    refuses(&SMALL.replace("core:4 pu", "cores:4 pu"), &[], "cores:4");
+    let file = SMALL.replace("package:2 numa:1 core:4 pu:1", "/nowhere.xml");
+    refuses(
+        &file,
+        &[],
+        "/nowhere.xml: there is no such file or directory",
+    );
+    let unknown = "FILE:8: program 'fire': parsec: no program 'fire'; there are blackscholes,";
+    refuses(&SMALL.replace("\"ferret\"", "\"fire\""), &[], unknown);
+    let many = "'FILE': 201 programs would be there at once, on 8 CPUs; the most is 128";
+    refuses(&format!("{SMALL}copies = 200"), &[], many);
+    for (args, want) in [
+        (
+            ["--against", "linus"],
+            "invalid value 'linus' for '--against <LIST>'",
+        ),
+        (["--max-seconds", "-1"], "seconds must be a positive number"),
+        (
+            ["--max-seconds", "0.01"],
+            "alone on 1 core it takes more than 0.1 s; give it less work",
+        ),
+        (
+            ["--events-max", "0"],
+            "invalid value '0' for '--events-max <N>'",
+        ),
+    ] {
+        refuses(SMALL, &args, want);
+    }
+    let ways = "10 programs, and the machine has 2 domains";
+    refuses(
+        &format!("{SMALL}copies = 9"),
+        &["--against", "linux,oracle"],
+        ways,
+    );
+    let missing = World::new().run(&["sim", "mix", "/nowhere.toml"]);
+    let said = "usher: reading the mix '/nowhere.toml': No such file or directory\n";
+    assert_eq!(
+        (missing.status.code(), stderr(&missing)),
+        (Some(125), said.to_owned())
+    );
+}
+
+#[test]
+fn scripts_that_never_end_are_one_line_and_status_125() {
+    let script = |roles: &str| {
+        let machine = "[machine]\nfrom = \"core:2 pu:1\"\n";
+        let program = "[[program]]\nname = \"p\"\n[program.script]\nqueues = [2]";
+        format!("{machine}{program}\nroles = [{roles}]\n")
+    };
+    let takes = |first, then| {
+        let work = "{ work = { ns = 1e6 } }";
+        format!("{{ threads = 1, steps = [{{ lock = {first} }}, {work}, {{ lock = {then} }}] }},")
+    };
+    let crosswise = script(&(takes(0, 1) + &takes(1, 0)));
+    refuses(
+        &crosswise,
+        &[],
+        "program 'p': all its threads wait for one another, since",
+    );
+    let again = "{ again = { to = 1, times = 4000000000 } }";
+    let own = format!("{{ work = {{ ns = 1e6 }} }}, {{ put = 0 }}, {{ take = 0 }}, {again}");
+    let storm = script(&format!("{{ threads = 1, steps = [{own}] }}"));
+    refuses(&storm, &[], "more than 4000000 steps at 0.001");
+    let tiny = format!("{{ work = {{ ns = 1 }} }}, {{ work = {{ ns = 1 }} }}, {again}");
+    let slow = script(&format!("{{ threads = 1, steps = [{tiny}] }}"));
+    let events = "'p' alone on 1 core: more than 100000 events by 0.000 s of virtual time";
+    refuses(&slow, &["--events-max", "100000"], events);
+}
+
+/// The examples are read, and their machines, too; running them takes longer.
+#[test]
+fn the_examples_make_sense() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim");
+    let mut count = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let mix = usher_sim::mixfile::SimMix::read(&path).unwrap();
+        let source = usher_topology::Source::parse(&mix.machine_source()).unwrap();
+        let machine = usher_topology::load(source).unwrap();
+        usher_sim::trial::comings(&mix, machine.cpus.len(), 1).unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 4);
+}
