@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use usher_model::Topology;
 use usher_sim::campaign::Scheduler;
-use usher_sim::evaluation::{Evaluation, Extent, Kind};
+use usher_sim::evaluation::{Evaluation, Extent, Kind, SAMPLE_OFF_MAX};
 use usher_sim::fidelity::{PHI, XEON, fits, machine};
 use usher_sim::parsec::programs;
 use usher_sim::sample;
@@ -127,7 +127,7 @@ fn fidelity() -> Result<Part> {
         raw.insert(name.to_owned(), json!(fits));
     }
     let setup = Setup::new(models);
-    let samples = sample::run(&setup, &topology(PAPER_1)?, &extent(1));
+    let samples = sample::run(&setup, &topology(PAPER_1)?, &Scheduler::ALL, &extent(1))?;
     for sample in &samples {
         if let Some(paper) = sample.paper {
             let what = format!("sample mix, {}", sample.name);
@@ -185,7 +185,7 @@ fn speed() -> Result<Part> {
     for _ in 0..5 {
         let policy = Scheduler::Linux.policy(&machine, &entrants);
         let began = Instant::now();
-        let seen = run(&entrants, &machine, &setup.kernel, policy, &horizon, 1);
+        let seen = run(&entrants, &machine, &setup.kernel, policy, &horizon, 1)?;
         rates.push(seen.events as f64 / began.elapsed().as_secs_f64() / 1e6);
     }
     rates.sort_by(f64::total_cmp);
@@ -220,7 +220,7 @@ fn evaluate(
     let topology = topology(PAPER_1)?;
     Ok(Evaluation::run(
         setting, setup, &topology, schedulers, extent, &done,
-    ))
+    )?)
 }
 
 /// The bars of one evaluation, for Usher with and without profiles.
@@ -386,19 +386,23 @@ fn ranges(args: &SimArgs) -> Result<Part> {
                 &RANGES,
                 &extent(args.ranges_every),
             )?;
-            part.bars.extend(usher_bars(&evaluation));
+            let off = evaluation.sample_off();
+            if off <= SAMPLE_OFF_MAX {
+                part.bars.extend(usher_bars(&evaluation));
+            } else {
+                let percent = 100.0 * off;
+                part.notes.push(format!("{setting}: the sample mix is {percent:.0} % off the paper's figures, so it cannot be the paper's machine: not judged"));
+            }
             raw.push(evaluation);
         }
     }
-    part.notes = FREE
-        .iter()
-        .map(|free| {
-            format!(
-                "{}, {} to {}: {}",
-                free.name, free.range.0, free.range.1, free.what
-            )
-        })
-        .collect();
+    let about = FREE.iter().map(|free| {
+        format!(
+            "{}, {} to {}: {}",
+            free.name, free.range.0, free.range.1, free.what
+        )
+    });
+    part.notes.extend(about);
     part.raw = json!(raw);
     Ok(part)
 }

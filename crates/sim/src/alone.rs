@@ -20,6 +20,8 @@ pub struct Alone {
     pub seconds: f64,
     /// Work that it does in them, in nanoseconds of a core that it has to itself.
     pub work_ns: f64,
+    /// CPUs that it keeps busy, on average.
+    pub busy_cpus: f64,
 }
 
 /// Runs a program once alone, on these CPUs or on all; `None` if it has not
@@ -40,8 +42,11 @@ pub fn alone(
         News::Repeated { seconds, .. } => Some(seconds),
         News::Ended(_) => None,
     })?;
-    let work_ns = engine.work_ns(program);
-    Some(Alone { seconds, work_ns })
+    Some(Alone {
+        seconds,
+        work_ns: engine.work_ns(program),
+        busy_cpus: engine.cpu_ns(program) / 1e9 / seconds,
+    })
 }
 
 /// The seconds of [`alone`].

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};
@@ -12,10 +11,12 @@ use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
 use crate::alone::alone_seconds;
+use crate::fault::Fault;
 use crate::horizon::{self, Horizon};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::mix::Entrant;
+use crate::parallel::each;
 use crate::parsec::Model;
 
 /// Who decides in a simulated run.
@@ -313,35 +314,24 @@ pub struct Campaign<'a> {
 impl Campaign<'_> {
     /// Runs these mixes, on that many threads of this process; the answer does
     /// not depend on how many. `done` is told of every mix.
+    ///
+    /// # Errors
+    /// A simulation cannot go on.
     pub fn run(
         &self,
         mixes: &[Vec<usize>],
         workers: usize,
-        done: &(dyn Fn(usize, &MixRow) + Sync),
-    ) -> Vec<MixRow> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut rows = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(mix) = mixes.get(index) else {
-                    return rows;
-                };
-                let row = self.one(mix);
-                done(index, &row);
-                rows.push((index, row));
-            }
-        };
-        let mut rows: Vec<(usize, MixRow)> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(work)).collect();
-            let joined = workers.into_iter().filter_map(|worker| worker.join().ok());
-            joined.flatten().collect()
+        done: &(dyn Fn(&MixRow) + Sync),
+    ) -> Result<Vec<MixRow>, Fault> {
+        let rows = each(mixes, workers, &|mix: &Vec<usize>| {
+            let row = self.one(mix)?;
+            done(&row);
+            Ok(row)
         });
-        rows.sort_by_key(|&(index, _)| index);
-        rows.into_iter().map(|(_, row)| row).collect()
+        rows.into_iter().collect()
     }
 
-    fn one(&self, mix: &[usize]) -> MixRow {
+    fn one(&self, mix: &[usize]) -> Result<MixRow, Fault> {
         let mut row = MixRow {
             programs: mix
                 .iter()
@@ -365,11 +355,11 @@ impl Campaign<'_> {
                 scale: self.scale,
             };
             let (machine, kernel) = (self.machine, self.kernel);
-            let seen = horizon::run(&entrants, machine, kernel, policy, &horizon, self.seed);
+            let seen = horizon::run(&entrants, machine, kernel, policy, &horizon, self.seed)?;
             row.events += seen.events;
             row.antt.insert(scheduler, seen.antt());
             row.ntt.insert(scheduler, seen.ntt);
         }
-        row
+        Ok(row)
     }
 }

@@ -319,7 +319,7 @@ impl Engine {
     }
 
     /// Whether somebody waits who may run there.
-    fn is_waited_for(&self, cpu: usize) -> bool {
+    pub(crate) fn is_waited_for(&self, cpu: usize) -> bool {
         let may = |&program: &usize| self.jobs[program].mask.has(cpu);
         self.waiters.iter().any(may)
     }

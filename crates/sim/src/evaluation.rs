@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 
 use crate::campaign::{Campaign, Class, MixRow, Player, Scheduler, cast, mixes};
+use crate::fault::Fault;
 use crate::machine::Machine;
+use crate::sample::{self, Sample};
 use crate::setup::Setup;
 
 /// How much is simulated.
@@ -111,12 +113,21 @@ pub struct Evaluation {
     pub setting: String,
     /// The programs, alone.
     pub programs: Vec<Program>,
+    /// The paper's sample mix.
+    pub sample: Vec<Sample>,
     /// The mixes.
     pub mixes: Vec<MixRow>,
 }
 
+/// A setting in which the sample mix is further than this from the paper's
+/// figures, relative, is not one of the paper's machine and programs.
+pub const SAMPLE_OFF_MAX: f64 = 0.20;
+
 impl Evaluation {
     /// Runs it; `done` is told of every mix and how many there are.
+    ///
+    /// # Errors
+    /// A simulation cannot go on.
     pub fn run(
         setting: &str,
         setup: &Setup,
@@ -124,7 +135,7 @@ impl Evaluation {
         schedulers: &[Scheduler],
         extent: &Extent,
         done: &(dyn Fn(usize, &MixRow) + Sync),
-    ) -> Self {
+    ) -> Result<Self, Fault> {
         let machine = Machine::new(topology.clone(), setup.costs.clone());
         let (models, kernel) = (&setup.models, &setup.kernel);
         let cast = cast(models, &machine, kernel, extent.repetition_s, extent.seed);
@@ -139,11 +150,18 @@ impl Evaluation {
         };
         let all = mixes(cast.len(), 4).into_iter();
         let all: Vec<_> = all.step_by(extent.every.max(1)).collect();
-        Self {
+        Ok(Self {
             setting: setting.to_owned(),
+            sample: sample::run(setup, topology, schedulers, extent)?,
             programs: cast.iter().map(Program::new).collect(),
-            mixes: campaign.run(&all, extent.workers, &|_, row| done(all.len(), row)),
-        }
+            mixes: campaign.run(&all, extent.workers, &|row| done(all.len(), row))?,
+        })
+    }
+
+    /// How far the sample mix is from the paper's figures at most, relative.
+    pub fn sample_off(&self) -> f64 {
+        let off = |sample: &Sample| Some((sample.antt / sample.paper? - 1.0).abs());
+        self.sample.iter().filter_map(off).fold(0.0, f64::max)
     }
 
     /// The programs' classes.

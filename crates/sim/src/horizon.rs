@@ -19,6 +19,7 @@ use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
 
 use crate::engine::Engine;
+use crate::fault::Fault;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::mix::{Entrant, guests};
@@ -54,6 +55,9 @@ impl Forecast {
 }
 
 /// Runs the mix under a policy so long.
+///
+/// # Errors
+/// The simulation cannot go on.
 pub fn run(
     entrants: &[Entrant],
     machine: &Machine,
@@ -61,7 +65,7 @@ pub fn run(
     policy: Box<dyn Policy>,
     horizon: &Horizon,
     seed: u64,
-) -> Forecast {
+) -> Result<Forecast, Fault> {
     let mark_ns = (horizon.settle_s * 1e9) as u64;
     let until = Until {
         repetitions: usize::MAX,
@@ -76,6 +80,9 @@ pub fn run(
     let mut control = Loop::new(policy, world);
     control.run();
     let (_, mut world) = control.into_parts();
+    if let Some(fault) = world.inner.engine().fault() {
+        return Err(fault.clone());
+    }
     let after = world.inner.works_ns();
     let before = world.at_mark.unwrap_or_default();
     let done = |works: &[f64]| -> Vec<f64> {
@@ -97,10 +104,10 @@ pub fn run(
         let repetitions = before[i] + rates[i] * (end_s - horizon.settle_s);
         end_s / repetitions / (entrant.alone_best_seconds(machine) * horizon.scale)
     });
-    Forecast {
+    Ok(Forecast {
         ntt: ntt.collect(),
         events: world.inner.engine().events(),
-    }
+    })
 }
 
 /// A world that remembers what had been done at one time.

@@ -325,9 +325,11 @@ impl Engine {
         if self.now_ns >= self.evened_ns + self.kernel.busy_balance_ns {
             self.evened_ns = self.now_ns;
             let mut loads = self.loads();
+            let queues = |&cpu: &usize| !self.cpus[cpu].queue.is_empty();
+            let busy: Vec<usize> = (0..self.cpus.len()).filter(queues).collect();
             for cpu in 0..self.cpus.len() {
-                if self.cpus[cpu].online {
-                    self.pull_load(cpu, &mut loads);
+                if self.cpus[cpu].online && self.is_waited_for(cpu) {
+                    self.pull_load(cpu, &busy, &mut loads);
                 }
             }
         }
@@ -361,12 +363,14 @@ impl Engine {
     }
 
     /// Takes one thread over from the most loaded CPU that has one for this
-    /// CPU, if that evens loads out; of equals from the nearest.
-    fn pull_load(&mut self, cpu: usize, loads: &mut [f64]) {
+    /// CPU, if that evens loads out; of equals from the nearest. `busy` are the
+    /// CPUs that had somebody waiting.
+    fn pull_load(&mut self, cpu: usize, busy: &[usize], loads: &mut [f64]) {
         let home = self.machine.places[cpu].domain;
         let mine = loads[cpu];
         let mut best: Option<(f64, bool, usize, usize)> = None;
-        for (other, &theirs) in loads.iter().enumerate() {
+        for &other in busy {
+            let theirs = loads[other];
             let near = self.machine.places[other].domain == home;
             let better = best.is_none_or(|(load, nearer, ..)| {
                 theirs > load || theirs == load && near && !nearer

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use usher_control::Loop;
-use usher_model::{Arrival, CpuSet, Curve, Plan, ProgramId};
+use usher_model::{Arrival, CpuSet, Curve, CurvePoint, Plan, ProgramId};
 use usher_policy::Policy;
 
 use crate::alone::alone;
@@ -44,18 +44,22 @@ impl Entrant {
         let topology = machine.topology();
         let mut cpus = CpuSet::new();
         let mut work_ns = 0.0;
-        let mut rates = std::collections::BTreeMap::new();
+        let mut points = Vec::new();
         for domain in &topology.domains {
             cpus = cpus.or(&domain.cpus);
             let alone = alone(machine, kernel, Arc::clone(&script), Some(&cpus), seed)?;
-            let cores = topology.cores_in(&cpus).len() as u32;
-            rates.insert(cores, 1.0 / alone.seconds);
+            points.push(CurvePoint {
+                cores: topology.cores_in(&cpus).len() as f64,
+                rate: 1.0 / alone.seconds,
+                relative_error: 0.0,
+                busy_cpus: Some(alone.busy_cpus),
+            });
             work_ns = alone.work_ns;
         }
         Some(Self {
             name: name.to_owned(),
             script,
-            alone: Curve::from_rates(&rates).ok()?,
+            alone: Curve::new(points).ok()?,
             work_ns,
             known: false,
         })

@@ -208,4 +208,9 @@ impl Engine {
     pub(crate) fn work_ns(&self, program: usize) -> f64 {
         self.jobs[program].work
     }
+
+    /// CPU time that a program has had since it arrived.
+    pub(crate) fn cpu_ns(&self, program: usize) -> f64 {
+        self.jobs[program].cpu_ns as f64
+    }
 }

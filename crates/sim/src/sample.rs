@@ -12,6 +12,7 @@ use usher_policy::rivals::Fixed;
 
 use crate::campaign::{Scheduler, cast};
 use crate::evaluation::Extent;
+use crate::fault::Fault;
 use crate::horizon::{self, Horizon};
 use crate::machine::Machine;
 use crate::mix::Entrant;
@@ -42,9 +43,17 @@ pub struct Sample {
     pub paper: Option<f64>,
 }
 
-/// Runs it every way; without a result where one of the programs is not among
+/// Runs it with the paper's seats and under schedulers; without a result where one of the programs is not among
 /// the setup's.
-pub fn run(setup: &Setup, topology: &Topology, extent: &Extent) -> Vec<Sample> {
+///
+/// # Errors
+/// A simulation cannot go on.
+pub fn run(
+    setup: &Setup,
+    topology: &Topology,
+    schedulers: &[Scheduler],
+    extent: &Extent,
+) -> Result<Vec<Sample>, Fault> {
     let machine = Machine::new(topology.clone(), setup.costs.clone());
     let mut models = Vec::new();
     for name in PROGRAMS {
@@ -64,7 +73,7 @@ pub fn run(setup: &Setup, topology: &Topology, extent: &Extent) -> Vec<Sample> {
         extent.seed,
     );
     if cast.len() < PROGRAMS.len() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let entrants: Vec<Entrant> = cast.into_iter().map(|player| player.entrant).collect();
     let look = |name: &str, paper, entrants: &[Entrant], policy: Box<dyn Policy>, settle_s| {
@@ -81,13 +90,13 @@ pub fn run(setup: &Setup, topology: &Topology, extent: &Extent) -> Vec<Sample> {
             policy,
             &horizon,
             extent.seed,
-        );
-        Sample {
+        )?;
+        Ok(Sample {
             name: name.to_owned(),
             antt: seen.antt(),
             ntt: seen.ntt,
             paper,
-        }
+        })
     };
     let fixed = |cpus| -> Box<dyn Policy> { Box::new(Fixed::new(topology.clone(), seats(cpus))) };
     let mut samples = vec![
@@ -97,16 +106,16 @@ pub fn run(setup: &Setup, topology: &Topology, extent: &Extent) -> Vec<Sample> {
             &entrants,
             fixed(TOGETHER),
             2.0,
-        ),
+        )?,
         look(
             "space sharing, dies apart",
             Some(1.23),
             &entrants,
             fixed(APART),
             2.0,
-        ),
+        )?,
     ];
-    for scheduler in Scheduler::ALL {
+    for &scheduler in schedulers {
         let known = |entrant: &Entrant| Entrant {
             known: scheduler.knows(),
             ..entrant.clone()
@@ -120,9 +129,9 @@ pub fn run(setup: &Setup, topology: &Topology, extent: &Extent) -> Vec<Sample> {
             &entrants,
             policy,
             scheduler.settle_s(),
-        ));
+        )?);
     }
-    samples
+    Ok(samples)
 }
 
 fn seats(cpus: [&str; 4]) -> BTreeMap<String, CpuSet> {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use usher_model::Topology;
+use usher_sim::campaign::Scheduler;
 use usher_sim::evaluation::Extent;
 use usher_sim::fidelity::{Fit, PHI, XEON, fits, machine};
 use usher_sim::parsec::programs;
@@ -59,7 +60,7 @@ fn the_sample_mix_is_as_the_paper_has_it() {
         workers: 1,
     };
     let setup = Setup::new(programs().unwrap());
-    let samples = sample::run(&setup, &topology(PAPER_1), &extent);
+    let samples = sample::run(&setup, &topology(PAPER_1), &[Scheduler::Linux], &extent).unwrap();
     let known: Vec<_> = samples
         .iter()
         .filter(|sample| sample.paper.is_some())

@@ -335,6 +335,10 @@ impl<'a> Faulty<'a> {
         if let Some(what) = self.checks.broken.take() {
             return Err(self.broken(what));
         }
+        if let Some(fault) = self.inner.engine().fault() {
+            let what = format!("the simulation cannot go on: {fault}");
+            return Err(self.broken(what));
+        }
         self.passed.events = self.inner.engine().events();
         Ok(self.passed)
     }

@@ -14,7 +14,6 @@ use serde_derive::Serialize;
 use usher_sim::campaign::{MixRow, Scheduler};
 use usher_sim::evaluation::{Evaluation, Extent};
 use usher_sim::parsec::programs;
-use usher_sim::sample::{self, Sample};
 use usher_sim::setup::{FREE, PAPER_1, Setup};
 
 use super::machine;
@@ -49,8 +48,6 @@ pub struct Args {
 struct Answer {
     simulated: bool,
     machine: &'static str,
-    /// The paper's sample mix.
-    sample: Vec<Sample>,
     evaluation: Evaluation,
     /// With free parameters at the ends of their ranges.
     ranges: Vec<Evaluation>,
@@ -102,7 +99,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         };
         Evaluation::run(setting, setup, &topology, schedulers, extent, &done)
     };
-    let evaluation = evaluate("", &setup, &Scheduler::ALL, &extent);
+    let evaluation = evaluate("", &setup, &Scheduler::ALL, &extent)?;
     let mut ranges = Vec::new();
     for free in FREE.iter().filter(|_| args.ranges) {
         let extent = Extent {
@@ -112,18 +109,15 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         for value in [free.range.0, free.range.1] {
             let setting = format!("{} {value}", free.name);
             let setup = free.set(&setup, value);
-            ranges.push(evaluate(&setting, &setup, &RANGES_SCHEDULERS, &extent));
+            ranges.push(evaluate(&setting, &setup, &RANGES_SCHEDULERS, &extent)?);
         }
     }
-    progress.doing("the paper's sample mix".to_owned());
-    let sample = sample::run(&setup, &topology, &extent);
     progress.end();
     let all = std::iter::once(&evaluation).chain(&ranges);
     let answer = Answer {
         simulated: true,
         machine: PAPER_1,
         events: all.flat_map(|e| &e.mixes).map(|row| row.events).sum(),
-        sample,
         evaluation,
         ranges,
         seconds: began.elapsed().as_secs_f64(),

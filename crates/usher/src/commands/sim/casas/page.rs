@@ -5,7 +5,7 @@ use usher_model::{Curve, CurvePoint};
 use usher_report::figure::{CurveFigure, Dot, DotRow, Dots, Series, curve_panel, dots};
 use usher_report::html::{Cell, Item, Section, bench_page};
 use usher_sim::campaign::{MixRow, Scheduler};
-use usher_sim::evaluation::{Evaluation, Kind, Program};
+use usher_sim::evaluation::{Evaluation, Kind, Program, SAMPLE_OFF_MAX};
 use usher_sim::setup::FREE;
 
 use super::Answer;
@@ -15,7 +15,7 @@ pub fn page(answer: &Answer) -> String {
     let evaluation = &answer.evaluation;
     let mut sections = vec![
         about(answer),
-        sample(answer),
+        sample(evaluation),
         crowded(evaluation),
         scalability(evaluation),
         classes(evaluation),
@@ -76,7 +76,7 @@ fn paper(name: &str, class: &str) -> Series {
     }
 }
 
-fn sample(answer: &Answer) -> Section {
+fn sample(evaluation: &Evaluation) -> Section {
     let row = |sample: &usher_sim::sample::Sample| {
         let ours = Dot {
             series: 0,
@@ -93,7 +93,7 @@ fn sample(answer: &Answer) -> Section {
         axis: "ANTT".to_owned(),
         marks: vec![1.0],
         series: vec![series("simulated", "q4"), paper("paper", "q0")],
-        rows: answer.sample.iter().map(row).collect(),
+        rows: evaluation.sample.iter().map(row).collect(),
     };
     let mut head = vec!["Scheduler".to_owned()];
     head.extend(usher_sim::sample::PROGRAMS.map(|name| format!("NTT {name}")));
@@ -112,7 +112,7 @@ fn sample(answer: &Answer) -> Section {
             Item::Figure(dots(&figure).into_string()),
             Item::Table {
                 head,
-                rows: answer.sample.iter().map(cells).collect(),
+                rows: evaluation.sample.iter().map(cells).collect(),
             },
         ],
     }
@@ -338,7 +338,10 @@ fn ranges(answer: &Answer) -> Section {
         ];
         let dots = values.into_iter().enumerate();
         DotRow {
-            label: evaluation.setting.clone(),
+            label: match evaluation.sample_off() <= SAMPLE_OFF_MAX {
+                true => evaluation.setting.clone(),
+                false => format!("({}: not the paper's)", evaluation.setting),
+            },
             dots: dots
                 .filter_map(|(series, value)| {
                     Some(Dot {
@@ -372,7 +375,7 @@ fn ranges(answer: &Answer) -> Section {
         title: "What is not known".to_owned(),
         items: vec![
             text(
-                "Nobody has published these. Each was set to either end of its range, the others as fitted; every seventh mix.",
+                "Nobody has published these. Each was set to either end of its range, the others as fitted; every seventh mix. Where the sample mix is further than 20 % from the paper's figures then, the setting cannot be the paper's, and its name stands in brackets.",
             ),
             Item::Figure(dots(&figure).into_string()),
             Item::Table {

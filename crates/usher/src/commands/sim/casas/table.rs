@@ -84,6 +84,7 @@ fn ranges(answer: &Answer, out: Output) -> String {
         "USHER / ORACLE",
         "WORST USHER",
         "WORST COLD",
+        "SAMPLE OFF BY",
     ];
     let mut rows = vec![titles.map(|title| out.paint(STRONG, title)).to_vec()];
     for evaluation in std::iter::once(&answer.evaluation).chain(&answer.ranges) {
@@ -109,6 +110,7 @@ fn ranges(answer: &Answer, out: Output) -> String {
             ratio((Scheduler::Usher, Scheduler::OracleLending)),
             worst(Scheduler::Usher),
             worst(Scheduler::UsherCold),
+            format!("{:.0} %", 100.0 * evaluation.sample_off()),
         ]);
     }
     output::columns(&rows)
