@@ -119,8 +119,8 @@ pub struct Machine {
     pub(crate) domains: Vec<Vec<usize>>,
     /// The memory node that each domain is nearest to.
     pub(crate) node_of: Vec<usize>,
-    /// Latency of each node's memory from each domain, relative to its own.
-    pub(crate) distance: Vec<Vec<f64>>,
+    /// The package that each node is in.
+    pub(crate) package_of: Vec<usize>,
     pub(crate) llc_bytes: Vec<f64>,
     pub(crate) nodes: usize,
 }
@@ -152,19 +152,11 @@ impl Machine {
             .map(|domain| domain.nodes.first().copied().unwrap_or(0))
             .collect();
         let nodes = topology.nodes.len().max(1);
-        let package_of = |node: usize| {
+        let package_of = (0..nodes).map(|node| {
             let at = node_of.iter().position(|&n| n == node);
-            at.map(|domain| topology.domains[domain].package)
-        };
-        let distance = |(at, domain): (usize, &usher_model::Domain)| {
-            let to = |node: usize| match () {
-                () if node == node_of[at] => 1.0,
-                () if package_of(node) == Some(domain.package) => costs.near_factor,
-                () => costs.far_factor,
-            };
-            (0..nodes).map(to).collect()
-        };
-        let distance = domains.clone().enumerate().map(distance).collect();
+            at.map_or(0, |domain| topology.domains[domain].package)
+        });
+        let package_of = package_of.collect();
         let bytes = |domain: &usher_model::Domain| {
             let known = domain.llc.map_or(0, |cache| cache.bytes);
             if known > 0 {
@@ -178,7 +170,7 @@ impl Machine {
             places,
             domains: domain_cpus,
             node_of,
-            distance,
+            package_of,
             llc_bytes,
             nodes,
             topology,

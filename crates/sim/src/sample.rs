@@ -43,8 +43,8 @@ pub struct Sample {
     pub paper: Option<f64>,
 }
 
-/// Runs it with the paper's seats and under schedulers; without a result where one of the programs is not among
-/// the setup's.
+/// Runs it with the paper's seats and under schedulers; without a result where
+/// one of the programs is not among the setup's.
 ///
 /// # Errors
 /// A simulation cannot go on.
@@ -55,83 +55,74 @@ pub fn run(
     extent: &Extent,
 ) -> Result<Vec<Sample>, Fault> {
     let machine = Machine::new(topology.clone(), setup.costs.clone());
-    let mut models = Vec::new();
-    for name in PROGRAMS {
-        models.extend(
-            setup
-                .models
-                .iter()
-                .find(|model| model.name == name)
-                .cloned(),
-        );
-    }
-    let cast = cast(
-        &models,
-        &machine,
-        &setup.kernel,
-        extent.repetition_s,
-        extent.seed,
-    );
+    let (seconds, seed) = (extent.repetition_s, extent.seed);
+    let find = |name| {
+        setup
+            .models
+            .iter()
+            .find(|model| model.name == name)
+            .cloned()
+    };
+    let models: Vec<_> = PROGRAMS.into_iter().filter_map(find).collect();
+    let cast = cast(&models, &machine, &setup.kernel, seconds, seed);
     if cast.len() < PROGRAMS.len() {
         return Ok(Vec::new());
     }
-    let entrants: Vec<Entrant> = cast.into_iter().map(|player| player.entrant).collect();
-    let look = |name: &str, paper, entrants: &[Entrant], policy: Box<dyn Policy>, settle_s| {
+    let mut mix = Mix {
+        entrants: cast.into_iter().map(|player| player.entrant).collect(),
+        machine: &machine,
+        setup,
+        extent,
+    };
+    let fixed = |cpus| -> Box<dyn Policy> { Box::new(Fixed::new(topology.clone(), seats(cpus))) };
+    let mut samples = vec![
+        mix.look("space sharing, dies shared", fixed(TOGETHER), 2.0)?,
+        mix.look("space sharing, dies apart", fixed(APART), 2.0)?,
+    ];
+    for &scheduler in schedulers {
+        for entrant in &mut mix.entrants {
+            entrant.known = scheduler.knows();
+        }
+        let policy = scheduler.policy(&machine, &mix.entrants);
+        samples.push(mix.look(scheduler.name(), policy, scheduler.settle_s())?);
+    }
+    for (sample, paper) in samples.iter_mut().zip([1.39, 1.23]) {
+        sample.paper = Some(paper);
+    }
+    let linux = samples
+        .iter_mut()
+        .find(|sample| sample.name == Scheduler::Linux.name());
+    if let Some(linux) = linux {
+        linux.paper = Some(2.07);
+    }
+    Ok(samples)
+}
+
+struct Mix<'a> {
+    entrants: Vec<Entrant>,
+    machine: &'a Machine,
+    setup: &'a Setup,
+    extent: &'a Extent,
+}
+
+impl Mix<'_> {
+    fn look(&self, name: &str, policy: Box<dyn Policy>, settle_s: f64) -> Result<Sample, Fault> {
         let horizon = Horizon {
             settle_s,
-            steady_s: extent.steady_s,
+            steady_s: self.extent.steady_s,
             repetitions: 3.0,
-            scale: setup.native_s / extent.repetition_s,
+            scale: self.setup.native_s / self.extent.repetition_s,
         };
-        let seen = horizon::run(
-            entrants,
-            &machine,
-            &setup.kernel,
-            policy,
-            &horizon,
-            extent.seed,
-        )?;
+        let (machine, kernel) = (self.machine, &self.setup.kernel);
+        let seed = self.extent.seed;
+        let seen = horizon::run(&self.entrants, machine, kernel, policy, &horizon, seed)?;
         Ok(Sample {
             name: name.to_owned(),
             antt: seen.antt(),
             ntt: seen.ntt,
-            paper,
+            paper: None,
         })
-    };
-    let fixed = |cpus| -> Box<dyn Policy> { Box::new(Fixed::new(topology.clone(), seats(cpus))) };
-    let mut samples = vec![
-        look(
-            "space sharing, dies shared",
-            Some(1.39),
-            &entrants,
-            fixed(TOGETHER),
-            2.0,
-        )?,
-        look(
-            "space sharing, dies apart",
-            Some(1.23),
-            &entrants,
-            fixed(APART),
-            2.0,
-        )?,
-    ];
-    for &scheduler in schedulers {
-        let known = |entrant: &Entrant| Entrant {
-            known: scheduler.knows(),
-            ..entrant.clone()
-        };
-        let entrants: Vec<Entrant> = entrants.iter().map(known).collect();
-        let policy = scheduler.policy(&machine, &entrants);
-        let paper = (scheduler == Scheduler::Linux).then_some(2.07);
-        samples.push(look(
-            scheduler.name(),
-            paper,
-            &entrants,
-            policy,
-            scheduler.settle_s(),
-        )?);
     }
-    Ok(samples)
 }
 
 fn seats(cpus: [&str; 4]) -> BTreeMap<String, CpuSet> {

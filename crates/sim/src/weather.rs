@@ -74,8 +74,9 @@ impl Engine {
         self.press(&here, &missing, period_ns);
         let mut changed = false;
         for &job in &here {
+            let far = self.farness(job);
             for domain in 0..domains {
-                let speed = clocks[domain] * self.speed(job, domain, missing[domain]);
+                let speed = clocks[domain] * self.speed(job, far[domain], missing[domain]);
                 let old = &mut self.jobs[job].speed[domain];
                 if (speed / *old - 1.0).abs() > NOTICEABLE {
                     *old = speed;
@@ -179,7 +180,8 @@ impl Engine {
         for &job in here {
             let job = &self.jobs[job];
             let memory = &job.script.memory;
-            for (domain, &ns) in job.busy_ns.iter().enumerate() {
+            let busy = job.busy_ns.iter().enumerate();
+            for (domain, &ns) in busy.filter(|&(_, &ns)| ns > 0.0) {
                 let traffic = memory.gbps * (1.0 + memory.sensitivity * missing[domain]);
                 let asks = traffic * job.speed[domain] * ns / period_ns;
                 for (node, part) in job.home.iter().enumerate() {
@@ -195,14 +197,29 @@ impl Engine {
         }
     }
 
-    fn speed(&self, job: usize, domain: usize, missing: f64) -> f64 {
-        let job = &self.jobs[job];
-        let memory = &job.script.memory;
-        let far = |(node, part): (usize, &f64)| {
-            part * self.machine.distance[domain][node] * self.weather.pressure[node]
+    /// Latency of a program's memory from each domain, relative to its own
+    /// node's at rest.
+    fn farness(&self, job: usize) -> Vec<f64> {
+        let machine = &self.machine;
+        let home = self.jobs[job].home.iter().zip(&self.weather.pressure);
+        let slow: Vec<f64> = home.map(|(part, pressure)| part * pressure).collect();
+        let all: f64 = slow.iter().sum();
+        let mut packages = vec![0.0; machine.topology.packages.len()];
+        for (node, slow) in slow.iter().enumerate() {
+            packages[machine.package_of[node]] += slow;
+        }
+        let (near, far) = (machine.costs.near_factor, machine.costs.far_factor);
+        let of = |(domain, &node): (usize, &usize)| {
+            let own = slow[node];
+            let package = packages[machine.topology.domains[domain].package];
+            own + near * (package - own) + far * (all - package)
         };
-        let distance: f64 = job.home.iter().enumerate().map(far).sum();
-        let slow = (1.0 + memory.sensitivity * missing) * distance;
+        machine.node_of.iter().enumerate().map(of).collect()
+    }
+
+    fn speed(&self, job: usize, far: f64, missing: f64) -> f64 {
+        let memory = &self.jobs[job].script.memory;
+        let slow = (1.0 + memory.sensitivity * missing) * far;
         1.0 / (1.0 - memory.stall + memory.stall * slow)
     }
 

@@ -28,9 +28,10 @@ const LAYERS: [(&str, u32); 16] = [
 
 /// All that `policy` may be built on: the values, arithmetic, and what turns
 /// values into text and back without touching a file.
-const POLICY_MAY_USE: [&str; 5] = [
+const POLICY_MAY_USE: [&str; 6] = [
     "usher-model",
     "nalgebra",
+    "pathfinding",
     "serde",
     "serde_json",
     "thiserror",

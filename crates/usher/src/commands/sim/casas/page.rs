@@ -275,6 +275,12 @@ fn mixes(title: &str, rows: &[&MixRow]) -> Item {
 fn of_kind(evaluation: &Evaluation, kind: Kind, title: &str) -> Section {
     let classes = evaluation.classes();
     let rows: Vec<&MixRow> = evaluation.of(kind, &classes).collect();
+    if rows.is_empty() {
+        return Section {
+            title: title.to_owned(),
+            items: vec![text("None of the mixes that were run is of this kind.")],
+        };
+    }
     let mean = |scheduler| {
         let mean = evaluation.mean(scheduler, kind, &classes);
         mean.map_or("–".to_owned(), |mean| format!("{mean:.2}"))
