@@ -215,7 +215,7 @@ impl Source<'_> {
 /// that is wrong, and why.
 fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
     let (threads, seconds) = (raw.threads, raw.seconds);
-    let of_traits = |from: String, traits: Traits| {
+    let of_traits = |from: String, traits: Traits, elsewhere: bool| {
         if let Some(reason) = traits_fault(&traits) {
             return Err(("traits", reason));
         }
@@ -227,6 +227,7 @@ fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
         Ok(Body::Traits {
             from,
             traits: Box::new(traits),
+            elsewhere,
             threads,
             seconds,
         })
@@ -238,9 +239,10 @@ fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
             let unknown = || format!("no program '{parsec}'; there are {}", known.join(", "));
             let found = models.iter().find(|model| model.name == parsec);
             let model = found.ok_or_else(|| ("parsec", unknown()))?;
-            of_traits(format!("model of PARSEC's {parsec}"), model.traits.clone())
+            let from = format!("model of PARSEC's {parsec}");
+            of_traits(from, model.traits.clone(), true)
         }
-        (None, Some(traits), None) => of_traits("traits".to_owned(), traits),
+        (None, Some(traits), None) => of_traits("traits".to_owned(), traits, false),
         (None, None, Some(script)) => match (threads, seconds) {
             (None, None) => written_out(name, script),
             (Some(_), _) => Err(("threads", "a script says itself how many".to_owned())),

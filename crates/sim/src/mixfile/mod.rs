@@ -100,6 +100,8 @@ pub enum Body {
         from: String,
         /// The traits.
         traits: Box<Traits>,
+        /// Whether they are given for another machine ([`Traits::on`]).
+        elsewhere: bool,
         /// Threads of each parallel stage; `None`: the machine's cores.
         threads: Option<u32>,
         /// Sequential work in seconds on one core.

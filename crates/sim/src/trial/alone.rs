@@ -8,10 +8,12 @@ use std::sync::Arc;
 use usher_model::{CpuSet, Curve, CurvePoint, Topology};
 
 use super::TrialError;
+use crate::alone::Alone;
 use crate::engine::{Engine, News};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::mixfile::{Body, SimMix, SimProgram};
+use crate::parsec::Traits;
 use crate::script::Script;
 
 /// Alone a program may take so many times as long as a run.
@@ -101,13 +103,18 @@ fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
         Body::Traits {
             from,
             traits,
+            elsewhere,
             threads,
             seconds,
         } => {
+            let here = match elsewhere {
+                true => traits.on(machine.costs()),
+                false => Traits::clone(traits),
+            };
             let threads = threads.unwrap_or(machine.topology().cores.len() as u32);
             let frames = (seconds * 1e3 / traits.frame_ms).ceil().max(2.0) as u32;
             let about = format!("{from}, {threads} threads, {seconds} s of work");
-            (about, traits.script(&program.name, threads, frames))
+            (about, here.script(&program.name, threads, frames))
         }
     }
 }
@@ -122,18 +129,18 @@ fn curve(
     let mut points = BTreeMap::new();
     let mut work = 0.0;
     for cpus in sets(topology) {
-        let (seconds, work_ns) = once(script, mix, machine, &cpus, seed)?;
-        work = work_ns;
+        let alone = once(script, mix, machine, &cpus, seed)?;
+        work = alone.work_ns;
         let cores = topology.capacity_of(&cpus);
-        points.insert((cores * 1e3) as u64, (cores, 1.0 / seconds));
+        let point = CurvePoint {
+            cores,
+            rate: 1.0 / alone.seconds,
+            relative_error: 0.0,
+            busy_cpus: Some(alone.busy_cpus),
+        };
+        points.insert((cores * 1e3) as u64, point);
     }
-    let point = |(cores, rate)| CurvePoint {
-        cores,
-        rate,
-        relative_error: 0.0,
-        busy_cpus: None,
-    };
-    let points = points.into_values().map(point).collect();
+    let points = points.into_values().collect();
     let curve = Curve::new(points).map_err(|error| TrialError::Program {
         program: script.name.clone(),
         reason: format!("how it scales alone is not known: {error}"),
@@ -171,7 +178,7 @@ fn once(
     machine: &Machine,
     cpus: &CpuSet,
     seed: u64,
-) -> Result<(f64, f64), TrialError> {
+) -> Result<Alone, TrialError> {
     let wrong = |reason: String| TrialError::Program {
         program: script.name.clone(),
         reason,
@@ -199,7 +206,11 @@ fn once(
         News::Ended(_) => None,
     });
     match ended {
-        Some(seconds) if seconds > 0.0 => Ok((seconds, engine.work_ns(program))),
+        Some(seconds) if seconds > 0.0 => Ok(Alone {
+            seconds,
+            work_ns: engine.work_ns(program),
+            busy_cpus: engine.cpu_ns(program) / 1e9 / seconds,
+        }),
         Some(_) => Err(wrong("it has no work".to_owned())),
         None => Err(wrong(format!(
             "alone on {on} it takes more than {most_s} s; give it less work, or the run more max_seconds"
