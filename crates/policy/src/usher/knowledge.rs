@@ -41,6 +41,8 @@ pub struct Knowledge {
     seats: BTreeMap<ProgressSource, BTreeMap<u64, Estimate>>,
     /// Measured in this run while sharing with the present neighbours.
     shared: BTreeMap<ProgressSource, Estimate>,
+    /// The rate that was measured on a seat last, and its thousandths of cores.
+    seat_last: Option<(u64, Estimate)>,
 }
 
 impl Knowledge {
@@ -55,6 +57,7 @@ impl Knowledge {
     /// A rate was measured on so many cores of its own. True when that says
     /// something new.
     pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
+        self.seat_last = Some((milli(cores), estimate));
         let seats = self.seats.entry(estimate.source).or_default();
         let before = seats.insert(milli(cores), estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
@@ -78,6 +81,7 @@ impl Knowledge {
     pub fn forget_phase(&mut self) {
         self.seats.clear();
         self.shared.clear();
+        self.seat_last = None;
     }
 
     /// Fewest cores that the program must have, if `spinners` threads of it
@@ -99,6 +103,11 @@ impl Knowledge {
         }
         let seen_on_fewer = points.iter().any(|point| point.cores < f64::from(spinners));
         if seen_on_fewer { 0 } else { spinners }
+    }
+
+    /// Whether a rate was measured on a seat in this phase.
+    pub fn has_seat_rate(&self) -> bool {
+        self.seat_last.is_some()
     }
 
     /// How many core counts were measured in this run, by one source.
@@ -154,15 +163,22 @@ impl Knowledge {
         Curve::new(points).unwrap_or_else(|_| profile.clone())
     }
 
-    /// NTT while everything is left to the kernel, where it was measured in
-    /// the belief's own units.
+    /// NTT while everything is left to the kernel, where it was measured: in
+    /// the belief's own units, or in those of the last seat's rate, by what is
+    /// believed of that seat.
     pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
+        let best = belief.curve.best_rate(cores_max);
         let source = match belief.origin {
             Origin::Measured => self.best_measured()?.0,
             Origin::Profile => ProgressSource::Repetition,
         };
-        let shared = self.shared.get(&source)?;
-        Some(belief.curve.best_rate(cores_max) / shared.rate)
+        if let Some(shared) = self.shared.get(&source) {
+            return Some(best / shared.rate);
+        }
+        let (milli, seat) = self.seat_last?;
+        let shared = self.shared.get(&seat.source)?;
+        let on_seat = best / belief.curve.rate(milli as f64 / 1e3);
+        Some(on_seat * seat.rate / shared.rate)
     }
 
     fn points(&self) -> Vec<CurvePoint> {

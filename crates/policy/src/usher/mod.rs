@@ -14,7 +14,7 @@
 //!   of the best seating must be better than that of time sharing by more
 //!   than [`MARGIN`] and what the curves' errors may hide. Time sharing is
 //!   predicted from the curves (module `timeshare`), or measured, where the
-//!   programs tell their progress while they share.
+//!   programs tell their progress while they share (module `compare`).
 //! - *Phases*: a lasting change of a program's rate (module `meter`) makes
 //!   what was measured void and the plan is made again, at most once in a
 //!   hold that doubles when it happens again soon.
@@ -34,6 +34,7 @@
 //! Moves have a cost, so a plan in force is kept unless the new one's
 //! predicted ANTT is better by more than [`STAY`].
 
+mod compare;
 mod knowledge;
 
 pub mod lend;
@@ -51,6 +52,7 @@ use usher_model::{
     Action, CpuSet, Decision, Event, Note, Observation, Plan, ProgramId, ProgressSource, Topology,
 };
 
+use self::compare::Comparison;
 use self::lend::{Lender, Market, TICK_NS};
 use self::member::{Member, Place};
 use self::meter::Told;
@@ -94,6 +96,9 @@ pub struct Usher {
     homes: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
     turns: Turns,
+    comparison: Comparison,
+    /// The step of it that the plan was last made for.
+    tried: Option<Comparison>,
     /// The turns that the plan asks for; none where it asks for none.
     planned_turns: Vec<Turn>,
     stage: Stage,
@@ -127,6 +132,8 @@ impl Usher {
             homes: BTreeMap::new(),
             lender: Lender::default(),
             turns: Turns::default(),
+            comparison: Comparison::Due(0),
+            tried: None,
             planned_turns: Vec::new(),
             stage: Stage::default(),
             notes: Vec::new(),
@@ -209,6 +216,7 @@ impl Usher {
             Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
         }
         if !matches!(event, Event::Repeated { .. }) {
+            self.comparison = Comparison::Due(at_ns);
             self.members
                 .values_mut()
                 .for_each(|member| member.knowledge.forget_shared());
@@ -267,6 +275,7 @@ impl Usher {
                 Told::NewPhase if member.place == Place::Mixed || !trusted => {}
                 Told::NewPhase => {
                     member.knowledge.forget_phase();
+                    self.comparison.new_phase();
                     new_phases.push(sample.id);
                 }
             }
@@ -315,6 +324,7 @@ impl Usher {
             return false;
         }
         let (members, cores_max) = (&self.members, self.cores_max());
+        let tries = self.comparison.tries_seats();
         let gains = |id: ProgramId, from: f64, to: f64| {
             members
                 .get(&id)
@@ -324,7 +334,7 @@ impl Usher {
             topology: &self.topology,
             seats: &self.seats,
             gains: &gains,
-            lends: &|id| members.get(&id).is_some_and(|m| !m.explores()),
+            lends: &|id| !tries && members.get(&id).is_some_and(|m| !m.explores()),
         };
         let moved = self
             .lender
@@ -443,6 +453,10 @@ impl Policy for Usher {
         self.take_in(observation);
         self.look_for_rest(observation);
         self.measure(observation);
+        if self.compare(at_ns) {
+            self.mark(Stale::Measured);
+            self.hold_until_ns = 0;
+        }
         let replanned = self.replan(at_ns);
         // A trial begins or ends without a new plan.
         let moved = self.put_in_force(at_ns, replanned);

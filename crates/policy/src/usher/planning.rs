@@ -25,10 +25,11 @@ impl Usher {
                 self.hold_ns = HOLD_NS_MIN;
                 self.hold_until_ns = 0;
             }
-            Some(Stale::Measured) if at_ns >= self.hold_until_ns => {}
+            Some(Stale::Measured) if at_ns >= self.hold_until_ns && !self.is_trying() => {}
             _ => return false,
         }
         let changed = self.stale.take() == Some(Stale::Changed);
+        self.tried = Some(self.comparison);
         let plan = self.best_plan(changed);
         let all = self.topology.all_cpus();
         let takes_turns = !self.planned_turns.is_empty();
@@ -45,6 +46,13 @@ impl Usher {
         }
         self.plan = plan;
         true
+    }
+
+    /// Seats or sharing are being tried: what is measured meanwhile changes no
+    /// plan.
+    fn is_trying(&self) -> bool {
+        let trying = self.comparison.tries_seats() || self.comparison.tries_sharing();
+        trying && self.tried == Some(self.comparison)
     }
 
     fn best_plan(&mut self, changed: bool) -> Plan {
@@ -99,7 +107,18 @@ impl Usher {
         let sharing = self.sharing_ntt(requests, beliefs);
         let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
         let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
-        let explores = narrows && seated && self.members.values().any(Member::explores);
+        let tries = self.comparison.tries_seats();
+        let explores = narrows && seated && (tries || self.members.values().any(Member::explores));
+        if self.comparison.tries_sharing() {
+            self.say(
+                None,
+                "shared for a moment, to see what the kernel makes of it",
+            );
+            return Plan {
+                antt: narrow.antt,
+                ..with_ntt(shared, &sharing)
+            };
+        }
         let verdict = weigh(&narrow, requests, &sharing, !self.seats.is_empty());
         let seats = (narrows && verdict.acts).then_some(verdict.antt_seats);
         let rival = seats.map_or(verdict.antt_sharing, |seats| {

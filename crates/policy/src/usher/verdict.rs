@@ -73,7 +73,7 @@ impl Verdict {
         let asked = 100.0 * margin;
         match (narrows, explores, acts) {
             (false, ..) => format!("left to the kernel: no seats to give (ANTT {antt_sharing:.2})"),
-            (_, true, _) => "seats for now, to learn how the newcomers scale".to_owned(),
+            (_, true, _) => "seats for now, to learn how the programs do on them".to_owned(),
             (.., true) => format!(
                 "seats: predicted ANTT {antt_seats:.2} against {antt_sharing:.2} under time sharing ({gain:+.0} %)"
             ),

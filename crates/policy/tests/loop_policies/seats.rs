@@ -138,6 +138,25 @@ fn the_kernel_is_left_alone_where_seats_gain_nothing() {
 }
 
 #[test]
+fn seats_and_sharing_are_tried_once_and_the_better_one_stays() {
+    let topology = paper_machine();
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    world.arrive(truth(1, poor, 48.0));
+    world.arrive(truth(2, perfect, 48.0));
+    world.run(&mut usher, 20.0);
+    let notes = |said: &str| {
+        let notes = world.log.iter().flat_map(|(_, d)| &d.notes);
+        notes.filter(|note| note.text.contains(said)).count()
+    };
+    assert_eq!(notes("shared for a moment"), 1);
+    let plans = world.log.iter().filter_map(|(_, d)| d.plan.as_ref());
+    let last = plans.last().unwrap();
+    let (seats, sharing) = (last.antt.unwrap(), last.antt_time_sharing.unwrap());
+    assert_eq!(last.abstains, seats >= sharing, "{seats} {sharing}");
+}
+
+#[test]
 fn a_new_phase_is_noticed_and_planned_anew() {
     let topology = paper_machine();
     let mut world = World::new(&topology);
@@ -151,7 +170,7 @@ fn a_new_phase_is_noticed_and_planned_anew() {
     world.run(&mut usher, 40.0);
     let after = world.mask(2).len();
     assert!(
-        after > before,
+        after > 24 && after != before,
         "the program that scales now had {before} cores and has {after}"
     );
 }
