@@ -22,6 +22,7 @@ ones is part of the tests.
 Examples:
   usher sim mix examples/sim/paper1.toml
   usher sim smt                     four loops on two cores with two threads each
+  usher sim casas --out report      all 210 mixes, some ten minutes, and a page
   usher sim casas --every 10        every tenth mix of four PARSEC programs
   usher sim swarm 0..1000           a thousand seeds of things going wrong")]
 pub struct Args {
