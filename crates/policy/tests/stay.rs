@@ -15,6 +15,21 @@ fn regular(packages: usize, domains: usize, cores: usize) -> Topology {
     common::regular(packages, domains, 1, cores)
 }
 
+#[test]
+fn who_has_a_node_to_itself_keeps_one() {
+    // One package, two nodes of two domains of two cores.
+    let topology = common::regular(1, 2, 2, 2);
+    let new = seats(&[(1, "0-3"), (2, "4-5"), (3, "6-7")]);
+    let old = seats(&[(1, "2-7"), (2, "0-1")]);
+    let plan = stay(&topology, plan(&topology, &new), &old);
+    let first: Vec<_> = plan.seats[0]
+        .domains
+        .iter()
+        .map(|&d| &topology.domains[d].nodes)
+        .collect();
+    assert_eq!(first[0], first[1], "{plan:?}");
+}
+
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
@@ -101,23 +116,76 @@ fn any_seats(domains: usize) -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(0..4u64, domains)
 }
 
+/// Every order of these.
+fn orders(items: &[usize]) -> Vec<Vec<usize>> {
+    if items.is_empty() {
+        return vec![vec![]];
+    }
+    let first = |(at, &item): (usize, &usize)| {
+        let rest: Vec<usize> = [&items[..at], &items[at + 1..]].concat();
+        let orders = orders(&rest).into_iter();
+        orders
+            .map(|order| [vec![item], order].concat())
+            .collect::<Vec<_>>()
+    };
+    items.iter().enumerate().flat_map(first).collect()
+}
+
+/// Domains in any order that keeps packages and nodes together.
+fn exchanges(packages: usize, nodes: usize, domains: usize) -> Vec<Vec<usize>> {
+    let keeps = |order: &Vec<usize>, of: usize| {
+        let mut groups = order.chunks(of);
+        groups.all(|group| group.iter().all(|d| d / of == group[0] / of))
+    };
+    let all: Vec<usize> = (0..packages * nodes * domains).collect();
+    let mut orders = orders(&all);
+    orders.retain(|order| keeps(order, domains) && keeps(order, nodes * domains));
+    orders
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_exchange_of_equal_parts_leaves_more_in_place(
+        shape in prop::sample::select(vec![(1, 1, 6), (1, 2, 3), (2, 1, 3), (3, 1, 2), (3, 2, 1), (1, 3, 2)]),
+        new in any_seats(6),
+        old in any_seats(6),
+    ) {
+        let (packages, nodes, domains) = shape;
+        let topology = common::regular(packages, nodes, domains, 2);
+        let seated = |owners: &[u64]| seated(&topology, owners);
+        let old = seated(&old);
+        let after = stay(&topology, plan(&topology, &seated(&new)), &old);
+        let best = exchanges(packages, nodes, domains).into_iter().map(|order| {
+            let mut moved = vec![0; new.len()];
+            for (from, &to) in order.iter().enumerate() {
+                moved[to] = new[from];
+            }
+            in_place(&topology, &plan(&topology, &seated(&moved)), &old)
+        });
+        prop_assert_eq!(Some(in_place(&topology, &after, &old)), best.max());
+    }
+}
+
+/// Every domain to who is named for it; 0 is nobody.
+fn seated(topology: &Topology, owners: &[u64]) -> BTreeMap<ProgramId, CpuSet> {
+    let mut seats: BTreeMap<ProgramId, CpuSet> = BTreeMap::new();
+    for (domain, &owner) in topology.domains.iter().zip(owners).filter(|(_, o)| **o > 0) {
+        let seat = seats.entry(ProgramId(owner)).or_default();
+        *seat = seat.or(&domain.cpus);
+    }
+    seats
+}
+
 proptest! {
     #[test]
-    fn shapes_stay_and_no_exchange_is_better_at_hand(
+    fn shapes_stay(
         (packages, domains) in (1..4usize, 1..4usize),
         new in any_seats(9),
         old in any_seats(9),
     ) {
         let topology = regular(packages, domains, 2);
-        let seated = |owners: &[u64]| {
-            let mut seats: BTreeMap<ProgramId, CpuSet> = BTreeMap::new();
-            for (domain, &owner) in topology.domains.iter().zip(owners).filter(|(_, o)| **o > 0) {
-                let seat = seats.entry(ProgramId(owner)).or_default();
-                *seat = seat.or(&domain.cpus);
-            }
-            seats
-        };
-        let (new, old) = (seated(&new), seated(&old));
+        let (new, old) = (seated(&topology, &new), seated(&topology, &old));
         let before = plan(&topology, &new);
         let after = stay(&topology, before.clone(), &old);
         let mut taken = CpuSet::new();

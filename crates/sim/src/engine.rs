@@ -391,6 +391,7 @@ impl Engine {
                 let state = &mut self.threads[thread];
                 state.vruntime = mean - state.lag.clamp(-slice, slice);
                 state.deadline = state.vruntime + slice;
+                state.queue = Some(cpu);
             }
         }
         let Some(thread) = thread else {
@@ -459,6 +460,7 @@ impl Engine {
             return;
         }
         let done = elapsed_ns as f64 * rate;
+        job.done_ns[self.machine.places[cpu].domain] += done;
         let warming = thread.cold.min(done);
         thread.cold -= warming;
         let worked = (done - warming).min(thread.work);

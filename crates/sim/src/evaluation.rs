@@ -138,7 +138,7 @@ impl Evaluation {
     ) -> Result<Self, Fault> {
         let machine = Machine::new(topology.clone(), setup.costs.clone());
         let (models, kernel) = (&setup.models, &setup.kernel);
-        let cast = cast(models, &machine, kernel, extent.repetition_s, extent.seed);
+        let cast = cast(models, &machine, kernel, extent.repetition_s, extent.seed)?;
         let campaign = Campaign {
             machine: &machine,
             kernel,

@@ -49,6 +49,12 @@ pub enum Fault {
         /// Virtual seconds.
         at_s: f64,
     },
+    /// A program that does nothing at all while others run.
+    #[error("program '{program}' does nothing for as long as it is looked at")]
+    Starved {
+        /// Whose.
+        program: String,
+    },
     /// Threads wake one another without end.
     #[error(
         "program '{program}': more than {CHAIN_MAX} threads wake one another at {at_s:.6} s, none of which has work"

@@ -84,7 +84,7 @@ pub fn run(
         return Err(fault.clone());
     }
     let after = world.inner.works_ns();
-    let before = world.at_mark.unwrap_or_default();
+    let before = world.at_mark.unwrap_or_else(|| vec![0.0; entrants.len()]);
     let done = |works: &[f64]| -> Vec<f64> {
         let each = entrants.iter().zip(works);
         each.map(|(entrant, work)| work / entrant.work_ns / horizon.scale)
@@ -96,9 +96,14 @@ pub fn run(
         .zip(&after)
         .map(|(before, after)| (after - before) / horizon.steady_s)
         .collect();
-    let ends = before.iter().zip(&rates).map(|(done, rate)| {
-        horizon.settle_s + (horizon.repetitions - done).max(0.0) / rate.max(f64::MIN_POSITIVE)
-    });
+    if let Some(at) = rates.iter().position(|&rate| rate <= 0.0) {
+        let program = entrants[at].name.clone();
+        return Err(Fault::Starved { program });
+    }
+    let ends = before
+        .iter()
+        .zip(&rates)
+        .map(|(done, rate)| horizon.settle_s + (horizon.repetitions - done).max(0.0) / rate);
     let end_s = ends.fold(horizon.settle_s, f64::max);
     let ntt = entrants.iter().enumerate().map(|(i, entrant)| {
         let repetitions = before[i] + rates[i] * (end_s - horizon.settle_s);

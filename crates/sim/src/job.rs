@@ -52,6 +52,8 @@ pub(crate) struct Thread {
     pub vruntime: f64,
     pub deadline: f64,
     pub lag: f64,
+    /// The CPU in whose virtual time `vruntime` is; none for a new thread.
+    pub queue: Option<usize>,
     /// The CPU that it last ran on.
     pub last: usize,
     /// Tells it from an earlier thread with the same number.
@@ -152,6 +154,8 @@ pub(crate) struct Job {
     pub speed: Vec<f64>,
     /// Thread time in each domain since the last look at the memory.
     pub busy_ns: Vec<f64>,
+    /// What was done in it, in nanoseconds of a core to itself.
+    pub done_ns: Vec<f64>,
     /// Where its memory lies, by node; sums to 1.
     pub home: Vec<f64>,
     pub touched_ns: f64,

@@ -63,7 +63,9 @@ impl Default for Costs {
 
 impl Costs {
     /// Two packages of 12 cores of 2013 (Xeon E5-2695 v2), the machine of the
-    /// published speed-ups that the programs are fitted to.
+    /// published speed-ups that the programs are fitted to. What a loaded package
+    /// loses is fitted to all programs' curves together and stands for more than
+    /// the clock; the rest is from data sheets, rounded.
     pub fn xeon() -> Self {
         Self {
             switch_ns: 1_500.0,
@@ -82,6 +84,8 @@ impl Costs {
 
     /// One package of 64 slow cores with high-bandwidth memory of 2016 (Xeon
     /// Phi 7210), the machine that they are checked on.
+    /// What its clock loses is read off the curve of blackscholes, which shares
+    /// nothing; the rest is from data sheets, rounded.
     pub fn phi() -> Self {
         Self {
             switch_ns: 5_000.0,

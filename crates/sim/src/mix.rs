@@ -22,11 +22,13 @@ pub struct Entrant {
     pub name: String,
     /// What it does.
     pub script: Arc<Script>,
-    /// Repetitions a second alone, by cores: of whole domains, the best
-    /// placement. What a profile store would hold, and what NTT is held against.
+    /// Repetitions a second alone, by cores: on the first domain, the first
+    /// two and so on. What a profile store would hold, and what NTT is held against.
     pub alone: Curve,
     /// Work of a repetition, in nanoseconds of a core that it has to itself.
     pub work_ns: f64,
+    /// Weight of its NTT in the mean that policies minimise.
+    pub weight: f64,
     /// Whether the policy is told that curve.
     pub known: bool,
 }
@@ -61,8 +63,26 @@ impl Entrant {
             script,
             alone: Curve::new(points).ok()?,
             work_ns,
+            weight: 1.0,
             known: false,
         })
+    }
+
+    /// What a policy is told when it comes.
+    pub fn arrival(&self, id: ProgramId, name: String) -> Arrival {
+        Arrival {
+            id,
+            name,
+            weight: self.weight,
+            profile: self.known.then(|| self.alone.clone()),
+            spinners: 0,
+            active_wait: Some(self.script.settles),
+            ran_before: false,
+            stops_unseen: true,
+            llc_bytes: None,
+            bandwidth_gbps: None,
+            bound_to: None,
+        }
     }
 
     /// Seconds alone on the best number of cores.
@@ -97,19 +117,7 @@ impl Outcome {
 /// The programs as guests who come at the start and repeat.
 pub(crate) fn guests(entrants: &[Entrant]) -> Vec<Guest> {
     let guest = |(index, entrant): (usize, &Entrant)| Guest {
-        arrival: Arrival {
-            id: ProgramId(index as u64 + 1),
-            name: entrant.name.clone(),
-            weight: 1.0,
-            profile: entrant.known.then(|| entrant.alone.clone()),
-            spinners: 0,
-            active_wait: Some(entrant.script.settles),
-            ran_before: false,
-            stops_unseen: true,
-            llc_bytes: None,
-            bandwidth_gbps: None,
-            bound_to: None,
-        },
+        arrival: entrant.arrival(ProgramId(index as u64 + 1), entrant.name.clone()),
         script: Arc::clone(&entrant.script),
         at_ns: 0,
         repeats: true,

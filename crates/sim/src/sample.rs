@@ -64,7 +64,7 @@ pub fn run(
             .cloned()
     };
     let models: Vec<_> = PROGRAMS.into_iter().filter_map(find).collect();
-    let cast = cast(&models, &machine, &setup.kernel, seconds, seed);
+    let cast = cast(&models, &machine, &setup.kernel, seconds, seed)?;
     if cast.len() < PROGRAMS.len() {
         return Ok(Vec::new());
     }

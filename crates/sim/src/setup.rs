@@ -111,8 +111,8 @@ pub const FREE: [Free; 10] = [
     },
     Free {
         name: "slice",
-        what: "milliseconds of a turn in the kernel's queues; 2 gives the sample mix's figure, 6 is in the source",
-        range: (1.0, 6.0),
+        what: "milliseconds of a turn in the kernel's queues; 6 is a quarter of the latency in the source",
+        range: (2.0, 12.0),
         set: |setup, value| setup.kernel.slice_ns = (value * 1e6) as u64,
     },
     Free {

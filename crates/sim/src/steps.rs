@@ -116,8 +116,7 @@ impl Engine {
         thread.step += 1;
         let lock = &mut self.jobs[thread.program].locks[lock];
         lock.held = false;
-        // Whoever is woken tries again: somebody who runs may be quicker, as
-        // with a futex.
+        // Who is woken has it at once: a hand-off, in the order of arrival.
         if let Some(next) = lock.waiters.pop_front() {
             self.wake(next);
         }

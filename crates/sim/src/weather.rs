@@ -29,6 +29,11 @@ use crate::machine::Machine;
 
 /// Time between two looks.
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
+/// What one core can move at most; who moves less waits for that part of its
+/// time at least.
+const CORE_GBPS: f64 = 12.0;
+/// Nobody only waits.
+const STALL_MAX: f64 = 0.99;
 /// A speed that changes by less than this, relative, is left.
 const NOTICEABLE: f64 = 1e-3;
 /// Pages are taken to be touched in the first so many nanoseconds of CPU time of a
@@ -84,6 +89,7 @@ impl Engine {
                 }
             }
             self.jobs[job].busy_ns.fill(0.0);
+            self.jobs[job].done_ns.fill(0.0);
         }
         if changed {
             for cpu in 0..self.cpus.len() {
@@ -180,10 +186,10 @@ impl Engine {
         for &job in here {
             let job = &self.jobs[job];
             let memory = &job.script.memory;
-            let busy = job.busy_ns.iter().enumerate();
-            for (domain, &ns) in busy.filter(|&(_, &ns)| ns > 0.0) {
+            let done = job.done_ns.iter().enumerate();
+            for (domain, &ns) in done.filter(|&(_, &ns)| ns > 0.0) {
                 let traffic = memory.gbps * (1.0 + memory.sensitivity * missing[domain]);
-                let asks = traffic * job.speed[domain] * ns / period_ns;
+                let asks = traffic * ns / period_ns;
                 for (node, part) in job.home.iter().enumerate() {
                     asked[node] += asks * part;
                 }
@@ -220,7 +226,9 @@ impl Engine {
     fn speed(&self, job: usize, far: f64, missing: f64) -> f64 {
         let memory = &self.jobs[job].script.memory;
         let slow = (1.0 + memory.sensitivity * missing) * far;
-        1.0 / (1.0 - memory.stall + memory.stall * slow)
+        // Bytes do not move in no time.
+        let stall = memory.stall.max(memory.gbps / CORE_GBPS).min(STALL_MAX);
+        1.0 / (1.0 - stall + stall * slow)
     }
 
     /// Work a nanosecond of the thread that runs on a CPU.

@@ -270,11 +270,11 @@ impl Lender {
             if borrows || !accounts.iter().all(asleep) {
                 continue;
             }
-            let cores = market.topology.cores_in(seat).len();
+            let whole = whole_cores(market.topology, seat);
             let busy_cpus = accounts.iter().map(|account| account.busy_cpus).sum();
-            let unused = unused_cores(cores, busy_cpus);
+            let unused = unused_cores(whole.len(), busy_cpus);
             supply.extend(
-                whole_cores(market.topology, seat)
+                whole
                     .into_iter()
                     .rev()
                     .take(unused)

@@ -2,11 +2,11 @@
 //! New seats where the old ones were, as far as the machine allows.
 //!
 //! The planner decides who gets how many domains and who shares a package
-//! with whom; on a machine of equal parts many seatings do that equally well.
+//! or a NUMA node with whom; on a machine of equal parts many seatings do that equally well.
 //! A program's memory lies where it ran, so of these the one is taken that
-//! moves the least: packages and the domains in them are renamed, equal ones
-//! for equal ones, so that most CPUs of new seats are in domains of old ones
-//! (two nested assignment problems).
+//! moves the least: packages, the nodes in them and their domains are renamed,
+//! equal ones for equal ones, so that most CPUs of new seats are in domains of
+//! old ones (nested assignment problems).
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,20 @@ const UNLIKE: i64 = -1_000_000_000_000;
 /// The plan with equal parts of the machine exchanged so that seats stay
 /// where these were.
 pub fn stay(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
-    let known = |seat: &&usher_model::Seat| seats.contains_key(&seat.program);
-    if topology.packages.is_empty() || !plan.seats.iter().any(|seat| known(&seat)) {
+    if !plan
+        .seats
+        .iter()
+        .any(|seat| seats.contains_key(&seat.program))
+    {
         return plan;
     }
-    let to = exchange(topology, &plan, seats);
+    let overlap = Overlap::new(topology, &plan, seats);
+    let machine = machine(topology);
+    let Some((_, exchanged)) = exchange(topology, &overlap, &machine, &machine) else {
+        return plan;
+    };
     let mut cpu_to = BTreeMap::new();
-    for (from, &to) in to.iter().enumerate() {
+    for (from, to) in exchanged {
         let pairs = cpus_in_order(topology, from).zip(cpus_in_order(topology, to));
         cpu_to.extend(pairs);
     }
@@ -42,75 +49,100 @@ pub fn stay(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>
     plan
 }
 
-/// The domain that takes each one's place.
-fn exchange(topology: &Topology, plan: &Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Vec<usize> {
-    let stays = |from: usize, to: usize| match alike(topology, from, to) {
-        true => overlap(topology, plan, seats, (from, to)),
-        false => UNLIKE,
-    };
-    // Inside each pair of packages the best exchange of their domains.
-    let inside = |from: usize, to: usize| {
-        let (from, to) = (
-            &topology.packages[from].domains,
-            &topology.packages[to].domains,
-        );
-        (from.len() == to.len() && !from.is_empty())
-            .then(|| assign(from.len(), |i, j| stays(from[i], to[j])))
-    };
-    let packages = topology.packages.len();
-    let (_, package_to) = assign(packages, |i, j| inside(i, j).map_or(UNLIKE, |(sum, _)| sum));
-    let mut domain_to: Vec<usize> = (0..topology.domains.len()).collect();
-    for (from, &to) in package_to.iter().enumerate() {
-        let Some((_, exchanged)) = inside(from, to) else {
-            continue;
-        };
-        for (i, &j) in exchanged.iter().enumerate() {
-            domain_to[topology.packages[from].domains[i]] = topology.packages[to].domains[j];
-        }
-    }
-    // Nothing is exchanged rather than anything for something unlike it.
-    let sound = |(from, &to): (usize, &usize)| alike(topology, from, to);
-    match domain_to.iter().enumerate().all(sound) {
-        true => domain_to,
-        false => (0..topology.domains.len()).collect(),
-    }
+/// A part of the machine: the whole, a package, the domains of a NUMA node in
+/// it, a domain.
+enum Part {
+    Domain(usize),
+    Parts(Vec<Part>),
 }
 
-/// The assignment with the greatest sum.
-fn assign(size: usize, weight: impl Fn(usize, usize) -> i64) -> (i64, Vec<usize>) {
-    let weights = Matrix::from_fn(size, size, |(row, column)| weight(row, column));
-    kuhn_munkres(&weights)
+fn machine(topology: &Topology) -> Part {
+    let package = |package: &usher_model::Package| {
+        let mut nodes: BTreeMap<&[usize], Vec<Part>> = BTreeMap::new();
+        for &domain in &package.domains {
+            let node = topology.domains[domain].nodes.as_slice();
+            nodes.entry(node).or_default().push(Part::Domain(domain));
+        }
+        Part::Parts(nodes.into_values().map(Part::Parts).collect())
+    };
+    Part::Parts(topology.packages.iter().map(package).collect())
+}
+
+/// The best way to put one part in another's place: how much stays, and which
+/// domain goes where; none where they are unlike.
+fn exchange(
+    topology: &Topology,
+    overlap: &Overlap,
+    from: &Part,
+    to: &Part,
+) -> Option<(i64, Vec<(usize, usize)>)> {
+    match (from, to) {
+        (&Part::Domain(from), &Part::Domain(to)) => {
+            let stays = || (overlap.of(from, to), vec![(from, to)]);
+            alike(topology, from, to).then(stays)
+        }
+        (Part::Parts(from), Part::Parts(to)) if from.len() == to.len() && !from.is_empty() => {
+            let each = |one: &Part| -> Vec<_> {
+                let pair = |other: &Part| exchange(topology, overlap, one, other);
+                to.iter().map(pair).collect()
+            };
+            let pairs: Vec<Vec<_>> = from.iter().map(each).collect();
+            let weights = Matrix::from_fn(from.len(), to.len(), |(i, j)| {
+                pairs[i][j].as_ref().map_or(UNLIKE, |&(stays, _)| stays)
+            });
+            let (_, assigned) = kuhn_munkres(&weights);
+            let mut best = (0, Vec::new());
+            for (i, &j) in assigned.iter().enumerate() {
+                let (stays, domains) = pairs[i][j].as_ref()?;
+                best.0 += stays;
+                best.1.extend(domains);
+            }
+            Some(best)
+        }
+        _ => None,
+    }
 }
 
 /// Whether two domains have the same cores and cache.
 fn alike(topology: &Topology, a: usize, b: usize) -> bool {
     let (a, b) = (&topology.domains[a], &topology.domains[b]);
-    let cores = |domain: &usher_model::Domain| -> Vec<(u64, usize)> {
-        let cores = domain.cores.iter().map(|&core| &topology.cores[core]);
-        cores
-            .map(|core| (core.capacity.to_bits(), core.cpus.len()))
-            .collect()
+    let core = |&core: &usize| {
+        let core = &topology.cores[core];
+        (core.capacity.to_bits(), core.cpus.len())
     };
     a.nodes.len() == b.nodes.len()
         && a.llc.as_ref().map(|llc| llc.bytes) == b.llc.as_ref().map(|llc| llc.bytes)
-        && cores(a) == cores(b)
+        && a.cores.iter().map(core).eq(b.cores.iter().map(core))
 }
 
-/// CPUs of new seats in one domain, each by how many of its program's old ones
-/// are in the other; of equals what stays as planned.
-fn overlap(
-    topology: &Topology,
-    plan: &Plan,
-    seats: &BTreeMap<ProgramId, CpuSet>,
-    (from, to): (usize, usize),
-) -> i64 {
-    let within =
-        |cpus: &CpuSet, domain: usize| cpus.and(&topology.domains[domain].cpus).len() as i64;
-    let each = plan.seats.iter().filter_map(|seat| {
-        let old = seats.get(&seat.program)?;
-        Some(within(&seat.cpus, from) * within(old, to))
-    });
-    2 * each.sum::<i64>() + i64::from(from == to)
+/// For each program, how many CPUs of each domain its new seat has, and its old
+/// one.
+struct Overlap(Vec<(Vec<i64>, Vec<i64>)>);
+
+impl Overlap {
+    fn new(topology: &Topology, plan: &Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Self {
+        let core_of = topology.cpus.iter().map(|cpu| (cpu.os, cpu.core));
+        let core_of: BTreeMap<u32, usize> = core_of.collect();
+        let counts = |cpus: &CpuSet| {
+            let mut counts = vec![0; topology.domains.len()];
+            for core in cpus.iter().filter_map(|cpu| core_of.get(&cpu)) {
+                counts[topology.cores[*core].domain] += 1;
+            }
+            counts
+        };
+        let both = plan.seats.iter().filter_map(|seat| {
+            let old = seats.get(&seat.program)?;
+            Some((counts(&seat.cpus), counts(old)))
+        });
+        Self(both.collect())
+    }
+
+    /// CPUs of new seats in one domain, each by how many of its program's old
+    /// ones are in the other; of equals what stays as planned.
+    fn of(&self, from: usize, to: usize) -> i64 {
+        let each = self.0.iter().map(|(new, old)| new[from] * old[to]);
+        2 * each.sum::<i64>() + i64::from(from == to)
+    }
 }
 
 /// A domain's CPUs, core by core.

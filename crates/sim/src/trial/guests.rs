@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use oorandom::Rand64;
-use usher_model::{Arrival, ProgramId};
+use usher_model::ProgramId;
 
 use super::{Cast, TrialError};
 use crate::mix::Entrant;
@@ -97,19 +97,7 @@ impl Coming {
     /// The world's guest, the n-th from 0.
     pub(super) fn guest(&self, at: usize, entrant: &Entrant) -> Guest {
         Guest {
-            arrival: Arrival {
-                id: ProgramId(at as u64 + 1),
-                name: self.name.clone(),
-                weight: 1.0,
-                profile: entrant.known.then(|| entrant.alone.clone()),
-                spinners: 0,
-                active_wait: Some(entrant.script.settles),
-                ran_before: false,
-                stops_unseen: true,
-                llc_bytes: None,
-                bandwidth_gbps: None,
-                bound_to: None,
-            },
+            arrival: entrant.arrival(ProgramId(at as u64 + 1), self.name.clone()),
             script: Arc::clone(&entrant.script),
             at_ns: self.at_ns,
             repeats: self.repeats,
@@ -130,6 +118,7 @@ impl Cast {
             script: Arc::clone(&role.script),
             alone: role.alone.clone(),
             work_ns: role.work_ns,
+            weight: role.weight,
             known: role.known && scheduler.knows(),
         }
     }
