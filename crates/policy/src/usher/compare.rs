@@ -9,13 +9,15 @@
 //! Nobody is stopped for it; it is done when programs have come or gone, and
 //! again at most every [`AGAIN_NS`] when one of them has entered a new phase.
 
+use std::collections::BTreeMap;
+
+use usher_model::{ProgramId, Progress};
+
 use super::Usher;
 use super::member::Member;
 
 /// So long on seats, and then shared: some of the programs' own rounds.
 const TRY_NS: u64 = 1_000_000_000;
-/// Who has not told a rate on its seat by then will not.
-const PATIENCE_NS: u64 = 3 * TRY_NS;
 /// Not again before.
 const AGAIN_NS: u64 = 30_000_000_000;
 
@@ -51,6 +53,22 @@ impl Comparison {
     }
 }
 
+/// What was told when a step of the comparison began, and the rates of the
+/// step before.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    began: BTreeMap<ProgramId, Progress>,
+    on_seats: BTreeMap<ProgramId, Rate>,
+}
+
+/// Progress a second on a seat of so many cores.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    cores: f64,
+    rate: f64,
+    source: usher_model::ProgressSource,
+}
+
 impl Usher {
     /// Goes on to the next step when it is time; true when the plan must be
     /// made again for it.
@@ -60,18 +78,53 @@ impl Usher {
                 Comparison::Seats(at_ns)
             }
             Comparison::Seats(since_ns) if at_ns >= since_ns + TRY_NS => {
-                let told = self.members.values().all(|m| m.knowledge.has_seat_rate());
-                match (told, at_ns >= since_ns + PATIENCE_NS) {
-                    (true, _) => Comparison::Sharing(at_ns + TRY_NS),
-                    (false, true) => Comparison::Made(at_ns),
-                    (false, false) => return false,
-                }
+                self.account.on_seats = self.rates(at_ns - since_ns);
+                Comparison::Sharing(at_ns + TRY_NS)
             }
-            Comparison::Sharing(until_ns) if at_ns >= until_ns => Comparison::Made(at_ns),
+            Comparison::Sharing(until_ns) if at_ns >= until_ns => {
+                self.conclude(at_ns + TRY_NS - until_ns);
+                Comparison::Made(at_ns)
+            }
             _ => return false,
         };
+        let told = |(&id, member): (&ProgramId, &Member)| Some((id, member.told?));
+        self.account.began = self.members.iter().filter_map(told).collect();
         self.comparison = next;
         true
+    }
+
+    /// Everybody's rate since this step began.
+    fn rates(&self, elapsed_ns: u64) -> BTreeMap<ProgramId, Rate> {
+        let rate = |(&id, member): (&ProgramId, &Member)| {
+            let (began, now) = (self.account.began.get(&id)?, member.told?);
+            let done = now.total - began.total;
+            let cores = self
+                .seats
+                .get(&id)
+                .map_or(0.0, |seat| self.topology.capacity_of(seat));
+            let rate = Rate {
+                cores,
+                rate: done / (elapsed_ns as f64 / 1e9),
+                source: now.source,
+            };
+            (now.source == began.source && done > 0.0).then_some((id, rate))
+        };
+        self.members.iter().filter_map(rate).collect()
+    }
+
+    /// Files how much faster each was on its seat than shared.
+    fn conclude(&mut self, elapsed_ns: u64) {
+        let shared = self.rates(elapsed_ns);
+        for (id, member) in &mut self.members {
+            let both = self.account.on_seats.get(id).zip(shared.get(id));
+            if let Some((seat, shared)) = both
+                && seat.source == shared.source
+                && seat.cores > 0.0
+            {
+                let ratio = seat.rate / shared.rate;
+                member.knowledge.learn_comparison(seat.cores, ratio);
+            }
+        }
     }
 
     /// Whether rates can tell: several programs, all of which tell theirs and

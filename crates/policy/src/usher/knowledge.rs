@@ -41,8 +41,9 @@ pub struct Knowledge {
     seats: BTreeMap<ProgressSource, BTreeMap<u64, Estimate>>,
     /// Measured in this run while sharing with the present neighbours.
     shared: BTreeMap<ProgressSource, Estimate>,
-    /// The rate that was measured on a seat last, and its thousandths of cores.
-    seat_last: Option<(u64, Estimate)>,
+    /// The cores of the seat that was compared with sharing with the present
+    /// neighbours, and how many times as fast it was there.
+    compared: Option<(f64, f64)>,
 }
 
 impl Knowledge {
@@ -57,7 +58,6 @@ impl Knowledge {
     /// A rate was measured on so many cores of its own. True when that says
     /// something new.
     pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
-        self.seat_last = Some((milli(cores), estimate));
         let seats = self.seats.entry(estimate.source).or_default();
         let before = seats.insert(milli(cores), estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
@@ -74,6 +74,7 @@ impl Knowledge {
     /// nothing any more.
     pub fn forget_shared(&mut self) {
         self.shared.clear();
+        self.compared = None;
     }
 
     /// The program does something else now: what was measured is over. A
@@ -81,7 +82,7 @@ impl Knowledge {
     pub fn forget_phase(&mut self) {
         self.seats.clear();
         self.shared.clear();
-        self.seat_last = None;
+        self.compared = None;
     }
 
     /// Fewest cores that the program must have, if `spinners` threads of it
@@ -105,9 +106,9 @@ impl Knowledge {
         if seen_on_fewer { 0 } else { spinners }
     }
 
-    /// Whether a rate was measured on a seat in this phase.
-    pub fn has_seat_rate(&self) -> bool {
-        self.seat_last.is_some()
+    /// It was so many times as fast on a seat of so many cores as shared.
+    pub fn learn_comparison(&mut self, cores: f64, ratio: f64) {
+        self.compared = Some((cores, ratio));
     }
 
     /// How many core counts were measured in this run, by one source.
@@ -163,22 +164,18 @@ impl Knowledge {
         Curve::new(points).unwrap_or_else(|_| profile.clone())
     }
 
-    /// NTT while everything is left to the kernel, where it was measured: in
-    /// the belief's own units, or in those of the last seat's rate, by what is
-    /// believed of that seat.
+    /// NTT while everything is left to the kernel, where it was measured:
+    /// against a seat of which a rate is believed, or in the belief's own units.
     pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
         let best = belief.curve.best_rate(cores_max);
+        if let Some((cores, ratio)) = self.compared {
+            return Some(best / belief.curve.rate(cores) * ratio);
+        }
         let source = match belief.origin {
             Origin::Measured => self.best_measured()?.0,
             Origin::Profile => ProgressSource::Repetition,
         };
-        if let Some(shared) = self.shared.get(&source) {
-            return Some(best / shared.rate);
-        }
-        let (milli, seat) = self.seat_last?;
-        let shared = self.shared.get(&seat.source)?;
-        let on_seat = best / belief.curve.rate(milli as f64 / 1e3);
-        Some(on_seat * seat.rate / shared.rate)
+        Some(best / self.shared.get(&source)?.rate)
     }
 
     fn points(&self) -> Vec<CurvePoint> {

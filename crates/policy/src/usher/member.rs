@@ -48,6 +48,8 @@ pub struct Member {
     pub reach: u32,
     /// Most threads seen of it.
     threads_max: u32,
+    /// What it told of its progress last.
+    pub told: Option<Progress>,
     /// Actions on it that failed, and when the last one did.
     pub failures: u32,
     pub failed_ns: u64,
@@ -77,6 +79,7 @@ impl Member {
             born_on: program.ran_before.then_some(reach),
             reach,
             threads_max: 0,
+            told: None,
             program,
             knowledge,
             meter,
@@ -98,6 +101,7 @@ impl Member {
             false => ProgressSource::CpuTime,
         };
         let source = sample.progress.map(told);
+        self.told = sample.progress.filter(Progress::may_plan);
         let better = source.is_some_and(ProgressSource::may_plan) && !self.has_live_source();
         let spins = sample.spinners > self.spinners;
         let waits = sample

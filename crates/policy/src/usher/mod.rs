@@ -52,7 +52,7 @@ use usher_model::{
     Action, CpuSet, Decision, Event, Note, Observation, Plan, ProgramId, ProgressSource, Topology,
 };
 
-use self::compare::Comparison;
+use self::compare::{Account, Comparison};
 use self::lend::{Lender, Market, TICK_NS};
 use self::member::{Member, Place};
 use self::meter::Told;
@@ -97,6 +97,7 @@ pub struct Usher {
     lender: Lender,
     turns: Turns,
     comparison: Comparison,
+    account: Account,
     /// The step of it that the plan was last made for.
     tried: Option<Comparison>,
     /// The turns that the plan asks for; none where it asks for none.
@@ -133,6 +134,7 @@ impl Usher {
             lender: Lender::default(),
             turns: Turns::default(),
             comparison: Comparison::Due(0),
+            account: Account::default(),
             tried: None,
             planned_turns: Vec::new(),
             stage: Stage::default(),
@@ -324,7 +326,6 @@ impl Usher {
             return false;
         }
         let (members, cores_max) = (&self.members, self.cores_max());
-        let tries = self.comparison.tries_seats();
         let gains = |id: ProgramId, from: f64, to: f64| {
             members
                 .get(&id)
@@ -334,7 +335,7 @@ impl Usher {
             topology: &self.topology,
             seats: &self.seats,
             gains: &gains,
-            lends: &|id| !tries && members.get(&id).is_some_and(|m| !m.explores()),
+            lends: &|id| members.get(&id).is_some_and(|m| !m.explores()),
         };
         let moved = self
             .lender
