@@ -42,11 +42,20 @@ impl Bar {
         self.measured.is_some_and(|m| m <= self.at_most) && self.at_least.is_none_or(above)
     }
 
+    /// What is asked, in words.
+    fn limit(&self) -> String {
+        match self.at_least {
+            Some(least) if self.at_most == f64::INFINITY => format!(">= {least}"),
+            Some(least) => format!("{least} .. {}", self.at_most),
+            None => format!("<= {}", self.at_most),
+        }
+    }
+
     fn row(&self) -> Vec<Cell> {
         vec![
             Cell::Text(self.what.clone()),
             Cell::Number(self.measured, 3),
-            Cell::Number(Some(self.at_most), 3),
+            Cell::Text(self.limit()),
             Cell::Text(self.unit.clone()),
             Cell::Pass(self.is_met()),
         ]
@@ -82,7 +91,7 @@ impl Part {
 
     /// For the page.
     pub fn section(&self) -> PageSection {
-        let head = ["", "measured", "at most", "unit", ""]
+        let head = ["", "measured", "asked", "unit", ""]
             .map(str::to_owned)
             .to_vec();
         let table = Item::Table {
@@ -102,8 +111,10 @@ impl Part {
             let mark = if bar.is_met() { "met   " } else { "MISSED" };
             let measured = bar.measured.map_or("-".to_owned(), |m| format!("{m:.3}"));
             format!(
-                "  {mark}  {:<58} {measured:>10} <= {:<8} {}\n",
-                bar.what, bar.at_most, bar.unit
+                "  {mark}  {:<58} {measured:>10} {:<11} {}\n",
+                bar.what,
+                bar.limit(),
+                bar.unit
             )
         };
         let bars: String = self.bars.iter().map(line).collect();

@@ -164,6 +164,8 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         format!("No policy is measurably better than {base}; {name} comes closest: {figures}.")
     } else if !mix.simulated {
         format!("Too few rounds to say which is best; {name} has {figures}.")
+    } else if best.abstentions() == best.rounds.len() || (ratio.value - 1.0).abs() < 0.0005 {
+        format!("{name} and {base} come out the same: {figures}.")
     } else if ratio.value < 1.0 {
         // One seed decides a simulation; more of them say how much it matters.
         format!("{name} comes out ahead of {base}: {figures}.")

@@ -164,6 +164,9 @@ pub struct ScriptError {
     pub reason: String,
 }
 
+/// The highest number of a barrier or a lock.
+const ID_MAX: usize = 9_999;
+
 impl Script {
     /// Threads in all.
     pub fn threads(&self) -> u32 {
@@ -244,6 +247,9 @@ impl Script {
             }
             Op::Serial { ns } if !(0.0..=WORK_NS_MAX).contains(ns) => Some(format!(
                 "work must be from 0 to {WORK_NS_MAX:e} ns, not {ns}"
+            )),
+            Op::Barrier(id) | Op::Lock(id) | Op::Unlock(id) if *id > ID_MAX => Some(format!(
+                "barriers and locks are numbered from 0 to {ID_MAX}, not {id}"
             )),
             Op::Memory(memory) => memory.fault(),
             Op::Items { pool, .. } if *pool >= self.pools.len() => {

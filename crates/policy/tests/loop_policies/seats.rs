@@ -150,8 +150,8 @@ fn seats_and_sharing_are_tried_once_and_the_better_one_stays() {
         notes.filter(|note| note.text.contains(said)).count()
     };
     assert_eq!(notes("shared for a moment"), 1);
-    let plans = world.log.iter().filter_map(|(_, d)| d.plan.as_ref());
-    let last = plans.last().unwrap();
+    let mut plans = world.log.iter().filter_map(|(_, d)| d.plan.as_ref());
+    let last = plans.next_back().unwrap();
     let (seats, sharing) = (last.antt.unwrap(), last.antt_time_sharing.unwrap());
     assert_eq!(last.abstains, seats >= sharing, "{seats} {sharing}");
 }

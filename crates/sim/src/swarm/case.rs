@@ -124,14 +124,19 @@ impl Case {
 
     /// The policy of that name, those to compare with included.
     pub(super) fn policy(&self) -> Option<Box<dyn Policy + Send>> {
-        let topology = || self.topology.clone();
-        Some(match self.policy {
-            "pdpa" => Box::new(Pdpa::new(topology())),
-            "utilisation" => Box::new(Utilisation::new(topology())),
-            "lending" => Box::new(Lending::new(Casas::new(topology()), topology())),
-            name => return by_name(name, &self.topology),
-        })
+        policy(self.policy, &self.topology)
     }
+}
+
+/// The policy of that name, those to compare with included.
+pub fn policy(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
+    let machine = || topology.clone();
+    Some(match name {
+        "pdpa" => Box::new(Pdpa::new(machine())),
+        "utilisation" => Box::new(Utilisation::new(machine())),
+        "lending" => Box::new(Lending::new(Casas::new(machine()), machine())),
+        name => return by_name(name, topology),
+    })
 }
 
 fn below(random: &mut Rand32, below: usize) -> usize {

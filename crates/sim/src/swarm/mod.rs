@@ -24,7 +24,7 @@ use std::io::Write;
 use usher_control::{Loop, Record, Recorder};
 use usher_policy::Policy;
 
-pub use self::case::{Case, Faults, MACHINES, RUN_NS};
+pub use self::case::{Case, Faults, MACHINES, RUN_NS, policy};
 use self::faults::Faulty;
 
 /// A broken invariant.

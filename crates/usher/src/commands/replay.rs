@@ -36,7 +36,8 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let file = File::open(&args.record).with_context(|| format!("opening the record '{path}'"))?;
     let mut unknown = None;
     let steps = usher_control::replay(BufReader::new(file), |head| {
-        usher_policy::by_name(&head.policy, &head.topology).unwrap_or_else(|| {
+        // Simulations record policies to compare with, too.
+        usher_sim::swarm::policy(&head.policy, &head.topology).unwrap_or_else(|| {
             unknown = Some(head.policy.clone());
             Box::new(Nobody)
         })

@@ -4,7 +4,7 @@
 mod page;
 mod table;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -55,6 +55,8 @@ struct Answer {
     seconds: f64,
 }
 
+/// A repetition, and a look at it, of more teaches nothing more.
+const SECONDS_MAX: f64 = 3600.0;
 /// Every so manieth mix is run for the ends of ranges.
 const RANGES_EVERY: usize = 7;
 /// Under these schedulers.
@@ -72,9 +74,14 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         bail!("--every must be 1 or more");
     }
     for (name, value) in [("--seconds", args.seconds), ("--steady", args.steady)] {
-        if !(value.is_finite() && value > 0.0) {
-            bail!("{name} must be a positive number, not {value}");
+        if !(value > 0.0 && value <= SECONDS_MAX) {
+            bail!("{name} must be a positive number, {SECONDS_MAX} at most, not {value}");
         }
+    }
+    if let Some(dir) = &args.out {
+        fs::create_dir_all(dir).with_context(|| format!("making '{}'", dir.display()))?;
+        let probe = dir.join("casas.json");
+        File::create(&probe).with_context(|| format!("writing '{}'", probe.display()))?;
     }
     let began = Instant::now();
     let topology = machine(PAPER_1)?;
@@ -122,17 +129,14 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         ranges,
         seconds: began.elapsed().as_secs_f64(),
     };
-    if let Some(dir) = &args.out {
-        write(dir, &answer)?;
-    }
+    let written = args.out.as_ref().map_or(Ok(()), |dir| write(dir, &answer));
     out.answer(&answer, || table::table(&answer, out))?;
-    Ok(0)
+    written.map(|()| 0)
 }
 
 /// The page and what it rests on.
 fn write(dir: &Path, answer: &Answer) -> anyhow::Result<()> {
     let writing = |path: &Path| format!("writing '{}'", path.display());
-    fs::create_dir_all(dir).with_context(|| format!("making '{}'", dir.display()))?;
     let text = serde_json::to_string_pretty(answer).context("writing JSON")?;
     for (name, text) in [("casas.json", text), ("index.html", page::page(answer))] {
         let path = dir.join(name);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sim smt`.
 
-use anyhow::bail;
 use serde_derive::Serialize;
 use usher_sim::smt::Spread;
 
@@ -15,7 +14,7 @@ const PAPER_3B: &str = "package:2 core:1 pu:2";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How often
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
 }
 
@@ -30,9 +29,6 @@ struct SmtAnswer {
 /// Simulates and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let seeds = args.seeds;
-    if seeds == 0 {
-        bail!("--seeds must be 1 or more");
-    }
     let topology = machine(PAPER_3B)?;
     let answer = SmtAnswer {
         simulated: true,

@@ -69,18 +69,27 @@ fn one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output) -> 
     if !out.json {
         out.text(&case.to_string())?;
     }
+    if let Some(path) = record {
+        File::create(path).with_context(|| format!("opening the record '{}'", path.display()))?;
+    }
     let result = match record {
         Some(path) => case.run_recorded(&mut |life| open(path, life)),
         None => case.run(),
     };
     match result {
         Ok(passed) => {
-            out.answer(&json!({ "seeds": 1, "totals": totals(passed) }), || {
-                let recorded = record.map_or(String::new(), |path| {
-                    format!("\nrecorded in '{}'", path.display())
-                });
-                format!("no invariant was broken; {}{recorded}", told(passed))
-            })?;
+            out.answer(
+                &json!({ "simulated": true, "seeds": 1, "totals": totals(passed) }),
+                || {
+                    let recorded = record.map_or(String::new(), |path| {
+                        format!("\nrecorded in '{}'", path.display())
+                    });
+                    format!(
+                        "simulated: no invariant was broken; {}{recorded}",
+                        told(passed)
+                    )
+                },
+            )?;
             Ok(0)
         }
         Err(broken) => {
@@ -144,13 +153,16 @@ fn many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let count = seeds.end - seeds.start;
     if broken.is_empty() {
-        out.answer(&json!({ "seeds": count, "totals": totals(passed) }), || {
-            let (from, last) = (seeds.start, seeds.end - 1);
-            format!(
-                "{count} simulated runs, seeds {from} to {last}: no invariant was broken; {}",
-                told(passed)
-            )
-        })?;
+        out.answer(
+            &json!({ "simulated": true, "seeds": count, "totals": totals(passed) }),
+            || {
+                let (from, last) = (seeds.start, seeds.end - 1);
+                format!(
+                    "{count} simulated runs, seeds {from} to {last}: no invariant was broken; {}",
+                    told(passed)
+                )
+            },
+        )?;
         return Ok(0);
     }
     broken.sort_by_key(|broken| broken.seed);

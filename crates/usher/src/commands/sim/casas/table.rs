@@ -11,7 +11,8 @@ use crate::output::{self, Output, STRONG};
 pub fn table(answer: &Answer, out: Output) -> String {
     let evaluation = &answer.evaluation;
     let mut text = format!(
-        "Simulated: geometric means of ANTT, mixes of four programs on {}\n{}\n\n{}",
+        "Simulated: geometric means of ANTT, mixes of four programs on {}\n\
+         Good (G), medium (Y) and poor (R) scalers: {}\n\n{}",
         answer.machine,
         classes(evaluation),
         means(evaluation, out)
