@@ -45,7 +45,7 @@ impl Bar {
     /// What is asked, in words.
     fn limit(&self) -> String {
         match self.at_least {
-            Some(least) if self.at_most == f64::INFINITY => format!(">= {least}"),
+            Some(least) if self.at_most == f64::MAX => format!(">= {least}"),
             Some(least) => format!("{least} .. {}", self.at_most),
             None => format!("<= {}", self.at_most),
         }

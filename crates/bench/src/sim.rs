@@ -191,7 +191,7 @@ fn speed() -> Result<Part> {
     rates.sort_by(f64::total_cmp);
     let mut part = Part::new("speed", "How fast it is");
     part.bars.push(Bar {
-        at_most: f64::INFINITY,
+        at_most: f64::MAX,
         at_least: Some(2.0),
         ..Bar::at_most(
             format!("events a second on one core, 48 cores x {threads} threads, median of 5"),

@@ -303,8 +303,7 @@ impl Engine {
             let queues = (0..self.cpus.len()).filter(|&other| other != cpu && near(other));
             let waiting = queues.filter_map(|other| {
                 let queue = &self.cpus[other].queue;
-                let may =
-                    |thread: &ThreadId| self.jobs[self.threads[*thread].program].mask.has(cpu);
+                let may = |thread: &ThreadId| self.may_run(*thread, cpu);
                 let at = queue.iter().position(may)?;
                 Some((queue.len(), other, at))
             });
