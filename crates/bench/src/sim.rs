@@ -364,15 +364,6 @@ fn halving(args: &SimArgs) -> Result<Part> {
     Ok(part)
 }
 
-/// Schedulers that are run at the ends of ranges.
-const RANGES: [Scheduler; 5] = [
-    Scheduler::Linux,
-    Scheduler::Casas,
-    Scheduler::Usher,
-    Scheduler::UsherCold,
-    Scheduler::OracleLending,
-];
-
 fn ranges(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("ranges", "What is not known, at the ends of its range");
     let setup = Setup::new(programs()?);
@@ -383,7 +374,7 @@ fn ranges(args: &SimArgs) -> Result<Part> {
             let evaluation = evaluate(
                 &setting,
                 &free.set(&setup, value),
-                &RANGES,
+                &Scheduler::RANGES,
                 &extent(args.ranges_every),
             )?;
             let mut bars = usher_bars(&evaluation);

@@ -61,6 +61,15 @@ impl Scheduler {
         Self::OracleLending,
     ];
 
+    /// Those that are run at the ends of what is not known.
+    pub const RANGES: [Self; 5] = [
+        Self::Linux,
+        Self::Casas,
+        Self::Usher,
+        Self::UsherCold,
+        Self::OracleLending,
+    ];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

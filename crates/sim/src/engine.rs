@@ -469,13 +469,6 @@ impl Engine {
         job.busy_ns[self.machine.places[cpu].domain] += elapsed_ns as f64;
     }
 
-    /// Credits every running thread.
-    pub(crate) fn account_all(&mut self) {
-        for cpu in 0..self.cpus.len() {
-            self.account(cpu);
-        }
-    }
-
     /// Sets when the CPU's next event is.
     pub(crate) fn arm(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];

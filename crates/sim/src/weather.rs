@@ -61,7 +61,7 @@ impl Engine {
     /// Sets every program's speed in every domain by who ran since the last
     /// look.
     pub(crate) fn look_at_memory(&mut self) {
-        self.account_all();
+        self.settle();
         let period_ns = (self.now_ns - self.weather.looked_ns).max(1) as f64;
         self.weather.looked_ns = self.now_ns;
         let here: Vec<usize> = (0..self.jobs.len())

@@ -124,7 +124,7 @@ impl SimWorld {
 
     /// Work that every guest has done since it came, in their order.
     pub fn works_ns(&mut self) -> Vec<f64> {
-        self.engine.account_all();
+        self.engine.settle();
         let programs = 0..self.guest_of.len();
         programs
             .map(|program| self.engine.work_ns(program))
@@ -248,7 +248,7 @@ impl SimWorld {
 impl World for SimWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         let mut programs = Vec::new();
-        self.engine.account_all();
+        self.engine.settle();
         for (&id, &program) in &self.present {
             programs.push(self.engine.sample(program, id));
         }

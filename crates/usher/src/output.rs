@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Standard output: text for people, JSON for programs, colour where wanted.
 
+use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -180,6 +182,28 @@ pub fn columns(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Writes texts by file name into a directory; answers where they are, and why
+/// those are missing that are.
+pub fn write_files<N: AsRef<Path>>(
+    dir: &Path,
+    files: impl IntoIterator<Item = (N, anyhow::Result<String>)>,
+) -> (Vec<PathBuf>, Vec<anyhow::Error>) {
+    let (mut written, mut unwritten) = (Vec::new(), Vec::new());
+    for (name, text) in files {
+        let path = dir.join(name);
+        let outcome = text.and_then(|text| Ok(fs::write(&path, text)?));
+        match outcome.with_context(|| format!("writing '{}'", path.display())) {
+            Ok(()) => written.push(path),
+            Err(error) => {
+                // Half a file is of no use to anybody.
+                let _ = fs::remove_file(&path);
+                unwritten.push(error);
+            }
+        }
+    }
+    (written, unwritten)
 }
 
 #[cfg(test)]

@@ -199,20 +199,7 @@ fn tell(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_
 /// Writes the report, the figures and a trace; answers where they are, and why
 /// those are missing that are.
 fn write(result: &MixResult, dir: &Path) -> (Vec<PathBuf>, Vec<anyhow::Error>) {
-    let (mut written, mut unwritten) = (Vec::new(), Vec::new());
-    for (name, text) in files(result) {
-        let path = dir.join(name);
-        let outcome = text.and_then(|text| Ok(fs::write(&path, text)?));
-        match outcome.with_context(|| format!("writing '{}'", path.display())) {
-            Ok(()) => written.push(path),
-            Err(error) => {
-                // Half a file is of no use to anybody.
-                let _ = fs::remove_file(&path);
-                unwritten.push(error);
-            }
-        }
-    }
-    (written, unwritten)
+    output::write_files(dir, files(result))
 }
 
 /// What is written of a result, by file name.

@@ -18,7 +18,7 @@ use usher_sim::setup::{FREE, PAPER_1, Setup};
 
 use super::machine;
 use crate::failure::Outcome;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::progress::Progress;
 
 #[derive(Debug, clap::Args)]
@@ -59,15 +59,6 @@ struct Answer {
 const SECONDS_MAX: f64 = 3600.0;
 /// Every so manieth mix is run for the ends of ranges.
 const RANGES_EVERY: usize = 7;
-/// Under these schedulers.
-const RANGES_SCHEDULERS: [Scheduler; 5] = [
-    Scheduler::Linux,
-    Scheduler::Casas,
-    Scheduler::Usher,
-    Scheduler::UsherCold,
-    Scheduler::OracleLending,
-];
-
 /// Simulates and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     if args.every == 0 {
@@ -116,7 +107,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         for value in [free.range.0, free.range.1] {
             let setting = format!("{} {value}", free.name);
             let setup = free.set(&setup, value);
-            ranges.push(evaluate(&setting, &setup, &RANGES_SCHEDULERS, &extent)?);
+            ranges.push(evaluate(&setting, &setup, &Scheduler::RANGES, &extent)?);
         }
     }
     progress.end();
@@ -136,11 +127,11 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 
 /// The page and what it rests on.
 fn write(dir: &Path, answer: &Answer) -> anyhow::Result<()> {
-    let writing = |path: &Path| format!("writing '{}'", path.display());
-    let text = serde_json::to_string_pretty(answer).context("writing JSON")?;
-    for (name, text) in [("casas.json", text), ("index.html", page::page(answer))] {
-        let path = dir.join(name);
-        fs::write(&path, text).with_context(|| writing(&path))?;
-    }
-    Ok(())
+    let figures = serde_json::to_string_pretty(answer).context("writing JSON");
+    let files = [
+        ("casas.json", figures),
+        ("index.html", Ok(page::page(answer))),
+    ];
+    let (_, unwritten) = output::write_files(dir, files);
+    unwritten.into_iter().next().map_or(Ok(()), Err)
 }

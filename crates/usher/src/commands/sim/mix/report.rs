@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What `usher sim mix` prints and writes.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -210,20 +209,7 @@ pub fn write(
             texts.push((name, Ok(trace(show, *scheduler, trial).to_string())));
         }
     }
-    let (mut written, mut unwritten) = (Vec::new(), Vec::new());
-    for (name, text) in texts {
-        let path = dir.join(name);
-        let outcome = text.and_then(|text: String| Ok(fs::write(&path, text)?));
-        match outcome.with_context(|| format!("writing '{}'", path.display())) {
-            Ok(()) => written.push(path),
-            Err(error) => {
-                // Half a file is of no use to anybody.
-                let _ = fs::remove_file(&path);
-                unwritten.push(error);
-            }
-        }
-    }
-    (written, unwritten)
+    output::write_files(dir, texts)
 }
 
 /// What the page has beside what that of a real mix has.
