@@ -25,7 +25,7 @@ struct Knob {
     at: fn(&mut Traits) -> &mut f64,
 }
 
-const KNOBS: [Knob; 10] = [
+const KNOBS: [Knob; 11] = [
     Knob {
         name: "serial",
         low: 0.0,
@@ -61,6 +61,12 @@ const KNOBS: [Knob; 10] = [
         low: 0.0,
         high: 30.0,
         at: |t| &mut t.sync_us,
+    },
+    Knob {
+        name: "sync_power",
+        low: 1.0,
+        high: 4.0,
+        at: |t| &mut t.sync_power,
     },
     Knob {
         name: "stall",

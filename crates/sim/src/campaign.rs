@@ -246,8 +246,7 @@ impl Player {
         seed: u64,
     ) -> Option<Self> {
         let topology = machine.topology();
-        let here = model.traits.on(machine.costs());
-        let frames = (seconds * 1e3 / here.frame_ms).ceil().max(2.0) as u32;
+        let (here, frames) = model.traits.on(machine.costs()).lasting(seconds);
         let script = |threads: usize| Arc::new(here.script(&model.name, threads as u32, frames));
         let cores = topology.cores.len();
         let domain = topology.domains.first()?;
@@ -257,8 +256,7 @@ impl Player {
         let crowded = on_one(cores)? / on_one(domain.cores.len())?;
         let entrant = Entrant::measure(&model.name, script(cores), machine, kernel, seed)?;
         let points = entrant.alone.points().iter();
-        let sequential_s = here.sequential_seconds(frames);
-        let speedup: Vec<(f64, f64)> = points.map(|p| (p.cores, p.rate * sequential_s)).collect();
+        let speedup: Vec<(f64, f64)> = points.map(|p| (p.cores, p.rate * seconds)).collect();
         let best = speedup
             .iter()
             .map(|&(_, speedup)| speedup)

@@ -386,12 +386,7 @@ impl Engine {
         if thread.is_none() && self.cpus[cpu].online && self.is_waited_for(cpu) {
             thread = self.pull_allowed(cpu);
             if let Some(thread) = thread {
-                let mean = self.cpus[cpu].vtime;
-                let slice = self.kernel.slice_ns as f64 / self.weight(thread);
-                let state = &mut self.threads[thread];
-                state.vruntime = mean - state.lag.clamp(-slice, slice);
-                state.deadline = state.vruntime + slice;
-                state.queue = Some(cpu);
+                self.join(thread, cpu);
             }
         }
         let Some(thread) = thread else {
@@ -486,7 +481,7 @@ impl Engine {
             }
         };
         if !state.queue.is_empty() {
-            at_ns = at_ns.min(state.slice_end_ns.max(self.now_ns + 1));
+            at_ns = at_ns.min(self.turn_ends_ns(cpu, self.now_ns + 1));
         }
         self.clock.set(cpu, at_ns);
     }
@@ -505,7 +500,7 @@ impl Engine {
         if done && !self.step_over(id, cpu) {
             return;
         }
-        if self.now_ns >= self.cpus[cpu].slice_end_ns && !self.cpus[cpu].queue.is_empty() {
+        if self.turn_ends_ns(cpu, self.now_ns) <= self.now_ns && !self.cpus[cpu].queue.is_empty() {
             self.preempt(cpu);
         } else {
             if self.now_ns >= self.cpus[cpu].slice_end_ns {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated kernel's own choices: which thread next, on which CPU.
+//! The simulated kernel's own choices: which thread on which CPU (and which
+//! next: module `turns`).
 //!
-//! After Linux's fair scheduler since 6.6 (EEVDF: Stoica and Abdel-Wahab,
-//! 1995): each CPU has a queue; of the threads that are *eligible* (have had no
-//! more than their share) the one with the earliest virtual deadline runs. A
-//! thread that wakes goes to the CPU it last ran on if that is idle, else to an
+//! After Linux's fair scheduler: each CPU has a queue. A thread that wakes goes to the CPU it last ran on if that is idle, else to an
 //! idle one in the same domain, else to or near the CPU of who wakes it if that
 //! has less to do, else it queues where it was; new threads go to
 //! the least loaded CPU anywhere; idle CPUs pull work, nearest first; from time
@@ -13,8 +11,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
-use crate::job::{Doing, ThreadId};
+use crate::job::ThreadId;
 use crate::machine::Mask;
+pub use crate::turns::Order;
 
 /// Between whom CPU time is shared evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,22 +33,23 @@ pub struct Kernel {
     pub fair: Fair,
     /// Whether a whole idle core is preferred to an idle hardware thread.
     pub smt_aware: bool,
-    /// Length of a turn when others wait.
+    /// Who is next in a queue.
+    pub order: Order,
+    /// Length of a turn when others wait; under CFS the shortest.
     pub slice_ns: u64,
-    /// A running thread is not preempted by one that wakes before it has run
-    /// for so long.
+    /// Under EEVDF, a running thread is not preempted by one that wakes before it
+    /// has run for so long.
     pub protect_ns: u64,
+    /// Under CFS, the time in which all in a queue have a turn; half of it is how
+    /// far a thread that slept may be ahead of the others when it wakes.
+    pub latency_ns: u64,
+    /// Under CFS, by how much a thread that wakes must be ahead of the running
+    /// one to preempt it.
+    pub wakeup_granularity_ns: u64,
     /// How often an idle CPU looks for work elsewhere.
     pub balance_ns: u64,
     /// How often loads of busy CPUs are evened out.
     pub busy_balance_ns: u64,
-    /// How far a thread that slept may be ahead of the others when it wakes:
-    /// what they ran meanwhile counts as owed to it. 0: what it was owed when
-    /// it went to sleep, as EEVDF has it.
-    pub sleeper_credit_ns: u64,
-    /// By how much a thread that wakes must be ahead of the running one to
-    /// preempt it.
-    pub preempt_margin_ns: u64,
 }
 
 impl Default for Kernel {
@@ -58,28 +58,25 @@ impl Default for Kernel {
         Self {
             fair: Fair::Programs,
             smt_aware: true,
+            order: Order::Eevdf,
             slice_ns: 3_000_000,
             protect_ns: 750_000,
+            latency_ns: 24_000_000,
+            wakeup_granularity_ns: 4_000_000,
             balance_ns: 4_000_000,
             busy_balance_ns: 128_000_000,
-            sleeper_credit_ns: 0,
-            preempt_margin_ns: 0,
         }
     }
 }
 
 impl Kernel {
     /// Linux 2.6.37 on eight CPUs or more, the kernel of paper 1: CFS, without
-    /// autogroups. Figures are those of its source: a latency of 24 ms, shared
-    /// by the four threads that a CPU has in mixes of four programs; a credit of
-    /// half of it for sleepers; a wakeup granularity of 4 ms.
+    /// autogroups. Figures are those of its source: a latency of 24 ms, turns of
+    /// 3 ms or more, a wakeup granularity of 4 ms.
     pub fn cfs() -> Self {
         Self {
             fair: Fair::Threads,
-            slice_ns: 6_000_000,
-            protect_ns: 0,
-            sleeper_credit_ns: 12_000_000,
-            preempt_margin_ns: 4_000_000,
+            order: Order::Cfs,
             ..Self::default()
         }
     }
@@ -100,17 +97,6 @@ fn mix(a: u64, b: u64, c: u64) -> u64 {
 const IMBALANCE: f64 = 1.25;
 
 impl Engine {
-    /// Weight of a thread in its queue.
-    pub(crate) fn weight(&self, thread: ThreadId) -> f64 {
-        match self.kernel.fair {
-            Fair::Threads => 1.0,
-            Fair::Programs => {
-                let runnable = self.jobs[self.threads[thread].program].runnable.max(1);
-                1.0 / f64::from(runnable)
-            }
-        }
-    }
-
     fn is_idle(&self, cpu: usize) -> bool {
         self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
     }
@@ -208,82 +194,6 @@ impl Engine {
                 .then_with(|| domains[domain(a)].total_cmp(&domains[domain(b)]))
                 .then_with(|| away(a).cmp(&away(b)))
         })
-    }
-
-    /// Mean virtual time of who runs and waits on a CPU.
-    fn mean_vruntime(&self, cpu: usize) -> f64 {
-        let state = &self.cpus[cpu];
-        let here = state.queue.iter().chain(&state.current);
-        let (sum, weights) = here.fold((0.0, 0.0), |(sum, weights), &thread| {
-            let weight = self.weight(thread);
-            (
-                sum + weight * self.threads[thread].vruntime,
-                weights + weight,
-            )
-        });
-        if weights > 0.0 {
-            sum / weights
-        } else {
-            state.vtime
-        }
-    }
-
-    /// Puts a thread into a CPU's queue.
-    pub(crate) fn enqueue(&mut self, thread: ThreadId, cpu: usize) {
-        let mean = self.mean_vruntime(cpu);
-        let slice = self.kernel.slice_ns as f64 / self.weight(thread);
-        let credit = self.kernel.sleeper_credit_ns as f64 / self.weight(thread);
-        let lag = match self.threads[thread].queue {
-            Some(queue) if credit > 0.0 => {
-                self.mean_vruntime(queue) - self.threads[thread].vruntime
-            }
-            _ => self.threads[thread].lag,
-        };
-        let state = &mut self.threads[thread];
-        state.vruntime = mean - lag.clamp(-slice, slice.max(credit));
-        state.deadline = state.vruntime + slice;
-        state.queue = Some(cpu);
-        state.doing = Doing::Queued(cpu);
-        self.cpus[cpu].queue.push(thread);
-    }
-
-    /// Takes note of what a thread is owed as it leaves a CPU.
-    pub(crate) fn leave(&mut self, thread: ThreadId, cpu: usize) {
-        let mean = self.mean_vruntime(cpu);
-        let state = &mut self.threads[thread];
-        state.lag = mean - state.vruntime;
-        self.cpus[cpu].vtime = mean;
-    }
-
-    /// Takes the thread out of the queue that runs next on a CPU.
-    pub(crate) fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
-        let mean = self.mean_vruntime(cpu);
-        let queue = &self.cpus[cpu].queue;
-        let eligible = |thread: ThreadId| self.threads[thread].vruntime <= mean + 1.0;
-        let order = |&(_, &a): &(usize, &ThreadId), &(_, &b): &(usize, &ThreadId)| {
-            let key = |thread: ThreadId| (!eligible(thread), self.threads[thread].deadline);
-            let ((late_a, a_at), (late_b, b_at)) = (key(a), key(b));
-            late_a
-                .cmp(&late_b)
-                .then(a_at.total_cmp(&b_at))
-                .then(a.cmp(&b))
-        };
-        let (at, &thread) = queue.iter().enumerate().min_by(order)?;
-        self.cpus[cpu].queue.remove(at);
-        Some(thread)
-    }
-
-    /// Whether a thread that has just woken there is to run at once.
-    pub(crate) fn preempts(&self, thread: ThreadId, cpu: usize) -> bool {
-        let Some(current) = self.cpus[cpu].current else {
-            return true;
-        };
-        let ran_ns = self.now_ns - self.cpus[cpu].started_ns;
-        let (new, old) = (&self.threads[thread], &self.threads[current]);
-        let margin = self.kernel.preempt_margin_ns as f64 / self.weight(thread);
-        ran_ns >= self.kernel.protect_ns
-            && new.deadline + margin < old.deadline
-            && new.vruntime <= self.mean_vruntime(cpu)
     }
 
     /// A thread for a CPU that would idle, from the nearest CPU that has most

@@ -32,5 +32,6 @@ mod steps;
 pub mod swarm;
 pub mod threads;
 pub mod trial;
+mod turns;
 mod weather;
 pub mod world;

@@ -42,15 +42,15 @@ pub struct Costs {
 impl Default for Costs {
     /// The machine of paper 1 (Opteron 6172): switch and refill as measured with
     /// lmbench on servers of its time; the bandwidth of a die (it has two
-    /// channels of DDR3-1333, 21 GB/s) is what gives the paper's 1.23 and 1.39
-    /// for its sample mix under space sharing.
+    /// channels of DDR3-1333, 21 GB/s at their peak) is what gives the paper's
+    /// figures for its sample mix (`examples/fit_sample.rs`).
     fn default() -> Self {
         Self {
             switch_ns: 2_000.0,
             private_refill_ns: 15_000.0,
             refill_gbps: 5.0,
             llc_bytes: 6e6,
-            node_gbps: 7.5,
+            node_gbps: 12.0,
             near_factor: 1.25,
             far_factor: 1.5,
             turbo_loss: 0.0,
@@ -238,6 +238,10 @@ impl Mask {
         Self {
             words: pairs.map(|(a, b)| a | b).collect(),
         }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.words.iter().map(|word| word.count_ones()).sum()
     }
 
     pub fn is_empty(&self) -> bool {

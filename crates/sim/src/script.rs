@@ -35,6 +35,14 @@ pub enum Op {
         /// Work in nanoseconds.
         ns: f64,
     },
+    /// Reaches for what the program's other threads wrote on other CPUs: so much
+    /// time for each of the CPUs that they may be on. Nothing gets done in it.
+    Contend {
+        /// Nanoseconds for each of sixteen CPUs.
+        ns: f64,
+        /// How that grows: for each of n it is `(n / 16)^(power - 1)` times that.
+        power: f64,
+    },
     /// Takes a lock, after whoever came before.
     Lock(usize),
     /// Gives it back.
@@ -128,6 +136,10 @@ impl Default for Memory {
 pub const THREADS_MAX: u32 = 16_384;
 /// Work that a step may have, in nanoseconds: eleven days.
 const WORK_NS_MAX: f64 = 1e15;
+/// Nanoseconds that a step of contention may take for each thread: a second.
+const CONTEND_NS_MAX: f64 = 1e9;
+/// The steepest that it may grow.
+const CONTEND_POWER_MAX: f64 = 4.0;
 
 /// A program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -248,6 +260,14 @@ impl Script {
             Op::Serial { ns } if !(0.0..=WORK_NS_MAX).contains(ns) => Some(format!(
                 "work must be from 0 to {WORK_NS_MAX:e} ns, not {ns}"
             )),
+            Op::Contend { ns, power }
+                if !((0.0..=CONTEND_NS_MAX).contains(ns)
+                    && (0.0..=CONTEND_POWER_MAX).contains(power)) =>
+            {
+                Some(format!(
+                    "contention must be from 0 to {CONTEND_NS_MAX:e} ns with a power of 0 to {CONTEND_POWER_MAX}, not {ns} with {power}"
+                ))
+            }
             Op::Barrier(id) | Op::Lock(id) | Op::Unlock(id) if *id > ID_MAX => Some(format!(
                 "barriers and locks are numbered from 0 to {ID_MAX}, not {id}"
             )),
@@ -318,6 +338,7 @@ impl Op {
             Self::Take(_) | Self::Put(_) | Self::Barrier(_) => true,
             Self::Sleep { ns } => *ns > 0,
             Self::Serial { .. }
+            | Self::Contend { .. }
             | Self::Lock(_)
             | Self::Unlock(_)
             | Self::Again { .. }

@@ -66,8 +66,8 @@ impl Free {
 pub const FREE: [Free; 10] = [
     Free {
         name: "node bandwidth",
-        what: "GB/s of a die's memory controller; 7.5 gives the sample mix's figures, 21 is the channels' peak",
-        range: (6.0, 12.0),
+        what: "GB/s of a die's memory controller; 12 gives the sample mix's figures, 21 is the channels' peak",
+        range: (9.0, 16.0),
         set: |setup, value| setup.costs.node_gbps = value,
     },
     Free {
@@ -110,10 +110,10 @@ pub const FREE: [Free; 10] = [
         set: |setup, value| setup.costs.far_factor = value,
     },
     Free {
-        name: "slice",
-        what: "milliseconds of a turn in the kernel's queues; 6 is a quarter of the latency in the source",
-        range: (2.0, 12.0),
-        set: |setup, value| setup.kernel.slice_ns = (value * 1e6) as u64,
+        name: "latency",
+        what: "milliseconds in which all in a queue of the kernel have a turn; 24 in its source",
+        range: (8.0, 48.0),
+        set: |setup, value| setup.kernel.latency_ns = (value * 1e6) as u64,
     },
     Free {
         name: "migration",

@@ -44,6 +44,7 @@ impl Engine {
                     self.threads[id].step += 1;
                     self.give_work(id, if first { ns } else { 0.0 }, 0.0)
                 }
+                Op::Contend { ns, power } => self.contend(id, ns, power),
                 Op::Lock(lock) => self.lock(id, lock),
                 Op::Unlock(lock) => self.unlock(id, lock),
                 Op::Barrier(barrier) => {
@@ -97,6 +98,19 @@ impl Engine {
             thread.step += 1;
         }
         Step::Next
+    }
+
+    fn contend(&mut self, id: ThreadId, ns: f64, power: f64) -> Step {
+        let thread = &mut self.threads[id];
+        thread.step += 1;
+        let job = &self.jobs[thread.program];
+        let sharers = f64::from(job.alive.min(job.mask.len()));
+        thread.work = 0.0;
+        thread.cold += ns * sharers * (sharers / 16.0).powf(power - 1.0);
+        match thread.cold > NOTHING {
+            true => Step::Busy,
+            false => Step::Next,
+        }
     }
 
     fn lock(&mut self, id: ThreadId, lock: usize) -> Step {

@@ -21,13 +21,17 @@ fn topology(domains: usize, cores_each: usize, threads: usize) -> Topology {
 }
 
 fn engine(domains: usize, cores_each: usize, threads: usize) -> Engine {
+    engine_with(Kernel::default(), domains, cores_each, threads)
+}
+
+fn engine_with(kernel: Kernel, domains: usize, cores_each: usize, threads: usize) -> Engine {
     let costs = Costs {
         node_gbps: 16.0,
         core_speed: 1.0,
         ..Costs::default()
     };
     let machine = Machine::new(topology(domains, cores_each, threads), costs);
-    Engine::new(machine, Kernel::default(), 7)
+    Engine::new(machine, kernel, 7)
 }
 
 fn program(threads: u32, steps: Vec<Op>) -> Arc<Script> {
@@ -87,6 +91,73 @@ fn programs_on_one_cpu_share_it_evenly_whatever_their_threads() {
     let times = times(&mut engine, 2);
     near(times[0], 2.0, 0.02);
     near(times[1], 2.0, 0.02);
+}
+
+#[test]
+fn under_cfs_threads_on_one_cpu_share_it_evenly() {
+    let mut engine = engine_with(Kernel::cfs(), 1, 1, 1);
+    engine.arrive(program(3, vec![work(2.0)]), false);
+    engine.arrive(program(1, vec![work(1.0)]), false);
+    near(times(&mut engine, 2)[1], 4.0, 0.02);
+}
+
+/// Mean time of a nap and the work after it beside a thread that never sleeps.
+fn nap_beside_a_hog(kernel: Kernel, work_ms: f64) -> f64 {
+    let mut engine = engine_with(kernel, 1, 1, 1);
+    let naps = vec![
+        Op::Sleep { ns: 10 * MS },
+        work(work_ms / 1e3),
+        Op::Again { to: 0, times: 100 },
+    ];
+    engine.arrive(program(1, vec![work(60.0)]), false);
+    let sleeper = engine.arrive(program(1, naps), false);
+    loop {
+        engine.run(100 * SECOND).unwrap();
+        for news in engine.take_news() {
+            if let News::Repeated { program, seconds } = news
+                && program == sleeper
+            {
+                return seconds * 10.0;
+            }
+        }
+    }
+}
+
+#[test]
+fn under_cfs_who_slept_runs_at_once_up_to_its_share() {
+    // Two milliseconds every twelve are less than its half: it never waits.
+    near(nap_beside_a_hog(Kernel::cfs(), 2.0), 12.0, 0.02);
+    // Thirty every forty are more: it cannot have them, and has its half at least.
+    let long = nap_beside_a_hog(Kernel::cfs(), 30.0);
+    assert!((45.0..70.0).contains(&long), "{long}");
+    // Without a credit for sleep it waits for the hog's turn to end.
+    let strict = Kernel {
+        latency_ns: 0,
+        ..Kernel::cfs()
+    };
+    assert!(nap_beside_a_hog(strict, 2.0) > 12.5);
+}
+
+#[test]
+fn what_others_write_costs_the_more_the_more_cpus_there_are() {
+    let contended = |cpus: usize| {
+        let mut engine = engine(1, 8, 1);
+        let steps = vec![
+            work(0.01),
+            Op::Contend {
+                ns: 100_000.0,
+                power: 2.0,
+            },
+            Op::Again { to: 0, times: 10 },
+        ];
+        let id = engine.arrive(program(8, steps), false);
+        let seat: Vec<String> = (0..cpus).map(|cpu| cpu.to_string()).collect();
+        engine.seat(id, Some(&seat.join(",").parse().unwrap()));
+        times(&mut engine, 1)[0]
+    };
+    // For n CPUs each thread pays 0.1 ms * n * n / 16 after 10 ms of work.
+    near(contended(8), 10.0 * (0.010 + 0.1e-3 * 4.0), 0.01);
+    near(contended(4), 20.0 * (0.010 + 0.1e-3), 0.01);
 }
 
 #[test]

@@ -4,13 +4,22 @@
 #![allow(clippy::unwrap_used)]
 
 use usher_model::Topology;
-use usher_sim::campaign::Scheduler;
+use usher_sim::campaign::{Player, Scheduler, best_seats, cast};
 use usher_sim::evaluation::Extent;
 use usher_sim::fidelity::{Fit, PHI, XEON, fits, machine};
+use usher_sim::machine::Machine;
 use usher_sim::parsec::programs;
 use usher_sim::sample;
 use usher_sim::setup::{PAPER_1, Setup};
 use usher_topology::Source;
+
+const EXTENT: Extent = Extent {
+    repetition_s: 24.0,
+    steady_s: 20.0,
+    every: 1,
+    seed: 1,
+    workers: 1,
+};
 
 fn topology(spec: &str) -> Topology {
     usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
@@ -39,8 +48,26 @@ fn medians(name: &str, spec: &str, limit: f64, but: &[&str]) {
 
 #[test]
 fn models_give_the_speedups_that_they_were_fitted_to() {
-    medians("xeon", XEON, 0.055, &["dedup"]);
+    medians("xeon", XEON, 0.05, &["dedup"]);
     medians("xeon", XEON, 0.10, &[]);
+}
+
+#[test]
+fn no_point_of_most_of_them_is_far_off() {
+    // Where the published curves have a kink that no smooth model has.
+    let kinks = [
+        ("blackscholes", 0.11),
+        ("dedup", 0.40),
+        ("ferret", 0.11),
+        ("freqmine", 0.13),
+        ("raytrace", 0.13),
+    ];
+    for fit in simulated("xeon", XEON) {
+        let (_, worst) = fit.median_and_worst().unwrap();
+        let kink = kinks.iter().find(|(name, _)| *name == fit.program);
+        let limit = kink.map_or(0.10, |&(_, limit)| limit);
+        assert!(worst <= limit, "{}: {worst}", fit.program);
+    }
 }
 
 #[test]
@@ -50,17 +77,39 @@ fn and_nearly_those_of_a_machine_that_they_were_not_fitted_to() {
     medians("phi", PHI, 0.10, &["dedup", "streamcluster"]);
 }
 
+/// The programs of these names, alone on the machine of paper 1.
+fn alone_on_paper_1(names: &[&str]) -> Vec<Player> {
+    let setup = Setup::new(programs().unwrap());
+    let machine = Machine::new(topology(PAPER_1), setup.costs.clone());
+    let mut models = setup.models;
+    models.retain(|model| names.is_empty() || names.contains(&model.name.as_str()));
+    cast(&models, &machine, &setup.kernel, EXTENT.repetition_s, 1).unwrap()
+}
+
+#[test]
+fn too_many_threads_cost_a_tenth_but_for_streamcluster() {
+    let players = alone_on_paper_1(&[]);
+    assert_eq!(players.len(), 10);
+    for player in players {
+        let (name, crowded) = (&player.entrant.name, player.crowded);
+        eprintln!("{name}: {crowded:.3}");
+        assert_eq!(crowded > 1.10, name == "streamcluster", "{name}: {crowded}");
+    }
+}
+
+#[test]
+fn the_best_seats_of_the_sample_mix_are_those_of_the_paper() {
+    let players = alone_on_paper_1(&sample::PROGRAMS);
+    let entrants: Vec<_> = players.into_iter().map(|player| player.entrant).collect();
+    let seats = best_seats(&topology(PAPER_1), &entrants);
+    let cores: Vec<usize> = sample::PROGRAMS.map(|name| seats[name].len()).to_vec();
+    assert_eq!(cores, [12, 12, 18, 6]);
+}
+
 #[test]
 fn the_sample_mix_is_as_the_paper_has_it() {
-    let extent = Extent {
-        repetition_s: 24.0,
-        steady_s: 10.0,
-        every: 1,
-        seed: 1,
-        workers: 1,
-    };
     let setup = Setup::new(programs().unwrap());
-    let samples = sample::run(&setup, &topology(PAPER_1), &[Scheduler::Linux], &extent).unwrap();
+    let samples = sample::run(&setup, &topology(PAPER_1), &[Scheduler::Linux], &EXTENT).unwrap();
     let known: Vec<_> = samples
         .iter()
         .filter(|sample| sample.paper.is_some())

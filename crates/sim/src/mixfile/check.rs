@@ -286,6 +286,7 @@ fn traits_fault(traits: &Traits) -> Option<String> {
         ("frame_ms", traits.frame_ms, 1e-3..=1e9),
         ("extra", traits.extra, 1e-3..=1e3),
         ("sync_us", traits.sync_us, 0.0..=1e6),
+        ("sync_power", traits.sync_power, 0.0..=4.0),
         ("phases", f64::from(traits.phases), 1.0..=1e3),
     ];
     let outside =

@@ -112,7 +112,7 @@ fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
                 false => Traits::clone(traits),
             };
             let threads = threads.unwrap_or(machine.topology().cores.len() as u32);
-            let frames = (seconds * 1e3 / traits.frame_ms).ceil().max(2.0) as u32;
+            let (here, frames) = here.lasting(*seconds);
             let about = format!("{from}, {threads} threads, {seconds} s of work");
             (about, here.script(&program.name, threads, frames))
         }

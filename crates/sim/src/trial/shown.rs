@@ -13,7 +13,7 @@ use usher_report::stats;
 
 use super::{Cast, Guest, Stay, Trial};
 use crate::campaign::Scheduler;
-use crate::kernel::Fair;
+use crate::kernel::{Fair, Order};
 use crate::mixfile::SimMix;
 
 /// Spans that a timeline shows at most; drawing takes the square of this.
@@ -102,6 +102,10 @@ impl Show<'_> {
             Fair::Threads => "threads",
             Fair::Programs => "programs",
         };
+        let order = match kernel.order {
+            Order::Eevdf => "EEVDF",
+            Order::Cfs => "CFS",
+        };
         let smt = if kernel.smt_aware {
             ""
         } else {
@@ -110,7 +114,7 @@ impl Show<'_> {
         MachineFacts {
             host: "a machine that is not there".to_owned(),
             kernel: format!(
-                "a model of Linux, fair between {fair}, turns of {} ms{smt}",
+                "a model of Linux ({order}), fair between {fair}, turns of {} ms{smt}",
                 kernel.slice_ns as f64 / 1e6
             ),
             topology: self.cast.machine.topology().clone(),

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What paper 1's sample mix says of traits that the published speed-ups leave
+//! open: the bandwidth of a die, and how much memory traffic ferret has. For each
+//! pair of them it prints the seats that are best by the programs' curves alone
+//! (the paper's: 12, 12, 18 and 6 cores) and how far the three figures of the
+//! paper are off. That of streamcluster was fitted to its speed-up with either of
+//! two starting points, 1.6 and 3 GB/s, which fit equally well; with the first,
+//! more than 6 cores are best for it wherever the figures are near.
+
+#![allow(clippy::unwrap_used)]
+
+use usher_sim::campaign::{Scheduler, best_seats, cast};
+use usher_sim::evaluation::Extent;
+use usher_sim::machine::Machine;
+use usher_sim::parsec::programs;
+use usher_sim::sample;
+use usher_sim::setup::{PAPER_1, Setup};
+use usher_topology::Source;
+
+const EXTENT: Extent = Extent {
+    repetition_s: 24.0,
+    steady_s: 10.0,
+    every: 1,
+    seed: 1,
+    workers: 1,
+};
+
+fn main() {
+    let topology = usher_topology::load(Source::Synthetic(PAPER_1.to_owned())).unwrap();
+    println!("node GB/s  ferret GB/s  best seats    sharing dies, apart, linux: % off");
+    for node_gbps in [9.0, 10.5, 12.0, 14.0] {
+        for ferret_gbps in [0.6, 0.8, 1.0] {
+            let mut setup = Setup::new(programs().unwrap());
+            setup.costs.node_gbps = node_gbps;
+            for model in &mut setup.models {
+                if model.name == "ferret" {
+                    model.traits.memory.gbps = ferret_gbps;
+                }
+            }
+            let machine = Machine::new(topology.clone(), setup.costs.clone());
+            let is_of_it = |name: &str| sample::PROGRAMS.contains(&name);
+            let mut models = setup.models.clone();
+            models.retain(|model| is_of_it(&model.name));
+            let cast = cast(&models, &machine, &setup.kernel, EXTENT.repetition_s, 1).unwrap();
+            let entrants: Vec<_> = cast.into_iter().map(|player| player.entrant).collect();
+            let best = best_seats(&topology, &entrants);
+            let seats = best.values().map(|cpus| cpus.len().to_string());
+            let seats: Vec<_> = seats.collect();
+            let samples = sample::run(&setup, &topology, &[Scheduler::Linux], &EXTENT).unwrap();
+            let off = samples.iter().filter_map(|sample| {
+                let off = sample.antt / sample.paper? - 1.0;
+                Some(format!("{:+.1}", 100.0 * off))
+            });
+            println!(
+                "{node_gbps:9}  {ferret_gbps:11}  {:12}  {}",
+                seats.join("/"),
+                off.collect::<Vec<_>>().join("  ")
+            );
+        }
+    }
+}
