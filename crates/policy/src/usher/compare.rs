@@ -5,18 +5,21 @@
 //! nothing of barriers that wait for a thread without a CPU, of caches, or of
 //! what one program leaves for another while it waits. Where all programs tell
 //! their progress while they run, both are tried: so long on the best seats,
-//! then so long shared, and the verdict (module `verdict`) rests on the rates.
+//! then, where that looks promising, with two programs on both their seats
+//! (module `pair`), then so long shared, and the verdict (module `verdict`) rests on the rates.
 //! Nobody is stopped for it; it is done when programs have come or gone, and
 //! again at most every [`AGAIN_NS`] when one of them has entered a new phase.
+//! Whoever seems to have done so while all shared is measured anew first.
 
 use std::collections::BTreeMap;
 
 use usher_model::{ProgramId, Progress};
 
 use super::Usher;
+use super::knowledge::Compared;
 use super::member::Member;
 
-/// So long on seats, and then shared: some of the programs' own rounds.
+/// So long each: some of the programs' own rounds.
 const TRY_NS: u64 = 1_000_000_000;
 /// Not again before.
 const AGAIN_NS: u64 = 30_000_000_000;
@@ -28,6 +31,8 @@ pub(super) enum Comparison {
     Due(u64),
     /// Seats are tried, since then.
     Seats(u64),
+    /// Two programs on both their seats are tried, since then.
+    Pair(u64),
     /// Time sharing is tried, until then.
     Sharing(u64),
     /// Made, then.
@@ -38,6 +43,11 @@ impl Comparison {
     /// It is time to sit on seats whatever is predicted.
     pub fn tries_seats(self) -> bool {
         matches!(self, Self::Seats(_))
+    }
+
+    /// It is time to let two share their seats whatever is predicted.
+    pub fn tries_pair(self) -> bool {
+        matches!(self, Self::Pair(_))
     }
 
     /// It is time to share whatever is predicted.
@@ -59,6 +69,7 @@ impl Comparison {
 pub(super) struct Account {
     began: BTreeMap<ProgramId, Progress>,
     on_seats: BTreeMap<ProgramId, Rate>,
+    paired: BTreeMap<ProgramId, Rate>,
 }
 
 /// Progress a second on a seat of so many cores.
@@ -73,12 +84,31 @@ impl Usher {
     /// Goes on to the next step when it is time; true when the plan must be
     /// made again for it.
     pub(super) fn compare(&mut self, at_ns: u64) -> bool {
+        if matches!(self.comparison, Comparison::Due(from_ns) if at_ns >= from_ns) {
+            let drifted = self.members.values_mut().filter(|m| m.drifted);
+            let mut forgot = false;
+            for member in drifted {
+                member.forget_phase();
+                forgot = true;
+            }
+            if forgot {
+                return true;
+            }
+        }
         let next = match self.comparison {
             Comparison::Due(from_ns) if at_ns >= from_ns && self.can_compare() => {
                 Comparison::Seats(at_ns)
             }
             Comparison::Seats(since_ns) if at_ns >= since_ns + TRY_NS => {
                 self.account.on_seats = self.rates(at_ns - since_ns);
+                self.account.paired.clear();
+                match self.pair {
+                    Some(_) => Comparison::Pair(at_ns),
+                    None => Comparison::Sharing(at_ns + TRY_NS),
+                }
+            }
+            Comparison::Pair(since_ns) if at_ns >= since_ns + TRY_NS => {
+                self.account.paired = self.rates(at_ns - since_ns);
                 Comparison::Sharing(at_ns + TRY_NS)
             }
             Comparison::Sharing(until_ns) if at_ns >= until_ns => {
@@ -121,8 +151,13 @@ impl Usher {
                 && seat.source == shared.source
                 && seat.cores > 0.0
             {
-                let ratio = seat.rate / shared.rate;
-                member.knowledge.learn_comparison(seat.cores, ratio);
+                let paired = self.account.paired.get(id);
+                let paired = paired.filter(|paired| paired.source == seat.source);
+                member.knowledge.learn_comparison(Compared {
+                    cores: seat.cores,
+                    over_sharing: seat.rate / shared.rate,
+                    over_pair: paired.map(|paired| seat.rate / paired.rate),
+                });
             }
         }
     }
@@ -131,12 +166,10 @@ impl Usher {
     /// may be moved at any time.
     fn can_compare(&self) -> bool {
         let tells = |member: &Member| {
-            member.has_live_source()
-                && !member.explores()
-                && member.active_wait == Some(false)
-                && member.spinners == 0
+            member.has_live_source() && !member.explores() && member.is_narrowable()
         };
-        self.members.len() > 1
+        !self.survey.is_on()
+            && self.members.len() > 1
             && self.members.len() <= self.topology.domains.len()
             && self.members.values().all(tells)
     }

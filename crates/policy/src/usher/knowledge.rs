@@ -12,6 +12,9 @@ use crate::fit::{collapses, fit};
 /// relative.
 const SURPRISE: f64 = 0.10;
 
+/// A rate known better than this is no accident.
+const SURE: f64 = 0.05;
+
 /// Where a belief comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
@@ -41,9 +44,20 @@ pub struct Knowledge {
     seats: BTreeMap<ProgressSource, BTreeMap<u64, Estimate>>,
     /// Measured in this run while sharing with the present neighbours.
     shared: BTreeMap<ProgressSource, Estimate>,
-    /// The cores of the seat that was compared with sharing with the present
-    /// neighbours, and how many times as fast it was there.
-    compared: Option<(f64, f64)>,
+    /// How it did on a seat and sharing with the present neighbours, tried.
+    compared: Option<Compared>,
+}
+
+/// How a program did on a seat, and otherwise, beside the same neighbours.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compared {
+    /// Cores of the seat.
+    pub cores: f64,
+    /// How many times as fast it was there as with everything left to the kernel.
+    pub over_sharing: f64,
+    /// How many times as fast as with two programs on both their seats, where
+    /// that was tried.
+    pub over_pair: Option<f64>,
 }
 
 impl Knowledge {
@@ -59,8 +73,22 @@ impl Knowledge {
     /// something new.
     pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
         let seats = self.seats.entry(estimate.source).or_default();
-        let before = seats.insert(milli(cores), estimate);
-        before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
+        let before = seats.get(&milli(cores)).copied();
+        if before.is_some_and(|known| estimate.relative_error > known.relative_error.max(SURE)) {
+            // Only just begun there again.
+            return false;
+        }
+        let differs = |known: Estimate| (known.rate / estimate.rate - 1.0).abs() > SURPRISE;
+        if let Some(known) = before.filter(|&known| differs(known))
+            && estimate.relative_error < SURE
+        {
+            // Whatever it is that changed (where its memory lies, what its
+            // neighbours ask of the caches), it would be the same elsewhere.
+            let ratio = estimate.rate / known.rate;
+            seats.values_mut().for_each(|other| other.rate *= ratio);
+        }
+        seats.insert(milli(cores), estimate);
+        before.is_none_or(differs)
     }
 
     /// A rate was measured while everything was left to the kernel. True
@@ -106,9 +134,21 @@ impl Knowledge {
         if seen_on_fewer { 0 } else { spinners }
     }
 
-    /// It was so many times as fast on a seat of so many cores as shared.
-    pub fn learn_comparison(&mut self, cores: f64, ratio: f64) {
-        self.compared = Some((cores, ratio));
+    /// Seats and sharing were tried.
+    pub fn learn_comparison(&mut self, compared: Compared) {
+        self.compared = Some(compared);
+    }
+
+    /// Whether they were.
+    pub fn was_compared(&self) -> bool {
+        self.compared.is_some()
+    }
+
+    /// NTT on the seat that was tried, and with two programs on both their seats.
+    pub fn paired_ntt(&self, belief: &Belief, cores_max: f64) -> Option<(f64, f64)> {
+        let compared = self.compared?;
+        let seat = belief.curve.best_rate(cores_max) / belief.curve.rate(compared.cores);
+        Some((seat, seat * compared.over_pair?))
     }
 
     /// How many core counts were measured in this run, by one source.
@@ -168,8 +208,8 @@ impl Knowledge {
     /// against a seat of which a rate is believed, or in the belief's own units.
     pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
         let best = belief.curve.best_rate(cores_max);
-        if let Some((cores, ratio)) = self.compared {
-            return Some(best / belief.curve.rate(cores) * ratio);
+        if let Some(tried) = self.compared {
+            return Some(best / belief.curve.rate(tried.cores) * tried.over_sharing);
         }
         let source = match belief.origin {
             Origin::Measured => self.best_measured()?.0,
@@ -282,6 +322,25 @@ mod tests {
         assert!(!knowledge.learn_seat(2.0, beats(1800.0)), "no news still");
         knowledge.forget_shared();
         assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
+    }
+
+    #[test]
+    fn a_rate_that_has_changed_for_sure_changes_the_whole_curve() {
+        let beats = |rate, relative_error| Estimate {
+            source: ProgressSource::Heartbeat,
+            relative_error,
+            ..repetition(rate)
+        };
+        let mut knowledge = Knowledge::new(None);
+        knowledge.learn_seat(6.0, beats(6.0, 0.01));
+        knowledge.learn_seat(12.0, beats(8.0, 0.01));
+        let before = knowledge.belief(12.0).unwrap().curve;
+        assert!(!knowledge.learn_seat(6.0, beats(3.0, 0.1)), "one chunk");
+        assert!(knowledge.learn_seat(6.0, beats(3.0, 0.02)), "for sure");
+        let after = knowledge.belief(12.0).unwrap().curve;
+        for cores in [6.0, 9.0, 12.0] {
+            assert!((after.rate(cores) / before.rate(cores) - 0.5).abs() < 0.02);
+        }
     }
 
     #[test]

@@ -48,6 +48,10 @@ pub struct Member {
     pub reach: u32,
     /// Most threads seen of it.
     threads_max: u32,
+    /// It had its turn on a wide seat.
+    pub surveyed: bool,
+    /// Its rate changed for good while all shared.
+    pub drifted: bool,
     /// What it told of its progress last.
     pub told: Option<Progress>,
     /// Actions on it that failed, and when the last one did.
@@ -79,6 +83,8 @@ impl Member {
             born_on: program.ran_before.then_some(reach),
             reach,
             threads_max: 0,
+            surveyed: false,
+            drifted: false,
             told: None,
             program,
             knowledge,
@@ -155,6 +161,13 @@ impl Member {
             Place::Seat(cores) => self.knowledge.learn_seat(cores, estimate),
             Place::Mixed => false,
         }
+    }
+
+    /// It does something else now.
+    pub fn forget_phase(&mut self) {
+        self.knowledge.forget_phase();
+        self.surveyed = false;
+        self.drifted = false;
     }
 
     /// It has begun anew, on the cores that it has.
@@ -259,20 +272,21 @@ impl Member {
         {
             return None;
         }
-        let seat = &seat.cpus;
-        let domains = topology.domains_in(seat);
-        let half = match domains.len() {
-            0 => return None,
-            1 => {
-                let cores = topology.cores_in(seat);
-                topology.cpus_of_cores(cores[..cores.len() / 2].iter().copied())
-            }
-            n => {
-                let kept = domains[..n / 2].iter().map(|&d| &topology.domains[d].cpus);
-                kept.fold(CpuSet::new(), |set, cpus| set.or(&cpus.and(seat)))
-            }
-        };
-        (!half.is_empty()).then_some(half)
+        half_of(&seat.cpus, topology)
+    }
+
+    /// Whether it may be moved to fewer cores at any time.
+    pub fn is_narrowable(&self) -> bool {
+        self.active_wait == Some(false) && self.spinners == 0
+    }
+
+    /// Whether a wide seat would teach more about it.
+    pub fn wants_survey(&self) -> bool {
+        self.program.profile.is_none()
+            && self.has_live_source()
+            && self.is_narrowable()
+            && !self.surveyed
+            && self.knowledge.seats_measured() > 1
     }
 
     /// Whether it would run faster on more cores, as far as is known. While it
@@ -286,4 +300,21 @@ impl Member {
             .belief(cores_max)
             .is_none_or(|belief| belief.curve.rate(to) >= belief.curve.rate(from))
     }
+}
+
+/// Half of a seat: of its domains, or of the cores of a single one.
+pub(super) fn half_of(seat: &CpuSet, topology: &Topology) -> Option<CpuSet> {
+    let domains = topology.domains_in(seat);
+    let half = match domains.len() {
+        0 => return None,
+        1 => {
+            let cores = topology.cores_in(seat);
+            topology.cpus_of_cores(cores[..cores.len() / 2].iter().copied())
+        }
+        n => {
+            let kept = domains[..n / 2].iter().map(|&d| &topology.domains[d].cpus);
+            kept.fold(CpuSet::new(), |set, cpus| set.or(&cpus.and(seat)))
+        }
+    };
+    (!half.is_empty()).then_some(half)
 }

@@ -6,8 +6,9 @@
 //!
 //! - *Nobody is stopped for a trial.* A program with a profile is planned at
 //!   once. A newcomer without one, whose progress can be measured, gets an
-//!   equal share (its *fair start*), is measured there and on half of it, and
-//!   the law fitted to that is refined wherever it sits later. A newcomer
+//!   equal share (its *fair start*), is measured there, on half of it and, where
+//!   others have halves to spare, on a wide seat (module `survey`); the law
+//!   fitted to that is refined wherever it sits later. A newcomer
 //!   that gives no figure that a plan may rest on is left to the kernel, and
 //!   so are the others: there is nothing to predict a gain from.
 //! - *The kernel is left alone unless seats are worth it*: the predicted ANTT
@@ -40,9 +41,11 @@ mod knowledge;
 pub mod lend;
 mod member;
 pub mod meter;
+pub mod pair;
 mod pens;
 mod planning;
 pub mod stay;
+mod survey;
 pub mod turns;
 mod verdict;
 
@@ -56,6 +59,8 @@ use self::compare::{Account, Comparison};
 use self::lend::{Lender, Market, TICK_NS};
 use self::member::{Member, Place};
 use self::meter::Told;
+use self::pair::Pair;
+use self::survey::Survey;
 use self::turns::{Turn, Turns};
 use crate::Policy;
 use crate::simple::wanted;
@@ -98,6 +103,11 @@ pub struct Usher {
     turns: Turns,
     comparison: Comparison,
     account: Account,
+    survey: Survey,
+    /// Two programs that may do better on both their seats.
+    pair: Option<Pair>,
+    /// What came of trying seats and sharing with these programs, if they were.
+    tried_acts: Option<bool>,
     /// The step of it that the plan was last made for.
     tried: Option<Comparison>,
     /// The turns that the plan asks for; none where it asks for none.
@@ -135,6 +145,9 @@ impl Usher {
             turns: Turns::default(),
             comparison: Comparison::Due(0),
             account: Account::default(),
+            survey: Survey::default(),
+            pair: None,
+            tried_acts: None,
             tried: None,
             planned_turns: Vec::new(),
             stage: Stage::default(),
@@ -169,6 +182,7 @@ impl Usher {
             self.topology = topology;
             // Cores have other numbers now.
             self.lender.recall_all();
+            self.forget_comparison(observation.at_ns);
             self.mark(Stale::Changed);
         }
         for failed in &observation.failed {
@@ -218,11 +232,17 @@ impl Usher {
             Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
         }
         if !matches!(event, Event::Repeated { .. }) {
-            self.comparison = Comparison::Due(at_ns);
-            self.members
-                .values_mut()
-                .for_each(|member| member.knowledge.forget_shared());
+            self.forget_comparison(at_ns);
         }
+    }
+
+    /// What was tried was tried with other programs, or on another machine.
+    fn forget_comparison(&mut self, at_ns: u64) {
+        self.comparison = Comparison::Due(at_ns);
+        self.tried_acts = None;
+        self.pair = None;
+        let members = self.members.values_mut();
+        members.for_each(|member| member.knowledge.forget_shared());
     }
 
     /// A whole repetition is as good a measure as there is, where the place
@@ -275,8 +295,13 @@ impl Usher {
                         .is_some_and(|e| trusted && member.learn(e))
                 }
                 Told::NewPhase if member.place == Place::Mixed || !trusted => {}
+                // Where all share, it may as well be another one's: no haste.
+                Told::NewPhase if member.place == Place::Shared => {
+                    member.drifted = true;
+                    self.comparison.new_phase();
+                }
                 Told::NewPhase => {
-                    member.knowledge.forget_phase();
+                    member.forget_phase();
                     self.comparison.new_phase();
                     new_phases.push(sample.id);
                 }
@@ -306,6 +331,9 @@ impl Usher {
             let trial = member.trial_seat(seat, &self.topology);
             seats.insert(seat.program, trial.unwrap_or_else(|| seat.cpus.clone()));
         }
+        if let Some(surveyed) = self.survey.seats() {
+            seats.clone_from(surveyed);
+        }
         let took_turns = self.turns.are_taken();
         self.turns.follow(at_ns, &self.planned_turns);
         let moved = seats != self.seats || took_turns != self.turns.are_taken();
@@ -322,7 +350,7 @@ impl Usher {
 
     /// Lends and takes back; true when a loan began or ended.
     fn lend(&mut self, observation: &Observation) -> bool {
-        if self.seats.is_empty() {
+        if self.seats.is_empty() || self.survey.is_on() {
             return false;
         }
         let (members, cores_max) = (&self.members, self.cores_max());
@@ -454,6 +482,10 @@ impl Policy for Usher {
         self.take_in(observation);
         self.look_for_rest(observation);
         self.measure(observation);
+        if self.survey(at_ns) {
+            self.mark(Stale::Measured);
+            self.hold_until_ns = 0;
+        }
         if self.compare(at_ns) {
             self.mark(Stale::Measured);
             self.hold_until_ns = 0;

@@ -8,20 +8,30 @@ use usher_model::{Mode, Note, Plan, ProgramId};
 
 use super::knowledge::Belief;
 use super::member::Member;
+use super::pair::most_promising;
 use super::pens::pens;
 use super::stay::stay;
 use super::turns::{GAIN, turns};
-use super::verdict::weigh;
+use super::verdict::{Sharing, Verdict, weigh};
 use super::{FAILURES_MAX, HOLD_NS_MAX, HOLD_NS_MIN, STAY, Stale, Usher};
 use crate::seating::{Request, seat};
 use crate::simple::{shared_plan, wanted};
 use crate::timeshare::time_sharing;
+
+/// What a plan is made from.
+struct Ground<'a> {
+    requests: &'a [Request],
+    beliefs: &'a BTreeMap<ProgramId, Belief>,
+    /// Programs or CPUs came or went.
+    changed: bool,
+}
 
 impl Usher {
     /// Makes the plan again if it must be, and may be now.
     pub(super) fn replan(&mut self, at_ns: u64) -> bool {
         match self.stale {
             Some(Stale::Changed) => {
+                self.survey.stop();
                 self.hold_ns = HOLD_NS_MIN;
                 self.hold_until_ns = 0;
             }
@@ -51,8 +61,9 @@ impl Usher {
     /// Seats or sharing are being tried: what is measured meanwhile changes no
     /// plan.
     fn is_trying(&self) -> bool {
-        let trying = self.comparison.tries_seats() || self.comparison.tries_sharing();
-        trying && self.tried == Some(self.comparison)
+        let step = self.comparison;
+        let trying = step.tries_seats() || step.tries_pair() || step.tries_sharing();
+        self.survey.is_on() || trying && self.tried == Some(self.comparison)
     }
 
     fn best_plan(&mut self, changed: bool) -> Plan {
@@ -90,44 +101,40 @@ impl Usher {
             true => narrow,
             false => stay(&self.topology, narrow, &self.homes),
         };
-        self.choose(narrow, shared, &requests, &beliefs, changed)
+        let ground = Ground {
+            requests: &requests,
+            beliefs: &beliefs,
+            changed,
+        };
+        self.choose(narrow, shared, &ground)
     }
 
     /// The new seats, those in force, or the kernel: whichever is predicted
     /// best.
-    fn choose(
-        &mut self,
-        narrow: Plan,
-        shared: Plan,
-        requests: &[Request],
-        beliefs: &BTreeMap<ProgramId, Belief>,
-        changed: bool,
-    ) -> Plan {
+    fn choose(&mut self, narrow: Plan, shared: Plan, ground: &Ground) -> Plan {
+        let ntt = self.sharing_ntt(ground);
+        if let Some(plan) = self.step_of_comparison(&narrow, &shared, &ntt, ground.requests) {
+            return plan;
+        }
         let all = self.topology.all_cpus();
-        let sharing = self.sharing_ntt(requests, beliefs);
         let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
         let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
-        let tries = self.comparison.tries_seats();
-        let explores = narrows && seated && (tries || self.members.values().any(Member::explores));
-        if self.comparison.tries_sharing() {
-            self.say(
-                None,
-                "shared for a moment, to see what the kernel makes of it",
-            );
-            return Plan {
-                antt: narrow.antt,
-                ..with_ntt(shared, &sharing)
-            };
-        }
-        let verdict = weigh(&narrow, requests, &sharing, !self.seats.is_empty());
-        let seats = (narrows && verdict.acts).then_some(verdict.antt_seats);
-        let rival = seats.map_or(verdict.antt_sharing, |seats| {
-            seats.min(verdict.antt_sharing)
-        });
+        let learns = self.comparison.tries_seats() || self.members.values().any(Member::explores);
+        let explores = narrows && seated && learns;
+        let narrow = match explores {
+            true => narrow,
+            false => self.with_pair(narrow, ground),
+        };
+        let verdict = self.weigh(&narrow, &ntt, ground.requests);
         let antt_time_sharing = Some(verdict.antt_sharing);
+        let acts = narrows && verdict.acts;
+        let rival = match acts {
+            true => verdict.antt_seats.min(verdict.antt_sharing),
+            false => verdict.antt_sharing,
+        };
         let turns = match explores {
             true => Err(None),
-            false => self.turns_worth_it(requests, rival),
+            false => self.turns_worth_it(ground.requests, rival),
         };
         let no_turns = match turns {
             Ok(plan) => {
@@ -140,18 +147,104 @@ impl Usher {
         };
         let sentence = verdict.sentence(narrows, explores);
         self.say(None, format!("{sentence}{no_turns}"));
-        if !(explores || verdict.acts && narrows) {
-            let shared = with_ntt(shared, &sharing);
-            return Plan {
+        let plan = match explores || acts {
+            true => self.new_or_in_force(narrow, ground),
+            false => Plan {
                 antt: narrow.antt,
-                antt_time_sharing,
-                ..shared
-            };
-        }
-        let keep = !changed && self.in_force_is_as_good(&narrow, requests);
-        let plan = if keep { self.plan.clone() } else { narrow };
+                ..with_ntt(shared, &ntt)
+            },
+        };
         Plan {
             antt_time_sharing,
+            ..plan
+        }
+    }
+
+    /// The plan of a step of the comparison that is not about seats of their own.
+    fn step_of_comparison(
+        &mut self,
+        narrow: &Plan,
+        shared: &Plan,
+        ntt: &[f64],
+        requests: &[Request],
+    ) -> Option<Plan> {
+        if self.comparison.tries_seats() {
+            self.pair = most_promising(&self.topology, narrow, requests);
+        }
+        if self.comparison.tries_sharing() {
+            self.say(
+                None,
+                "shared for a moment, to see what the kernel makes of it",
+            );
+            return Some(Plan {
+                antt: narrow.antt,
+                ..with_ntt(shared.clone(), ntt)
+            });
+        }
+        let pair = self.pair.filter(|_| self.comparison.tries_pair())?;
+        self.say(
+            None,
+            "two programs share both their seats for a moment, to see how that does",
+        );
+        Some(pair.in_plan(narrow, &self.topology))
+    }
+
+    /// The plan with two programs on both their seats, where that was tried and is
+    /// better than seats of their own.
+    fn with_pair(&self, narrow: Plan, ground: &Ground) -> Plan {
+        let Some(pair) = self.pair else {
+            return narrow;
+        };
+        let tried = ground.requests.iter().map(|request| {
+            let knowledge = &self.members[&request.id].knowledge;
+            let belief = &ground.beliefs[&request.id];
+            let (seat, paired) = knowledge.paired_ntt(belief, self.cores_max())?;
+            Some((request.weight * seat, request.weight * paired))
+        });
+        let Some(tried) = tried.collect::<Option<Vec<_>>>() else {
+            return narrow;
+        };
+        let (seats, paired): (Vec<f64>, Vec<f64>) = tried.into_iter().unzip();
+        let (seats, paired) = (seats.iter().sum::<f64>(), paired.iter().sum::<f64>());
+        match paired * (1.0 + STAY) < seats {
+            true => Plan {
+                antt: Some(paired / ground.requests.len() as f64),
+                ..pair.in_plan(&narrow, &self.topology)
+            },
+            false => narrow,
+        }
+    }
+
+    /// Seats against time sharing with these NTTs.
+    fn weigh(&mut self, narrow: &Plan, ntt: &[f64], requests: &[Request]) -> Verdict {
+        let tried = self.members.values().all(|m| m.knowledge.was_compared());
+        let sharing = Sharing { ntt, tried };
+        let mut verdict = weigh(narrow, requests, &sharing, !self.seats.is_empty());
+        if tried {
+            self.tried_acts = Some(verdict.acts);
+        } else if let Some(acts) = self.tried_acts {
+            // Somebody has entered a new phase since. What was tried then is worth
+            // more than what is predicted now, until they are tried again.
+            verdict.acts = acts;
+        }
+        verdict
+    }
+
+    /// The new seats, or those in force where these are about as good.
+    fn new_or_in_force(&mut self, narrow: Plan, ground: &Ground) -> Plan {
+        let is_pair = |plan: &Plan| self.pair.is_some_and(|pair| pair.is_in(plan));
+        let keeps = match (is_pair(&self.plan), is_pair(&narrow)) {
+            (false, false) => self.in_force_is_as_good(&narrow, ground.requests),
+            (before, now) => before && now,
+        };
+        if is_pair(&narrow) {
+            self.say(None, "two programs share both their seats");
+        }
+        let plan = match keeps && !ground.changed {
+            true => self.plan.clone(),
+            false => narrow,
+        };
+        Plan {
             abstains: false,
             ..plan
         }
@@ -196,7 +289,10 @@ impl Usher {
 
     /// NTT of each program when all is left to the kernel: measured where it
     /// can be, else predicted.
-    fn sharing_ntt(&self, requests: &[Request], beliefs: &BTreeMap<ProgramId, Belief>) -> Vec<f64> {
+    fn sharing_ntt(&self, ground: &Ground) -> Vec<f64> {
+        let Ground {
+            requests, beliefs, ..
+        } = ground;
         // Threads that spin lose by time sharing even where the program may
         // be seated on fewer cores; those that may spin are not known to.
         let spinning = |r: &Request| Request {

@@ -6,6 +6,8 @@ use usher_model::Plan;
 use super::MARGIN;
 use crate::seating::Request;
 
+/// At most that where both were tried: curves say only how much each counts.
+const DOUBT_TRIED_MAX: f64 = 0.02;
 /// At most so much is asked for on top of [`MARGIN`] because curves may err.
 const DOUBT_MAX: f64 = 0.10;
 
@@ -22,17 +24,30 @@ pub struct Verdict {
     pub margin: f64,
 }
 
-/// Weighs a seating against time sharing with these NTTs, one a request.
+/// What leaving everything to the kernel comes to.
+#[derive(Debug, Clone, Copy)]
+pub struct Sharing<'a> {
+    /// NTTs, one a request.
+    pub ntt: &'a [f64],
+    /// They were compared with those on seats in this mix, not predicted: what
+    /// the curves' errors hide is the same on both sides.
+    pub tried: bool,
+}
+
+/// Weighs a seating against time sharing.
 /// `acting`: seats are in force, so the margin is asked of going back.
-pub fn weigh(plan: &Plan, requests: &[Request], sharing: &[f64], acting: bool) -> Verdict {
+pub fn weigh(plan: &Plan, requests: &[Request], sharing: &Sharing, acting: bool) -> Verdict {
     let weighted: f64 = requests
         .iter()
-        .zip(sharing)
+        .zip(sharing.ntt)
         .map(|(r, ntt)| r.weight * ntt)
         .sum();
     let antt_sharing = weighted / requests.len().max(1) as f64;
     let antt_seats = plan.antt.unwrap_or(f64::INFINITY);
-    let margin = MARGIN + doubt(requests);
+    let margin = match sharing.tried {
+        true => MARGIN + doubt(requests).min(DOUBT_TRIED_MAX),
+        false => MARGIN + doubt(requests),
+    };
     let acts = if acting {
         antt_seats <= antt_sharing * (1.0 + MARGIN)
     } else {

@@ -46,6 +46,58 @@ fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
 }
 
 #[test]
+fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
+    let topology = paper_machine();
+    let speeds = [medium, poor, perfect, poor];
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for (i, &speed) in speeds.iter().enumerate() {
+        world.arrive(truth(i as u64 + 1, speed, 48.0));
+    }
+    let mut wide = Vec::new();
+    while world.at_ns < 3_000 * MS {
+        world.turn(&mut usher, 10 * MS);
+        let cores: Vec<usize> = (1..=4).map(|id| world.mask(id).len()).collect();
+        if let Some(at) = cores.iter().position(|&cores| cores == 30) {
+            assert_eq!(
+                cores.iter().sum::<usize>(),
+                48,
+                "no core is idle: {cores:?}"
+            );
+            if wide.last() != Some(&at) {
+                wide.push(at);
+            }
+        }
+    }
+    assert_eq!(wide, [0, 1, 2, 3], "each in turn, once");
+    world.run(&mut usher, 10.0);
+    let (got, least) = (antt_of(&world, &speeds, 48.0), least_antt(&speeds, 8, 6));
+    assert!(
+        got <= least * 1.02,
+        "ANTT {got:.3}, least possible {least:.3}"
+    );
+}
+
+#[test]
+fn a_program_with_a_profile_gives_nothing_to_newcomers() {
+    let topology = paper_machine();
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    world.arrive(profiled(truth(1, perfect, 48.0), 48));
+    for id in 2..=3 {
+        world.arrive(truth(id, perfect, 48.0));
+    }
+    let mut widest = 0;
+    while world.at_ns < 3_000 * MS {
+        world.turn(&mut usher, 10 * MS);
+        let seat = world.seat(1).map_or(48, |seat| seat.len());
+        assert!(seat >= 12, "half of what it has been given");
+        widest = widest.max(world.seat(2).map_or(0, |seat| seat.len()));
+    }
+    assert_eq!(widest, 18, "its own 12 and half of the other newcomer's");
+}
+
+#[test]
 fn the_plan_that_is_told_is_where_programs_sit() {
     // Seed 56 of the swarm: half a seat on trial was given up, and no plan said so.
     let speeds: [fn(f64) -> f64; 4] = [medium, poor, perfect, bus_bound];

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two programs on both their seats.
+//!
+//! A program that leaves cores idle for moments too short to lend them (a serial
+//! part between parallel ones) wastes them on a seat of its own; another one
+//! that could use any number of cores would take them up if both shared one
+//! seat in time. Which two gain most is predicted as time sharing is; whether
+//! they do is tried (module `compare`), and never assumed.
+
+use usher_model::{CpuSet, Mode, Plan, ProgramId, Topology};
+
+use crate::seating::Request;
+use crate::timeshare::time_sharing;
+
+/// Predicted to be better than seats of their own by this, or not worth a try.
+const PROMISING: f64 = 0.02;
+
+/// Two programs that share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair(ProgramId, ProgramId);
+
+impl Pair {
+    /// Whether it is one of them.
+    pub fn has(self, program: ProgramId) -> bool {
+        self.0 == program || self.1 == program
+    }
+
+    /// Whether they share a seat in a plan.
+    pub fn is_in(self, plan: &Plan) -> bool {
+        let mut seats = plan.seats.iter().filter(|seat| self.has(seat.program));
+        let both = seats.next().zip(seats.next());
+        !plan.abstains && both.is_some_and(|(a, b)| a.mode == Mode::Shared && a.cpus == b.cpus)
+    }
+
+    /// The plan with both on both their seats.
+    pub fn in_plan(self, plan: &Plan, topology: &Topology) -> Plan {
+        let own = plan.seats.iter().filter(|seat| self.has(seat.program));
+        let cpus = own.fold(CpuSet::new(), |cpus, seat| cpus.or(&seat.cpus));
+        let mut plan = plan.clone();
+        let both = plan.seats.iter_mut().filter(|seat| self.has(seat.program));
+        for seat in both {
+            seat.domains = topology.domains_in(&cpus);
+            seat.cpus = cpus.clone();
+            seat.mode = Mode::Shared;
+            seat.ntt = None;
+        }
+        plan
+    }
+}
+
+/// The two programs of a plan that are predicted to gain most by sharing their
+/// seats, and enough.
+pub fn most_promising(topology: &Topology, plan: &Plan, requests: &[Request]) -> Option<Pair> {
+    let antt = plan.antt?;
+    let all = topology.all_cpus();
+    let own = |request: &Request| {
+        let mut seats = plan.seats.iter();
+        let seat = seats.find(|seat| seat.program == request.id)?;
+        let is_own = seat.mode == Mode::Seated && request.bound_to.is_none();
+        is_own
+            .then(|| Some((seat.cpus.clone(), seat.ntt?)))
+            .flatten()
+    };
+    let mut best: Option<(f64, Pair)> = None;
+    for (at, a) in requests.iter().enumerate() {
+        for b in &requests[at + 1..] {
+            let Some(((a_cpus, a_ntt), (b_cpus, b_ntt))) = own(a).zip(own(b)) else {
+                continue;
+            };
+            let both = a_cpus.or(&b_cpus);
+            if both == all {
+                continue;
+            }
+            let together = [a, b].map(|request| Request {
+                bound_to: Some(both.clone()),
+                ..request.clone()
+            });
+            let ntt = time_sharing(topology, &together);
+            // That is against the best on those cores.
+            let (here, whole) = (topology.capacity_of(&both), topology.capacity_of(&all));
+            let more = |r: &Request| r.curve.best_rate(whole) / r.curve.best_rate(here);
+            let (a_both, b_both) = (ntt[0] * more(a), ntt[1] * more(b));
+            let gain = a.weight * (a_ntt - a_both) + b.weight * (b_ntt - b_both);
+            let pair = Pair(a.id, b.id);
+            if best.is_none_or(|(most, _)| gain > most) {
+                best = Some((gain, pair));
+            }
+        }
+    }
+    let enough = PROMISING * antt * requests.len() as f64;
+    best.filter(|&(gain, _)| gain > enough)
+        .map(|(_, pair)| pair)
+}

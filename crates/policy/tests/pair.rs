@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which two programs are predicted to gain by sharing both their seats.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{regular, request};
+use usher_model::*;
+use usher_policy::seating::Request;
+use usher_policy::usher::pair::most_promising;
+
+/// Programs that do as much as they have cores and keep these shares of them
+/// busy, on six of eighteen cores each.
+fn case(shares: [f64; 3]) -> (Topology, Plan, Vec<Request>) {
+    let topology = regular(1, 1, 3, 6);
+    let one = |(at, share): (usize, f64)| {
+        let point = |cores: f64| CurvePoint {
+            cores,
+            rate: cores,
+            relative_error: 0.0,
+            busy_cpus: Some(share * cores),
+        };
+        Request {
+            curve: Curve::new([1.0, 6.0, 12.0, 18.0].map(point).to_vec()).unwrap(),
+            ..request(at as u64, "p", &[(1, 1.0)])
+        }
+    };
+    let requests: Vec<Request> = shares.into_iter().enumerate().map(one).collect();
+    let seat = |(at, request): (usize, &Request)| Seat {
+        program: request.id,
+        cpus: topology.domains[at].cpus.clone(),
+        domains: vec![at],
+        mode: Mode::Seated,
+        ntt: Some(3.0),
+    };
+    let plan = Plan {
+        seats: requests.iter().enumerate().map(seat).collect(),
+        antt: Some(3.0),
+        ..Plan::default()
+    };
+    (topology, plan, requests)
+}
+
+#[test]
+fn who_leaves_cores_idle_and_who_can_use_them_are_promising() {
+    let (topology, plan, requests) = case([1.0, 0.3, 1.0]);
+    let pair = most_promising(&topology, &plan, &requests).unwrap();
+    assert!(pair.has(ProgramId(1)), "{pair:?}");
+    let together = pair.in_plan(&plan, &topology);
+    assert!(pair.is_in(&together) && !pair.is_in(&plan));
+    for (before, after) in plan.seats.iter().zip(&together.seats) {
+        let both = pair.has(before.program);
+        assert_eq!(after.cpus.len(), if both { 12 } else { 6 });
+        assert!(before.cpus.is_subset(&after.cpus));
+    }
+}
+
+#[test]
+fn nobody_is_where_all_keep_their_cores_busy() {
+    let (topology, plan, requests) = case([1.0, 1.0, 1.0]);
+    assert_eq!(most_promising(&topology, &plan, &requests), None);
+}
+
+#[test]
+fn nor_who_is_bound_or_would_have_the_whole_machine() {
+    let (topology, mut plan, mut requests) = case([1.0, 0.3, 1.0]);
+    let mut bound = requests.clone();
+    bound[1].bound_to = Some(plan.seats[1].cpus.clone());
+    assert_eq!(most_promising(&topology, &plan, &bound), None);
+    requests.truncate(2);
+    plan.seats.truncate(2);
+    plan.seats[1].cpus = plan.seats[1].cpus.or(&topology.domains[2].cpus);
+    assert_eq!(most_promising(&topology, &plan, &requests), None);
+}
