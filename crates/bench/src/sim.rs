@@ -183,7 +183,7 @@ fn speed() -> Result<Part> {
     };
     let mut rates = Vec::new();
     for _ in 0..5 {
-        let policy = Scheduler::Linux.policy(&machine, &entrants);
+        let policy = Scheduler::Linux.policy(&machine, &setup.kernel, &entrants);
         let began = Instant::now();
         let seen = run(&entrants, &machine, &setup.kernel, policy, &horizon, 1)?;
         rates.push(seen.events as f64 / began.elapsed().as_secs_f64() / 1e6);

@@ -9,9 +9,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use usher_sim::campaign::{Scheduler, best_seats, cast};
+use usher_sim::campaign::{Scheduler, cast};
 use usher_sim::evaluation::Extent;
 use usher_sim::machine::Machine;
+use usher_sim::oracle::candidates;
 use usher_sim::parsec::programs;
 use usher_sim::sample;
 use usher_sim::setup::{PAPER_1, Setup};
@@ -43,7 +44,7 @@ fn main() {
             models.retain(|model| is_of_it(&model.name));
             let cast = cast(&models, &machine, &setup.kernel, EXTENT.repetition_s, 1).unwrap();
             let entrants: Vec<_> = cast.into_iter().map(|player| player.entrant).collect();
-            let best = best_seats(&topology, &entrants);
+            let best = candidates(&topology, &entrants, 1).remove(0);
             let seats = best.values().map(|cpus| cpus.len().to_string());
             let seats: Vec<_> = seats.collect();
             let samples = sample::run(&setup, &topology, &[Scheduler::Linux], &EXTENT).unwrap();

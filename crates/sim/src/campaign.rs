@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use usher_model::{CpuSet, Topology};
 use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
@@ -16,6 +15,7 @@ use crate::horizon::{self, Horizon};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::mix::Entrant;
+use crate::oracle;
 use crate::parallel::each;
 use crate::parsec::Model;
 
@@ -39,8 +39,7 @@ pub enum Scheduler {
     Usher,
     /// Ours, with an empty profile store.
     UsherCold,
-    /// The best static seats by the true curves of all programs alone: it knows
-    /// them, and not what they do to one another.
+    /// The best static seats of whole domains (module `oracle`).
     Oracle,
     /// Those, lent while idle.
     OracleLending,
@@ -102,9 +101,21 @@ impl Scheduler {
     }
 
     /// A fresh one for a mix.
-    pub fn policy(self, machine: &Machine, entrants: &[Entrant]) -> Box<dyn Policy> {
+    pub fn policy(
+        self,
+        machine: &Machine,
+        kernel: &Kernel,
+        entrants: &[Entrant],
+    ) -> Box<dyn Policy> {
         let topology = machine.topology().clone();
-        let oracle = || Fixed::new(topology.clone(), best_seats(&topology, entrants));
+        let fixed = |seats| Box::new(Fixed::new(topology.clone(), seats)) as Box<dyn Policy>;
+        let lent = |seats| {
+            let fixed = Fixed::new(topology.clone(), seats);
+            Box::new(Lending::new(fixed, topology.clone())) as Box<dyn Policy>
+        };
+        let best = |policy: &dyn Fn(oracle::Seats) -> Box<dyn Policy>| {
+            policy(oracle::seats(machine, kernel, entrants, policy))
+        };
         match self {
             Self::Linux => Box::new(Linux::new(topology)),
             Self::Equal => Box::new(Equal::new(topology)),
@@ -113,54 +124,9 @@ impl Scheduler {
             Self::Pdpa => Box::new(Pdpa::new(topology)),
             Self::Utilisation => Box::new(Utilisation::new(topology)),
             Self::Usher | Self::UsherCold => Box::new(Usher::new(topology)),
-            Self::Oracle => Box::new(oracle()),
-            Self::OracleLending => Box::new(Lending::new(oracle(), topology.clone())),
+            Self::Oracle => best(&fixed),
+            Self::OracleLending => best(&lent),
         }
-    }
-}
-
-/// The seats of whole domains with the least ANTT by the true curves, tried
-/// one by one.
-pub fn best_seats(topology: &Topology, entrants: &[Entrant]) -> BTreeMap<String, CpuSet> {
-    let domains = topology.domains.len();
-    let cores_max = topology.cores.len() as f64;
-    let upto = |count: usize| {
-        let all = topology.domains[..count].iter();
-        all.map(|domain| domain.cores.len()).sum::<usize>() as f64
-    };
-    let ntt = |entrant: &Entrant, count: usize| {
-        entrant.alone.best_rate(cores_max) / entrant.alone.rate(upto(count))
-    };
-    let mut best: (f64, Vec<usize>) = (f64::INFINITY, Vec::new());
-    let mut counts = vec![1; entrants.len()];
-    try_all(&mut counts, 0, domains, &mut |counts| {
-        let sum: f64 = entrants.iter().zip(counts).map(|(e, &c)| ntt(e, c)).sum();
-        if sum < best.0 {
-            best = (sum, counts.to_vec());
-        }
-    });
-    let mut next = 0;
-    let mut seats = BTreeMap::new();
-    for (entrant, &count) in entrants.iter().zip(&best.1) {
-        let own = topology.domains[next..next + count].iter();
-        let cpus = own.fold(CpuSet::new(), |set, domain| set.or(&domain.cpus));
-        seats.insert(entrant.name.clone(), cpus);
-        next += count;
-    }
-    seats
-}
-
-/// Calls with every way to give each from `at` on one domain or more, at most
-/// so many in all.
-fn try_all(counts: &mut Vec<usize>, at: usize, left: usize, call: &mut dyn FnMut(&[usize])) {
-    if at == counts.len() {
-        call(counts);
-        return;
-    }
-    let others = counts.len() - at - 1;
-    for count in 1..=left.saturating_sub(others) {
-        counts[at] = count;
-        try_all(counts, at + 1, left - count, call);
     }
 }
 
@@ -366,7 +332,7 @@ impl Campaign<'_> {
                 ..self.cast[i].entrant.clone()
             };
             let entrants: Vec<Entrant> = mix.iter().map(entrant).collect();
-            let policy = scheduler.policy(self.machine, &entrants);
+            let policy = scheduler.policy(self.machine, self.kernel, &entrants);
             let horizon = Horizon {
                 settle_s: scheduler.settle_s(),
                 steady_s: self.steady_s,

@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod machine;
 pub mod mix;
 pub mod mixfile;
+pub mod oracle;
 pub mod parallel;
 pub mod parsec;
 pub mod playback;

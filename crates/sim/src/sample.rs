@@ -83,7 +83,7 @@ pub fn run(
         for entrant in &mut mix.entrants {
             entrant.known = scheduler.knows();
         }
-        let policy = scheduler.policy(&machine, &mix.entrants);
+        let policy = scheduler.policy(&machine, &setup.kernel, &mix.entrants);
         samples.push(mix.look(scheduler.name(), policy, scheduler.settle_s())?);
     }
     for (sample, paper) in samples.iter_mut().zip([1.39, 1.23]) {

@@ -4,10 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use usher_model::Topology;
-use usher_sim::campaign::{Player, Scheduler, best_seats, cast};
+use usher_sim::campaign::{Player, Scheduler, cast};
 use usher_sim::evaluation::Extent;
 use usher_sim::fidelity::{Fit, PHI, XEON, fits, machine};
 use usher_sim::machine::Machine;
+use usher_sim::oracle::candidates;
 use usher_sim::parsec::programs;
 use usher_sim::sample;
 use usher_sim::setup::{PAPER_1, Setup};
@@ -101,7 +102,7 @@ fn too_many_threads_cost_a_tenth_but_for_streamcluster() {
 fn the_best_seats_of_the_sample_mix_are_those_of_the_paper() {
     let players = alone_on_paper_1(&sample::PROGRAMS);
     let entrants: Vec<_> = players.into_iter().map(|player| player.entrant).collect();
-    let seats = best_seats(&topology(PAPER_1), &entrants);
+    let seats = &candidates(&topology(PAPER_1), &entrants, 1)[0];
     let cores: Vec<usize> = sample::PROGRAMS.map(|name| seats[name].len()).to_vec();
     assert_eq!(cores, [12, 12, 18, 6]);
 }

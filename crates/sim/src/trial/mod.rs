@@ -163,7 +163,7 @@ pub fn run(
         .filter(|(_, coming)| coming.repeats && coming.leaves_ns.is_none())
         .map(|(at, _)| (id(at), protocol.repetitions as usize))
         .collect();
-    let policy = scheduler.policy(&cast.machine, &entrants);
+    let policy = scheduler.policy(&cast.machine, &cast.kernel, &entrants);
     let mut control = Loop::new(policy, Stage::new(world, leaves, needs, until_ns));
     control.run();
     let (_, stage) = control.into_parts();
