@@ -94,6 +94,9 @@ const KNOBS: [Knob; 11] = [
     },
 ];
 
+/// Errors up to this are small, relative.
+const KINK: f64 = 0.05;
+
 struct Search<'a> {
     name: &'a str,
     start: Traits,
@@ -129,9 +132,19 @@ impl CostFunction for Search<'_> {
         let traits = self.traits(x);
         let off = |&(threads, want): &(f64, f64)| {
             let got = speedup(self.machine, self.name, &traits, threads).unwrap();
-            (got / want).ln().powi(2)
+            huber((got / want).ln())
         };
         Ok(self.points.iter().map(off).sum::<f64>() / self.points.len() as f64)
+    }
+}
+
+/// Huber's loss: the square of what is small, and of what is not in proportion, so
+/// that a point that no model reaches (dedup's at 16 threads) does not bend the
+/// curve for all others.
+fn huber(error: f64) -> f64 {
+    match error.abs() {
+        small if small <= KINK => small * small,
+        large => KINK * (2.0 * large - KINK),
     }
 }
 

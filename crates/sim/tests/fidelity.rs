@@ -49,8 +49,7 @@ fn medians(name: &str, spec: &str, limit: f64, but: &[&str]) {
 
 #[test]
 fn models_give_the_speedups_that_they_were_fitted_to() {
-    medians("xeon", XEON, 0.05, &["dedup"]);
-    medians("xeon", XEON, 0.10, &[]);
+    medians("xeon", XEON, 0.05, &[]);
 }
 
 #[test]
@@ -58,7 +57,7 @@ fn no_point_of_most_of_them_is_far_off() {
     // Where the published curves have a kink that no smooth model has.
     let kinks = [
         ("blackscholes", 0.11),
-        ("dedup", 0.40),
+        ("dedup", 0.45),
         ("ferret", 0.11),
         ("freqmine", 0.13),
         ("raytrace", 0.13),
