@@ -48,7 +48,6 @@ fn who_leaves_cores_idle_and_who_can_use_them_are_promising() {
     let pair = most_promising(&topology, &plan, &requests).unwrap();
     assert!(pair.has(ProgramId(1)), "{pair:?}");
     let together = pair.in_plan(&plan, &topology);
-    assert!(pair.is_in(&together) && !pair.is_in(&plan));
     for (before, after) in plan.seats.iter().zip(&together.seats) {
         let both = pair.has(before.program);
         assert_eq!(after.cpus.len(), if both { 12 } else { 6 });

@@ -458,7 +458,9 @@ impl Engine {
         job.done_ns[self.machine.places[cpu].domain] += done;
         let warming = thread.cold.min(done);
         thread.cold -= warming;
-        let worked = (done - warming).min(thread.work);
+        let reaching = thread.contended.min(done - warming);
+        thread.contended -= reaching;
+        let worked = (done - warming - reaching).min(thread.work);
         thread.work -= worked;
         job.work += worked;
         job.busy_ns[self.machine.places[cpu].domain] += elapsed_ns as f64;
@@ -476,12 +478,12 @@ impl Engine {
             Some(_) if thread.spins_until_ns == NEVER => NEVER,
             Some(_) => self.now_ns + thread.spins_until_ns.saturating_sub(thread.cpu_ns),
             None => {
-                let left = (thread.cold + thread.work) / state.rate;
+                let left = (thread.cold + thread.contended + thread.work) / state.rate;
                 self.now_ns.saturating_add(left.ceil() as u64)
             }
         };
         if !state.queue.is_empty() {
-            at_ns = at_ns.min(self.turn_ends_ns(cpu, self.now_ns + 1));
+            at_ns = at_ns.min(self.turn_ends_ns(cpu, self.now_ns));
         }
         self.clock.set(cpu, at_ns);
     }
@@ -495,7 +497,7 @@ impl Engine {
         let thread = &self.threads[id];
         let done = match thread.spins_at {
             Some(_) => thread.cpu_ns >= thread.spins_until_ns,
-            None => thread.work + thread.cold <= NOTHING,
+            None => thread.work + thread.contended + thread.cold <= NOTHING,
         };
         if done && !self.step_over(id, cpu) {
             return;

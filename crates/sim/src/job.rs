@@ -44,6 +44,9 @@ pub(crate) struct Thread {
     pub work: f64,
     /// Work to refill caches before that goes on.
     pub cold: f64,
+    /// Work of reaching for what others wrote, of the present step; it counts
+    /// for nothing.
+    pub contended: f64,
     /// The barrier that it spins at, if it does.
     pub spins_at: Option<usize>,
     /// CPU time after which it spins no more, if it is to sleep then.

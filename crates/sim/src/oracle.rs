@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The best static seats, found with perfect knowledge.
+//! The best static seats that perfect knowledge finds.
 //!
-//! Every way to give whole domains is predicted from the programs' true curves
-//! alone; what they do to one another the curves do not tell, so that the
-//! most promising ways are simulated, and the best of them is taken.
+//! Every way to share out the number of whole domains is predicted from the
+//! programs' true curves alone; what they do to one another the curves do not
+//! tell, so that the most promising ways are simulated, and the best of them is
+//! taken. Domains go out one program after another: who shares a package with
+//! whom is not varied.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +30,7 @@ const LOOK: Horizon = Horizon {
     scale: 1e3,
 };
 
-/// The best seats under a policy that is made from them.
+/// The best seats found, under a policy that is made from them.
 pub fn seats(
     machine: &Machine,
     kernel: &Kernel,
@@ -38,8 +40,12 @@ pub fn seats(
     let mut candidates = candidates(machine.topology(), entrants, CANDIDATES);
     let look = |seats: &Seats| {
         let seen = horizon::run(entrants, machine, kernel, policy(seats.clone()), &LOOK, 1);
+        let weigh = |ntt: Vec<f64>| -> f64 {
+            let each = entrants.iter().zip(ntt);
+            each.map(|(entrant, ntt)| entrant.weight * ntt).sum()
+        };
         // One in which somebody comes to nothing is no good.
-        seen.map_or(f64::INFINITY, |seen| seen.antt())
+        seen.map_or(f64::INFINITY, |seen| weigh(seen.ntt))
     };
     let antts: Vec<f64> = candidates.iter().map(look).collect();
     let best = (0..candidates.len()).min_by(|&a, &b| antts[a].total_cmp(&antts[b]));
@@ -56,7 +62,7 @@ pub fn candidates(topology: &Topology, entrants: &[Entrant], most: usize) -> Vec
         all.map(|domain| domain.cores.len()).sum::<usize>() as f64
     };
     let ntt = |entrant: &Entrant, count: usize| {
-        entrant.alone.best_rate(cores_max) / entrant.alone.rate(upto(count))
+        entrant.weight * entrant.alone.best_rate(cores_max) / entrant.alone.rate(upto(count))
     };
     let mut best: Vec<(f64, Vec<usize>)> = Vec::new();
     let mut counts = vec![1; entrants.len()];

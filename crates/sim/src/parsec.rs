@@ -146,7 +146,7 @@ impl Traits {
     }
 
     /// The program with so much sequential work, and the frames that it has
-    /// then: they are a little shorter, so that there is a whole number of them.
+    /// then: as many as it takes, shortened so that there is a whole number of them.
     #[must_use]
     pub fn lasting(&self, seconds: f64) -> (Self, u32) {
         let frames = (seconds * 1e3 / self.frame_ms).ceil().max(1.0) as u32;

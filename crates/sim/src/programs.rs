@@ -75,6 +75,7 @@ impl Engine {
                     nap: 0,
                     work: 0.0,
                     cold: 0.0,
+                    contended: 0.0,
                     spins_at: None,
                     spins_until_ns: NEVER,
                     cpu_ns: 0,

@@ -136,7 +136,7 @@ impl Default for Memory {
 pub const THREADS_MAX: u32 = 16_384;
 /// Work that a step may have, in nanoseconds: eleven days.
 const WORK_NS_MAX: f64 = 1e15;
-/// Nanoseconds that a step of contention may take for each thread: a second.
+/// Most nanoseconds for each of sixteen CPUs: a second.
 const CONTEND_NS_MAX: f64 = 1e9;
 /// The steepest that it may grow.
 const CONTEND_POWER_MAX: f64 = 4.0;
@@ -334,11 +334,10 @@ impl Op {
     /// Whether it takes virtual time or waits for somebody who does.
     fn takes_time(&self) -> bool {
         match self {
-            Self::Work { ns, .. } | Self::Items { ns, .. } => *ns > 0.0,
+            Self::Work { ns, .. } | Self::Items { ns, .. } | Self::Contend { ns, .. } => *ns > 0.0,
             Self::Take(_) | Self::Put(_) | Self::Barrier(_) => true,
             Self::Sleep { ns } => *ns > 0,
             Self::Serial { .. }
-            | Self::Contend { .. }
             | Self::Lock(_)
             | Self::Unlock(_)
             | Self::Again { .. }

@@ -125,8 +125,8 @@ pub const FREE: [Free; 10] = [
         },
     },
     Free {
-        name: "x264's serial part",
-        what: "share of its work; no curve of it is published",
+        name: "x264's lag",
+        what: "part of a frame by which the next one trails; no curve of it is published",
         range: (0.03, 0.12),
         set: |setup, value| {
             let x264 = |model: &&mut Model| model.name == "x264";

@@ -106,8 +106,8 @@ impl Engine {
         let job = &self.jobs[thread.program];
         let sharers = f64::from(job.alive.min(job.mask.len()));
         thread.work = 0.0;
-        thread.cold += ns * sharers * (sharers / 16.0).powf(power - 1.0);
-        match thread.cold > NOTHING {
+        thread.contended = ns * sharers * (sharers / 16.0).powf(power - 1.0);
+        match thread.contended > NOTHING {
             true => Step::Busy,
             false => Step::Next,
         }

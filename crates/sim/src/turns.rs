@@ -9,8 +9,11 @@
 //!   that are *eligible* (have had no more than their share) the one with the
 //!   earliest virtual deadline runs. Who sleeps keeps what it is owed.
 //! - *CFS* (Linux 2.6.23 to 6.5): the thread with the least virtual runtime
-//!   runs. To who sleeps, what the others run meanwhile is owed too, up to half
-//!   the latency.
+//!   runs, for its part of the latency. To who sleeps, what the others run
+//!   meanwhile is owed too, up to half the latency; a new thread owes a turn.
+//!   Left out: that a turn may end early when its thread has had far more than
+//!   the next one, and that weights lengthen turns (they do slow the virtual
+//!   runtime).
 
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +80,7 @@ impl Engine {
         let state = &self.threads[thread];
         let owed = match (self.kernel.order, state.queue) {
             (Order::Eevdf, _) => state.lag.clamp(-slice, slice),
-            (Order::Cfs, None) => -slice,
+            (Order::Cfs, None) => -(self.turn_ns(cpu, 1) as f64) / weight,
             (Order::Cfs, Some(before)) => {
                 let owed = match state.doing {
                     Doing::Queued(_) => state.lag,
@@ -153,6 +156,13 @@ impl Engine {
         }
     }
 
+    /// Under CFS, a turn on a CPU when so many more come to it.
+    fn turn_ns(&self, cpu: usize, more: u64) -> u64 {
+        let state = &self.cpus[cpu];
+        let here = (state.queue.len() + usize::from(state.current.is_some())) as u64 + more;
+        (self.kernel.latency_ns / here.max(1)).max(self.kernel.slice_ns)
+    }
+
     /// When the turn of who runs on a CPU is over, if others wait; not before
     /// that time.
     pub(crate) fn turn_ends_ns(&self, cpu: usize, not_before_ns: u64) -> u64 {
@@ -160,8 +170,7 @@ impl Engine {
         match self.kernel.order {
             Order::Eevdf => state.slice_end_ns.max(not_before_ns),
             Order::Cfs => {
-                let here = state.queue.len() as u64 + 1;
-                let turn_ns = (self.kernel.latency_ns / here).max(self.kernel.slice_ns);
+                let turn_ns = self.turn_ns(cpu, 0);
                 // It is looked at with each tick only.
                 let end_ns = (state.started_ns + turn_ns).max(not_before_ns);
                 end_ns.next_multiple_of(TICK_NS)

@@ -143,7 +143,7 @@ fn what_others_write_costs_the_more_the_more_cpus_there_are() {
     let contended = |cpus: usize| {
         let mut engine = engine(1, 8, 1);
         let steps = vec![
-            work(0.01),
+            work(0.001),
             Op::Contend {
                 ns: 100_000.0,
                 power: 2.0,
@@ -155,9 +155,26 @@ fn what_others_write_costs_the_more_the_more_cpus_there_are() {
         engine.seat(id, Some(&seat.join(",").parse().unwrap()));
         times(&mut engine, 1)[0]
     };
-    // For n CPUs each thread pays 0.1 ms * n * n / 16 after 10 ms of work.
-    near(contended(8), 10.0 * (0.010 + 0.1e-3 * 4.0), 0.01);
-    near(contended(4), 20.0 * (0.010 + 0.1e-3), 0.01);
+    // For n CPUs each thread pays 0.1 ms * n * n / 16 after 1 ms of work.
+    near(contended(8), 10.0 * (0.001 + 0.4e-3), 0.01);
+    near(contended(4), 20.0 * (0.001 + 0.1e-3), 0.03);
+}
+
+#[test]
+fn contention_is_not_lost_when_others_have_a_turn() {
+    let mut engine = engine(1, 1, 1);
+    let steps = vec![
+        work(0.001),
+        Op::Contend {
+            ns: 1e9,
+            power: 1.0,
+        },
+    ];
+    let script = (*program(1, steps)).clone();
+    engine.arrive(Arc::new(script), false);
+    engine.arrive(program(1, vec![work(1.0)]), false);
+    // Both have a second's worth, and half of the CPU.
+    near(times(&mut engine, 2)[0], 2.0, 0.02);
 }
 
 #[test]

@@ -3,13 +3,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use usher_model::Topology;
+use usher_sim::alone::alone;
 use usher_sim::campaign::{Player, Scheduler, cast};
 use usher_sim::evaluation::Extent;
 use usher_sim::fidelity::{Fit, PHI, XEON, fits, machine};
-use usher_sim::machine::Machine;
+use usher_sim::kernel::Kernel;
+use usher_sim::machine::{Costs, Machine};
 use usher_sim::oracle::candidates;
-use usher_sim::parsec::programs;
+use usher_sim::parsec::{Shape, Traits, programs};
 use usher_sim::sample;
 use usher_sim::setup::{PAPER_1, Setup};
 use usher_topology::Source;
@@ -136,4 +140,30 @@ fn four_loops_take_what_paper_3b_measured() {
     let aware = usher_sim::smt::test(&topology, true, 100);
     near(aware.min, 12.6);
     near(aware.max, 12.7);
+}
+
+#[test]
+fn rows_keep_as_many_threads_busy_as_frames_overlap() {
+    let topology = topology("package:1 core:16 pu:1");
+    let machine = Machine::new(topology, Costs::xeon());
+    let speedup = |serial: f64, threads: u32| {
+        let traits = Traits {
+            shape: Shape::Rows,
+            serial,
+            spread: 0.0,
+            frame_ms: 10.0,
+            ..Traits::default()
+        };
+        let (traits, frames) = traits.lasting(20.0);
+        let script = Arc::new(traits.script("rows", threads, frames));
+        script.check().unwrap();
+        let alone = alone(&machine, &Kernel::default(), script, None, 1).unwrap();
+        assert!((alone.work_ns / 20e9 - 1.0).abs() < 0.01, "no work is lost");
+        20.0 / alone.seconds
+    };
+    let clock = 1.0 + Costs::xeon().turbo_loss * 7.0 / Costs::xeon().turbo_cores;
+    assert!((speedup(0.1, 1) - 1.0).abs() < 0.01);
+    assert!((speedup(0.01, 8) * clock / 8.0 - 1.0).abs() < 0.05);
+    let few = speedup(0.25, 16);
+    assert!((2.5..=4.0).contains(&few), "{few}");
 }

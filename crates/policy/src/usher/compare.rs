@@ -4,16 +4,16 @@
 //! What time sharing comes to is predicted from programs' curves, which know
 //! nothing of barriers that wait for a thread without a CPU, of caches, or of
 //! what one program leaves for another while it waits. Where all programs tell
-//! their progress while they run, both are tried: so long on the best seats,
-//! then, where that looks promising, with two programs on both their seats
-//! (module `pair`), then so long shared, and the verdict (module `verdict`) rests on the rates.
+//! their progress while they run, it is tried: so long on the best seats, so long
+//! with two programs on both theirs where that looks promising (module `pair`),
+//! so long shared by all; and the verdict (module `verdict`) rests on the rates.
 //! Nobody is stopped for it; it is done when programs have come or gone, and
 //! again at most every [`AGAIN_NS`] when one of them has entered a new phase.
-//! Whoever seems to have done so while all shared is measured anew first.
+//! Whoever seems to have done so while it shared is measured anew first.
 
 use std::collections::BTreeMap;
 
-use usher_model::{ProgramId, Progress};
+use usher_model::{ProgramId, Progress, ProgressSource};
 
 use super::Usher;
 use super::knowledge::Compared;
@@ -21,55 +21,72 @@ use super::member::Member;
 
 /// So long each: some of the programs' own rounds.
 const TRY_NS: u64 = 1_000_000_000;
+/// At most so long, where somebody tells its progress rarely.
+const TRY_NS_MAX: u64 = 5_000_000_000;
+/// Whose figure has changed less often in a step has told too little.
+const CHANGES_MIN: u32 = 5;
 /// Not again before.
-const AGAIN_NS: u64 = 30_000_000_000;
+pub(super) const AGAIN_NS: u64 = 30_000_000_000;
+
+/// What is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Seats, whatever is predicted.
+    Seats,
+    /// Two programs on both their seats.
+    Pair,
+    /// Everything left to the kernel.
+    Sharing,
+}
 
 /// How far the comparison is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     /// To be made, from then on.
     Due(u64),
-    /// Seats are tried, since then.
-    Seats(u64),
-    /// Two programs on both their seats are tried, since then.
-    Pair(u64),
-    /// Time sharing is tried, until then.
-    Sharing(u64),
+    /// That is tried, since then.
+    Trying(Step, u64),
     /// Made, then.
     Made(u64),
 }
 
 impl Comparison {
-    /// It is time to sit on seats whatever is predicted.
-    pub fn tries_seats(self) -> bool {
-        matches!(self, Self::Seats(_))
+    /// Whether that is being tried.
+    pub fn tries(self, step: Step) -> bool {
+        matches!(self, Self::Trying(now, _) if now == step)
     }
 
-    /// It is time to let two share their seats whatever is predicted.
-    pub fn tries_pair(self) -> bool {
-        matches!(self, Self::Pair(_))
+    /// Whether anything is.
+    pub fn is_on(self) -> bool {
+        matches!(self, Self::Trying(..))
     }
 
-    /// It is time to share whatever is predicted.
-    pub fn tries_sharing(self) -> bool {
-        matches!(self, Self::Sharing(_))
-    }
-
-    /// What was compared is over: somebody does something else now.
-    pub fn new_phase(&mut self) {
-        if let Self::Made(at_ns) = *self {
-            *self = Self::Due(at_ns + AGAIN_NS);
+    /// Somebody does something else now: what was compared is over, and so is
+    /// what is being compared.
+    pub fn new_phase(&mut self, at_ns: u64) {
+        match *self {
+            Self::Made(made_ns) => *self = Self::Due(made_ns + AGAIN_NS),
+            Self::Trying(..) => *self = Self::Due(at_ns),
+            Self::Due(_) => {}
         }
     }
 }
 
-/// What was told when a step of the comparison began, and the rates of the
-/// step before.
+/// What has been told in this step of the comparison, and the rates of those
+/// before.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    began: BTreeMap<ProgramId, Progress>,
+    told: BTreeMap<ProgramId, Tale>,
     on_seats: BTreeMap<ProgramId, Rate>,
     paired: BTreeMap<ProgramId, Rate>,
+}
+
+/// A program's figures in one step.
+#[derive(Debug, Clone, Copy)]
+struct Tale {
+    first: Progress,
+    last: Progress,
+    changes: u32,
 }
 
 /// Progress a second on a seat of so many cores.
@@ -77,74 +94,108 @@ pub(super) struct Account {
 struct Rate {
     cores: f64,
     rate: f64,
-    source: usher_model::ProgressSource,
+    source: ProgressSource,
 }
 
 impl Usher {
     /// Goes on to the next step when it is time; true when the plan must be
     /// made again for it.
     pub(super) fn compare(&mut self, at_ns: u64) -> bool {
-        if matches!(self.comparison, Comparison::Due(from_ns) if at_ns >= from_ns) {
-            let drifted = self.members.values_mut().filter(|m| m.drifted);
-            let mut forgot = false;
-            for member in drifted {
-                member.forget_phase();
-                forgot = true;
-            }
-            if forgot {
-                return true;
-            }
-        }
+        self.listen();
         let next = match self.comparison {
-            Comparison::Due(from_ns) if at_ns >= from_ns && self.can_compare() => {
-                Comparison::Seats(at_ns)
-            }
-            Comparison::Seats(since_ns) if at_ns >= since_ns + TRY_NS => {
-                self.account.on_seats = self.rates(at_ns - since_ns);
-                self.account.paired.clear();
-                match self.pair {
-                    Some(_) => Comparison::Pair(at_ns),
-                    None => Comparison::Sharing(at_ns + TRY_NS),
+            Comparison::Due(from_ns) if at_ns >= from_ns => {
+                if self.forget_drifted(at_ns) {
+                    return true;
                 }
+                if !self.can_compare() {
+                    return false;
+                }
+                Comparison::Trying(Step::Seats, at_ns)
             }
-            Comparison::Pair(since_ns) if at_ns >= since_ns + TRY_NS => {
-                self.account.paired = self.rates(at_ns - since_ns);
-                Comparison::Sharing(at_ns + TRY_NS)
-            }
-            Comparison::Sharing(until_ns) if at_ns >= until_ns => {
-                self.conclude(at_ns + TRY_NS - until_ns);
-                Comparison::Made(at_ns)
+            Comparison::Trying(step, since_ns) if self.is_told(at_ns - since_ns) => {
+                let rates = self.rates(at_ns - since_ns);
+                match step {
+                    Step::Seats => {
+                        self.account.on_seats = rates;
+                        self.account.paired.clear();
+                        Comparison::Trying(Step::Pair, at_ns)
+                    }
+                    Step::Pair => {
+                        self.account.paired = rates;
+                        Comparison::Trying(Step::Sharing, at_ns)
+                    }
+                    Step::Sharing => {
+                        self.conclude(&rates);
+                        Comparison::Made(at_ns)
+                    }
+                }
             }
             _ => return false,
         };
-        let told = |(&id, member): (&ProgramId, &Member)| Some((id, member.told?));
-        self.account.began = self.members.iter().filter_map(told).collect();
+        self.account.told.clear();
         self.comparison = next;
         true
     }
 
-    /// Everybody's rate since this step began.
-    fn rates(&self, elapsed_ns: u64) -> BTreeMap<ProgramId, Rate> {
-        let rate = |(&id, member): (&ProgramId, &Member)| {
-            let (began, now) = (self.account.began.get(&id)?, member.told?);
-            let done = now.total - began.total;
-            let cores = self
-                .seats
-                .get(&id)
-                .map_or(0.0, |seat| self.topology.capacity_of(seat));
-            let rate = Rate {
-                cores,
-                rate: done / (elapsed_ns as f64 / 1e9),
-                source: now.source,
-            };
-            (now.source == began.source && done > 0.0).then_some((id, rate))
-        };
-        self.members.iter().filter_map(rate).collect()
+    /// Forgets what was measured of those that do something else by now.
+    fn forget_drifted(&mut self, at_ns: u64) -> bool {
+        let mut forgot = false;
+        for member in self.members.values_mut().filter(|member| member.drifted) {
+            member.forget_phase(at_ns);
+            forgot = true;
+        }
+        if forgot && !self.is_comparable() {
+            // No comparison will set the pace.
+            self.comparison = Comparison::Due(at_ns + AGAIN_NS);
+        }
+        forgot
     }
 
-    /// Files how much faster each was on its seat than shared.
-    fn conclude(&mut self, elapsed_ns: u64) {
-        let shared = self.rates(elapsed_ns);
+    /// Takes in what programs tell.
+    fn listen(&mut self) {
+        for (&id, member) in &self.members {
+            let Some(now) = member.told else {
+                continue;
+            };
+            let first = Tale {
+                first: now,
+                last: now,
+                changes: 0,
+            };
+            let tale = self.account.told.entry(id).or_insert(first);
+            if tale.last.source != now.source {
+                *tale = first;
+            } else if tale.last.total != now.total {
+                tale.last = now;
+                tale.changes += 1;
+            }
+        }
+    }
+
+    /// Whether a step has lasted long enough for everybody.
+    fn is_told(&self, elapsed_ns: u64) -> bool {
+        let told = |id: &ProgramId| self.account.told.get(id);
+        let enough = |id| told(id).is_some_and(|tale| tale.changes >= CHANGES_MIN);
+        elapsed_ns >= TRY_NS && (elapsed_ns >= TRY_NS_MAX || self.members.keys().all(enough))
+    }
+
+    /// The rates in this step of those who have told enough.
+    fn rates(&self, elapsed_ns: u64) -> BTreeMap<ProgramId, Rate> {
+        let rate = |(&id, tale): (&ProgramId, &Tale)| {
+            let done = tale.last.total - tale.first.total;
+            let seat = self.seats.get(&id);
+            let rate = Rate {
+                cores: seat.map_or(0.0, |seat| self.topology.capacity_of(seat)),
+                rate: done / (elapsed_ns as f64 / 1e9),
+                source: tale.last.source,
+            };
+            (tale.changes >= CHANGES_MIN && done > 0.0).then_some((id, rate))
+        };
+        self.account.told.iter().filter_map(rate).collect()
+    }
+
+    /// Files how much faster each was on its seat than otherwise.
+    fn conclude(&mut self, shared: &BTreeMap<ProgramId, Rate>) {
         for (id, member) in &mut self.members {
             let both = self.account.on_seats.get(id).zip(shared.get(id));
             if let Some((seat, shared)) = both
@@ -162,15 +213,17 @@ impl Usher {
         }
     }
 
-    /// Whether rates can tell: several programs, all of which tell theirs and
-    /// may be moved at any time.
-    fn can_compare(&self) -> bool {
-        let tells = |member: &Member| {
-            member.has_live_source() && !member.explores() && member.is_narrowable()
-        };
-        !self.survey.is_on()
-            && self.members.len() > 1
+    /// Whether rates can tell, now or when all have been measured: several
+    /// programs, all of which tell theirs and may be moved at any time.
+    pub(super) fn is_comparable(&self) -> bool {
+        let tells = |member: &Member| member.has_live_source() && member.is_narrowable();
+        self.members.len() > 1
             && self.members.len() <= self.topology.domains.len()
             && self.members.values().all(tells)
+    }
+
+    fn can_compare(&self) -> bool {
+        let explores = self.survey.is_on() || self.members.values().any(Member::explores);
+        !explores && self.is_comparable()
     }
 }

@@ -13,7 +13,7 @@ use crate::fit::{collapses, fit};
 const SURPRISE: f64 = 0.10;
 
 /// A rate known better than this is no accident.
-const SURE: f64 = 0.05;
+const SURE: f64 = 0.03;
 
 /// Where a belief comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Knowledge {
         }
         let differs = |known: Estimate| (known.rate / estimate.rate - 1.0).abs() > SURPRISE;
         if let Some(known) = before.filter(|&known| differs(known))
-            && estimate.relative_error < SURE
+            && estimate.relative_error.max(known.relative_error) < SURE
         {
             // Whatever it is that changed (where its memory lies, what its
             // neighbours ask of the caches), it would be the same elsewhere.
@@ -139,7 +139,7 @@ impl Knowledge {
         self.compared = Some(compared);
     }
 
-    /// Whether they were.
+    /// Whether seats and sharing were tried beside the present neighbours.
     pub fn was_compared(&self) -> bool {
         self.compared.is_some()
     }
@@ -336,6 +336,13 @@ mod tests {
         knowledge.learn_seat(12.0, beats(8.0, 0.01));
         let before = knowledge.belief(12.0).unwrap().curve;
         assert!(!knowledge.learn_seat(6.0, beats(3.0, 0.1)), "one chunk");
+        knowledge.learn_seat(24.0, beats(9.0, 0.1));
+        knowledge.learn_seat(24.0, beats(6.0, 0.01));
+        let curve = knowledge.belief(12.0).unwrap().curve;
+        assert!(
+            (curve.rate(12.0) / before.rate(12.0) - 1.0).abs() < 0.02,
+            "it was never known"
+        );
         assert!(knowledge.learn_seat(6.0, beats(3.0, 0.02)), "for sure");
         let after = knowledge.belief(12.0).unwrap().curve;
         for cores in [6.0, 9.0, 12.0] {

@@ -6,6 +6,7 @@ use usher_model::{
     Topology,
 };
 
+use super::compare::AGAIN_NS;
 use super::knowledge::{Belief, Knowledge, Origin};
 use super::meter::{Estimate, Meter};
 use crate::seating::Request;
@@ -48,9 +49,9 @@ pub struct Member {
     pub reach: u32,
     /// Most threads seen of it.
     threads_max: u32,
-    /// It had its turn on a wide seat.
-    pub surveyed: bool,
-    /// Its rate changed for good while all shared.
+    /// It has no turn on a wide seat before.
+    pub survey_from_ns: u64,
+    /// Its rate changed for good where others may be the cause.
     pub drifted: bool,
     /// What it told of its progress last.
     pub told: Option<Progress>,
@@ -83,7 +84,7 @@ impl Member {
             born_on: program.ran_before.then_some(reach),
             reach,
             threads_max: 0,
-            surveyed: false,
+            survey_from_ns: 0,
             drifted: false,
             told: None,
             program,
@@ -164,9 +165,12 @@ impl Member {
     }
 
     /// It does something else now.
-    pub fn forget_phase(&mut self) {
+    pub fn forget_phase(&mut self, at_ns: u64) {
         self.knowledge.forget_phase();
-        self.surveyed = false;
+        if self.survey_from_ns == u64::MAX {
+            // Turns cost the others something.
+            self.survey_from_ns = at_ns + AGAIN_NS;
+        }
         self.drifted = false;
     }
 
@@ -281,11 +285,11 @@ impl Member {
     }
 
     /// Whether a wide seat would teach more about it.
-    pub fn wants_survey(&self) -> bool {
+    pub fn wants_survey(&self, at_ns: u64) -> bool {
         self.program.profile.is_none()
             && self.has_live_source()
             && self.is_narrowable()
-            && !self.surveyed
+            && at_ns >= self.survey_from_ns
             && self.knowledge.seats_measured() > 1
     }
 

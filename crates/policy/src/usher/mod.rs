@@ -59,7 +59,6 @@ use self::compare::{Account, Comparison};
 use self::lend::{Lender, Market, TICK_NS};
 use self::member::{Member, Place};
 use self::meter::Told;
-use self::pair::Pair;
 use self::survey::Survey;
 use self::turns::{Turn, Turns};
 use crate::Policy;
@@ -104,12 +103,12 @@ pub struct Usher {
     comparison: Comparison,
     account: Account,
     survey: Survey,
-    /// Two programs that may do better on both their seats.
-    pair: Option<Pair>,
+    /// The plan with two programs on both their seats that was tried.
+    pair: Option<Plan>,
     /// What came of trying seats and sharing with these programs, if they were.
     tried_acts: Option<bool>,
-    /// The step of it that the plan was last made for.
-    tried: Option<Comparison>,
+    /// Where the comparison was when the plan was last made.
+    planned_at: Option<Comparison>,
     /// The turns that the plan asks for; none where it asks for none.
     planned_turns: Vec<Turn>,
     stage: Stage,
@@ -127,6 +126,8 @@ pub struct Usher {
 enum Stale {
     /// Something was measured that the plan did not know.
     Measured,
+    /// A comparison or a survey goes on to its next step.
+    Step,
     /// Programs came or went, or CPUs did.
     Changed,
 }
@@ -148,7 +149,7 @@ impl Usher {
             survey: Survey::default(),
             pair: None,
             tried_acts: None,
-            tried: None,
+            planned_at: None,
             planned_turns: Vec::new(),
             stage: Stage::default(),
             notes: Vec::new(),
@@ -241,8 +242,13 @@ impl Usher {
         self.comparison = Comparison::Due(at_ns);
         self.tried_acts = None;
         self.pair = None;
-        let members = self.members.values_mut();
-        members.for_each(|member| member.knowledge.forget_shared());
+        for member in self.members.values_mut() {
+            member.knowledge.forget_shared();
+            member.drifted = false;
+            if member.place == Place::Shared {
+                member.meter.moved(at_ns);
+            }
+        }
     }
 
     /// A whole repetition is as good a measure as there is, where the place
@@ -278,6 +284,8 @@ impl Usher {
 
     /// Reads every program's meter.
     fn measure(&mut self, observation: &Observation) {
+        let at_ns = observation.at_ns;
+        let paired = self.is_paired();
         let mut new_phases = Vec::new();
         let mut news = false;
         for sample in &observation.programs {
@@ -286,7 +294,7 @@ impl Usher {
             };
             let trusted = sample.progress.is_some_and(|p| p.may_plan());
             news |= member.notice(sample);
-            match member.meter.read(observation.at_ns, sample) {
+            match member.meter.read(at_ns, sample) {
                 Told::Nothing => {}
                 Told::Chunk => {
                     news |= member
@@ -294,15 +302,18 @@ impl Usher {
                         .estimate()
                         .is_some_and(|e| trusted && member.learn(e))
                 }
-                Told::NewPhase if member.place == Place::Mixed || !trusted => {}
-                // Where all share, it may as well be another one's: no haste.
-                Told::NewPhase if member.place == Place::Shared => {
-                    member.drifted = true;
-                    self.comparison.new_phase();
+                Told::NewPhase if !trusted => {}
+                // Where several share, it may as well be another one's.
+                Told::NewPhase if member.place == Place::Shared || paired => {
+                    if !self.comparison.is_on() {
+                        member.drifted = true;
+                        self.comparison.new_phase(at_ns);
+                    }
                 }
+                Told::NewPhase if member.place == Place::Mixed => {}
                 Told::NewPhase => {
-                    member.forget_phase();
-                    self.comparison.new_phase();
+                    member.forget_phase(at_ns);
+                    self.comparison.new_phase(at_ns);
                     new_phases.push(sample.id);
                 }
             }
@@ -339,7 +350,9 @@ impl Usher {
         let moved = seats != self.seats || took_turns != self.turns.are_taken();
         if moved {
             self.lender.recall_all();
-            self.homes.extend(seats.clone());
+            if !self.survey.is_on() {
+                self.homes.extend(seats.clone());
+            }
             self.seats = seats;
         }
         if moved || replanned {
@@ -483,12 +496,10 @@ impl Policy for Usher {
         self.look_for_rest(observation);
         self.measure(observation);
         if self.survey(at_ns) {
-            self.mark(Stale::Measured);
-            self.hold_until_ns = 0;
+            self.mark(Stale::Step);
         }
         if self.compare(at_ns) {
-            self.mark(Stale::Measured);
-            self.hold_until_ns = 0;
+            self.mark(Stale::Step);
         }
         let replanned = self.replan(at_ns);
         // A trial begins or ends without a new plan.

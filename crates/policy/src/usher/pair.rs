@@ -25,13 +25,6 @@ impl Pair {
         self.0 == program || self.1 == program
     }
 
-    /// Whether they share a seat in a plan.
-    pub fn is_in(self, plan: &Plan) -> bool {
-        let mut seats = plan.seats.iter().filter(|seat| self.has(seat.program));
-        let both = seats.next().zip(seats.next());
-        !plan.abstains && both.is_some_and(|(a, b)| a.mode == Mode::Shared && a.cpus == b.cpus)
-    }
-
     /// The plan with both on both their seats.
     pub fn in_plan(self, plan: &Plan, topology: &Topology) -> Plan {
         let own = plan.seats.iter().filter(|seat| self.has(seat.program));

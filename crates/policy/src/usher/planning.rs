@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Mode, Note, Plan, ProgramId};
 
+use super::compare::{Comparison, Step};
 use super::knowledge::Belief;
 use super::member::Member;
 use super::pair::most_promising;
@@ -35,17 +36,18 @@ impl Usher {
                 self.hold_ns = HOLD_NS_MIN;
                 self.hold_until_ns = 0;
             }
+            Some(Stale::Step) => {}
             Some(Stale::Measured) if at_ns >= self.hold_until_ns && !self.is_trying() => {}
             _ => return false,
         }
-        let changed = self.stale.take() == Some(Stale::Changed);
-        self.tried = Some(self.comparison);
-        let plan = self.best_plan(changed);
+        let why = self.stale.take();
+        let plan = self.best_plan(why == Some(Stale::Changed));
+        self.planned_at = Some(self.comparison);
         let all = self.topology.all_cpus();
         let takes_turns = !self.planned_turns.is_empty();
         let moves = wanted(&plan, &all) != wanted(&self.plan, &all)
             || takes_turns != self.turns.are_taken();
-        if moves && !changed {
+        if moves && why == Some(Stale::Measured) {
             let soon = at_ns < self.hold_until_ns + 4 * self.hold_ns;
             self.hold_ns = if soon {
                 (2 * self.hold_ns).min(HOLD_NS_MAX)
@@ -61,9 +63,8 @@ impl Usher {
     /// Seats or sharing are being tried: what is measured meanwhile changes no
     /// plan.
     fn is_trying(&self) -> bool {
-        let step = self.comparison;
-        let trying = step.tries_seats() || step.tries_pair() || step.tries_sharing();
-        self.survey.is_on() || trying && self.tried == Some(self.comparison)
+        let planned = self.planned_at == Some(self.comparison);
+        self.survey.is_on() || self.comparison.is_on() && planned
     }
 
     fn best_plan(&mut self, changed: bool) -> Plan {
@@ -119,13 +120,14 @@ impl Usher {
         let all = self.topology.all_cpus();
         let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
         let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
-        let learns = self.comparison.tries_seats() || self.members.values().any(Member::explores);
-        let explores = narrows && seated && learns;
-        let narrow = match explores {
-            true => narrow,
-            false => self.with_pair(narrow, ground),
+        let tries = self.comparison.tries(Step::Seats);
+        let explores = narrows && seated && (tries || self.members.values().any(Member::explores));
+        let pair = match explores {
+            true => None,
+            false => self.better_pair(ground),
         };
-        let verdict = self.weigh(&narrow, &ntt, ground.requests);
+        let best = pair.as_ref().unwrap_or(&narrow);
+        let verdict = self.weigh(best, &ntt, ground.requests);
         let antt_time_sharing = Some(verdict.antt_sharing);
         let acts = narrows && verdict.acts;
         let rival = match acts {
@@ -148,9 +150,9 @@ impl Usher {
         let sentence = verdict.sentence(narrows, explores);
         self.say(None, format!("{sentence}{no_turns}"));
         let plan = match explores || acts {
-            true => self.new_or_in_force(narrow, ground),
+            true => self.new_or_in_force(pair, narrow, ground),
             false => Plan {
-                antt: narrow.antt,
+                antt: Some(verdict.antt_seats).filter(|antt| antt.is_finite()),
                 ..with_ntt(shared, &ntt)
             },
         };
@@ -168,81 +170,100 @@ impl Usher {
         ntt: &[f64],
         requests: &[Request],
     ) -> Option<Plan> {
-        if self.comparison.tries_seats() {
-            self.pair = most_promising(&self.topology, narrow, requests);
+        if let Comparison::Trying(Step::Pair, since_ns) = self.comparison {
+            let pair = most_promising(&self.topology, &self.plan, requests);
+            self.pair = pair.map(|pair| pair.in_plan(&self.plan, &self.topology));
+            if let Some(plan) = self.pair.clone() {
+                self.say(
+                    None,
+                    format!(
+                        "{} for a moment, to see how that does",
+                        self.who_share(&plan)
+                    ),
+                );
+                return Some(plan);
+            }
+            self.comparison = Comparison::Trying(Step::Sharing, since_ns);
         }
-        if self.comparison.tries_sharing() {
-            self.say(
-                None,
-                "shared for a moment, to see what the kernel makes of it",
-            );
-            return Some(Plan {
-                antt: narrow.antt,
-                ..with_ntt(shared.clone(), ntt)
-            });
+        if !self.comparison.tries(Step::Sharing) {
+            return None;
         }
-        let pair = self.pair.filter(|_| self.comparison.tries_pair())?;
         self.say(
             None,
-            "two programs share both their seats for a moment, to see how that does",
+            "shared for a moment, to see what the kernel makes of it",
         );
-        Some(pair.in_plan(narrow, &self.topology))
+        Some(Plan {
+            antt: narrow.antt,
+            ..with_ntt(shared.clone(), ntt)
+        })
     }
 
-    /// The plan with two programs on both their seats, where that was tried and is
+    /// "a and b share both their seats"
+    fn who_share(&self, plan: &Plan) -> String {
+        let shares = plan.seats.iter().filter(|seat| seat.mode == Mode::Shared);
+        let names = shares.filter_map(|seat| self.members.get(&seat.program));
+        let names: Vec<_> = names.map(|member| member.program.name.as_str()).collect();
+        format!("'{}' share both their seats", names.join("' and '"))
+    }
+
+    /// Whether the plan in force is that with two programs on both their seats.
+    pub(super) fn is_paired(&self) -> bool {
+        let all = self.topology.all_cpus();
+        let same = |pair: &Plan| wanted(pair, &all) == wanted(&self.plan, &all);
+        !self.plan.abstains && self.pair.as_ref().is_some_and(same)
+    }
+
+    /// The plan that was tried with two programs on both their seats, where that is
     /// better than seats of their own.
-    fn with_pair(&self, narrow: Plan, ground: &Ground) -> Plan {
-        let Some(pair) = self.pair else {
-            return narrow;
-        };
-        let tried = ground.requests.iter().map(|request| {
+    fn better_pair(&self, ground: &Ground) -> Option<Plan> {
+        let plan = self.pair.as_ref()?;
+        let (mut seats, mut paired) = (0.0, 0.0);
+        for request in ground.requests {
             let knowledge = &self.members[&request.id].knowledge;
             let belief = &ground.beliefs[&request.id];
-            let (seat, paired) = knowledge.paired_ntt(belief, self.cores_max())?;
-            Some((request.weight * seat, request.weight * paired))
-        });
-        let Some(tried) = tried.collect::<Option<Vec<_>>>() else {
-            return narrow;
-        };
-        let (seats, paired): (Vec<f64>, Vec<f64>) = tried.into_iter().unzip();
-        let (seats, paired) = (seats.iter().sum::<f64>(), paired.iter().sum::<f64>());
-        match paired * (1.0 + STAY) < seats {
-            true => Plan {
-                antt: Some(paired / ground.requests.len() as f64),
-                ..pair.in_plan(&narrow, &self.topology)
-            },
-            false => narrow,
+            let (on_seat, in_pair) = knowledge.paired_ntt(belief, self.cores_max())?;
+            seats += request.weight * on_seat;
+            paired += request.weight * in_pair;
         }
+        (paired * (1.0 + STAY) < seats).then(|| Plan {
+            antt: Some(paired / ground.requests.len() as f64),
+            ..plan.clone()
+        })
     }
 
     /// Seats against time sharing with these NTTs.
-    fn weigh(&mut self, narrow: &Plan, ntt: &[f64], requests: &[Request]) -> Verdict {
+    fn weigh(&mut self, seats: &Plan, ntt: &[f64], requests: &[Request]) -> Verdict {
         let tried = self.members.values().all(|m| m.knowledge.was_compared());
         let sharing = Sharing { ntt, tried };
-        let mut verdict = weigh(narrow, requests, &sharing, !self.seats.is_empty());
+        let mut verdict = weigh(seats, requests, &sharing, !self.seats.is_empty());
         if tried {
             self.tried_acts = Some(verdict.acts);
+        } else if !self.is_comparable() {
+            self.tried_acts = None;
         } else if let Some(acts) = self.tried_acts {
             // Somebody has entered a new phase since. What was tried then is worth
             // more than what is predicted now, until they are tried again.
+            verdict.by_trial = true;
             verdict.acts = acts;
         }
         verdict
     }
 
-    /// The new seats, or those in force where these are about as good.
-    fn new_or_in_force(&mut self, narrow: Plan, ground: &Ground) -> Plan {
-        let is_pair = |plan: &Plan| self.pair.is_some_and(|pair| pair.is_in(plan));
-        let keeps = match (is_pair(&self.plan), is_pair(&narrow)) {
-            (false, false) => self.in_force_is_as_good(&narrow, ground.requests),
-            (before, now) => before && now,
-        };
-        if is_pair(&narrow) {
-            self.say(None, "two programs share both their seats");
+    /// Two programs on both their seats, the new seats, or those in force where
+    /// these are about as good.
+    fn new_or_in_force(&mut self, pair: Option<Plan>, narrow: Plan, ground: &Ground) -> Plan {
+        if let Some(plan) = &pair
+            && !self.is_paired()
+        {
+            self.say(None, self.who_share(plan));
         }
-        let plan = match keeps && !ground.changed {
-            true => self.plan.clone(),
-            false => narrow,
+        let keeps = !ground.changed
+            && !self.is_paired()
+            && self.in_force_is_as_good(&narrow, ground.requests);
+        let plan = match pair {
+            Some(plan) => plan,
+            None if keeps => self.plan.clone(),
+            None => narrow,
         };
         Plan {
             abstains: false,

@@ -3,14 +3,14 @@
 //!
 //! A newcomer is measured on its fair start and on half of it; what it would do
 //! on many cores is extrapolated from there, and that decides how much it is
-//! given and what its NTT is held against. Where several newcomers have half
-//! seats to spare, each in turn has those of all others for a moment: one more
-//! point of its curve, far out, while the others are where they have been
-//! measured already and no core is idle.
+//! given and what its NTT is held against. Where several programs without a
+//! profile have seats of their own, each newcomer in turn has half of those of
+//! all others for a moment: one more point of its curve, far out, and no core is
+//! idle meanwhile.
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Mode, ProgramId};
+use usher_model::{CpuSet, Mode, ProgramId, Seat};
 
 use super::Usher;
 use super::member::{Member, half_of};
@@ -60,7 +60,9 @@ impl Usher {
             let goes_on = member.is_some_and(|member| {
                 let told = member.knowledge.seats_measured() > turn.measured;
                 let over = told || at_ns >= turn.since_ns + TURN_NS_MAX;
-                member.surveyed |= over;
+                if over {
+                    member.survey_from_ns = u64::MAX;
+                }
                 !over
             });
             if goes_on {
@@ -73,10 +75,11 @@ impl Usher {
 
     /// The next turn, once everybody has been measured on half a seat.
     fn next_turn(&self, at_ns: u64) -> Option<Turn> {
-        if self.plan.abstains || self.members.values().any(Member::explores) {
+        let explores = self.members.values().any(Member::explores);
+        if self.plan.abstains || self.comparison.is_on() || explores {
             return None;
         }
-        let wants = self.members.iter().filter(|(_, m)| m.wants_survey());
+        let wants = self.members.iter().filter(|(_, m)| m.wants_survey(at_ns));
         wants
             .filter_map(|(&program, member)| self.turn_of(program, member, at_ns))
             .next()
@@ -84,6 +87,10 @@ impl Usher {
 
     /// The turn of that program, if anybody has half a seat to give.
     fn turn_of(&self, program: ProgramId, member: &Member, at_ns: u64) -> Option<Turn> {
+        let is_own = |seat: &&Seat| seat.program == program && seat.mode == Mode::Seated;
+        if member.program.bound_to.is_some() || !self.plan.seats.iter().any(|seat| is_own(&seat)) {
+            return None;
+        }
         let mut seats = BTreeMap::new();
         let mut wide = CpuSet::new();
         for seat in &self.plan.seats {

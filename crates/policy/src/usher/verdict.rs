@@ -22,6 +22,8 @@ pub struct Verdict {
     pub antt_sharing: f64,
     /// The gain that was asked for, relative.
     pub margin: f64,
+    /// It is that of an earlier trial, whatever is predicted now.
+    pub by_trial: bool,
 }
 
 /// What leaving everything to the kernel comes to.
@@ -58,6 +60,7 @@ pub fn weigh(plan: &Plan, requests: &[Request], sharing: &Sharing, acting: bool)
         antt_seats,
         antt_sharing,
         margin,
+        by_trial: false,
     }
 }
 
@@ -83,12 +86,17 @@ impl Verdict {
             antt_seats,
             antt_sharing,
             margin,
+            by_trial,
         } = self;
         let gain = 100.0 * (1.0 - antt_seats / antt_sharing);
         let asked = 100.0 * margin;
         match (narrows, explores, acts) {
             (false, ..) => format!("left to the kernel: no seats to give (ANTT {antt_sharing:.2})"),
             (_, true, _) => "seats for now, to learn how the programs do on them".to_owned(),
+            (.., true) if *by_trial => "seats, as they were better when both were tried".to_owned(),
+            (.., false) if *by_trial => {
+                "left to the kernel, as seats were no better when both were tried".to_owned()
+            }
             (.., true) => format!(
                 "seats: predicted ANTT {antt_seats:.2} against {antt_sharing:.2} under time sharing ({gain:+.0} %)"
             ),

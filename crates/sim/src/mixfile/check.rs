@@ -12,7 +12,9 @@ use crate::machine::Costs;
 use crate::parsec::{self, Traits};
 use crate::script::{Script, THREADS_MAX};
 
-/// The finest that turns and balancing may be, and the coarsest.
+/// Shorter turns would be spent on filling caches.
+const SLICE_NS_MIN: i64 = 100_000;
+/// The finest that balancing may be, and the coarsest.
 const KERNEL_NS: std::ops::RangeInclusive<i64> = 10_000..=10_000_000_000;
 /// The kernels that are known.
 const KERNELS: [&str; 2] = ["linux-eevdf", "linux-2.6.37"];
@@ -104,21 +106,33 @@ impl Source<'_> {
                 let reason = format!("unknown; there are like, {}", keys.join(", "));
                 return Err(wrong(&key, reason));
             };
-            if let Some(ns) = value.as_integer().filter(|_| known.is_integer()) {
-                // Some may be off; none may come so often that nothing else happens.
-                let off = ns == 0 && !["slice_ns", "balance_ns"].contains(&key.as_str());
-                if !off && !KERNEL_NS.contains(&ns) {
-                    let (least, most) = (KERNEL_NS.start(), KERNEL_NS.end());
-                    let reason = format!("must be from {least} to {most}, not {ns}");
-                    return Err(wrong(&key, reason));
-                }
+            let reason = match (known, &value) {
+                (toml::Value::Integer(_), toml::Value::Integer(ns)) => nanoseconds_fault(&key, *ns),
+                (toml::Value::Integer(_), _) => Some(format!(
+                    "must be a whole number of nanoseconds, as 3_000_000, not {value}"
+                )),
+                _ if known.type_str() != value.type_str() => Some(format!(
+                    "must be a {}, as {known}, not {value}",
+                    known.type_str()
+                )),
+                _ => None,
+            };
+            if let Some(reason) = reason {
+                return Err(wrong(&key, reason));
             }
-            table.insert(key, value);
+            table.insert(key.clone(), value);
+            if let Err(error) = table.clone().try_into::<Kernel>() {
+                let said = error
+                    .message()
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
+                return Err(wrong(&key, said));
+            }
         }
-        table.try_into().map_err(|error: toml::de::Error| {
-            let said = error.message().lines().next().unwrap_or_default();
-            self.wrong(&span, format!("kernel: {said}"))
-        })
+        let whole = table.try_into();
+        whole.map_err(|error: toml::de::Error| wrong("", error.message().to_owned()))
     }
 
     pub(super) fn protocol(
@@ -267,6 +281,22 @@ fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String
     };
     script.check().map_err(|error| ("script", error.reason))?;
     Ok(Body::Script(Box::new(script)))
+}
+
+/// What makes no sense in a time of the kernel's. Some may be off; none may come
+/// so often that nothing else happens.
+fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
+    let least = match key {
+        "slice_ns" => SLICE_NS_MIN,
+        _ => *KERNEL_NS.start(),
+    };
+    let may_be_off = !["slice_ns", "balance_ns"].contains(&key);
+    let most = *KERNEL_NS.end();
+    if may_be_off && ns == 0 || (least..=most).contains(&ns) {
+        return None;
+    }
+    let off = if may_be_off { "0 or " } else { "" };
+    Some(format!("must be {off}from {least} to {most}, not {ns}"))
 }
 
 /// What makes no sense in traits.

@@ -236,7 +236,10 @@ pub fn can(machine: &Machine, scheduler: Scheduler, comings: &[Coming]) -> Resul
             reason,
         })
     };
-    if comings.iter().any(|coming| coming.by_chance) {
+    if comings
+        .iter()
+        .any(|coming| coming.by_chance || coming.at_ns > 0)
+    {
         return cannot("it cannot be used where programs come and go".to_owned());
     }
     if programs > domains {

@@ -103,8 +103,11 @@ impl Show<'_> {
             Fair::Programs => "programs",
         };
         let order = match kernel.order {
-            Order::Eevdf => "EEVDF",
-            Order::Cfs => "CFS",
+            Order::Eevdf => format!("EEVDF, turns of {} ms", kernel.slice_ns as f64 / 1e6),
+            Order::Cfs => format!(
+                "CFS, a turn for each in {} ms",
+                kernel.latency_ns as f64 / 1e6
+            ),
         };
         let smt = if kernel.smt_aware {
             ""
@@ -113,10 +116,7 @@ impl Show<'_> {
         };
         MachineFacts {
             host: "a machine that is not there".to_owned(),
-            kernel: format!(
-                "a model of Linux ({order}), fair between {fair}, turns of {} ms{smt}",
-                kernel.slice_ns as f64 / 1e6
-            ),
+            kernel: format!("a model of Linux ({order}), fair between {fair}{smt}"),
             topology: self.cast.machine.topology().clone(),
             cpu_model: format!("costs of {}", self.mix.like),
             pmu: true,
