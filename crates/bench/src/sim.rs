@@ -146,7 +146,7 @@ fn fidelity() -> Result<Part> {
         part.bars.push(off(what, value, paper, 5.0));
     }
     part.notes.push(format!(
-        "Programs were fitted to the xeon's curves; the phi's programs are held out, its clock is not (blackscholes' curve). Fitted to the sample mix: a die's bandwidth. Fitted to the SMT test: what two loops on one core lose. SMT test, means over 1,000 seeds: blind {:.1} s (paper 15.5), aware {:.1} s (12.6).",
+        "Programs were fitted to the xeon's curves; the phi's programs are held out, its clock is not (blackscholes' curve). Fitted to the sample mix: a die's bandwidth and ferret's and streamcluster's traffic. Fitted to the SMT test: what two loops on one core lose. SMT test, means over 1,000 seeds: blind {:.1} s (paper 15.5), aware {:.1} s (12.6).",
         blind.mean, aware.mean
     ));
     raw.insert("smt".to_owned(), json!([blind, aware]));

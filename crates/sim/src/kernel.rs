@@ -2,11 +2,12 @@
 //! The simulated kernel's own choices: which thread on which CPU (and which
 //! next: module `turns`).
 //!
-//! After Linux's fair scheduler: each CPU has a queue. A thread that wakes goes to the CPU it last ran on if that is idle, else to an
-//! idle one in the same domain, else to or near the CPU of who wakes it if that
-//! has less to do, else it queues where it was; new threads go to
-//! the least loaded CPU anywhere; idle CPUs pull work, nearest first; from time
-//! to time loads are evened out between domains.
+//! After Linux's fair scheduler: each CPU has a queue. A thread that wakes goes
+//! to the CPU it last ran on if that is idle, else to an idle one in the same
+//! domain, else to or near the CPU of who wakes it if that has less to do, else
+//! it queues where it was; new threads go to the least loaded CPU anywhere; idle
+//! CPUs pull work, nearest first; from time to time loads are evened out between
+//! domains.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,9 +4,10 @@
 //! Each is a few numbers, its [`Traits`], and one of four shapes: *frames*
 //! (a serial part and parallel phases with barriers, again and again), a
 //! *pipeline* (stages with queues between them), *tasks* (one queue, many
-//! workers), or *rows* (each thread a frame, which trails the one before). The traits are fitted so that the model, run alone with n threads,
-//! gives the speed-up that was published for a machine of two packages; that
-//! it does so for another machine too is checked, not fitted
+//! workers), or *rows* (each thread a frame, which trails the one before). The
+//! traits are fitted so that the model, run alone with n threads, gives the
+//! speed-up that was published for a machine of two packages; that it does so for
+//! another machine too is checked, not fitted
 //! (`tests/fidelity.rs`). Which traits were fitted and which assumed stands with
 //! each program in `data/parsec-traits.json`. Two of them the speed-ups leave
 //! open, how much memory traffic ferret and streamcluster have: these are what

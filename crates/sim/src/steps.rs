@@ -53,13 +53,7 @@ impl Engine {
                 }
                 Op::Put(queue) => self.put(id, queue),
                 Op::Take(queue) => self.take(id, queue, steps.len()),
-                Op::Sleep { ns } => {
-                    let nap = self.next_timer();
-                    self.threads[id].step += 1;
-                    self.threads[id].nap = nap;
-                    self.after(ns, Timer::Wake(id, nap));
-                    Step::Off
-                }
+                Op::Sleep { ns } => self.sleep(id, ns),
                 Op::Again { to, times } => self.again(id, to, times),
                 Op::Memory(ref memory) => {
                     self.threads[id].step += 1;
@@ -85,6 +79,14 @@ impl Engine {
         }
         *left -= 1;
         self.give_work(id, ns, spread)
+    }
+
+    fn sleep(&mut self, id: ThreadId, ns: u64) -> Step {
+        let nap = self.next_timer();
+        self.threads[id].step += 1;
+        self.threads[id].nap = nap;
+        self.after(ns, Timer::Wake(id, nap));
+        Step::Off
     }
 
     fn again(&mut self, id: ThreadId, to: usize, times: u32) -> Step {

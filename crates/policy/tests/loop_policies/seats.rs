@@ -79,6 +79,49 @@ fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
 }
 
 #[test]
+fn a_survey_that_is_cut_short_harms_nobody() {
+    // Somebody comes, goes or loses its CPUs at every moment of it.
+    for moment in 0..40_u64 {
+        let topology = paper_machine();
+        let mut world = World::new(&topology);
+        let mut usher = Usher::new(topology);
+        for id in 1..=3 {
+            world.arrive(truth(id, [medium, poor, perfect][id as usize - 1], 48.0));
+        }
+        while world.at_ns < moment * 40 * MS {
+            world.turn(&mut usher, 10 * MS);
+        }
+        match moment % 3 {
+            0 => world.arrive(truth(4, perfect, 48.0)),
+            1 => world.depart(3),
+            _ => world.usable = CpuSet::range(0, 41),
+        }
+        let ids = match moment % 3 {
+            0 => 1..=4,
+            1 => 1..=2,
+            _ => 1..=3,
+        };
+        let until_ns = world.at_ns + 12_000 * MS;
+        while world.at_ns < until_ns {
+            world.turn(&mut usher, 10 * MS);
+            assert!(ids.clone().all(|id| !world.mask(id).is_empty()));
+            let plan = world.log.iter().rev().find_map(|(_, d)| d.plan.as_ref());
+            let own = plan.iter().flat_map(|plan| &plan.seats);
+            let own: Vec<_> = own.filter(|seat| seat.mode == Mode::Seated).collect();
+            let cores: usize = own.iter().map(|seat| seat.cpus.len()).sum();
+            let all = own.iter().fold(CpuSet::new(), |all, s| all.or(&s.cpus));
+            assert_eq!(all.len(), cores, "moment {moment}: seats are disjoint");
+        }
+        let explores = world.log.iter().rev().take(100);
+        let said = explores.flat_map(|(_, d)| &d.notes);
+        let still = said
+            .filter(|note| note.text.contains("for a moment"))
+            .count();
+        assert_eq!(still, 0, "moment {moment}: it comes to an end");
+    }
+}
+
+#[test]
 fn a_program_with_a_profile_gives_nothing_to_newcomers() {
     let topology = paper_machine();
     let mut world = World::new(&topology);

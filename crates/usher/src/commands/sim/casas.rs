@@ -121,7 +121,11 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         seconds: began.elapsed().as_secs_f64(),
     };
     let written = args.out.as_ref().map_or(Ok(()), |dir| write(dir, &answer));
-    out.answer(&answer, || table::table(&answer, out))?;
+    out.answer(&answer, || {
+        let page = args.out.as_ref().filter(|_| written.is_ok());
+        let page = page.map(|dir| format!("\npage: {}\n", dir.join("index.html").display()));
+        table::table(&answer, out) + &page.unwrap_or_default()
+    })?;
     written.map(|()| 0)
 }
 

@@ -49,7 +49,7 @@ fn about(answer: &Answer) -> Section {
             text(format!(
                 "Mixes of four of ten PARSEC programs on a simulated machine ({}), as in the evaluation of CaSAS. \
                  CaSAS and Usher are the policies that ship, run by the loop that ships; the kernel, the programs and the memory are models. \
-                 The models were fitted to published speed-ups of the programs alone and to the paper's sample mix; all else here is a prediction.",
+                 The models were fitted to published speed-ups of the programs alone (x264's is not published: its model is assumed), and a die's bandwidth and ferret's and streamcluster's memory traffic to the paper's sample mix; all else here is a prediction.",
                 answer.machine
             )),
             text(format!(
