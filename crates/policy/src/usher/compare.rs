@@ -84,8 +84,8 @@ pub(super) struct Account {
 /// A program's figures in one step.
 #[derive(Debug, Clone, Copy)]
 struct Tale {
-    first: Progress,
-    last: Progress,
+    first: (u64, Progress),
+    last: (u64, Progress),
     changes: u32,
 }
 
@@ -101,7 +101,9 @@ impl Usher {
     /// Goes on to the next step when it is time; true when the plan must be
     /// made again for it.
     pub(super) fn compare(&mut self, at_ns: u64) -> bool {
-        self.listen();
+        if self.comparison.is_on() {
+            self.listen(at_ns);
+        }
         let next = match self.comparison {
             Comparison::Due(from_ns) if at_ns >= from_ns => {
                 if self.forget_drifted(at_ns) {
@@ -113,7 +115,7 @@ impl Usher {
                 Comparison::Trying(Step::Seats, at_ns)
             }
             Comparison::Trying(step, since_ns) if self.is_told(at_ns - since_ns) => {
-                let rates = self.rates(at_ns - since_ns);
+                let rates = self.rates();
                 match step {
                     Step::Seats => {
                         self.account.on_seats = rates;
@@ -152,21 +154,21 @@ impl Usher {
     }
 
     /// Takes in what programs tell.
-    fn listen(&mut self) {
+    fn listen(&mut self, at_ns: u64) {
         for (&id, member) in &self.members {
             let Some(now) = member.told else {
                 continue;
             };
             let first = Tale {
-                first: now,
-                last: now,
+                first: (at_ns, now),
+                last: (at_ns, now),
                 changes: 0,
             };
             let tale = self.account.told.entry(id).or_insert(first);
-            if tale.last.source != now.source {
+            if tale.last.1.source != now.source {
                 *tale = first;
-            } else if tale.last.total != now.total {
-                tale.last = now;
+            } else if tale.last.1.total != now.total {
+                tale.last = (at_ns, now);
                 tale.changes += 1;
             }
         }
@@ -179,15 +181,18 @@ impl Usher {
         elapsed_ns >= TRY_NS && (elapsed_ns >= TRY_NS_MAX || self.members.keys().all(enough))
     }
 
-    /// The rates in this step of those who have told enough.
-    fn rates(&self, elapsed_ns: u64) -> BTreeMap<ProgramId, Rate> {
+    /// The rates in this step of those who have told enough, each from the
+    /// first figure heard to the last new one: looks are further apart in some steps
+    /// than in others.
+    fn rates(&self) -> BTreeMap<ProgramId, Rate> {
         let rate = |(&id, tale): (&ProgramId, &Tale)| {
-            let done = tale.last.total - tale.first.total;
+            let ((from_ns, from), (to_ns, to)) = (tale.first, tale.last);
+            let done = to.total - from.total;
             let seat = self.seats.get(&id);
             let rate = Rate {
                 cores: seat.map_or(0.0, |seat| self.topology.capacity_of(seat)),
-                rate: done / (elapsed_ns as f64 / 1e9),
-                source: tale.last.source,
+                rate: done / ((to_ns - from_ns) as f64 / 1e9),
+                source: to.source,
             };
             (tale.changes >= CHANGES_MIN && done > 0.0).then_some((id, rate))
         };

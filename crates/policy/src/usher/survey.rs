@@ -79,16 +79,14 @@ impl Usher {
         if self.plan.abstains || self.comparison.is_on() || explores {
             return None;
         }
-        let wants = self.members.iter().filter(|(_, m)| m.wants_survey(at_ns));
-        wants
-            .filter_map(|(&program, member)| self.turn_of(program, member, at_ns))
-            .next()
+        let mut wants = self.members.iter().filter(|(_, m)| m.wants_survey(at_ns));
+        wants.find_map(|(&program, member)| self.turn_of(program, member, at_ns))
     }
 
     /// The turn of that program, if anybody has half a seat to give.
     fn turn_of(&self, program: ProgramId, member: &Member, at_ns: u64) -> Option<Turn> {
-        let is_own = |seat: &&Seat| seat.program == program && seat.mode == Mode::Seated;
-        if member.program.bound_to.is_some() || !self.plan.seats.iter().any(|seat| is_own(&seat)) {
+        let is_own = |seat: &Seat| seat.program == program && seat.mode == Mode::Seated;
+        if member.program.bound_to.is_some() || !self.plan.seats.iter().any(is_own) {
             return None;
         }
         let mut seats = BTreeMap::new();

@@ -59,6 +59,7 @@ struct Answer {
 const SECONDS_MAX: f64 = 3600.0;
 /// Every so manieth mix is run for the ends of ranges.
 const RANGES_EVERY: usize = 7;
+
 /// Simulates and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     if args.every == 0 {
