@@ -59,6 +59,7 @@ fn program(id: u64) -> Program {
         stops_unseen: true,
         llc_bytes: None,
         bandwidth_gbps: None,
+        background: None,
         bound_to: None,
     }
 }
@@ -91,6 +92,7 @@ impl World for Script {
             events,
             failed,
             programs: vec![],
+            metering: None,
         }
     }
 

@@ -49,6 +49,30 @@ pub enum Action {
         /// Which.
         program: ProgramId,
     },
+    /// Make the whole tree give way to everybody else, as far as priorities do.
+    Demote {
+        /// Which.
+        program: ProgramId,
+        /// How far.
+        to: Demotion,
+    },
+    /// Give it the priorities back that it would have without us.
+    Promote {
+        /// Which.
+        program: ProgramId,
+    },
+}
+
+/// How far a program's priorities are lowered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Demotion {
+    /// Nice 19, for its autogroup too where the session is all its own: what
+    /// paper 2's client does.
+    Nice,
+    /// All there is: `SCHED_IDLE`, the idle class for disks, its autogroup,
+    /// `cpu.idle` for its cgroup.
+    Idle,
 }
 
 impl Action {
@@ -58,7 +82,9 @@ impl Action {
             Self::Seat { program, .. }
             | Self::Release { program }
             | Self::Freeze { program }
-            | Self::Thaw { program } => program,
+            | Self::Thaw { program }
+            | Self::Demote { program, .. }
+            | Self::Promote { program } => program,
         }
     }
 }

@@ -9,19 +9,23 @@ pub mod action;
 pub mod cpuset;
 pub mod curve;
 pub mod home;
+pub mod metering;
 pub mod observation;
 pub mod plan;
 pub mod program;
 mod restrict;
 pub mod topology;
 
-pub use action::{Action, Event, FailedAction};
+pub use action::{Action, Demotion, Event, FailedAction};
 pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
 pub use curve::{Curve, CurveError, CurvePoint};
 pub use home::{Home, ProcessId};
+pub use metering::{
+    DiskId, DiskUse, HeldUp, LinkId, LinkUse, MeterSource, Metering, Resource, Usage,
+};
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
-pub use plan::{Decision, Loan, Mode, Note, Plan, Seat};
-pub use program::{Arrival, Program, ProgramId, ProgramKey};
+pub use plan::{Decision, Loan, Look, Mode, Note, Plan, Seat};
+pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};
 pub use topology::{
     Cache, Core, CoreId, Cpu, Domain, DomainId, NodeId, NumaNode, Package, PackageId, Topology,
     TopologyError,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::{Event, FailedAction};
 use crate::cpuset::CpuSet;
+use crate::metering::Metering;
 use crate::program::ProgramId;
 
 /// Where a figure of progress comes from, best first.
@@ -117,6 +118,10 @@ pub struct Observation {
     pub events: Vec<Event>,
     /// Actions of the last decision that could not be carried out.
     pub failed: Vec<FailedAction>,
-    /// The managed programs, by rising id; late or lost ones are missing.
+    /// The managed programs, by rising id; late or lost ones are missing, and
+    /// all are where only the meter was asked for ([`crate::Look::Meter`]).
     pub programs: Vec<ProgramSample>,
+    /// Who used what; `None` where there is no background work to regulate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metering: Option<Metering>,
 }

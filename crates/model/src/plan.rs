@@ -72,6 +72,23 @@ pub struct Note {
     pub text: String,
 }
 
+/// What the next look is to cover, where nothing happens until then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Look {
+    /// Everything.
+    #[default]
+    All,
+    /// The meter alone: a look at every program costs more.
+    Meter,
+}
+
+impl Look {
+    fn is_all(&self) -> bool {
+        *self == Self::All
+    }
+}
+
 /// The answer to one observation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -84,4 +101,7 @@ pub struct Decision {
     /// Nanoseconds until the policy wants to look again; `None`: only when
     /// something happens.
     pub wake_after_ns: Option<u64>,
+    /// What that look is to cover.
+    #[serde(default, skip_serializing_if = "Look::is_all")]
+    pub look: Look,
 }

@@ -29,6 +29,36 @@ pub struct ProgramKey {
     pub arguments: String,
 }
 
+/// How background work is kept out of the way of foreground work.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Regulation {
+    /// Usher's own: within milliseconds, resource by resource, on a budget of
+    /// delay.
+    #[default]
+    Usher,
+    /// Paper 2's exponentially increasing interval.
+    Eii,
+    /// Paper 2's idle-period detection.
+    Ipd,
+}
+
+impl Regulation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Usher, Self::Eii, Self::Ipd];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usher => "usher",
+            Self::Eii => "eii",
+            Self::Ipd => "ipd",
+        }
+    }
+}
+
 /// What is known of a program as it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -61,6 +91,10 @@ pub struct Program {
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s that it uses when alone, where known.
     pub bandwidth_gbps: Option<f64>,
+    /// Background work, and how it is regulated; `None`: foreground, which is
+    /// seated.
+    #[serde(default)]
+    pub background: Option<Regulation>,
     /// CPUs that the program (or who started it) has bound itself to; it is
     /// seated within them or left alone. `None`: not bound.
     pub bound_to: Option<CpuSet>,

@@ -22,6 +22,7 @@ use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 use crate::engine::Engine;
 use crate::threads::ThreadName;
+use crate::world::NO_PRIORITIES;
 
 /// A journal is rewritten with the fewest lines when it has grown to this.
 const COMPACT_BYTES: usize = 1 << 16;
@@ -131,6 +132,9 @@ impl Hands {
     pub fn act(&mut self, engine: &mut Engine, job: usize, action: &Action) -> Result<(), Stop> {
         let id = action.program();
         match (self.backend, action) {
+            (_, Action::Demote { .. } | Action::Promote { .. }) => {
+                Err(Stop::Failed(NO_PRIORITIES.to_owned()))
+            }
             (Backend::Cgroups, action) => {
                 self.step(engine, job)?;
                 match action {
@@ -138,6 +142,7 @@ impl Hands {
                     Action::Release { .. } => engine.seat(job, None),
                     Action::Freeze { .. } => engine.freeze(job, true),
                     Action::Thaw { .. } => engine.freeze(job, false),
+                    Action::Demote { .. } | Action::Promote { .. } => {}
                 }
                 Ok(())
             }

@@ -81,6 +81,7 @@ impl Entrant {
             stops_unseen: true,
             llc_bytes: None,
             bandwidth_gbps: None,
+            background: None,
             bound_to: None,
         }
     }

@@ -13,6 +13,9 @@ use usher_model::{
 use crate::engine::{Engine, News};
 use crate::script::{Script, Wait};
 
+/// Why the simulator regulates no background work.
+pub(crate) const NO_PRIORITIES: &str = "simulated programs have no priorities";
+
 /// Somebody who is to arrive.
 #[derive(Debug, Clone)]
 pub struct Guest {
@@ -258,6 +261,7 @@ impl World for SimWorld {
             programs,
             events: std::mem::take(&mut self.events),
             failed,
+            metering: None,
         }
     }
 
@@ -269,6 +273,7 @@ impl World for SimWorld {
             Action::Release { .. } => self.engine.seat(program, None),
             Action::Freeze { .. } => self.engine.freeze(program, true),
             Action::Thaw { .. } => self.engine.freeze(program, false),
+            Action::Demote { .. } | Action::Promote { .. } => return Err(NO_PRIORITIES.to_owned()),
         }
         Ok(())
     }

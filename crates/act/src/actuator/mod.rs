@@ -235,6 +235,7 @@ impl Actuator {
                 self.held(program)?.seat = None;
                 Ok(())
             }
+            Action::Demote { .. } | Action::Promote { .. } => Ok(()),
             Action::Freeze { .. } | Action::Thaw { .. } => {
                 let frozen = matches!(action, Action::Freeze { .. });
                 if held.frozen != frozen {

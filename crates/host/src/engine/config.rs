@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
-use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Topology};
+use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Regulation, Topology};
 
 use usher_probe::{ProbeError, Roots};
 use usher_store::StoreError;
@@ -103,6 +103,8 @@ pub struct Adopt {
     pub weight: f64,
     /// Its heartbeat page.
     pub heartbeat: Option<PathBuf>,
+    /// Background work, and how it is regulated; `None`: it is seated.
+    pub background: Option<Regulation>,
     /// CPUs to seat it within, besides what its affinity allows.
     pub bound_to: Option<CpuSet>,
     /// What it is for the profile store; `None`: found out from the command.
@@ -119,6 +121,7 @@ impl Adopt {
             env: BTreeMap::new(),
             weight: 1.0,
             heartbeat: None,
+            background: None,
             bound_to: None,
             key: None,
         }

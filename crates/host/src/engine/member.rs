@@ -71,6 +71,7 @@ impl Member {
             Action::Release { .. } => self.seat = None,
             Action::Freeze { .. } => self.frozen = true,
             Action::Thaw { .. } => self.frozen = false,
+            Action::Demote { .. } | Action::Promote { .. } => {}
         }
     }
 

@@ -86,6 +86,7 @@ impl Newcomer {
                 stops_unseen: false,
                 llc_bytes: known.llc_bytes,
                 bandwidth_gbps: known.bandwidth_gbps,
+                background: adopt.background,
                 bound_to,
             },
             misleading: known.misleading,

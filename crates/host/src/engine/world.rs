@@ -141,6 +141,7 @@ impl World for RealWorld {
             usable: self.state.usable.clone(),
             events: std::mem::take(&mut self.state.events),
             failed,
+            metering: None,
         }
     }
 

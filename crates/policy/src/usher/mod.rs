@@ -52,7 +52,8 @@ mod verdict;
 use std::collections::BTreeMap;
 
 use usher_model::{
-    Action, CpuSet, Decision, Event, Note, Observation, Plan, ProgramId, ProgressSource, Topology,
+    Action, CpuSet, Decision, Event, Look, Note, Observation, Plan, ProgramId, ProgressSource,
+    Topology,
 };
 
 use self::compare::{Account, Comparison};
@@ -513,6 +514,7 @@ impl Policy for Usher {
             plan: (replanned || moved || lent).then(|| self.plan_as_it_stands()),
             notes: std::mem::take(&mut self.notes),
             wake_after_ns: self.wake_after_ns(at_ns),
+            look: Look::All,
         }
     }
 }

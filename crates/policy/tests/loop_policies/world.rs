@@ -82,6 +82,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         stops_unseen: true,
         llc_bytes: None,
         bandwidth_gbps: None,
+        background: None,
         bound_to: None,
     };
     Truth {
@@ -202,6 +203,7 @@ impl World {
             events: std::mem::take(&mut self.events),
             failed: std::mem::take(&mut self.failed),
             programs: self.programs.values().map(Living::sample).collect(),
+            metering: None,
         };
         let decision = policy.decide(&observation);
         decision.actions.iter().for_each(|action| self.act(action));
@@ -248,6 +250,7 @@ impl World {
             Action::Release { .. } => living.mask = None,
             Action::Freeze { .. } => living.frozen = true,
             Action::Thaw { .. } => living.frozen = false,
+            Action::Demote { .. } | Action::Promote { .. } => unreachable!("nobody is background"),
         }
     }
 

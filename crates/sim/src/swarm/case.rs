@@ -202,6 +202,7 @@ fn guest(id: u64, topology: &Topology, random: &mut Rand32) -> Guest {
             stops_unseen: random.rand_range(0..4) != 0,
             llc_bytes: None,
             bandwidth_gbps: None,
+            background: None,
             bound_to: bound(topology, random),
         },
         script: Arc::new(Script {

@@ -51,5 +51,7 @@ fn named(action: &Action) -> String {
         Action::Release { .. } => format!("release {program}"),
         Action::Freeze { .. } => format!("freeze {program}"),
         Action::Thaw { .. } => format!("thaw {program}"),
+        Action::Demote { .. } => format!("demote {program}"),
+        Action::Promote { .. } => format!("promote {program}"),
     }
 }

@@ -41,6 +41,7 @@ fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
             stops_unseen: true,
             llc_bytes: None,
             bandwidth_gbps: None,
+            background: None,
             bound_to: None,
         },
         script: Arc::new(Script {
