@@ -8,7 +8,7 @@ use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_act::{ActConfig, Actuator, Backend, Forked};
+use usher_act::{ActConfig, Actuator, Backend, Forked, Work};
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 type Times = BTreeMap<&'static str, Vec<f64>>;
@@ -58,7 +58,9 @@ fn moved_in(
     std::thread::sleep(pause);
     let root = id_of(child.id() as i32)?;
     let cpus = CpuSet::single(program.0 as u32 / 2 % 2);
-    timed(times, "1 admit", || act.admit(program, root))?;
+    timed(times, "1 admit", || {
+        act.admit(program, root, Work::Foreground)
+    })?;
     for (what, action) in [
         ("2 seat", Action::Seat { program, cpus }),
         ("3 freeze", Action::Freeze { program }),
@@ -85,7 +87,9 @@ fn born_inside(
     let own = id_of(std::process::id() as i32)?;
     let cpus = CpuSet::single(0);
     let begin = Instant::now();
-    let home = timed(times, "a prepare", || act.prepare(program, own))?;
+    let home = timed(times, "a prepare", || {
+        act.prepare(program, own, Work::Foreground)
+    })?;
     timed(times, "b seat", || act.act(&Action::Seat { program, cpus }))?;
     let forked = timed(times, "c fork", || {
         // SAFETY: the child only calls pause and _exit.
@@ -98,7 +102,9 @@ fn born_inside(
             libc::_exit(0)
         }
     };
-    timed(times, "d admit", || act.admit(program, child))?;
+    timed(times, "d admit", || {
+        act.admit(program, child, Work::Foreground)
+    })?;
     times
         .entry("e a to d")
         .or_default()

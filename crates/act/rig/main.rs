@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use usher_act::keeper::{self, KeeperHandle, KeeperTask};
-use usher_act::{ActConfig, Actuator, Backend};
-use usher_model::{Action, CpuSet, ProcessId, ProgramId};
+use usher_act::{ActConfig, Actuator, Backend, Work};
+use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -66,17 +66,21 @@ fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
         let which = random.below(roots.len() as u64);
         let program = ProgramId(which);
         if act.home(program).is_none() {
-            act.admit(program, roots[which as usize])?;
+            let work = [Work::Foreground, Work::Background][random.below(2) as usize];
+            act.admit(program, roots[which as usize], work)?;
             continue;
         }
         let cpu = all.iter().nth(random.below(all.len() as u64) as usize);
         let cpus = CpuSet::single(cpu.expect("a CPU"));
-        match random.below(16) {
+        let to = [Demotion::Nice, Demotion::Idle, Demotion::Idle][random.below(3) as usize];
+        match random.below(24) {
             0..6 => act.act(&Action::Seat { program, cpus })?,
             6..8 => act.act(&Action::Release { program })?,
             8..11 => act.act(&Action::Freeze { program })?,
             11..14 => act.act(&Action::Thaw { program })?,
-            14 => act.refresh(program)?,
+            14..16 => act.refresh(program)?,
+            16..20 => act.act(&Action::Demote { program, to })?,
+            20..23 => act.act(&Action::Promote { program })?,
             _ => act.depart(program)?,
         }
     }

@@ -3,7 +3,7 @@
 //! freezing, removing.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -94,6 +94,41 @@ pub(crate) fn freeze(dir: &Path, frozen: bool) -> Result<(), ActError> {
     }
 }
 
+/// The file that stops and continues everything in a cgroup v2 directory,
+/// kept open: for who does so often.
+#[derive(Debug)]
+pub(crate) struct Freezer {
+    path: PathBuf,
+    /// `None`: the directory is gone.
+    file: Option<File>,
+}
+
+/// Opens a directory's freezer.
+pub(crate) fn freezer(dir: &Path) -> Result<Freezer, ActError> {
+    let path = dir.join("cgroup.freeze");
+    match OpenOptions::new().write(true).open(&path) {
+        Err(error) if files::is_gone(&error) => Ok(Freezer { path, file: None }),
+        Err(error) => Err(file_error("opening", path)(error)),
+        Ok(file) => Ok(Freezer {
+            path,
+            file: Some(file),
+        }),
+    }
+}
+
+/// As [`freeze()`], through the open file.
+pub(crate) fn freeze_by(freezer: &Freezer, frozen: bool) -> Result<(), ActError> {
+    let Some(file) = &freezer.file else {
+        return Ok(());
+    };
+    match rustix::io::pwrite(file, if frozen { b"1" } else { b"0" }, 0) {
+        Err(errno) if !files::is_gone(&errno.into()) => {
+            Err(file_error("writing", &freezer.path)(errno.into()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes a directory and the empty ones below it. `Ok(false)`: somebody is
 /// still in there.
 pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
@@ -111,7 +146,7 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
 /// The CPUs that processes in a directory may use now.
 pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActError> {
     let file = match kind {
-        DirKind::CpusetV1 => "cpuset.effective_cpus",
+        DirKind::CpusetV1 | DirKind::CpuV1 => "cpuset.effective_cpus",
         DirKind::V2 | DirKind::Scope => "cpuset.cpus.effective",
     };
     files::read_cpus(&dir.join(file))
@@ -155,6 +190,18 @@ impl Dir {
         match files::write(&self.dir.join("cpuset.cpus"), &cpus) {
             Err(_) if !self.dir.is_dir() => Ok(()),
             result => result,
+        }
+    }
+
+    /// Makes the processes in here give way to everybody beside this
+    /// directory, or no longer. `Ok(false)`: it has no cpu controller that
+    /// could, or is gone.
+    pub(crate) fn set_idle(&self, idle: bool) -> Result<bool, ActError> {
+        let path = self.dir.join("cpu.idle");
+        match files::put(&path, if idle { "1" } else { "0" }) {
+            Ok(()) => Ok(true),
+            Err(error) if files::is_gone(&error) => Ok(false),
+            Err(error) => Err(file_error("writing", path)(error)),
         }
     }
 

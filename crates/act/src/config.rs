@@ -47,6 +47,20 @@ impl ActConfig {
     }
 }
 
+/// What a program is taken in as.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// It shares the CPUs as it would without Usher.
+    #[default]
+    Foreground,
+    /// It is going to be demoted, and its home is made for that: it need not
+    /// be moved then.
+    Background,
+}
+
 /// How programs are narrowed to their seats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

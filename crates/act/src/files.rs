@@ -65,9 +65,10 @@ pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Whether the kernel said that the process is not there any more.
+/// Whether the kernel said that the process, or the cgroup whose file was
+/// open, is not there any more.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
-    is(error, Errno::SRCH) || is(error, Errno::NOENT)
+    is(error, Errno::SRCH) || is(error, Errno::NOENT) || is(error, Errno::NODEV)
 }
 
 /// Whether the kernel refused for want of rights.

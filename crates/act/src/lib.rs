@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What Usher does to the machine: it narrows, stops and continues whole
-//! process trees, each action with its undo in a journal.
+//! What Usher does to the machine: it narrows, stops, continues and demotes
+//! whole process trees, each action with its undo in a journal.
 //!
 //! This is the only crate that changes the machine. An
 //! [`Actuator`] is one Usher process's hands: it takes programs in
@@ -16,15 +16,18 @@
 //! its first page, so that first touch is local.
 
 mod actuator;
+mod autogroup;
 mod cgroups;
 mod config;
 mod error;
 mod files;
 pub mod journal;
 pub mod keeper;
+mod looks;
 mod mask;
 mod mounts;
 mod prepared;
+mod priority;
 mod procs;
 mod release;
 mod site;
@@ -34,7 +37,7 @@ mod undo;
 
 pub use actuator::Actuator;
 pub use cgroups::kill_all;
-pub use config::{ActConfig, Backend, Description, Freezing, Tracking};
+pub use config::{ActConfig, Backend, Description, Freezing, Tracking, Work};
 pub use error::ActError;
 pub use prepared::{Forked, PreparedHome};
 pub use undo::{Rescue, UndoReport, rescue, undo_program, undo_stale};

@@ -15,9 +15,9 @@
 //! The kernel hides CPUs that are offline from `sched_getaffinity`, so masks
 //! are compared within those that are online.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use usher_model::{CpuSet, ProgramId};
@@ -25,14 +25,11 @@ use usher_model::{CpuSet, ProgramId};
 use crate::error::ActError;
 use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
+use crate::looks::{self, Found, LOOKS_MAX, Looked};
 use crate::procs::Procs;
 
 /// CPUs that a mask passed to the kernel has room for: `CPU_ID_MAX` + 1.
 const MASK_WORDS: usize = 1024;
-/// Looks at a program's threads before giving up on a quiet one: each look
-/// that finds something gives it its mask, so only threads born during the
-/// last look can be missed, and they inherit from threads that have ours.
-const LOOKS_MAX: usize = 64;
 
 /// The mask of a thread, within the CPUs that are online.
 pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {
@@ -90,32 +87,6 @@ fn is_ours(state: &ProgramState, current: &CpuSet, online: &CpuSet) -> bool {
     state.masks.iter().any(|mask| mask.and(online) == *current)
 }
 
-/// What looking at one thread came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Fine,
-    Changed,
-    /// It died before it was looked at, and may have left a child that has
-    /// its mask.
-    Missed,
-}
-
-/// Every thread of these processes.
-fn threads(procs: &Procs, pids: &BTreeSet<i32>) -> Vec<ThreadId> {
-    let of = |&pid: &i32| {
-        let started = move |tid| {
-            let start_ticks = procs.thread_start(pid, tid)?;
-            Some(ThreadId {
-                pid,
-                tid,
-                start_ticks,
-            })
-        };
-        procs.threads(pid).into_iter().filter_map(started)
-    };
-    pids.iter().flat_map(of).collect()
-}
-
 /// Gives every thread of a program its seat, until a look finds no thread
 /// without. `pids` lists the program's processes anew for each look.
 ///
@@ -135,7 +106,7 @@ pub(crate) fn narrow(
         let Some(state) = journal.state().programs.get(&program) else {
             return Err(ActError::Unknown(program));
         };
-        let found = threads(procs, &pids(state));
+        let found = looks::threads(procs, &pids(state));
         let mut look = Look {
             procs,
             journal,
@@ -255,110 +226,37 @@ fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     leader.or(state.unbound.as_ref())
 }
 
-/// Gives every thread that has one of our masks its own again, until looks
-/// find none for as long as `settle`. `pids` lists the program's processes
-/// anew for each look. Returns whether any thread was changed.
-///
-/// A thread that is being born copies its parent's mask a while before it can
-/// be found. On a busy machine its parent may wait for a CPU in between, so
-/// besides the time every thread that was runnable must have run.
+/// Gives every thread that has one of our masks its own again, until a look
+/// finds none. `pids` lists the program's processes anew for each look.
+/// Returns whether any thread was changed.
 ///
 /// # Errors
 /// What the kernel refused at the last look.
 pub(crate) fn restore(
     procs: &Procs,
     state: &ProgramState,
-    settle: Duration,
-    mut pids: impl FnMut() -> BTreeSet<i32>,
+    pids: impl FnMut() -> BTreeSet<i32>,
 ) -> Result<bool, Vec<ActError>> {
     if state.masks.is_empty() {
         return Ok(false);
     }
-    let online = procs.online_cpus();
-    let mut any = false;
-    let mut quiet_since = Instant::now();
-    let mut waiting: Option<BTreeMap<(i32, i32), u64>> = None;
-    for _ in 0..LOOKS_MAX {
-        let pids = pids();
-        let look = restore_all(procs, state, &online, &pids)?;
-        any |= look.changed;
-        if look.changed || look.missed {
-            (quiet_since, waiting) = (Instant::now(), None);
-        } else if look.threads == 0 || settle.is_zero() {
-            break;
-        } else {
-            let runnable = runnable(procs, &pids);
-            let waiting = waiting.get_or_insert_with(|| runnable.clone());
-            waiting.retain(|thread, run_ns| runnable.get(thread) == Some(run_ns));
-            if waiting.is_empty() && quiet_since.elapsed() >= settle {
-                break;
-            }
-            std::thread::sleep(settle / 4);
-        }
-    }
-    Ok(any)
+    looks::until_quiet(procs, Duration::ZERO, pids, |pids| look(procs, state, pids))
 }
 
-/// The threads of these processes that run or wait for a CPU, each with the
-/// CPU time that it has had; none where the kernel does not tell.
-fn runnable(procs: &Procs, pids: &BTreeSet<i32>) -> BTreeMap<(i32, i32), u64> {
-    let mut runnable = BTreeMap::new();
-    for &pid in pids {
-        for tid in procs.threads(pid) {
-            if let Some(run_ns) = procs.run_ns_if_runnable(pid, tid) {
-                runnable.insert((pid, tid), run_ns);
-            }
-        }
-    }
-    runnable
-}
-
-/// What one look at all threads came to.
-#[derive(Debug, Default)]
-struct Restored {
-    threads: usize,
-    changed: bool,
-    missed: bool,
-}
-
-fn restore_all(
+/// One look at all threads, in which they get their own masks again.
+pub(crate) fn look(
     procs: &Procs,
     state: &ProgramState,
-    online: &CpuSet,
     pids: &BTreeSet<i32>,
-) -> Result<Restored, Vec<ActError>> {
-    let mut look = Restored::default();
-    let mut errors = Vec::new();
-    let mut note = |found: Result<Found, ActError>| {
-        look.threads += 1;
-        match found {
-            Ok(found) => {
-                look.changed |= found == Found::Changed;
-                look.missed |= found == Found::Missed;
-            }
-            Err(error) => errors.push(error),
-        }
-    };
-    for &pid in pids {
-        for tid in procs.threads(pid) {
-            note(restore_one(procs, state, pid, tid, online));
-        }
+) -> Result<Looked, Vec<ActError>> {
+    if state.masks.is_empty() {
+        return Ok(Looked::default());
     }
-    // Those that have left the tree are found by their number and start.
-    for thread in state
-        .threads
-        .keys()
-        .filter(|thread| !pids.contains(&thread.pid))
-    {
-        if procs.thread_start(thread.pid, thread.tid) == Some(thread.start_ticks) {
-            note(restore_one(procs, state, thread.pid, thread.tid, online));
-        }
-    }
-    if errors.is_empty() {
-        Ok(look)
-    } else {
-        Err(errors)
-    }
+    let online = procs.online_cpus();
+    let known = state.threads.keys().copied();
+    looks::at_all(procs, pids, known, |pid, tid| {
+        restore_one(procs, state, pid, tid, &online)
+    })
 }
 
 fn restore_one(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the cgroup hierarchies are mounted, and where in them a process is.
 //!
-//! Two hierarchies matter: cgroup v2 (the only one, or beside v1 ones on a
-//! hybrid machine), which finds and freezes processes, and the v1 hierarchy
-//! that has the `cpuset` controller, where there is one.
+//! Three hierarchies matter: cgroup v2 (the only one, or beside v1 ones on a
+//! hybrid machine), which finds and freezes processes, and the v1 hierarchies
+//! that have the `cpuset` and the `cpu` controller, where there are any.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
+use crate::journal::DirKind;
 use crate::procs::Procs;
 
 /// A mounted hierarchy.
@@ -30,6 +31,7 @@ pub(crate) struct Mount {
 pub(crate) struct Mounts {
     pub v2: Option<Mount>,
     pub cpuset: Option<Mount>,
+    pub cpu: Option<Mount>,
 }
 
 /// The directories of the cgroups that a process is in.
@@ -41,6 +43,25 @@ pub struct Places {
     /// In the v1 hierarchy with cpuset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<PathBuf>,
+    /// In the v1 hierarchy with cpu.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<PathBuf>,
+}
+
+impl Places {
+    /// In the hierarchy of such a directory.
+    pub(crate) fn of(&self, kind: DirKind) -> Option<&PathBuf> {
+        match kind {
+            DirKind::V2 | DirKind::Scope => self.v2.as_ref(),
+            DirKind::CpusetV1 => self.cpuset.as_ref(),
+            DirKind::CpuV1 => self.cpu.as_ref(),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.v2, &self.cpuset, &self.cpu].into_iter().flatten()
+    }
 }
 
 impl Mounts {
@@ -51,11 +72,8 @@ impl Mounts {
         let infos = MountInfos::from_buf_read(text.as_slice())
             .map_err(|error| file_error("reading", &path)(std::io::Error::other(error)))?;
         let below = |info: &&MountInfo| info.mount_point.starts_with(&config.cgroup_root);
-        let v1_cpuset = |info: &&MountInfo| {
-            info.fs_type == "cgroup"
-                && info.super_options.contains_key("cpuset")
-                && !info.super_options.contains_key("noprefix")
-        };
+        let has = |info: &MountInfo, option| info.super_options.contains_key(option);
+        let v1 = |info: &&MountInfo| info.fs_type == "cgroup" && !has(info, "noprefix");
         let mount = |info: &MountInfo| Mount {
             point: info.mount_point.clone(),
             root: PathBuf::from(&info.root),
@@ -63,7 +81,15 @@ impl Mounts {
         let infos = || infos.0.iter().filter(below);
         Ok(Self {
             v2: infos().find(|info| info.fs_type == "cgroup2").map(mount),
-            cpuset: infos().find(v1_cpuset).map(mount),
+            cpuset: infos()
+                .filter(v1)
+                .find(|info| has(info, "cpuset"))
+                .map(mount),
+            // One that does both at once cannot be left for the one alone.
+            cpu: infos()
+                .filter(v1)
+                .find(|info| has(info, "cpu") && !has(info, "cpuset"))
+                .map(mount),
         })
     }
 
@@ -82,8 +108,15 @@ impl Mounts {
             let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(path));
             if number == "0" {
                 places.v2 = self.v2.as_ref().and_then(|mount| mount.dir(path));
-            } else if controllers.split(',').any(|name| name == "cpuset") {
-                places.cpuset = self.cpuset.as_ref().and_then(|mount| mount.dir(path));
+                continue;
+            }
+            let has = |wanted: &str| controllers.split(',').any(|name| name == wanted);
+            let v1 = [
+                (&self.cpuset, "cpuset", &mut places.cpuset),
+                (&self.cpu, "cpu", &mut places.cpu),
+            ];
+            for (mount, _, place) in v1.into_iter().filter(|(_, name, _)| has(name)) {
+                *place = mount.as_ref().and_then(|mount| mount.dir(path));
             }
         }
         Some(places)

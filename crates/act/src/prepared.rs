@@ -33,8 +33,8 @@ pub struct PreparedHome {
     procs: Procs,
     /// The cgroup v2 directory, to be born in.
     v2: Option<OwnedFd>,
-    /// `tasks` of the v1 cpuset, for the child to enter.
-    v1_tasks: Option<OwnedFd>,
+    /// `tasks` of the v1 directories, for the child to enter.
+    v1_tasks: Vec<OwnedFd>,
 }
 
 /// Which side of a fork this is.
@@ -62,12 +62,13 @@ impl PreparedHome {
             cgroup: None,
             procs: procs.clone(),
             v2: None,
-            v1_tasks: None,
+            v1_tasks: Vec::new(),
         };
         for dir in dirs {
             match dir.kind {
-                DirKind::CpusetV1 => {
-                    home.v1_tasks = Some(open(dir.dir.join("tasks"), OFlags::WRONLY)?);
+                DirKind::CpusetV1 | DirKind::CpuV1 => {
+                    let tasks = open(dir.dir.join("tasks"), OFlags::WRONLY)?;
+                    home.v1_tasks.push(tasks);
                 }
                 DirKind::V2 | DirKind::Scope => {
                     home.v2 = Some(open(dir.dir.clone(), OFlags::PATH | OFlags::DIRECTORY)?);
@@ -113,7 +114,7 @@ impl PreparedHome {
             result => result?,
         };
         if pid == 0 {
-            if let Some(tasks) = &self.v1_tasks {
+            for tasks in &self.v1_tasks {
                 let _ = rustix::io::write(tasks, b"0");
             }
             let _ = rustix::io::write(&says_entered, b"x");

@@ -175,6 +175,20 @@ impl Procs {
         text.split_whitespace().last()?.parse().ok()
     }
 
+    /// The least nice value that a process may be given without rights; 20
+    /// where there is none, or it is gone.
+    pub(crate) fn nice_min(&self, pid: i32) -> i32 {
+        let limits = fs::read_to_string(self.path(pid, "limits")).unwrap_or_default();
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max nice priority"));
+        let limit = line.and_then(|line| line.split_whitespace().next());
+        match limit {
+            Some("unlimited") => -20,
+            limit => 20 - limit.and_then(|limit| limit.parse().ok()).unwrap_or(0),
+        }
+    }
+
     /// This process.
     pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
         let path = self.root.join("self/stat");

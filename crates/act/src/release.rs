@@ -6,17 +6,18 @@
 //! work done by somebody else without complaint.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use usher_model::ProgramId;
 
-use crate::cgroups;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, ProgramState};
-use crate::mask;
+use crate::looks;
 use crate::procs::Procs;
-use crate::tree;
+use crate::site::PREFIX;
+use crate::{autogroup, cgroups, mask, priority, tree};
 
 /// Pause between two attempts to empty a directory of processes that are
 /// about to die.
@@ -24,9 +25,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Rounds of emptying one directory before the others are looked at again.
 const ROUNDS_MAX: usize = 100;
 
-/// How long no thread may be found with one of our masks before it is taken
-/// that none is on the way.
-pub(crate) const MASK_SETTLE: Duration = Duration::from_millis(20);
+/// How long no thread may be found with a mask or a priority of ours before it
+/// is taken that none is on the way.
+pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 
 /// How long letting go may take.
 #[derive(Debug, Clone, Copy)]
@@ -35,8 +36,7 @@ pub(crate) struct Patience {
     pub living: Duration,
     /// While only the dead keep the directories: those that are exiting.
     pub dead: Duration,
-    /// How long no thread may be found with one of our masks before it is
-    /// taken that none is on the way.
+    /// As [`SETTLE`].
     pub settle: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Patience {
     pub(crate) const SHORT: Self = Self {
         living: Duration::from_millis(200),
         dead: Duration::from_millis(2),
-        settle: MASK_SETTLE,
+        settle: SETTLE,
     };
     /// For the last one who can do it.
     const LONG: Self = Self {
@@ -73,7 +73,7 @@ pub(crate) enum Left {
     Errors(Vec<ActError>),
 }
 
-/// Thaws, continues, widens, gives masks back, moves survivors to where they
+/// Thaws, continues, widens, gives masks and priorities back, moves survivors to where they
 /// came from and removes the directories; tries again until `patience` ends.
 pub(crate) fn let_go(
     procs: &Procs,
@@ -104,10 +104,13 @@ pub(crate) fn let_go_all(
 ) -> Vec<(ProgramId, Left)> {
     for state in programs.values() {
         // What fails here fails again, and is reported, below.
+        let _ = go_on(procs, state);
+    }
+    for state in programs.values() {
         let _ = set_free(procs, state, Duration::ZERO);
     }
-    if programs.values().any(|state| !state.masks.is_empty()) {
-        std::thread::sleep(MASK_SETTLE);
+    if programs.values().any(has_inherited) {
+        std::thread::sleep(SETTLE);
     }
     programs
         .iter()
@@ -115,24 +118,62 @@ pub(crate) fn let_go_all(
         .collect()
 }
 
-/// Thaws, widens, continues and gives masks back.
-fn set_free(procs: &Procs, state: &ProgramState, settle: Duration) -> Vec<ActError> {
+/// Thaws, widens, continues and ends `cpu.idle`.
+fn go_on(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     let mut errors = Vec::new();
     for dir in &state.dirs {
-        if dir.kind != DirKind::CpusetV1 {
+        if dir.kind.is_v2() {
             errors.extend(cgroups::freeze(&dir.dir, false).err());
         }
         errors.extend(dir.widen().err());
     }
+    errors.extend(wake(state));
     errors.extend(resume(procs, state));
-    let restored = mask::restore(procs, state, settle, || pids(procs, state));
-    errors.extend(restored.err().unwrap_or_default());
     errors
+}
+
+/// Ends `cpu.idle` in the program's directories.
+pub(crate) fn wake(state: &ProgramState) -> Vec<ActError> {
+    let could = |dir: &&Dir| matches!(dir.kind, DirKind::CpuV1 | DirKind::V2);
+    let dirs = state.dirs.iter().filter(could);
+    dirs.filter_map(|dir| dir.set_idle(false).err()).collect()
+}
+
+/// Whether threads may have something of ours that they hand on.
+fn has_inherited(state: &ProgramState) -> bool {
+    !state.masks.is_empty() || !state.demoted.to.is_empty()
+}
+
+/// Thaws, widens, continues, gives masks and priorities back.
+fn set_free(procs: &Procs, state: &ProgramState, settle: Duration) -> Vec<ActError> {
+    let mut errors = go_on(procs, state);
+    errors.extend(leave_cpu(procs, state));
+    if has_inherited(state) {
+        let restored = looks::until_quiet(
+            procs,
+            settle,
+            || pids(procs, state),
+            |pids| {
+                let masks = mask::look(procs, state, pids)?;
+                Ok(masks.and(priority::look(procs, &state.demoted, pids)?))
+            },
+        );
+        errors.extend(restored.err().unwrap_or_default());
+    }
+    errors.extend(autogroup::restore(procs, &state.demoted.autogroups));
+    errors
+}
+
+/// Moves everybody out of the directory that made them give way: first of all,
+/// as some cannot have a real-time policy in there (`CONFIG_RT_GROUP_SCHED`).
+/// Who belongs to the program is told by its other directories.
+pub(crate) fn leave_cpu(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
+    move_back(procs, state, |kind| kind == DirKind::CpuV1)
 }
 
 fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, settle: Duration) -> Left {
     let mut errors = set_free(procs, state, settle);
-    errors.extend(move_back(procs, state));
+    errors.extend(move_back(procs, state, |kind| kind != DirKind::Scope));
     let mut remains = false;
     for dir in state.dirs.iter().rev() {
         match cgroups::remove(&dir.dir) {
@@ -186,9 +227,13 @@ pub(crate) fn resume(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
 
 /// Empties the directories. Those inside may fork meanwhile, so each is
 /// emptied until it is empty, a bounded number of times.
-fn move_back(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
+fn move_back(
+    procs: &Procs,
+    state: &ProgramState,
+    which: impl Fn(DirKind) -> bool,
+) -> Vec<ActError> {
     let mut errors = Vec::new();
-    for dir in state.dirs.iter().filter(|dir| dir.kind != DirKind::Scope) {
+    for dir in state.dirs.iter().filter(|dir| which(dir.kind)) {
         for _ in 0..ROUNDS_MAX {
             let members = cgroups::members(&dir.dir);
             if members.is_empty() || !errors.is_empty() {
@@ -207,14 +252,15 @@ fn send_back(procs: &Procs, state: &ProgramState, dir: &Dir, pid: i32) -> Result
     let process = procs.get(pid).map(|process| process.id);
     let known = process.and_then(|process| state.members.get(&process));
     let from = known.unwrap_or(&state.from);
-    let target = match dir.kind {
-        DirKind::CpusetV1 => &from.cpuset,
-        DirKind::V2 | DirKind::Scope => &from.v2,
+    // Where the origin was not visible, what this instance's own directories
+    // lie in is the nearest place that is.
+    let is_ours = |dir: &&Path| {
+        let name = dir.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with(PREFIX)
     };
-    // Where the origin was not visible, the parent of this instance's own
-    // directory is the nearest place that is.
-    let base = dir.dir.parent().and_then(|base| base.parent());
-    match target.as_deref().or(base) {
+    let mut above = dir.dir.ancestors().skip(1);
+    let above = above.find(|dir| !is_ours(dir));
+    match from.of(dir.kind).map(PathBuf::as_path).or(above) {
         Some(target) => cgroups::go_back(target, pid),
         None => Ok(()),
     }

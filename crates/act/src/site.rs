@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use usher_model::{CpuSet, ProgramId};
 
 use crate::cgroups::effective_cpus;
-use crate::config::{ActConfig, Backend, Description, Freezing, Tracking};
+use crate::config::{ActConfig, Backend, Description, Freezing, Tracking, Work};
 use crate::error::ActError;
 use crate::files;
 use crate::journal::{Dir, DirKind, Journal, Record};
@@ -23,6 +23,20 @@ use crate::systemd::{self, Manager};
 /// Every directory of ours in a cgroup hierarchy begins so.
 pub(crate) const PREFIX: &str = "usher-";
 
+/// Where a program can be made to give way to everybody else by `cpu.idle`.
+///
+/// The file counts among the directories beside it, so such a directory lies
+/// not in this instance's own, which has a share like any other, but beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Idling {
+    /// The program's own directory in cgroup v2 goes below this one.
+    CgroupV2(PathBuf),
+    /// It gets another one, below this one, in the cpu hierarchy of cgroup v1.
+    CpuV1(PathBuf),
+    /// Nowhere, and why.
+    Nowhere(String),
+}
+
 /// What one instance acts with.
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -30,6 +44,8 @@ pub(crate) struct Site {
     pub description: Description,
     v2_base: Option<PathBuf>,
     v1_base: Option<PathBuf>,
+    /// Where directories for background work go, if anywhere.
+    idling: Idling,
     /// Whom programs get scopes from, where systemd owns the cgroups.
     pub scopes: Option<Manager>,
     instance: String,
@@ -83,6 +99,10 @@ impl Site {
             Tracking::CgroupV2(_) | Tracking::SystemdScope => Freezing::CgroupV2,
             _ => Freezing::Sigstop,
         };
+        let idling = idling(&mounts, &places, v2_base.as_deref(), systemd);
+        if let Idling::Nowhere(reason) = &idling {
+            search.because(format!("cpu.idle is not used: {reason}"));
+        }
         let description = Description {
             backend,
             tracking,
@@ -94,6 +114,7 @@ impl Site {
             description,
             v2_base,
             v1_base: v1_base.filter(|_| backend == Backend::CpusetV1),
+            idling,
             scopes,
             instance: instance.to_owned(),
         })
@@ -144,8 +165,42 @@ impl Site {
         })
     }
 
+    /// A program's directory beside this instance's own.
+    fn beside(&self, parent: &Path, program: ProgramId) -> PathBuf {
+        parent.join(format!("{PREFIX}{}.{program}", self.instance))
+    }
+
+    /// The directory to be made for a program from there so that it can be
+    /// made to give way, or why there is none.
+    pub(crate) fn idle_dir(&self, program: ProgramId, from: &Places) -> Result<Dir, String> {
+        let parent = match &self.idling {
+            Idling::CpuV1(parent) => parent,
+            Idling::CgroupV2(_) => {
+                return Err("it was not taken in as background work".to_owned());
+            }
+            Idling::Nowhere(reason) => return Err(reason.clone()),
+        };
+        let Some(own) = &from.cpu else {
+            return Err("the cgroup that it comes from cannot be seen here".to_owned());
+        };
+        // It would be free of its limit elsewhere.
+        if let Some(limited) = limited(own) {
+            return Err(format!("its CPU time is limited by {}", limited.display()));
+        }
+        Ok(Dir {
+            dir: self.beside(parent, program),
+            kind: DirKind::CpuV1,
+            wide: CpuSet::new(),
+        })
+    }
+
     /// The directories to be made for a program that comes from there.
-    pub(crate) fn dirs(&self, program: ProgramId, from: &Places) -> Result<Vec<Dir>, ActError> {
+    pub(crate) fn dirs(
+        &self,
+        program: ProgramId,
+        from: &Places,
+        work: Work,
+    ) -> Result<Vec<Dir>, ActError> {
         let mut dirs = Vec::new();
         let backend = self.description.backend;
         if let Some(base) = &self.v2_base {
@@ -154,8 +209,12 @@ impl Site {
                 (Backend::CpusetV2, None) => effective_v2(base)?,
                 _ => CpuSet::new(),
             };
+            let dir = match (&self.idling, work) {
+                (Idling::CgroupV2(parent), Work::Background) => self.beside(parent, program),
+                _ => base.join(program.to_string()),
+            };
             dirs.push(Dir {
-                dir: base.join(program.to_string()),
+                dir,
                 kind: DirKind::V2,
                 wide,
             });
@@ -167,6 +226,10 @@ impl Site {
                 wide: effective_cpus(from.cpuset.as_deref().unwrap_or(base), DirKind::CpusetV1)?,
             });
         }
+        // Only beside one that says who belongs to the program.
+        if work == Work::Background && !dirs.is_empty() {
+            dirs.extend(self.idle_dir(program, from));
+        }
         Ok(dirs)
     }
 }
@@ -175,6 +238,42 @@ impl Site {
 pub(crate) fn effective_v2(dir: &Path) -> Result<CpuSet, ActError> {
     let speaks = |dir: &&Path| dir.join("cpuset.cpus.effective").exists();
     effective_cpus(dir.ancestors().find(speaks).unwrap_or(dir), DirKind::V2)
+}
+
+/// Where `cpu.idle` works. The cpu controller of cgroup v2 is used where it is
+/// enabled, and not enabled: that would share CPUs out between all cgroups
+/// beside ours, and end the autogroups of everybody in them.
+fn idling(mounts: &Mounts, own: &Places, v2_base: Option<&Path>, systemd: bool) -> Idling {
+    if let Some(mount) = &mounts.cpu {
+        let parent = parent(&mount.point, own.cpu.as_ref());
+        return match parent.filter(|dir| dir.join("cpu.idle").exists()) {
+            Some(parent) => Idling::CpuV1(parent),
+            None => Idling::Nowhere("this kernel's cgroup v1 has none".to_owned()),
+        };
+    }
+    if systemd {
+        return Idling::Nowhere("the cgroups that count belong to systemd".to_owned());
+    }
+    let parent = v2_base.and_then(Path::parent);
+    let enabled = |dir: &&Path| has_controller(dir, "cpu", "cgroup.subtree_control");
+    match (parent.filter(enabled), parent) {
+        (Some(parent), _) => Idling::CgroupV2(parent.to_owned()),
+        (None, Some(parent)) => Idling::Nowhere(format!(
+            "the cpu controller is not enabled in {}",
+            parent.join("cgroup.subtree_control").display()
+        )),
+        (None, None) => Idling::Nowhere("there are no cgroups to use".to_owned()),
+    }
+}
+
+/// The nearest directory of cgroup v1, from this one upwards, that has a limit
+/// of CPU time.
+fn limited(dir: &Path) -> Option<PathBuf> {
+    let has_limit = |dir: &&Path| {
+        let quota = files::read(&dir.join("cpu.cfs_quota_us"));
+        quota.is_ok_and(|quota| quota.parse::<i64>().is_ok_and(|us| us > 0))
+    };
+    dir.ancestors().find(has_limit).map(Path::to_owned)
 }
 
 /// Below which directory of a hierarchy this instance's own goes.
@@ -193,8 +292,12 @@ fn parent(top: &Path, own: Option<&PathBuf>) -> Option<PathBuf> {
 }
 
 fn has_cpuset(dir: &Path, file: &str) -> bool {
+    has_controller(dir, "cpuset", file)
+}
+
+fn has_controller(dir: &Path, controller: &str, file: &str) -> bool {
     let list = files::read(&dir.join(file));
-    list.is_ok_and(|list| list.split_whitespace().any(|name| name == "cpuset"))
+    list.is_ok_and(|list| list.split_whitespace().any(|name| name == controller))
 }
 
 /// The cgroup of the user's service manager, at or above this one.

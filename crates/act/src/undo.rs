@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -167,6 +167,7 @@ fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
     let tops = [
         (mounts.v2, journal::DirKind::V2),
         (mounts.cpuset, journal::DirKind::CpusetV1),
+        (mounts.cpu, journal::DirKind::CpuV1),
     ];
     for (mount, kind) in tops {
         let Some(mount) = mount else { continue };
@@ -176,40 +177,41 @@ fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
             .iter()
             .filter(|base| base.starts_with(&mount.point) && base.is_dir())
         {
-            adopt(base, kind, state);
+            state.apply(journal::Record::Base {
+                dir: base.to_owned(),
+            });
+            for dir in files::subdirs(base) {
+                adopt(dir, "", kind, state);
+            }
+        }
+        for dir in files::subdirs(&mount.point) {
+            adopt(dir, &format!("{name}."), kind, state);
         }
     }
 }
 
-/// Adds a directory of the instance with the programs' directories in it.
-fn adopt(base: &Path, kind: journal::DirKind, state: &mut State) {
-    state.apply(journal::Record::Base {
-        dir: base.to_owned(),
-    });
-    let parent = base.parent().map(Path::to_owned);
-    for dir in files::subdirs(base) {
-        let number = dir.file_name().and_then(|name| name.to_str()?.parse().ok());
-        let Some(program) = number.map(ProgramId) else {
-            continue;
-        };
-        let known = state.programs.get(&program);
-        if known.is_some_and(|program| program.dirs.iter().any(|known| known.dir == dir)) {
-            continue;
-        }
-        if known.is_none() {
-            let from = Places {
-                v2: parent.clone(),
-                cpuset: parent.clone(),
-            };
-            state.apply(journal::Record::Begin { program, from });
-        }
-        let dir = journal::Dir {
-            dir,
-            kind,
-            wide: Default::default(),
-        };
-        state.apply(journal::Record::Dir { program, dir });
+/// Adds a program's directory, where it is one by its name. Those inside go to
+/// where the instance's own directory lies.
+fn adopt(dir: PathBuf, prefix: &str, kind: journal::DirKind, state: &mut State) {
+    let name = dir.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.strip_prefix(prefix)?.parse().ok());
+    let Some(program) = number.map(ProgramId) else {
+        return;
+    };
+    let known = state.programs.get(&program);
+    if known.is_some_and(|program| program.dirs.iter().any(|known| known.dir == dir)) {
+        return;
     }
+    if known.is_none() {
+        let from = Places::default();
+        state.apply(journal::Record::Begin { program, from });
+    }
+    let dir = journal::Dir {
+        dir,
+        kind,
+        wide: Default::default(),
+    };
+    state.apply(journal::Record::Dir { program, dir });
 }
 
 /// Removes an instance's own directories, and disables what it enabled where

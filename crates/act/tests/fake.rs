@@ -7,41 +7,13 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use common::*;
-use usher_act::{ActConfig, ActError, Actuator, Backend, Freezing, Tracking};
+use usher_act::{ActConfig, ActError, Actuator, Backend, Freezing, Tracking, Work};
 use usher_model::{Action, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
-
-/// Files of one cgroup, as the kernel makes them.
-fn cgroup(dir: &Path, files: &[(&str, &str)]) {
-    fs::create_dir_all(dir).unwrap();
-    for (file, text) in files {
-        fs::write(dir.join(file), text).unwrap();
-    }
-}
-
-/// A procfs in which cgroup v2 is mounted there, and everything else is real.
-fn fake_proc(dir: &Path, mount: &Path, program: i32) {
-    fs::create_dir_all(dir.join("self")).unwrap();
-    let line = format!("31 23 0:28 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
-    fs::write(dir.join("self/mountinfo"), line).unwrap();
-    symlink("/proc/self/stat", dir.join("self/stat")).unwrap();
-    symlink("/proc/self/ns", dir.join("self/ns")).unwrap();
-    symlink("/proc/sys", dir.join("sys")).unwrap();
-    symlink("/proc/loadavg", dir.join("loadavg")).unwrap();
-    for pid in [std::process::id() as i32, program] {
-        let fake = dir.join(pid.to_string());
-        fs::create_dir_all(&fake).unwrap();
-        for file in ["stat", "task", "status"] {
-            symlink(format!("/proc/{pid}/{file}"), fake.join(file)).unwrap();
-        }
-        fs::write(fake.join("cgroup"), "0::/\n").unwrap();
-    }
-}
 
 /// The cgroup directories of a v2 hierarchy with the cpuset controller.
 fn fake_cgroups(top: &Path, base: &Path, home: &Path) {
@@ -104,7 +76,7 @@ fn the_v2_controller_is_enabled_and_written() {
     }
 
     assert_eq!(
-        act.admit(ONE, program.id).unwrap().cgroup,
+        act.admit(ONE, program.id, Work::Foreground).unwrap().cgroup,
         Some(home.clone())
     );
     assert_eq!(text(&home, "cgroup.procs"), program.pid().to_string());

@@ -67,7 +67,7 @@ fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
     let runtime = tempfile::tempdir().unwrap();
     let mut programs = [
         Program::start(&["tree", "2", "1"]),
-        Program::start(&["tree", "0", "0"]),
+        Program::start_in_session(command(&["tree", "0", "0"])),
     ];
     let own = cgroups(std::process::id() as i32);
     let mut master = start_master(way, runtime.path(), seed, &programs);
@@ -102,6 +102,10 @@ fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
         for pid in program.processes() {
             assert_eq!(masks(pid), BTreeSet::from([cpu_list()]), "{what}");
             assert_eq!(cgroups(pid), own, "{what}");
+            for tid in threads(pid) {
+                assert_eq!(rank(tid), Some(Rank::PLAIN), "{what}");
+            }
+            assert_eq!(autogroup(pid).unwrap_or(0), 0, "{what}");
             wait_until(&format!("{pid} to go on: {what}"), || {
                 stat(pid).is_none_or(|stat| stat.state != 'T')
             });

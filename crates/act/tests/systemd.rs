@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::*;
-use usher_act::{ActConfig, Actuator, Backend, Tracking};
+use usher_act::{ActConfig, Actuator, Backend, Tracking, Work};
 use usher_model::{Action, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -68,7 +68,11 @@ fn a_program_gets_a_scope_and_stays_in_it() {
     let mut act = Actuator::open(config(runtime.path(), &busctl)).unwrap();
     assert_eq!(act.describe().tracking, Tracking::SystemdScope);
     let program = Program::start(&["tree", "2", "1"]);
-    let home = act.admit(ONE, program.id).unwrap().cgroup.unwrap();
+    let home = act
+        .admit(ONE, program.id, Work::Foreground)
+        .unwrap()
+        .cgroup
+        .unwrap();
     let instance = act
         .instance_dir()
         .file_name()
@@ -128,7 +132,10 @@ fn without_an_answer_from_systemd_a_program_is_followed_by_its_pids() {
     let mut act = Actuator::open(config(runtime.path(), Path::new("/nonexistent/busctl"))).unwrap();
     let program = Program::start(&["tree", "1", "0"]);
     let before = portrait(&program);
-    assert_eq!(act.admit(ONE, program.id).unwrap().cgroup, None);
+    assert_eq!(
+        act.admit(ONE, program.id, Work::Foreground).unwrap().cgroup,
+        None
+    );
     let reasons = act.describe().reasons.join("; ");
     assert!(reasons.contains("/nonexistent/busctl"), "{reasons}");
     let cpus = "0".parse().unwrap();

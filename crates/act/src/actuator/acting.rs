@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Seating, releasing, freezing and thawing, by each backend.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::Signal;
 use usher_model::{CpuSet, ProcessId, ProgramId};
@@ -55,8 +55,7 @@ impl Actuator {
     fn restore_masks(&self, program: ProgramId) -> Result<bool, ActError> {
         let state = self.state(program)?;
         let pids = || release::pids(&self.procs, state);
-        mask::restore(&self.procs, state, Duration::ZERO, pids)
-            .map_err(|errors| join(program, errors))
+        mask::restore(&self.procs, state, pids).map_err(|errors| join(program, errors))
     }
 
     /// Looks for threads that were born narrowed while the program was
@@ -67,7 +66,7 @@ impl Actuator {
         };
         if self.restore_masks(program)? {
             self.held(program)?.releasing_since = Some(Instant::now());
-        } else if since.elapsed() >= release::MASK_SETTLE {
+        } else if since.elapsed() >= release::SETTLE {
             self.held(program)?.releasing_since = None;
             self.journal.write(Record::Unmask { program })?;
         }
@@ -75,10 +74,15 @@ impl Actuator {
     }
 
     pub(super) fn freeze(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
-        if self.site.description.freezing == Freezing::CgroupV2
-            && let Some(dir) = self.v2_dir(program)?
-        {
-            return cgroups::freeze(&dir, frozen);
+        if self.site.description.freezing == Freezing::CgroupV2 {
+            if let Some(freezer) = &self.held(program)?.freezer {
+                return cgroups::freeze_by(freezer, frozen);
+            }
+            if let Some(dir) = self.v2_dir(program)? {
+                let freezer = cgroups::freezer(&dir)?;
+                let freezer = self.held(program)?.freezer.insert(freezer);
+                return cgroups::freeze_by(freezer, frozen);
+            }
         }
         if frozen {
             let stopped = self.stop(program);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use usher_model::{ProcessId, ProgramId};
 
 use super::{Actuator, Held};
+use crate::config::Work;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, ProgramState, Record};
 use crate::mounts::Places;
@@ -110,7 +111,7 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         of: ProcessId,
-        with_cgroups: bool,
+        cgroups: Option<Work>,
     ) -> Result<(), ActError> {
         if self.journal.state().programs.contains_key(&program) {
             return Err(ActError::Taken(program));
@@ -120,8 +121,8 @@ impl Actuator {
         let from = places.filter(|_| self.procs.same(of).is_some());
         let from = from.ok_or(ActError::Gone { pid })?;
         let mut dirs = Vec::new();
-        if with_cgroups {
-            dirs = self.site.dirs(program, &from)?;
+        if let Some(work) = cgroups {
+            dirs = self.site.dirs(program, &from, work)?;
         }
         let begun = Record::Begin {
             program,
@@ -130,14 +131,23 @@ impl Actuator {
         self.journal.write(begun)?;
         self.programs.insert(program, Held::default());
         for dir in dirs {
-            if let Err(error) = self.make_dir(program, dir, &from) {
-                return self.give_up(program, error);
+            let kind = dir.kind;
+            match self.make_dir(program, dir, &from) {
+                // It does without: whoever demotes it says why.
+                Err(_) if kind == DirKind::CpuV1 => self.leave_cpu(program)?,
+                Err(error) => return self.give_up(program, error),
+                Ok(()) => {}
             }
         }
         Ok(())
     }
 
-    fn make_dir(&mut self, program: ProgramId, dir: Dir, from: &Places) -> Result<(), ActError> {
+    pub(super) fn make_dir(
+        &mut self,
+        program: ProgramId,
+        dir: Dir,
+        from: &Places,
+    ) -> Result<(), ActError> {
         self.journal.write(Record::Dir {
             program,
             dir: dir.clone(),
@@ -228,13 +238,8 @@ impl Actuator {
             return Ok(());
         }
         let is_there = |dir: &Dir| {
-            let place = match dir.kind {
-                DirKind::CpusetV1 => &places.cpuset,
-                DirKind::V2 | DirKind::Scope => &places.v2,
-            };
-            place
-                .as_ref()
-                .is_some_and(|place| place.starts_with(&dir.dir))
+            let place = places.of(dir.kind);
+            place.is_some_and(|place| place.starts_with(&dir.dir))
         };
         let missing: Vec<Dir> = state
             .dirs
@@ -252,14 +257,18 @@ impl Actuator {
             from: from.clone(),
         })?;
         for dir in &missing {
-            self.enter(program, process.id.pid, dir)?;
+            match self.enter(program, process.id.pid, dir) {
+                // With a real-time policy it may have to stay outside.
+                Err(_) if dir.kind == DirKind::CpuV1 => {}
+                entered => entered?,
+            }
         }
         self.put_back_stranger(process.id, &from)
     }
 
     /// Where a process goes back to: where it was, or, as far as it has been
     /// born inside, where its program's others go.
-    fn origin(&self, state: &ProgramState, places: Places) -> Places {
+    pub(super) fn origin(&self, state: &ProgramState, places: Places) -> Places {
         let inside = |place: &PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
         let or = |place: Option<PathBuf>, home: &Option<PathBuf>| {
             place
@@ -269,17 +278,22 @@ impl Actuator {
         Places {
             v2: or(places.v2, &state.from.v2),
             cpuset: or(places.cpuset, &state.from.cpuset),
+            cpu: or(places.cpu, &state.from.cpu),
         }
     }
 
     /// A process may have died and its number gone to another one while it was
     /// moved: that one is put back.
-    fn put_back_stranger(&self, process: ProcessId, from: &Places) -> Result<(), ActError> {
+    pub(super) fn put_back_stranger(
+        &self,
+        process: ProcessId,
+        from: &Places,
+    ) -> Result<(), ActError> {
         let stranger = self
             .procs
             .get(process.pid)
             .is_some_and(|now| now.id != process);
-        for dir in [&from.v2, &from.cpuset].into_iter().flatten() {
+        for dir in from.all() {
             if stranger {
                 cgroups::go_back(dir, process.pid)?;
             }

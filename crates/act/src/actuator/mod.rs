@@ -3,19 +3,21 @@
 
 mod acting;
 mod admission;
+mod demotion;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use usher_model::{Action, CpuSet, Home, ProcessId, ProgramId};
+use usher_model::{Action, CpuSet, Demotion, Home, ProcessId, ProgramId};
 
-use crate::config::{ActConfig, Backend, Description};
+use crate::cgroups::Freezer;
+use crate::config::{ActConfig, Backend, Description, Work};
 use crate::error::{ActError, file_error};
 use crate::files;
-use crate::journal::{DirKind, Head, Journal, ProgramState, Record, VERSION};
+use crate::journal::{DirKind, Head, Journal, ProgramState, Record, ThreadId, VERSION};
 use crate::keeper;
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
@@ -49,6 +51,16 @@ struct Held {
     /// Where it sits; `None`: wherever it could before.
     seat: Option<CpuSet>,
     frozen: bool,
+    /// Its `cgroup.freeze`, from the first time that it was frozen on.
+    freezer: Option<Freezer>,
+    /// How far it was demoted.
+    demoted: Option<Demotion>,
+    /// What of that was not done, and why.
+    lacking: Vec<String>,
+    /// Sessions whose autogroups were lowered, or must not be.
+    sessions: BTreeSet<i32>,
+    /// Since when threads are being demoted, or given their own priorities back.
+    priorities_since: Option<Instant>,
     /// Processes and threads noted when those that are gone were last forgotten.
     noted: usize,
     /// Since when threads are being given their own masks back.
@@ -127,6 +139,8 @@ impl Actuator {
     /// [`Self::admit`] completes it when the process is there.
     ///
     /// `launcher` is the process that forks: survivors go back to its cgroups.
+    /// `work` says what directories it needs: background work is born where it
+    /// can be demoted without another move.
     ///
     /// # Errors
     /// The program is managed already, the launcher is gone, or the cgroups
@@ -135,8 +149,9 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         launcher: ProcessId,
+        work: Work,
     ) -> Result<PreparedHome, ActError> {
-        self.begin(program, launcher, true)?;
+        self.begin(program, launcher, Some(work))?;
         match PreparedHome::open(&self.procs, program, &self.state(program)?.dirs) {
             Ok(home) => Ok(home),
             Err(error) => self.give_up(program, error),
@@ -146,13 +161,19 @@ impl Actuator {
     /// Takes in the whole tree rooted at a process, or completes a
     /// [`Self::prepare`]d program. A tree that may not be moved (somebody
     /// else's cgroups) stays in them: [`Home::cgroup`] is then `None`, and it
-    /// is seated by affinity and stopped by signals.
+    /// is seated by affinity and stopped by signals. What it was prepared as
+    /// counts, where it was; else `work`.
     ///
     /// # Errors
     /// The process is gone, is a kernel thread, is Usher itself or one of its
     /// ancestors, a process of its tree is managed already, or the kernel
     /// refuses; the tree is then where it was.
-    pub fn admit(&mut self, program: ProgramId, root: ProcessId) -> Result<Home, ActError> {
+    pub fn admit(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+        work: Work,
+    ) -> Result<Home, ActError> {
         if self
             .programs
             .get(&program)
@@ -162,7 +183,7 @@ impl Actuator {
         }
         self.check(program, root)?;
         if !self.programs.contains_key(&program) {
-            self.begin(program, root, true)?;
+            self.begin(program, root, Some(work))?;
         }
         let scope = self.enter_scope(program, root);
         if let Err(error) = scope.and_then(|()| self.capture(program, root)) {
@@ -172,7 +193,7 @@ impl Actuator {
             // Not ours to move: it stays in its cgroups and is followed.
             self.site.because(&error);
             self.depart(program)?;
-            self.begin(program, root, false)?;
+            self.begin(program, root, None)?;
             if let Err(error) = self.capture(program, root) {
                 return self.give_up(program, error);
             }
@@ -185,11 +206,12 @@ impl Actuator {
         let held = self.programs.entry(program).or_default();
         held.home = Some(home.clone());
         let (seat, frozen) = (held.seat.take(), std::mem::take(&mut held.frozen));
-        let again = seat.map(|cpus| Action::Seat { program, cpus });
-        let again = again
-            .into_iter()
-            .chain(frozen.then_some(Action::Freeze { program }));
-        for action in again {
+        let again = [
+            seat.map(|cpus| Action::Seat { program, cpus }),
+            held.demoted.take().map(|to| Action::Demote { program, to }),
+            frozen.then_some(Action::Freeze { program }),
+        ];
+        for action in again.into_iter().flatten() {
             self.act(&action)?;
         }
         Ok(home)
@@ -208,8 +230,9 @@ impl Actuator {
             .unwrap_or_default()
     }
 
-    /// Seats, releases, freezes or thaws a program that was taken in. Where it
-    /// has only been [`Self::prepare`]d, it will be born so.
+    /// Seats, releases, freezes, thaws, demotes or promotes a program that was
+    /// taken in. What of a demotion could not be done is no error, but said by
+    /// [`Self::why_not_demoted`]. Where the program has only been [`Self::prepare`]d, it will be born so.
     ///
     /// A tree that is ending is no error.
     ///
@@ -235,7 +258,9 @@ impl Actuator {
                 self.held(program)?.seat = None;
                 Ok(())
             }
-            Action::Demote { .. } | Action::Promote { .. } => Ok(()),
+            Action::Demote { to, .. } if held.demoted == Some(*to) => Ok(()),
+            Action::Demote { to, .. } => self.demote(program, *to),
+            Action::Promote { .. } => self.promote(program),
             Action::Freeze { .. } | Action::Thaw { .. } => {
                 let frozen = matches!(action, Action::Freeze { .. });
                 if held.frozen != frozen {
@@ -267,6 +292,7 @@ impl Actuator {
         if forked {
             self.prune(program)?;
         }
+        self.follow_priorities(program, forked)?;
         let v1 = self
             .narrowing_dir(program)?
             .map(|dir| dir.kind == DirKind::CpusetV1);
@@ -332,7 +358,7 @@ impl Actuator {
     /// Forgets processes and threads that are gone, where many were noted.
     fn prune(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?;
-        let noted = state.threads.len() + state.members.len();
+        let noted = noted_in(state);
         let held = self.held(program)?;
         if noted < PRUNE_MIN.max(held.noted * 2) {
             return Ok(());
@@ -342,19 +368,20 @@ impl Actuator {
             state
                 .members
                 .retain(|&process, _| procs.same(process).is_some());
-            state.threads.retain(|thread, _| {
+            let lives = |thread: &ThreadId| {
                 procs.thread_start(thread.pid, thread.tid) == Some(thread.start_ticks)
-            });
+            };
+            state.threads.retain(|thread, _| lives(thread));
+            state.demoted.threads.retain(|thread, _| lives(thread));
         });
-        let state = self.state(program)?;
-        let noted = state.threads.len() + state.members.len();
+        let noted = noted_in(self.state(program)?);
         self.held(program)?.noted = noted;
         Ok(())
     }
 
     fn v2_dir(&self, program: ProgramId) -> Result<Option<PathBuf>, ActError> {
         let dirs = &self.state(program)?.dirs;
-        let v2 = dirs.iter().find(|dir| dir.kind != DirKind::CpusetV1);
+        let v2 = dirs.iter().find(|dir| dir.kind.is_v2());
         Ok(v2.map(|dir| dir.dir.clone()))
     }
 
@@ -378,6 +405,11 @@ impl Actuator {
             }
         }
     }
+}
+
+/// Processes and threads of which something is noted.
+fn noted_in(state: &ProgramState) -> usize {
+    state.threads.len() + state.members.len() + state.demoted.threads.len()
 }
 
 /// One error of several.

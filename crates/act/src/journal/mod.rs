@@ -14,9 +14,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 pub use record::{Dir, DirKind, Head, Record, ThreadId, VERSION};
-pub use state::{ProgramState, State};
+pub use state::{Autogroup, Demoted, ProgramState, State};
 
 pub use crate::mounts::Places;
+pub use crate::priority::Priority;
 
 use usher_model::ProgramId;
 

@@ -5,9 +5,10 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use usher_model::{CpuSet, ProcessId, ProgramId};
+use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
 use crate::mounts::Places;
+use crate::priority::Priority;
 
 /// The format of the journal; another one is not read.
 pub const VERSION: u32 = 1;
@@ -36,6 +37,15 @@ pub enum DirKind {
     Scope,
     /// cgroup v1 with the cpuset controller.
     CpusetV1,
+    /// cgroup v1 with the cpu controller: only for what gives way to others.
+    CpuV1,
+}
+
+impl DirKind {
+    /// Whether it finds and freezes.
+    pub fn is_v2(self) -> bool {
+        matches!(self, Self::V2 | Self::Scope)
+    }
 }
 
 /// A directory made for one program.
@@ -107,6 +117,32 @@ pub enum Record {
     },
     /// All processes of the program that were stopped go on.
     Continue { program: ProgramId },
+    /// Threads of the program are about to be demoted so far.
+    Demote { program: ProgramId, to: Demotion },
+    /// A thread with this priority is about to be demoted.
+    Priority {
+        program: ProgramId,
+        thread: ThreadId,
+        before: Priority,
+    },
+    /// Threads born demoted would have this priority without us. Only
+    /// rewriting writes it; else the first `priority` line says so.
+    Inborn {
+        program: ProgramId,
+        before: Priority,
+    },
+    /// A session's autogroup that has this nice value is about to get 19.
+    Autogroup {
+        program: ProgramId,
+        /// The kernel's number of it, which no other one gets in this boot.
+        autogroup: u64,
+        session: i32,
+        nice: i32,
+    },
+    /// All threads and sessions of the program have their own priorities again.
+    Promote { program: ProgramId },
+    /// A directory of the program was removed before the program was let go.
+    Gone { program: ProgramId, dir: PathBuf },
     /// The program has been let go; nothing of it is left to undo.
     Close { program: ProgramId },
 }

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use usher_model::{CpuSet, ProcessId, ProgramId};
+use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
 use super::record::{Dir, Head, Record, ThreadId};
 use crate::mounts::Places;
+use crate::priority::Priority;
 
 /// Masks remembered for one program. A seat gives as many as the program's
 /// threads had different masks of their own; older ones are carried only by
@@ -32,6 +33,30 @@ pub struct ProgramState {
     pub unbound: Option<CpuSet>,
     /// Processes that were sent `SIGSTOP`.
     pub stopped: BTreeSet<ProcessId>,
+    /// How its priorities were lowered.
+    pub demoted: Demoted,
+}
+
+/// What is to be undone of a demotion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Demoted {
+    /// How far its threads were demoted, at one time or another.
+    pub to: BTreeSet<Demotion>,
+    /// The priority of each thread before.
+    pub threads: BTreeMap<ThreadId, Priority>,
+    /// The priority of the first thread that was demoted: for threads born so.
+    pub inborn: Option<Priority>,
+    /// Autogroups that were given nice 19.
+    pub autogroups: BTreeMap<u64, Autogroup>,
+}
+
+/// What a session's autogroup was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Autogroup {
+    /// The session that it belongs to.
+    pub session: i32,
+    /// Its nice value.
+    pub nice: i32,
 }
 
 /// What is to be undone of one instance.
@@ -86,9 +111,15 @@ impl State {
                 self.program(program).stopped.insert(process);
             }
             Record::Continue { program } => self.program(program).stopped.clear(),
+            Record::Gone { program, dir } => self.program(program).dirs.retain(|d| d.dir != dir),
             Record::Close { program } => {
                 self.programs.remove(&program);
             }
+            Record::Demote { program, .. }
+            | Record::Priority { program, .. }
+            | Record::Inborn { program, .. }
+            | Record::Autogroup { program, .. }
+            | Record::Promote { program } => self.program(program).demoted.apply(record),
         }
     }
 
@@ -153,6 +184,60 @@ impl ProgramState {
                 .iter()
                 .map(|&process| Record::Stop { program, process }),
         );
+        self.demoted.records(program, records);
+    }
+}
+
+impl Demoted {
+    /// Whether there is nothing to take back.
+    pub fn is_empty(&self) -> bool {
+        self.to.is_empty() && self.autogroups.is_empty()
+    }
+
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Demote { to, .. } => {
+                self.to.insert(to);
+            }
+            Record::Priority { thread, before, .. } => {
+                self.inborn.get_or_insert(before);
+                self.threads.entry(thread).or_insert(before);
+            }
+            Record::Inborn { before, .. } => {
+                self.inborn.get_or_insert(before);
+            }
+            Record::Autogroup {
+                autogroup,
+                session,
+                nice,
+                ..
+            } => {
+                let before = Autogroup { session, nice };
+                self.autogroups.entry(autogroup).or_insert(before);
+            }
+            Record::Promote { .. } => *self = Self::default(),
+            _ => {}
+        }
+    }
+
+    fn records(&self, program: ProgramId, records: &mut Vec<Record>) {
+        let inborn = self.inborn.iter();
+        records.extend(inborn.map(|&before| Record::Inborn { program, before }));
+        let threads = self.threads.iter();
+        records.extend(threads.map(|(&thread, &before)| Record::Priority {
+            program,
+            thread,
+            before,
+        }));
+        let to = self.to.iter();
+        records.extend(to.map(|&to| Record::Demote { program, to }));
+        let autogroups = self.autogroups.iter();
+        records.extend(autogroups.map(|(&autogroup, before)| Record::Autogroup {
+            program,
+            autogroup,
+            session: before.session,
+            nice: before.nice,
+        }));
     }
 }
 

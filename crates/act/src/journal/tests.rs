@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use proptest::prelude::*;
-use usher_model::{CpuSet, ProcessId, ProgramId};
+use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
 use super::*;
 use crate::mounts::Places;
+
+const KINDS: [DirKind; 4] = [
+    DirKind::V2,
+    DirKind::Scope,
+    DirKind::CpusetV1,
+    DirKind::CpuV1,
+];
 
 fn head() -> Head {
     Head {
@@ -26,6 +33,9 @@ fn places(number: u8) -> Places {
     Places {
         v2: Some(format!("/v2/{number}").into()),
         cpuset: (!number.is_multiple_of(3)).then(|| format!("/v1/{number}").into()),
+        cpu: number
+            .is_multiple_of(2)
+            .then(|| format!("/cpu/{number}").into()),
     }
 }
 
@@ -33,8 +43,26 @@ fn mask(bits: u8) -> CpuSet {
     (0..8).filter(|bit| bits >> bit & 1 == 1).collect()
 }
 
+fn thread(number: u8) -> ThreadId {
+    ThreadId {
+        pid: number.into(),
+        tid: number.into(),
+        start_ticks: 5,
+    }
+}
+
+fn priority(number: u8) -> Priority {
+    Priority {
+        policy: u32::from(number) % 7,
+        nice: i32::from(number) % 40 - 20,
+        realtime: u32::from(number) / 3,
+        reset_on_fork: number.is_multiple_of(2),
+        io: i32::from(number) << 11,
+    }
+}
+
 fn record() -> impl Strategy<Value = Record> {
-    (0..12u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
+    (0..18u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
         let program = ProgramId(program.into());
         match kind {
             0 => Record::Base {
@@ -51,7 +79,7 @@ fn record() -> impl Strategy<Value = Record> {
                 program,
                 dir: Dir {
                     dir: format!("/dir/{n}").into(),
-                    kind: [DirKind::V2, DirKind::Scope, DirKind::CpusetV1][usize::from(n) % 3],
+                    kind: KINDS[usize::from(n) % KINDS.len()],
                     wide: mask(n),
                 },
             },
@@ -66,11 +94,7 @@ fn record() -> impl Strategy<Value = Record> {
             },
             6 => Record::Thread {
                 program,
-                thread: ThreadId {
-                    pid: n.into(),
-                    tid: n.into(),
-                    start_ticks: 5,
-                },
+                thread: thread(n),
                 before: mask(n / 2),
             },
             7 => Record::Unmask { program },
@@ -83,9 +107,39 @@ fn record() -> impl Strategy<Value = Record> {
                 program,
                 before: mask(n / 3),
             },
+            11..17 => of_a_demotion(kind, program, n),
             _ => Record::Close { program },
         }
     })
+}
+
+fn of_a_demotion(kind: u8, program: ProgramId, n: u8) -> Record {
+    match kind {
+        11 => Record::Demote {
+            program,
+            to: [Demotion::Nice, Demotion::Idle][usize::from(n) % 2],
+        },
+        12 => Record::Priority {
+            program,
+            thread: thread(n),
+            before: priority(n / 2),
+        },
+        13 => Record::Inborn {
+            program,
+            before: priority(n / 3),
+        },
+        14 => Record::Autogroup {
+            program,
+            autogroup: n.into(),
+            session: i32::from(n) / 2,
+            nice: i32::from(n) % 19,
+        },
+        15 => Record::Promote { program },
+        _ => Record::Gone {
+            program,
+            dir: format!("/dir/{n}").into(),
+        },
+    }
 }
 
 fn written(records: &[Record]) -> (tempfile::TempDir, Journal) {
@@ -145,11 +199,7 @@ fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
     // Seed 504 of the swarm: the thread whose mask was noted is gone, its child
     // was born with ours and no look has found it yet.
     let program = ProgramId(1);
-    let thread = ThreadId {
-        pid: 1,
-        tid: 1,
-        start_ticks: 5,
-    };
+    let thread = thread(1);
     let (dir, mut journal) = written(&[
         Record::Thread {
             program,
@@ -165,6 +215,29 @@ fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
     journal.compact().unwrap();
     let (state, _) = read(dir.path()).unwrap().unwrap();
     assert_eq!(state.programs[&program].unbound, Some(mask(15)));
+    assert_eq!(&state, journal.state());
+}
+
+#[test]
+fn rewriting_keeps_the_priority_of_threads_yet_to_be_found() {
+    let program = ProgramId(1);
+    let (dir, mut journal) = written(&[
+        Record::Priority {
+            program,
+            thread: thread(1),
+            before: priority(9),
+        },
+        Record::Demote {
+            program,
+            to: Demotion::Idle,
+        },
+    ]);
+    journal.forget(program, |state| state.demoted.threads.clear());
+    journal.compact().unwrap();
+    let (state, _) = read(dir.path()).unwrap().unwrap();
+    let demoted = &state.programs[&program].demoted;
+    assert_eq!(demoted.inborn, Some(priority(9)));
+    assert!(demoted.to.contains(&Demotion::Idle));
     assert_eq!(&state, journal.state());
 }
 

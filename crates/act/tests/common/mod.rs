@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +21,13 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// The binary with the test's programs.
 pub fn rig() -> PathBuf {
     env!("CARGO_BIN_EXE_usher-act-rig").into()
+}
+
+/// How a program of the rig is started.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(rig());
+    command.args(args);
+    command
 }
 
 /// A way to act that a test goes through.
@@ -83,17 +91,29 @@ pub struct Program {
 
 impl Program {
     pub fn start(args: &[&str]) -> Self {
-        let mut command = Command::new(rig());
-        command.args(args);
-        Self::start_as(command)
+        Self::start_as(command(args))
+    }
+
+    /// In a session of its own.
+    pub fn start_in_session(mut command: Command) -> Self {
+        use std::os::unix::process::CommandExt;
+        let lead = || {
+            rustix::process::setsid()?;
+            Ok(())
+        };
+        // SAFETY: makes one system call.
+        unsafe { command.pre_exec(lead) };
+        Self::spawn(command)
     }
 
     pub fn start_as(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0);
+        command.process_group(0);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // A rig that was just copied is busy for as long as a child that
         // another test forked meanwhile holds the descriptor it was written by.
         let mut spawned = None;
@@ -198,12 +218,94 @@ pub fn cgroups(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()
 }
 
-/// What a program looks like from outside: state, masks and cgroups of each
-/// of its processes.
-pub fn portrait(program: &Program) -> BTreeMap<i32, (bool, BTreeSet<String>, String)> {
+/// What a thread's share of CPUs and disks goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    pub policy: i32,
+    pub realtime: i32,
+    pub nice: i32,
+    pub io: i64,
+}
+
+impl Rank {
+    /// What a thread has that nobody has changed.
+    pub const PLAIN: Self = Self {
+        policy: libc::SCHED_OTHER,
+        realtime: 0,
+        nice: 0,
+        io: 0,
+    };
+    /// What one has that was demoted as far as can be.
+    pub const IDLE: Self = Self {
+        policy: libc::SCHED_IDLE,
+        realtime: 0,
+        nice: 19,
+        io: 3 << 13,
+    };
+}
+
+pub fn rank(tid: i32) -> Option<Rank> {
+    let mut param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel writes into the structure given.
+    let (policy, io) = unsafe {
+        if libc::sched_getparam(tid, &mut param) != 0 {
+            return None;
+        }
+        let io = libc::syscall(libc::SYS_ioprio_get, 1, tid);
+        (libc::sched_getscheduler(tid), io)
+    };
+    Some(Rank {
+        policy,
+        realtime: param.sched_priority,
+        nice: nice(tid)?,
+        io,
+    })
+}
+
+fn nice(tid: i32) -> Option<i32> {
+    let tid = rustix::process::Pid::from_raw(tid);
+    rustix::process::getpriority_process(tid).ok()
+}
+
+/// The threads of a process.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let number = |task: fs::DirEntry| task.file_name().to_str()?.parse().ok();
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks.filter_map(number).collect()
+}
+
+/// The ranks of all threads of a program, by number.
+pub fn ranks(program: &Program) -> BTreeMap<i32, Rank> {
+    let threads = program.processes().into_iter().flat_map(threads);
+    threads.filter_map(|tid| Some((tid, rank(tid)?))).collect()
+}
+
+/// The nice value of the autogroup of a process, where it has one.
+pub fn autogroup(pid: i32) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/autogroup")).ok()?;
+    text.trim().rsplit_once(' ')?.1.parse().ok()
+}
+
+/// State, masks, cgroups, ranks of the threads, nice value of the autogroup.
+pub type Portrait = (
+    bool,
+    BTreeSet<String>,
+    String,
+    BTreeMap<i32, Rank>,
+    Option<i32>,
+);
+
+/// What a program looks like from outside, by process.
+pub fn portrait(program: &Program) -> BTreeMap<i32, Portrait> {
     let of = |pid: i32| {
         let stopped = stat(pid).is_some_and(|stat| stat.state == 'T');
-        (pid, (stopped, masks(pid), cgroups(pid)))
+        let ranks = threads(pid).into_iter();
+        let ranks = ranks.filter_map(|tid| Some((tid, rank(tid)?))).collect();
+        (
+            pid,
+            (stopped, masks(pid), cgroups(pid), ranks, autogroup(pid)),
+        )
     };
     program.processes().into_iter().map(of).collect()
 }
@@ -220,10 +322,13 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Directories of this name anywhere in the cgroup hierarchies.
 pub fn leftovers(instance: &Path) -> Vec<PathBuf> {
     let name = format!("usher-{}", instance.file_name().unwrap().to_str().unwrap());
+    // The instance's own directory, and those beside it of single programs.
     fn find(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name().to_str() == Some(name) {
+                let rest = entry.file_name();
+                let rest = rest.to_str().and_then(|own| own.strip_prefix(name));
+                if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
                     found.push(entry.path());
                 }
                 find(&entry.path(), name, found);
@@ -237,4 +342,31 @@ pub fn leftovers(instance: &Path) -> Vec<PathBuf> {
 
 pub fn cpu_list() -> String {
     masks(std::process::id() as i32).into_iter().next().unwrap()
+}
+
+/// Files of one cgroup, as the kernel makes them.
+pub fn cgroup(dir: &Path, files: &[(&str, &str)]) {
+    fs::create_dir_all(dir).unwrap();
+    for (file, text) in files {
+        fs::write(dir.join(file), text).unwrap();
+    }
+}
+
+/// A procfs in which cgroup v2 is mounted there, and everything else is real.
+pub fn fake_proc(dir: &Path, mount: &Path, program: i32) {
+    fs::create_dir_all(dir.join("self")).unwrap();
+    let line = format!("31 23 0:28 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
+    fs::write(dir.join("self/mountinfo"), line).unwrap();
+    symlink("/proc/self/stat", dir.join("self/stat")).unwrap();
+    symlink("/proc/self/ns", dir.join("self/ns")).unwrap();
+    symlink("/proc/sys", dir.join("sys")).unwrap();
+    symlink("/proc/loadavg", dir.join("loadavg")).unwrap();
+    for pid in [std::process::id() as i32, program] {
+        let fake = dir.join(pid.to_string());
+        fs::create_dir_all(&fake).unwrap();
+        for file in ["stat", "task", "status", "autogroup"] {
+            symlink(format!("/proc/{pid}/{file}"), fake.join(file)).unwrap();
+        }
+        fs::write(fake.join("cgroup"), "0::/\n").unwrap();
+    }
 }

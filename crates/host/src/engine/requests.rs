@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the loop's thread does when it is asked for something.
 
-use usher_act::{ActError, PreparedHome};
+use usher_act::{ActError, PreparedHome, Work};
 use usher_model::{CpuSet, Event, Home, ProcessId, Program, ProgramId, ProgramKey};
 
 use super::config::{Adopted, EngineError};
@@ -46,7 +46,7 @@ impl RealWorld {
 
     fn prepare(&mut self, launcher: ProcessId) -> Result<(ProgramId, PreparedHome), EngineError> {
         let id = self.next_id();
-        let home = self.actuator.prepare(id, launcher)?;
+        let home = self.actuator.prepare(id, launcher, Work::Foreground)?;
         self.state.prepared.insert(id);
         Ok((id, home))
     }
@@ -72,7 +72,7 @@ impl RealWorld {
         newcomer: Newcomer,
     ) -> Result<Adopted, EngineError> {
         let id = prepared.unwrap_or_else(|| self.next_id());
-        let admitted = self.actuator.admit(id, newcomer.root);
+        let admitted = self.actuator.admit(id, newcomer.root, Work::Foreground);
         if admitted.is_err() {
             self.abandon(id);
         }
