@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use usher_act::{ActConfig, Actuator, Backend, Forked, Work};
-use usher_model::{Action, CpuSet, ProcessId, ProgramId};
+use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 type Times = BTreeMap<&'static str, Vec<f64>>;
 
@@ -58,6 +58,7 @@ fn moved_in(
     std::thread::sleep(pause);
     let root = id_of(child.id() as i32)?;
     let cpus = CpuSet::single(program.0 as u32 / 2 % 2);
+    let to = Demotion::Idle;
     timed(times, "1 admit", || {
         act.admit(program, root, Work::Foreground)
     })?;
@@ -65,12 +66,16 @@ fn moved_in(
         ("2 seat", Action::Seat { program, cpus }),
         ("3 freeze", Action::Freeze { program }),
         ("4 thaw", Action::Thaw { program }),
+        ("4 freeze again", Action::Freeze { program }),
+        ("4 thaw again", Action::Thaw { program }),
         ("5 release", Action::Release { program }),
+        ("6 demote", Action::Demote { program, to }),
+        ("7 promote", Action::Promote { program }),
     ] {
         timed(times, what, || act.act(&action))?;
     }
-    timed(times, "6 refresh", || act.refresh(program))?;
-    timed(times, "7 depart, alive", || act.depart(program))?;
+    timed(times, "8 refresh", || act.refresh(program))?;
+    timed(times, "9 depart, alive", || act.depart(program))?;
     child.kill()?;
     child.wait()?;
     Ok(())

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         "keeper" => KeeperTask::from_args(args).and_then(|task| keeper::run(&task)),
         "master" => master(args),
         "respawner" => respawner(args),
+        "demoter" => demoter(args),
         "tree" => tree(number(&args, 0), number(&args, 1)),
         "storm" => storm(number(&args, 0)),
         "spawner" => spawner(),
@@ -99,6 +100,22 @@ fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     Ok(())
 }
 
+/// `RUNTIME PID-START`: takes the process in and demotes it, says what of that
+/// was not done and `ready`, and takes it back when its standard input ends.
+fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
+    let mut act = Actuator::open(ActConfig::new(&args[0]))?;
+    let program = ProgramId(0);
+    act.admit(program, process(&args[1]), Work::Background)?;
+    let to = Demotion::Idle;
+    act.act(&Action::Demote { program, to })?;
+    for reason in act.why_not_demoted(program) {
+        println!("{reason}");
+    }
+    live()?;
+    assert!(act.undo_all().is_empty());
+    Ok(())
+}
+
 fn process(arg: &OsString) -> ProcessId {
     let text = arg.to_string_lossy();
     let (pid, start) = text.split_once('-').expect("PID-START");
@@ -151,17 +168,21 @@ fn fork() -> bool {
 
 /// A process with so many children, each with so many extra threads.
 fn tree(children: u64, threads: u64) -> Result<(), usher_act::ActError> {
+    let (mut complete, is_complete) = io::pipe().expect("a pipe");
     for _ in 0..children {
         if fork() {
             for _ in 0..threads {
                 std::thread::spawn(|| sleep_until_killed());
             }
+            (&is_complete).write_all(b"x").expect("a pipe");
             sleep_until_killed();
         }
     }
     for _ in 0..threads {
         std::thread::spawn(|| sleep_until_killed());
     }
+    let mut said = vec![0; children as usize];
+    complete.read_exact(&mut said).expect("a pipe");
     live()
 }
 

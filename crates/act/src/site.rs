@@ -244,15 +244,15 @@ pub(crate) fn effective_v2(dir: &Path) -> Result<CpuSet, ActError> {
 /// enabled, and not enabled: that would share CPUs out between all cgroups
 /// beside ours, and end the autogroups of everybody in them.
 fn idling(mounts: &Mounts, own: &Places, v2_base: Option<&Path>, systemd: bool) -> Idling {
+    if systemd {
+        return Idling::Nowhere("the cgroups that count belong to systemd".to_owned());
+    }
     if let Some(mount) = &mounts.cpu {
         let parent = parent(&mount.point, own.cpu.as_ref());
         return match parent.filter(|dir| dir.join("cpu.idle").exists()) {
             Some(parent) => Idling::CpuV1(parent),
             None => Idling::Nowhere("this kernel's cgroup v1 has none".to_owned()),
         };
-    }
-    if systemd {
-        return Idling::Nowhere("the cgroups that count belong to systemd".to_owned());
     }
     let parent = v2_base.and_then(Path::parent);
     let enabled = |dir: &&Path| has_controller(dir, "cpu", "cgroup.subtree_control");

@@ -7,9 +7,9 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::*;
@@ -434,4 +434,50 @@ fn a_tree_that_ends_can_be_demoted() {
         act.refresh(ONE).unwrap();
         act.depart(ONE).unwrap();
     });
+}
+
+/// What nobody could give back is not taken; the rest is.
+#[test]
+fn without_rights_what_can_be_undone_is_done() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let _alone = alone();
+    if !has_rights() {
+        return; // as somebody who has no rights: needs root, to become nobody
+    }
+    let runtime = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    // The binary may lie where nobody else can execute it.
+    let copy = runtime.path().join("rig");
+    std::fs::copy(rig(), &copy).unwrap();
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.args(args).uid(NOBODY).gid(NOBODY);
+        command
+    };
+    let program = Program::start_in_session(as_nobody(&["tree", "1", "1"]));
+    let before = portrait(&program);
+    let id = format!("{}-{}", program.id.pid, program.id.start_ticks);
+    let mut demoter = as_nobody(&["demoter", runtime.path().to_str().unwrap(), &id])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(demoter.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines
+        .map(|line| line.unwrap())
+        .take_while(|line| line != "ready")
+        .collect();
+    let io_only = Rank {
+        io: Rank::IDLE.io,
+        ..Rank::PLAIN
+    };
+    assert!(all_have(&program, io_only), "{:?}", ranks(&program));
+    let autogroup = autogroup(program.pid());
+    assert!(autogroup.is_none_or(|nice| nice == 19), "{autogroup:?}");
+    let said = said.join("\n");
+    assert!(said.contains("ulimit -e 20"), "{said}");
+    drop(demoter.stdin.take());
+    assert!(demoter.wait().unwrap().success());
+    assert_eq!(portrait(&program), before);
 }

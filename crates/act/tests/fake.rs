@@ -49,7 +49,7 @@ fn the_v2_controller_is_enabled_and_written() {
     let dir = tempfile::tempdir().unwrap();
     let (proc, top) = (dir.path().join("proc"), dir.path().join("cgroup"));
     let program = Program::start(&["tree", "0", "0"]);
-    fake_proc(&proc, &top, program.pid());
+    fake_proc(&proc, &top, &[program.pid()]);
     let own = id_of(std::process::id() as i32);
     let base = top.join(format!("usher-{}-{}", own.pid, own.start_ticks));
     let home = base.join("1");

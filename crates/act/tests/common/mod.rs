@@ -353,7 +353,7 @@ pub fn cgroup(dir: &Path, files: &[(&str, &str)]) {
 }
 
 /// A procfs in which cgroup v2 is mounted there, and everything else is real.
-pub fn fake_proc(dir: &Path, mount: &Path, program: i32) {
+pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
     fs::create_dir_all(dir.join("self")).unwrap();
     let line = format!("31 23 0:28 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
     fs::write(dir.join("self/mountinfo"), line).unwrap();
@@ -361,7 +361,7 @@ pub fn fake_proc(dir: &Path, mount: &Path, program: i32) {
     symlink("/proc/self/ns", dir.join("self/ns")).unwrap();
     symlink("/proc/sys", dir.join("sys")).unwrap();
     symlink("/proc/loadavg", dir.join("loadavg")).unwrap();
-    for pid in [std::process::id() as i32, program] {
+    for pid in programs.iter().chain([&(std::process::id() as i32)]) {
         let fake = dir.join(pid.to_string());
         fs::create_dir_all(&fake).unwrap();
         for file in ["stat", "task", "status", "autogroup"] {

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cpu controller of cgroup v2, on a tree of plain files: background work
+//! gets a directory beside the instance's own, which gives way. One test, so
+//! that the instance's name is known beforehand.
+
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::*;
+use usher_act::{ActConfig, Actuator, Work};
+use usher_model::{Action, Demotion, ProgramId};
+
+const BACKGROUND: ProgramId = ProgramId(1);
+const FOREGROUND: ProgramId = ProgramId(2);
+
+fn demote(program: ProgramId) -> Action {
+    let to = Demotion::Idle;
+    Action::Demote { program, to }
+}
+
+fn text(dir: &Path, file: &str) -> String {
+    fs::read_to_string(dir.join(file)).unwrap()
+}
+
+#[test]
+fn background_work_gives_way_in_a_directory_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proc, top) = (dir.path().join("proc"), dir.path().join("cgroup"));
+    let program = Program::start(&["tree", "0", "1"]);
+    let other = Program::start(&["tree", "0", "0"]);
+    fake_proc(&proc, &top, &[program.pid(), other.pid()]);
+    let own = id_of(std::process::id() as i32);
+    let name = format!("usher-{}-{}", own.pid, own.start_ticks);
+    let base = top.join(&name);
+    let beside = top.join(format!("{name}.1"));
+    let home = base.join("2");
+    let controllers = ("cgroup.controllers", "cpu io\n");
+    let control = ("cgroup.subtree_control", "cpu io\n");
+    cgroup(&top, &[controllers, control, ("cgroup.procs", "")]);
+    cgroup(&base, &[controllers, ("cgroup.procs", "")]);
+    let files = [("cgroup.procs", ""), ("cgroup.freeze", "0")];
+    cgroup(&beside, &files);
+    cgroup(&beside, &[("cpu.idle", "0")]);
+    cgroup(&home, &files);
+    let mut config = ActConfig::new(dir.path().join("run"));
+    (config.proc_root, config.cgroup_root) = (proc, top.clone());
+    config.systemd_dir = "/nonexistent".into();
+    let mut act = Actuator::open(config).unwrap();
+
+    let admitted = act.admit(BACKGROUND, program.id, Work::Background).unwrap();
+    assert_eq!(admitted.cgroup, Some(beside.clone()));
+    assert_eq!(text(&beside, "cgroup.procs"), program.pid().to_string());
+    act.act(&demote(BACKGROUND)).unwrap();
+    assert_eq!(text(&beside, "cpu.idle"), "1");
+    let why = act.why_not_demoted(BACKGROUND);
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(why, [""; 0]);
+        assert!(ranks(&program).values().all(|rank| *rank == Rank::IDLE));
+    }
+    let promote = Action::Promote {
+        program: BACKGROUND,
+    };
+    act.act(&promote).unwrap();
+    assert_eq!(text(&beside, "cpu.idle"), "0");
+    assert!(ranks(&program).values().all(|rank| *rank == Rank::PLAIN));
+
+    // Taken in as foreground work it shares a directory with others.
+    let admitted = act.admit(FOREGROUND, other.id, Work::Foreground).unwrap();
+    assert_eq!(admitted.cgroup, Some(home));
+    act.act(&demote(FOREGROUND)).unwrap();
+    let why = act.why_not_demoted(FOREGROUND).join("\n");
+    assert!(why.contains("not taken in as background work"), "{why}");
+
+    // Plain files do not go away as the kernel's do, so what is left is said.
+    act.act(&demote(BACKGROUND)).unwrap();
+    let left = act.depart(BACKGROUND).unwrap_err().to_string();
+    assert!(left.contains("removing cgroup"), "{left}");
+    assert_eq!(text(&beside, "cpu.idle"), "0");
+    assert_eq!(text(&top, "cgroup.procs"), program.pid().to_string());
+    assert!(ranks(&program).values().all(|rank| *rank == Rank::PLAIN));
+}
