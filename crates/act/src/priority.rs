@@ -136,8 +136,10 @@ pub(crate) struct Rights {
 
 impl Rights {
     /// Whether this process may lower and raise whatever it likes.
-    pub(crate) fn are_all() -> bool {
-        capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_NICE))
+    pub(crate) fn are_all(procs: &Procs) -> bool {
+        let own = capabilities(None);
+        own.is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_NICE))
+            && procs.rules_machine()
     }
 
     /// Whether nice value and policy of a thread could be given back.
@@ -305,7 +307,7 @@ pub(crate) fn look(
             Ok(found) => Ok(found),
             Err(error) if files::is(&error, Errno::SRCH) => Ok(Found::Missed),
             // It has become somebody else's since.
-            Err(error) if is_refused(&error) && !Rights::are_all() => Ok(Found::Fine),
+            Err(error) if is_refused(&error) && !Rights::are_all(procs) => Ok(Found::Fine),
             Err(source) => Err(ActError::Process {
                 doing: "giving its priority back to thread",
                 pid: tid,

@@ -189,6 +189,15 @@ impl Procs {
         }
     }
 
+    /// Whether this process's rights are those over the machine and not only
+    /// over a container (a user namespace).
+    pub(crate) fn rules_machine(&self) -> bool {
+        let map = fs::read_to_string(self.root.join("self/uid_map"));
+        map.map_or(true, |map| {
+            map.split_whitespace().eq(["0", "0", "4294967295"])
+        })
+    }
+
     /// This process.
     pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
         let path = self.root.join("self/stat");

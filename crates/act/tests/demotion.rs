@@ -95,13 +95,21 @@ fn vary(program: &Program) {
             libc::syscall(libc::SYS_ioprio_set, 1, program.pid(), 2 << 13 | 6),
             0
         );
-        assert_eq!(libc::sched_setscheduler(last, libc::SCHED_RR, &param), 0);
+        let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+        assert_eq!(libc::sched_setscheduler(last, policy, &param), 0);
     }
 }
 
 fn all_have(program: &Program, rank: Rank) -> bool {
     let ranks = ranks(program);
-    !ranks.is_empty() && ranks.values().all(|has| *has == rank)
+    let has = |has: &Rank| {
+        let reset_on_fork = rank.reset_on_fork;
+        Rank {
+            reset_on_fork,
+            ..*has
+        } == rank
+    };
+    !ranks.is_empty() && ranks.values().all(has)
 }
 
 /// Refreshes until a promotion is over: nothing of it is in the journal.
@@ -354,6 +362,41 @@ fn background_work_is_born_where_it_gives_way() {
         rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).unwrap();
         close(act);
     }
+}
+
+/// Gives a thread a millisecond in every hundred; whether the kernel did.
+fn schedule_by_deadlines(tid: i32) -> bool {
+    // The words of `struct sched_attr` in its first version.
+    let policy = 48 | (libc::SCHED_DEADLINE as u64) << 32;
+    let attr: [u64; 6] = [policy, 0, 0, 1_000_000, 100_000_000, 100_000_000];
+    // SAFETY: the kernel reads the structure, which says how long it is.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, tid, attr.as_ptr(), 0) == 0 }
+}
+
+#[test]
+fn who_has_deadlines_keeps_them() {
+    let _alone = alone();
+    let program = tree();
+    let last = *ranks(&program).keys().last().unwrap();
+    if !schedule_by_deadlines(last) {
+        eprintln!("not tested here: no thread can be scheduled by deadlines");
+        return;
+    }
+    let before = portrait(&program);
+    let (_runtime, mut act) = bare();
+    act.admit(ONE, program.id, Work::Background).unwrap();
+    act.act(&demote(Demotion::Idle)).unwrap();
+    let mut now = ranks(&program);
+    let kept = now.remove(&last).unwrap();
+    assert_eq!(
+        (kept.policy, kept.io),
+        (libc::SCHED_DEADLINE, Rank::IDLE.io)
+    );
+    assert!(now.values().all(|rank| *rank == Rank::IDLE), "{now:?}");
+    let why = act.why_not_demoted(ONE).join("\n");
+    assert!(why.contains("deadlines"), "{why}");
+    close(act);
+    assert_eq!(portrait(&program), before);
 }
 
 /// Takes a storm in, with everything that it has born since.

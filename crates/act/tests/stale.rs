@@ -187,6 +187,13 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
         write(&home.join("cgroup.procs"), &pid.to_string());
     }
     write(&home.join("cgroup.freeze"), "1");
+    // What gives way lies beside the instance's own directory.
+    let idle = Path::new("/sys/fs/cgroup/cpu").join(format!("usher-{}-{}.5", owner.0, owner.1));
+    if idle.parent().unwrap().join("cpu.idle").exists() {
+        std::fs::create_dir(&idle).unwrap();
+        write(&idle.join("cpu.idle"), "1");
+        write(&idle.join("cgroup.procs"), &program.pid().to_string());
+    }
     let lines = [
         head(owner, &boot()),
         r#"{"do":"begin","prog"#.to_owned(),
@@ -201,7 +208,7 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
         "{said:?}"
     );
     assert_eq!(portrait(&program), before);
-    assert!(!base.exists() && !dir.exists());
+    assert!(!base.exists() && !dir.exists() && !idle.exists());
 }
 
 fn write(path: &Path, value: &str) {

@@ -6,6 +6,8 @@
 //! in a cgroup of the cpu controller other than the root is in no autogroup.
 //! Within that, among its own threads and those that share its session, and
 //! for disks, count the values of each thread (`priority.rs`).
+//!
+//! Everything is left off that could not be taken back, and said.
 
 use std::io;
 use std::time::Instant;
@@ -156,13 +158,16 @@ impl Actuator {
         to: Demotion,
         found: &[ThreadId],
     ) -> Result<bool, ActError> {
-        let all = Rights::are_all();
+        let all = Rights::are_all(&self.procs);
         let mut to_lower = Vec::new();
         let mut again = false;
         for &thread in found {
-            let Ok(now) = Priority::of(thread.tid) else {
-                again = true;
-                continue;
+            let now = match Priority::of(thread.tid) {
+                Ok(now) => now,
+                Err(error) => {
+                    again |= self.has_lowered(program, thread, Err(error))?;
+                    continue;
+                }
             };
             let demoted = &self.state(program)?.demoted;
             let before = priority::before(demoted, thread, &now);
@@ -439,7 +444,7 @@ impl Actuator {
                 return Ok(true);
             }
         };
-        if autogroup.nice < 0 && !Rights::are_all() {
+        if autogroup.nice < 0 && !Rights::are_all(&self.procs) {
             self.lacks(
                 program,
                 format!("{what}, which nobody here could give back"),

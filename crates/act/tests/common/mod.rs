@@ -222,6 +222,7 @@ pub fn cgroups(pid: i32) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     pub policy: i32,
+    pub reset_on_fork: bool,
     pub realtime: i32,
     pub nice: i32,
     pub io: i64,
@@ -231,6 +232,7 @@ impl Rank {
     /// What a thread has that nobody has changed.
     pub const PLAIN: Self = Self {
         policy: libc::SCHED_OTHER,
+        reset_on_fork: false,
         realtime: 0,
         nice: 0,
         io: 0,
@@ -238,6 +240,7 @@ impl Rank {
     /// What one has that was demoted as far as can be.
     pub const IDLE: Self = Self {
         policy: libc::SCHED_IDLE,
+        reset_on_fork: false,
         realtime: 0,
         nice: 19,
         io: 3 << 13,
@@ -255,7 +258,8 @@ pub fn rank(tid: i32) -> Option<Rank> {
         (libc::sched_getscheduler(tid), io)
     };
     Some(Rank {
-        policy,
+        policy: policy & !libc::SCHED_RESET_ON_FORK,
+        reset_on_fork: policy & libc::SCHED_RESET_ON_FORK != 0,
         realtime: param.sched_priority,
         nice: nice(tid)?,
         io,
