@@ -100,19 +100,23 @@ fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
     let took = died.elapsed();
     for program in programs.iter().filter(|program| lives(program.pid())) {
         for pid in program.processes() {
-            assert_eq!(masks(pid), BTreeSet::from([cpu_list()]), "{what}");
-            assert_eq!(cgroups(pid), own, "{what}");
-            for tid in threads(pid) {
-                assert_eq!(rank(tid), Some(Rank::PLAIN), "{what}");
-            }
-            assert_eq!(autogroup(pid).unwrap_or(0), 0, "{what}");
-            wait_until(&format!("{pid} to go on: {what}"), || {
-                stat(pid).is_none_or(|stat| stat.state != 'T')
-            });
+            is_as_before(pid, &own, &what);
         }
     }
     assert_eq!(leftovers(&instance), Vec::<PathBuf>::new(), "{what}");
     took
+}
+
+fn is_as_before(pid: i32, own: &str, what: &str) {
+    assert_eq!(masks(pid), BTreeSet::from([cpu_list()]), "{what}");
+    assert_eq!(cgroups(pid), own, "{what}");
+    for tid in threads(pid) {
+        assert_eq!(rank(tid), Some(Rank::PLAIN), "{what}");
+    }
+    assert_eq!(autogroup(pid).unwrap_or(0), 0, "{what}");
+    wait_until(&format!("{pid} to go on: {what}"), || {
+        stat(pid).is_none_or(|stat| stat.state != 'T')
+    });
 }
 
 fn start_master(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Child {

@@ -68,11 +68,8 @@ fn a_program_gets_a_scope_and_stays_in_it() {
     let mut act = Actuator::open(config(runtime.path(), &busctl)).unwrap();
     assert_eq!(act.describe().tracking, Tracking::SystemdScope);
     let program = Program::start(&["tree", "2", "1"]);
-    let home = act
-        .admit(ONE, program.id, Work::Foreground)
-        .unwrap()
-        .cgroup
-        .unwrap();
+    let home = act.admit(ONE, program.id, Work::Foreground).unwrap();
+    let home = home.cgroup.unwrap();
     let instance = act
         .instance_dir()
         .file_name()

@@ -374,3 +374,36 @@ pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
         fs::write(fake.join("cgroup"), "0::/\n").unwrap();
     }
 }
+
+/// An actuator that has no cgroups, in a directory of its own.
+pub fn bare() -> (tempfile::TempDir, Actuator) {
+    let runtime = tempfile::tempdir().unwrap();
+    let act = Actuator::open(Way::Bare.config(runtime.path())).unwrap();
+    (runtime, act)
+}
+
+pub fn close(mut act: Actuator) {
+    let left = act.undo_all();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Whether priorities can be lowered and raised here.
+pub fn has_rights() -> bool {
+    let has = rustix::process::geteuid().is_root();
+    if !has {
+        eprintln!("not tested here: needs root, to raise priorities again");
+    }
+    has
+}
+
+pub fn all_have(program: &Program, rank: Rank) -> bool {
+    let ranks = ranks(program);
+    let has = |has: &Rank| {
+        let reset_on_fork = rank.reset_on_fork;
+        Rank {
+            reset_on_fork,
+            ..*has
+        } == rank
+    };
+    !ranks.is_empty() && ranks.values().all(has)
+}
