@@ -185,6 +185,51 @@ fn spin(time: Duration) {
     }
 }
 
+/// A program that forks as fast as it is acted on.
+#[test]
+fn nothing_is_left_of_a_storm_whose_master_dies() {
+    let rounds = from_environment("USHER_KILL_ROUNDS", 20);
+    let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
+    eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
+    // Orphans are lost without cgroups, as documented.
+    for way in ways().into_iter().filter(|way| *way != Way::Bare) {
+        for round in 0..rounds {
+            let seed = seed.wrapping_add(round).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            one_storm(way, seed);
+        }
+    }
+}
+
+fn one_storm(way: Way, seed: u64) {
+    let what = format!("{way:?} seed {seed}");
+    let runtime = tempfile::tempdir().unwrap();
+    let program = Program::start(&["storm", "3"]);
+    let own = cgroups(std::process::id() as i32);
+    let mut master = start_master(way, runtime.path(), seed, std::slice::from_ref(&program));
+    let instance = first_line(&mut master);
+    wait_until(&format!("the storm to be taken in: {what}"), || {
+        // It may also be refused, which ends the master.
+        cgroups(program.pid()) != own || master.try_wait().unwrap().is_some()
+    });
+    spin(Duration::from_micros(seed >> 20 & 0xffff));
+    master.kill().unwrap();
+    master.wait().unwrap();
+    wait_until(&format!("the journal to be closed: {what}"), || {
+        !instance.exists()
+    });
+    let first = BTreeSet::from_iter(program.processes());
+    wait_until(&format!("the storm to rage on: {what}"), || {
+        program.processes().iter().any(|pid| !first.contains(pid))
+    });
+    for (tid, rank) in ranks(&program) {
+        assert_eq!(rank, Rank::PLAIN, "{tid}: {what}");
+    }
+    for pid in program.processes() {
+        assert!(!cgroups(pid).contains("usher-"), "{pid}: {what}");
+    }
+    assert_eq!(leftovers(&instance), Vec::<PathBuf>::new(), "{what}");
+}
+
 #[test]
 fn a_keeper_outlives_signals_and_a_master_that_ends_well() {
     let runtime = tempfile::tempdir().unwrap();
