@@ -203,7 +203,9 @@ fn nothing_is_left_of_a_storm_whose_master_dies() {
 fn one_storm(way: Way, seed: u64) {
     let what = format!("{way:?} seed {seed}");
     let runtime = tempfile::tempdir().unwrap();
-    let program = Program::start(&["storm", "3"]);
+    // In a session of its own, as its orphans could not be told from those of
+    // the other tests' trees (the essay of `tree.rs`).
+    let program = Program::start_in_session(command(&["storm", "3"]));
     let own = cgroups(std::process::id() as i32);
     let mut master = start_master(way, runtime.path(), seed, std::slice::from_ref(&program));
     let instance = first_line(&mut master);
