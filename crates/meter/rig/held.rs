@@ -2,7 +2,7 @@
 //! Holding what others wait for.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 
 use crate::{tell, wait};
 
@@ -13,11 +13,4 @@ pub fn hold_lock(file: &str) -> io::Result<()> {
     file.lock()?;
     tell("locked")?;
     wait()
-}
-
-/// Reads its standard input to the end.
-pub fn hold_pipe() -> io::Result<()> {
-    tell("ready")?;
-    io::stdin().read_to_end(&mut Vec::new())?;
-    tell("ended")
 }

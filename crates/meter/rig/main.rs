@@ -34,7 +34,6 @@ fn run(args: &[&str]) -> std::io::Result<()> {
         ["buffered", file, bytes] => disk::buffered(file, number(bytes)),
         ["send", count, bytes] => net::send(number(count), number(bytes)),
         ["flock", file] => held::hold_lock(file),
-        ["pipe"] => held::hold_pipe(),
         _ => Err(std::io::Error::other("no such program")),
     }
 }
