@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes that really wait for what stopped ones hold.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
 mod common;
 
 use std::io::Write;
@@ -140,6 +142,6 @@ fn a_socket_whose_peer_is_stopped() {
     let held = told(fg_pid, &[bg_pid]);
     assert_eq!(held.what, format!("a socket held by process {bg_pid}"));
     near_too.write_all(b"x").unwrap();
-    kill(bg);
     kill(fg);
+    kill(bg);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CPU time against the kernel's own accounts (`getrusage`).
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
 mod common;
 
 use common::{Cgroup, Program, look, meter, turn, wait_until};
