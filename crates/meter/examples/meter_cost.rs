@@ -4,6 +4,9 @@
 //!
 //!     cargo run --release -p usher-meter --example meter_cost [PAIRS] [FILE.json]
 //!
+//! With USHER_METER_CGROUP set to the directory of a cgroup (v2), that is taken
+//! for a background program's.
+//!
 //! A context switch is timed by two threads on one CPU that pass a byte to and
 //! fro through pipes. The variants take turns within a round, each round
 //! beginning with another, and each is compared with "nothing" of its own
@@ -81,17 +84,11 @@ fn by_bpf() -> Result<Meter, Any> {
         return Err(meter.reasons().join("; ").into());
     }
     // A background program to look for, as when there is work to do.
-    let text = std::fs::read_to_string("/proc/1/stat")?;
-    let after_name = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let start_ticks = after_name
-        .split(' ')
-        .nth(19)
-        .and_then(|word| word.parse().ok());
-    let root = ProcessId {
-        pid: 1,
-        start_ticks: start_ticks.unwrap_or(0),
-    };
     if let Some(cgroup) = std::env::var_os("USHER_METER_CGROUP") {
+        let root = ProcessId {
+            pid: 1,
+            start_ticks: 0,
+        };
         meter.manage(ProgramId(1), Some(cgroup.as_ref()), root)?;
     }
     Ok(meter)

@@ -172,3 +172,14 @@ impl Meter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meter_may_go_to_another_thread() {
+        fn goes<T: Send>() {}
+        goes::<Meter>();
+    }
+}

@@ -440,6 +440,10 @@ impl Observer {
             lost.filter(|(count, _)| *count > 0)
                 .map(|(count, what)| format!("{count} {what}")),
         );
+        let missing = &self.kernel.loaded.missing;
+        reasons.extend(missing.iter().map(|point| {
+            format!("use of the network is not seen whole: this kernel has no trace point {point}")
+        }));
         let pids = fs::metadata(self.config.proc.join("self/ns/pid"));
         if pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS) {
             reasons.push(

@@ -4,7 +4,9 @@
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramType};
+use libbpf_rs::{
+    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramType,
+};
 use libbpf_rs::{RingBuffer, RingBufferBuilder, libbpf_sys};
 
 use crate::error::MeterError;
@@ -54,6 +56,8 @@ pub(crate) struct Loaded {
     /// Detached before the object goes.
     links: Vec<(String, Link)>,
     object: Object,
+    /// Trace points that this kernel lacks.
+    pub missing: Vec<String>,
 }
 
 impl Loaded {
@@ -71,13 +75,20 @@ impl Loaded {
         // What libbpf has to say comes as an error, not on our standard error.
         libbpf_rs::set_print(None);
         let open = ObjectBuilder::default().open_memory(elf);
-        let open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
+        let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
+        let page_bytes = rustix::param::page_size() as u32;
+        for mut ring in open.maps_mut().filter(|map| map.name() == "bell") {
+            let set = ring.set_max_entries(page_bytes);
+            set.map_err(MeterError::bpf("setting the bell's size"))?;
+        }
+        let missing = leave_out_missing(&mut open);
         let object = open
             .load()
             .map_err(MeterError::bpf("loading BPF programs"))?;
         Ok(Self {
             links: Vec::new(),
             object,
+            missing,
         })
     }
 
@@ -85,7 +96,7 @@ impl Loaded {
     pub fn attach(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), MeterError> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if wanted(&name) {
+            if program.autoload() && wanted(&name) {
                 let attached = program.attach();
                 let link = attached.map_err(MeterError::bpf(format!("attaching {name}")))?;
                 self.links.push((name, link));
@@ -131,6 +142,37 @@ impl Loaded {
             .filter_map(|program| Some(program_info(program.as_fd())?.id))
             .collect()
     }
+}
+
+/// Trace points that came late (6.3); all else is there since 5.11, without
+/// which nothing can be metered.
+const LATE: [&str; 2] = ["sock_send_length", "sock_recv_length"];
+
+/// Leaves out programs whose trace points this kernel lacks, and names these.
+fn leave_out_missing(open: &mut OpenObject) -> Vec<String> {
+    let mut missing = Vec::new();
+    for mut program in open.progs_mut() {
+        let section = program.section().to_string_lossy().into_owned();
+        let late = LATE
+            .iter()
+            .find(|point| section == format!("tp_btf/{point}"));
+        if let Some(point) = late.filter(|point| !has_trace_point(point)) {
+            program.set_autoload(false);
+            missing.push((*point).to_owned());
+        }
+    }
+    missing
+}
+
+fn has_trace_point(name: &str) -> bool {
+    let Ok(name) = std::ffi::CString::new(name) else {
+        return false;
+    };
+    // SAFETY: the name is a C string that lives until the call's end.
+    let id = unsafe {
+        libbpf_sys::libbpf_find_vmlinux_btf_id(name.as_ptr(), libbpf_sys::BPF_TRACE_RAW_TP)
+    };
+    id > 0
 }
 
 fn program_info(fd: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {

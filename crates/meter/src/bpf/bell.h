@@ -37,7 +37,7 @@ struct {
 	__type(value, __u32);
 } latch SEC(".maps");
 
-/* One page is the least on every architecture that user space sets it for. */
+/* A page; user space says how large one is here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

@@ -18,6 +18,9 @@
  */
 #include "users.h"
 
+/* Threads that hardly lived do not push others off the list of users. */
+#define WORTH_A_NAME_NS 1000000
+
 struct counted {
 	__u64 run_ns;
 	__u64 wait_ns;
@@ -91,7 +94,7 @@ static void visit(struct task_struct *task, struct counted *counted)
 		return;
 	party = party_of(task, orders);
 	add_use(party, run_ns, wait_ns);
-	if (run_ns)
+	if (run_ns && task->se.sum_exec_runtime >= WORTH_A_NAME_NS)
 		note_user(task, party, &cpu, run_ns, orders);
 }
 

@@ -46,7 +46,9 @@ static __u32 interface_of(struct sock *sk)
 		return route->dev->ifindex;
 	if (sk->__sk_common.skc_bound_dev_if)
 		return sk->__sk_common.skc_bound_dev_if;
-	return sk->sk_rx_dst_ifindex;
+	return bpf_core_field_exists(sk->sk_rx_dst_ifindex)
+		       ? sk->sk_rx_dst_ifindex
+		       : 0;
 }
 
 static _Bool leaves_the_machine(struct sock *sk)
