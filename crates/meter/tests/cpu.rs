@@ -67,6 +67,21 @@ fn without_a_cgroup_descendants_are_background_wherever_they_go() {
 }
 
 #[test]
+fn a_daemon_stays_in_its_cgroup() {
+    let _turn = turn();
+    let (Some(mut meter), Some(cgroup)) = (meter("daemons"), Cgroup::make("daemon")) else {
+        return;
+    };
+    let mut program = Program::start(&["daemon", "100"], Some(&cgroup.0));
+    let managed = meter.manage(PROGRAM, Some(&cgroup.0), program.id());
+    managed.unwrap();
+    let before = look(&mut meter);
+    let used_us = program.number();
+    let after = look(&mut meter);
+    assert_counted(background_ns(&after) - background_ns(&before), used_us);
+}
+
+#[test]
 fn what_was_used_before_stays_foregrounds() {
     let _turn = turn();
     let Some(mut meter) = meter("changing sides") else {

@@ -108,6 +108,67 @@ fn what_is_written_back_is_not_a_request() {
     assert!(own < sectors / 8, "{own} of {sectors} sectors as requests");
 }
 
+/// A loop device on a file, taken down at the end.
+struct Loop(String);
+
+impl Loop {
+    fn on(file: &std::path::Path) -> Option<Self> {
+        let mut command = std::process::Command::new("losetup");
+        let made = command.args(["--find", "--show"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                let device = String::from_utf8(made.stdout).unwrap();
+                Some(Self(device.trim().to_owned()))
+            }
+            other => {
+                eprintln!("not tested here: loop devices: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let mut command = std::process::Command::new("losetup");
+        let _ = command.args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn use_of_a_loop_device_is_use_of_the_disk_under_it() {
+    let _turn = turn();
+    let Some(mut meter) = meter("loop devices") else {
+        return;
+    };
+    let (_dir, path) = file();
+    let Some(device) = Loop::on(&path) else {
+        return;
+    };
+    let Some((mut program, _cgroup)) = background(&["direct", &device.0, "20", "4096"], &mut meter)
+    else {
+        return;
+    };
+    look(&mut meter);
+    let sectors = program.number();
+    let after = look(&mut meter);
+    program.end();
+    let names = meter.names().disks;
+    let disks = &after.background[&PROGRAM].disks;
+    let (loops, under): (Vec<_>, Vec<_>) = disks
+        .iter()
+        .partition(|(disk, _)| device.0.ends_with(&names[disk]));
+    assert_eq!(loops[0].1.sync_sectors, sectors, "{disks:?}");
+    match under.as_slice() {
+        [] => eprintln!("not tested here: loop devices: the tests' files lie on no disk"),
+        [(_, uses)] => assert_eq!(
+            (uses.sync_sectors, uses.last_ns),
+            (sectors, loops[0].1.last_ns)
+        ),
+        more => panic!("{more:?}"),
+    }
+}
+
 #[test]
 fn sends_are_counted_by_interface() {
     let _turn = turn();
