@@ -19,12 +19,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use usher_model::{DiskId, DiskUse};
 
-use crate::text;
+use crate::{files, text};
 
 /// How requests get from a disk to the one under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +37,16 @@ pub(crate) enum Via {
 /// Disks seen, what they lie on, and their names.
 #[derive(Debug)]
 pub(crate) struct Disks {
+    proc: PathBuf,
     sys: PathBuf,
     lower: BTreeMap<DiskId, Vec<(DiskId, Via)>>,
     names: BTreeMap<DiskId, String>,
 }
 
 impl Disks {
-    pub fn new(sys: &Path) -> Self {
+    pub fn new(proc: &Path, sys: &Path) -> Self {
         Self {
+            proc: proc.to_owned(),
             sys: sys.to_owned(),
             lower: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -185,10 +186,8 @@ impl Disks {
 
     /// The whole disk that a file lies on; `None` where its file system has no
     /// device of its own.
-    pub fn disk_of_file(&self, path: &Path) -> Option<DiskId> {
-        let device = fs::metadata(path).ok()?.dev();
-        let (major, minor) = (libc::major(device), libc::minor(device));
-        whole(&self.dir(DiskId { major, minor })?)
+    fn disk_of_file(&self, path: &Path) -> Option<DiskId> {
+        whole(&self.dir(files::device_of(&self.proc, path)?)?)
     }
 }
 
@@ -278,7 +277,7 @@ mod tests {
             format!("{backing}\n"),
         )
         .unwrap();
-        let disks = Disks::new(dir.path());
+        let disks = Disks::new(Path::new("/nonexistent"), dir.path());
         (dir, disks)
     }
 
@@ -306,7 +305,7 @@ mod tests {
 
     #[test]
     fn use_of_a_loop_device_comes_on_top() {
-        let mut disks = Disks::new(Path::new("/nonexistent"));
+        let mut disks = Disks::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
         disks.lower.insert(LOOP, vec![(DM, Via::Loop)]);
         disks.lower.insert(DM, vec![(VDA, Via::Mapping)]);
         let seen = BTreeMap::from([(LOOP, used(3, 9)), (DM, used(2, 5)), (VDA, used(4, 6))]);
@@ -319,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_circle_ends() {
-        let mut disks = Disks::new(Path::new("/nonexistent"));
+        let mut disks = Disks::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
         disks.lower.insert(DM, vec![(VDA, Via::Mapping)]);
         disks.lower.insert(VDA, vec![(DM, Via::Loop)]);
         assert!(disks.settle(&BTreeMap::from([(DM, used(1, 1))])).len() == 2);

@@ -82,7 +82,7 @@ impl Fallback {
             machine: None,
             disk_lines: None,
             link_lines: None,
-            disks: Disks::new(&config.sys),
+            disks: Disks::new(&config.proc, &config.sys),
             step_ns: 1_000_000_000 / ticks,
             cpus: 1,
             idle_ns: 0,

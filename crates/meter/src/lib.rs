@@ -18,6 +18,7 @@ mod config;
 mod disks;
 mod error;
 mod fallback;
+mod files;
 mod idle;
 mod kin;
 mod layout;

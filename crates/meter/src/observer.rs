@@ -87,7 +87,7 @@ impl Observer {
             config: config.clone(),
             managed: BTreeMap::new(),
             next_party: FIRST_PROGRAM,
-            disks: Disks::new(&config.sys),
+            disks: Disks::new(&config.proc, &config.sys),
             links: Links::new(&config.proc, &config.sys),
             idle: Idle::default(),
             step_ns: EPOCH_NS / ticks,

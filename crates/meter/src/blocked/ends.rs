@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FileType;
+
 use super::{line, unix};
-use crate::kin;
+use crate::{files, kin};
 
 /// Functions of the kernel in which a thread waits for the other end, as
 /// `/proc/PID/wchan` names them: of pipes, since 6.14 and before, and of unix
@@ -71,7 +72,7 @@ pub(super) struct Holders {
 }
 
 /// A file by its device and number.
-type File = (u64, u64);
+type File = ((u32, u32), u64);
 
 /// All pipes and sockets on the machine, with who has them open and how; read
 /// when first asked for.
@@ -91,10 +92,10 @@ impl Ends {
 
     /// Who has the other ends of what a process waits for; `None`: nobody.
     pub fn of(&mut self, pid: i32, process: &Path, wait: Wait) -> Option<Holders> {
-        let of = fs::metadata(process.join("fd").join(wait.fd.to_string())).ok()?;
+        let (system, number) = files::known(&process.join("fd").join(wait.fd.to_string()))?.file;
         let file = match wait.kind {
-            Kind::Socket => (of.dev(), u64::from(unix::peer_of(of.ino() as u32)?)),
-            _ => (of.dev(), of.ino()),
+            Kind::Socket => (system, u64::from(unix::peer_of(number as u32)?)),
+            _ => (system, number),
         };
         let can_give = |access: u32| match wait.kind {
             Kind::Write => access != READS_ONLY,
@@ -132,15 +133,14 @@ fn descriptors(process: &Path) -> Vec<(File, u32)> {
     let fds = fs::read_dir(process.join("fd")).into_iter().flatten();
     fds.flatten()
         .filter_map(|fd| {
-            let of = fs::metadata(fd.path()).ok()?;
-            let kind = of.file_type();
-            if !kind.is_fifo() && !kind.is_socket() {
+            let of = files::known(&fd.path())?;
+            if !matches!(of.kind, FileType::Fifo | FileType::Socket) {
                 return None;
             }
             let info = line(&process.join("fdinfo").join(fd.file_name()));
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
             let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
-            Some(((of.dev(), of.ino()), flags & ACCESS))
+            Some((of.file, flags & ACCESS))
         })
         .collect()
 }

@@ -10,13 +10,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use usher_model::{HeldUp, ProgramId};
 
 use super::line;
-use crate::text;
+use crate::{files, text};
 
 /// A line of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +90,7 @@ fn name(proc: &Path, waiter: &Lock) -> String {
     let inode = waiter.file.rsplit(':').next().and_then(text::number);
     let fds = fs::read_dir(proc.join(waiter.pid.to_string()).join("fd"));
     let mut fds = fds.into_iter().flatten().flatten().map(|fd| fd.path());
-    let found = fds.find(|fd| fs::metadata(fd).ok().map(|of| of.ino()) == inode);
+    let found = fds.find(|fd| files::known(fd).map(|of| of.file.1) == inode);
     match found.and_then(|fd| fs::read_link(fd).ok()) {
         Some(path) => path.display().to_string(),
         None => format!("file {}", waiter.file),
