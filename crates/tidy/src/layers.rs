@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 16] = [
+const LAYERS: [(&str, u32); 17] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
     ("probe", 1),
+    ("meter", 1),
     ("policy", 1),
     ("act", 1),
     ("store", 1),

@@ -6,6 +6,10 @@ use crate::{Breach, File, Tree};
 const PERMISSIVE: &str = "MIT OR Apache-2.0";
 const GPL: &str = "GPL-2.0-only";
 
+/// What programs in the kernel and programs outside it both include.
+const SHARED: &str = "GPL-2.0-only OR MIT";
+/// Programs that run in the kernel, and what they alone include.
+const KERNEL_FOLDER: &str = "/src/bpf/";
 /// What links the kernel's GPL-only interfaces, and the programs.
 const GPL_FOLDERS: [&str; 3] = ["crates/usher/", "crates/scx/", "bpf/"];
 
@@ -35,6 +39,12 @@ fn is_source(file: &File) -> bool {
 }
 
 fn expected(path: &str) -> &'static str {
+    if path.contains(KERNEL_FOLDER) {
+        return match path.ends_with(".h") {
+            true => SHARED,
+            false => GPL,
+        };
+    }
     match GPL_FOLDERS.iter().any(|folder| path.starts_with(folder)) {
         true => GPL,
         false => PERMISSIVE,
@@ -74,16 +84,21 @@ mod tests {
         let gpl = "// SPDX-License-Identifier: GPL-2.0-only\n";
         let script = "#!/bin/sh\n# SPDX-License-Identifier: MIT OR Apache-2.0\n";
         let header = "/* SPDX-License-Identifier: MIT OR Apache-2.0 */\n";
+        let shared = "/* SPDX-License-Identifier: GPL-2.0-only OR MIT */\n";
         let tree = Tree::of(&[
             ("crates/model/src/lib.rs", good),
             ("crates/usher/src/main.rs", gpl),
             ("crates/heartbeat/usher.h", header),
+            ("crates/meter/src/bpf/a.bpf.c", gpl),
+            ("crates/meter/src/bpf/a.h", shared),
             ("scripts/setup", script),
             ("notes.txt", "no source"),
             ("crates/model/src/bare.rs", "fn a() {}\n"),
             ("crates/model/src/empty.rs", ""),
             ("crates/model/src/other.rs", gpl),
             ("crates/usher/src/other.rs", good),
+            ("crates/meter/src/bpf/other.h", gpl),
+            ("crates/meter/src/bpf/other.bpf.c", shared),
             ("scripts/bare", "#!/bin/sh\ntrue\n"),
             ("crates/model/Cargo.toml", "license.workspace = true"),
             ("crates/usher/Cargo.toml", "license.workspace = true"),
@@ -97,6 +112,8 @@ mod tests {
             ("crates/model/src/empty.rs", 1),
             ("crates/model/src/other.rs", 1),
             ("crates/usher/src/other.rs", 1),
+            ("crates/meter/src/bpf/other.h", 1),
+            ("crates/meter/src/bpf/other.bpf.c", 1),
             ("scripts/bare", 2),
             ("crates/usher/Cargo.toml", 0),
         ];

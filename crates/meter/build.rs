@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compiles the BPF programs. The objects alone are wanted, not the skeletons
+//! that libbpf-cargo can write: a skeleton borrows what it loads, and the meter
+//! wants to own it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use libbpf_cargo::SkeletonBuilder;
+
+const OBJECTS: [&str; 2] = ["meter", "switch"];
+
+fn main() -> ExitCode {
+    println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-env-changed=USHER_CLANG");
+    // Debian's plain `clang` may be older than what these programs need.
+    let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
+    let Ok(out) = std::env::var("OUT_DIR").map(PathBuf::from) else {
+        eprintln!("cargo sets OUT_DIR");
+        return ExitCode::FAILURE;
+    };
+    for name in OBJECTS {
+        let built = SkeletonBuilder::new()
+            .source(format!("src/bpf/{name}.bpf.c"))
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang(&clang)
+            .clang_args([
+                "-mcpu=v3",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused-parameter",
+            ])
+            .build();
+        if let Err(error) = built {
+            eprintln!("compiling src/bpf/{name}.bpf.c with {clang}: {error:?}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

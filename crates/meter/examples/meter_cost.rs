@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What metering costs: a context switch with and without, each BPF program by
+//! the kernel's own account, a look.
+//!
+//!     cargo run --release -p usher-meter --example meter_cost [PAIRS] [FILE.json]
+//!
+//! With USHER_METER_CGROUP set to the directory of a cgroup (v2), that is taken
+//! for a background program's.
+//!
+//! A context switch is timed by two threads on one CPU that pass a byte to and
+//! fro through pipes, by the CPU time that they take. The variants take turns within a round, each round
+//! beginning with another, and each is compared with "nothing" of its own
+//! round, so that what changes on the machine meanwhile hits all alike.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::{Command, ExitCode};
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use usher_meter::{Meter, MeterConfig, ProgramCost, SwitchHook, SwitchKind, keep_account};
+use usher_model::{MeterSource, ProcessId, ProgramId};
+
+const PASSES: u32 = 10_000;
+const LOOKS: usize = 300;
+const VARIANTS: [&str; 4] = ["nothing", "meter", "switch hook", "empty switch hook"];
+
+type Any = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let pairs = args
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(200);
+    match run(pairs) {
+        Ok(report) => {
+            let text = format!("{report:#}");
+            println!("{text}");
+            let written = args.next().map(|path| std::fs::write(path, text));
+            ExitCode::from(u8::from(written.is_some_and(|written| written.is_err())))
+        }
+        Err(error) => {
+            eprintln!("meter_cost: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(pairs: usize) -> Result<Value, Any> {
+    let switches = switches(pairs)?;
+    let programs = programs()?;
+    let looks: Vec<Value> = [100, 500, 2000]
+        .into_iter()
+        .map(looks)
+        .collect::<Result<_, _>>()?;
+    Ok(json!({ "pairs": pairs, "switch": switches, "programs": programs, "looks": looks }))
+}
+
+/// What may be attached while a switch is timed; detached when dropped.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for what it does while it lives")]
+enum Attached {
+    Nothing,
+    Meter(Box<Meter>),
+    Hook(SwitchHook),
+}
+
+fn attach(variant: &str) -> Result<Attached, Any> {
+    Ok(match variant {
+        "meter" => Attached::Meter(Box::new(by_bpf()?)),
+        "switch hook" => Attached::Hook(SwitchHook::attach(SwitchKind::Counting)?),
+        "empty switch hook" => Attached::Hook(SwitchHook::attach(SwitchKind::Empty)?),
+        _ => Attached::Nothing,
+    })
+}
+
+fn by_bpf() -> Result<Meter, Any> {
+    let mut meter = Meter::open(&MeterConfig::default());
+    if meter.source() != MeterSource::Bpf {
+        return Err(meter.reasons().join("; ").into());
+    }
+    // A background program to look for, as when there is work to do.
+    if let Some(cgroup) = std::env::var_os("USHER_METER_CGROUP") {
+        let root = ProcessId {
+            pid: 1,
+            start_ticks: 0,
+        };
+        meter.manage(ProgramId(1), Some(cgroup.as_ref()), root)?;
+    }
+    Ok(meter)
+}
+
+fn switches(pairs: usize) -> Result<Value, Any> {
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); VARIANTS.len()];
+    for pair in 0..pairs {
+        for at in 0..VARIANTS.len() {
+            let variant = (pair + at) % VARIANTS.len();
+            let attached = attach(VARIANTS[variant])?;
+            times[variant].push(switch_ns()?);
+            drop(attached);
+        }
+    }
+    let compared = |variant: usize| {
+        let both = || times[variant].iter().zip(&times[0]);
+        let differences: Vec<f64> = both().map(|(with, without)| with - without).collect();
+        let ratios: Vec<f64> = both().map(|(with, without)| with / without).collect();
+        eprintln!(
+            "{:18} {:7.0} ns a switch, {:+6.1} ns {:?}, ratio {:.4} {:?}",
+            VARIANTS[variant],
+            median(&times[variant]),
+            median(&differences),
+            middle_half(&differences),
+            median(&ratios),
+            middle_half(&ratios)
+        );
+        json!({
+            "variant": VARIANTS[variant],
+            "switch_ns": median(&times[variant]),
+            "difference_ns": median(&differences),
+            "difference_ns_middle_half": middle_half(&differences),
+            "ratio": median(&ratios),
+            "ratio_middle_half": middle_half(&ratios),
+        })
+    };
+    Ok((0..VARIANTS.len()).map(compared).collect())
+}
+
+/// Nanoseconds of a switch from one thread to another on the same CPU.
+fn switch_ns() -> Result<f64, Any> {
+    let ((mut there, mut to_there), (mut here, mut to_here)) = (pipe()?, pipe()?);
+    let partner = std::thread::spawn(move || -> io::Result<()> {
+        pin()?;
+        let mut byte = [0];
+        while there.read(&mut byte)? > 0 {
+            to_here.write_all(&byte)?;
+        }
+        Ok(())
+    });
+    let own = rustix::thread::sched_getaffinity(None)?;
+    pin()?;
+    let mut byte = [0];
+    let mut began_ns = used_ns();
+    for pass in 0..PASSES + PASSES / 10 {
+        if pass == PASSES / 10 {
+            began_ns = used_ns();
+        }
+        to_there.write_all(&byte)?;
+        here.read_exact(&mut byte)?;
+    }
+    let used_ns = used_ns() - began_ns;
+    drop(to_there);
+    rustix::thread::sched_setaffinity(None, &own)?;
+    partner.join().map_err(|_| "the partner died")??;
+    Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
+}
+
+/// CPU time of this process, in which the switches between its threads are
+/// contained, and other programs' turns are not.
+fn used_ns() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+}
+
+fn pipe() -> io::Result<(io::PipeReader, io::PipeWriter)> {
+    io::pipe()
+}
+
+/// Puts the calling thread on the machine's second CPU, which fewer interrupts
+/// reach, or its only one.
+fn pin() -> io::Result<()> {
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu));
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpus.take(2).last().unwrap_or(0));
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Each program's mean cost, by the kernel's account, under a little of all
+/// that it counts.
+fn programs() -> Result<Value, Any> {
+    let account = keep_account()?;
+    let mut meter = by_bpf()?;
+    exercise(&mut meter)?;
+    let mut costs = meter.costs();
+    drop(meter);
+    for kind in [SwitchKind::Counting, SwitchKind::Empty] {
+        let hook = SwitchHook::attach(kind)?;
+        switch_ns()?;
+        costs.extend(hook.costs().into_iter().filter(|cost| cost.runs > 0));
+    }
+    drop(account);
+    let told = |cost: ProgramCost| {
+        let ns = cost.run_ns as f64 / cost.runs.max(1) as f64;
+        eprintln!("{:18} {ns:7.0} ns a run, {} runs", cost.name, cost.runs);
+        json!({ "program": cost.name, "run_ns": ns, "runs": cost.runs })
+    };
+    Ok(costs.into_iter().map(told).collect())
+}
+
+fn exercise(meter: &mut Meter) -> Result<(), Any> {
+    for _ in 0..300 {
+        Command::new("true").status()?;
+    }
+    let path = std::env::temp_dir().join(format!("usher-meter-cost-{}", std::process::id()));
+    std::fs::write(&path, vec![1; 1 << 20])?;
+    File::open(&path)?.sync_all()?;
+    // O_DIRECT on x86 and most others; where it differs, the cache answers.
+    let file = File::options()
+        .read(true)
+        .custom_flags(0o40000)
+        .open(&path)?;
+    let mut room = vec![0; 8192];
+    let start = room.as_ptr().align_offset(4096);
+    for block in 0..4000 {
+        file.read_at(&mut room[start..start + 4096], block % 256 * 4096)?;
+    }
+    std::fs::remove_file(&path)?;
+    let (near, far) = (
+        UdpSocket::bind("127.0.0.1:0")?,
+        UdpSocket::bind("127.0.0.1:0")?,
+    );
+    near.connect(far.local_addr()?)?;
+    for _ in 0..5000 {
+        near.send(&[1; 64])?;
+        far.recv(&mut [0; 64])?;
+    }
+    for at in 0..100 {
+        meter.sample(at, true);
+    }
+    Ok(())
+}
+
+/// Microseconds of a look, with that many threads more on the machine.
+fn looks(threads: usize) -> Result<Value, Any> {
+    let mut meter = by_bpf()?;
+    let (hold, held) = channel::<()>();
+    let held = std::sync::Arc::new(std::sync::Mutex::new(held));
+    let wait = |_| {
+        let held = held.clone();
+        let thread = std::thread::Builder::new().stack_size(16384);
+        // Each waits for the lock or, one of them, for the channel's end.
+        thread.spawn(move || drop(held.lock().map(|held| held.recv())))
+    };
+    let waiting: Vec<_> = (0..threads).map(wait).collect::<Result<_, _>>()?;
+    let mut time = |thorough: bool| -> Vec<f64> {
+        let look = |at: usize| {
+            let began = Instant::now();
+            meter.sample(at as u64, thorough);
+            began.elapsed().as_nanos() as f64 / 1000.0
+        };
+        (0..LOOKS).map(look).collect()
+    };
+    let (cheap, thorough) = (time(false), time(true));
+    drop(hold);
+    for thread in waiting {
+        drop(thread.join());
+    }
+    eprintln!(
+        "{threads} threads more: a cheap look {:.1} us, a thorough one {:.1} us",
+        median(&cheap),
+        median(&thorough)
+    );
+    Ok(json!({
+        "threads": threads,
+        "cheap_us": median(&cheap),
+        "cheap_us_middle_half": middle_half(&cheap),
+        "thorough_us": median(&thorough),
+        "thorough_us_middle_half": middle_half(&thorough),
+    }))
+}
+
+fn quantile(values: &[f64], at: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1);
+    let value = sorted.get((last as f64 * at).round() as usize);
+    value.copied().unwrap_or(f64::NAN)
+}
+
+fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+fn middle_half(values: &[f64]) -> [f64; 2] {
+    [quantile(values, 0.25), quantile(values, 0.75)].map(|value| (value * 1e4).round() / 1e4)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Disks.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use crate::{ready, tell, wait};
+
+/// Where direct I/O may read to.
+#[repr(align(4096))]
+struct Page([u8; 65536]);
+
+/// Reads blocks past the page cache.
+pub fn direct(file: &str, count: u64, block: u64) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(file)?;
+    let mut page = Box::new(Page([0; 65536]));
+    let room = &mut page.0[..block as usize];
+    ready()?;
+    let mut sectors = 0;
+    for at in 0..count {
+        sectors += file.read_at(room, at * block)? as u64 / 512;
+    }
+    tell(&format!("{sectors}"))?;
+    wait()
+}
+
+/// Writes into the page cache, and has it written back.
+pub fn buffered(file: &str, bytes: u64) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(file)?;
+    ready()?;
+    for _ in 0..bytes / 65536 {
+        file.write_all(&[1; 65536])?;
+    }
+    // Starts writing back, as the flusher would, without waiting for it.
+    // SAFETY: takes the number of an open file, and no memory.
+    let begun =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    if begun != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    tell(&format!("{}", bytes / 512))?;
+    wait()
+}

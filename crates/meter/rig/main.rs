@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs whose use of the machine is known, for the tests and the example.
+//!
+//! Each says `ready`, waits for a line on its standard input, does what it is
+//! for, tells on one line what it used, and waits until its input is closed.
+
+mod disk;
+mod held;
+mod net;
+mod work;
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rig {args:?}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[&str]) -> std::io::Result<()> {
+    match args {
+        ["burn", ms] => work::burn_when_told(number(ms)),
+        ["storm", count] => work::storm(number(count)),
+        ["daemon", ms] => work::daemonise(number(ms)),
+        ["threads", count] => work::threads(number(count)),
+        ["direct", file, count, block] => disk::direct(file, number(count), number(block)),
+        ["buffered", file, bytes] => disk::buffered(file, number(bytes)),
+        ["send", count, bytes] => net::send(number(count), number(bytes)),
+        ["flock", file] => held::hold_lock(file),
+        _ => Err(std::io::Error::other("no such program")),
+    }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or(0)
+}
+
+/// Says that it is ready and waits to be told to go on.
+fn ready() -> std::io::Result<()> {
+    tell("ready")?;
+    wait()
+}
+
+fn tell(what: &str) -> std::io::Result<()> {
+    println!("{what}");
+    std::io::stdout().flush()
+}
+
+/// Waits for a line, or the end of the input.
+fn wait() -> std::io::Result<()> {
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    Ok(())
+}

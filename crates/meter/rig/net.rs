@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The network: a pair of interfaces between two namespaces, which end with
+//! this program.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use crate::{ready, tell, wait};
+
+const TRIES: Duration = Duration::from_secs(10);
+
+/// Gives the calling thread a network of its own.
+fn own_network() -> io::Result<i32> {
+    // SAFETY: changes the calling thread's namespace only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: takes nothing and cannot fail.
+    Ok(unsafe { libc::gettid() })
+}
+
+fn ip(words: &str) -> io::Result<()> {
+    let status = Command::new("ip").args(words.split(' ')).status()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("ip {words} failed"))),
+    }
+}
+
+/// Sends over the pair, and tells the bytes sent and received, the interface
+/// and its network.
+pub fn send(count: u64, bytes: u64) -> io::Result<()> {
+    let (tid_of, tid) = channel();
+    let (go, told) = channel();
+    let far = std::thread::spawn(move || -> io::Result<u64> {
+        tid_of.send(own_network()?).map_err(io::Error::other)?;
+        told.recv().map_err(io::Error::other)?;
+        let listener = TcpListener::bind("10.254.7.2:7000")?;
+        let (mut stream, _) = listener.accept()?;
+        let mut room = vec![0; 65536];
+        let mut received = 0;
+        loop {
+            match stream.read(&mut room)? {
+                0 => return Ok(received),
+                some => received += some as u64,
+            }
+        }
+    });
+    own_network()?;
+    let tid: i32 = tid.recv().map_err(io::Error::other)?;
+    ip(&format!(
+        "link add near type veth peer name far netns {tid}"
+    ))?;
+    ip("addr add 10.254.7.1/30 dev near")?;
+    ip("link set near up")?;
+    let enter = format!("--net=/proc/{tid}/ns/net");
+    for words in ["addr add 10.254.7.2/30 dev far", "link set far up"] {
+        let far = Command::new("nsenter")
+            .arg(&enter)
+            .arg("ip")
+            .args(words.split(' '))
+            .status()?;
+        assert!(far.success(), "{words}");
+    }
+    go.send(()).map_err(io::Error::other)?;
+    let mut stream = connect()?;
+    ready()?;
+    for _ in 0..count {
+        stream.write_all(&vec![7; bytes as usize])?;
+    }
+    drop(stream);
+    let received = far
+        .join()
+        .map_err(|_| io::Error::other("the far end died"))??;
+    let index = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    assert!(index.contains("near"));
+    // SAFETY: the name is a C string.
+    let index = unsafe { libc::if_nametoindex(c"near".as_ptr()) };
+    let network = std::fs::read_link("/proc/thread-self/ns/net")?;
+    tell(&format!(
+        "{} {received} {index} {}",
+        count * bytes,
+        network.display()
+    ))?;
+    wait()
+}
+
+/// The far end listens in a moment.
+fn connect() -> io::Result<TcpStream> {
+    let deadline = Instant::now() + TRIES;
+    loop {
+        match TcpStream::connect("10.254.7.2:7000") {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CPU time.
+
+use std::io;
+
+use crate::{ready, tell, wait};
+
+/// CPU time of this process (`RUSAGE_SELF`) or of its dead children, in
+/// microseconds: what the kernel's own accounts say.
+fn used_us(who: i32) -> u64 {
+    // SAFETY: a zeroed rusage is valid, and getrusage fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(who, &mut usage);
+        usage
+    };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    us(usage.ru_utime) + us(usage.ru_stime)
+}
+
+fn burn(us: u64) {
+    let enough = used_us(libc::RUSAGE_SELF) + us;
+    while used_us(libc::RUSAGE_SELF) < enough {
+        std::hint::spin_loop();
+    }
+}
+
+pub fn burn_when_told(ms: u64) -> io::Result<()> {
+    ready()?;
+    let before = used_us(libc::RUSAGE_SELF);
+    burn(ms * 1000);
+    tell(&format!("{}", used_us(libc::RUSAGE_SELF) - before))?;
+    wait()
+}
+
+/// Many processes, one after the other, each of which hardly lives.
+pub fn storm(count: u64) -> io::Result<()> {
+    ready()?;
+    let before = used_us(libc::RUSAGE_SELF);
+    for _ in 0..count {
+        // SAFETY: this program has one thread; the child only burns and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                for _ in 0..10_000 {
+                    std::hint::spin_loop();
+                }
+                // SAFETY: ends the child and nothing else.
+                unsafe { libc::_exit(0) }
+            }
+            child => {
+                // SAFETY: waits for the child just made, whose status is not wanted.
+                unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            }
+        }
+    }
+    let own = used_us(libc::RUSAGE_SELF) - before;
+    tell(&format!("{} {own}", used_us(libc::RUSAGE_CHILDREN)))?;
+    wait()
+}
+
+/// Forks twice into a session of its own; the grandchild burns when its
+/// parents have ended.
+pub fn daemonise(ms: u64) -> io::Result<()> {
+    ready()?;
+    // SAFETY: this program has one thread.
+    if unsafe { libc::fork() } != 0 {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { libc::setsid() };
+    // SAFETY: as above.
+    if unsafe { libc::fork() } != 0 {
+        return Ok(());
+    }
+    let before = used_us(libc::RUSAGE_SELF);
+    burn(ms * 1000);
+    tell(&format!("{}", used_us(libc::RUSAGE_SELF) - before))?;
+    wait()
+}
+
+/// Threads that do nothing.
+pub fn threads(count: u64) -> io::Result<()> {
+    let mut handles = Vec::new();
+    for _ in 1..count {
+        let thread = std::thread::Builder::new().stack_size(16384);
+        handles.push(thread.spawn(std::thread::park)?);
+    }
+    ready()?;
+    for handle in handles {
+        handle.thread().unpark();
+        drop(handle.join());
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! File locks, as `/proc/locks` shows them.
+//!
+//! A lock that is held has a line `ID: KIND MODE TYPE PID DEVICE:INODE START END`,
+//! and below it those that wait for it have lines of the same number with an
+//! arrow. A lock of an open file description names no process (-1), and one
+//! taken with `flock` may be held by others than who took it (children, when
+//! the parent has ended): then who has such a lock on one of his descriptors
+//! (`/proc/PID/fdinfo`) holds it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use usher_model::{HeldUp, ProgramId};
+
+use super::line;
+use crate::{files, text};
+
+/// A line of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lock {
+    id: u64,
+    waits: bool,
+    kind: String,
+    pid: i32,
+    file: String,
+}
+
+fn lock(line: &str) -> Option<Lock> {
+    let (id, rest) = line.split_once(':')?;
+    let mut words = rest.split_whitespace().peekable();
+    let waits = words.next_if_eq(&"->").is_some();
+    let kind = words.next()?.to_owned();
+    let pid = words.nth(2)?.parse().ok()?;
+    Some(Lock {
+        id: text::number(id.trim())?,
+        waits,
+        kind,
+        pid,
+        file: words.next()?.to_owned(),
+    })
+}
+
+/// Those outside the programs that wait for a lock that one of them holds.
+pub(super) fn held_up(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<HeldUp> {
+    let text = text::read(&proc.join("locks")).unwrap_or_default();
+    let locks: Vec<Lock> = text.lines().filter_map(lock).collect();
+    let waiting = locks.iter().filter(|lock| lock.waits);
+    waiting
+        .filter(|waiter| waiter.pid > 0 && !programs.contains_key(&waiter.pid))
+        .filter_map(|waiter| {
+            let held = locks
+                .iter()
+                .find(|lock| !lock.waits && lock.id == waiter.id)?;
+            Some(HeldUp {
+                by: holder(proc, held, programs)?,
+                pid: waiter.pid,
+                what: format!("a lock on {}", name(proc, waiter)),
+            })
+        })
+        .collect()
+}
+
+fn holder(proc: &Path, lock: &Lock, programs: &BTreeMap<i32, ProgramId>) -> Option<ProgramId> {
+    if let Some(program) = programs.get(&lock.pid) {
+        return Some(*program);
+    }
+    // Who took it is alive and not background.
+    if lock.pid > 0 && proc.join(lock.pid.to_string()).exists() {
+        return None;
+    }
+    let has = |pid: &i32| has_on_a_descriptor(&proc.join(pid.to_string()), lock);
+    let (_, program) = programs.iter().find(|(pid, _)| has(pid))?;
+    Some(*program)
+}
+
+fn has_on_a_descriptor(process: &Path, wanted: &Lock) -> bool {
+    let infos = fs::read_dir(process.join("fdinfo")).into_iter().flatten();
+    infos.flatten().any(|info| {
+        let text = line(&info.path());
+        let locks = text.lines().filter_map(|line| line.strip_prefix("lock:"));
+        let mut locks = locks.filter_map(lock);
+        locks.any(|lock| lock.kind == wanted.kind && lock.file == wanted.file)
+    })
+}
+
+/// What people call the file: its path where the waiting process has it open.
+fn name(proc: &Path, waiter: &Lock) -> String {
+    let inode = waiter.file.rsplit(':').next().and_then(text::number);
+    let fds = fs::read_dir(proc.join(waiter.pid.to_string()).join("fd"));
+    let mut fds = fds.into_iter().flatten().flatten().map(|fd| fd.path());
+    let found = fds.find(|fd| files::known(fd).map(|of| of.file.1) == inode);
+    match found.and_then(|fd| fs::read_link(fd).ok()) {
+        Some(path) => path.display().to_string(),
+        None => format!("file {}", waiter.file),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCKS: &str = "\
+        1: POSIX  ADVISORY  WRITE 10 fe:00:77 0 EOF\n\
+        1: -> POSIX  ADVISORY  WRITE 20 fe:00:77 0 EOF\n\
+        1:  -> POSIX  ADVISORY  READ 21 fe:00:77 0 EOF\n\
+        2: FLOCK  ADVISORY  WRITE 30 fe:00:78 0 EOF\n\
+        2: -> FLOCK  ADVISORY  WRITE 10 fe:00:78 0 EOF\n\
+        3: OFDLCK ADVISORY  WRITE -1 fe:00:79 0 EOF\n\
+        3: -> FLOCK  ADVISORY  WRITE 22 fe:00:79 0 EOF\n\
+        4: FLOCK  ADVISORY  READ 99 fe:00:80 0 EOF\n\
+        4: -> FLOCK  ADVISORY  WRITE 23 fe:00:80 0 EOF\n";
+
+    #[test]
+    fn waiters_are_matched_with_holders() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("locks", LOCKS);
+        put("30/stat", "");
+        let ofd = "pos:\t0\nlock:\t1: OFDLCK  ADVISORY  WRITE -1 fe:00:79 0 EOF\n";
+        put("11/fdinfo/3", ofd);
+        put(
+            "11/fdinfo/4",
+            "lock:\t1: FLOCK  ADVISORY  READ 99 fe:00:80 0 EOF\n",
+        );
+        let programs = BTreeMap::from([(10, ProgramId(1)), (11, ProgramId(2))]);
+        let found = held_up(dir.path(), &programs);
+        let found: Vec<(u64, i32)> = found.iter().map(|held| (held.by.0, held.pid)).collect();
+        assert_eq!(found, [(1, 20), (1, 21), (2, 22), (2, 23)]);
+    }
+
+    #[test]
+    fn garbage_is_no_lock() {
+        for text in [
+            "",
+            ":",
+            "1: ->",
+            "x: FLOCK A W 1 f",
+            "1: FLOCK A W",
+            "1:->->",
+        ] {
+            assert_eq!(lock(text), None, "{text}");
+        }
+    }
+}

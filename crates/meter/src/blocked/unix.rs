@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The other end of a unix socket, which `/proc` does not tell, but the
+//! kernel's socket diagnosis does (`linux/unix_diag.h`). It knows the sockets
+//! of this network namespace only.
+
+use std::os::fd::OwnedFd;
+
+use rustix::net::netlink::SOCK_DIAG;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+const AF_UNIX: u8 = 1;
+const UDIAG_SHOW_PEER: u32 = 4;
+const UNIX_DIAG_PEER: u16 = 2;
+/// Any socket of the number, not one certain incarnation.
+const NO_COOKIE: u32 = u32::MAX;
+/// `struct nlmsghdr`; `struct unix_diag_req`; `struct unix_diag_msg`.
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = 24;
+const ANSWER_BYTES: usize = 16;
+
+/// The number of the socket at the other end; `None`: there is none, or the
+/// kernel does not say.
+pub(super) fn peer_of(inode: u32) -> Option<u32> {
+    let kernel: OwnedFd = socket(AddressFamily::NETLINK, SocketType::RAW, Some(SOCK_DIAG)).ok()?;
+    send(&kernel, &request(inode), SendFlags::empty()).ok()?;
+    let mut answer = [0; 1024];
+    let (length, _) = recv(&kernel, answer.as_mut_slice(), RecvFlags::empty()).ok()?;
+    peer_in(answer.get(..length)?)
+}
+
+fn request(inode: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + REQUEST_BYTES);
+    bytes.extend(((HEADER_BYTES + REQUEST_BYTES) as u32).to_ne_bytes());
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend([0; 8]); // sequence, port
+    bytes.extend([AF_UNIX, 0, 0, 0]);
+    for word in [u32::MAX, inode, UDIAG_SHOW_PEER, NO_COOKIE, NO_COOKIE] {
+        bytes.extend(word.to_ne_bytes());
+    }
+    bytes
+}
+
+fn peer_in(answer: &[u8]) -> Option<u32> {
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    if kind != SOCK_DIAG_BY_FAMILY {
+        return None;
+    }
+    let mut attributes = answer.get(HEADER_BYTES + ANSWER_BYTES..)?;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
+        if kind == UNIX_DIAG_PEER {
+            let peer = u32::from_ne_bytes(*attributes.get(4..)?.first_chunk()?);
+            return (peer != 0).then_some(peer);
+        }
+        attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_pair_are_one_anothers_peers() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let number = |end: &UnixStream| {
+            let path = format!("/proc/self/fd/{}", end.as_raw_fd());
+            std::fs::metadata(path).unwrap().ino() as u32
+        };
+        match peer_of(number(&a)) {
+            Some(peer) => {
+                assert_eq!(peer, number(&b));
+                assert_eq!(peer_of(number(&b)), Some(number(&a)));
+            }
+            None => eprintln!("not tested here: the kernel has no diagnosis of unix sockets"),
+        }
+        assert_eq!(peer_of(0), None);
+    }
+
+    #[test]
+    fn answers_cut_short_name_nobody() {
+        let mut answer = request(1);
+        for length in 0..answer.len() {
+            assert_eq!(peer_in(&answer[..length]), None);
+        }
+        answer.extend([0; 8]);
+        assert_eq!(peer_in(&answer), None);
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Disks: what is asked of them, when it is asked and by whom.
+ *
+ * block_bio_queue is passed in the context of whoever submits, once for each
+ * request, before it is merged or split; partitions count as their disk. What
+ * somebody waits for (reads, synchronous writes) is a request of his; what is
+ * written back later is charged to the kernel's thread that does it.
+ */
+#include "bell.h"
+#include "users.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct disk_key);
+	__type(value, struct disk_use);
+} disk_uses SEC(".maps");
+
+static struct disk_use *disk_use_of(struct disk_key *key)
+{
+	struct disk_use *use = bpf_map_lookup_elem(&disk_uses, key);
+
+	if (!use) {
+		struct disk_use none = {};
+
+		bpf_map_update_elem(&disk_uses, key, &none, BPF_NOEXIST);
+		use = bpf_map_lookup_elem(&disk_uses, key);
+		if (!use)
+			lose(LOST_DEVICE);
+	}
+	return use;
+}
+
+static _Bool is_waited_for(unsigned int opf)
+{
+	unsigned int sync =
+		1u << bpf_core_enum_value(enum req_flag_bits, __REQ_SYNC);
+
+	return (opf & REQ_OP_MASK) == REQ_OP_READ || opf & sync;
+}
+
+SEC("tp_btf/block_bio_queue")
+int BPF_PROG(bio_is_queued, struct bio *bio)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gendisk *disk = bio->bi_bdev->bd_disk;
+	struct control *orders = orders_given();
+	__u64 sectors = bio->bi_iter.bi_size >> 9;
+	__u64 now = bpf_ktime_get_ns();
+	struct disk_use *use;
+
+	if (!orders)
+		return 0;
+
+	struct disk_key key = {
+		.party = party_of(task, orders),
+		.disk = {.major = disk->major, .minor = disk->first_minor},
+	};
+	struct device device = {
+		.kind = DISK, .a = key.disk.major, .b = key.disk.minor};
+
+	use = disk_use_of(&key);
+	if (!use)
+		return 0;
+	note_user(task, key.party, &device, sectors, orders);
+	if (!is_waited_for(bio->bi_opf)) {
+		use->async_sectors += sectors;
+		return 0;
+	}
+	use->requests += 1;
+	use->sync_sectors += sectors;
+	use->last_ns = now;
+	note_meeting(key.party, &device, now, orders);
+	return 0;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * The few fields of the kernel's structures that the programs read. libbpf
+ * finds where each lies in the kernel that runs (CO-RE), so neither the order
+ * here nor what is left out matters.
+ */
+#ifndef USHER_METER_KERNEL_H
+#define USHER_METER_KERNEL_H
+
+#include "shared.h"
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+/*
+ * Numbers of the kernel's interface (include/uapi/linux/bpf.h), which Debian's
+ * copy of that header would bring only together with glibc's.
+ */
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_F_NO_PREALLOC = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+};
+
+/* task_struct.flags, include/linux/sched.h: as old as git. */
+#define PF_KTHREAD 0x00200000
+
+#define AF_INET 2
+#define AF_INET6 10
+#define EAGAIN 11
+/* struct net's loopback is always this one: net/core/dev.c relies on it. */
+#define LOOPBACK_IFINDEX 1
+
+/* bio.bi_opf: the operation in the low bits, then flags. */
+#define REQ_OP_MASK 0xff
+#define REQ_OP_READ 0
+
+enum req_flag_bits {
+	__REQ_SYNC = 11,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), \
+			     apply_to = record)
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	int level;
+	struct cgroup *ancestors[];
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct sched_info {
+	/* Nanoseconds on a run queue, in turns that have ended. */
+	unsigned long long run_delay;
+};
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int pid;
+	int tgid;
+	struct task_struct *group_leader;
+	/* Nanoseconds of the clock of bpf_ktime_get_ns(). */
+	__u64 start_time;
+	struct css_set *cgroups;
+	struct sched_info sched_info;
+	struct sched_entity se;
+	char comm[COMM_BYTES];
+};
+
+struct gendisk {
+	int major;
+	int first_minor;
+};
+
+struct block_device {
+	struct gendisk *bd_disk;
+};
+
+struct bvec_iter {
+	unsigned int bi_size;
+};
+
+struct bio {
+	struct block_device *bi_bdev;
+	unsigned int bi_opf;
+	struct bvec_iter bi_iter;
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct net_device {
+	int ifindex;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct sock_common {
+	unsigned short skc_family;
+	int skc_bound_dev_if;
+	struct {
+		struct net *net;
+	} skc_net;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	struct dst_entry *sk_dst_cache;
+	int sk_rx_dst_ifindex;
+};
+
+struct bpf_iter__task {
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Network interfaces: calls that send and receive, and their bytes, by the
+ * interface of the socket's route. IPv4 and IPv6 alone: what other sockets
+ * carry stays in the machine.
+ *
+ * A call that moved nothing is not counted. One exception: a send refused for
+ * want of room (EAGAIN) says that its sender wants the interface now, and
+ * counts as a moment of use, though not as a call.
+ */
+#include "bell.h"
+#include "users.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct link_key);
+	__type(value, struct link_use);
+} link_uses SEC(".maps");
+
+static struct link_use *link_use_of(struct link_key *key)
+{
+	struct link_use *use = bpf_map_lookup_elem(&link_uses, key);
+
+	if (!use) {
+		struct link_use none = {};
+
+		bpf_map_update_elem(&link_uses, key, &none, BPF_NOEXIST);
+		use = bpf_map_lookup_elem(&link_uses, key);
+		if (!use)
+			lose(LOST_DEVICE);
+	}
+	return use;
+}
+
+/*
+ * The route that the socket keeps; a socket without one (datagrams to changing
+ * places) may be bound to an interface, or have heard from one.
+ */
+static __u32 interface_of(struct sock *sk)
+{
+	struct dst_entry *route = sk->sk_dst_cache;
+
+	if (route)
+		return route->dev->ifindex;
+	if (sk->__sk_common.skc_bound_dev_if)
+		return sk->__sk_common.skc_bound_dev_if;
+	return bpf_core_field_exists(sk->sk_rx_dst_ifindex)
+		       ? sk->sk_rx_dst_ifindex
+		       : 0;
+}
+
+static _Bool leaves_the_machine(struct sock *sk)
+{
+	unsigned short family = sk->__sk_common.skc_family;
+
+	return family == AF_INET || family == AF_INET6;
+}
+
+static void count(struct link_use *use, _Bool sends, int bytes)
+{
+	if (bytes <= 0)
+		return;
+	if (sends) {
+		use->sends += 1;
+		use->sent_bytes += bytes;
+	} else {
+		use->receives += 1;
+		use->received_bytes += bytes;
+	}
+}
+
+static void transfer(struct sock *sk, _Bool sends, int bytes)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct control *orders = orders_given();
+	__u64 now = bpf_ktime_get_ns();
+	struct link link = {};
+	struct link_use *use;
+
+	if (!orders || !leaves_the_machine(sk))
+		return;
+	if (bytes <= 0 && !(sends && bytes == -EAGAIN))
+		return;
+	link.ifindex = interface_of(sk);
+	link.netns = sk->__sk_common.skc_net.net->ns.inum;
+
+	struct link_key key = {.party = party_of(task, orders), .link = link};
+	struct device device = {
+		.kind = LINK, .a = link.ifindex, .b = link.netns};
+
+	use = link_use_of(&key);
+	if (!use)
+		return;
+	count(use, sends, bytes);
+	use->last_ns = now;
+	if (link.ifindex == LOOPBACK_IFINDEX)
+		return;
+	if (bytes > 0)
+		note_user(task, key.party, &device, bytes, orders);
+	note_meeting(key.party, &device, now, orders);
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(socket_sent, struct sock *sk, int bytes)
+{
+	transfer(sk, 1, bytes);
+	return 0;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(socket_received, struct sock *sk, int bytes)
+{
+	transfer(sk, 0, bytes);
+	return 0;
+}

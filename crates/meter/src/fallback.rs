@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Metering by `/proc`, where BPF is refused.
+//!
+//! What is known of the whole machine is split between those who can be told
+//! apart. CPU time: background by its cgroup's `cpu.stat` or its processes,
+//! services by theirs, the rest of the machine's busy time is foreground.
+//! Disks: what background processes read and wrote, by `/proc/PID/io`, which
+//! does not say where, is spread over the disks by how busy each was; the rest
+//! is foreground. Interfaces: nobody can be told apart; all is foreground.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering};
+use usher_model::{ProcessId, ProgramId, Usage};
+
+use crate::config::MeterConfig;
+use crate::disks::{self, Disks};
+use crate::error::MeterError;
+use crate::kin;
+use crate::layout::comm;
+use crate::links;
+use crate::meter::{Names, Party};
+use crate::text::{self, DiskLine, LinkLine, MachineTicks, PidStat};
+
+const PF_KTHREAD: u64 = 0x0020_0000;
+const SECTOR_BYTES: u64 = 512;
+
+/// A background program.
+#[derive(Debug, Default)]
+struct Managed {
+    cgroup: Option<PathBuf>,
+    roots: BTreeSet<i32>,
+    usage: Usage,
+    /// Of the cgroup, at the last look.
+    cgroup_ns: Option<u64>,
+}
+
+/// A process as it was at the last look; a later one of its number starts later.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    start_ticks: u64,
+    run_ns: u64,
+    wait_ns: u64,
+}
+
+/// Looks by `/proc`.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    config: MeterConfig,
+    why: String,
+    services: BTreeSet<[u8; 16]>,
+    managed: BTreeMap<ProgramId, Managed>,
+    foreground: Usage,
+    ignored: Usage,
+    processes: BTreeMap<i32, Counted>,
+    /// Sectors that background processes read and wrote.
+    moved: BTreeMap<i32, u64>,
+    machine: Option<MachineTicks>,
+    disk_lines: Option<BTreeMap<DiskId, DiskLine>>,
+    link_lines: Option<BTreeMap<String, LinkLine>>,
+    disks: Disks,
+    step_ns: u64,
+    cpus: u32,
+    idle_ns: u64,
+    cpu_read_ns: u64,
+}
+
+impl Fallback {
+    /// Begins metering: the first look is what later ones start from.
+    pub fn open(config: &MeterConfig, why: String) -> Self {
+        let ticks = rustix::param::clock_ticks_per_second().max(1);
+        let mut fallback = Self {
+            config: config.clone(),
+            why,
+            services: config.ignore.iter().map(|name| comm(name)).collect(),
+            managed: BTreeMap::new(),
+            foreground: Usage::default(),
+            ignored: Usage::default(),
+            processes: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            machine: None,
+            disk_lines: None,
+            link_lines: None,
+            disks: Disks::new(&config.proc, &config.sys),
+            step_ns: 1_000_000_000 / ticks,
+            cpus: 1,
+            idle_ns: 0,
+            cpu_read_ns: 0,
+        };
+        fallback.count_processes(true);
+        fallback.sample(0, true);
+        fallback
+    }
+
+    pub fn reasons(&self) -> Vec<String> {
+        [
+            self.why.as_str(),
+            "processes that begin and end between two looks count as foreground, unless they \
+             are in a background program's cgroup",
+            "waits are those of processes' first threads alone",
+            "which disk a background program uses is guessed from how busy disks are, and \
+             which interface is not known at all: all network use counts as foreground",
+            "nothing tells at once that foreground meets background; only looks do",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    pub fn manage(
+        &mut self,
+        program: ProgramId,
+        cgroup: Option<&Path>,
+        root: ProcessId,
+    ) -> Result<(), MeterError> {
+        self.forget(program);
+        let proc = &self.config.proc;
+        let lives = |stat: PidStat| stat.start_ticks == root.start_ticks;
+        if cgroup.is_none() && !kin::process(proc, root.pid).is_some_and(lives) {
+            return Err(MeterError::Gone { pid: root.pid });
+        }
+        let cgroup_ns = cgroup.map(cgroup_run_ns).transpose()?;
+        let managed = Managed {
+            cgroup: cgroup.map(Path::to_owned),
+            roots: BTreeSet::from([root.pid]),
+            cgroup_ns,
+            ..Managed::default()
+        };
+        self.managed.insert(program, managed);
+        Ok(())
+    }
+
+    pub fn forget(&mut self, program: ProgramId) {
+        self.managed.remove(&program);
+    }
+
+    pub fn names(&self) -> Names {
+        Names {
+            disks: self.disks.names().clone(),
+            links: links::named(&self.config.sys),
+        }
+    }
+
+    pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
+        if thorough {
+            self.look_at_cpus();
+            self.cpu_read_ns = at_ns;
+        }
+        self.look_at_disks(at_ns);
+        self.look_at_links(at_ns);
+        let background = self.managed.iter();
+        Metering {
+            source: MeterSource::Proc,
+            cpus: self.cpus,
+            idle_ns: self.idle_ns,
+            cpu_read_ns: self.cpu_read_ns,
+            foreground: self.foreground.clone(),
+            ignored: self.ignored.clone(),
+            background: background
+                .map(|(program, managed)| (*program, managed.usage.clone()))
+                .collect(),
+            held_up: Vec::new(),
+        }
+    }
+
+    fn look_at_cpus(&mut self) {
+        let online = self.config.sys.join("devices/system/cpu/online");
+        self.cpus = text::maybe(&online, text::cpu_count).unwrap_or(self.cpus);
+        let others_ns = self.count_processes(false);
+        let stat = self.config.proc.join("stat");
+        let Some(now) = text::maybe(&stat, text::machine_ticks) else {
+            return;
+        };
+        let before = self.machine.replace(now).unwrap_or(now);
+        let ns = |now: u64, before: u64| now.saturating_sub(before).saturating_mul(self.step_ns);
+        self.idle_ns = self.idle_ns.saturating_add(ns(now.idle, before.idle));
+        let busy_ns = ns(now.busy, before.busy);
+        add(
+            &mut self.foreground.cpu_ns,
+            busy_ns.saturating_sub(others_ns),
+        );
+    }
+
+    /// Counts what each process has run and waited since the last look; how
+    /// much of it was not foreground's. The first time nothing counts.
+    fn count_processes(&mut self, first: bool) -> u64 {
+        let processes = kin::processes(&self.config.proc);
+        let parties = self.parties(&processes);
+        let mut others_ns = self.count_cgroups();
+        let mut counted = BTreeMap::new();
+        for (pid, stat) in &processes {
+            let now = self.counted(*pid, stat);
+            let before = self.processes.get(pid).copied().unwrap_or_default();
+            let same = before.start_ticks == now.start_ticks;
+            counted.insert(*pid, now);
+            if first {
+                continue;
+            }
+            let before = if same { before } else { Counted::default() };
+            let run_ns = now.run_ns.saturating_sub(before.run_ns);
+            let wait_ns = now.wait_ns.saturating_sub(before.wait_ns);
+            others_ns += self.charge(parties.get(pid), run_ns, wait_ns);
+        }
+        self.processes = counted;
+        others_ns
+    }
+
+    fn counted(&self, pid: i32, stat: &PidStat) -> Counted {
+        let schedstat = self.config.proc.join(pid.to_string()).join("schedstat");
+        Counted {
+            start_ticks: stat.start_ticks,
+            run_ns: stat.run_ticks.saturating_mul(self.step_ns),
+            wait_ns: text::maybe(&schedstat, text::queued_ns).unwrap_or(0),
+        }
+    }
+
+    /// Charges a party; what is not foreground's of the run time. Of programs
+    /// with a cgroup the cgroup tells the run time.
+    fn charge(&mut self, party: Option<&Party>, run_ns: u64, wait_ns: u64) -> u64 {
+        match party {
+            Some(Party::Background(program)) => {
+                let Some(managed) = self.managed.get_mut(program) else {
+                    return 0;
+                };
+                add(&mut managed.usage.wait_ns, wait_ns);
+                if managed.cgroup.is_some() {
+                    return 0;
+                }
+                add(&mut managed.usage.cpu_ns, run_ns);
+                run_ns
+            }
+            Some(Party::Ignored) => {
+                add(&mut self.ignored.wait_ns, wait_ns);
+                add(&mut self.ignored.cpu_ns, run_ns);
+                run_ns
+            }
+            Some(Party::Foreground) | None => {
+                add(&mut self.foreground.wait_ns, wait_ns);
+                0
+            }
+        }
+    }
+
+    fn count_cgroups(&mut self) -> u64 {
+        let mut all_ns = 0;
+        for managed in self.managed.values_mut() {
+            let Some(Ok(now_ns)) = managed.cgroup.as_deref().map(cgroup_run_ns) else {
+                continue;
+            };
+            let before_ns = managed.cgroup_ns.replace(now_ns).unwrap_or(now_ns);
+            let run_ns = now_ns.saturating_sub(before_ns);
+            add(&mut managed.usage.cpu_ns, run_ns);
+            all_ns += run_ns;
+        }
+        all_ns
+    }
+
+    /// Who is not foreground.
+    fn parties(&mut self, processes: &BTreeMap<i32, PidStat>) -> BTreeMap<i32, Party> {
+        let own = std::process::id() as i32;
+        let is_ignored = |pid: i32, stat: &PidStat| {
+            pid == own || stat.flags & PF_KTHREAD != 0 || self.services.contains(&comm(&stat.comm))
+        };
+        let mut parties: BTreeMap<i32, Party> = processes
+            .iter()
+            .filter(|(pid, stat)| is_ignored(**pid, stat))
+            .map(|(pid, _)| (*pid, Party::Ignored))
+            .collect();
+        for (program, managed) in &mut self.managed {
+            let members = managed.members(processes);
+            parties.extend(
+                members
+                    .into_iter()
+                    .map(|pid| (pid, Party::Background(*program))),
+            );
+        }
+        parties
+    }
+
+    fn look_at_disks(&mut self, at_ns: u64) {
+        let lines = text::read(&self.config.proc.join("diskstats")).unwrap_or_default();
+        let whole = |line: DiskLine| {
+            let disk = DiskId {
+                major: line.major,
+                minor: line.minor,
+            };
+            self.is_whole(disk).then_some((disk, line))
+        };
+        let now: BTreeMap<DiskId, DiskLine> = lines
+            .lines()
+            .filter_map(text::disk_line)
+            .filter_map(whole)
+            .collect();
+        let unknown: Vec<DiskId> = now
+            .keys()
+            .filter(|disk| !self.disks.knows(**disk))
+            .copied()
+            .collect();
+        self.disks.refresh(unknown);
+        let before = self.disk_lines.replace(now.clone());
+        let moved = self.sectors_moved();
+        let Some(before) = before else { return };
+        let new: BTreeMap<DiskId, DiskUse> = now
+            .iter()
+            .map(|(disk, line)| (*disk, done(before.get(disk), line, at_ns)))
+            .filter(|(_, uses)| uses.sync_sectors + uses.async_sectors > 0)
+            .collect();
+        self.split(new, moved);
+    }
+
+    /// Gives background its part of what disks did, and foreground the rest.
+    fn split(&mut self, new: BTreeMap<DiskId, DiskUse>, moved: BTreeMap<ProgramId, u64>) {
+        let sectors = |uses: &DiskUse| uses.sync_sectors + uses.async_sectors;
+        let all = new
+            .values()
+            .map(sectors)
+            .sum::<u64>()
+            .max(moved.values().sum());
+        for (disk, uses) in new {
+            let mut rest = uses;
+            for (program, of_program) in &moved {
+                let share = *of_program as f64 / all.max(1) as f64;
+                let part = part(uses, share);
+                rest = disks::since(part, rest);
+                if let Some(managed) = self.managed.get_mut(program).filter(|_| share > 0.0) {
+                    let total = managed.usage.disks.entry(disk).or_default();
+                    *total = disks::sum(*total, part);
+                }
+            }
+            if sectors(&rest) > 0 {
+                let total = self.foreground.disks.entry(disk).or_default();
+                *total = disks::sum(*total, rest);
+            }
+        }
+    }
+
+    fn is_whole(&self, disk: DiskId) -> bool {
+        let dir = self.config.sys.join("dev/block").join(disk.to_string());
+        !dir.join("partition").exists()
+    }
+
+    /// Sectors that each background program has read and written since the
+    /// last look.
+    fn sectors_moved(&mut self) -> BTreeMap<ProgramId, u64> {
+        let mut moved = BTreeMap::new();
+        if self.managed.is_empty() {
+            return moved;
+        }
+        let processes = kin::processes(&self.config.proc);
+        let mut now = BTreeMap::new();
+        for (program, managed) in &mut self.managed {
+            let mut sectors = 0u64;
+            for pid in managed.members(&processes) {
+                let io = self.config.proc.join(pid.to_string()).join("io");
+                let total = text::maybe(&io, sectors_of).unwrap_or(0);
+                let before = self.moved.get(&pid).copied().unwrap_or(total);
+                sectors += total.saturating_sub(before);
+                now.insert(pid, total);
+            }
+            moved.insert(*program, sectors);
+        }
+        self.moved = now;
+        moved
+    }
+
+    fn look_at_links(&mut self, at_ns: u64) {
+        let lines = text::read(&self.config.proc.join("net/dev")).unwrap_or_default();
+        let lines = lines.lines().filter_map(text::link_line);
+        let now: BTreeMap<String, LinkLine> = lines.map(|line| (line.name.clone(), line)).collect();
+        let before = self.link_lines.replace(now);
+        let (Some(before), Some(now)) = (before, &self.link_lines) else {
+            return;
+        };
+        for (link, name) in links::named(&self.config.sys) {
+            if let (Some(before), Some(now)) = (before.get(&name), now.get(&name)) {
+                let more = transferred(before, now, at_ns);
+                charge_link(&mut self.foreground, link, more);
+            }
+        }
+    }
+}
+
+impl Managed {
+    /// Its processes. Without a cgroup they are its descendants and those that
+    /// once were: who leaves the family tree by his parent's death stays.
+    fn members(&mut self, processes: &BTreeMap<i32, PidStat>) -> BTreeSet<i32> {
+        match &self.cgroup {
+            Some(cgroup) => kin::members(cgroup),
+            None => {
+                self.roots.retain(|pid| processes.contains_key(pid));
+                self.roots = kin::with_descendants(&self.roots, processes);
+                self.roots.clone()
+            }
+        }
+    }
+}
+
+fn add(total: &mut u64, more: u64) {
+    *total = total.saturating_add(more);
+}
+
+fn cgroup_run_ns(cgroup: &Path) -> Result<u64, MeterError> {
+    let usage = |text: &str| text::keyed(text, "usage_usec")?.checked_mul(1000);
+    text::parse(&cgroup.join("cpu.stat"), "a cgroup's CPU time", usage)
+}
+
+fn sectors_of(io: &str) -> Option<u64> {
+    let read = text::keyed(io, "read_bytes")?;
+    let written = text::keyed(io, "write_bytes")?;
+    Some(read.checked_add(written)? / SECTOR_BYTES)
+}
+
+/// What a disk has done since `before`: reads are waited for, writes taken for
+/// what is written back.
+fn done(before: Option<&DiskLine>, now: &DiskLine, at_ns: u64) -> DiskUse {
+    let before = before.unwrap_or(now);
+    let requests = now.reads.saturating_sub(before.reads);
+    DiskUse {
+        requests,
+        sync_sectors: now.read_sectors.saturating_sub(before.read_sectors),
+        async_sectors: now.written_sectors.saturating_sub(before.written_sectors),
+        last_ns: (requests > 0).then_some(at_ns),
+    }
+}
+
+fn part(uses: DiskUse, share: f64) -> DiskUse {
+    let of = |whole: u64| (whole as f64 * share).ceil() as u64;
+    DiskUse {
+        requests: of(uses.requests).min(uses.requests),
+        sync_sectors: of(uses.sync_sectors).min(uses.sync_sectors),
+        async_sectors: of(uses.async_sectors).min(uses.async_sectors),
+        last_ns: uses.last_ns.filter(|_| share > 0.0),
+    }
+}
+
+fn transferred(before: &LinkLine, now: &LinkLine, at_ns: u64) -> LinkUse {
+    let sends = now.sent_packets.saturating_sub(before.sent_packets);
+    let receives = now.received_packets.saturating_sub(before.received_packets);
+    LinkUse {
+        sends,
+        sent_bytes: now.sent_bytes.saturating_sub(before.sent_bytes),
+        receives,
+        received_bytes: now.received_bytes.saturating_sub(before.received_bytes),
+        last_ns: (sends + receives > 0).then_some(at_ns),
+    }
+}
+
+fn charge_link(usage: &mut Usage, link: LinkId, more: LinkUse) {
+    if more.last_ns.is_some() {
+        let total = usage.links.entry(link).or_default();
+        *total = links::sum(*total, more);
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes by `/proc`: who they are and whose children.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::text::{self, PidStat};
+
+/// Every process.
+pub(crate) fn processes(proc: &Path) -> BTreeMap<i32, PidStat> {
+    pids(proc)
+        .into_iter()
+        .filter_map(|pid| Some((pid, process(proc, pid)?)))
+        .collect()
+}
+
+/// The numbers of all processes.
+pub(crate) fn pids(proc: &Path) -> BTreeSet<i32> {
+    let entries = std::fs::read_dir(proc).into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// One process; `None`: it has ended.
+pub(crate) fn process(proc: &Path, pid: i32) -> Option<PidStat> {
+    text::maybe(&proc.join(pid.to_string()).join("stat"), text::pid_stat)
+}
+
+/// Processes and all that descend from them by living parents.
+pub(crate) fn with_descendants(
+    roots: &BTreeSet<i32>,
+    processes: &BTreeMap<i32, PidStat>,
+) -> BTreeSet<i32> {
+    let mut found = roots.clone();
+    loop {
+        let of_found = |(_, stat): &(&i32, &PidStat)| found.contains(&stat.ppid);
+        let more: Vec<i32> = processes
+            .iter()
+            .filter(of_found)
+            .map(|(pid, _)| *pid)
+            .collect();
+        let before = found.len();
+        found.extend(more);
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// The members of a cgroup and of all below it.
+pub(crate) fn members(cgroup: &Path) -> BTreeSet<i32> {
+    let text = text::read(&cgroup.join("cgroup.procs")).unwrap_or_default();
+    let mut members: BTreeSet<i32> = text.lines().filter_map(|pid| pid.parse().ok()).collect();
+    let entries = std::fs::read_dir(cgroup).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            members.extend(self::members(&entry.path()));
+        }
+    }
+    members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_in_any_order() {
+        let stat = |ppid| PidStat {
+            comm: String::new(),
+            ppid,
+            flags: 0,
+            run_ticks: 0,
+            start_ticks: 0,
+        };
+        let processes = BTreeMap::from([(2, stat(9)), (5, stat(1)), (7, stat(5)), (9, stat(7))]);
+        let found = with_descendants(&BTreeSet::from([5]), &processes);
+        assert_eq!(found, BTreeSet::from([2, 5, 7, 9]));
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The keys and values of the BPF maps: the other side of `bpf/shared.h`.
+//!
+//! They are taken to bytes and back field by field, in this machine's order of
+//! bytes, so that nothing here is unsafe and padding cannot leak.
+
+use usher_model::{DiskId, DiskUse, LinkUse};
+
+/// Bytes of a process's name, the closing zero included.
+pub(crate) const COMM_BYTES: usize = 16;
+
+/// Whom use is charged to; the numbers from `FIRST_PROGRAM` are programs'.
+pub(crate) const FOREGROUND: u32 = 0;
+pub(crate) const IGNORED: u32 = 1;
+pub(crate) const FIRST_PROGRAM: u32 = 2;
+
+/// A value that fills a key or a value of a map.
+pub(crate) trait Layout: Sized {
+    /// Its bytes there.
+    const BYTES: usize;
+    /// Reads it; what is missing is 0.
+    fn read(bytes: &[u8]) -> Self;
+}
+
+/// The `at`th 32-bit word.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes.get(at * 4..).and_then(|rest| rest.first_chunk());
+    u32::from_ne_bytes(field.copied().unwrap_or_default())
+}
+
+/// The `at`th 64-bit word.
+fn long(bytes: &[u8], at: usize) -> u64 {
+    let field = bytes.get(at * 8..).and_then(|rest| rest.first_chunk());
+    u64::from_ne_bytes(field.copied().unwrap_or_default())
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// `struct control`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Control {
+    pub begun_ns: u64,
+    pub epoch: u64,
+    pub recent_ns: u64,
+    pub levels: u32,
+    pub kin: u32,
+    pub programs: u32,
+    pub own_tgid: u32,
+}
+
+impl Control {
+    pub fn bytes(&self) -> Vec<u8> {
+        let longs = [self.begun_ns, self.epoch, self.recent_ns];
+        let words = [self.levels, self.kin, self.programs, self.own_tgid];
+        let mut bytes: Vec<u8> = longs.iter().flat_map(|long| long.to_ne_bytes()).collect();
+        bytes.extend(bytes_of(&words));
+        bytes
+    }
+}
+
+/// A word.
+impl Layout for u32 {
+    const BYTES: usize = 4;
+
+    fn read(bytes: &[u8]) -> Self {
+        word(bytes, 0)
+    }
+}
+
+/// A long word.
+impl Layout for u64 {
+    const BYTES: usize = 8;
+
+    fn read(bytes: &[u8]) -> Self {
+        long(bytes, 0)
+    }
+}
+
+/// `struct cpu_use`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CpuUse {
+    pub run_ns: u64,
+    pub wait_ns: u64,
+}
+
+impl Layout for CpuUse {
+    const BYTES: usize = 16;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            run_ns: long(bytes, 0),
+            wait_ns: long(bytes, 1),
+        }
+    }
+}
+
+/// `struct disk_key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DiskKey {
+    pub party: u32,
+    pub disk: DiskId,
+}
+
+impl Layout for DiskKey {
+    const BYTES: usize = 12;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            party: word(bytes, 0),
+            disk: DiskId {
+                major: word(bytes, 1),
+                minor: word(bytes, 2),
+            },
+        }
+    }
+}
+
+/// `struct disk_use`.
+impl Layout for DiskUse {
+    const BYTES: usize = 32;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            requests: long(bytes, 0),
+            sync_sectors: long(bytes, 1),
+            async_sectors: long(bytes, 2),
+            last_ns: Some(long(bytes, 3)).filter(|ns| *ns != 0),
+        }
+    }
+}
+
+/// `struct link`: an interface, by its network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Interface {
+    pub index: u32,
+    pub netns: u32,
+}
+
+/// `struct link_key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkKey {
+    pub party: u32,
+    pub interface: Interface,
+}
+
+impl Layout for LinkKey {
+    const BYTES: usize = 12;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            party: word(bytes, 0),
+            interface: Interface {
+                index: word(bytes, 1),
+                netns: word(bytes, 2),
+            },
+        }
+    }
+}
+
+/// `struct link_use`.
+impl Layout for LinkUse {
+    const BYTES: usize = 40;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            sends: long(bytes, 0),
+            sent_bytes: long(bytes, 1),
+            receives: long(bytes, 2),
+            received_bytes: long(bytes, 3),
+            last_ns: Some(long(bytes, 4)).filter(|ns| *ns != 0),
+        }
+    }
+}
+
+/// `struct device`: the CPUs, a disk or an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Device {
+    Cpu,
+    Disk(DiskId),
+    Link(Interface),
+}
+
+impl Device {
+    pub fn bytes(self) -> Vec<u8> {
+        match self {
+            Self::Cpu => bytes_of(&[0, 0, 0]),
+            Self::Disk(disk) => bytes_of(&[1, disk.major, disk.minor]),
+            Self::Link(interface) => bytes_of(&[2, interface.index, interface.netns]),
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        let (kind, a, b) = (word(bytes, 0), word(bytes, 1), word(bytes, 2));
+        match kind {
+            0 => Self::Cpu,
+            1 => Self::Disk(DiskId { major: a, minor: b }),
+            _ => Self::Link(Interface { index: a, netns: b }),
+        }
+    }
+}
+
+/// `struct user_key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UserKey {
+    pub tgid: u32,
+    pub device: Device,
+}
+
+impl Layout for UserKey {
+    const BYTES: usize = 16;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            tgid: word(bytes, 0),
+            device: Device::read(bytes.get(4..).unwrap_or_default()),
+        }
+    }
+}
+
+/// `struct user_use`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UserUse {
+    pub epoch: u64,
+    pub now: u64,
+    pub before: u64,
+    pub party: u32,
+    pub comm: String,
+}
+
+impl Layout for UserUse {
+    const BYTES: usize = 48;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            epoch: long(bytes, 0),
+            now: long(bytes, 1),
+            before: long(bytes, 2),
+            party: word(bytes, 6),
+            comm: name(bytes.get(32..).unwrap_or_default()),
+        }
+    }
+}
+
+impl UserUse {
+    /// What was used in this epoch and the one before it.
+    pub fn recent(&self, epoch: u64) -> u64 {
+        match epoch.saturating_sub(self.epoch) {
+            0 => self.now.saturating_add(self.before),
+            1 => self.now,
+            _ => 0,
+        }
+    }
+}
+
+fn name(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// A process's name as the kernel keeps it: cut off and filled up with zeros.
+pub(crate) fn comm(name: &str) -> [u8; COMM_BYTES] {
+    let mut comm = [0; COMM_BYTES];
+    for (to, from) in comm.iter_mut().zip(name.bytes().take(COMM_BYTES - 1)) {
+        *to = from;
+    }
+    comm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_come_back_as_they_went() {
+        let disk = DiskId { major: 8, minor: 1 };
+        let interface = Interface { index: 3, netns: 7 };
+        for device in [Device::Cpu, Device::Disk(disk), Device::Link(interface)] {
+            assert_eq!(Device::read(&device.bytes()), device);
+            assert_eq!(device.bytes().len(), 12);
+        }
+        assert_eq!(Control::default().bytes().len(), 40);
+    }
+
+    #[test]
+    fn short_texts_are_read_as_zeros() {
+        assert_eq!(CpuUse::read(&[1]), CpuUse::default());
+        assert_eq!(UserUse::read(&[]).comm, "");
+        assert_eq!(DiskUse::read(&[0; 32]).last_ns, None);
+    }
+
+    #[test]
+    fn names_are_cut_as_the_kernel_cuts_them() {
+        assert_eq!(name(&comm("a-name-that-is-too-long")), "a-name-that-is-");
+        assert_eq!(name(&comm("sh")), "sh");
+    }
+
+    #[test]
+    fn recent_use_is_that_of_two_epochs() {
+        let using = UserUse {
+            epoch: 5,
+            now: 3,
+            before: 4,
+            party: 0,
+            comm: String::new(),
+        };
+        assert_eq!([5, 6, 7].map(|epoch| using.recent(epoch)), [7, 3, 0]);
+    }
+}

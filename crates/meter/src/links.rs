@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Network interfaces and what people call them.
+//!
+//! The kernel numbers interfaces in each network namespace anew. Those of the
+//! meter's own namespace keep their numbers; others, where a container's
+//! programs send, get numbers from 2^31 on as they are seen. Loopback is no
+//! device that anybody contends for, and is left out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use usher_model::{LinkId, LinkUse};
+
+use crate::layout::Interface;
+use crate::text;
+
+/// `lo` has this index in every namespace.
+const LOOPBACK: u32 = 1;
+const FOREIGN: u32 = 1 << 31;
+/// The interface of sockets without a known route.
+pub(crate) const UNKNOWN: LinkId = LinkId(0);
+
+/// Interfaces seen.
+#[derive(Debug)]
+pub(crate) struct Links {
+    sys: PathBuf,
+    own_netns: u32,
+    foreign: BTreeMap<Interface, LinkId>,
+}
+
+impl Links {
+    pub fn new(proc: &Path, sys: &Path) -> Self {
+        // A thread may be in another namespace than its process.
+        let own = fs::metadata(proc.join("thread-self/ns/net"));
+        Self {
+            sys: sys.to_owned(),
+            own_netns: own.map_or(0, |own| own.ino() as u32),
+            foreign: BTreeMap::new(),
+        }
+    }
+
+    /// The number under which an interface is told; `None` for loopback.
+    pub fn id(&mut self, interface: Interface) -> Option<LinkId> {
+        match interface.index {
+            0 => Some(UNKNOWN),
+            LOOPBACK => None,
+            index if interface.netns == self.own_netns => Some(LinkId(index)),
+            _ => {
+                let next = FOREIGN.saturating_add(self.foreign.len() as u32);
+                Some(*self.foreign.entry(interface).or_insert(LinkId(next)))
+            }
+        }
+    }
+
+    /// The interface of a number.
+    pub fn interface(&self, id: LinkId) -> Interface {
+        let foreign = self.foreign.iter().find(|(_, of)| **of == id);
+        foreign.map_or(
+            Interface {
+                index: id.0,
+                netns: self.own_netns,
+            },
+            |(interface, _)| *interface,
+        )
+    }
+
+    /// Names of the interfaces that there are here, and of those seen elsewhere.
+    pub fn names(&self) -> BTreeMap<LinkId, String> {
+        let mut names = named(&self.sys);
+        for (interface, id) in &self.foreign {
+            let name = format!(
+                "interface {} of network {}",
+                interface.index, interface.netns
+            );
+            names.insert(*id, name);
+        }
+        names.insert(UNKNOWN, "an unknown route".to_owned());
+        names
+    }
+}
+
+/// Interfaces of this namespace by their index.
+pub(crate) fn named(sys: &Path) -> BTreeMap<LinkId, String> {
+    let entries = fs::read_dir(sys.join("class/net"));
+    entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let index = text::read(&entry.path().join("ifindex")).ok()?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            Some((LinkId(index.trim().parse().ok()?), name))
+        })
+        .filter(|(id, _)| id.0 != LOOPBACK)
+        .collect()
+}
+
+/// Both uses together.
+pub(crate) fn sum(a: LinkUse, b: LinkUse) -> LinkUse {
+    LinkUse {
+        sends: a.sends.saturating_add(b.sends),
+        sent_bytes: a.sent_bytes.saturating_add(b.sent_bytes),
+        receives: a.receives.saturating_add(b.receives),
+        received_bytes: a.received_bytes.saturating_add(b.received_bytes),
+        last_ns: a.last_ns.max(b.last_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_told_apart_by_namespace() {
+        let mut links = Links {
+            sys: "/nonexistent".into(),
+            own_netns: 7,
+            foreign: BTreeMap::new(),
+        };
+        let at = |index, netns| Interface { index, netns };
+        assert_eq!(links.id(at(3, 7)), Some(LinkId(3)));
+        assert_eq!(links.id(at(1, 7)), None);
+        assert_eq!(links.id(at(1, 8)), None);
+        assert_eq!(links.id(at(0, 8)), Some(UNKNOWN));
+        let (first, second) = (links.id(at(3, 8)), links.id(at(3, 9)));
+        assert_eq!(first, Some(LinkId(FOREIGN)));
+        assert_eq!(second, Some(LinkId(FOREIGN + 1)));
+        assert_eq!(links.id(at(3, 8)), first);
+        assert_eq!(links.interface(LinkId(FOREIGN + 1)), at(3, 9));
+        assert_eq!(links.interface(LinkId(3)), at(3, 7));
+        assert_eq!(links.names()[&LinkId(FOREIGN)], "interface 3 of network 8");
+    }
+}

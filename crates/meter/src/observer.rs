@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Metering by BPF: what the programs in the kernel counted, by program and
+//! device.
+//!
+//! A cheap look reads two small maps, disks and links, with a handful of system
+//! calls; a thorough one visits every thread in the kernel too and reads idle
+//! time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering};
+use usher_model::{ProcessId, ProgramId, Resource, Usage};
+
+use crate::config::MeterConfig;
+use crate::disks::{self, Disks};
+use crate::error::MeterError;
+use crate::idle::{Idle, Look};
+use crate::kin;
+use crate::layout::{Control, CpuUse, Device, DiskKey, LinkKey, UserKey, UserUse, comm};
+use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
+use crate::links::{self, Links};
+use crate::meter::{Names, Party, User};
+use crate::programs::{Kernel, ProgramCost};
+use crate::text;
+
+/// Nanoseconds of an epoch of the list of users, and between two looks at how
+/// disks are stacked.
+const EPOCH_NS: u64 = 1_000_000_000;
+/// Levels of cgroups that the programs look at: bits of a word.
+const DEEPEST_LEVEL: u32 = 31;
+const ALL_LEVELS: u32 = u32::MAX;
+/// The number of the root of all cgroups; another number at the root of a
+/// mount says that this is a cgroup namespace.
+const ROOT_CGROUP: u64 = 1;
+/// The initial namespace of process numbers (`PROC_PID_INIT_INO`).
+const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
+
+/// A background program as the kernel knows it.
+#[derive(Debug, Clone, Copy)]
+struct Managed {
+    party: u32,
+    cgroup: Option<(u64, u32)>,
+}
+
+/// Looks by BPF.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    kernel: Kernel,
+    config: MeterConfig,
+    managed: BTreeMap<ProgramId, Managed>,
+    next_party: u32,
+    disks: Disks,
+    links: Links,
+    idle: Idle,
+    step_ns: u64,
+    cpus: u32,
+    idle_ns: u64,
+    cpu_read_ns: u64,
+    epoch_began_ns: u64,
+    cpu: BTreeMap<u32, CpuUse>,
+    /// As the kernel counted at the last look.
+    seen: BTreeMap<DiskKey, DiskUse>,
+    /// With stacked disks charged to those under them.
+    charged: BTreeMap<(u32, DiskId), DiskUse>,
+    link_uses: BTreeMap<(u32, LinkId), LinkUse>,
+    troubles: BTreeSet<String>,
+}
+
+impl Observer {
+    /// Loads and attaches the programs.
+    pub fn open(config: &MeterConfig) -> Result<Self, MeterError> {
+        let orders = Control {
+            begun_ns: now_ns(),
+            recent_ns: config.recent_ns,
+            own_tgid: std::process::id(),
+            epoch: 1,
+            ..Control::default()
+        };
+        let services: Vec<_> = config.ignore.iter().map(|name| comm(name)).collect();
+        let ticks = rustix::param::clock_ticks_per_second().max(1);
+        let mut observer = Self {
+            kernel: Kernel::start(orders, &services)?,
+            config: config.clone(),
+            managed: BTreeMap::new(),
+            next_party: FIRST_PROGRAM,
+            disks: Disks::new(&config.proc, &config.sys),
+            links: Links::new(&config.proc, &config.sys),
+            idle: Idle::default(),
+            step_ns: EPOCH_NS / ticks,
+            cpus: 1,
+            idle_ns: 0,
+            cpu_read_ns: 0,
+            epoch_began_ns: 0,
+            cpu: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            charged: BTreeMap::new(),
+            link_uses: BTreeMap::new(),
+            troubles: BTreeSet::new(),
+        };
+        observer.look_at_cpus(orders.begun_ns);
+        Ok(observer)
+    }
+
+    pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
+        // Armed before anything is read, so that nothing after it goes unheard.
+        let armed = self.kernel.arm_bell();
+        self.note(armed);
+        if thorough {
+            self.turn_epoch(at_ns);
+            self.look_at_cpus(at_ns);
+        }
+        self.look_at_disks();
+        self.look_at_links();
+        self.metering()
+    }
+
+    fn look_at_cpus(&mut self, at_ns: u64) {
+        let visited = self.kernel.visit_threads();
+        self.note(visited);
+        let cpu = &mut self.cpu;
+        let read = self.kernel.cpu_uses.each(|party: u32, uses| {
+            cpu.extend(uses.next().map(|now: CpuUse| (party, now)));
+        });
+        self.note(read);
+        let online = self.config.sys.join("devices/system/cpu/online");
+        let online = text::parse(&online, "a list of CPUs", text::cpu_count);
+        self.cpus = self.note(online).unwrap_or(self.cpus);
+        let stat = self.config.proc.join("stat");
+        let ticks = text::parse(&stat, "the machine's stat", text::machine_ticks);
+        if let Some(ticks) = self.note(ticks) {
+            self.idle_ns = self.idle.advance(Look {
+                at_ns,
+                cpus: self.cpus,
+                run_ns: self.cpu.values().map(|uses| uses.run_ns).sum(),
+                stat_ns: ticks.idle.saturating_mul(self.step_ns),
+                step_ns: self.step_ns,
+            });
+        }
+        self.cpu_read_ns = at_ns;
+    }
+
+    /// Once a second: a new page in the list of users, and another look at what
+    /// lies on what.
+    fn turn_epoch(&mut self, at_ns: u64) {
+        let passed_ns = at_ns.saturating_sub(self.epoch_began_ns);
+        if passed_ns < EPOCH_NS {
+            return;
+        }
+        // A list that nobody has turned for longer holds nothing recent.
+        self.kernel.orders.epoch += (passed_ns / EPOCH_NS).min(2);
+        self.epoch_began_ns = at_ns;
+        let told = self.kernel.give_orders();
+        self.note(told);
+        let known = self.disks.known();
+        self.look_at_stacks(known);
+    }
+
+    fn look_at_stacks(&mut self, disks: Vec<DiskId>) {
+        self.disks.refresh(disks);
+        for disk in self.disks.known() {
+            if let Some(bottom) = self.disks.bottom(disk) {
+                let (upper, lower) = (Device::Disk(disk), Device::Disk(bottom));
+                let told = self.kernel.set_beneath(&upper.bytes(), &lower.bytes());
+                self.note(told);
+            }
+        }
+    }
+
+    /// Reads what disks did, and charges what has come since the last look, so
+    /// that a disk that is stacked anew takes no past along.
+    fn look_at_disks(&mut self) {
+        let mut now: BTreeMap<DiskKey, DiskUse> = BTreeMap::new();
+        let read = self.kernel.disk_uses.each(|key: DiskKey, uses| {
+            now.insert(key, uses.fold(DiskUse::default(), disks::sum));
+        });
+        self.note(read);
+        let unknown = now.keys().map(|key| key.disk);
+        let unknown: Vec<DiskId> = unknown.filter(|disk| !self.disks.knows(*disk)).collect();
+        if !unknown.is_empty() {
+            self.look_at_stacks(unknown);
+        }
+        let mut new: BTreeMap<u32, BTreeMap<DiskId, DiskUse>> = BTreeMap::new();
+        for (key, uses) in now {
+            let before = self.seen.get(&key).copied().unwrap_or_default();
+            let of_party = new.entry(key.party).or_default();
+            of_party.insert(key.disk, disks::since(before, uses));
+            self.seen.insert(key, uses);
+        }
+        for (party, uses) in new {
+            for (disk, more) in self.disks.settle(&uses) {
+                let total = self.charged.entry((party, disk)).or_default();
+                *total = disks::sum(*total, more);
+            }
+        }
+    }
+
+    fn look_at_links(&mut self) {
+        let mut now: BTreeMap<(u32, LinkId), LinkUse> = BTreeMap::new();
+        let links = &mut self.links;
+        let read = self.kernel.link_uses.each(|key: LinkKey, uses| {
+            if let Some(link) = links.id(key.interface) {
+                let total = now.entry((key.party, link)).or_default();
+                *total = uses.fold(*total, links::sum);
+            }
+        });
+        if self.note(read).is_some() {
+            self.link_uses = now;
+        }
+    }
+
+    fn metering(&self) -> Metering {
+        let background = self.managed.iter();
+        Metering {
+            source: MeterSource::Bpf,
+            cpus: self.cpus,
+            idle_ns: self.idle_ns,
+            cpu_read_ns: self.cpu_read_ns,
+            foreground: self.usage(FOREGROUND),
+            ignored: self.usage(IGNORED),
+            background: background
+                .map(|(program, managed)| (*program, self.usage(managed.party)))
+                .collect(),
+            held_up: Vec::new(),
+        }
+    }
+
+    fn usage(&self, party: u32) -> Usage {
+        let cpu = self.cpu.get(&party).copied().unwrap_or_default();
+        let disks = self.charged.range((party, DISK_MIN)..=(party, DISK_MAX));
+        let links = self
+            .link_uses
+            .range((party, LinkId(0))..=(party, LinkId(u32::MAX)));
+        Usage {
+            cpu_ns: cpu.run_ns,
+            wait_ns: cpu.wait_ns,
+            disks: disks.map(|((_, disk), uses)| (*disk, *uses)).collect(),
+            links: links.map(|((_, link), uses)| (*link, *uses)).collect(),
+        }
+    }
+
+    pub fn manage(
+        &mut self,
+        program: ProgramId,
+        cgroup: Option<&Path>,
+        root: ProcessId,
+    ) -> Result<(), MeterError> {
+        self.forget(program);
+        // What was used until now was not background's.
+        self.kernel.visit_threads()?;
+        let party = self.next_party;
+        let cgroup = cgroup.map(cgroup_number).transpose()?;
+        self.next_party += 1;
+        self.managed.insert(program, Managed { party, cgroup });
+        self.give_orders()?;
+        let added = match cgroup {
+            Some((id, _)) => self.kernel.add_cgroup(id, party),
+            None => self.add_kin(root, party),
+        };
+        if added.is_err() {
+            self.forget(program);
+        }
+        added
+    }
+
+    /// Lists a process and its descendants. From the moment that a process is
+    /// listed its children are too, so what is looked for are those born
+    /// before; the search ends when it finds nobody new.
+    fn add_kin(&self, root: ProcessId, party: u32) -> Result<(), MeterError> {
+        let proc = &self.config.proc;
+        let lives = |stat: text::PidStat| stat.start_ticks == root.start_ticks;
+        let mut listed = BTreeSet::from([root.pid]);
+        self.kernel.add_kin(root.pid, party)?;
+        if !kin::process(proc, root.pid).is_some_and(lives) {
+            self.kernel.remove_kin(root.pid);
+            return Err(MeterError::Gone { pid: root.pid });
+        }
+        loop {
+            let found = kin::with_descendants(&listed, &kin::processes(proc));
+            let new: Vec<i32> = found.difference(&listed).copied().collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for pid in new {
+                self.kernel.add_kin(pid, party)?;
+                listed.insert(pid);
+                if kin::process(proc, pid).is_none() {
+                    self.kernel.remove_kin(pid);
+                }
+            }
+        }
+    }
+
+    pub fn forget(&mut self, program: ProgramId) {
+        let Some(managed) = self.managed.remove(&program) else {
+            return;
+        };
+        let visited = self.kernel.visit_threads();
+        self.note(visited);
+        if let Some((id, _)) = managed.cgroup {
+            self.kernel.remove_cgroup(id);
+        }
+        self.forget_kin(managed.party);
+        self.forget_uses(managed.party);
+        let told = self.give_orders();
+        self.note(told);
+    }
+
+    fn forget_kin(&mut self, party: u32) {
+        let mut pids = Vec::new();
+        let read = self.kernel.kin.each(|pid: u32, parties| {
+            pids.extend(
+                parties
+                    .next()
+                    .filter(|of: &u32| *of == party)
+                    .map(|_| pid as i32),
+            );
+        });
+        self.note(read);
+        for pid in pids {
+            self.kernel.remove_kin(pid);
+        }
+    }
+
+    /// Makes room in the kernel's maps.
+    fn forget_uses(&mut self, party: u32) {
+        Kernel::remove_key(&self.kernel.cpu_uses, &party.to_ne_bytes());
+        let key = |a: u32, b: u32| [party, a, b].map(u32::to_ne_bytes).concat();
+        for used in self.seen.keys().filter(|used| used.party == party) {
+            let key = key(used.disk.major, used.disk.minor);
+            Kernel::remove_key(&self.kernel.disk_uses, &key);
+        }
+        for (_, link) in self.link_uses.keys().filter(|(of, _)| *of == party) {
+            let interface = self.links.interface(*link);
+            let key = key(interface.index, interface.netns);
+            Kernel::remove_key(&self.kernel.link_uses, &key);
+        }
+        self.cpu.remove(&party);
+        self.seen.retain(|used, _| used.party != party);
+        self.charged.retain(|(of, _), _| *of != party);
+        self.link_uses.retain(|(of, _), _| *of != party);
+    }
+
+    fn give_orders(&mut self) -> Result<(), MeterError> {
+        let managed = || self.managed.values();
+        let levels = managed()
+            .filter_map(|of| of.cgroup)
+            .map(|(_, levels)| levels);
+        let orders = &mut self.kernel.orders;
+        orders.levels = levels.fold(0, |all, some| all | some);
+        orders.kin = u32::from(managed().any(|of| of.cgroup.is_none()));
+        orders.programs = self.managed.len() as u32;
+        self.kernel.give_orders()
+    }
+
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.kernel.bell()
+    }
+
+    pub fn names(&self) -> Names {
+        Names {
+            disks: self.disks.names().clone(),
+            links: self.links.names(),
+        }
+    }
+
+    pub fn costs(&self) -> Vec<ProgramCost> {
+        self.kernel.loaded.costs()
+    }
+
+    pub fn program_ids(&self) -> Vec<u32> {
+        self.kernel.loaded.program_ids()
+    }
+
+    /// Who has used a resource in the last second or two, the most first.
+    pub fn top_users(&mut self, resource: Resource) -> Vec<User> {
+        let devices: BTreeSet<Device> = match resource {
+            Resource::Cpu => BTreeSet::from([Device::Cpu]),
+            Resource::Disk(disk) => self
+                .disks
+                .above(disk)
+                .into_iter()
+                .map(Device::Disk)
+                .collect(),
+            Resource::Link(link) => BTreeSet::from([Device::Link(self.links.interface(link))]),
+        };
+        let epoch = self.kernel.orders.epoch;
+        let mut found: BTreeMap<u32, (u64, UserUse)> = BTreeMap::new();
+        let read = self.kernel.users.each(|key: UserKey, uses| {
+            let uses = uses.next().filter(|_| devices.contains(&key.device));
+            let Some(uses): Option<UserUse> = uses else {
+                return;
+            };
+            let recent = uses.recent(epoch);
+            let of_process = found.entry(key.tgid).or_insert((0, uses));
+            of_process.0 += recent;
+        });
+        self.note(read);
+        self.ranked(found)
+    }
+
+    fn ranked(&self, found: BTreeMap<u32, (u64, UserUse)>) -> Vec<User> {
+        let all: u64 = found.values().map(|(recent, _)| recent).sum();
+        let mut users: Vec<User> = found
+            .into_iter()
+            .filter(|(_, (recent, _))| *recent > 0)
+            .map(|(tgid, (recent, uses))| User {
+                pid: tgid as i32,
+                comm: uses.comm,
+                party: self.party(uses.party),
+                share: recent as f64 / all as f64,
+            })
+            .collect();
+        users.sort_by(|a, b| b.share.total_cmp(&a.share));
+        users
+    }
+
+    fn party(&self, number: u32) -> Party {
+        let mut managed = self.managed.iter();
+        match managed.find(|(_, managed)| managed.party == number) {
+            Some((program, _)) => Party::Background(*program),
+            None if number == IGNORED => Party::Ignored,
+            None => Party::Foreground,
+        }
+    }
+
+    /// What could not be counted or told, a sentence each.
+    pub fn reasons(&self) -> Vec<String> {
+        let mut reasons: Vec<String> = self.troubles.iter().cloned().collect();
+        let kinds = [
+            "threads were not counted: the kernel had no memory for their accounts",
+            "uses of disks or interfaces were not counted: there were too many different ones",
+            "processes were taken for foreground: a program has more than can be listed",
+        ];
+        let lost = self.kernel.losses().into_iter().zip(kinds);
+        reasons.extend(
+            lost.filter(|(count, _)| *count > 0)
+                .map(|(count, what)| format!("{count} {what}")),
+        );
+        let missing = &self.kernel.loaded.missing;
+        reasons.extend(missing.iter().map(|point| {
+            format!("use of the network is not seen whole: this kernel has no trace point {point}")
+        }));
+        let pids = fs::metadata(self.config.proc.join("self/ns/pid"));
+        if pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS) {
+            reasons.push(
+                "processes are numbered by a container: a program without a cgroup of its own \
+                 cannot be told from foreground work"
+                    .to_owned(),
+            );
+        }
+        reasons
+    }
+
+    /// Remembers what went wrong; the figures stay as they were.
+    fn note<T>(&mut self, result: Result<T, MeterError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.troubles.insert(error.to_string());
+                None
+            }
+        }
+    }
+}
+
+const DISK_MIN: DiskId = DiskId { major: 0, minor: 0 };
+const DISK_MAX: DiskId = DiskId {
+    major: u32::MAX,
+    minor: u32::MAX,
+};
+
+/// The kernel's number of a cgroup, and the level that it lies on as a bit;
+/// all levels where a namespace hides how deep its root lies.
+fn cgroup_number(dir: &Path) -> Result<(u64, u32), MeterError> {
+    let read = |path: &Path| fs::metadata(path).map_err(MeterError::read(path));
+    let dir = fs::canonicalize(dir).map_err(MeterError::read(dir))?;
+    let this = read(&dir)?;
+    let mut level = 0;
+    let mut root = this.ino();
+    for above in dir.ancestors().skip(1) {
+        let above = read(above)?;
+        if above.dev() != this.dev() {
+            break;
+        }
+        level += 1;
+        root = above.ino();
+    }
+    if root != ROOT_CGROUP {
+        return Ok((this.ino(), ALL_LEVELS));
+    }
+    if level > DEEPEST_LEVEL {
+        return Err(MeterError::TooDeep {
+            path: dir,
+            level,
+            most: DEEPEST_LEVEL,
+        });
+    }
+    Ok((this.ino(), 1 << level))
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * EPOCH_NS + now.tv_nsec as u64
+}

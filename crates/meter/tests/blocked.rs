@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes that really wait for what stopped ones hold.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+mod common;
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{Program, wait_until};
+use usher_meter::held_up;
+use usher_model::{HeldUp, ProgramId};
+
+const PROGRAM: ProgramId = ProgramId(3);
+
+fn stop(pid: i32) {
+    // SAFETY: sends a signal to a child of this test.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+}
+
+/// Whether the process is told to be held up by the background ones.
+fn is_held_up(pid: i32, background: &[i32]) -> Option<HeldUp> {
+    let holder = |pid: i32| background.contains(&pid).then_some(PROGRAM);
+    let found = held_up(Path::new("/proc"), &holder);
+    found.into_iter().find(|held| held.pid == pid)
+}
+
+fn told(pid: i32, background: &[i32]) -> HeldUp {
+    let mut held = None;
+    wait_until("the process to be seen waiting", || {
+        held = is_held_up(pid, background);
+        held.is_some()
+    });
+    held.unwrap()
+}
+
+/// Whether the kernel says where threads wait.
+fn tells_waits(what: &str) -> bool {
+    let tells = std::fs::read_to_string("/proc/self/wchan").is_ok()
+        && std::fs::read_to_string("/proc/self/syscall").is_ok();
+    if !tells {
+        eprintln!("not tested here: {what}: the kernel does not say where threads wait");
+    }
+    tells
+}
+
+/// Starts a program that does nothing; the ends that it is given are its alone
+/// afterwards, as the command that holds them too is dropped.
+fn idler(input: Stdio, output: Stdio) -> Child {
+    let mut command = Command::new("sleep");
+    command
+        .arg("1000")
+        .stdin(input)
+        .stdout(output)
+        .spawn()
+        .unwrap()
+}
+
+fn reader(input: Stdio) -> Child {
+    let mut command = Command::new("cat");
+    command.stdin(input).stdout(Stdio::null()).spawn().unwrap()
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_lock_of_a_stopped_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    std::fs::write(&path, "").unwrap();
+    let path = path.to_str().unwrap();
+    let mut bg = Program::start(&["flock", path], None);
+    assert_eq!(bg.line(), "locked");
+    stop(bg.pid());
+    let fg = Program::start(&["flock", path], None);
+    let held = told(fg.pid(), &[bg.pid()]);
+    assert_eq!(held.by, PROGRAM);
+    assert_eq!(held.what, format!("a lock on {path}"));
+    assert_eq!(is_held_up(fg.pid(), &[fg.pid()]), None);
+}
+
+#[test]
+fn a_pipe_that_only_a_stopped_process_fills() {
+    if !tells_waits("pipes") {
+        return;
+    }
+    let (read, write) = std::io::pipe().unwrap();
+    let bg = idler(Stdio::null(), write.try_clone().unwrap().into());
+    let fg = reader(read.into());
+    let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
+    stop(bg_pid);
+    let own = std::process::id() as i32;
+    // While this process has an end too, somebody else could write.
+    let both = told(fg_pid, &[bg_pid, own]);
+    assert!(
+        both.what.starts_with("a pipe held by process"),
+        "{}",
+        both.what
+    );
+    assert_eq!(is_held_up(fg_pid, &[bg_pid]), None);
+    drop(write);
+    assert_eq!(told(fg_pid, &[bg_pid]).by, PROGRAM);
+    kill(bg);
+    kill(fg);
+}
+
+#[test]
+fn a_full_pipe_that_only_a_stopped_process_empties() {
+    if !tells_waits("full pipes") {
+        return;
+    }
+    let mut bg = idler(Stdio::piped(), Stdio::null());
+    let fg = Command::new("cat")
+        .arg("/dev/zero")
+        .stdout(bg.stdin.take().unwrap())
+        .spawn()
+        .unwrap();
+    stop(bg.id() as i32);
+    assert_eq!(told(fg.id() as i32, &[bg.id() as i32]).by, PROGRAM);
+    kill(bg);
+    kill(fg);
+}
+
+#[test]
+fn a_socket_whose_peer_is_stopped() {
+    if !tells_waits("sockets") {
+        return;
+    }
+    let (near, far) = UnixStream::pair().unwrap();
+    let to_stdio = |end: UnixStream| Stdio::from(std::os::fd::OwnedFd::from(end));
+    let bg = idler(to_stdio(far), Stdio::null());
+    let mut near_too = near.try_clone().unwrap();
+    let fg = reader(to_stdio(near));
+    let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
+    stop(bg_pid);
+    let held = told(fg_pid, &[bg_pid]);
+    assert_eq!(held.what, format!("a socket held by process {bg_pid}"));
+    near_too.write_all(b"x").unwrap();
+    kill(fg);
+    kill(bg);
+}

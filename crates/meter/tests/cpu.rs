@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CPU time against the kernel's own accounts (`getrusage`).
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+mod common;
+
+use common::{Cgroup, Program, look, meter, turn, wait_until};
+use usher_meter::Party;
+use usher_model::{Metering, ProgramId, Resource};
+
+const PROGRAM: ProgramId = ProgramId(42);
+/// What starting, ending and a tick may add to what a program knows of itself.
+const SLACK_NS: u64 = 12_000_000;
+
+fn background_ns(metering: &Metering) -> u64 {
+    metering.background[&PROGRAM].cpu_ns
+}
+
+/// The program's own word in nanoseconds, and the meter's, which must agree.
+fn assert_counted(counted_ns: u64, used_us: u64) {
+    let used_ns = used_us * 1000;
+    let tolerance_ns = SLACK_NS + used_ns / 50;
+    assert!(
+        counted_ns.abs_diff(used_ns) <= tolerance_ns,
+        "{counted_ns} counted, {used_ns} used"
+    );
+}
+
+#[test]
+fn a_child_in_a_managed_cgroup_is_background() {
+    let _turn = turn();
+    let (Some(mut meter), Some(cgroup)) = (meter("cgroups"), Cgroup::make("burn")) else {
+        return;
+    };
+    let below = cgroup.0.join("below");
+    std::fs::create_dir(&below).unwrap();
+    let mut program = Program::start(&["burn", "200"], Some(&below));
+    let managed = meter.manage(PROGRAM, Some(&cgroup.0), program.id());
+    managed.unwrap();
+    let before = look(&mut meter);
+    let used_us = program.number();
+    let after = look(&mut meter);
+    assert_counted(background_ns(&after) - background_ns(&before), used_us);
+    let users = meter.top_users(Resource::Cpu);
+    let of_program = users.iter().find(|user| user.pid == program.pid()).unwrap();
+    assert_eq!(of_program.party, Party::Background(PROGRAM));
+    assert_eq!(of_program.comm, "usher-meter-rig");
+    program.end();
+    drop(program);
+    std::fs::remove_dir(&below).unwrap();
+}
+
+#[test]
+fn without_a_cgroup_descendants_are_background_wherever_they_go() {
+    let _turn = turn();
+    let Some(mut meter) = meter("programs without a cgroup") else {
+        return;
+    };
+    let mut program = Program::start(&["daemon", "200"], None);
+    meter.manage(PROGRAM, None, program.id()).unwrap();
+    let before = look(&mut meter);
+    // The grandchild answers; its parents have ended by then or soon.
+    let used_us = program.number();
+    let after = look(&mut meter);
+    assert_counted(background_ns(&after) - background_ns(&before), used_us);
+}
+
+#[test]
+fn a_daemon_stays_in_its_cgroup() {
+    let _turn = turn();
+    let (Some(mut meter), Some(cgroup)) = (meter("daemons"), Cgroup::make("daemon")) else {
+        return;
+    };
+    let mut program = Program::start(&["daemon", "100"], Some(&cgroup.0));
+    let managed = meter.manage(PROGRAM, Some(&cgroup.0), program.id());
+    managed.unwrap();
+    let before = look(&mut meter);
+    let used_us = program.number();
+    let after = look(&mut meter);
+    assert_counted(background_ns(&after) - background_ns(&before), used_us);
+}
+
+#[test]
+fn what_was_used_before_stays_foregrounds() {
+    let _turn = turn();
+    let Some(mut meter) = meter("changing sides") else {
+        return;
+    };
+    let mut program = Program::start(&["burn", "300"], None);
+    let before = look(&mut meter);
+    let used_us = program.number();
+    meter.manage(PROGRAM, None, program.id()).unwrap();
+    let after = look(&mut meter);
+    assert!(
+        background_ns(&after) < SLACK_NS,
+        "{}",
+        background_ns(&after)
+    );
+    let foreground = after.foreground.cpu_ns - before.foreground.cpu_ns;
+    assert!(foreground + SLACK_NS >= used_us * 1000);
+    meter.forget(PROGRAM);
+    assert!(look(&mut meter).background.is_empty());
+}
+
+#[test]
+fn ten_thousand_processes_that_hardly_lived_are_counted() {
+    let _turn = turn();
+    let (Some(mut meter), Some(cgroup)) = (meter("storms"), Cgroup::make("storm")) else {
+        return;
+    };
+    let mut program = Program::start(&["storm", "10000"], Some(&cgroup.0));
+    meter
+        .manage(PROGRAM, Some(&cgroup.0), program.id())
+        .unwrap();
+    let used = program.numbers();
+    let used_ns = (used[0] + used[1]) * 1000;
+    // The kernel frees a process a grace period after its end.
+    let mut counted_ns = 0;
+    wait_until("the last processes to be freed", || {
+        counted_ns = background_ns(&look(&mut meter));
+        counted_ns >= used_ns - used_ns / 50
+    });
+    assert!(
+        counted_ns <= used_ns + used_ns / 10 + SLACK_NS,
+        "{counted_ns} counted, {used_ns} used"
+    );
+    assert_eq!(meter.reasons(), [""; 0]);
+}
+
+#[test]
+fn a_name_on_the_list_is_ignored() {
+    let _turn = turn();
+    let config = usher_meter::MeterConfig {
+        ignore: vec!["usher-meter-rig-and-more".to_owned()],
+        ..Default::default()
+    };
+    let mut meter = usher_meter::Meter::open(&config);
+    if meter.source() != usher_model::MeterSource::Bpf {
+        eprintln!("not tested here: the list of names: {:?}", meter.reasons());
+        return;
+    }
+    let mut program = Program::start(&["burn", "200"], None);
+    let before = look(&mut meter);
+    let used_us = program.number();
+    let after = look(&mut meter);
+    let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
+    assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
+    let users = meter.top_users(Resource::Cpu);
+    let of_program = users.iter().find(|user| user.pid == program.pid()).unwrap();
+    assert_eq!(of_program.party, Party::Ignored);
+}
+
+#[test]
+fn totals_never_fall() {
+    let _turn = turn();
+    let Some(mut meter) = meter("churn") else {
+        return;
+    };
+    let mut program = Program::start(&["storm", "3000"], None);
+    program.go();
+    let mut before = look(&mut meter);
+    for round in 0..200u64 {
+        if round % 20 == 0 {
+            meter.manage(ProgramId(round), None, program.id()).unwrap();
+        }
+        if round % 20 == 10 {
+            meter.forget(ProgramId(round - 10));
+        }
+        let now = look(&mut meter);
+        assert!(now.idle_ns >= before.idle_ns);
+        for (now, before) in [
+            (&now.foreground, &before.foreground),
+            (&now.ignored, &before.ignored),
+        ] {
+            assert!(now.cpu_ns >= before.cpu_ns && now.wait_ns >= before.wait_ns);
+            for (disk, uses) in &before.disks {
+                assert!(now.disks[disk].sync_sectors >= uses.sync_sectors);
+                assert!(now.disks[disk].requests >= uses.requests);
+            }
+        }
+        before = now;
+    }
+}
+
+#[test]
+fn idle_and_busy_time_add_up() {
+    let _turn = turn();
+    let Some(mut meter) = meter("idle time") else {
+        return;
+    };
+    let mut program = Program::start(&["burn", "300"], None);
+    let before = look(&mut meter);
+    program.number();
+    let after = look(&mut meter);
+    let of = |metering: &Metering| metering.foreground.cpu_ns + metering.ignored.cpu_ns;
+    let passed = (after.cpu_read_ns - before.cpu_read_ns) * u64::from(after.cpus);
+    let told = of(&after) - of(&before) + after.idle_ns - before.idle_ns;
+    // Interrupts and what a hypervisor takes are neither.
+    assert!(
+        told <= passed + passed / 10 + 4 * SLACK_NS,
+        "{told} of {passed}"
+    );
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Disks and interfaces, request by request and byte by byte; and the bell.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{Cgroup, Program, look, meter, now_ns, turn, wait_until};
+use usher_meter::{Meter, Party};
+use usher_model::{DiskUse, LinkId, LinkUse, Metering, ProgramId, Resource};
+
+const PROGRAM: ProgramId = ProgramId(7);
+const FILE_BYTES: u64 = 4 << 20;
+
+/// A file of 4 MiB on a disk, not in the page cache alone.
+fn file() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, vec![5; FILE_BYTES as usize]).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    (dir, path)
+}
+
+fn background_disks(metering: &Metering) -> DiskUse {
+    let disks = metering.background[&PROGRAM].disks.values();
+    disks.fold(DiskUse::default(), |sum, uses| DiskUse {
+        requests: sum.requests + uses.requests,
+        sync_sectors: sum.sync_sectors + uses.sync_sectors,
+        async_sectors: sum.async_sectors + uses.async_sectors,
+        last_ns: sum.last_ns.max(uses.last_ns),
+    })
+}
+
+/// A program of the rig as background, in a cgroup of its own.
+fn background(args: &[&str], meter: &mut Meter) -> Option<(Program, Cgroup)> {
+    let cgroup = Cgroup::make(args[0])?;
+    let program = Program::start(args, Some(&cgroup.0));
+    meter
+        .manage(PROGRAM, Some(&cgroup.0), program.id())
+        .unwrap();
+    Some((program, cgroup))
+}
+
+#[test]
+fn direct_reads_are_counted_to_the_sector() {
+    let _turn = turn();
+    let Some(mut meter) = meter("disks") else {
+        return;
+    };
+    let (_dir, path) = file();
+    let args = ["direct", path.to_str().unwrap(), "50", "4096"];
+    let Some((mut program, _cgroup)) = background(&args, &mut meter) else {
+        return;
+    };
+    let before = look(&mut meter);
+    let began_ns = now_ns();
+    let sectors = program.number();
+    let after = meter.sample(now_ns(), false);
+    assert_eq!(sectors, 50 * 8);
+    if after.background[&PROGRAM].disks.is_empty() {
+        eprintln!("not tested here: disks: the tests' files lie on none");
+        return;
+    }
+    let (before, now) = (background_disks(&before), background_disks(&after));
+    assert_eq!(now.sync_sectors - before.sync_sectors, sectors);
+    assert_eq!(now.requests - before.requests, 50);
+    assert_eq!(now.async_sectors, before.async_sectors);
+    assert!(now.last_ns.unwrap() >= began_ns && now.last_ns.unwrap() <= now_ns());
+    let disk = *after.background[&PROGRAM].disks.keys().next().unwrap();
+    assert!(meter.names().disks.contains_key(&disk));
+    let users = meter.top_users(Resource::Disk(disk));
+    let of_program = users.iter().find(|user| user.pid == program.pid()).unwrap();
+    assert_eq!(of_program.party, Party::Background(PROGRAM));
+    assert!(
+        after.cpu_read_ns < began_ns,
+        "a cheap look reads no CPU time"
+    );
+}
+
+#[test]
+fn what_is_written_back_is_not_a_request() {
+    let _turn = turn();
+    let Some(mut meter) = meter("write-back") else {
+        return;
+    };
+    let (_dir, path) = file();
+    let args = ["buffered", path.to_str().unwrap(), "8388608"];
+    let Some((mut program, _cgroup)) = background(&args, &mut meter) else {
+        return;
+    };
+    let before = look(&mut meter);
+    let sectors = program.number();
+    let after = look(&mut meter);
+    let written = |metering: &Metering| -> u64 {
+        let services = metering.ignored.disks.values();
+        let all = |uses: &DiskUse| uses.async_sectors + uses.sync_sectors;
+        services.map(all).sum::<u64>() + background_disks(metering).async_sectors
+    };
+    if after.background[&PROGRAM].disks.is_empty() && after.ignored.disks.is_empty() {
+        eprintln!("not tested here: write-back: the tests' files lie on no disk");
+        return;
+    }
+    assert!(written(&after) - written(&before) >= sectors);
+    let own = background_disks(&after).sync_sectors - background_disks(&before).sync_sectors;
+    assert!(own < sectors / 8, "{own} of {sectors} sectors as requests");
+}
+
+/// A loop device on a file, taken down at the end.
+struct Loop(String);
+
+impl Loop {
+    fn on(file: &std::path::Path) -> Option<Self> {
+        let mut command = std::process::Command::new("losetup");
+        let made = command.args(["--find", "--show"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                let device = String::from_utf8(made.stdout).unwrap();
+                Some(Self(device.trim().to_owned()))
+            }
+            other => {
+                eprintln!("not tested here: loop devices: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let mut command = std::process::Command::new("losetup");
+        let _ = command.args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn use_of_a_loop_device_is_use_of_the_disk_under_it() {
+    let _turn = turn();
+    let Some(mut meter) = meter("loop devices") else {
+        return;
+    };
+    let (_dir, path) = file();
+    let Some(device) = Loop::on(&path) else {
+        return;
+    };
+    let Some((mut program, _cgroup)) = background(&["direct", &device.0, "20", "4096"], &mut meter)
+    else {
+        return;
+    };
+    look(&mut meter);
+    let sectors = program.number();
+    let after = look(&mut meter);
+    program.end();
+    let names = meter.names().disks;
+    let disks = &after.background[&PROGRAM].disks;
+    let (loops, under): (Vec<_>, Vec<_>) = disks
+        .iter()
+        .partition(|(disk, _)| device.0.ends_with(&names[disk]));
+    assert_eq!(loops[0].1.sync_sectors, sectors, "{disks:?}");
+    match under.as_slice() {
+        [] => eprintln!("not tested here: loop devices: the tests' files lie on no disk"),
+        [(_, uses)] => assert_eq!(
+            (uses.sync_sectors, uses.last_ns),
+            (sectors, loops[0].1.last_ns)
+        ),
+        more => panic!("{more:?}"),
+    }
+}
+
+#[test]
+fn sends_are_counted_by_interface() {
+    let _turn = turn();
+    let Some(mut meter) = meter("interfaces") else {
+        return;
+    };
+    let Some(cgroup) = Cgroup::make("send") else {
+        return;
+    };
+    let able = std::process::Command::new("ip").arg("-V").output().is_ok();
+    if !able || !rustix::process::geteuid().is_root() {
+        eprintln!("not tested here: interfaces: want `ip` and root");
+        return;
+    }
+    let mut program = Program::start(&["send", "100", "1000"], Some(&cgroup.0));
+    meter
+        .manage(PROGRAM, Some(&cgroup.0), program.id())
+        .unwrap();
+    let answer = program.numbers();
+    let (sent, received) = (answer[0], answer[1]);
+    let after = meter.sample(now_ns(), false);
+    let links = &after.background[&PROGRAM].links;
+    let names = meter.names().links;
+    // The near end sent, the far end received, each over its own interface.
+    let of = |pick: &dyn Fn(&LinkUse) -> u64| -> Vec<(LinkId, LinkUse)> {
+        let used = links.iter().filter(|(_, uses)| pick(uses) > 0);
+        used.map(|(link, uses)| (*link, *uses)).collect()
+    };
+    let senders = of(&|uses| uses.sends);
+    assert_eq!(senders.len(), 1, "{links:?}");
+    assert_eq!((senders[0].1.sends, senders[0].1.sent_bytes), (100, sent));
+    let index = format!("interface {}", answer[2]);
+    assert!(names[&senders[0].0].starts_with(&index), "{names:?}");
+    let receivers = of(&|uses| uses.receives);
+    let bytes: u64 = receivers.iter().map(|(_, uses)| uses.received_bytes).sum();
+    assert_eq!((bytes, received), (sent, sent), "{links:?}");
+    let users = meter.top_users(Resource::Link(senders[0].0));
+    assert_eq!(users[0].pid, program.pid());
+}
+
+fn has_rung(meter: &Meter) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let bell = meter.bell().unwrap();
+    let now = Timespec::default();
+    poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap() > 0
+}
+
+#[test]
+fn the_bell_rings_when_foreground_meets_background() {
+    let _turn = turn();
+    let config = usher_meter::MeterConfig {
+        // So that a slow machine cannot miss it.
+        recent_ns: common::DEADLINE.as_nanos() as u64,
+        ..Default::default()
+    };
+    let mut meter = Meter::open(&config);
+    if meter.bell().is_none() {
+        eprintln!("not tested here: the bell: {:?}", meter.reasons());
+        return;
+    }
+    let (_dir, path) = file();
+    let path = path.to_str().unwrap();
+    let Some((mut bg, _cgroup)) = background(&["direct", path, "4", "4096"], &mut meter) else {
+        return;
+    };
+    let mut fg = Program::start(&["direct", path, "4", "4096"], None);
+    let mut later = Program::start(&["direct", path, "4", "4096"], None);
+    look(&mut meter);
+    bg.number();
+    if look(&mut meter).background[&PROGRAM].disks.is_empty() {
+        eprintln!("not tested here: the bell: the tests' files lie on no disk");
+        return;
+    }
+    fg.number();
+    wait_until("the bell", || has_rung(&meter));
+    // Silent until the next look; others on this machine may use the disk too,
+    // so that it *is* silent is shown by what it holds.
+    look(&mut meter);
+    later.number();
+    wait_until("the bell again", || has_rung(&meter));
+    meter.forget(PROGRAM);
+    look(&mut meter);
+    let mut last = Program::start(&["direct", path, "4", "4096"], None);
+    last.number();
+    assert!(!has_rung(&meter), "no background, no bell");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let _turn = turn();
+    let Some(meter) = meter("what is left behind") else {
+        return;
+    };
+    let ids = meter.program_ids();
+    assert!(ids.len() >= 7, "{ids:?}");
+    let there = |id: u32| {
+        // SAFETY: takes a number and makes a descriptor or fails.
+        let fd = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_fd_by_id(id) };
+        if fd >= 0 {
+            // SAFETY: the descriptor was just made and is nobody else's.
+            unsafe { libc::close(fd) };
+        }
+        fd >= 0
+    };
+    assert!(ids.iter().all(|id| there(*id)));
+    drop(meter);
+    wait_until("the programs to be gone", || {
+        !ids.iter().any(|id| there(*id))
+    });
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Metering by `/proc`: on this machine, and on one made of files.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Cgroup, Program, look, now_ns, turn, wait_until};
+use usher_meter::{Meter, MeterConfig, SERVICES};
+use usher_model::{DiskId, LinkId, MeterSource, Metering, ProcessId, ProgramId};
+
+const PROGRAM: ProgramId = ProgramId(1);
+/// Clock ticks are hundredths of a second, of each process.
+const SLACK_NS: u64 = 40_000_000;
+
+fn by_proc() -> Meter {
+    let meter = Meter::open(&MeterConfig {
+        bpf: false,
+        ..MeterConfig::default()
+    });
+    assert_eq!(meter.source(), MeterSource::Proc);
+    assert!(meter.reasons().len() > 3 && meter.bell().is_none());
+    meter
+}
+
+fn background_ns(metering: &Metering) -> u64 {
+    metering.background[&PROGRAM].cpu_ns
+}
+
+#[test]
+fn a_program_without_a_cgroup_is_told_by_its_family() {
+    let _turn = turn();
+    let mut meter = by_proc();
+    let mut program = Program::start(&["burn", "300"], None);
+    meter.manage(PROGRAM, None, program.id()).unwrap();
+    let before = look(&mut meter);
+    let used_ns = program.number() * 1000;
+    let after = look(&mut meter);
+    let counted_ns = background_ns(&after) - background_ns(&before);
+    assert!(
+        counted_ns.abs_diff(used_ns) <= SLACK_NS,
+        "{counted_ns} of {used_ns}"
+    );
+}
+
+#[test]
+fn a_cgroup_counts_what_hardly_lived() {
+    let _turn = turn();
+    let mut meter = by_proc();
+    let Some(cgroup) = Cgroup::make("fallback") else {
+        return;
+    };
+    let mut program = Program::start(&["storm", "500"], Some(&cgroup.0));
+    meter
+        .manage(PROGRAM, Some(&cgroup.0), program.id())
+        .unwrap();
+    look(&mut meter);
+    let used = program.numbers();
+    let used_ns = (used[0] + used[1]) * 1000;
+    wait_until("the cgroup to have counted", || {
+        background_ns(&look(&mut meter)) + used_ns / 20 >= used_ns
+    });
+    meter.forget(PROGRAM);
+    assert!(look(&mut meter).background.is_empty());
+}
+
+#[test]
+fn who_has_ended_cannot_be_managed() {
+    let gone = ProcessId {
+        pid: std::process::id() as i32,
+        start_ticks: 1,
+    };
+    let mut meters = vec![by_proc()];
+    meters.extend(common::meter("who has ended"));
+    for mut meter in meters {
+        let error = meter.manage(PROGRAM, None, gone).unwrap_err().to_string();
+        assert_eq!(error, format!("process {} has ended", gone.pid));
+        let nowhere = Path::new("/nonexistent/cgroup");
+        let error = meter
+            .manage(PROGRAM, Some(nowhere), gone)
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("reading /nonexistent/cgroup"), "{error}");
+        assert!(look(&mut meter).background.is_empty());
+    }
+}
+
+/// A machine of files: one busy disk, one interface, one background process.
+struct Machine(tempfile::TempDir);
+
+impl Machine {
+    fn put(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// At a moment when everything has been used `n` times as much.
+    fn at(&self, n: u64) {
+        let (user, idle) = (100 * n, 300 * n);
+        self.put("proc/stat", &format!("cpu  {user} 0 0 {idle} 0 0 0 0\n"));
+        let stat = |pid: u64, comm: &str, flags: u64, ticks: u64| {
+            format!("{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 0")
+        };
+        self.put("proc/10/stat", &stat(10, "backup", 0, 30 * n));
+        self.put(
+            "proc/10/io",
+            &format!("read_bytes: {}\nwrite_bytes: 0\n", 51_200 * n),
+        );
+        self.put("proc/11/stat", &stat(11, SERVICES[1], 0, 10 * n));
+        self.put("proc/12/stat", &stat(12, "kworker", 0x0020_0000, 5 * n));
+        self.put("proc/13/stat", &stat(13, "editor", 0, 55 * n));
+        self.put("proc/13/schedstat", &format!("0 {} 1\n", 1000 * n));
+        let (reads, sectors) = (40 * n, 400 * n);
+        let disk = format!(" 254 0 vda {reads} 0 {sectors} 0 0 0 0 0 0 0 0\n");
+        let part = format!(" 254 1 vda1 {reads} 0 {sectors} 0 0 0 0 0 0 0 0\n");
+        self.put("proc/diskstats", &(disk + &part));
+        self.put("sys/dev/block/254:1/partition", "1\n");
+        self.put("sys/devices/system/cpu/online", "0-3\n");
+        let line = format!("{} {} 0 0 0 0 0 0 {} {} 0 0", 70 * n, 7 * n, 90 * n, 9 * n);
+        self.put("proc/net/dev", &format!("  eth0: {line}\n    lo: {line}\n"));
+        self.put("sys/class/net/eth0/ifindex", "2\n");
+        self.put("sys/class/net/lo/ifindex", "1\n");
+    }
+}
+
+#[test]
+fn what_is_not_background_is_foreground() {
+    let machine = Machine(tempfile::tempdir().unwrap());
+    machine.at(1);
+    let mut meter = Meter::open(&MeterConfig {
+        proc: machine.0.path().join("proc"),
+        sys: machine.0.path().join("sys"),
+        bpf: false,
+        ..MeterConfig::default()
+    });
+    let backup = ProcessId {
+        pid: 10,
+        start_ticks: 55,
+    };
+    meter.manage(PROGRAM, None, backup).unwrap();
+    meter.sample(1, true);
+    machine.at(3);
+    let at_ns = now_ns();
+    let now = meter.sample(at_ns, true);
+    let ticks = |ns: u64| ns / 10_000_000;
+    let background = &now.background[&PROGRAM];
+    assert_eq!(
+        (now.cpus, ticks(now.idle_ns), now.cpu_read_ns),
+        (4, 600, at_ns)
+    );
+    assert_eq!(ticks(background.cpu_ns), 60);
+    assert_eq!(ticks(now.ignored.cpu_ns), 30);
+    assert_eq!(ticks(now.foreground.cpu_ns), 200 - 60 - 30);
+    assert_eq!(now.foreground.wait_ns, 2000);
+    let vda = DiskId {
+        major: 254,
+        minor: 0,
+    };
+    assert_eq!(background.disks[&vda].sync_sectors, 200);
+    assert_eq!(now.foreground.disks[&vda].sync_sectors, 600);
+    assert_eq!(now.foreground.disks.len(), 1);
+    let eth0 = now.foreground.links[&LinkId(2)];
+    assert_eq!((eth0.sends, eth0.received_bytes), (18, 140));
+    assert_eq!(eth0.last_ns, Some(at_ns));
+    assert_eq!(now.foreground.links.len(), 1);
+    assert_eq!(meter.names().links[&LinkId(2)], "eth0");
+}
