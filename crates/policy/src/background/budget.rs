@@ -43,15 +43,17 @@ pub struct Budget {
     level_ns: f64,
     at_ns: u64,
     cap_ns: f64,
+    debt_ns: f64,
 }
 
 impl Budget {
-    /// A full account.
-    pub fn new(at_ns: u64) -> Self {
+    /// A full account that can be overdrawn by so much.
+    pub fn new(at_ns: u64, debt_ns: f64) -> Self {
         Self {
             level_ns: CAP_NS,
             at_ns,
             cap_ns: CAP_NS,
+            debt_ns,
         }
     }
 
@@ -79,9 +81,9 @@ impl Budget {
         self.at_ns = self.at_ns.max(at_ns);
     }
 
-    /// Pays. The debt is bounded by the cap, so that nobody pays for ever.
+    /// Pays. The debt is bounded, so that nobody pays for ever.
     pub fn spend(&mut self, cost_ns: f64) {
-        self.level_ns = (self.level_ns - cost_ns).max(-self.cap_ns);
+        self.level_ns = (self.level_ns - cost_ns).max(-self.debt_ns);
     }
 
     /// When so much will be in it if nothing is spent.
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_account_earns_up_to_its_cap_and_owes_no_more() {
-        let mut budget = Budget::new(0);
+        let mut budget = Budget::new(0, 20e6);
         budget.spend(5e6);
         assert_eq!(budget.reaches_at_ns(CAP_NS), 500_000_000);
         budget.earn(100_000_000, 1.0);

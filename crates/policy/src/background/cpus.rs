@@ -40,6 +40,8 @@ pub const CONTENDED_NS: u64 = 50_000_000;
 const ROOM_CPUS: f64 = 0.5;
 /// Who uses less than this, in CPUs, uses none.
 pub const SOME_CPUS: f64 = 0.02;
+/// The account is overdrawn by no more: what one window may cost.
+const DEBT_NS: f64 = 100e6;
 /// How long the foreground's own waits are remembered.
 const BASE_NS: f64 = 5e9;
 
@@ -85,7 +87,7 @@ impl Cpus {
     /// CPUs that background work may use.
     pub fn new(at_ns: u64) -> Self {
         Self {
-            budget: Budget::new(at_ns),
+            budget: Budget::new(at_ns, DEBT_NS),
             read: None,
             found: Found::default(),
             base: (0.0, 0),

@@ -21,9 +21,9 @@
 //!
 //! - the reaction: from the request to the look that finds it, measured each
 //!   time;
-//! - what background work has under way on the device, which is done first: the
-//!   mean time between its requests while it runs, and a floor for the device's
-//!   kind;
+//! - what background work has under way on the device, which is done first:
+//!   eight requests at the pace at which it makes them, or one where these are
+//!   slow, and a floor for the device's kind;
 //! - long stalls, where a deep queue has to drain: a foreground that asks, then
 //!   goes on asking at its old pace only after 200 ms, has been stalled for as
 //!   long. This takes a burst of several requests to see, and is believed when
@@ -56,6 +56,12 @@ const REACTION_NS: f64 = 2e6;
 const PART_NS_MAX: f64 = 20e6;
 /// A stall counts for no more than this.
 const STALL_NS_MAX: f64 = 100e6;
+/// The account of a device is overdrawn by no more.
+const DEBT_NS: f64 = 20e6;
+/// So many of the background's requests are taken to be under way at once, where
+/// that is no more than this: how deep its queue is cannot be seen.
+const DEPTH: f64 = 8.0;
+const DEPTH_NS_MAX: f64 = 8e6;
 /// A burst tells of a stall with so many requests.
 const BURST_MIN: u64 = 4;
 
@@ -143,7 +149,7 @@ impl Gate {
     pub fn new(flight_ns: f64, first: &Glance) -> Self {
         Self {
             flight_ns,
-            budget: Budget::new(first.at_ns),
+            budget: Budget::new(first.at_ns, DEBT_NS),
             looked_ns: first.at_ns,
             seen: first.foreground,
             seen_background: first.background,
@@ -241,7 +247,9 @@ impl Gate {
     pub fn cost_ns(&self) -> f64 {
         let gap_ns = self.background.gap_ns();
         let flight_ns = match gap_ns.is_finite() {
-            true => gap_ns.clamp(self.flight_ns, PART_NS_MAX),
+            true => {
+                (gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX))).clamp(self.flight_ns, PART_NS_MAX)
+            }
             false => self.flight_ns,
         };
         self.stall_ns.max(self.reaction_ns + flight_ns)

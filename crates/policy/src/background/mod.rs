@@ -94,6 +94,11 @@ impl<P: Policy> Regulated<P> {
         self
     }
 
+    /// The seating policy.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
     /// Whether a program is background work, or was until just now.
     fn is_background(&self, id: ProgramId) -> bool {
         self.regulator.holds(id) || self.gone.iter().any(|gone| gone.contains(&id))

@@ -41,8 +41,8 @@ const NEAR_NS: u64 = 25_000_000;
 const MAY_USE_NS: u64 = 2_000_000_000;
 /// A program that uses less than this, in CPUs, is not stopped for them.
 const USES_CPUS: f64 = 0.05;
-/// Under way on a disk, at least; with the first reaction 5 ms.
-const DISK_FLIGHT_NS: f64 = 3e6;
+/// Under way on a disk, at least.
+const DISK_FLIGHT_NS: f64 = 1.5e6;
 /// Under way on an interface: a queue of a few hundred packets; with the first
 /// reaction 10 ms.
 const LINK_FLIGHT_NS: f64 = 8e6;
