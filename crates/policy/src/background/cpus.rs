@@ -22,15 +22,17 @@
 //!
 //! Foreground threads that use *c* CPUs earn as *c* threads do, one at least:
 //! their mean slow-down is what is bounded. An empty account stops background
-//! work; it goes on when half of it is there again and half a CPU was idle over
-//! a window, so that a foreground that leaves nothing is left alone. Where
+//! work, and so does a *bad bargain*: waits that cost more than is earned and more
+//! than a quarter of what background work got for them. It goes on when half of
+//! the account is there again and half a CPU was idle over a window, so that a
+//! foreground that leaves nothing is left alone. Where
 //! the kernel does its part, waits stay below what is earned and background work
 //! is never stopped; where it does not, background work gets the partial share
 //! that the budget pays for, in turns of a second and more.
 
 use usher_model::Metering;
 
-use super::budget::{Budget, CAP_NS};
+use super::budget::{Budget, CAP_NS, EARN};
 
 /// Figures over less than this say nothing.
 pub const WINDOW_NS_MIN: u64 = 20_000_000;
@@ -38,6 +40,8 @@ pub const WINDOW_NS_MIN: u64 = 20_000_000;
 pub const CONTENDED_NS: u64 = 50_000_000;
 /// Idle CPUs that are worth running for.
 const ROOM_CPUS: f64 = 0.5;
+/// Waits of more than this share of what background work got were not worth it.
+const BARGAIN: f64 = 0.25;
 /// Who uses less than this, in CPUs, uses none.
 pub const SOME_CPUS: f64 = 0.02;
 /// The account is overdrawn by no more: what one window may cost.
@@ -124,30 +128,35 @@ impl Cpus {
             idle: per(now.idle_ns, before.idle_ns),
         };
         let is_short = self.found.idle < idle_threshold * f64::from(metering.cpus.max(1));
-        self.settle(at_ns, is_short);
-        self.turn(at_ns, before.at_ns, metering.cpus);
+        let is_bargain = self.settle(at_ns, is_short);
+        self.turn(at_ns, before.at_ns, metering.cpus, is_bargain);
     }
 
-    /// Earns, and pays for the waits.
-    fn settle(&mut self, at_ns: u64, is_short: bool) {
+    /// Earns, and pays for the waits; whether they were worth it.
+    fn settle(&mut self, at_ns: u64, is_short: bool) -> bool {
         let found = self.found;
         self.contended = is_short;
-        self.budget.earn(at_ns, found.foreground.max(1.0));
+        let threads = found.foreground.max(1.0);
+        self.budget.earn(at_ns, threads);
         if found.background < SOME_CPUS {
             self.base = (found.waits, at_ns);
-        } else if is_short {
-            let age_ns = at_ns.saturating_sub(self.base.1) as f64;
-            let base = self.base.0 * (1.0 - age_ns / BASE_NS).max(0.0);
-            let excess = (found.waits - base).max(0.0);
-            self.budget.spend(excess * found.window_ns as f64);
+            return true;
         }
+        if !is_short {
+            return true;
+        }
+        let age_ns = at_ns.saturating_sub(self.base.1) as f64;
+        let base = self.base.0 * (1.0 - age_ns / BASE_NS).max(0.0);
+        let excess = (found.waits - base).max(0.0);
+        self.budget.spend(excess * found.window_ns as f64);
+        excess <= EARN * threads || excess <= BARGAIN * found.background
     }
 
     /// Shuts or opens.
-    fn turn(&mut self, at_ns: u64, window_from_ns: u64, cpus: u32) {
+    fn turn(&mut self, at_ns: u64, window_from_ns: u64, cpus: u32, is_bargain: bool) {
         let level_ns = self.budget.level_ns();
         match self.shut_ns {
-            None if level_ns <= 0.0 => self.shut_ns = Some(at_ns),
+            None if level_ns <= 0.0 || !is_bargain => self.shut_ns = Some(at_ns),
             None => {}
             Some(shut_ns) => {
                 let is_alone = self.found.foreground < SOME_CPUS;
@@ -156,6 +165,7 @@ impl Cpus {
                 let is_after = window_from_ns >= shut_ns || self.found.background < SOME_CPUS;
                 if is_after && self.found.idle >= room && level_ns > needed_ns {
                     self.shut_ns = None;
+                    self.contended = true;
                 }
             }
         }

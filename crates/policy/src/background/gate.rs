@@ -12,7 +12,7 @@
 //!    it has been silent for 20;
 //! 2. *budget* (module `budget`): the account covers one wrong guess.
 //!
-//! With a full account, 20 ms are enough, whatever the gaps: what cannot be
+//! With an account that was full before the last wrong guess, 20 ms are enough, whatever the gaps: what cannot be
 //! saved may as well be spent. A foreground with a request every 200 ms, whose
 //! gaps would never let background work on, so leaves it a share: a run of
 //! 180 ms for every *d* that the budget earns.
@@ -279,7 +279,8 @@ impl Gate {
             return 0;
         };
         let covered_ns = self.budget.reaches_at_ns(self.cost_ns());
-        let full_ns = self.budget.reaches_at_ns(self.budget.cap_ns());
+        let spare_ns = self.budget.cap_ns() - self.cost_ns();
+        let full_ns = self.budget.reaches_at_ns(spare_ns.max(self.cost_ns()));
         let patient_ns = (last_ns + self.quiet_ns()).max(covered_ns);
         let rich_ns = (last_ns + self.floor_ns()).max(full_ns);
         patient_ns.min(rich_ns)

@@ -14,7 +14,8 @@
 //! what it waits for may open, and not before.
 //!
 //! *Locks*. A stopped program may hold what a foreground process waits for. Where
-//! that is seen, it goes on at once; where it is not, nobody is stopped for
+//! that is seen, it goes on at once, and runs for longer each time that it is
+//! seen again soon: who is let go of can only be seen by stopping again. Where it is not seen, nobody is stopped for
 //! more than [`STOPPED_NS_MAX`] in one go: then it runs for [`SPARED_NS`], paid for
 //! like any other meeting.
 
@@ -31,15 +32,21 @@ use super::regulator::{Change, Sight};
 pub const USING_NS: u64 = 100_000_000;
 /// Between looks while nothing happens.
 pub const CALM_NS: u64 = 250_000_000;
+/// Somebody who is stopped is looked at so often, lest he hold somebody up.
+const HOLDS_NS: u64 = 100_000_000;
 /// Nobody is stopped for longer in one go...
 pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
-/// ... and then runs so long, as does who held somebody up.
+/// ... and then runs so long, as does who held somebody up: twice as long each
+/// time that it does so again within [`AGAIN_NS`], at most [`SPARED_NS_MAX`].
 pub const SPARED_NS: u64 = 50_000_000;
+const SPARED_NS_MAX: u64 = 1_600_000_000;
+const AGAIN_NS: u64 = 1_000_000_000;
 /// Between looks while a program may soon turn to a device that is shut.
 const NEAR_NS: u64 = 25_000_000;
 /// Who used a device so long ago may turn to it again.
 const MAY_USE_NS: u64 = 2_000_000_000;
-/// A program that uses less than this, in CPUs, is not stopped for them.
+/// A program that uses, or waits for, less than this, in CPUs, is not stopped
+/// for them.
 const USES_CPUS: f64 = 0.05;
 /// Under way on a disk, at least.
 const DISK_FLIGHT_NS: f64 = 1.5e6;
@@ -82,22 +89,24 @@ fn devices(usage: &Usage) -> impl Iterator<Item = Resource> {
 struct Member {
     /// What it had used at the last look; `None`: not looked at yet.
     seen: Option<Usage>,
-    /// CPU time at a reading of it.
+    /// CPU time used and waited for at a reading of it.
     cpu_read: (u64, u64),
     /// When it last used what; of the CPUs, only whether.
     used: BTreeMap<Resource, u64>,
     /// Since when it is stopped.
     stopped_ns: Option<u64>,
-    /// It runs in any case until then.
+    /// It runs in any case until then, and was spared for so long.
     spared_until_ns: u64,
+    spared_ns: u64,
 }
 
 impl Member {
     /// Takes in what it has used.
     fn read(&mut self, usage: &Usage, sight: &Sight) {
         let before = self.seen.replace(usage.clone()).unwrap_or_default();
+        let wanted_ns = usage.cpu_ns + usage.wait_ns;
         if self.stopped_ns.is_some() {
-            self.cpu_read = (sight.metering.cpu_read_ns, usage.cpu_ns);
+            self.cpu_read = (sight.metering.cpu_read_ns, wanted_ns);
             return;
         }
         for device in devices(usage) {
@@ -109,15 +118,15 @@ impl Member {
             let at_ns = now.last_ns.filter(|_| !wrote).unwrap_or(sight.at_ns);
             self.used.insert(device, at_ns.min(sight.at_ns));
         }
-        let (read_ns, cpu_ns) = self.cpu_read;
+        let (read_ns, before_ns) = self.cpu_read;
         let window_ns = sight.metering.cpu_read_ns.saturating_sub(read_ns);
         if window_ns >= super::cpus::WINDOW_NS_MIN {
-            let used = usage.cpu_ns.saturating_sub(cpu_ns) as f64 / window_ns as f64;
+            let used = wanted_ns.saturating_sub(before_ns) as f64 / window_ns as f64;
             self.used.remove(&Resource::Cpu);
             if used >= USES_CPUS {
                 self.used.insert(Resource::Cpu, sight.at_ns);
             }
-            self.cpu_read = (sight.metering.cpu_read_ns, usage.cpu_ns);
+            self.cpu_read = (sight.metering.cpu_read_ns, wanted_ns);
         }
         let at_ns = sight.at_ns;
         self.used
@@ -138,6 +147,16 @@ impl Member {
         let uses: BTreeSet<_> = self.uses(at_ns).collect();
         self.used.retain(|resource, _| uses.contains(resource));
         self.stopped_ns = Some(at_ns);
+    }
+
+    /// Lets it run for a while, whoever comes.
+    fn spare(&mut self, at_ns: u64, holds: bool) {
+        let again = holds && at_ns < self.spared_until_ns + AGAIN_NS;
+        self.spared_ns = match again {
+            true => (self.spared_ns * 2).clamp(SPARED_NS, SPARED_NS_MAX),
+            false => SPARED_NS,
+        };
+        self.spared_until_ns = at_ns + self.spared_ns;
     }
 
     fn go_on(&mut self, at_ns: u64) {
@@ -233,34 +252,28 @@ impl Controller {
         let held = sight.held_up_by(id);
         let member = self.members.get(&id)?;
         let shut = self.shut(member, at_ns);
-        let is_spared = held.is_some() || at_ns < member.spared_until_ns;
         let Some(stopped_ns) = member.stopped_ns else {
-            if is_spared || shut.is_empty() {
-                return self.spare(id, at_ns, held.is_some());
+            if at_ns < member.spared_until_ns || shut.is_empty() {
+                return None;
             }
             let (contention, why) = self.reason(shut[0], sight);
             self.members.get_mut(&id)?.stop(at_ns);
             return Some(Change::Stop(contention, why));
         };
         let is_long = at_ns >= stopped_ns + STOPPED_NS_MAX;
+        let holds = held.is_some();
         let change = match held {
             Some(why) => Change::Spare(why),
             None if shut.is_empty() => Change::Run(self.all_clear(member, at_ns)),
             None if is_long => Change::Spare(long_enough()),
             None => return None,
         };
-        let spared = matches!(change, Change::Spare(_));
-        self.members.get_mut(&id)?.go_on(at_ns);
-        self.spare(id, at_ns, spared);
-        Some(change)
-    }
-
-    /// Lets a program run for a while in any case, if so.
-    fn spare(&mut self, id: ProgramId, at_ns: u64, spared: bool) -> Option<Change> {
-        if let Some(member) = self.members.get_mut(&id).filter(|_| spared) {
-            member.spared_until_ns = at_ns + SPARED_NS;
+        let member = self.members.get_mut(&id)?;
+        if matches!(change, Change::Spare(_)) {
+            member.spare(at_ns, holds);
         }
-        None
+        member.go_on(at_ns);
+        Some(change)
     }
 
     /// Why something is shut, in figures and in words.
@@ -294,7 +307,10 @@ impl Controller {
         };
         let each = self.members.values();
         each.map(|member| match member.stopped_ns {
-            Some(stopped_ns) => self.opens(member, at_ns).min(stopped_ns + STOPPED_NS_MAX),
+            Some(stopped_ns) => self
+                .opens(member, at_ns)
+                .min(stopped_ns + STOPPED_NS_MAX)
+                .min(at_ns + HOLDS_NS),
             None => self.wakes_running(member, at_ns, calm_ns),
         })
         .min()

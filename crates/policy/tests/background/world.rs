@@ -166,6 +166,7 @@ pub struct Background {
     pub stops: u64,
     pub frozen_since_ns: u64,
     pub demoted: Option<Demotion>,
+    wait_ns: u64,
 }
 
 pub struct World {
@@ -257,6 +258,7 @@ impl World {
             stops: 0,
             frozen_since_ns: 0,
             demoted: None,
+            wait_ns: 0,
         };
         self.background.insert(ProgramId(id), background);
         self.live.background.insert(ProgramId(id), Usage::default());
@@ -388,14 +390,17 @@ impl World {
         let left = (f64::from(self.cpus) - got).max(0.0);
         let taken = left.min(f64::from(wanted));
         for bg in &mut others {
-            bg.work_ns += (tick * taken * f64::from(bg.depth) / f64::from(wanted)) as u64;
+            let got_ns = tick * taken * f64::from(bg.depth) / f64::from(wanted);
+            bg.work_ns += got_ns as u64;
+            bg.wait_ns += (tick * f64::from(bg.depth) - got_ns) as u64;
         }
         for (id, bg) in self
             .background
             .iter()
             .filter(|(_, b)| b.resource == Resource::Cpu)
         {
-            self.live.background.get_mut(id).unwrap().cpu_ns = bg.work_ns;
+            let usage = self.live.background.get_mut(id).unwrap();
+            (usage.cpu_ns, usage.wait_ns) = (bg.work_ns, bg.wait_ns);
         }
         self.live.foreground.cpu_ns += (tick * got) as u64;
         self.live.foreground.wait_ns += (tick * (f64::from(threads) - got)) as u64;
