@@ -24,10 +24,15 @@
 //! - what background work has under way on the device, which is done first:
 //!   eight requests at the pace at which it makes them, or one where these are
 //!   slow, and a floor for the device's kind;
-//! - long stalls, where a deep queue has to drain: a foreground that asks, then
-//!   goes on asking at its old pace only after 200 ms, has been stalled for as
-//!   long. This takes a burst of several requests to see, and is believed when
-//!   it is more than the others.
+//! - long stalls, where a deep queue has to drain: a foreground that asks, and
+//!   goes on asking at its pace only 60 ms later, has been stalled for as long.
+//!   This takes a burst of several requests to see, and is believed as far as 32
+//!   of the background's requests would explain it.
+//!
+//! *One request and then silence* is ambiguous: the foreground may have gone, or
+//! wait behind a deep queue on a slow disk. After such a meeting the quiet is that
+//! of ten background requests, at most [`AMBIGUOUS_NS_MAX`], so that a second
+//! one is waited for and a stall can be told.
 //!
 //! *Looks*: while the gate is shut the next look is due when it would open.
 //! In the midst of a burst that time moves with each request, and looks would be
@@ -62,6 +67,13 @@ const DEBT_NS: f64 = 20e6;
 /// that is no more than this: how deep its queue is cannot be seen.
 const DEPTH: f64 = 8.0;
 const DEPTH_NS_MAX: f64 = 8e6;
+/// What a stall is explained by: so many of the background's requests.
+const STALL_DEPTH: f64 = 32.0;
+/// After one request, whose sender may be stalled, so many of the background's
+/// are waited for...
+const AMBIGUOUS_DEPTH: f64 = 10.0;
+/// ... and no longer than this.
+pub const AMBIGUOUS_NS_MAX: u64 = 100_000_000;
 /// A burst tells of a stall with so many requests.
 const BURST_MIN: u64 = 4;
 
@@ -239,19 +251,29 @@ impl Gate {
         }
         let pace_ns = last_ns.saturating_sub(second_ns) / (burst.requests - 2);
         let first_ns = second_ns.saturating_sub(burst.first_ns);
-        let stall_ns = (first_ns.saturating_sub(pace_ns) as f64).min(STALL_NS_MAX);
+        let explained_ns = (STALL_DEPTH * self.background_gap_ns()).min(STALL_NS_MAX);
+        let stall_ns = (first_ns.saturating_sub(pace_ns) as f64).min(explained_ns);
         self.stall_ns += (stall_ns - self.stall_ns) / 2.0;
+    }
+
+    /// Mean time between the background's requests as it runs; 0: not known.
+    fn background_gap_ns(&self) -> f64 {
+        let gap_ns = self.background.gap_ns();
+        if gap_ns.is_finite() { gap_ns } else { 0.0 }
+    }
+
+    /// Whether the foreground has asked once, met background work, and may be
+    /// waiting for it still.
+    fn is_ambiguous(&self) -> bool {
+        self.burst
+            .is_some_and(|burst| burst.met && burst.requests == 1)
     }
 
     /// What one wrong guess is believed to cost the foreground.
     pub fn cost_ns(&self) -> f64 {
-        let gap_ns = self.background.gap_ns();
-        let flight_ns = match gap_ns.is_finite() {
-            true => {
-                (gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX))).clamp(self.flight_ns, PART_NS_MAX)
-            }
-            false => self.flight_ns,
-        };
+        let gap_ns = self.background_gap_ns();
+        let deep_ns = gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
+        let flight_ns = deep_ns.clamp(self.flight_ns, PART_NS_MAX);
         self.stall_ns.max(self.reaction_ns + flight_ns)
     }
 
@@ -266,10 +288,12 @@ impl Gate {
     }
 
     fn floor_ns(&self) -> u64 {
-        match self.bell {
-            true => QUIET_NS_MIN,
-            false => BLIND_NS,
+        let floor_ns = if self.bell { QUIET_NS_MIN } else { BLIND_NS };
+        if !self.is_ambiguous() {
+            return floor_ns;
         }
+        let drained_ns = (AMBIGUOUS_DEPTH * self.background_gap_ns()) as u64;
+        drained_ns.clamp(floor_ns, AMBIGUOUS_NS_MAX.max(floor_ns))
     }
 
     /// From when on background work may use the device, if the foreground makes
@@ -297,6 +321,9 @@ impl Gate {
         let (Some(last_ns), Some(burst)) = (self.last_ns, self.burst) else {
             return opens_ns;
         };
+        if self.is_ambiguous() {
+            return opens_ns.min(at_ns + QUIET_NS_MIN);
+        }
         let lull_ns = (2.0 * self.foreground.gap_ns()).clamp(2e6, QUIET_NS_MIN as f64 / 2.0);
         if at_ns.saturating_sub(last_ns) as f64 > lull_ns {
             return opens_ns;

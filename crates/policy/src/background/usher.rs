@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use usher_model::{Contention, MeterSource, Metering, ProgramId, Resource, Usage};
 
 use super::contention::name;
-use super::cpus::{CONTENDED_NS, Cpus, Found};
+use super::cpus::{CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
 use super::gate::{BLIND_NS, Gate, Glance, Requests};
 use super::regulator::{Change, Sight};
 
@@ -90,7 +90,9 @@ struct Member {
     /// What it had used at the last look; `None`: not looked at yet.
     seen: Option<Usage>,
     /// CPU time used and waited for at a reading of it.
-    cpu_read: (u64, u64),
+    cpu_read: Option<(u64, u64)>,
+    /// Whether it is known if it uses the CPUs.
+    knows_cpu: bool,
     /// When it last used what; of the CPUs, only whether.
     used: BTreeMap<Resource, u64>,
     /// Since when it is stopped.
@@ -106,7 +108,7 @@ impl Member {
         let before = self.seen.replace(usage.clone()).unwrap_or_default();
         let wanted_ns = usage.cpu_ns + usage.wait_ns;
         if self.stopped_ns.is_some() {
-            self.cpu_read = (sight.metering.cpu_read_ns, wanted_ns);
+            self.cpu_read = Some((sight.metering.cpu_read_ns, wanted_ns));
             return;
         }
         for device in devices(usage) {
@@ -118,19 +120,27 @@ impl Member {
             let at_ns = now.last_ns.filter(|_| !wrote).unwrap_or(sight.at_ns);
             self.used.insert(device, at_ns.min(sight.at_ns));
         }
-        let (read_ns, before_ns) = self.cpu_read;
-        let window_ns = sight.metering.cpu_read_ns.saturating_sub(read_ns);
-        if window_ns >= super::cpus::WINDOW_NS_MIN {
-            let used = wanted_ns.saturating_sub(before_ns) as f64 / window_ns as f64;
-            self.used.remove(&Resource::Cpu);
-            if used >= USES_CPUS {
-                self.used.insert(Resource::Cpu, sight.at_ns);
-            }
-            self.cpu_read = (sight.metering.cpu_read_ns, wanted_ns);
-        }
+        self.read_cpu(wanted_ns, sight);
         let at_ns = sight.at_ns;
         self.used
             .retain(|_, used_ns| *used_ns + MAY_USE_NS >= at_ns);
+    }
+
+    /// Takes in what it has used of CPUs, and waited for them.
+    fn read_cpu(&mut self, wanted_ns: u64, sight: &Sight) {
+        let now_ns = sight.metering.cpu_read_ns;
+        let (read_ns, before_ns) = *self.cpu_read.get_or_insert((now_ns, wanted_ns));
+        let window_ns = now_ns.saturating_sub(read_ns);
+        if window_ns < WINDOW_NS_MIN {
+            return;
+        }
+        let cpus = wanted_ns.saturating_sub(before_ns) as f64 / window_ns as f64;
+        self.used.remove(&Resource::Cpu);
+        if cpus >= USES_CPUS {
+            self.used.insert(Resource::Cpu, sight.at_ns);
+        }
+        self.cpu_read = Some((now_ns, wanted_ns));
+        self.knows_cpu = true;
     }
 
     /// What it uses now, or used when it was stopped.
@@ -334,7 +344,7 @@ impl Controller {
         if member.used.keys().find(shut).is_some() {
             return at_ns + NEAR_NS;
         }
-        let on_cpus = member.used.contains_key(&Resource::Cpu) || member.seen.is_none();
+        let on_cpus = member.used.contains_key(&Resource::Cpu) || !member.knows_cpu;
         let contended = self.cpus.as_ref().is_none_or(Cpus::is_contended);
         match on_cpus && contended {
             true => at_ns + CONTENDED_NS.min(calm_ns),

@@ -60,10 +60,10 @@ fn a_request_every_50_ms_is_hardly_delayed() {
 
 #[test]
 fn a_request_a_second_hardly_stops_background_work() {
-    for service_ns in [200_000, 8 * MS] {
+    for (service_ns, share) in [(200_000, 0.95), (8 * MS, 0.88)] {
         let came = compare(|| beside(DISK, service_ns, 1, &[step(1, 1000)]), 60 * S);
         assert!(came.delay <= 0.011, "{came:?}");
-        assert!(came.idle_used >= 0.95, "{came:?}");
+        assert!(came.idle_used >= share, "{came:?}");
     }
 }
 
@@ -73,6 +73,7 @@ fn alone_it_is_never_stopped_and_rarely_looked_at() {
         for regulation in Regulation::ALL {
             let mut world = World::new(2).device(resource, MS);
             world.arrive(1, regulation, resource, 4);
+            world.ignored = Some(resource);
             world.run_regulated(30 * S);
             assert_eq!(world.bg(1).stops, 0, "{regulation:?}");
             assert!(world.bg(1).work_ns >= 30 * S - MS);
@@ -113,6 +114,29 @@ fn another_disk_is_another_matter() {
     assert_eq!((world.bg(2).stops, world.bg(3).stops), (0, 0));
 }
 
+/// The worst foreground: it comes back whenever background work has just gone on.
+#[test]
+fn an_adversary_gets_no_more_than_the_budget() {
+    for (service_ns, depth) in [(200_000, 1), (200_000, 8), (8 * MS, 1)] {
+        let mut world = beside(DISK, service_ns, depth, &[step(1, 1_000_000)]);
+        let mut policy = regulated(2);
+        let (mut ran, mut waited_ns) = (0, 0);
+        for _ in 0..600_000 {
+            world.run(&mut policy, MS / 10);
+            ran = if world.bg(1).frozen { 0 } else { ran + 1 };
+            waited_ns += u64::from(world.foreground[0].waits) * MS / 10;
+            if ran >= 20 && !world.foreground[0].waits {
+                world.foreground[0].wake();
+            }
+        }
+        let served_ns = world.foreground[0].total * service_ns;
+        let share = waited_ns.saturating_sub(served_ns) as f64 / 60e9;
+        assert!(share <= 0.012, "{service_ns} {depth}: {share}");
+        assert!(world.bg(1).stops <= 60 * 6, "{}", world.bg(1).stops);
+        assert!(world.bg(1).stops >= 30, "{}", world.bg(1).stops);
+    }
+}
+
 #[test]
 fn without_a_bell_it_still_gives_way() {
     let make = || {
@@ -136,7 +160,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the foreground does: what it is delayed by is within the
     /// budget, stops are few, nobody is stopped for more than 10 s in one
@@ -146,7 +170,7 @@ proptest! {
         steps in steps(),
         think_ms in 0..20u64,
         (resource, service_ns, depth) in prop::sample::select(vec![
-            (DISK, 200_000, 1), (DISK, 200_000, 8), (DISK, MS, 4), (DISK, 8 * MS, 1), (LINK, 100_000, 50),
+            (DISK, 200_000, 1), (DISK, 200_000, 8), (DISK, MS, 4), (DISK, 8 * MS, 1), (DISK, 8 * MS, 8), (LINK, 100_000, 50),
         ]),
     ) {
         let make = || {
@@ -156,7 +180,10 @@ proptest! {
         };
         let ns = 30 * S;
         let came = compare(make, ns);
-        let bound = 0.015 + 40e6 / ns as f64;
+        // A queue of 64 ms costs that before it is known.
+        let is_deep = service_ns * u64::from(depth) > 10 * MS;
+        let (share, once_ns) = if is_deep { (0.02, 300e6) } else { (0.015, 40e6) };
+        let bound = share + once_ns / ns as f64;
         prop_assert!(came.delay <= bound, "{came:?}");
         prop_assert!(came.stops_per_s <= 8.0, "{came:?}");
         let mut runs = vec![];

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use usher_model::*;
-use usher_policy::Policy;
+use usher_policy::{Policy, Thresholds, by_name_with};
 
 use crate::world::*;
 
@@ -246,4 +246,33 @@ fn several_programs_are_one_background_and_each_stops_for_what_it_uses() {
     let stopped = world.background.iter().filter(|(_, bg)| bg.frozen);
     let stopped: Vec<_> = stopped.map(|(id, _)| id.0).collect();
     assert_eq!(stopped, [20, 21, 30, 31]);
+}
+
+#[test]
+fn thresholds_may_be_the_machines_own() {
+    let stops = |thresholds: Thresholds| {
+        let mut policy = by_name_with("linux", &topology(2), thresholds).unwrap();
+        let mut world = World::new(2);
+        world.leak = 0.5;
+        let always = Step {
+            work: 1_000_000,
+            pause_ns: 0,
+        };
+        world
+            .foreground
+            .push(Foreground::new(Resource::Cpu, vec![always]));
+        world.arrive(1, Regulation::Eii, Resource::Cpu, 2);
+        world.run(&mut *policy, S);
+        world.bg(1).stops
+    };
+    let papers = Thresholds::default();
+    assert_eq!(stops(papers), 1);
+    assert_eq!(stops(Thresholds { cpu: 0.1, ..papers }), 0);
+    assert_eq!(
+        stops(Thresholds {
+            idle: 0.0,
+            ..papers
+        }),
+        0
+    );
 }

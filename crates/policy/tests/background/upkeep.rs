@@ -203,8 +203,12 @@ fn it_says_why_and_not_all_the_time() {
         said.iter()
             .any(|text| text.contains("times since it was last said"))
     );
-    let standings = world.log.iter().filter_map(|(_, d)| d.standings.as_ref());
-    let last = &standings.last().unwrap()[0];
+    let mut standings = world
+        .log
+        .iter()
+        .rev()
+        .filter_map(|(_, d)| d.standings.as_ref());
+    let last = &standings.next().unwrap()[0];
     assert_eq!(last.regulation, Regulation::Usher);
     assert!((0.3..1.0).contains(&last.share), "{last:?}");
     assert!(last.stops.abs_diff(world.bg(1).stops) <= 1);

@@ -115,7 +115,8 @@ pub struct Foreground {
     step: usize,
     done_ns: u64,
     asleep_until_ns: u64,
-    waits: bool,
+    /// For a request of its.
+    pub waits: bool,
     /// Work done so far, and when the last of it was.
     pub total: u64,
     pub worked_ns: u64,
@@ -135,6 +136,11 @@ impl Foreground {
             total: 0,
             worked_ns: 0,
         }
+    }
+
+    /// Ends its pause.
+    pub fn wake(&mut self) {
+        self.asleep_until_ns = 0;
     }
 
     /// A unit of work is done.
@@ -182,6 +188,8 @@ pub struct World {
     pub refuses: u32,
     pub foreground: Vec<Foreground>,
     pub background: BTreeMap<ProgramId, Background>,
+    /// Always-on services use that all the time.
+    pub ignored: Option<Resource>,
     /// Somebody waits for a stopped program.
     pub held: Option<HeldUp>,
     pub looks: u64,
@@ -223,6 +231,7 @@ impl World {
             refuses: 0,
             foreground: vec![],
             background: BTreeMap::new(),
+            ignored: None,
             held: None,
             looks: 0,
             log: vec![],
@@ -293,6 +302,9 @@ impl World {
         while self.effects.front().is_some_and(|e| e.0 <= self.at_ns) {
             let (_, action) = self.effects.pop_front().unwrap();
             self.take_effect(&action);
+        }
+        if let Some(resource) = self.ignored {
+            charge(&mut self.live.ignored, resource, self.at_ns);
         }
         self.ask_foreground();
         self.ask_background();
