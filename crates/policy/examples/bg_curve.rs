@@ -6,11 +6,16 @@
 //! stops and looks a second. The machine is the simulated one of the tests.
 #![allow(clippy::unwrap_used)] // every case is well-formed
 
+#[path = "../tests/background/compare.rs"]
+mod compare;
+#[path = "../tests/background/things.rs"]
+mod things;
 #[path = "../tests/background/world.rs"]
 mod world;
 
+use compare::{Outcome, compare};
 use usher_model::{Regulation, Resource};
-use world::{DISK, Foreground, LINK, MS, Outcome, S, Step, World, compare};
+use world::{DISK, Foreground, LINK, MS, S, Step, World};
 
 struct Case {
     name: &'static str,

@@ -3,6 +3,7 @@
 
 use usher_model::*;
 
+use crate::compare::compare;
 use crate::world::*;
 
 /// So many foreground threads, on for that long and off for that long, beside

@@ -5,6 +5,7 @@
 use proptest::prelude::*;
 use usher_model::*;
 
+use crate::compare::compare;
 use crate::world::*;
 
 fn step(work: u64, pause_ms: u64) -> Step {

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod apart;
+mod compare;
 mod cpus;
 mod devices;
 mod paper;
+mod things;
 mod upkeep;
 mod world;

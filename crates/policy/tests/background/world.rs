@@ -11,9 +11,11 @@ use std::collections::{BTreeMap, VecDeque};
 use usher_model::*;
 use usher_policy::{Linux, Policy, Regulated};
 
+pub use crate::things::{no_metering, program, topology};
+
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000_000_000;
-const TICK_NS: u64 = 100_000;
+pub const TICK_NS: u64 = 100_000;
 /// From a foreground request to the look that the bell asks for.
 const BELL_NS: u64 = MS;
 /// From a decision to its effect.
@@ -25,62 +27,6 @@ pub const DISK_2: Resource = Resource::Disk(DiskId {
     minor: 16,
 });
 pub const LINK: Resource = Resource::Link(LinkId(2));
-
-pub fn topology(cpus: u32) -> Topology {
-    let all = CpuSet::range(0, cpus - 1);
-    let cores: Vec<_> = (0..cpus as usize).collect();
-    let core = |c: u32| Core {
-        cpus: CpuSet::single(c),
-        domain: 0,
-        capacity: 1.0,
-    };
-    Topology {
-        name: "little".to_owned(),
-        cpus: (0..cpus)
-            .map(|os| Cpu {
-                os,
-                core: os as usize,
-            })
-            .collect(),
-        cores: (0..cpus).map(core).collect(),
-        domains: vec![Domain {
-            cpus: all.clone(),
-            cores,
-            package: 0,
-            nodes: vec![0],
-            llc: None,
-        }],
-        packages: vec![Package {
-            cpus: all.clone(),
-            domains: vec![0],
-            model: None,
-            dies: vec![all.clone()],
-        }],
-        nodes: vec![NumaNode {
-            os: 0,
-            cpus: all,
-            bytes: 0,
-        }],
-    }
-}
-
-/// A program as it arrives.
-pub fn program(id: u64, background: Option<Regulation>) -> Program {
-    Program {
-        id: ProgramId(id),
-        name: format!("p{id}"),
-        weight: 1.0,
-        profile: None,
-        spinners: 0,
-        active_wait: None,
-        ran_before: false,
-        stops_unseen: true,
-        llc_bytes: None,
-        bandwidth_gbps: None,
-        background,
-        bound_to: None,
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
@@ -195,6 +141,8 @@ pub struct World {
     pub looks: u64,
     pub log: Vec<(Observation, Decision)>,
     pub keeps_log: bool,
+    /// Nanoseconds a request, by device.
+    pub service_ns: BTreeMap<Resource, u64>,
     devices: BTreeMap<Resource, Device>,
     metering: Metering,
     live: Metering,
@@ -205,19 +153,6 @@ pub struct World {
     effects: VecDeque<(u64, Action)>,
     events: Vec<Event>,
     failed: Vec<FailedAction>,
-}
-
-pub fn no_metering(cpus: u32) -> Metering {
-    Metering {
-        source: MeterSource::Bpf,
-        cpus,
-        idle_ns: 0,
-        cpu_read_ns: 0,
-        foreground: Usage::default(),
-        ignored: Usage::default(),
-        background: BTreeMap::new(),
-        held_up: vec![],
-    }
 }
 
 impl World {
@@ -236,6 +171,7 @@ impl World {
             looks: 0,
             log: vec![],
             keeps_log: false,
+            service_ns: BTreeMap::new(),
             devices: BTreeMap::new(),
             metering: no_metering(cpus),
             live: no_metering(cpus),
@@ -251,6 +187,7 @@ impl World {
 
     pub fn device(mut self, resource: Resource, service_ns: u64) -> Self {
         let queue = VecDeque::new();
+        self.service_ns.insert(resource, service_ns);
         self.devices.insert(resource, Device { service_ns, queue });
         self
     }
@@ -272,6 +209,14 @@ impl World {
         self.background.insert(ProgramId(id), background);
         self.live.background.insert(ProgramId(id), Usage::default());
         self.look_ns = self.at_ns;
+    }
+
+    /// Nobody has come yet.
+    pub fn without_background(mut self) -> Self {
+        self.background.clear();
+        self.live.background.clear();
+        self.events.clear();
+        self
     }
 
     pub fn depart(&mut self, id: u64) {
@@ -298,7 +243,7 @@ impl World {
         self.run(&mut policy, ns);
     }
 
-    fn tick(&mut self, policy: &mut dyn Policy) {
+    pub fn tick(&mut self, policy: &mut dyn Policy) {
         while self.effects.front().is_some_and(|e| e.0 <= self.at_ns) {
             let (_, action) = self.effects.pop_front().unwrap();
             self.take_effect(&action);
@@ -515,63 +460,4 @@ fn charge(usage: &mut Usage, resource: Resource, at_ns: u64) {
 /// A regulator beside a policy that never acts.
 pub fn regulated(cpus: u32) -> Regulated<Linux> {
     Regulated::new(Linux::new(topology(cpus)))
-}
-
-/// What came of a run beside a foreground that goes on and off.
-#[derive(Debug, Clone, Copy)]
-pub struct Outcome {
-    /// How much longer the foreground takes than alone.
-    pub delay: f64,
-    /// Background work, of what a perfect arbiter would have left it.
-    pub idle_used: f64,
-    pub stops_per_s: f64,
-    pub looks_per_s: f64,
-}
-
-/// Runs that foreground for that long beside background programs, and alone.
-pub fn compare(make: impl Fn() -> World, ns: u64) -> Outcome {
-    let mut alone = make();
-    alone.background.clear();
-    alone.live.background.clear();
-    alone.events.clear();
-    let mut idle = Idle;
-    alone.run(&mut idle, ns);
-    let (total, alone_ns) = (alone.foreground[0].total, alone.foreground[0].worked_ns);
-    let mut both = make();
-    let mut policy = regulated(both.cpus);
-    while both.foreground[0].total + TICK_NS.min(total / 10_000) < total {
-        both.tick(&mut policy);
-    }
-    let both_ns = both.foreground[0].worked_ns;
-    let resource = both.background.values().next().unwrap().resource;
-    let (unit_ns, capacity) = match alone.devices.get(&resource) {
-        Some(device) => (device.service_ns, 1),
-        None => (
-            u64::from(alone.foreground[0].threads),
-            u64::from(alone.cpus),
-        ),
-    };
-    let free_ns = (alone_ns * capacity).saturating_sub(total * unit_ns);
-    let work_ns: u64 = both.background.values().map(|b| b.work_ns).sum();
-    let stops: u64 = both.background.values().map(|b| b.stops).sum();
-    let seconds = both_ns as f64 / 1e9;
-    Outcome {
-        delay: both_ns as f64 / alone_ns as f64 - 1.0,
-        idle_used: work_ns as f64 / free_ns.max(1) as f64,
-        stops_per_s: stops as f64 / seconds,
-        looks_per_s: both.looks as f64 / seconds,
-    }
-}
-
-/// A policy that does nothing.
-struct Idle;
-
-impl Policy for Idle {
-    fn name(&self) -> &'static str {
-        "idle"
-    }
-
-    fn decide(&mut self, _: &Observation) -> Decision {
-        Decision::default()
-    }
 }
