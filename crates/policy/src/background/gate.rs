@@ -12,10 +12,14 @@
 //!    it has been silent for 20;
 //! 2. *budget* (module `budget`): the account covers one wrong guess.
 //!
-//! With an account that was full before the last wrong guess, 20 ms are enough, whatever the gaps: what cannot be
-//! saved may as well be spent. A foreground with a request every 200 ms, whose
-//! gaps would never let background work on, so leaves it a share: a run of
-//! 180 ms for every *d* that the budget earns.
+//! With an account that was full before the last wrong guess, 20 ms are enough,
+//! whatever the gaps: what cannot be saved may as well be spent. A foreground with
+//! a request every 200 ms, whose gaps would never let background work on, so
+//! leaves it a share: a run of 180 ms for every *d* that the budget earns.
+//!
+//! Both the quiet and *d* are settled with each request, and only then: a gate
+//! that is open stays so until the foreground makes one. This is what tells a
+//! stop from a whim.
 //!
 //! *What a wrong guess costs* is estimated from what can be seen:
 //!
@@ -150,6 +154,10 @@ pub struct Gate {
     stall_ns: f64,
     burst: Option<Burst>,
     bell: bool,
+    /// What one wrong guess costs, and the quiet that three gaps ask for, as of
+    /// the last request.
+    cost_ns: f64,
+    quiet_ns: u64,
     /// When a wrong guess was last paid for.
     charged_ns: u64,
     /// Requests at the last look that found some, and over how long.
@@ -172,6 +180,8 @@ impl Gate {
             stall_ns: 0.0,
             burst: None,
             bell: first.bell,
+            cost_ns: REACTION_NS + flight_ns,
+            quiet_ns: QUIET_NS_MIN,
             charged_ns: 0,
             recent: (0, 0),
         }
@@ -212,12 +222,8 @@ impl Gate {
             };
             let sample_ns = (reaction_ns as f64).min(PART_NS_MAX);
             self.reaction_ns += (sample_ns - self.reaction_ns) / 4.0;
-            // Nobody is delayed by more time than has passed.
-            let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
-            self.budget.hold(self.cost_ns());
-            self.budget.spend(self.cost_ns().min(passed_ns));
-            self.charged_ns = glance.at_ns;
         }
+        self.settle(glance);
         self.last_ns = Some(last_ns);
         match &mut self.burst {
             None => {
@@ -235,6 +241,24 @@ impl Gate {
                 burst.requests += asked;
                 burst.met |= glance.met;
             }
+        }
+    }
+
+    /// Settles what a wrong guess costs and what quiet is needed, and pays for
+    /// the guess that was wrong, if there was one.
+    fn settle(&mut self, glance: &Glance) {
+        let gap_ns = self.background_gap_ns();
+        let deep_ns = gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
+        let flight_ns = deep_ns.clamp(self.flight_ns, PART_NS_MAX);
+        self.cost_ns = self.stall_ns.max(self.reaction_ns + flight_ns);
+        let gaps_ns = (GAPS * self.foreground.gap_ns()).min(QUIET_NS_MAX as f64);
+        self.quiet_ns = (gaps_ns as u64).max(QUIET_NS_MIN);
+        self.budget.hold(self.cost_ns);
+        if glance.met {
+            // Nobody is delayed by more time than has passed.
+            let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
+            self.budget.spend(self.cost_ns.min(passed_ns));
+            self.charged_ns = glance.at_ns;
         }
     }
 
@@ -269,24 +293,7 @@ impl Gate {
             .is_some_and(|burst| burst.met && burst.requests == 1)
     }
 
-    /// What one wrong guess is believed to cost the foreground.
-    pub fn cost_ns(&self) -> f64 {
-        let gap_ns = self.background_gap_ns();
-        let deep_ns = gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
-        let flight_ns = deep_ns.clamp(self.flight_ns, PART_NS_MAX);
-        self.stall_ns.max(self.reaction_ns + flight_ns)
-    }
-
-    /// Quiet of so many gaps, within bounds.
-    fn quiet_ns(&self) -> u64 {
-        let wanted_ns = GAPS * self.foreground.gap_ns();
-        let floor_ns = self.floor_ns();
-        match wanted_ns.is_finite() {
-            true => (wanted_ns as u64).clamp(floor_ns, QUIET_NS_MAX),
-            false => QUIET_NS_MAX,
-        }
-    }
-
+    /// The least quiet after which anybody is let go on.
     fn floor_ns(&self) -> u64 {
         let floor_ns = if self.bell { QUIET_NS_MIN } else { BLIND_NS };
         if !self.is_ambiguous() {
@@ -302,11 +309,12 @@ impl Gate {
         let Some(last_ns) = self.last_ns else {
             return 0;
         };
-        let covered_ns = self.budget.reaches_at_ns(self.cost_ns());
-        let spare_ns = self.budget.cap_ns() - self.cost_ns();
-        let full_ns = self.budget.reaches_at_ns(spare_ns.max(self.cost_ns()));
-        let patient_ns = (last_ns + self.quiet_ns()).max(covered_ns);
-        let rich_ns = (last_ns + self.floor_ns()).max(full_ns);
+        let floor_ns = self.floor_ns();
+        let covered_ns = self.budget.reaches_at_ns(self.cost_ns);
+        let spare_ns = self.budget.cap_ns() - self.cost_ns;
+        let full_ns = self.budget.reaches_at_ns(spare_ns.max(self.cost_ns));
+        let patient_ns = (last_ns + self.quiet_ns.max(floor_ns)).max(covered_ns);
+        let rich_ns = (last_ns + floor_ns).max(full_ns);
         patient_ns.min(rich_ns)
     }
 

@@ -151,6 +151,26 @@ fn without_a_bell_it_still_gives_way() {
     assert!(came.looks_per_s <= 12.0, "{came:?}");
 }
 
+/// Nobody is stopped unless the foreground has asked for something since he
+/// went on.
+fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
+    let asked = |o: &Observation| {
+        let usage = &o.metering.as_ref().unwrap().foreground;
+        let disks = usage.disks.values().map(|d| d.requests);
+        disks
+            .chain(usage.links.values().map(|l| l.sends))
+            .sum::<u64>()
+    };
+    let mut before = 0;
+    log.iter().all(|(observation, decision)| {
+        let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
+        if has(|a| matches!(a, Action::Thaw { .. })) {
+            before = asked(observation);
+        }
+        !has(|a| matches!(a, Action::Freeze { .. })) || asked(observation) > before
+    })
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Work and pauses over orders of magnitude: 1..2000 requests, 1 ms..8 s.
     let one = (0.0..7.6f64, 0.0..9.0f64).prop_map(|(work, pause)| Step {
@@ -197,6 +217,7 @@ proptest! {
                 let bg = world.bg(1);
                 prop_assert!(!bg.frozen || world.at_ns - bg.frozen_since_ns <= 10 * S + 40 * MS);
             }
+            prop_assert!(stops_have_a_reason(&world.log));
             runs.push(world.log);
         }
         prop_assert!(runs[0] == runs[1]);
