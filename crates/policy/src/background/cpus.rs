@@ -17,7 +17,7 @@
 //!   not wait for background work;
 //! - they exceed what the foreground waits with background work stopped: a
 //!   foreground with more threads than CPUs waits by itself. That base is
-//!   measured at every stop and fades in [`BASE_NS`], so that it cannot excuse
+//!   measured at every stop and fades in `BASE_NS`, so that it cannot excuse
 //!   for long what has changed since.
 //!
 //! Foreground threads that use *c* CPUs earn as *c* threads do, one at least:

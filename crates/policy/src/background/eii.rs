@@ -10,7 +10,7 @@
 //! The paper does not say how often it looks nor how long "briefly" is: both are
 //! the period here. A trial is judged by what happened in it alone: its window
 //! opens when the program goes on, and where CPU times are read more rarely, the
-//! trial waits for them, [`WAIT_PERIODS`] periods at most.
+//! trial waits for them, `WAIT_PERIODS` periods at most.
 
 use std::collections::BTreeSet;
 

@@ -41,7 +41,7 @@
 //! *Looks*: while the gate is shut the next look is due when it would open.
 //! In the midst of a burst that time moves with each request, and looks would be
 //! [`QUIET_NS_MIN`] apart: the longer the burst has lasted, the longer it may
-//! take to notice its end, up to [`LOOK_NS_MAX`].
+//! take to notice its end, up to `LOOK_NS_MAX`.
 
 use super::budget::Budget;
 

@@ -3,13 +3,13 @@
 //!
 //! [`Regulated`] wraps the policy that seats programs. Programs that arrive as
 //! background work ([`usher_model::Program::background`]) go to the regulator,
-//! which stops them and lets them go on; all others go to the seating policy, which never
-//! hears of the former. Where there is no background work the seating policy is
-//! called as if it were alone.
+//! which stops them and lets them go on; all others go to the seating policy,
+//! which never hears of the former. Where there is no background work the seating
+//! policy is called as if it were alone.
 //!
 //! A regulation is one of three: `eii` and `ipd` are paper 2's, and share its
-//! test of contention (module [`contention`]); `usher` is our own: gates for disks and
-//! interfaces (module [`gate`]), waits for CPUs ([`cpus`]), both on a
+//! test of contention (module [`contention`]); `usher` is our own: gates for
+//! disks and interfaces (module [`gate`]), waits for CPUs ([`cpus`]), both on a
 //! [`budget`] of delay.
 //!
 //! *Two paces*. Regulation looks at the meter tens of times a second; a look at

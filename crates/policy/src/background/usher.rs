@@ -14,10 +14,10 @@
 //! what it waits for may open, and not before.
 //!
 //! *Locks*. A stopped program may hold what a foreground process waits for. Where
-//! that is seen, it goes on at once, and runs for longer each time that it is
-//! seen again soon: who is let go of can only be seen by stopping again. Where it is not seen, nobody is stopped for
-//! more than [`STOPPED_NS_MAX`] in one go: then it runs for [`SPARED_NS`], paid for
-//! like any other meeting.
+//! that is seen, it goes on at once, and runs for longer each time that it is seen
+//! again soon: whether it has let go can only be found out by stopping it. Where
+//! it is not seen, nobody is stopped for more than [`STOPPED_NS_MAX`] in one go:
+//! then it runs for [`SPARED_NS`], paid for like any other meeting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ const HOLDS_NS: u64 = 100_000_000;
 /// Nobody is stopped for longer in one go...
 pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
 /// ... and then runs so long, as does who held somebody up: twice as long each
-/// time that it does so again within [`AGAIN_NS`], at most [`SPARED_NS_MAX`].
+/// time that it does so again within `AGAIN_NS`, at most `SPARED_NS_MAX`.
 pub const SPARED_NS: u64 = 50_000_000;
 const SPARED_NS_MAX: u64 = 1_600_000_000;
 const AGAIN_NS: u64 = 1_000_000_000;
