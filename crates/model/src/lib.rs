@@ -14,6 +14,7 @@ pub mod observation;
 pub mod plan;
 pub mod program;
 mod restrict;
+pub mod standing;
 pub mod topology;
 
 pub use action::{Action, Demotion, Event, FailedAction};
@@ -26,6 +27,7 @@ pub use metering::{
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
 pub use plan::{Decision, Loan, Look, Mode, Note, Plan, Seat};
 pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};
+pub use standing::{Contention, Standing};
 pub use topology::{
     Cache, Core, CoreId, Cpu, Domain, DomainId, NodeId, NumaNode, Package, PackageId, Topology,
     TopologyError,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Action;
 use crate::cpuset::CpuSet;
 use crate::program::ProgramId;
+use crate::standing::Standing;
 use crate::topology::DomainId;
 
 /// How a program gets its CPU time.
@@ -104,4 +105,7 @@ pub struct Decision {
     /// What that look is to cover.
     #[serde(default, skip_serializing_if = "Look::is_all")]
     pub look: Look,
+    /// How the background programs stand, by rising id, when that has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standings: Option<Vec<Standing>>,
 }

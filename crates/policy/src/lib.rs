@@ -2,6 +2,7 @@
 //! What Usher decides, and nothing else: no clock, no file, no thread, no
 //! environment, no randomness, no hash-ordered iteration.
 
+pub mod background;
 mod casas;
 pub mod fit;
 pub mod planfile;
@@ -12,6 +13,7 @@ mod stage;
 pub mod timeshare;
 pub mod usher;
 
+pub use background::{Regulated, Thresholds};
 pub use casas::Casas;
 pub use simple::{Equal, Linux};
 pub use usher::Usher;
@@ -41,14 +43,27 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 /// The policies' names, as on the command line.
 pub const NAMES: [&str; 4] = ["linux", "equal", "casas", "usher"];
 
-/// The policy of that name for that machine; `None` for an unknown name.
+/// The policy of that name for that machine, which regulates background
+/// programs with paper 2's thresholds; `None` for an unknown name.
 pub fn by_name(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
+    by_name_with(name, topology, Thresholds::default())
+}
+
+/// The same with thresholds of the machine's own.
+pub fn by_name_with(
+    name: &str,
+    topology: &Topology,
+    thresholds: Thresholds,
+) -> Option<Box<dyn Policy + Send>> {
     let topology = topology.clone();
-    Some(match name {
+    let seating: Box<dyn Policy + Send> = match name {
         "linux" => Box::new(Linux::new(topology)),
         "equal" => Box::new(Equal::new(topology)),
         "casas" => Box::new(Casas::new(topology)),
         "usher" => Box::new(Usher::new(topology)),
         _ => return None,
-    })
+    };
+    Some(Box::new(
+        Regulated::new(seating).with_thresholds(thresholds),
+    ))
 }

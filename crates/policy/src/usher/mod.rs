@@ -515,6 +515,7 @@ impl Policy for Usher {
             notes: std::mem::take(&mut self.notes),
             wake_after_ns: self.wake_after_ns(at_ns),
             look: Look::All,
+            standings: None,
         }
     }
 }

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paper 2's test of contention, on the difference of two looks at the meter.
+//!
+//! Background work's share of a resource is what it used over what it and the
+//! foreground used (sections 4.1 and 4.2: always-on services and the kernel's
+//! threads count for neither). A share below the threshold says that somebody in
+//! the foreground wants the resource. Of disks the synchronous sectors count, of
+//! the network the calls that send; of the CPUs the time, and that only while
+//! little of it is idle (section 4.3): foreground work that leaves CPUs idle
+//! lacks none.
+//!
+//! The paper's machine has one disk and one interface. Here each of several is
+//! judged by itself, and only what the background program itself used counts for
+//! it: with one of each, and a program that uses it, this is the paper's test.
+//!
+//! CPU times cost more to read than the rest and may be older than the look
+//! ([`Metering::cpu_read_ns`]), so that the CPUs have edges of their own in a
+//! [`Window`]: it opens for them with the first figures read after its start.
+
+use std::collections::BTreeSet;
+
+use usher_model::{Contention, DiskUse, LinkUse, Metering, ProgramId, Resource, Usage};
+
+use super::thresholds::Thresholds;
+
+/// What was used of one resource, by the paper's measure.
+fn amount(usage: &Usage, resource: Resource) -> u64 {
+    match resource {
+        Resource::Cpu => usage.cpu_ns,
+        Resource::Disk(disk) => usage.disks.get(&disk).map_or(0, |d| d.sync_sectors),
+        Resource::Link(link) => usage.links.get(&link).map_or(0, |l| l.sends),
+    }
+}
+
+/// What two parties used of a resource in a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// Background programs, all together.
+    pub background: u64,
+    /// Foreground.
+    pub foreground: u64,
+}
+
+impl Shared {
+    /// Background work's share; `None` where nobody used it.
+    pub fn share(self) -> Option<f64> {
+        let all = self.background + self.foreground;
+        (all > 0).then(|| self.background as f64 / all as f64)
+    }
+}
+
+/// What is used from one look at the meter on.
+#[derive(Debug, Clone)]
+pub struct Window {
+    from_ns: u64,
+    base: Metering,
+    /// The first look whose CPU times were read within the window.
+    cpu_base: Option<Metering>,
+}
+
+impl Window {
+    /// A window that opens with this look.
+    pub fn new(at_ns: u64, metering: &Metering) -> Self {
+        Self {
+            from_ns: at_ns,
+            base: metering.clone(),
+            cpu_base: (metering.cpu_read_ns >= at_ns).then(|| metering.clone()),
+        }
+    }
+
+    /// The window that follows on this one. CPU times that were not read again
+    /// meanwhile go on to be counted from where they were.
+    pub fn next(self, at_ns: u64, metering: &Metering) -> Self {
+        let fresh = |base: &Metering| base.cpu_read_ns < metering.cpu_read_ns;
+        let cpu_base = match self.cpu_base {
+            Some(base) if !fresh(&base) => Some(base),
+            _ => Some(metering.clone()),
+        };
+        Self {
+            from_ns: at_ns,
+            base: metering.clone(),
+            cpu_base,
+        }
+    }
+
+    /// When it opened.
+    pub fn from_ns(&self) -> u64 {
+        self.from_ns
+    }
+
+    /// Takes in a look: the first CPU times within the window are their edge.
+    pub fn see(&mut self, metering: &Metering) {
+        if self.cpu_base.is_none() && metering.cpu_read_ns >= self.from_ns {
+            self.cpu_base = Some(metering.clone());
+        }
+    }
+
+    fn base(&self, resource: Resource) -> Option<&Metering> {
+        match resource {
+            Resource::Cpu => self.cpu_base.as_ref(),
+            Resource::Disk(_) | Resource::Link(_) => Some(&self.base),
+        }
+    }
+
+    /// What both parties have used of a resource so far.
+    pub fn shared(&self, now: &Metering, resource: Resource) -> Shared {
+        let Some(base) = self.base(resource) else {
+            return Shared::default();
+        };
+        let of = |before: Option<&Usage>, after: &Usage| {
+            let before = before.map_or(0, |usage| amount(usage, resource));
+            amount(after, resource).saturating_sub(before)
+        };
+        let each = now.background.iter();
+        Shared {
+            background: each.map(|(id, u)| of(base.background.get(id), u)).sum(),
+            foreground: of(Some(&base.foreground), &now.foreground),
+        }
+    }
+
+    /// What one program has used at all, of which resources.
+    pub fn used_by(&self, now: &Metering, program: ProgramId) -> BTreeSet<Resource> {
+        let Some(after) = now.background.get(&program) else {
+            return BTreeSet::new();
+        };
+        let used = |&resource: &Resource| {
+            let before = self.base(resource).map_or(0, |base| {
+                let usage = base.background.get(&program);
+                usage.map_or(0, |usage| amount(usage, resource))
+            });
+            self.base(resource).is_some() && amount(after, resource) > before
+        };
+        resources(after).filter(used).collect()
+    }
+
+    /// Nanoseconds over which CPU times were counted; 0: not yet.
+    pub fn cpu_ns(&self, now: &Metering) -> u64 {
+        let base = self.cpu_base.as_ref();
+        base.map_or(0, |base| now.cpu_read_ns.saturating_sub(base.cpu_read_ns))
+    }
+
+    /// Share of the CPUs' time that was idle; `None` where CPU times were not
+    /// read twice within the window.
+    pub fn idle_share(&self, now: &Metering) -> Option<f64> {
+        let elapsed_ns = self.cpu_ns(now);
+        let base = self.cpu_base.as_ref().filter(|_| elapsed_ns > 0)?;
+        let idle_ns = now.idle_ns.saturating_sub(base.idle_ns);
+        Some(idle_ns as f64 / (f64::from(now.cpus.max(1)) * elapsed_ns as f64))
+    }
+
+    /// Whether no foreground process made a request of any disk, or sent on any
+    /// interface.
+    pub fn devices_quiet(&self, now: &Metering) -> bool {
+        let (before, after) = (&self.base.foreground, &now.foreground);
+        let requests = |d: &DiskUse| d.requests;
+        let sends = |l: &LinkUse| l.sends;
+        let mut disks = after.disks.iter();
+        let mut links = after.links.iter();
+        disks.all(|(id, d)| requests(d) <= before.disks.get(id).map_or(0, requests))
+            && links.all(|(id, l)| sends(l) <= before.links.get(id).map_or(0, sends))
+    }
+
+    /// The paper's test for a program that uses these resources: the first
+    /// that somebody in the foreground competes for.
+    pub fn contention(
+        &self,
+        at_ns: u64,
+        now: &Metering,
+        uses: &BTreeSet<Resource>,
+        thresholds: &Thresholds,
+    ) -> Option<Contention> {
+        uses.iter().find_map(|&resource| {
+            let shared = self.shared(now, resource);
+            let threshold = threshold(thresholds, resource);
+            let all = shared.background + shared.foreground;
+            let below = (shared.background as f64) < threshold * all as f64;
+            let idle = match resource {
+                Resource::Cpu => self.idle_share(now)? >= thresholds.idle,
+                Resource::Disk(_) | Resource::Link(_) => false,
+            };
+            let window_ns = match resource {
+                Resource::Cpu => self.cpu_ns(now),
+                Resource::Disk(_) | Resource::Link(_) => at_ns.saturating_sub(self.from_ns),
+            };
+            (below && !idle).then_some(Contention {
+                resource,
+                background: shared.background,
+                foreground: shared.foreground,
+                window_ns,
+                threshold,
+            })
+        })
+    }
+}
+
+fn threshold(thresholds: &Thresholds, resource: Resource) -> f64 {
+    match resource {
+        Resource::Cpu => thresholds.cpu,
+        Resource::Disk(_) => thresholds.disk,
+        Resource::Link(_) => thresholds.network,
+    }
+}
+
+/// Everything that somebody has ever used.
+fn resources(usage: &Usage) -> impl Iterator<Item = Resource> {
+    let disks = usage.disks.keys().map(|&disk| Resource::Disk(disk));
+    let links = usage.links.keys().map(|&link| Resource::Link(link));
+    std::iter::once(Resource::Cpu).chain(disks).chain(links)
+}
+
+/// The resource, for people.
+pub(super) fn name(resource: Resource) -> String {
+    match resource {
+        Resource::Cpu => "the CPUs".to_owned(),
+        Resource::Disk(disk) => format!("disk {disk}"),
+        Resource::Link(link) => format!("interface {link}"),
+    }
+}
+
+/// The finding, for people.
+pub(super) fn describe(found: &Contention) -> String {
+    let share = Shared {
+        background: found.background,
+        foreground: found.foreground,
+    };
+    let percent = share.share().unwrap_or(0.0) * 100.0;
+    let (unit, scale) = match found.resource {
+        Resource::Cpu => ("ms", 1_000_000),
+        Resource::Disk(_) => ("sectors", 1),
+        Resource::Link(_) => ("sends", 1),
+    };
+    format!(
+        "foreground uses {}: {} {unit} in the last {} ms; background's share {percent:.1} %, threshold {:.0} %",
+        name(found.resource),
+        found.foreground / scale,
+        found.window_ns / 1_000_000,
+        found.threshold * 100.0
+    )
+}

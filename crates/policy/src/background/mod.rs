@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Background work: what runs on what the foreground leaves.
+//!
+//! [`Regulated`] wraps the policy that seats programs. Programs that arrive as
+//! background work ([`usher_model::Program::background`]) go to the regulator,
+//! which stops them and lets them go on; all others go to the seating policy,
+//! which never hears of the former. Where there is no background work the seating
+//! policy is called as if it were alone.
+//!
+//! A regulation is one of three: `eii` and `ipd` are paper 2's, and share its
+//! test of contention (module [`contention`]); `usher` is our own: gates for
+//! disks and interfaces (module [`gate`]), waits for CPUs ([`cpus`]), both on a
+//! [`budget`] of delay.
+//!
+//! *Two paces*. Regulation looks at the meter tens of times a second; a look at
+//! every program costs more, and the seating policy wants one when it says so.
+//! So this asks for looks at the meter alone ([`Look::Meter`]), and for
+//! everything when the seating policy's time comes. What it is shown is always a
+//! look at everything: one at the meter alone has no programs in it, and where
+//! something happens at such a look, what has happened is kept until a full one
+//! has been asked for, at once.
+
+pub mod budget;
+pub mod contention;
+pub mod cpus;
+pub mod eii;
+pub mod gate;
+pub mod ipd;
+mod record;
+mod regulator;
+pub mod thresholds;
+pub mod usher;
+
+use std::collections::BTreeSet;
+
+use usher_model::{
+    CpuSet, Decision, Event, FailedAction, Look, Observation, ProgramId, ProgramSample,
+};
+
+pub use self::thresholds::{ThresholdError, Thresholds};
+
+use self::regulator::Regulator;
+use crate::Policy;
+
+/// A full look that has no programs in it is believed when it was asked for so
+/// often: all of them may really be late.
+const ASKED_MAX: u32 = 3;
+
+/// A seating policy, and the regulation of background programs beside it.
+#[derive(Debug)]
+pub struct Regulated<P> {
+    inner: P,
+    regulator: Regulator,
+    /// The programs that the seating policy knows of.
+    foreground: BTreeSet<ProgramId>,
+    /// What it has not been told yet.
+    pending: Pending,
+    /// When it wants to look again.
+    due_ns: Option<u64>,
+    /// CPUs that it was last shown.
+    usable: Option<CpuSet>,
+    /// How often a full look was asked for, at once, since there was one.
+    asked: u32,
+    /// Background programs that have just gone, and those that had at the last
+    /// look: late word of them may still come.
+    gone: [BTreeSet<ProgramId>; 2],
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    events: Vec<Event>,
+    failed: Vec<FailedAction>,
+}
+
+impl<P: Policy> Regulated<P> {
+    /// That policy, beside a regulator with paper 2's thresholds.
+    pub fn new(inner: P) -> Self {
+        Self {
+            inner,
+            regulator: Regulator::default(),
+            foreground: BTreeSet::new(),
+            pending: Pending::default(),
+            due_ns: None,
+            usable: None,
+            asked: 0,
+            gone: [BTreeSet::new(), BTreeSet::new()],
+        }
+    }
+
+    /// With these thresholds; to be said before anything is decided.
+    #[must_use]
+    pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
+        self.regulator = Regulator::new(thresholds);
+        self
+    }
+
+    /// The seating policy.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// Whether a program is background work, or was until just now.
+    fn is_background(&self, id: ProgramId) -> bool {
+        self.regulator.holds(id) || self.gone.iter().any(|gone| gone.contains(&id))
+    }
+
+    /// Shares out what has happened.
+    fn share_out(&mut self, observation: &Observation) {
+        for event in &observation.events {
+            let (id, is_background) = match event {
+                Event::Arrived(program) => (program.id, program.background.is_some()),
+                Event::Departed(id) | Event::Repeated { program: id, .. } => {
+                    (*id, self.is_background(*id))
+                }
+            };
+            if is_background {
+                self.regulator.happened(observation.at_ns, event);
+                if matches!(event, Event::Departed(_)) {
+                    self.gone[0].insert(id);
+                }
+                continue;
+            }
+            self.keep_foreground(event);
+            self.pending.events.push(event.clone());
+        }
+        let of_background = |f: &FailedAction| self.is_background(f.action.program());
+        let (background, foreground): (Vec<_>, Vec<_>) =
+            observation.failed.iter().cloned().partition(of_background);
+        self.pending.failed.extend(foreground);
+        self.regulator.failed(observation.at_ns, &background);
+    }
+
+    fn keep_foreground(&mut self, event: &Event) {
+        match event {
+            Event::Arrived(program) => self.foreground.insert(program.id),
+            Event::Departed(id) => self.foreground.remove(id),
+            Event::Repeated { .. } => false,
+        };
+    }
+
+    /// Whether there is no background work, nor has been of late.
+    fn is_alone(&self, observation: &Observation) -> bool {
+        let arrives = |event: &Event| matches!(event, Event::Arrived(p) if p.background.is_some());
+        let told = self.pending.events.is_empty() && self.pending.failed.is_empty();
+        let gone = self.gone.iter().all(BTreeSet::is_empty);
+        self.regulator.is_empty() && told && gone && !observation.events.iter().any(arrives)
+    }
+
+    /// Whether the seating policy is to be asked now.
+    fn concerns_inner(&self, observation: &Observation) -> bool {
+        let is_due = self
+            .due_ns
+            .is_some_and(|due_ns| observation.at_ns >= due_ns);
+        let moved = (self.usable.as_ref()).is_none_or(|usable| *usable != observation.usable);
+        let told = !self.pending.events.is_empty() || !self.pending.failed.is_empty();
+        is_due || moved || told
+    }
+
+    /// Whether the look covered every program.
+    fn is_full(&self, observation: &Observation) -> bool {
+        let nobody = self.foreground.is_empty();
+        nobody || !observation.programs.is_empty() || self.asked >= ASKED_MAX
+    }
+
+    /// Asks the seating policy.
+    fn ask(&mut self, observation: &Observation) -> Decision {
+        self.asked = 0;
+        self.usable = Some(observation.usable.clone());
+        let decision = self.inner.decide(observation);
+        let due = |after_ns| observation.at_ns.saturating_add(after_ns);
+        self.due_ns = decision.wake_after_ns.map(due);
+        decision
+    }
+
+    /// Asks the seating policy, and shows it nothing of background work.
+    fn ask_apart(&mut self, observation: &Observation) -> Decision {
+        let pending = std::mem::take(&mut self.pending);
+        let is_own = |sample: &&ProgramSample| !self.is_background(sample.id);
+        let own = Observation {
+            at_ns: observation.at_ns,
+            usable: observation.usable.clone(),
+            events: pending.events,
+            failed: pending.failed,
+            programs: observation
+                .programs
+                .iter()
+                .filter(is_own)
+                .cloned()
+                .collect(),
+            metering: None,
+        };
+        self.ask(&own)
+    }
+
+    /// With background work: both decisions in one.
+    fn decide_both(&mut self, observation: &Observation) -> Decision {
+        let at_ns = observation.at_ns;
+        let outcome = self.regulator.look(observation);
+        let concerns = self.concerns_inner(observation);
+        let is_owed = concerns && !self.is_full(observation);
+        let mut decision = Decision::default();
+        if is_owed {
+            self.asked += 1;
+            self.due_ns = Some(at_ns);
+        } else if concerns {
+            decision = self.ask_apart(observation);
+        }
+        let meter_first = match (outcome.wake_ns, self.due_ns) {
+            (Some(wake_ns), Some(due_ns)) => wake_ns < due_ns,
+            (wake_ns, _) => wake_ns.is_some(),
+        };
+        let next_ns = if meter_first {
+            outcome.wake_ns
+        } else {
+            self.due_ns
+        };
+        decision.wake_after_ns = next_ns.map(|next_ns| next_ns.saturating_sub(at_ns));
+        decision.look = if meter_first { Look::Meter } else { Look::All };
+        decision.actions = [outcome.actions, decision.actions].concat();
+        decision.notes.extend(outcome.notes);
+        decision.standings = outcome.standings;
+        decision
+    }
+}
+
+impl<P: Policy> Policy for Regulated<P> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        self.gone.swap(0, 1);
+        self.gone[0].clear();
+        if self.is_alone(observation) {
+            observation
+                .events
+                .iter()
+                .for_each(|event| self.keep_foreground(event));
+            return self.ask(observation);
+        }
+        self.share_out(observation);
+        self.decide_both(observation)
+    }
+}

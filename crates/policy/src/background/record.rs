@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is told of a background program: how long it ran, and sentences that do
+//! not repeat themselves.
+
+use std::collections::VecDeque;
+
+/// The share of time for which a program ran is that of so many nanoseconds.
+pub const SHARE_NS: u64 = 10_000_000_000;
+/// Sentences of one kind are so far apart.
+const SAY_NS: u64 = 1_000_000_000;
+
+/// When a program ran and when not.
+#[derive(Debug, Clone)]
+pub(super) struct History {
+    /// When it began to run or was stopped, oldest first.
+    turns: VecDeque<(u64, bool)>,
+}
+
+impl History {
+    pub fn new(at_ns: u64) -> Self {
+        Self {
+            turns: VecDeque::from([(at_ns, true)]),
+        }
+    }
+
+    pub fn turn(&mut self, at_ns: u64, runs: bool) {
+        self.turns.push_back((at_ns, runs));
+        let from_ns = at_ns.saturating_sub(SHARE_NS);
+        while self.turns.get(1).is_some_and(|next| next.0 <= from_ns) {
+            self.turns.pop_front();
+        }
+    }
+
+    /// Share of the last 10 s, or of its life, for which it ran.
+    pub fn share(&self, at_ns: u64) -> f64 {
+        let first_ns = self.turns.front().map_or(at_ns, |first| first.0);
+        let from_ns = at_ns.saturating_sub(SHARE_NS).max(first_ns);
+        let ends = self.turns.iter().skip(1).map(|next| next.0);
+        let spans = self.turns.iter().zip(ends.chain([at_ns]));
+        let ran = spans.filter(|((_, runs), _)| *runs);
+        let ran_ns: u64 = ran
+            .map(|(&(begin_ns, _), end_ns)| end_ns.saturating_sub(begin_ns.max(from_ns)))
+            .sum();
+        match at_ns.saturating_sub(from_ns) {
+            0 => self.turns.back().map_or(1.0, |last| f64::from(last.1)),
+            all_ns => ran_ns as f64 / all_ns as f64,
+        }
+    }
+}
+
+/// Sentences of one kind, at most one a second.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Voice {
+    said_ns: Option<u64>,
+    hushed: u32,
+}
+
+impl Voice {
+    /// The sentence, with how many like it were not said; `None`: too soon.
+    pub fn say(&mut self, at_ns: u64, sentence: String) -> Option<String> {
+        if self.said_ns.is_some_and(|said_ns| at_ns < said_ns + SAY_NS) {
+            self.hushed += 1;
+            return None;
+        }
+        self.said_ns = Some(at_ns);
+        Some(match std::mem::take(&mut self.hushed) {
+            0 => sentence,
+            more => format!("{sentence} (and {more} times since it was last said)"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_share_is_that_of_the_last_ten_seconds() {
+        let mut history = History::new(0);
+        assert_eq!(history.share(0), 1.0);
+        history.turn(S, false);
+        assert_eq!(history.share(4 * S), 0.25);
+        history.turn(6 * S, true);
+        assert_eq!(history.share(11 * S), 0.5);
+        history.turn(16 * S, false);
+        assert_eq!(history.share(16 * S), 1.0);
+        assert_eq!(history.share(100 * S), 0.0);
+        assert_eq!(history.turns.len(), 2);
+    }
+
+    #[test]
+    fn what_was_not_said_is_summed_up() {
+        let mut voice = Voice::default();
+        assert_eq!(voice.say(5, "no".into()).unwrap(), "no");
+        assert_eq!(voice.say(6, "no".into()), None);
+        assert_eq!(voice.say(7, "no".into()), None);
+        let said = voice.say(5 + S, "no".into()).unwrap();
+        assert_eq!(said, "no (and 2 times since it was last said)");
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The figures that paper 2 holds shares against.
+
+use serde::{Deserialize, Serialize};
+
+/// Where background work counts as being in the way, and where the machine
+/// counts as idle. The defaults are paper 2's; `usher bench calibrate` finds
+/// those of a machine. Each is a share, 0..=1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
+pub struct Thresholds {
+    /// Background work's share of the CPU time used below which foreground
+    /// work wants CPUs: 80..90 % (section 4.4).
+    pub cpu: f64,
+    /// Its share of the synchronous sectors of a disk: 100 % (section 4.4), so
+    /// that any foreground request counts.
+    pub disk: f64,
+    /// Its share of the calls that send on an interface: 100 % (section 4.4).
+    pub network: f64,
+    /// With at least this share of the CPUs idle nobody lacks CPU time: 25 %
+    /// (section 4.3).
+    pub idle: f64,
+    /// `ipd`: above this idle share the CPUs are at rest: 62 %, the least seen
+    /// in 30 minutes without foreground work (section 5).
+    pub ipd_idle: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            cpu: 0.85,
+            disk: 1.0,
+            network: 1.0,
+            idle: 0.25,
+            ipd_idle: 0.62,
+        }
+    }
+}
+
+/// A threshold that is not a share.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the threshold {name} is {value}: it is a share, from 0 to 1")]
+pub struct ThresholdError {
+    /// Which.
+    pub name: &'static str,
+    /// What it was to be.
+    pub value: f64,
+}
+
+impl Thresholds {
+    /// The same, where each is a share.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn checked(self) -> Result<Self, ThresholdError> {
+        let all = [
+            ("cpu", self.cpu),
+            ("disk", self.disk),
+            ("network", self.network),
+            ("idle", self.idle),
+            ("ipd_idle", self.ipd_idle),
+        ];
+        match all.into_iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
+            Some((name, value)) => Err(ThresholdError { name, value }),
+            None => Ok(self),
+        }
+    }
+}
+
+/// As read, before it is checked; what is missing is paper 2's.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Unchecked {
+    cpu: f64,
+    disk: f64,
+    network: f64,
+    idle: f64,
+    ipd_idle: f64,
+}
+
+impl Default for Unchecked {
+    fn default() -> Self {
+        let Thresholds {
+            cpu,
+            disk,
+            network,
+            idle,
+            ipd_idle,
+        } = Thresholds::default();
+        Self {
+            cpu,
+            disk,
+            network,
+            idle,
+            ipd_idle,
+        }
+    }
+}
+
+impl TryFrom<Unchecked> for Thresholds {
+    type Error = ThresholdError;
+
+    fn try_from(read: Unchecked) -> Result<Self, ThresholdError> {
+        let thresholds = Self {
+            cpu: read.cpu,
+            disk: read.disk,
+            network: read.network,
+            idle: read.idle,
+            ipd_idle: read.ipd_idle,
+        };
+        thresholds.checked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_shares_are_thresholds() {
+        let read = |text: &str| serde_json::from_str::<Thresholds>(text);
+        assert_eq!(read("{}").unwrap(), Thresholds::default());
+        assert_eq!(read(r#"{"cpu": 0.8}"#).unwrap().cpu, 0.8);
+        for bad in [r#"{"cpu": 1.2}"#, r#"{"idle": -0.1}"#, r#"{"cup": 0.5}"#] {
+            read(bad).unwrap_err();
+        }
+        let bad = Thresholds {
+            disk: f64::NAN,
+            ..Thresholds::default()
+        };
+        assert_eq!(bad.checked().unwrap_err().name, "disk");
+        let text = serde_json::to_string(&Thresholds::default()).unwrap();
+        assert_eq!(read(&text).unwrap(), Thresholds::default());
+    }
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Usher's own regulation: per program and per resource, in milliseconds.
+//!
+//! Each disk and interface has a [`Gate`], and the CPUs are one resource
+//! ([`Cpus`]). A program runs while everything that it uses is open to it, so
+//! that work on one disk goes on while the foreground is on another. A program
+//! uses a device if it made a request in the last [`USING_NS`] of its running;
+//! stopped, it is taken to want what it used when it was stopped.
+//!
+//! *Looks*. A foreground request of a device on which background work runs rings
+//! a bell, and the meter is looked at within a millisecond: while all is quiet
+//! looks are [`CALM_NS`] apart. CPUs have no bell: with background work on
+//! them and little idle, looks are closer. A stopped program is looked at when
+//! what it waits for may open, and not before.
+//!
+//! *Locks*. A stopped program may hold what a foreground process waits for. Where
+//! that is seen, it goes on at once, and runs for longer each time that it is seen
+//! again soon: whether it has let go can only be found out by stopping it. Where
+//! it is not seen, nobody is stopped for more than [`STOPPED_NS_MAX`] in one go:
+//! then it runs for [`SPARED_NS`], paid for like any other meeting.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use usher_model::{Contention, MeterSource, Metering, ProgramId, Resource, Usage};
+
+use super::contention::name;
+use super::cpus::{CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
+use super::gate::{BLIND_NS, Gate, Glance, Requests};
+use super::regulator::{Change, Sight};
+
+/// Who made a request so long ago, or later, uses the device.
+pub const USING_NS: u64 = 100_000_000;
+/// Between looks while nothing happens.
+pub const CALM_NS: u64 = 250_000_000;
+/// Somebody who is stopped is looked at so often, lest he hold somebody up.
+const HOLDS_NS: u64 = 100_000_000;
+/// Nobody is stopped for longer in one go...
+pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
+/// ... and then runs so long, as does who held somebody up: twice as long each
+/// time that it does so again within `AGAIN_NS`, at most `SPARED_NS_MAX`.
+pub const SPARED_NS: u64 = 50_000_000;
+const SPARED_NS_MAX: u64 = 1_600_000_000;
+const AGAIN_NS: u64 = 1_000_000_000;
+/// Between looks while a program may soon turn to a device that is shut.
+const NEAR_NS: u64 = 25_000_000;
+/// Who used a device so long ago may turn to it again.
+const MAY_USE_NS: u64 = 2_000_000_000;
+/// A program that uses, or waits for, less than this, in CPUs, is not stopped
+/// for them.
+const USES_CPUS: f64 = 0.05;
+/// Under way on a disk, at least.
+const DISK_FLIGHT_NS: f64 = 1.5e6;
+/// Under way on an interface: a queue of a few hundred packets; with the first
+/// reaction 10 ms.
+const LINK_FLIGHT_NS: f64 = 8e6;
+
+/// What one party has asked of a device: its own requests and what is written
+/// back for it; calls either way.
+fn requests(usage: &Usage, resource: Resource) -> Requests {
+    let none = Requests::default();
+    match resource {
+        Resource::Cpu => none,
+        Resource::Disk(disk) => usage.disks.get(&disk).map_or(none, |d| Requests {
+            total: d.requests,
+            last_ns: d.last_ns,
+        }),
+        Resource::Link(link) => usage.links.get(&link).map_or(none, |l| Requests {
+            total: l.sends + l.receives,
+            last_ns: l.last_ns,
+        }),
+    }
+}
+
+/// Sectors written back for somebody: these count as use by the background.
+fn written_back(usage: &Usage, resource: Resource) -> u64 {
+    match resource {
+        Resource::Disk(disk) => usage.disks.get(&disk).map_or(0, |d| d.async_sectors),
+        Resource::Cpu | Resource::Link(_) => 0,
+    }
+}
+
+fn devices(usage: &Usage) -> impl Iterator<Item = Resource> {
+    let disks = usage.disks.keys().map(|&disk| Resource::Disk(disk));
+    disks.chain(usage.links.keys().map(|&link| Resource::Link(link)))
+}
+
+/// One program under this regulation.
+#[derive(Debug, Clone, Default)]
+struct Member {
+    /// What it had used at the last look; `None`: not looked at yet.
+    seen: Option<Usage>,
+    /// CPU time used and waited for at a reading of it.
+    cpu_read: Option<(u64, u64)>,
+    /// Whether it is known if it uses the CPUs.
+    knows_cpu: bool,
+    /// When it last used what; of the CPUs, only whether.
+    used: BTreeMap<Resource, u64>,
+    /// Since when it is stopped.
+    stopped_ns: Option<u64>,
+    /// It runs in any case until then, and was spared for so long.
+    spared_until_ns: u64,
+    spared_ns: u64,
+}
+
+impl Member {
+    /// Takes in what it has used.
+    fn read(&mut self, usage: &Usage, sight: &Sight) {
+        let before = self.seen.replace(usage.clone()).unwrap_or_default();
+        let wanted_ns = usage.cpu_ns + usage.wait_ns;
+        if self.stopped_ns.is_some() {
+            self.cpu_read = Some((sight.metering.cpu_read_ns, wanted_ns));
+            return;
+        }
+        for device in devices(usage) {
+            let (then, now) = (requests(&before, device), requests(usage, device));
+            let wrote = written_back(usage, device) > written_back(&before, device);
+            if now.total <= then.total && !wrote {
+                continue;
+            }
+            let at_ns = now.last_ns.filter(|_| !wrote).unwrap_or(sight.at_ns);
+            self.used.insert(device, at_ns.min(sight.at_ns));
+        }
+        self.read_cpu(wanted_ns, sight);
+        let at_ns = sight.at_ns;
+        self.used
+            .retain(|_, used_ns| *used_ns + MAY_USE_NS >= at_ns);
+    }
+
+    /// Takes in what it has used of CPUs, and waited for them.
+    fn read_cpu(&mut self, wanted_ns: u64, sight: &Sight) {
+        let now_ns = sight.metering.cpu_read_ns;
+        let (read_ns, before_ns) = *self.cpu_read.get_or_insert((now_ns, wanted_ns));
+        let window_ns = now_ns.saturating_sub(read_ns);
+        if window_ns < WINDOW_NS_MIN {
+            return;
+        }
+        let cpus = wanted_ns.saturating_sub(before_ns) as f64 / window_ns as f64;
+        self.used.remove(&Resource::Cpu);
+        if cpus >= USES_CPUS {
+            self.used.insert(Resource::Cpu, sight.at_ns);
+        }
+        self.cpu_read = Some((now_ns, wanted_ns));
+        self.knows_cpu = true;
+    }
+
+    /// What it uses now, or used when it was stopped.
+    fn uses(&self, at_ns: u64) -> impl Iterator<Item = Resource> + '_ {
+        let is_now = move |used_ns: u64| used_ns + USING_NS >= at_ns;
+        let each = self.used.iter();
+        each.filter(move |&(&resource, &used_ns)| {
+            resource == Resource::Cpu || self.stopped_ns.is_some() || is_now(used_ns)
+        })
+        .map(|(&resource, _)| resource)
+    }
+
+    fn stop(&mut self, at_ns: u64) {
+        let uses: BTreeSet<_> = self.uses(at_ns).collect();
+        self.used.retain(|resource, _| uses.contains(resource));
+        self.stopped_ns = Some(at_ns);
+    }
+
+    /// Lets it run for a while, whoever comes.
+    fn spare(&mut self, at_ns: u64, holds: bool) {
+        let again = holds && at_ns < self.spared_until_ns + AGAIN_NS;
+        self.spared_ns = match again {
+            true => (self.spared_ns * 2).clamp(SPARED_NS, SPARED_NS_MAX),
+            false => SPARED_NS,
+        };
+        self.spared_until_ns = at_ns + self.spared_ns;
+    }
+
+    fn go_on(&mut self, at_ns: u64) {
+        self.stopped_ns = None;
+        self.used.values_mut().for_each(|used_ns| *used_ns = at_ns);
+    }
+}
+
+/// All programs under this regulation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Controller {
+    members: BTreeMap<ProgramId, Member>,
+    gates: BTreeMap<Resource, Gate>,
+    cpus: Option<Cpus>,
+}
+
+impl Controller {
+    pub fn arrive(&mut self, id: ProgramId) {
+        self.members.entry(id).or_default();
+    }
+
+    pub fn depart(&mut self, id: ProgramId) {
+        self.members.remove(&id);
+        if self.members.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Takes a look in: what is to change.
+    pub fn look(&mut self, sight: &Sight) -> Vec<(ProgramId, Change)> {
+        for (id, member) in &mut self.members {
+            if let Some(usage) = sight.metering.background.get(id) {
+                member.read(usage, sight);
+            }
+        }
+        self.look_at_devices(sight);
+        let cpus = self.cpus.get_or_insert_with(|| Cpus::new(sight.at_ns));
+        cpus.look(sight.at_ns, sight.metering, sight.thresholds.idle);
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        let change = |id| Some((id, self.judge(id, sight)?));
+        ids.into_iter().filter_map(change).collect()
+    }
+
+    fn look_at_devices(&mut self, sight: &Sight) {
+        let metering = sight.metering;
+        let theirs = self.members.keys();
+        let mut all: BTreeSet<_> = theirs
+            .filter_map(|id| metering.background.get(id))
+            .flat_map(devices)
+            .collect();
+        all.extend(devices(&metering.foreground));
+        for device in all {
+            let glance = self.glance(device, sight);
+            let flight_ns = match device {
+                Resource::Link(_) => LINK_FLIGHT_NS,
+                Resource::Cpu | Resource::Disk(_) => DISK_FLIGHT_NS,
+            };
+            let gate = self.gates.entry(device);
+            gate.or_insert_with(|| Gate::new(flight_ns, &glance))
+                .look(&glance);
+        }
+    }
+
+    fn glance(&self, device: Resource, sight: &Sight) -> Glance {
+        let usage = |id| sight.metering.background.get(id);
+        let own = self.members.keys().filter_map(usage);
+        let runs = |m: &&Member| m.stopped_ns.is_none();
+        let mut running = self.members.values().filter(runs);
+        Glance {
+            at_ns: sight.at_ns,
+            foreground: requests(&sight.metering.foreground, device),
+            background: own.map(|usage| requests(usage, device).total).sum(),
+            met: running.any(|m| m.uses(sight.at_ns).any(|used| used == device)),
+            bell: has_bell(sight.metering),
+        }
+    }
+
+    fn is_open(&self, resource: Resource, at_ns: u64) -> bool {
+        match resource {
+            Resource::Cpu => self.cpus.as_ref().is_none_or(Cpus::is_open),
+            _ => (self.gates.get(&resource)).is_none_or(|gate| gate.is_open(at_ns)),
+        }
+    }
+
+    /// What a member uses that is shut.
+    fn shut(&self, member: &Member, at_ns: u64) -> Vec<Resource> {
+        let shut = |resource: &Resource| !self.is_open(*resource, at_ns);
+        member.uses(at_ns).filter(shut).collect()
+    }
+
+    fn judge(&mut self, id: ProgramId, sight: &Sight) -> Option<Change> {
+        let at_ns = sight.at_ns;
+        let held = sight.held_up_by(id);
+        let member = self.members.get(&id)?;
+        let shut = self.shut(member, at_ns);
+        let Some(stopped_ns) = member.stopped_ns else {
+            if at_ns < member.spared_until_ns || shut.is_empty() {
+                return None;
+            }
+            let (contention, why) = self.reason(shut[0], sight);
+            self.members.get_mut(&id)?.stop(at_ns);
+            return Some(Change::Stop(contention, why));
+        };
+        let is_long = at_ns >= stopped_ns + STOPPED_NS_MAX;
+        let holds = held.is_some();
+        let change = match held {
+            Some(why) => Change::Spare(why),
+            None if shut.is_empty() => Change::Run(self.all_clear(member, at_ns)),
+            None if is_long => Change::Spare(long_enough()),
+            None => return None,
+        };
+        let member = self.members.get_mut(&id)?;
+        if matches!(change, Change::Spare(_)) {
+            member.spare(at_ns, holds);
+        }
+        member.go_on(at_ns);
+        Some(change)
+    }
+
+    /// Why something is shut, in figures and in words.
+    fn reason(&self, resource: Resource, sight: &Sight) -> (Contention, String) {
+        match (resource, self.gates.get(&resource), &self.cpus) {
+            (Resource::Cpu, _, Some(cpus)) => for_cpus(cpus.found()),
+            (_, Some(gate), _) => for_device(resource, gate, &self.glance(resource, sight)),
+            _ => for_cpus(Found::default()),
+        }
+    }
+
+    fn all_clear(&self, member: &Member, at_ns: u64) -> String {
+        let clear = |resource: Resource| {
+            let budget_ns = match (resource, &self.cpus) {
+                (Resource::Cpu, Some(cpus)) => cpus.budget_ns(),
+                _ => self.gates.get(&resource)?.budget_ns(),
+            };
+            let name = name(resource);
+            let ms = budget_ns / 1e6;
+            Some(format!("{name} free; {ms:.1} ms of delay to spend"))
+        };
+        let each: Vec<_> = member.uses(at_ns).filter_map(clear).collect();
+        each.join(", ")
+    }
+
+    /// When to look again.
+    pub fn wake_ns(&self, at_ns: u64, metering: Option<&Metering>) -> Option<u64> {
+        let calm_ns = match metering.is_some_and(has_bell) {
+            true => CALM_NS,
+            false => BLIND_NS,
+        };
+        let each = self.members.values();
+        each.map(|member| match member.stopped_ns {
+            Some(stopped_ns) => self
+                .opens(member, at_ns)
+                .min(stopped_ns + STOPPED_NS_MAX)
+                .min(at_ns + HOLDS_NS),
+            None => self.wakes_running(member, at_ns, calm_ns),
+        })
+        .min()
+    }
+
+    /// When all that a stopped program waits for may be open.
+    fn opens(&self, member: &Member, at_ns: u64) -> u64 {
+        let opens = |resource: Resource| match resource {
+            Resource::Cpu => at_ns + CONTENDED_NS,
+            _ => (self.gates.get(&resource)).map_or(at_ns, |gate| gate.wake_ns(at_ns)),
+        };
+        let shut = self.shut(member, at_ns).into_iter();
+        shut.map(opens).max().unwrap_or(at_ns)
+    }
+
+    fn wakes_running(&self, member: &Member, at_ns: u64, calm_ns: u64) -> u64 {
+        if member.spared_until_ns > at_ns {
+            return member.spared_until_ns;
+        }
+        let shut = |resource: &&Resource| !self.is_open(**resource, at_ns);
+        if member.used.keys().find(shut).is_some() {
+            return at_ns + NEAR_NS;
+        }
+        let on_cpus = member.used.contains_key(&Resource::Cpu) || !member.knows_cpu;
+        let contended = self.cpus.as_ref().is_none_or(Cpus::is_contended);
+        match on_cpus && contended {
+            true => at_ns + CONTENDED_NS.min(calm_ns),
+            false => at_ns + calm_ns,
+        }
+    }
+}
+
+fn has_bell(metering: &Metering) -> bool {
+    metering.source == MeterSource::Bpf
+}
+
+fn long_enough() -> String {
+    let (long, run) = (STOPPED_NS_MAX / 1_000_000_000, SPARED_NS / 1_000_000);
+    format!("for {run} ms: it was stopped for {long} s, and may hold what others wait for")
+}
+
+fn for_cpus(found: Found) -> (Contention, String) {
+    let ms = |cpus: f64| cpus * found.window_ns as f64 / 1e6;
+    let why = format!(
+        "foreground waits for CPUs: {:.1} ms in the last {} ms, {:.1} CPUs idle; its budget of delay is spent",
+        ms(found.waits),
+        found.window_ns / 1_000_000,
+        found.idle
+    );
+    let contention = Contention {
+        resource: Resource::Cpu,
+        background: (ms(found.background) * 1e6) as u64,
+        foreground: (ms(found.waits) * 1e6) as u64,
+        window_ns: found.window_ns,
+        threshold: 0.0,
+    };
+    (contention, why)
+}
+
+fn for_device(resource: Resource, gate: &Gate, glance: &Glance) -> (Contention, String) {
+    let (asked, window_ns) = gate.recent();
+    let unit = match resource {
+        Resource::Link(_) => "calls",
+        Resource::Cpu | Resource::Disk(_) => "requests",
+    };
+    let why = format!(
+        "foreground uses {} ({asked} {unit} in the last {} ms); goes on after {} ms of quiet",
+        name(resource),
+        window_ns.div_ceil(1_000_000),
+        gate.needs_ns() / 1_000_000
+    );
+    let contention = Contention {
+        resource,
+        background: glance.background,
+        foreground: asked,
+        window_ns,
+        threshold: gate.needs_ns() as f64,
+    };
+    (contention, why)
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CPUs: what waiting costs, and what the paper's test cannot see.
+
+use usher_model::*;
+
+use crate::compare::compare;
+use crate::world::*;
+
+/// So many foreground threads, on for that long and off for that long, beside
+/// so many background threads.
+fn beside(
+    cpus: u32,
+    threads: u32,
+    leak: f64,
+    on_off_ms: (u64, u64),
+    depth: u32,
+    by: Regulation,
+) -> World {
+    let mut world = World::new(cpus);
+    world.leak = leak;
+    let step = Step {
+        work: on_off_ms.0,
+        pause_ns: on_off_ms.1 * MS,
+    };
+    let mut foreground = Foreground::new(Resource::Cpu, vec![step]);
+    foreground.threads = threads;
+    world.foreground.push(foreground);
+    world.arrive(1, by, Resource::Cpu, depth);
+    world
+}
+
+const ALWAYS: (u64, u64) = (1_000_000, 0);
+
+#[test]
+fn one_thread_beside_48_is_seen_by_its_waits_and_not_by_the_papers_test() {
+    let make = |by| move || beside(48, 1, 0.3, ALWAYS, 48, by);
+    let ours = compare(make(Regulation::Usher), 30 * S);
+    assert!(ours.delay <= 0.015, "{ours:?}");
+    assert!(ours.idle_used > 0.01, "{ours:?}");
+    assert!(ours.stops_per_s <= 2.0, "{ours:?}");
+    let eii = compare(make(Regulation::Eii), 30 * S);
+    assert_eq!(eii.stops_per_s, 0.0, "its share is 98 %");
+    assert!(eii.delay > 0.4, "{eii:?}");
+}
+
+#[test]
+fn where_the_kernel_does_its_part_nothing_is_stopped() {
+    for (cpus, threads) in [(2, 1), (4, 3), (48, 1)] {
+        let make = || beside(cpus, threads, 0.005, ALWAYS, cpus, Regulation::Usher);
+        let came = compare(make, 30 * S);
+        assert_eq!(came.stops_per_s, 0.0, "{came:?}");
+        assert!(came.delay <= 0.01 && came.idle_used >= 0.99, "{came:?}");
+    }
+}
+
+#[test]
+fn who_comes_and_goes_each_second_leaves_the_pauses() {
+    let make = || beside(2, 2, 0.02, (1000, 1000), 2, Regulation::Usher);
+    let came = compare(make, 60 * S);
+    assert!(came.delay <= 0.012, "{came:?}");
+    assert!(came.idle_used >= 0.9, "{came:?}");
+}
+
+#[test]
+fn a_foreground_that_leaves_nothing_is_left_alone() {
+    let mut world = beside(2, 8, 0.1, ALWAYS, 2, Regulation::Usher);
+    let mut policy = regulated(2);
+    world.run(&mut policy, S);
+    let stops = world.bg(1).stops;
+    world.run(&mut policy, 9 * S);
+    assert_eq!(
+        (stops, world.bg(1).stops),
+        (1, 1),
+        "it waits by itself: no reason to try"
+    );
+    assert!(world.bg(1).frozen);
+    world.foreground.clear();
+    world.run(&mut policy, 100 * MS);
+    assert!(
+        !world.bg(1).frozen,
+        "what waits there were has gone with it"
+    );
+}
+
+#[test]
+fn waits_beside_idle_cpus_are_nobodys_fault() {
+    // Eight threads, of which two at a time may run: waits, and half is idle.
+    let mut metering = no_metering(4);
+    let mut policy = regulated(4);
+    let mut frozen = 0;
+    for look in 0..400u64 {
+        let at_ns = look * 50 * MS;
+        metering.cpu_read_ns = at_ns;
+        metering.idle_ns = at_ns * 3 / 2;
+        metering.foreground.cpu_ns = at_ns * 2;
+        metering.foreground.wait_ns = at_ns * 6;
+        let usage = metering.background.entry(ProgramId(1)).or_default();
+        usage.cpu_ns = at_ns / 2;
+        let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
+        let observation = Observation {
+            at_ns,
+            usable: CpuSet::range(0, 3),
+            events: if look == 0 { vec![arrives] } else { vec![] },
+            failed: vec![],
+            programs: vec![],
+            metering: Some(metering.clone()),
+        };
+        let decision = usher_policy::Policy::decide(&mut policy, &observation);
+        let freezes = |a: &&Action| matches!(a, Action::Freeze { .. });
+        frozen += decision.actions.iter().filter(freezes).count();
+    }
+    assert_eq!(frozen, 0);
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Disks and interfaces under `usher`: what the foreground is delayed, and what
+//! background work gets.
+
+use proptest::prelude::*;
+use usher_model::*;
+
+use crate::compare::compare;
+use crate::world::*;
+
+fn step(work: u64, pause_ms: u64) -> Step {
+    Step {
+        work,
+        pause_ns: pause_ms * MS,
+    }
+}
+
+/// One background program beside such a foreground, on a device whose
+/// requests take so long.
+fn beside(resource: Resource, service_ns: u64, depth: u32, steps: &[Step]) -> World {
+    let mut world = World::new(2).device(resource, service_ns);
+    world
+        .foreground
+        .push(Foreground::new(resource, steps.to_vec()));
+    world.arrive(1, Regulation::Usher, resource, depth);
+    world
+}
+
+#[test]
+fn a_second_on_and_a_second_off_leaves_nine_tenths_of_the_pauses() {
+    for (resource, service_ns, depth) in [
+        (DISK, 200_000, 1),
+        (DISK, 200_000, 8),
+        (DISK, 8 * MS, 1),
+        (LINK, 100_000, 50),
+    ] {
+        for seconds in [1, 2, 5] {
+            let on = step(seconds * S / service_ns, seconds * 1000);
+            let came = compare(|| beside(resource, service_ns, depth, &[on]), 40 * S);
+            assert!(came.delay <= 0.01, "{resource:?} {service_ns} {came:?}");
+            assert!(came.idle_used >= 0.9, "{resource:?} {service_ns} {came:?}");
+            assert!(
+                came.stops_per_s <= 1.1,
+                "{resource:?} {service_ns} {came:?}"
+            );
+            assert!(
+                came.looks_per_s <= 35.0,
+                "{resource:?} {service_ns} {came:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_request_every_50_ms_is_hardly_delayed() {
+    let came = compare(|| beside(DISK, 200_000, 8, &[step(1, 50)]), 60 * S);
+    assert!(came.delay <= 0.01, "{came:?}");
+    assert!(came.idle_used > 0.02, "a share is left: {came:?}");
+    assert!(came.stops_per_s <= 5.0, "{came:?}");
+}
+
+#[test]
+fn a_request_a_second_hardly_stops_background_work() {
+    for (service_ns, share) in [(200_000, 0.95), (8 * MS, 0.88)] {
+        let came = compare(|| beside(DISK, service_ns, 1, &[step(1, 1000)]), 60 * S);
+        assert!(came.delay <= 0.011, "{came:?}");
+        assert!(came.idle_used >= share, "{came:?}");
+    }
+}
+
+#[test]
+fn alone_it_is_never_stopped_and_rarely_looked_at() {
+    for resource in [DISK, LINK] {
+        for regulation in Regulation::ALL {
+            let mut world = World::new(2).device(resource, MS);
+            world.arrive(1, regulation, resource, 4);
+            world.ignored = Some(resource);
+            world.run_regulated(30 * S);
+            assert_eq!(world.bg(1).stops, 0, "{regulation:?}");
+            assert!(world.bg(1).work_ns >= 30 * S - MS);
+            assert!(world.looks <= 310, "{regulation:?}: {}", world.looks);
+        }
+    }
+}
+
+#[test]
+fn full_speed_within_100_ms_of_the_end() {
+    for service_ns in [200_000, 8 * MS] {
+        let on = step(10 * S / service_ns, 1_000_000);
+        let mut world = beside(DISK, service_ns, 1, &[on]);
+        let mut policy = regulated(2);
+        while world.foreground[0].total < on.work {
+            world.run(&mut policy, MS);
+        }
+        world.run(&mut policy, 100 * MS);
+        let before = world.bg(1).work_ns;
+        world.run(&mut policy, S);
+        assert!(world.bg(1).work_ns - before >= S - MS, "{service_ns}");
+    }
+}
+
+#[test]
+fn another_disk_is_another_matter() {
+    let mut world = World::new(2).device(DISK, MS).device(DISK_2, MS);
+    world
+        .foreground
+        .push(Foreground::new(DISK, vec![step(1, 0)]));
+    world.arrive(1, Regulation::Usher, DISK, 1);
+    world.arrive(2, Regulation::Usher, DISK_2, 1);
+    world.arrive(3, Regulation::Eii, DISK_2, 1);
+    world.arrive(4, Regulation::Eii, DISK, 1);
+    world.run_regulated(9 * S);
+    assert!(world.bg(1).work_ns < 50 * MS, "on the disk that is in use");
+    assert!(world.bg(4).stops > 0, "likewise");
+    assert_eq!((world.bg(2).stops, world.bg(3).stops), (0, 0));
+}
+
+/// The worst foreground: it comes back whenever background work has just gone on.
+#[test]
+fn an_adversary_gets_no_more_than_the_budget() {
+    for (service_ns, depth) in [(200_000, 1), (200_000, 8), (8 * MS, 1)] {
+        let mut world = beside(DISK, service_ns, depth, &[step(1, 1_000_000)]);
+        let mut policy = regulated(2);
+        let (mut ran, mut waited_ns) = (0, 0);
+        for _ in 0..600_000 {
+            world.run(&mut policy, MS / 10);
+            ran = if world.bg(1).frozen { 0 } else { ran + 1 };
+            waited_ns += u64::from(world.foreground[0].waits) * MS / 10;
+            if ran >= 20 && !world.foreground[0].waits {
+                world.foreground[0].wake();
+            }
+        }
+        let served_ns = world.foreground[0].total * service_ns;
+        let share = waited_ns.saturating_sub(served_ns) as f64 / 60e9;
+        assert!(share <= 0.012, "{service_ns} {depth}: {share}");
+        assert!(world.bg(1).stops <= 60 * 6, "{}", world.bg(1).stops);
+        assert!(world.bg(1).stops >= 30, "{}", world.bg(1).stops);
+    }
+}
+
+#[test]
+fn without_a_bell_it_still_gives_way() {
+    let make = || {
+        let mut world = beside(DISK, 200_000, 1, &[step(25_000, 5000)]);
+        world.bell = false;
+        world
+    };
+    let came = compare(make, 60 * S);
+    assert!(came.delay <= 0.02, "{came:?}");
+    assert!(came.idle_used >= 0.9, "{came:?}");
+    assert!(came.looks_per_s <= 12.0, "{came:?}");
+}
+
+/// Nobody is stopped unless the foreground has asked for something since he
+/// went on.
+fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
+    let asked = |o: &Observation| {
+        let usage = &o.metering.as_ref().unwrap().foreground;
+        let disks = usage.disks.values().map(|d| d.requests);
+        disks
+            .chain(usage.links.values().map(|l| l.sends))
+            .sum::<u64>()
+    };
+    let mut before = 0;
+    log.iter().all(|(observation, decision)| {
+        let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
+        if has(|a| matches!(a, Action::Thaw { .. })) {
+            before = asked(observation);
+        }
+        !has(|a| matches!(a, Action::Freeze { .. })) || asked(observation) > before
+    })
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Work and pauses over orders of magnitude: 1..2000 requests, 1 ms..8 s.
+    let one = (0.0..7.6f64, 0.0..9.0f64).prop_map(|(work, pause)| Step {
+        work: work.exp() as u64,
+        pause_ns: (pause.exp() * 1e6) as u64 / 100_000 * 100_000,
+    });
+    prop::collection::vec(one, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the foreground does: what it is delayed by is within the
+    /// budget, stops are few, nobody is stopped for more than 10 s in one
+    /// go, and deciding again gives the same decisions.
+    #[test]
+    fn whatever_the_foreground_does(
+        steps in steps(),
+        think_ms in 0..20u64,
+        (resource, service_ns, depth) in prop::sample::select(vec![
+            (DISK, 200_000, 1), (DISK, 200_000, 8), (DISK, MS, 4), (DISK, 8 * MS, 1), (DISK, 8 * MS, 8), (LINK, 100_000, 50),
+        ]),
+    ) {
+        let make = || {
+            let mut world = beside(resource, service_ns, depth, &steps);
+            world.foreground[0].think_ns = think_ms * MS;
+            world
+        };
+        let ns = 30 * S;
+        let came = compare(make, ns);
+        // A queue of 64 ms costs that before it is known.
+        let is_deep = service_ns * u64::from(depth) > 10 * MS;
+        let (share, once_ns) = if is_deep { (0.02, 300e6) } else { (0.015, 40e6) };
+        let bound = share + once_ns / ns as f64;
+        prop_assert!(came.delay <= bound, "{came:?}");
+        prop_assert!(came.stops_per_s <= 8.0, "{came:?}");
+        let mut runs = vec![];
+        for _ in 0..2 {
+            let mut world = make();
+            world.keeps_log = true;
+            let mut policy = regulated(2);
+            for _ in 0..500 {
+                world.run(&mut policy, 20 * MS);
+                let bg = world.bg(1);
+                prop_assert!(!bg.frozen || world.at_ns - bg.frozen_since_ns <= 10 * S + 40 * MS);
+            }
+            prop_assert!(stops_have_a_reason(&world.log));
+            runs.push(world.log);
+        }
+        prop_assert!(runs[0] == runs[1]);
+    }
+}

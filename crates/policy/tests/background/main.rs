@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Background work beside foreground work, on a machine that is not there.
+
+#![allow(clippy::unwrap_used)]
+
+mod apart;
+mod compare;
+mod cpus;
+mod devices;
+mod paper;
+mod things;
+mod upkeep;
+mod world;

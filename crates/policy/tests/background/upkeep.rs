@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What goes wrong: locks, actions that fail, programs that go, no figures.
+
+use std::collections::BTreeSet;
+
+use usher_model::*;
+use usher_policy::Policy;
+
+use crate::world::*;
+
+/// A foreground that never ends on the disk that a background program is on.
+fn contended(regulation: Regulation) -> World {
+    let mut world = World::new(2).device(DISK, MS);
+    let always = Step {
+        work: 1,
+        pause_ns: 0,
+    };
+    world.foreground.push(Foreground::new(DISK, vec![always]));
+    world.arrive(1, regulation, DISK, 1);
+    world.keeps_log = true;
+    world
+}
+
+fn notes(world: &World) -> Vec<String> {
+    let each = world.log.iter().flat_map(|(_, decision)| &decision.notes);
+    each.map(|note| note.text.clone()).collect()
+}
+
+#[test]
+fn who_holds_what_the_foreground_waits_for_goes_on_at_once() {
+    for regulation in [Regulation::Usher, Regulation::Ipd] {
+        let mut world = contended(regulation);
+        let mut policy = regulated(2);
+        world.run(&mut policy, S);
+        assert!(world.bg(1).frozen);
+        world.held = Some(HeldUp {
+            by: ProgramId(1),
+            pid: 42,
+            what: "a lock on /x".to_owned(),
+        });
+        let mut ran_ms = 0;
+        for ms in 0..2000 {
+            world.run(&mut policy, MS);
+            ran_ms += u64::from(!world.bg(1).frozen);
+            assert!(ran_ms > 0 || ms < 110, "{regulation:?}: at once");
+        }
+        world.held = None;
+        assert!(ran_ms > 900, "{regulation:?}: {ran_ms}");
+        let said = |text: &String| text.contains("process 42 waits for a lock on /x");
+        assert!(notes(&world).iter().any(said));
+        world.run(&mut policy, 2 * S);
+        assert!(world.bg(1).frozen, "{regulation:?}: it is still in the way");
+    }
+}
+
+#[test]
+fn nobody_is_stopped_for_more_than_ten_seconds() {
+    let mut world = contended(Regulation::Usher);
+    let mut policy = regulated(2);
+    let mut longest_ns = 0;
+    for _ in 0..6000 {
+        world.run(&mut policy, 10 * MS);
+        let bg = world.bg(1);
+        if bg.frozen {
+            longest_ns = longest_ns.max(world.at_ns - bg.frozen_since_ns);
+        }
+    }
+    assert!(
+        (9 * S..=10 * S + 20 * MS).contains(&longest_ns),
+        "{longest_ns}"
+    );
+    let work_ms = world.bg(1).work_ns / MS;
+    assert!(
+        (100..250).contains(&work_ms),
+        "50 ms in 10 s, shared: {work_ms}"
+    );
+}
+
+#[test]
+fn all_go_on_when_the_foreground_leaves() {
+    for regulation in Regulation::ALL {
+        let mut world = contended(regulation);
+        let mut policy = regulated(2);
+        world.run(&mut policy, 20 * S);
+        world.foreground.clear();
+        world.run(&mut policy, 17 * S);
+        let before = world.bg(1).work_ns;
+        world.run(&mut policy, 5 * S);
+        assert_eq!(world.bg(1).work_ns - before, 5 * S, "{regulation:?}");
+    }
+}
+
+#[test]
+fn what_fails_is_tried_again_and_said() {
+    for regulation in Regulation::ALL {
+        let mut world = contended(regulation);
+        let mut policy = regulated(2);
+        world.refuses = 4;
+        world.run(&mut policy, S);
+        assert!(world.bg(1).frozen, "{regulation:?}");
+        assert_eq!(world.refuses, 0);
+        let all = notes(&world).join("\n");
+        assert!(all.contains("keeps its priorities"), "{all}");
+        world.foreground.clear();
+        world.refuses = 2;
+        world.run(&mut policy, 17 * S);
+        assert!(!world.bg(1).frozen, "{regulation:?}");
+        assert!(notes(&world).iter().any(|t| t.contains("refused")));
+    }
+}
+
+#[test]
+fn demoted_as_it_arrives() {
+    for (regulation, to) in [
+        (Regulation::Usher, Demotion::Idle),
+        (Regulation::Eii, Demotion::Nice),
+        (Regulation::Ipd, Demotion::Nice),
+    ] {
+        let mut world = contended(regulation);
+        world.run_regulated(10 * MS);
+        assert_eq!(world.bg(1).demoted, Some(to));
+    }
+}
+
+#[test]
+fn who_has_gone_is_not_acted_on() {
+    let mut world = contended(Regulation::Usher);
+    let mut policy = regulated(2);
+    world.run(&mut policy, S);
+    world.arrive(2, Regulation::Eii, DISK, 1);
+    world.run(&mut policy, S);
+    world.depart(1);
+    world.log.clear();
+    world.run(&mut policy, 4 * S);
+    world.depart(2);
+    world.run(&mut policy, 4 * S);
+    let acted: BTreeSet<_> = world
+        .log
+        .iter()
+        .flat_map(|(_, d)| &d.actions)
+        .map(Action::program)
+        .collect();
+    assert_eq!(acted, BTreeSet::from([ProgramId(2)]));
+    let (_, last) = world
+        .log
+        .iter()
+        .rev()
+        .find(|(_, d)| d.standings.is_some())
+        .unwrap();
+    assert_eq!(last.standings, Some(vec![]));
+    let (_, last) = world.log.last().unwrap();
+    assert_eq!((last.wake_after_ns, last.look), (None, Look::All));
+}
+
+#[test]
+fn without_figures_nobody_stays_stopped() {
+    let mut world = contended(Regulation::Ipd);
+    let mut policy = regulated(2);
+    world.run(&mut policy, S);
+    assert!(world.bg(1).frozen);
+    let mut thawed = vec![];
+    for look in 1..=20 {
+        let observation = Observation {
+            at_ns: world.at_ns + look * 100 * MS,
+            usable: CpuSet::range(0, 1),
+            events: vec![],
+            failed: vec![],
+            programs: vec![],
+            metering: None,
+        };
+        thawed.extend(policy.decide(&observation).actions);
+    }
+    assert_eq!(
+        thawed,
+        [Action::Thaw {
+            program: ProgramId(1)
+        }]
+    );
+}
+
+#[test]
+fn it_says_why_and_not_all_the_time() {
+    let mut world = World::new(2).device(DISK, 200_000);
+    let now_and_then = Step {
+        work: 50,
+        pause_ns: 190 * MS,
+    };
+    world
+        .foreground
+        .push(Foreground::new(DISK, vec![now_and_then]));
+    world.arrive(1, Regulation::Usher, DISK, 1);
+    world.keeps_log = true;
+    world.run_regulated(20 * S);
+    let said = notes(&world);
+    assert!(world.bg(1).stops > 60, "{}", world.bg(1).stops);
+    assert!((20..=45).contains(&said.len()), "{}", said.len());
+    let first = &said[0];
+    assert!(
+        first.starts_with("stopped: foreground uses disk 8:0 ("),
+        "{first}"
+    );
+    assert!(
+        said.iter()
+            .any(|text| text.contains("times since it was last said"))
+    );
+    let mut standings = world
+        .log
+        .iter()
+        .rev()
+        .filter_map(|(_, d)| d.standings.as_ref());
+    let last = &standings.next().unwrap()[0];
+    assert_eq!(last.regulation, Regulation::Usher);
+    assert!((0.3..1.0).contains(&last.share), "{last:?}");
+    assert!(last.stops.abs_diff(world.bg(1).stops) <= 1);
+    assert_eq!(last.cause.as_ref().unwrap().resource, DISK);
+}
+
+#[test]
+fn standings_are_told_when_they_change() {
+    let mut world = World::new(2).device(DISK, MS);
+    world.arrive(1, Regulation::Usher, DISK, 1);
+    world.keeps_log = true;
+    world.run_regulated(10 * S);
+    let told = world
+        .log
+        .iter()
+        .filter(|(_, d)| d.standings.is_some())
+        .count();
+    assert_eq!(told, 1, "nothing happens");
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A little machine that keeps a foreground and background programs busy, in
+//! steps of 0.1 ms: devices that serve one request after another in the order of
+//! arrival, CPUs that the foreground gets first but for a leak, a meter, a bell.
+//! Nothing here is taken from production code but the values.
+
+#![allow(dead_code)] // each user needs a part
+
+use std::collections::{BTreeMap, VecDeque};
+
+use usher_model::*;
+use usher_policy::{Linux, Policy, Regulated};
+
+pub use crate::things::{no_metering, program, topology};
+
+pub const MS: u64 = 1_000_000;
+pub const S: u64 = 1_000_000_000;
+pub const TICK_NS: u64 = 100_000;
+/// From a foreground request to the look that the bell asks for.
+const BELL_NS: u64 = MS;
+/// From a decision to its effect.
+const ACT_NS: u64 = 300_000;
+
+pub const DISK: Resource = Resource::Disk(DiskId { major: 8, minor: 0 });
+pub const DISK_2: Resource = Resource::Disk(DiskId {
+    major: 8,
+    minor: 16,
+});
+pub const LINK: Resource = Resource::Link(LinkId(2));
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Foreground,
+    Background(ProgramId),
+}
+
+#[derive(Debug, Clone, Default)]
+struct Device {
+    service_ns: u64,
+    /// Who asked, and how long the request still takes.
+    queue: VecDeque<(Who, u64)>,
+}
+
+/// What the foreground does in one go, and the pause after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// Requests of its device, or milliseconds of CPU time a thread.
+    pub work: u64,
+    pub pause_ns: u64,
+}
+
+/// The foreground: one thing after another, over and over.
+#[derive(Debug, Clone)]
+pub struct Foreground {
+    pub resource: Resource,
+    pub steps: Vec<Step>,
+    /// Between two requests of one step.
+    pub think_ns: u64,
+    /// Threads, on CPUs.
+    pub threads: u32,
+    step: usize,
+    done_ns: u64,
+    asleep_until_ns: u64,
+    /// For a request of its.
+    pub waits: bool,
+    /// Work done so far, and when the last of it was.
+    pub total: u64,
+    pub worked_ns: u64,
+}
+
+impl Foreground {
+    pub fn new(resource: Resource, steps: Vec<Step>) -> Self {
+        Self {
+            resource,
+            steps,
+            think_ns: 0,
+            threads: 1,
+            step: 0,
+            done_ns: 0,
+            asleep_until_ns: 0,
+            waits: false,
+            total: 0,
+            worked_ns: 0,
+        }
+    }
+
+    /// Ends its pause.
+    pub fn wake(&mut self) {
+        self.asleep_until_ns = 0;
+    }
+
+    /// A unit of work is done.
+    fn advance(&mut self, now_ns: u64) {
+        self.waits = false;
+        self.total += 1;
+        self.worked_ns = now_ns;
+        self.done_ns += 1;
+        self.asleep_until_ns = now_ns + self.think_ns;
+        let step = self.steps[self.step % self.steps.len()];
+        if self.done_ns >= step.work {
+            self.done_ns = 0;
+            self.step += 1;
+            self.asleep_until_ns = now_ns + step.pause_ns;
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Background {
+    pub resource: Resource,
+    /// Requests under way, or threads.
+    pub depth: u32,
+    pub frozen: bool,
+    in_flight: u32,
+    /// Nanoseconds for which a device, or CPUs, worked for it.
+    pub work_ns: u64,
+    /// How often it was stopped.
+    pub stops: u64,
+    pub frozen_since_ns: u64,
+    pub demoted: Option<Demotion>,
+    wait_ns: u64,
+}
+
+pub struct World {
+    pub at_ns: u64,
+    pub cpus: u32,
+    /// Share of a foreground thread's CPU time that background threads take
+    /// while all CPUs are busy.
+    pub leak: f64,
+    pub bell: bool,
+    /// CPU times are read at most so often.
+    pub cpu_every_ns: u64,
+    /// So many of the next actions fail.
+    pub refuses: u32,
+    pub foreground: Vec<Foreground>,
+    pub background: BTreeMap<ProgramId, Background>,
+    /// Always-on services use that all the time.
+    pub ignored: Option<Resource>,
+    /// Somebody waits for a stopped program.
+    pub held: Option<HeldUp>,
+    pub looks: u64,
+    pub log: Vec<(Observation, Decision)>,
+    pub keeps_log: bool,
+    /// Nanoseconds a request, by device.
+    pub service_ns: BTreeMap<Resource, u64>,
+    devices: BTreeMap<Resource, Device>,
+    metering: Metering,
+    live: Metering,
+    cpu_debt_ns: f64,
+    look_ns: u64,
+    look: Look,
+    bell_ns: Option<u64>,
+    effects: VecDeque<(u64, Action)>,
+    events: Vec<Event>,
+    failed: Vec<FailedAction>,
+}
+
+impl World {
+    pub fn new(cpus: u32) -> Self {
+        Self {
+            at_ns: 0,
+            cpus,
+            leak: 0.0,
+            bell: true,
+            cpu_every_ns: 0,
+            refuses: 0,
+            foreground: vec![],
+            background: BTreeMap::new(),
+            ignored: None,
+            held: None,
+            looks: 0,
+            log: vec![],
+            keeps_log: false,
+            service_ns: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            metering: no_metering(cpus),
+            live: no_metering(cpus),
+            cpu_debt_ns: 0.0,
+            look_ns: 0,
+            look: Look::All,
+            bell_ns: None,
+            effects: VecDeque::new(),
+            events: vec![],
+            failed: vec![],
+        }
+    }
+
+    pub fn device(mut self, resource: Resource, service_ns: u64) -> Self {
+        let queue = VecDeque::new();
+        self.service_ns.insert(resource, service_ns);
+        self.devices.insert(resource, Device { service_ns, queue });
+        self
+    }
+
+    pub fn arrive(&mut self, id: u64, regulation: Regulation, resource: Resource, depth: u32) {
+        let arrival = program(id, Some(regulation));
+        self.events.push(Event::Arrived(Box::new(arrival)));
+        let background = Background {
+            resource,
+            depth,
+            frozen: false,
+            in_flight: 0,
+            work_ns: 0,
+            stops: 0,
+            frozen_since_ns: 0,
+            demoted: None,
+            wait_ns: 0,
+        };
+        self.background.insert(ProgramId(id), background);
+        self.live.background.insert(ProgramId(id), Usage::default());
+        self.look_ns = self.at_ns;
+    }
+
+    /// Nobody has come yet.
+    pub fn without_background(mut self) -> Self {
+        self.background.clear();
+        self.live.background.clear();
+        self.events.clear();
+        self
+    }
+
+    pub fn depart(&mut self, id: u64) {
+        self.background.remove(&ProgramId(id));
+        self.live.background.remove(&ProgramId(id));
+        self.events.push(Event::Departed(ProgramId(id)));
+        self.look_ns = self.at_ns;
+    }
+
+    pub fn bg(&self, id: u64) -> &Background {
+        &self.background[&ProgramId(id)]
+    }
+
+    pub fn run(&mut self, policy: &mut dyn Policy, ns: u64) {
+        let until_ns = self.at_ns + ns;
+        while self.at_ns < until_ns {
+            self.tick(policy);
+        }
+    }
+
+    /// Runs under `Regulated`, on thresholds as they are.
+    pub fn run_regulated(&mut self, ns: u64) {
+        let mut policy = regulated(self.cpus);
+        self.run(&mut policy, ns);
+    }
+
+    pub fn tick(&mut self, policy: &mut dyn Policy) {
+        while self.effects.front().is_some_and(|e| e.0 <= self.at_ns) {
+            let (_, action) = self.effects.pop_front().unwrap();
+            self.take_effect(&action);
+        }
+        if let Some(resource) = self.ignored {
+            charge(&mut self.live.ignored, resource, self.at_ns);
+        }
+        self.ask_foreground();
+        self.ask_background();
+        if self.at_ns >= self.look_ns || self.bell_ns.is_some_and(|ns| self.at_ns >= ns) {
+            self.look_and_act(policy);
+        }
+        self.serve();
+        self.spend_cpus();
+        self.at_ns += TICK_NS;
+    }
+
+    fn ask_foreground(&mut self) {
+        let at_ns = self.at_ns;
+        let runs = self.background.values().any(|b| !b.frozen);
+        for fg in &mut self.foreground {
+            if fg.resource == Resource::Cpu || fg.waits || at_ns < fg.asleep_until_ns {
+                continue;
+            }
+            fg.waits = true;
+            let device = self.devices.get_mut(&fg.resource).unwrap();
+            device.queue.push_back((Who::Foreground, device.service_ns));
+            charge(&mut self.live.foreground, fg.resource, at_ns);
+            if self.bell && runs && self.bell_ns.is_none() {
+                self.bell_ns = Some(at_ns + BELL_NS);
+            }
+        }
+    }
+
+    fn ask_background(&mut self) {
+        for (&id, bg) in &mut self.background {
+            let Some(device) = self.devices.get_mut(&bg.resource) else {
+                continue;
+            };
+            while !bg.frozen && bg.in_flight < bg.depth {
+                bg.in_flight += 1;
+                let request = (Who::Background(id), device.service_ns);
+                device.queue.push_back(request);
+                charge(
+                    self.live.background.get_mut(&id).unwrap(),
+                    bg.resource,
+                    self.at_ns,
+                );
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        for (&resource, device) in &mut self.devices {
+            let Some((who, left_ns)) = device.queue.front_mut() else {
+                continue;
+            };
+            *left_ns = left_ns.saturating_sub(TICK_NS);
+            let (who, is_done) = (*who, *left_ns == 0);
+            if let Who::Background(id) = who
+                && let Some(bg) = self.background.get_mut(&id)
+            {
+                bg.work_ns += TICK_NS;
+                bg.in_flight -= u32::from(is_done);
+            }
+            if is_done {
+                device.queue.pop_front();
+            }
+            if is_done && who == Who::Foreground {
+                let mut waiting = self.foreground.iter_mut();
+                let fg = waiting.find(|fg| fg.waits && fg.resource == resource);
+                fg.unwrap().advance(self.at_ns + TICK_NS);
+            }
+        }
+    }
+
+    fn spend_cpus(&mut self) {
+        let at_ns = self.at_ns;
+        let on_cpus =
+            |fg: &&mut Foreground| fg.resource == Resource::Cpu && at_ns >= fg.asleep_until_ns;
+        let mut active: Vec<_> = self.foreground.iter_mut().filter(on_cpus).collect();
+        let threads: u32 = active.iter().map(|fg| fg.threads).sum();
+        let runs = |b: &&mut Background| b.resource == Resource::Cpu && !b.frozen;
+        let mut others: Vec<_> = self.background.values_mut().filter(runs).collect();
+        let wanted: u32 = others.iter().map(|bg| bg.depth).sum();
+        let is_full = threads + wanted > self.cpus && wanted > 0;
+        let kept = 1.0 - if is_full { self.leak } else { 0.0 };
+        let got = f64::from(threads.min(self.cpus)) * kept;
+        let tick = TICK_NS as f64;
+        for fg in &mut active {
+            fg.done_ns += (tick * got / f64::from(threads)) as u64;
+            let step = fg.steps[fg.step % fg.steps.len()];
+            fg.total += (tick * got / f64::from(threads)) as u64;
+            fg.worked_ns = at_ns + TICK_NS;
+            if fg.done_ns >= step.work * MS {
+                fg.done_ns = 0;
+                fg.step += 1;
+                fg.asleep_until_ns = at_ns + TICK_NS + step.pause_ns;
+            }
+        }
+        let left = (f64::from(self.cpus) - got).max(0.0);
+        let taken = left.min(f64::from(wanted));
+        for bg in &mut others {
+            let got_ns = tick * taken * f64::from(bg.depth) / f64::from(wanted);
+            bg.work_ns += got_ns as u64;
+            bg.wait_ns += (tick * f64::from(bg.depth) - got_ns) as u64;
+        }
+        for (id, bg) in self
+            .background
+            .iter()
+            .filter(|(_, b)| b.resource == Resource::Cpu)
+        {
+            let usage = self.live.background.get_mut(id).unwrap();
+            (usage.cpu_ns, usage.wait_ns) = (bg.work_ns, bg.wait_ns);
+        }
+        self.live.foreground.cpu_ns += (tick * got) as u64;
+        self.live.foreground.wait_ns += (tick * (f64::from(threads) - got)) as u64;
+        self.live.idle_ns += (tick * (left - taken)) as u64;
+    }
+
+    fn metering(&mut self) -> Metering {
+        let stale = self.metering.clone();
+        let mut now = self.live.clone();
+        now.cpu_read_ns = self.at_ns;
+        if self.at_ns < stale.cpu_read_ns + self.cpu_every_ns {
+            now.cpu_read_ns = stale.cpu_read_ns;
+            now.idle_ns = stale.idle_ns;
+            now.foreground.cpu_ns = stale.foreground.cpu_ns;
+            now.foreground.wait_ns = stale.foreground.wait_ns;
+            for (id, usage) in &mut now.background {
+                usage.cpu_ns = stale.background.get(id).map_or(0, |usage| usage.cpu_ns);
+            }
+        }
+        if !self.bell {
+            now.source = MeterSource::Proc;
+        }
+        let stopped = |held: &HeldUp| self.background.get(&held.by).is_some_and(|b| b.frozen);
+        now.held_up = self.held.clone().filter(stopped).into_iter().collect();
+        self.metering = now.clone();
+        now
+    }
+
+    fn look_and_act(&mut self, policy: &mut dyn Policy) {
+        self.looks += 1;
+        self.bell_ns = None;
+        let observation = Observation {
+            at_ns: self.at_ns,
+            usable: CpuSet::range(0, self.cpus - 1),
+            events: std::mem::take(&mut self.events),
+            failed: std::mem::take(&mut self.failed),
+            programs: vec![],
+            metering: Some(self.metering()),
+        };
+        let decision = policy.decide(&observation);
+        for action in &decision.actions {
+            if self.refuses > 0 {
+                self.refuses -= 1;
+                let (action, error) = (action.clone(), "refused".to_owned());
+                self.failed.push(FailedAction { action, error });
+            } else {
+                self.effects
+                    .push_back((self.at_ns + ACT_NS, action.clone()));
+            }
+        }
+        let wait_ns = decision.wake_after_ns.unwrap_or(3600 * S);
+        let soon_ns = if self.failed.is_empty() {
+            wait_ns
+        } else {
+            wait_ns.min(10 * MS)
+        };
+        self.look_ns = self.at_ns + soon_ns.max(TICK_NS);
+        self.look = decision.look;
+        if self.keeps_log {
+            self.log.push((observation, decision));
+        }
+    }
+
+    fn take_effect(&mut self, action: &Action) {
+        let at_ns = self.at_ns;
+        let Some(bg) = self.background.get_mut(&action.program()) else {
+            return;
+        };
+        match action {
+            Action::Freeze { .. } => {
+                bg.frozen = true;
+                bg.stops += 1;
+                bg.frozen_since_ns = at_ns;
+            }
+            Action::Thaw { .. } => bg.frozen = false,
+            Action::Demote { to, .. } => bg.demoted = Some(*to),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn charge(usage: &mut Usage, resource: Resource, at_ns: u64) {
+    match resource {
+        Resource::Cpu => {}
+        Resource::Disk(disk) => {
+            let used = usage.disks.entry(disk).or_default();
+            used.requests += 1;
+            used.sync_sectors += 8;
+            used.last_ns = Some(at_ns);
+        }
+        Resource::Link(link) => {
+            let used = usage.links.entry(link).or_default();
+            used.sends += 1;
+            used.sent_bytes += 1500;
+            used.last_ns = Some(at_ns);
+        }
+    }
+}
+
+/// A regulator beside a policy that never acts.
+pub fn regulated(cpus: u32) -> Regulated<Linux> {
+    Regulated::new(Linux::new(topology(cpus)))
+}
