@@ -17,6 +17,7 @@
 
 mod actuator;
 mod autogroup;
+mod backlog;
 mod cgroups;
 mod config;
 mod error;

@@ -17,6 +17,7 @@ use usher_model::{Demotion, ProgramId};
 
 use super::{Actuator, join};
 use crate::autogroup::{self, Autogroup};
+use crate::backlog::Backlog;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, Record, ThreadId};
 use crate::looks::{self, LOOKS_MAX};
@@ -45,7 +46,10 @@ impl Actuator {
         held.demoted = None;
         self.lower(program, to)?;
         let idles = match to {
-            Demotion::Idle => self.idle(program)?,
+            Demotion::Idle => {
+                self.bound_backlog(program);
+                self.idle(program)?
+            }
             Demotion::Nice => {
                 self.leave_cpu(program)?;
                 false
@@ -69,6 +73,7 @@ impl Actuator {
         }
         held.lacking.clear();
         held.demoted = None;
+        held.backlog = None;
         // Threads that are being born now are found by the next refreshes.
         held.priorities_since = Some(Instant::now());
         let errors = release::wake(self.state(program)?);
@@ -115,6 +120,28 @@ impl Actuator {
             }
         }
         Ok(())
+    }
+
+    /// Bounds what of the program's lies in sockets when it is stopped: of the
+    /// connections that it opens from now on.
+    fn bound_backlog(&mut self, program: ProgramId) {
+        let bounded = match self.v2_dir(program) {
+            Ok(Some(dir)) => {
+                let backlog = self.backlog.get_or_insert_with(Backlog::load);
+                let loaded = backlog.as_mut().map_err(|error| error.clone());
+                loaded.and_then(|backlog| backlog.bound(&dir))
+            }
+            _ => Err("it has no cgroup of its own".to_owned()),
+        };
+        let Some(held) = self.programs.get_mut(&program) else {
+            return;
+        };
+        match bounded {
+            Ok(link) => held.backlog = Some(link),
+            Err(error) => held.lacking.push(format!(
+                "what it has handed to sockets goes on when it is stopped: {error}"
+            )),
+        }
     }
 
     /// Gives threads and autogroups what they had; whether there were any.

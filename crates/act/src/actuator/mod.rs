@@ -11,8 +11,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use libbpf_rs::Link;
 use usher_model::{Action, CpuSet, Demotion, Home, ProcessId, ProgramId};
 
+use crate::backlog::Backlog;
 use crate::cgroups::Freezer;
 use crate::config::{ActConfig, Backend, Description, Work};
 use crate::error::{ActError, file_error};
@@ -38,6 +40,8 @@ pub struct Actuator {
     instance_dir: PathBuf,
     programs: BTreeMap<ProgramId, Held>,
     found_stale: UndoReport,
+    /// What bounds the backlog of background work, from the first of it on.
+    backlog: Option<Result<Backlog, String>>,
 }
 
 /// Processes and threads of a program that may be noted before those that
@@ -55,6 +59,8 @@ struct Held {
     freezer: Option<Freezer>,
     /// How far it was demoted.
     demoted: Option<Demotion>,
+    /// Bounds the backlog of its connections while it is held.
+    backlog: Option<Link>,
     /// What of that was not done, and why.
     lacking: Vec<String>,
     /// Sessions whose autogroups were lowered, or must not be.
@@ -104,6 +110,7 @@ impl Actuator {
             instance_dir,
             programs: BTreeMap::new(),
             found_stale,
+            backlog: None,
         })
     }
 
