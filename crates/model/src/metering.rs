@@ -49,6 +49,16 @@ pub enum Resource {
     Link(LinkId),
 }
 
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("the CPUs"),
+            Self::Disk(disk) => write!(f, "disk {disk}"),
+            Self::Link(link) => write!(f, "interface {link}"),
+        }
+    }
+}
+
 /// Use of one disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {

@@ -36,13 +36,14 @@ pub struct Capabilities {
 impl Capabilities {
     /// Looks at everything; nothing is changed.
     pub fn read(roots: &Roots) -> Self {
-        let found: [fn(&Roots) -> Capability; 12] = [
+        let found: [fn(&Roots) -> Capability; 13] = [
             pmu,
             bpf,
             sched_ext,
             cgroup_v2,
             cgroup_cpuset,
             cgroup_v1,
+            cpu_idle,
             resctrl,
             psi,
             autogroup,
@@ -105,8 +106,8 @@ fn bpf(roots: &Roots) -> Capability {
         (false, _) => "no /sys/kernel/btf/vmlinux",
     };
     let uses = [
-        "short-lived processes can be accounted exactly",
-        "cgroups account for short-lived processes",
+        "background work is told from foreground by every request and every process, in milliseconds",
+        "background work is told from foreground by /proc, ten times a second; whose a disk's requests are is guessed",
     ];
     capability("bpf", btf && root, found, uses)
 }
@@ -228,6 +229,36 @@ fn psi(roots: &Roots) -> Capability {
         "programs that wait for CPUs are noticed by their runnable threads",
     ];
     capability("psi", read.is_some(), found, uses)
+}
+
+/// Whether a group of processes can be given what is idle and nothing else:
+/// by cgroup v1, or by v2 where the cpu controller is on for the top.
+fn cpu_idle(roots: &Roots) -> Capability {
+    let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
+    let v1 = mounts.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        let is_cpu = *fields.get(2)? == "cgroup" && fields.get(3)?.split(',').any(|o| o == "cpu");
+        is_cpu.then(|| fields[1].to_owned())
+    });
+    let v2 = cgroup2_mount(roots).filter(|dir| {
+        let control = rooted(roots, dir).join("cgroup.subtree_control");
+        file::read(&control).is_ok_and(|list| list.split_whitespace().any(|name| name == "cpu"))
+    });
+    let root = rustix::process::geteuid().is_root();
+    let (there, found) = match (&v1, &v2) {
+        (_, Some(dir)) => (true, format!("by cgroup v2 at {dir}")),
+        (Some(dir), None) => (true, format!("by cgroup v1 at {dir}")),
+        (None, None) => (false, "no cpu controller".to_owned()),
+    };
+    let found = match root {
+        true => found,
+        false => format!("{found}, which only root may use"),
+    };
+    let uses = [
+        "background work leaves a CPU at once when anybody else wants it",
+        "background work is demoted thread by thread, and by its autogroup where its session is its own",
+    ];
+    capability("cpu.idle", there && root, found, uses)
 }
 
 fn autogroup(roots: &Roots) -> Capability {

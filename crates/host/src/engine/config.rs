@@ -29,6 +29,9 @@ pub struct EngineConfig {
     pub profiles: ProfileUse,
     /// Where to record what the loop sees and decides, for a replay.
     pub record: Option<PathBuf>,
+    /// Names of always-on services, besides the usual ones: what they use is
+    /// not foreground's.
+    pub ignore: Vec<String>,
     /// The process that undoes everything when this one dies.
     pub keeper: Option<KeeperCommand>,
     /// An eventfd that is written to when the loop has ended, for whatever
@@ -48,6 +51,7 @@ impl EngineConfig {
             roots: Roots::default(),
             profiles: ProfileUse::default(),
             record: None,
+            ignore: Vec::new(),
             keeper: None,
             ended: None,
             log_entries_max: 100_000,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
-use usher_act::PreparedHome;
+use usher_act::{PreparedHome, Work};
 use usher_model::{ProcessId, ProgramId};
 
 use super::config::{Adopted, EngineError};
@@ -22,6 +22,7 @@ pub(super) enum Request {
     /// Make a home for a program that this process is about to launch.
     Prepare {
         launcher: ProcessId,
+        work: Work,
         reply: Reply<(ProgramId, PreparedHome)>,
     },
     /// The launch failed: take the home away.

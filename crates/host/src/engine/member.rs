@@ -30,6 +30,8 @@ pub(super) struct Member {
     /// CPUs that it is kept to; `None`: not narrowed.
     pub seat: Option<CpuSet>,
     pub frozen: bool,
+    /// Since when.
+    pub frozen_ns: Option<u64>,
     /// As last logged.
     pub place: Option<Place>,
     pub stay: Stay,
@@ -65,12 +67,18 @@ impl Member {
     }
 
     /// Notes that an action has been carried out.
-    pub fn acted(&mut self, action: &Action) {
+    pub fn acted(&mut self, action: &Action, at_ns: u64) {
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
             Action::Release { .. } => self.seat = None,
-            Action::Freeze { .. } => self.frozen = true,
-            Action::Thaw { .. } => self.frozen = false,
+            Action::Freeze { .. } => {
+                self.frozen = true;
+                self.frozen_ns.get_or_insert(at_ns);
+            }
+            Action::Thaw { .. } => {
+                self.frozen = false;
+                self.frozen_ns = None;
+            }
             Action::Demote { .. } | Action::Promote { .. } => {}
         }
     }
@@ -110,11 +118,12 @@ impl Member {
     }
 
     /// Whether it uses CPU enough to disturb a neighbour; one that has just
-    /// come is taken to.
+    /// come is taken to, background work is not: it gives way.
     pub fn is_busy(&self, at_ns: u64) -> bool {
         let age_ns = at_ns.saturating_sub(self.arrived_ns);
         let cpu_ns = self.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);
         !self.frozen
+            && self.program.background.is_none()
             && (age_ns < NEW_NS
                 || cpu_ns as f64 > QUIET_CPUS * age_ns as f64
                 || self.busy_cpus() > QUIET_CPUS)
@@ -174,6 +183,7 @@ impl Member {
                 .map(|progress| progress.total / seconds),
             profile: self.program.profile.clone(),
             bound_to: self.program.bound_to.clone(),
+            background: None,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! done, so that a launcher that holds its child until then launches it into
 //! its seat.
 
+mod background;
 mod config;
 mod learn;
 mod log;
@@ -32,10 +33,10 @@ use std::thread::JoinHandle;
 
 pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse};
 pub use log::{Change, LogEntry, Place};
-pub use status::{ProgramStatus, Status, TimedNote};
+pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
 use usher_act::keeper::{KeeperHandle, KeeperTask};
-use usher_act::{ActError, Actuator, PreparedHome};
+use usher_act::{ActError, Actuator, PreparedHome, Work};
 use usher_control::{Loop, Record, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
@@ -96,6 +97,7 @@ impl Engine {
             mailbox,
             profiles: profiles.clone(),
             recorder,
+            ignore: config.ignore,
             state: State::new(
                 now_ns(),
                 config.topology.all_cpus(),
@@ -271,9 +273,15 @@ impl EngineHandle {
         birth: impl FnOnce(&PreparedHome) -> Result<(i32, T), LaunchError>,
     ) -> Result<(T, Adopted), EngineError> {
         let launcher = own_process(&self.roots.proc)?;
-        let (id, home) = self
-            .postbox
-            .ask(|reply| Request::Prepare { launcher, reply })?;
+        let work = match adopt.background {
+            Some(_) => Work::Background,
+            None => Work::Foreground,
+        };
+        let (id, home) = self.postbox.ask(|reply| Request::Prepare {
+            launcher,
+            work,
+            reply,
+        })?;
         let born = birth(&home).map_err(EngineError::from);
         let looked = born.and_then(|(pid, child)| Ok((self.look(pid, adopt, true)?, child)));
         match looked {

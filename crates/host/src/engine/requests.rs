@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the loop's thread does when it is asked for something.
 
+use std::collections::BTreeMap;
+
 use usher_act::{ActError, PreparedHome, Work};
 use usher_model::{CpuSet, Event, Home, ProcessId, Program, ProgramId, ProgramKey};
 
@@ -11,7 +13,7 @@ use super::mailbox::{Reply, Request};
 use super::member::Member;
 use super::newcomer::Newcomer;
 use super::profiles::{Lesson, Waits};
-use super::status::Status;
+use super::status::{BackgroundStatus, ProgramStatus, Status};
 use super::watch::Watch;
 use super::world::{RealWorld, now_ns, thread_cpu_ns};
 
@@ -19,7 +21,11 @@ impl RealWorld {
     pub fn handle(&mut self, request: Request) {
         // An asker that is gone does not mind that its answer is lost.
         match request {
-            Request::Prepare { launcher, reply } => drop(reply.send(self.prepare(launcher))),
+            Request::Prepare {
+                launcher,
+                work,
+                reply,
+            } => drop(reply.send(self.prepare(launcher, work))),
             Request::Abandon(id) => self.abandon(id),
             Request::Adopt {
                 prepared,
@@ -44,9 +50,13 @@ impl RealWorld {
         ProgramId(self.state.last_id)
     }
 
-    fn prepare(&mut self, launcher: ProcessId) -> Result<(ProgramId, PreparedHome), EngineError> {
+    fn prepare(
+        &mut self,
+        launcher: ProcessId,
+        work: Work,
+    ) -> Result<(ProgramId, PreparedHome), EngineError> {
         let id = self.next_id();
-        let home = self.actuator.prepare(id, launcher, Work::Foreground)?;
+        let home = self.actuator.prepare(id, launcher, work)?;
         self.state.prepared.insert(id);
         Ok((id, home))
     }
@@ -72,7 +82,9 @@ impl RealWorld {
         newcomer: Newcomer,
     ) -> Result<Adopted, EngineError> {
         let id = prepared.unwrap_or_else(|| self.next_id());
-        let admitted = self.actuator.admit(id, newcomer.root, Work::Foreground);
+        let admitted = self
+            .actuator
+            .admit(id, newcomer.root, work_of(&newcomer.program));
         if admitted.is_err() {
             self.abandon(id);
         }
@@ -130,6 +142,7 @@ impl RealWorld {
             arrived_ns: at_ns,
             seat: None,
             frozen: false,
+            frozen_ns: None,
             place: None,
             last: None,
             before_last: None,
@@ -142,6 +155,9 @@ impl RealWorld {
         };
         self.state.log.add(at_ns, arrived);
         self.state.unwatched.push(program.id);
+        if program.background.is_some() {
+            self.meter_program(&member.home);
+        }
         self.state.members.insert(program.id, member);
         self.state.events.push(Event::Arrived(Box::new(program)));
     }
@@ -234,6 +250,9 @@ impl RealWorld {
                 uid: member.uid,
             });
         }
+        let mut others = self.state.members.values();
+        let is_last = !others.any(|member| member.program.background.is_some());
+        self.state.background.depart(id, is_last);
         self.state.log.add(at_ns, Change::Departed { program: id });
         self.state.events.push(Event::Departed(id));
         let told = self
@@ -253,6 +272,11 @@ impl RealWorld {
         for member in self.state.members.values_mut() {
             member.sample(at_ns, steal);
         }
+        let ids: Vec<ProgramId> = self.state.members.keys().copied().collect();
+        let background: BTreeMap<ProgramId, BackgroundStatus> = ids
+            .into_iter()
+            .filter_map(|id| Some((id, self.background_status(id, at_ns)?)))
+            .collect();
         let state = &self.state;
         Status {
             policy: self.policy.to_owned(),
@@ -270,7 +294,10 @@ impl RealWorld {
             loop_cpu_seconds: thread_cpu_ns() as f64 * 1e-9,
             plan: state.plan.clone(),
             programs: (state.members.values())
-                .map(|member| member.status(at_ns, &state.plan))
+                .map(|member| ProgramStatus {
+                    background: background.get(&member.id()).cloned(),
+                    ..member.status(at_ns, &state.plan)
+                })
                 .collect(),
             notes: state.notes.iter().cloned().collect(),
             warnings: state.warnings.iter().cloned().collect(),
@@ -291,4 +318,12 @@ fn lesson(
         taught: taught?,
         waits,
     })
+}
+
+/// What sort of work a program does.
+fn work_of(program: &Program) -> Work {
+    match program.background {
+        Some(_) => Work::Background,
+        None => Work::Foreground,
+    }
 }

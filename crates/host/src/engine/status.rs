@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use usher_act::Description;
-use usher_model::{CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress};
+use usher_model::{CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress, Regulation, Standing};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,4 +96,23 @@ pub struct ProgramStatus {
     pub profile: Option<Curve>,
     /// CPUs that it bound itself to, or was bound to.
     pub bound_to: Option<CpuSet>,
+    /// How it is regulated, where it is background work.
+    pub background: Option<BackgroundStatus>,
+}
+
+/// How background work is regulated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BackgroundStatus {
+    /// By which policy.
+    pub regulation: Regulation,
+    /// How it stands; `None`: nothing has been decided yet.
+    pub standing: Option<Standing>,
+    /// Seconds for which it has stood so.
+    pub since_seconds: f64,
+    /// What it was last stopped for, by the machine's name for it.
+    pub resource: Option<String>,
+    /// Who in the foreground uses that most, while it is stopped.
+    pub user: Option<String>,
+    /// Priorities that could not be lowered, and why.
+    pub lacking: Vec<String>,
 }

@@ -21,10 +21,12 @@ use usher_act::keeper::KeeperHandle;
 use usher_act::{Actuator, Backend};
 use usher_control::{Recorder, World};
 use usher_model::{
-    Action, CpuId, CpuSet, Decision, Event, FailedAction, Observation, Plan, ProgramId, Topology,
+    Action, CpuId, CpuSet, Decision, Event, FailedAction, Note, Observation, Plan, ProgramId,
+    ProgramSample, Topology,
 };
 use usher_probe::{MachineProbe, Roots, usable_cpus};
 
+use super::background::Background;
 use super::config::Adopted;
 use super::learn::Late;
 use super::log::{Change, Log};
@@ -56,6 +58,8 @@ pub(super) struct RealWorld {
     pub mailbox: Mailbox,
     pub profiles: Arc<Profiles>,
     pub recorder: Option<Recorder<BufWriter<File>>>,
+    /// Services whose use is not foreground's, besides the usual ones.
+    pub ignore: Vec<String>,
     pub state: State,
 }
 
@@ -85,6 +89,7 @@ pub(super) struct State {
     /// Ended programs whose last repetition may still be reported.
     pub late: VecDeque<Late>,
     pub plan: Plan,
+    pub background: Background,
     pub notes: VecDeque<TimedNote>,
     pub log: Log,
     pub warnings: VecDeque<String>,
@@ -131,17 +136,20 @@ impl World for RealWorld {
             // A CPU that has just gone is the likeliest reason.
             self.read_usable();
         }
-        self.state.cpus_changed = false;
-        self.state.sampled = true;
         let at_ns = now_ns();
-        let (members, steal) = (self.state.members.values_mut(), self.state.steal);
+        let programs = match self.looks_at_all(&failed) {
+            true => self.look_at_programs(at_ns),
+            false => Vec::new(),
+        };
+        self.state.cpus_changed = false;
+        self.look_for_waiters(at_ns);
         Observation {
-            programs: members.filter_map(|m| m.sample(at_ns, steal)).collect(),
+            programs,
             at_ns,
             usable: self.state.usable.clone(),
             events: std::mem::take(&mut self.state.events),
             failed,
-            metering: None,
+            metering: self.state.background.sample(at_ns),
         }
     }
 
@@ -161,7 +169,7 @@ impl World for RealWorld {
             return Err(text);
         }
         if let Some(member) = self.state.members.get_mut(&id) {
-            member.acted(action);
+            member.acted(action, now_ns());
             let reach = member.reach(&self.state.usable);
             let cores = self.topology.capacity_of(&reach);
             member.stay.moved(now_ns(), cores);
@@ -178,6 +186,7 @@ impl World for RealWorld {
             self.warn(format!("the record was given up: {error}"));
         }
         let at_ns = now_ns();
+        self.state.background.decided(decision);
         if let Some(plan) = &decision.plan {
             self.state.plan = plan.clone();
             let abstains = plan.abstains;
@@ -210,7 +219,9 @@ impl World for RealWorld {
                 self.look_after();
             }
             let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
-            if due || self.state.cpus_changed || !self.state.events.is_empty() {
+            self.state.background.due = due;
+            let rang = self.state.background.rang;
+            if due || rang || self.state.cpus_changed || !self.state.events.is_empty() {
                 return true;
             }
             for id in self.sleep_until(deadline_ns) {
@@ -221,6 +232,20 @@ impl World for RealWorld {
 }
 
 impl RealWorld {
+    /// Whether this look covers every program: not where only the meter is
+    /// asked for, or its bell rang before it was time for more.
+    fn looks_at_all(&self, failed: &[FailedAction]) -> bool {
+        let state = &self.state;
+        let happened = state.cpus_changed || !state.events.is_empty() || !failed.is_empty();
+        happened || state.background.wants_all()
+    }
+
+    fn look_at_programs(&mut self, at_ns: u64) -> Vec<ProgramSample> {
+        self.state.sampled = true;
+        let (members, steal) = (self.state.members.values_mut(), self.state.steal);
+        members.filter_map(|m| m.sample(at_ns, steal)).collect()
+    }
+
     /// Says it once, as far as that is still known.
     pub fn warn(&mut self, text: String) {
         let warnings = &mut self.state.warnings;
@@ -299,18 +324,29 @@ impl RealWorld {
         let is_due = self.state.keeper_due_ns <= now_ns();
         let keeper = self.keeper.as_ref().filter(|_| is_due);
         let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
+        let meter = self.state.background.bell();
+        let meter = meter.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let members = self.state.members.values().map(|m| m.watch.poll_fd());
-        let mut fds: Vec<_> = [bell].into_iter().chain(keeper).chain(members).collect();
+        let has_meter = meter.is_some();
+        let mut fds: Vec<_> = [bell]
+            .into_iter()
+            .chain(meter)
+            .chain(keeper)
+            .chain(members)
+            .collect();
         if poll(&mut fds, timeout.as_ref()).is_err() {
             // Interrupted, or out of memory: the loop looks again.
             return Vec::new();
         }
         let first = fds.len() - self.state.members.len();
-        let keeper_died = fds[1..first].iter().any(|fd| !fd.revents().is_empty());
+        let others = 1 + usize::from(has_meter);
+        let rang = fds[1..others].iter().any(|fd| !fd.revents().is_empty());
+        let keeper_died = fds[others..first].iter().any(|fd| !fd.revents().is_empty());
         let told = fds[first..].iter().zip(self.state.members.keys());
         let told = told.filter(|(fd, _)| !fd.revents().is_empty());
         let told = told.map(|(_, id)| *id).collect();
         drop(fds);
+        self.state.background.rang |= rang;
         if keeper_died {
             self.replace_keeper();
         }
@@ -338,13 +374,16 @@ impl RealWorld {
     fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
         let state = &mut self.state;
         for note in &decision.notes {
+            let note = Note {
+                program: note.program,
+                text: state.background.in_names(&note.text),
+            };
             if state.notes.len() == NOTES_MAX {
                 state.notes.pop_front();
             }
             let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
             let (program, text) = (note.program, note.text.clone());
             state.log.add(at_ns, Change::Said { program, text });
-            let note = note.clone();
             state.notes.push_back(TimedNote { at_seconds, note });
         }
     }

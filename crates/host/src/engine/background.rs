@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Background work in the real world: the meter, which is open while there is
+//! any, and who waits for what a stopped program holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+
+use usher_meter::{Meter, MeterConfig, Party, held_up};
+use usher_model::{Decision, HeldUp, Home, Look, Metering, ProgramId, Resource, Standing};
+
+use super::status::BackgroundStatus;
+use super::world::RealWorld;
+
+/// CPU times cost a look at every thread of the machine: not more often.
+const CPU_NS: u64 = 15_000_000;
+/// A program that is stopped for less than this holds nobody up yet.
+const HOLDING_NS: u64 = 200_000_000;
+/// Whether somebody waits is looked at so often, and so while somebody does.
+const WAITERS_NS: u64 = 500_000_000;
+const WAITERS_SOON_NS: u64 = 100_000_000;
+
+/// What is kept for background work.
+#[derive(Debug, Default)]
+pub(super) struct Background {
+    meter: Option<Meter>,
+    /// What the policy wants to see next.
+    look: Look,
+    /// Whether its time has come.
+    pub due: bool,
+    /// Foreground has touched what background work uses.
+    pub rang: bool,
+    pub standings: BTreeMap<ProgramId, Standing>,
+    cpu_read_ns: u64,
+    waiters: Vec<HeldUp>,
+    waiters_ns: u64,
+}
+
+impl Background {
+    /// Meters one more program; opens the meter for the first.
+    pub fn arrive(&mut self, config: &MeterConfig, home: &Home) -> Vec<String> {
+        let first = self.meter.is_none();
+        let meter = self.meter.get_or_insert_with(|| Meter::open(config));
+        let managed = meter.manage(home.program, home.cgroup.as_deref(), home.root);
+        let reasons = meter.reasons().into_iter().filter(|_| first);
+        reasons
+            .chain(managed.err().map(|error| error.to_string()))
+            .collect()
+    }
+
+    /// Forgets a program; closes the meter after the last.
+    pub fn depart(&mut self, id: ProgramId, is_last: bool) {
+        self.standings.remove(&id);
+        self.waiters.retain(|one| one.by != id);
+        if is_last {
+            self.meter = None;
+        } else if let Some(meter) = &mut self.meter {
+            meter.forget(id);
+        }
+    }
+
+    /// Takes note of what the policy says.
+    pub fn decided(&mut self, decision: &Decision) {
+        self.look = decision.look;
+        for standing in decision.standings.iter().flatten() {
+            let why = standing.why.as_ref().map(|why| self.in_names(why));
+            let standing = Standing {
+                why,
+                ..standing.clone()
+            };
+            self.standings.insert(standing.program, standing);
+        }
+    }
+
+    /// Whether the next look is to cover every program.
+    pub fn wants_all(&self) -> bool {
+        self.look == Look::All && (self.due || !self.rang)
+    }
+
+    /// Readable when foreground touches what background work uses.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.meter.as_ref()?.bell()
+    }
+
+    /// Looks at the meter; at CPU times too where that is not too soon and
+    /// nobody is in a hurry.
+    pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
+        let hurry = std::mem::take(&mut self.rang);
+        let thorough = !hurry && self.cpu_read_ns + CPU_NS <= at_ns;
+        let mut metering = self.meter.as_mut()?.sample(at_ns, thorough);
+        self.cpu_read_ns = metering.cpu_read_ns;
+        metering.held_up = self.waiters.clone();
+        Some(metering)
+    }
+
+    /// Who in the foreground has used a resource most of late.
+    fn user_of(&mut self, resource: Resource) -> Option<String> {
+        let users = self.meter.as_mut()?.top_users(resource);
+        let mut foreground = users.iter().filter(|user| user.party == Party::Foreground);
+        let user = foreground.next()?;
+        Some(format!("{} (process {})", user.comm, user.pid))
+    }
+
+    /// What the machine calls a resource.
+    fn name_of(&self, resource: Resource) -> String {
+        self.in_names(&resource.to_string())
+    }
+
+    /// A sentence of the policy's, which knows devices by their numbers, with
+    /// the machine's names for them.
+    pub fn in_names(&self, sentence: &str) -> String {
+        let names = self.meter.as_ref().map(Meter::names).unwrap_or_default();
+        let disks = names
+            .disks
+            .iter()
+            .map(|(id, name)| ("disk", id.to_string(), name));
+        let links = names
+            .links
+            .iter()
+            .map(|(id, name)| ("interface", id.to_string(), name));
+        let known: BTreeMap<_, _> = disks
+            .chain(links)
+            .map(|(kind, number, name)| ((kind, number), name.as_str()))
+            .collect();
+        with_names(sentence, &known)
+    }
+}
+
+/// Puts names in for the numbers that follow what they are numbers of.
+fn with_names(sentence: &str, names: &BTreeMap<(&str, String), &str>) -> String {
+    let mut before = "";
+    let words = sentence.split(' ').map(|word| {
+        let number = word.trim_end_matches(|c: char| c.is_ascii_punctuation());
+        let name = names.get(&(before, number.to_owned()));
+        before = word;
+        name.map_or_else(|| word.to_owned(), |name| word.replacen(number, name, 1))
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+impl RealWorld {
+    /// Has the meter tell a background program from foreground.
+    pub(super) fn meter_program(&mut self, home: &Home) {
+        let mut config = MeterConfig {
+            proc: self.roots.proc.clone(),
+            sys: self.roots.sys.clone(),
+            ..MeterConfig::default()
+        };
+        config.ignore.extend(self.ignore.iter().cloned());
+        for text in self.state.background.arrive(&config, home) {
+            self.warn(text);
+        }
+    }
+
+    /// How a program is regulated, where it is background work.
+    pub(super) fn background_status(
+        &mut self,
+        id: ProgramId,
+        at_ns: u64,
+    ) -> Option<BackgroundStatus> {
+        let member = self.state.members.get(&id)?;
+        let regulation = member.program.background?;
+        let background = &mut self.state.background;
+        let standing = background.standings.get(&id).cloned();
+        let since_ns = standing
+            .as_ref()
+            .map_or(member.arrived_ns, |one| one.since_ns);
+        let resource = standing
+            .as_ref()
+            .and_then(|one| Some(one.cause.as_ref()?.resource));
+        let is_stopped = member.frozen;
+        Some(BackgroundStatus {
+            regulation,
+            since_seconds: at_ns.saturating_sub(since_ns) as f64 * 1e-9,
+            resource: resource.map(|resource| background.name_of(resource)),
+            user: resource
+                .filter(|_| is_stopped)
+                .and_then(|resource| background.user_of(resource)),
+            lacking: self.actuator.why_not_demoted(id).to_vec(),
+            standing,
+        })
+    }
+
+    /// Looks who waits for what a stopped program holds, where one has been
+    /// stopped for a while.
+    pub(super) fn look_for_waiters(&mut self, at_ns: u64) {
+        let background = &self.state.background;
+        let pause_ns = match background.waiters.is_empty() {
+            true => WAITERS_NS,
+            false => WAITERS_SOON_NS,
+        };
+        if background.waiters_ns + pause_ns > at_ns {
+            return;
+        }
+        let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + HOLDING_NS <= at_ns);
+        let held_before: BTreeSet<_> = background.waiters.iter().map(|one| one.by).collect();
+        let members = self.state.members.values();
+        let suspects = members.filter(|member| {
+            member.program.background.is_some()
+                && (is_stopped(member.frozen_ns) || held_before.contains(&member.id()))
+        });
+        let holders: BTreeMap<i32, ProgramId> = suspects
+            .flat_map(|member| {
+                let processes = self.actuator.processes(member.id());
+                processes.into_iter().map(|pid| (pid, member.id()))
+            })
+            .collect();
+        let waiters = match holders.is_empty() {
+            true => Vec::new(),
+            false => held_up(&self.roots.proc, &|pid| holders.get(&pid).copied()),
+        };
+        self.state.background.waiters = waiters;
+        self.state.background.waiters_ns = at_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_devices_become_names_where_they_are_known() {
+        let names = BTreeMap::from([
+            (("disk", "254:0".to_owned()), "vda"),
+            (("interface", "1".to_owned()), "eth0"),
+        ]);
+        for (told, named) in [
+            ("uses disk 254:0 (1 requests", "uses disk vda (1 requests"),
+            (
+                "disk 254:0 free, interface 12, 1 of 1",
+                "disk vda free, interface 12, 1 of 1",
+            ),
+            ("interface 1: 254:0", "interface eth0: 254:0"),
+            ("disk 254:16", "disk 254:16"),
+        ] {
+            assert_eq!(with_names(told, &names), named);
+        }
+    }
+}
