@@ -82,6 +82,7 @@ pub struct StoreArg {
 #[allow(clippy::large_enum_variant, reason = "made once")]
 pub enum Command {
     Run(commands::run::Args),
+    Bg(commands::bg::Args),
     Attach(commands::attach::Args),
     Detach(commands::detach::Args),
     Status(commands::status::Args),

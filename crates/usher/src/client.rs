@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use usher_model::Regulation;
 
 use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::runtime;
@@ -86,6 +87,7 @@ impl Daemon {
             newcomer.weight,
             newcomer.heartbeat,
             newcomer.running.then_some(true),
+            newcomer.background.map(|policy| policy.name().to_owned()),
         );
         call.call()
             .map_err(Said::from)
@@ -101,8 +103,10 @@ impl Daemon {
         pid: i32,
         name: Option<String>,
         weight: Option<f64>,
+        background: Option<Regulation>,
     ) -> anyhow::Result<api::Attach_Reply> {
-        let mut call = self.client.attach(pid.into(), name, weight);
+        let background = background.map(|policy| policy.name().to_owned());
+        let mut call = self.client.attach(pid.into(), name, weight, background);
         call.call()
             .map_err(Said::from)
             .with_context(|| format!("attaching process {pid}"))
@@ -175,6 +179,8 @@ pub struct Newcomer {
     pub heartbeat: Option<String>,
     /// Whether it has executed its program already.
     pub running: bool,
+    /// `usher bg`'s policy; `None`: foreground.
+    pub background: Option<Regulation>,
 }
 
 /// What the daemon said, in words.

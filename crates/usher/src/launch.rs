@@ -16,12 +16,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use usher_act::{ActConfig, ActError, Rescue};
 use usher_host::launch::{Exit, Forwarder, LaunchError, LaunchSpec, Running, hold};
-use usher_model::ProgramId;
+use usher_model::{ProgramId, Regulation};
 
 use crate::api::Register_Reply;
 use crate::client::{Daemon, Newcomer};
+use crate::commands::bg::RegulationArgs;
 use crate::failure::{self, Outcome};
 use crate::measure;
+use crate::regulate::{self, Regulator};
 use crate::remember::{Run, TELLING};
 use crate::runtime;
 
@@ -36,6 +38,10 @@ pub struct Wish {
     pub weight: Option<f64>,
     /// `--hints`.
     pub hints: bool,
+    /// `usher bg`'s policy; `None`: foreground.
+    pub background: Option<Regulation>,
+    /// What `usher bg` says of foreground and thresholds.
+    pub regulation: RegulationArgs,
     /// `--runtime-dir`.
     pub runtime_dir: Option<PathBuf>,
     /// `--store`.
@@ -52,12 +58,21 @@ pub fn run(wish: &Wish) -> Outcome {
     let mut signals = Forwarder::new(false).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(wish.runtime_dir.as_deref()) else {
         undo_stale(wish.runtime_dir.as_deref());
-        return alone(wish, &mut signals);
+        return match wish.background {
+            Some(policy) => regulated(wish, policy, &mut signals),
+            None => alone(wish, &mut signals),
+        };
     };
     let page = PageFile::offer();
     let held = hold(&wish.spec(page.path())?)?;
     let newcomer = wish.newcomer(held.pid(), page.path());
     let registered = daemon.register(newcomer.clone());
+    let registered = match wish.background {
+        // Background work that nobody regulates would be foreground work: it
+        // is not let go, and so killed, where the daemon does not take it.
+        Some(_) => Ok(registered?),
+        None => registered,
+    };
     let running = held.release()?;
     match registered {
         Ok(reply) => Minder::new(wish, newcomer, daemon, &reply).wait(running, &mut signals),
@@ -93,6 +108,16 @@ fn undo_stale(told: Option<&Path>) {
     for error in errors {
         failure::complain(&failure::line(&error.into()));
     }
+}
+
+/// Background work that this process regulates itself.
+fn regulated(wish: &Wish, policy: Regulation, signals: &mut Forwarder) -> Outcome {
+    let spec = wish.spec(None)?;
+    spec.resolve()?;
+    let adopt = regulate::adopt(&wish.argv, wish.name.as_deref(), policy);
+    let (dir, store) = (wish.runtime_dir.as_deref(), wish.store.as_deref());
+    let regulator = Regulator::start(dir, store, &wish.regulation)?;
+    regulator.run(&spec, adopt, signals)
 }
 
 /// A lone program needs no seats: it has the machine.
@@ -161,6 +186,7 @@ impl Wish {
             weight: self.weight,
             heartbeat: page.map(|page| page.display().to_string()),
             running: false,
+            background: self.background,
         }
     }
 }

@@ -12,6 +12,7 @@ mod launch;
 mod measure;
 mod output;
 mod progress;
+mod regulate;
 mod remember;
 mod runtime;
 

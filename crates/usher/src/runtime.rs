@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Where the daemon is: its runtime directory and its socket.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use usher_policy::background::Thresholds;
 
 /// The socket's name in the runtime directory.
 pub const SOCKET: &str = "usher.varlink";
@@ -58,6 +62,32 @@ pub fn store_path(told: Option<&Path>) -> PathBuf {
     data.join("usher/profiles.db")
 }
 
+/// The file with this machine's thresholds for background work, which
+/// `usher bench calibrate` writes: beside the profile store.
+pub fn thresholds_path(store: &Path) -> PathBuf {
+    store.with_file_name("thresholds.toml")
+}
+
+/// Reads thresholds: as told, else those of this machine where it has been
+/// calibrated, else paper 2's.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub fn thresholds(told: Option<&Path>, store: &Path) -> anyhow::Result<Thresholds> {
+    let path = told.map_or_else(|| thresholds_path(store), Path::to_owned);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if told.is_none() && error.kind() == ErrorKind::NotFound => {
+            return Ok(Thresholds::default());
+        }
+        Err(error) => {
+            return Err(error)
+                .with_context(|| format!("reading thresholds from {}", path.display()));
+        }
+    };
+    toml::from_str(&text).with_context(|| format!("thresholds in {}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +108,23 @@ mod tests {
             Some(&PathBuf::from("/run/usher/usher.varlink"))
         );
         assert!(sockets.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn thresholds_are_those_of_the_machine_and_shares() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("profiles.db");
+        assert_eq!(thresholds(None, &store).unwrap(), Thresholds::default());
+        let file = thresholds_path(&store);
+        let own = Thresholds {
+            cpu: 0.7,
+            ..Thresholds::default()
+        };
+        std::fs::write(&file, toml::to_string(&own).unwrap()).unwrap();
+        assert_eq!(thresholds(None, &store).unwrap(), own);
+        std::fs::write(&file, "cpu = 7").unwrap();
+        let error = format!("{:#}", thresholds(None, &store).unwrap_err());
+        assert!(error.contains("thresholds.toml"), "{error}");
+        assert!(thresholds(Some(&dir.path().join("none")), &store).is_err());
     }
 }

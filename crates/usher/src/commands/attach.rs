@@ -45,7 +45,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 
 impl Args {
     fn attach(&self, pid: i32, daemon: &mut Daemon, out: Output) -> anyhow::Result<()> {
-        let reply = daemon.attach(pid, self.name.clone(), self.weight)?;
+        let reply = daemon.attach(pid, self.name.clone(), self.weight, None)?;
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);
         let name = known.map_or("the program", |p| &p.name);

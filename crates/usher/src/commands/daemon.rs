@@ -42,6 +42,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]
+    regulation: super::bg::RegulationArgs,
+    #[command(flatten)]
     store: StoreArg,
 }
 
@@ -53,6 +55,8 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         metrics: args.metrics.clone(),
         record: args.record.clone(),
         store: runtime::store_path(args.store.path.as_deref()),
+        thresholds: args.regulation.thresholds.clone(),
+        ignore: args.regulation.ignore.clone(),
     })?;
     Ok(0)
 }

@@ -2,6 +2,7 @@
 //! The commands, one a file.
 
 pub mod attach;
+pub mod bg;
 pub mod completions;
 pub mod daemon;
 pub mod detach;
@@ -33,6 +34,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
     let global = &cli.global;
     match cli.command {
         Command::Run(args) => run::run(&args, global),
+        Command::Bg(args) => bg::run(&args, global, *out),
         Command::Attach(args) => attach::run(&args, global, *out),
         Command::Detach(args) => detach::run(&args, global, *out),
         Command::Status(args) => status::run(&args, global, *out),

@@ -53,6 +53,8 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         name: args.name.clone(),
         weight: args.weight,
         hints: args.hints,
+        background: None,
+        regulation: super::bg::RegulationArgs::default(),
         runtime_dir: global.runtime_dir.clone(),
         store: args.store.path.clone(),
     })

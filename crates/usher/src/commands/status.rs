@@ -14,7 +14,8 @@ use crate::output::{self, FAINT, LACKING, Output, STRONG};
 #[command(after_help = "\
 SEATS are the CPUs that a program is kept to; +N among them are borrowed while others
 cannot use them, -N are its own and lent; those in turn have all CPUs, one after
-another, and are stopped meanwhile. NTT is the predicted turnaround relative to
+another, and are stopped meanwhile. Background work names what it is stopped for, or
+the part of the last ten seconds that it ran. NTT is the predicted turnaround relative to
 running alone on the whole machine: 1.0 is undisturbed. BUSY is CPUs in use. PROGRESS
 names its source, best first: heartbeat, repetitions, ompt, instructions, cpu-time
 (a sign of demand only), and how far it is trusted.
@@ -89,10 +90,13 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
         Program_mode::shared => format!("shared {}", program.cpus).trim_end().to_owned(),
         Program_mode::seated => program.cpus.clone(),
         Program_mode::turns => "in turn".to_owned(),
+        Program_mode::background => "background".to_owned(),
     };
-    let seats = match program.stopped {
-        true => format!("{seats} (stopped)"),
-        false => seats,
+    let seats = match (program.stopped, &program.background) {
+        (true, Some(background)) => format!("{seats} (stopped: {})", given_way(background)),
+        (true, None) => format!("{seats} (stopped)"),
+        (false, Some(background)) => format!("{seats} (ran {:.0} %)", background.share * 100.0),
+        (false, None) => seats,
     };
     let loans = [("+", &program.borrowed), ("-", &program.lent)];
     let loans = loans.iter().filter(|(_, cpus)| !cpus.is_empty());
@@ -117,6 +121,11 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
         busy,
         progress,
     ]
+}
+
+/// What it gives way to.
+fn given_way(background: &api::Background) -> &str {
+    background.resource.as_deref().unwrap_or("others")
 }
 
 /// Progress a second; CPU time, which is counted in nanoseconds, as CPUs.

@@ -9,7 +9,7 @@ use usher_policy::timeshare::time_sharing;
 use usher_report::text;
 
 use super::refusal::Refusal;
-use super::view;
+use super::{regulated, view};
 use crate::api;
 
 /// With more programs than this, leaving one out makes no difference that
@@ -46,7 +46,9 @@ pub fn explain(
 }
 
 fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
-    let programs: Vec<&ProgramStatus> = status.programs.iter().collect();
+    // Background work has no seat, so nobody else would have had another one.
+    let seated = status.programs.iter().filter(|p| p.background.is_none());
+    let programs: Vec<&ProgramStatus> = seated.collect();
     if programs.is_empty() {
         return Vec::new();
     }
@@ -166,7 +168,10 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
     api::Reason {
         program: view::program(program, status),
         place: place(program, status, topology),
-        known: known(program),
+        known: match &program.background {
+            Some(background) => regulated::known(background),
+            None => known(program),
+        },
         curve: points
             .iter()
             .map(|point| api::CurvePoint {
@@ -181,6 +186,9 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
 
 /// Where it sits, and what a core more or fewer would do.
 fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
+    if let Some(background) = &program.background {
+        return regulated::place(program, background);
+    }
     if program.mode == Some(Mode::InTurn) {
         let now = if program.frozen { "is stopped" } else { "runs" };
         return format!("takes turns with the others, each on all CPUs, and {now} at the moment");
@@ -297,6 +305,7 @@ pub mod samples {
             progress_per_second: None,
             profile: Curve::from_rates(&rates.iter().copied().collect()).ok(),
             bound_to: None,
+            background: None,
         }
     }
 

@@ -101,6 +101,7 @@ struct ModeLabel {
 pub fn page(status: &Status, timings: &Timings) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("usher");
     register_seats(&mut registry, status);
+    register_background(&mut registry, status);
     register_loop(&mut registry, status);
     register_predictions(&mut registry, status);
     registry.register_with_unit(
@@ -118,11 +119,16 @@ pub fn page(status: &Status, timings: &Timings) -> Result<String, std::fmt::Erro
 fn register_seats(registry: &mut Registry, status: &Status) {
     let programs = Family::<ModeLabel, Gauge>::default();
     for (mode, label) in MODES {
-        let count = status.programs.iter().filter(|p| p.mode == mode).count();
+        let seated = status.programs.iter().filter(|p| p.background.is_none());
+        let count = seated.filter(|p| p.mode == mode).count();
         programs
             .get_or_create(&ModeLabel { mode: label })
             .set(count as i64);
     }
+    let background = status.programs.iter().filter(|p| p.background.is_some());
+    programs
+        .get_or_create(&ModeLabel { mode: "background" })
+        .set(background.count() as i64);
     registry.register("programs", "Programs managed, by where they run", programs);
     let owned = |p: &usher_host::engine::ProgramStatus| match p.mode {
         Some(Mode::Seated) => {
@@ -147,6 +153,23 @@ fn register_seats(registry: &mut Registry, status: &Status) {
     ] {
         registry.register(name, help, ConstGauge::new(cpus as i64));
     }
+}
+
+/// How background work fares.
+fn register_background(registry: &mut Registry, status: &Status) {
+    let all = status.programs.iter();
+    let stopped = all.clone().filter(|p| p.background.is_some() && p.frozen);
+    registry.register(
+        "background_stopped",
+        "Background programs that give way at the moment",
+        ConstGauge::new(stopped.count() as i64),
+    );
+    let standings = all.filter_map(|p| p.background.as_ref()?.standing.as_ref());
+    registry.register(
+        "background_stops",
+        "How often the background programs managed now were stopped",
+        ConstGauge::new(standings.map(|one| one.stops as i64).sum::<i64>()),
+    );
 }
 
 /// What the control loop does and costs.

@@ -8,6 +8,7 @@ mod explain;
 mod listen;
 pub mod metrics;
 mod refusal;
+mod regulated;
 mod server;
 mod service;
 mod view;
@@ -28,6 +29,7 @@ use usher_model::Topology;
 
 use crate::commands::usable_machine;
 use crate::failure;
+use crate::runtime;
 use listen::Listening;
 use metrics::{Address, Timings};
 use server::{Limits, Server};
@@ -46,6 +48,10 @@ pub struct Config {
     pub record: Option<PathBuf>,
     /// The profile store.
     pub store: PathBuf,
+    /// Thresholds for background work, where they are not the machine's own.
+    pub thresholds: Option<PathBuf>,
+    /// More services whose use is not foreground's.
+    pub ignore: Vec<String>,
 }
 
 /// Serves until SIGTERM or SIGINT, then undoes everything.
@@ -109,6 +115,8 @@ impl Config {
             }),
             record: self.record.as_ref().map(absolute),
             store: absolute(&self.store),
+            thresholds: self.thresholds.as_ref().map(absolute),
+            ignore: self.ignore.clone(),
         }
     }
 
@@ -119,6 +127,12 @@ impl Config {
         option("--runtime-dir", self.runtime_dir.clone().into());
         option("--policy", self.policy.clone().into());
         option("--store", self.store.clone().into());
+        if let Some(path) = &self.thresholds {
+            option("--thresholds", path.clone().into());
+        }
+        for name in &self.ignore {
+            option("--ignore", name.into());
+        }
         if let Some(path) = &self.record {
             option("--record", path.clone().into());
         }
@@ -140,7 +154,8 @@ fn start_engine(
     topology: Topology,
     ending: &Arc<OwnedFd>,
 ) -> anyhow::Result<Engine> {
-    let policy = usher_policy::by_name(&config.policy, &topology)
+    let thresholds = runtime::thresholds(config.thresholds.as_deref(), &config.store)?;
+    let policy = usher_policy::by_name_with(&config.policy, &topology, thresholds)
         .with_context(|| format!("there is no policy '{}'", config.policy))?;
     let exe = std::env::current_exe().context("finding Usher's own executable")?;
     // Under systemd the unit's Restart= starts it again.
@@ -154,6 +169,7 @@ fn start_engine(
         ..ProfileUse::default()
     };
     settings.record = config.record.clone();
+    settings.ignore = config.ignore.clone();
     // A daemon without its loop is none.
     settings.ended = Some(ending.clone());
     // Nobody asks a daemon for a timeline.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use usher_host::engine::{Adopt, Adopted, EngineHandle};
-use usher_model::{CpuSet, ProgramId, Topology};
+use usher_model::{CpuSet, ProgramId, Regulation, Topology};
 use varlink::VarlinkService;
 
 use super::metrics::Timings;
@@ -114,6 +114,16 @@ fn bad(argument: &'static str, reason: String) -> Refusal {
     Refusal::BadArgument { argument, reason }
 }
 
+/// The policy of that name.
+fn regulation(name: Option<&str>) -> Result<Option<Regulation>, Refusal> {
+    let known = |name: &str| {
+        let found = Regulation::ALL.into_iter().find(|one| one.name() == name);
+        let names = Regulation::ALL.map(Regulation::name).join(", ");
+        found.ok_or_else(|| bad("background", format!("'{name}' is none of {names}")))
+    };
+    name.map(known).transpose()
+}
+
 fn program_id(id: i64) -> Result<ProgramId, Refusal> {
     let known = u64::try_from(id).map(ProgramId);
     known.map_err(|_| Refusal::NoSuchProgram(id.to_string()))
@@ -134,8 +144,14 @@ impl VarlinkInterface for Service {
         weight: Option<f64>,
         heartbeat: Option<String>,
         running: Option<bool>,
+        background: Option<String>,
     ) -> varlink::Result<()> {
+        let background = match regulation(background.as_deref()) {
+            Ok(background) => background,
+            Err(refusal) => return refusal.reply(call),
+        };
         let adopt = Adopt {
+            background,
             name,
             cwd: cwd.map(PathBuf::from),
             weight: weight.unwrap_or(1.0),
@@ -157,8 +173,14 @@ impl VarlinkInterface for Service {
         pid: i64,
         name: Option<String>,
         weight: Option<f64>,
+        background: Option<String>,
     ) -> varlink::Result<()> {
+        let background = match regulation(background.as_deref()) {
+            Ok(background) => background,
+            Err(refusal) => return refusal.reply(call),
+        };
         let adopt = Adopt {
+            background,
             name,
             weight: weight.unwrap_or(1.0),
             ..Adopt::new(Vec::<String>::new())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The engine's state as the interface tells it.
 
-use usher_host::engine::{ProgramStatus, Status, TimedNote};
+use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 use usher_model::{CpuSet, Loan, Mode};
 
 use super::refusal::to_int;
@@ -53,6 +53,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         uid: program.uid.into(),
         weight: program.weight,
         mode: match program.mode {
+            _ if program.background.is_some() => Program_mode::background,
             None => Program_mode::arriving,
             Some(Mode::Seated) => Program_mode::seated,
             Some(Mode::Shared) => Program_mode::shared,
@@ -80,6 +81,21 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
             source: progress.source.to_string(),
             confidence: progress.confidence,
         }),
+        background: program.background.as_ref().map(background),
+    }
+}
+
+fn background(status: &BackgroundStatus) -> api::Background {
+    let standing = status.standing.as_ref();
+    api::Background {
+        policy: status.regulation.name().to_owned(),
+        resource: status.resource.clone(),
+        user: status.user.clone(),
+        reason: standing.and_then(|one| one.why.clone()),
+        since_seconds: status.since_seconds,
+        share: standing.map_or(1.0, |one| one.share),
+        stops: to_int(standing.map_or(0, |one| one.stops)),
+        lacking: status.lacking.clone(),
     }
 }
 

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Why background work runs or stands still, in sentences.
+
+use usher_host::engine::{BackgroundStatus, ProgramStatus};
+use usher_model::{Contention, Regulation, Resource};
+
+/// Whether it runs, since when, and what for.
+pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
+    let policy = status.regulation.name();
+    let Some(standing) = &status.standing else {
+        return format!("is background work under the policy {policy}, and has just come");
+    };
+    let since = seconds(status.since_seconds);
+    let now = match (program.frozen, &standing.why) {
+        (true, Some(why)) => format!("it has been stopped for {since}: {why}"),
+        (true, None) => format!("it has been stopped for {since}"),
+        (false, _) => format!("it has run for {since}"),
+    };
+    format!(
+        "is background work under the policy {policy}: {now}; it ran {:.0} % of the last ten \
+         seconds and was stopped {} times",
+        standing.share * 100.0,
+        standing.stops
+    )
+}
+
+/// The figures that it was last stopped by, and what they were held against.
+pub fn known(status: &BackgroundStatus) -> String {
+    let cause = status.standing.as_ref().and_then(|one| one.cause.as_ref());
+    let figures = match cause {
+        Some(cause) => figures(status, cause),
+        None => "nobody has been in its way".to_owned(),
+    };
+    let figures = match &status.user {
+        Some(user) => format!("{figures}; most of it by {user}"),
+        None => figures,
+    };
+    match status.lacking.is_empty() {
+        true => figures,
+        false => format!("{figures}; {}", status.lacking.join("; ")),
+    }
+}
+
+fn figures(status: &BackgroundStatus, cause: &Contention) -> String {
+    let what = status.resource.as_deref().unwrap_or("a resource");
+    let window = seconds(cause.window_ns as f64 * 1e-9);
+    let used = |count: u64| amount(status.regulation, cause.resource, count);
+    match status.regulation {
+        Regulation::Usher => {
+            let quiet = match cause.resource {
+                Resource::Cpu => String::new(),
+                _ => format!(
+                    ", and goes on after {} without",
+                    seconds(cause.threshold * 1e-9)
+                ),
+            };
+            let (foreground, background) = (used(cause.foreground), used(cause.background));
+            let waited = match cause.resource {
+                Resource::Cpu => "waited for",
+                _ => "used",
+            };
+            format!(
+                "last stopped for {what}: foreground {waited} {foreground} of it in {window}, \
+                 where background used {background}{quiet}"
+            )
+        }
+        Regulation::Eii | Regulation::Ipd => {
+            let all = (cause.background + cause.foreground).max(1);
+            format!(
+                "last stopped for {what}: {:.1} % of its use in {window} was background work's \
+                 ({} beside {}), below the threshold of {:.0} %",
+                cause.background as f64 / all as f64 * 100.0,
+                used(cause.background),
+                used(cause.foreground),
+                cause.threshold * 100.0
+            )
+        }
+    }
+}
+
+/// An amount of a resource in its unit.
+fn amount(regulation: Regulation, resource: Resource, count: u64) -> String {
+    match (resource, regulation) {
+        (Resource::Cpu, _) => seconds(count as f64 * 1e-9),
+        (Resource::Disk(_), Regulation::Usher) => format!("{count} requests"),
+        (Resource::Disk(_), _) => format!("{count} sectors"),
+        (Resource::Link(_), _) => format!("{count} calls"),
+    }
+}
+
+/// A span of time with three digits: 12.3 ms, 4.56 s.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s => format!("{:.1} ms", s * 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_model::{DiskId, ProgramId, Standing};
+
+    use super::super::explain::samples::program;
+    use super::*;
+
+    fn status(regulation: Regulation, cause: Option<Contention>) -> BackgroundStatus {
+        BackgroundStatus {
+            regulation,
+            since_seconds: 0.25,
+            resource: Some("disk vda".to_owned()),
+            user: None,
+            lacking: Vec::new(),
+            standing: Some(Standing {
+                program: ProgramId(1),
+                regulation,
+                running: cause.is_none(),
+                since_ns: 0,
+                why: cause
+                    .as_ref()
+                    .map(|_| "foreground uses disk vda".to_owned()),
+                cause,
+                share: 0.5,
+                stops: 3,
+            }),
+        }
+    }
+
+    #[test]
+    fn says_what_stopped_it_and_what_that_was_held_against() {
+        let mut one = program(1, "backup", &[]);
+        one.frozen = true;
+        let resource = Resource::Disk(DiskId {
+            major: 254,
+            minor: 0,
+        });
+        let cause = Contention {
+            resource,
+            background: 80,
+            foreground: 20,
+            window_ns: 100_000_000,
+            threshold: 1.0,
+        };
+        let eii = status(Regulation::Eii, Some(cause.clone()));
+        assert_eq!(
+            place(&one, &eii),
+            "is background work under the policy eii: it has been stopped for 250.0 ms: \
+             foreground uses disk vda; it ran 50 % of the last ten seconds and was stopped 3 times"
+        );
+        assert_eq!(
+            known(&eii),
+            "last stopped for disk vda: 80.0 % of its use in 100.0 ms was background work's \
+             (80 sectors beside 20 sectors), below the threshold of 100 %"
+        );
+        let threshold = 20e6;
+        let usher = status(Regulation::Usher, Some(Contention { threshold, ..cause }));
+        assert_eq!(
+            known(&usher),
+            "last stopped for disk vda: foreground used 20 requests of it in 100.0 ms, where \
+             background used 80 requests, and goes on after 20.0 ms without"
+        );
+        let mut free = status(Regulation::Usher, None);
+        assert_eq!(known(&free), "nobody has been in its way");
+        free.lacking = vec!["its nice value stays, as it could not be given back".to_owned()];
+        assert!(known(&free).ends_with("; its nice value stays, as it could not be given back"));
+    }
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Background work as its users meet it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use common::{World, children, signal, stderr, stdout, wait_for};
+use serde_json::Value;
+
+/// Fields of `/proc/PID/stat` after the name: the nice value and the policy.
+const NICE: usize = 16;
+const POLICY: usize = 38;
+
+fn stat(pid: i32, field: usize) -> Option<i64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = stat.rsplit_once(") ")?.1;
+    fields.split_whitespace().nth(field)?.parse().ok()
+}
+
+/// Nice value and scheduling policy.
+fn priority(pid: i32) -> Option<(i64, i64)> {
+    Some((stat(pid, NICE)?, stat(pid, POLICY)?))
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("not root: what priorities are lowered to depends on limits; skipped");
+    }
+    root
+}
+
+/// A program of `usher bg` that computes until it is killed, or for a minute
+/// of CPU time.
+fn spinner(world: &World, options: &[&str]) -> (Child, i32) {
+    let script = "ulimit -t 60; while :; do :; done";
+    launch(world, options, script)
+}
+
+fn launch(world: &World, options: &[&str], script: &str) -> (Child, i32) {
+    let words = [&["bg"], options, &["--", "sh", "-c", script]].concat();
+    let launcher = world.usher(&words).spawn().unwrap();
+    let pid = wait_for("the program to run", || {
+        let below = children(launcher.id() as i32);
+        below.into_iter().find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(b"sh\0-c\0")
+        })
+    });
+    (launcher, pid)
+}
+
+fn end(mut launcher: Child, pid: i32) {
+    signal(pid, libc::SIGKILL);
+    launcher.wait().unwrap();
+}
+
+#[test]
+fn passes_the_exit_status_on() {
+    let world = World::new();
+    let run = |words: &[&str]| world.run(&[&["bg", "--"], words].concat());
+    assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(137));
+    let missing = run(&["/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(127), "{}", stderr(&missing));
+    let nothing = run(&["/"]);
+    assert_eq!(nothing.status.code(), Some(126), "{}", stderr(&nothing));
+    assert_eq!(run(&["echo", "hello"]).stdout, b"hello\n");
+}
+
+#[test]
+fn bad_arguments_are_one_line() {
+    let world = World::new();
+    for (words, told) in [
+        (&["bg"][..], "CMD"),
+        (&["bg", "--policy", "nice", "--", "true"], "nice"),
+        (&["bg", "--attach", "0"], "process 0"),
+        (&["bg", "--attach", "999999999"], "999999999"),
+        (&["bg", "--attach", "1", "--", "true"], "--attach"),
+    ] {
+        let output = world.run(words);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{words:?}: {text}");
+        assert!(
+            text.contains(told) && text.trim_end().lines().count() == 1,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_daemon_shows_it_and_gives_everything_back() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let mut own = Command::new("sh")
+        .args(["-c", "ulimit -t 60; while :; do :; done"])
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let pid = own.id() as i32;
+    let before = priority(pid).unwrap();
+    let attached = world.run(&["bg", "--name", "scan", "--attach", &pid.to_string()]);
+    assert!(attached.status.success(), "{}", stderr(&attached));
+    assert_eq!(priority(pid), Some((19, i64::from(libc::SCHED_IDLE))));
+    let program = world.programs(1).remove(0);
+    assert_eq!(program["mode"], "background");
+    assert_eq!(program["background"]["policy"], "usher");
+    let text = stdout(&world.run(&["status"]));
+    assert!(
+        text.contains("scan") && text.contains("background"),
+        "{text}"
+    );
+    let told = stdout(&world.run(&["explain", "scan"]));
+    assert!(
+        told.contains("background work under the policy usher"),
+        "{told}"
+    );
+    let detached = world.run(&["detach", "scan"]);
+    assert!(detached.status.success(), "{}", stderr(&detached));
+    assert_eq!(priority(pid), Some(before));
+    signal(pid, libc::SIGKILL);
+    own.wait().unwrap();
+}
+
+#[test]
+fn each_policy_can_be_chosen() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    for policy in ["usher", "eii", "ipd"] {
+        let (launcher, pid) = spinner(&world, &["--policy", policy]);
+        let program = world.programs(1).remove(0);
+        assert_eq!(program["background"]["policy"], policy);
+        end(launcher, pid);
+        world.programs(0);
+    }
+}
+
+/// A file on a disk, large enough to be read for a while; `None` where the
+/// target directory is not on one.
+fn file_on_disk(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, vec![1u8; 32 << 20]).unwrap();
+    let direct = Command::new("dd")
+        .args([
+            "of=/dev/null",
+            "bs=64k",
+            "count=1",
+            "iflag=direct",
+            "status=none",
+        ])
+        .arg(format!("if={}", path.display()))
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    if !direct.success() {
+        eprintln!("{} is not on a disk; skipped", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+fn reads_for_ever(path: &Path) -> String {
+    let read = "bs=64k iflag=direct status=none";
+    let path = path.display();
+    format!("ulimit -t 60; while :; do dd if={path} of=/dev/null {read}; done")
+}
+
+/// Whether the meter sees every process: without BPF nobody can tell whose the
+/// disk's requests are so soon.
+fn has_bpf(status: &Value) -> bool {
+    let warnings = status["warnings"].as_array().unwrap();
+    let has = !warnings
+        .iter()
+        .any(|text| text.as_str().unwrap().contains("BPF"));
+    if !has {
+        eprintln!("no BPF here: skipped");
+    }
+    has
+}
+
+#[test]
+fn gives_way_on_a_disk_and_goes_on() {
+    let (Some(own), Some(theirs)) = (file_on_disk("bg-own"), file_on_disk("bg-theirs")) else {
+        return;
+    };
+    let mut world = World::new();
+    world.daemon(&[]);
+    let (launcher, pid) = launch(&world, &[], &reads_for_ever(&own));
+    let program = |world: &World| world.programs(1).remove(0);
+    program(&world);
+    if !has_bpf(&world.status()) {
+        return end(launcher, pid);
+    }
+    let mut foreground = Command::new("setsid")
+        .args(["sh", "-c", &reads_for_ever(&theirs)])
+        .spawn()
+        .unwrap();
+    let stopped = wait_for("it to be stopped for the disk", || {
+        let program = program(&world);
+        let resource = program["background"]["resource"].as_str()?.to_owned();
+        (program["stopped"] == true && resource.starts_with("disk ")).then_some(program)
+    });
+    assert!(stopped["background"]["stops"].as_i64() >= Some(1));
+    // SAFETY: the session that was made for it.
+    unsafe { libc::kill(-(foreground.id() as i32), libc::SIGKILL) };
+    foreground.wait().unwrap();
+    wait_for("it to go on", || {
+        (program(&world)["stopped"] == false).then_some(())
+    });
+    end(launcher, pid);
+    fs::remove_file(own).unwrap();
+    fs::remove_file(theirs).unwrap();
+}
+
+/// The cgroup v2 directory of a process.
+fn cgroup(pid: i32) -> Option<PathBuf> {
+    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = lines
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))?
+        .to_owned();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mount = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+    Some(Path::new(mount.split(' ').nth(1)?).join(path.trim_start_matches('/')))
+}
+
+#[test]
+fn without_a_daemon_it_is_regulated_and_nothing_stays_when_that_is_killed() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new();
+    let (mut launcher, pid) = spinner(&world, &[]);
+    wait_for("it to be demoted", || {
+        (priority(pid)? == (19, i64::from(libc::SCHED_IDLE))).then_some(())
+    });
+    let own = priority(std::process::id() as i32).unwrap();
+    if let Some(dir) = cgroup(pid).filter(|dir| dir.join("cgroup.freeze").is_file()) {
+        // As the regulator would.
+        fs::write(dir.join("cgroup.freeze"), "1").unwrap();
+    }
+    signal(launcher.id() as i32, libc::SIGKILL);
+    launcher.wait().unwrap();
+    let used = stat(pid, 11).unwrap();
+    wait_for("its priority and its CPU time back", || {
+        (priority(pid)? == own && stat(pid, 11)? > used).then_some(())
+    });
+    signal(pid, libc::SIGKILL);
+}
+
+#[test]
+fn what_a_command_leaves_behind_stays_background_work() {
+    let world = World::new();
+    let mark = world.path("ended");
+    let script = format!("(sleep 0.2; echo > {}) >/dev/null 2>&1 &", mark.display());
+    let output = world.run(&["bg", "--", "sh", "-c", &script]);
+    assert!(output.status.success());
+    assert!(mark.exists(), "it was waited for");
+    let text = stderr(&output);
+    assert!(
+        text.is_empty() || text.contains("left processes behind"),
+        "{text}"
+    );
+}
