@@ -18,7 +18,7 @@ INSTALL_PROGRAM := install -D --mode=755
 ROOT := $(DESTDIR)$(PREFIX)
 
 # Crates with unsafe code that runs in our own address space.
-SANITIZED := usher-heartbeat usher-act
+SANITIZED := usher-heartbeat usher-act usher-meter
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
