@@ -6,13 +6,16 @@ mod actors;
 mod cell;
 mod chart;
 mod experiments;
+mod idle;
 pub mod load;
 mod page;
+mod reaction;
 mod rig;
 mod run;
 mod stage;
 mod study;
 mod treatments;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +29,7 @@ use cell::Limits;
 use experiments::{Cell, Group, Place, matrix};
 use stage::{Size, Stage};
 use treatments::{Treatment, Ward};
+use watch::{Resource, Watcher};
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,6 +44,10 @@ pub enum Which {
     Fsck,
     /// Figure 5: scp under scp, iperf3 under iperf3
     Transfer,
+    /// How soon the background yields, and is back
+    Reaction,
+    /// How much of what is idle the background gets
+    Idle,
 }
 
 impl Which {
@@ -50,6 +58,7 @@ impl Which {
             Self::Cpu => Some(Group::Cpu),
             Self::Fsck => Some(Group::Fsck),
             Self::Transfer => Some(Group::Transfer),
+            Self::Reaction | Self::Idle => None,
         }
     }
 }
@@ -84,6 +93,12 @@ pub struct BackgroundArgs {
     /// A foreground slower than so many times alone is cut off
     #[arg(long, default_value_t = 20.0)]
     cut: f64,
+    /// Of reaction and idle time only these resources
+    #[arg(long, value_enum, value_delimiter = ',')]
+    resources: Vec<Resource>,
+    /// Reactions to measure; 100, or 20 where it is to be quick
+    #[arg(long)]
+    events: Option<usize>,
     /// Prints the cells and ends
     #[arg(long)]
     list: bool,
@@ -206,8 +221,39 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         .iter()
         .filter(|&&w| args.wants(w))
         .filter_map(|w| w.group());
-    let parts: Vec<Part> = groups.map(|group| page::part(group, &results)).collect();
+    let mut parts: Vec<Part> = groups.map(|group| page::part(group, &results)).collect();
+    parts.extend(watched(args, &treatments, &mut stage, &mut ward)?);
     finish("Usher: background work", &folder, &parts)
+}
+
+/// Reaction and idle time.
+fn watched(
+    args: &BackgroundArgs,
+    treatments: &[Treatment],
+    stage: &mut Stage,
+    ward: &mut Ward,
+) -> Result<Vec<Part>> {
+    let resources: Vec<Resource> = match args.resources.is_empty() {
+        true => Resource::value_variants().to_vec(),
+        false => args.resources.clone(),
+    };
+    let lead = args.limits().lead;
+    let mut watcher = Watcher { stage, ward, lead };
+    let mut parts = Vec::new();
+    if args.wants(Which::Reaction) {
+        let events = args.events.unwrap_or(if args.quick { 20 } else { 100 });
+        parts.push(reaction::run(&mut watcher, treatments, &resources, events)?);
+    }
+    if args.wants(Which::Idle) {
+        parts.push(idle::run(
+            &mut watcher,
+            treatments,
+            &resources,
+            args.pairs,
+            args.quick,
+        )?);
+    }
+    Ok(parts)
 }
 
 /// Shows and saves the parts.

@@ -161,7 +161,7 @@ impl Ward {
             Treatment::Nice | Treatment::NiceSameSession => words(&["nice", "-n", "19"]),
             Treatment::SchedIdle => words(&["chrt", "-i", "0"]),
             Treatment::Ionice => words(&["nice", "-n", "19", "ionice", "-c", "3"]),
-            Treatment::Cpulimit => words(&["cpulimit", "-i", "-l", "50", "--"]),
+            Treatment::Cpulimit => words(&["cpulimit", "-f", "-m", "-l", "50", "--"]),
             Treatment::Loadwatch => words(&["loadwatch", "-h", "1.25", "-l", "0.5", "--"]),
             Treatment::CpuIdle => {
                 let group = self.idle.as_ref().context("no cgroup with cpu.idle")?;

@@ -90,9 +90,11 @@ impl Network {
                 "tc", "-n", ns, "qdisc", "add", "dev", ns, "root", "tbf", "rate", &rate, "burst",
                 "64kb", "latency", "10ms",
             ])?;
-            // What most machines have; the host's own may be another.
-            let cubic = "echo cubic >/proc/sys/net/ipv4/tcp_congestion_control";
-            must(&["ip", "netns", "exec", ns, "sh", "-c", cubic])?;
+            // What most machines have, or what also goes by losses: the
+            // host's own may be another.
+            let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+            let set = format!("echo cubic >{file} || echo reno >{file} || true");
+            must(&["ip", "netns", "exec", ns, "sh", "-c", &set])?;
         }
         Ok(())
     }
