@@ -30,6 +30,8 @@ enum Command {
     Sim(sim::SimArgs),
     /// Background work: what the foreground feels of it (paper 2)
     Background(Box<background::BackgroundArgs>),
+    /// The thresholds of contention of this machine (paper 2, figure 1)
+    Calibrate(background::CalibrateArgs),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -62,6 +64,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Progress(args) => progress::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Background(args) => background::run(&args),
+        Command::Calibrate(args) => background::calibrate(&args),
         Command::Format { result } => {
             println!("{}", machine::format_saved(&result)?.display());
             Ok(true)

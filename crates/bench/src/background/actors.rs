@@ -18,7 +18,8 @@ use super::stage::Job;
 use super::study::Done;
 use crate::processes::{runs, terminate, wait_for};
 
-const MARK: &str = "USHER_BENCH_BACKGROUND";
+/// Variable that marks foreground (PID-fg) and background (PID-NUMBER).
+pub const MARK: &str = "USHER_BENCH_BACKGROUND";
 /// Between asking to end and ending.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -42,6 +43,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
     let start = Instant::now();
     let mut child = Command::new(all[0])
         .args(&all[1..])
+        .env(MARK, format!("{}-fg", std::process::id()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -158,6 +160,12 @@ impl Background {
             }
         }
         Ok(())
+    }
+
+    /// The process of the first command.
+    pub fn first(&self) -> Result<i32> {
+        let child = self.children.first().context("no background command")?;
+        Ok(child.id().cast_signed())
     }
 
     /// All its processes.

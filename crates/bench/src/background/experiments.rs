@@ -63,11 +63,6 @@ impl Task {
         )
     }
 
-    /// Whether it sends.
-    pub fn uses_network(self) -> bool {
-        matches!(self, Self::Net | Self::Scp | Self::Iperf)
-    }
-
     /// The program that it needs, where it is none of ours, and its package.
     pub fn program(self) -> Option<(&'static str, &'static str)> {
         match self {

@@ -3,11 +3,14 @@
 //! not felt by the foreground, against all else that a user could pick.
 
 mod actors;
+mod calibrate;
 mod cell;
 mod chart;
 mod experiments;
 mod idle;
+mod kills;
 pub mod load;
+mod measure;
 mod page;
 mod reaction;
 mod rig;
@@ -27,6 +30,8 @@ use crate::bars::{Bar, Part};
 use crate::{machine, processes};
 use cell::Limits;
 use experiments::{Cell, Group, Place, matrix};
+pub use measure::CalibrateArgs;
+pub use measure::run as calibrate;
 use stage::{Size, Stage};
 use treatments::{Treatment, Ward};
 use watch::{Resource, Watcher};
@@ -48,9 +53,18 @@ pub enum Which {
     Reaction,
     /// How much of what is idle the background gets
     Idle,
+    /// SIGKILL while the background is frozen
+    Kills,
+    /// Fork storms
+    Storms,
 }
 
 impl Which {
+    /// Whether it is about `usher bg` alone.
+    fn kills(self) -> bool {
+        matches!(self, Self::Kills | Self::Storms)
+    }
+
     fn group(self) -> Option<Group> {
         match self {
             Self::Disk => Some(Group::Disk),
@@ -58,7 +72,7 @@ impl Which {
             Self::Cpu => Some(Group::Cpu),
             Self::Fsck => Some(Group::Fsck),
             Self::Transfer => Some(Group::Transfer),
-            Self::Reaction | Self::Idle => None,
+            Self::Reaction | Self::Idle | Self::Kills | Self::Storms => None,
         }
     }
 }
@@ -99,6 +113,12 @@ pub struct BackgroundArgs {
     /// Reactions to measure; 100, or 20 where it is to be quick
     #[arg(long)]
     events: Option<usize>,
+    /// Rounds of SIGKILL
+    #[arg(long, default_value_t = 1_000)]
+    kill_rounds: usize,
+    /// Fork storms
+    #[arg(long, default_value_t = 200)]
+    storm_rounds: usize,
     /// Prints the cells and ends
     #[arg(long)]
     list: bool,
@@ -199,7 +219,9 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         cells.iter().for_each(|cell| println!("{}", cell.id()));
         return Ok(true);
     }
-    let usher = match treatments.iter().any(|t| t.is_usher()) {
+    let needs_usher =
+        treatments.iter().any(|t| t.is_usher()) || args.only.iter().any(|w| w.kills());
+    let usher = match needs_usher {
         true => Some(processes::usher_binary(args.usher.as_deref())?),
         false => None,
     };
@@ -208,7 +230,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         None => machine::run_folder(&args.out, "background")?,
     };
     let mut stage = Stage::new(args.size(), &args.scratch)?;
-    let mut ward = Ward::new(usher, !args.no_daemon)?;
+    let mut ward = Ward::new(usher.clone(), !args.no_daemon)?;
     let results = run::run(
         &cells,
         &treatments,
@@ -223,6 +245,16 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         .filter_map(|w| w.group());
     let mut parts: Vec<Part> = groups.map(|group| page::part(group, &results)).collect();
     parts.extend(watched(args, &treatments, &mut stage, &mut ward)?);
+    if let Some(usher) =
+        usher.filter(|_| treatments.contains(&Treatment::Eii) || !args.only.is_empty())
+    {
+        if args.wants(Which::Kills) {
+            parts.push(kills::kills(&usher, args.kill_rounds)?);
+        }
+        if args.wants(Which::Storms) {
+            parts.push(kills::storms(&usher, args.storm_rounds)?);
+        }
+    }
     finish("Usher: background work", &folder, &parts)
 }
 

@@ -7,11 +7,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::actors::MARK;
 use super::experiments::{Place, Task};
 use super::load::{forget, make_file, monotonic_ns};
 use super::rig::disk::Disk;
 use super::rig::inputs;
+use super::rig::keeper::{Keeper, must, script};
 use super::rig::network::Network;
+
+/// Ends what runs, then removes the files: what is mounted among them is
+/// unmounted meanwhile, by its own keeper.
+const UNDO: &str = r#"
+for file in /proc/[0-9]*; do
+    tr '\0' '\n' <"$file/environ" | grep -q "^$mark" && kill -9 "${file#/proc/}"
+done
+for i in 1 2 3 4 5; do rm -rf --one-file-system "$dir" && break; sleep 1; done
+"#;
 
 /// How large everything is.
 #[derive(Debug, Clone)]
@@ -63,11 +74,13 @@ pub struct Stage {
     pub size: Size,
     /// Zero of all bins.
     pub epoch_ns: u64,
-    scratch: tempfile::TempDir,
     network: Option<Network>,
     disk: BTreeMap<Place, Disk>,
     trees: BTreeMap<Place, PathBuf>,
     zlib: Option<PathBuf>,
+    // Below what is mounted in it, so dropped after that.
+    scratch: tempfile::TempDir,
+    _keeper: Keeper,
 }
 
 impl Stage {
@@ -76,14 +89,21 @@ impl Stage {
         super::rig::network::sweep();
         let prefix = format!("usher-bench-{}-", std::process::id());
         let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(scratch);
+        let scratch = scratch.context("making a temporary directory")?;
+        let mark = format!("{MARK}={}-", std::process::id());
+        let values = [
+            ("mark", mark.as_str()),
+            ("dir", &scratch.path().display().to_string()),
+        ];
         Ok(Self {
             size,
             epoch_ns: monotonic_ns(),
-            scratch: scratch.context("making a temporary directory")?,
             network: None,
             disk: BTreeMap::new(),
             trees: BTreeMap::new(),
             zlib: None,
+            _keeper: Keeper::new(&script(&values, UNDO))?,
+            scratch,
         })
     }
 
@@ -151,9 +171,7 @@ impl Stage {
                 self.zlib = Some(inputs::zlib(&dir)?);
                 Ok(())
             }
-            Task::Fsck => self
-                .disk(place.context("a check without a disk")?)
-                .map(|_| ()),
+            Task::Fsck => self.image(place.context("a check without a disk")?),
             Task::Net => self.network().map(|_| ()),
             Task::Iperf => self.network()?.start_iperf(),
             Task::Scp => {
@@ -165,6 +183,35 @@ impl Stage {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A file system to check: that of the slow disk, or an image on this one
+    /// (the device itself may not be ours to open).
+    fn image(&mut self, place: Place) -> Result<()> {
+        let disk = self.disk(place)?;
+        let image = disk.dir.join("image");
+        if place.is_slow() || image.exists() {
+            return Ok(());
+        }
+        let size = if self.size.quick { "2G" } else { "16G" };
+        // All inode tables written and, without checksums, all read.
+        let features = "^uninit_bg,^metadata_csum,^has_journal";
+        let extra = "lazy_itable_init=0,nodiscard";
+        let image = image.display().to_string();
+        must(&[
+            "mkfs.ext4",
+            "-q",
+            "-F",
+            "-i",
+            "8192",
+            "-O",
+            features,
+            "-E",
+            extra,
+            &image,
+            size,
+        ])?;
+        must(&["sync", &image])
     }
 
     fn file_mib(&self, place: Place) -> u64 {
@@ -377,7 +424,10 @@ impl Stage {
             }
             Task::Fsck => {
                 let disk = self.disk.get(&place()?).context("no disk")?;
-                let device = disk.device.display().to_string();
+                let device = match place()?.is_slow() {
+                    true => disk.device.display().to_string(),
+                    false => disk.dir.join("image").display().to_string(),
+                };
                 let mut load = Load::new("repeat")?.role(role, counter);
                 load.pair("--cold", &device);
                 load.words.extend(own(&["--", "e2fsck", "-fn", &device]));

@@ -78,17 +78,6 @@ impl Tally {
     pub fn is_resolved(&self) -> bool {
         self.slow_down().is_some_and(|e| width(&e) < WIDTH_MAX)
     }
-
-    /// Median units a second of the background.
-    pub fn units_per_s(&self) -> Option<f64> {
-        stats::median(
-            &self
-                .pairs
-                .iter()
-                .map(|p| p.done.units_per_s)
-                .collect::<Vec<_>>(),
-        )
-    }
 }
 
 /// Upper end less lower end; infinite without an interval.

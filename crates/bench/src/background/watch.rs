@@ -41,7 +41,8 @@ impl Resource {
         }
     }
 
-    fn task(self) -> Task {
+    /// Its load generator.
+    pub fn task(self) -> Task {
         match self {
             Self::Cpu => Task::CpuHog,
             Self::Disk => Task::Disk,
@@ -161,11 +162,15 @@ impl Watcher<'_> {
             background.must_run()?;
             background.end()?;
         }
+        let phases = read_phases(&phases)?;
+        let mut phases: Vec<_> = phases.iter().map(|phase| self.in_ms(phase)).collect();
+        if resource == Resource::Net {
+            // What was sent is still on its way when sending ends.
+            let arrived = read_bins(&self.stage.network()?.arrived("fg", "bins"))?;
+            until_last_unit(&mut phases, &arrived);
+        }
         Ok(Trace {
-            phases: read_phases(&phases)?
-                .iter()
-                .map(|phase| self.in_ms(phase))
-                .collect(),
+            phases,
             fg_units: numbered(&counter)
                 .iter()
                 .map(|path| read_counter(path))
@@ -236,6 +241,17 @@ impl Watcher<'_> {
     }
 }
 
+/// Phases that last until the last unit before the next one begins.
+fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
+    for i in 0..phases.len() {
+        let next = phases.get(i + 1).map_or(f64::INFINITY, |next| next.0);
+        let (first, end) = (phases[i].1 as usize, (next as usize).min(bins.len()));
+        if let Some(last) = (first..end).rev().find(|&bin| bins[bin] > 0) {
+            phases[i].1 = (last as f64 + 1.0).min(next);
+        }
+    }
+}
+
 /// A file and those of further threads.
 fn numbered(path: &Path) -> Vec<PathBuf> {
     let more = (1..).map(|i| PathBuf::from(format!("{}.{i}", path.display())));
@@ -247,6 +263,15 @@ fn numbered(path: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_phase_ends_when_its_last_unit_has_arrived() {
+        let mut bins = vec![0; 100];
+        (10..25).chain(50..64).for_each(|i| bins[i] = 1);
+        let mut phases = [(10.2, 20.5), (50.0, 60.0), (90.0, 95.0)];
+        until_last_unit(&mut phases, &bins);
+        assert_eq!(phases, [(10.2, 25.0), (50.0, 64.0), (90.0, 95.0)]);
+    }
 
     #[test]
     fn bins_at_the_ends_count_in_proportion() {
