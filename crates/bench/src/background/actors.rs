@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::jobs::Job;
 use super::load::read_counter;
-use super::stage::Job;
 use super::study::Done;
 use crate::processes::{runs, terminate, wait_for};
 

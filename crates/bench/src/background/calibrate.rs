@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::stage::Job;
+use super::jobs::Job;
 use super::watch::Resource;
 
 /// CPU contention only where less than this is idle (section 4.3).

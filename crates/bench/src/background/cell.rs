@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::actors::{Background, Timed, foreground};
 use super::experiments::{Cell, Task};
-use super::stage::{Job, Role, Stage};
+use super::jobs::{Job, Role};
+use super::stage::Stage;
 use super::study::{CellResult, Pair, Tally};
 use super::treatments::{Treatment, Ward};
 use crate::processes::wait_for;

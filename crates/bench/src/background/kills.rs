@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::actors::Background;
-use super::stage::{Job, Load};
+use super::jobs::{Job, Load};
 use crate::bars::{Bar, Part};
 use crate::processes::{Daemon, runs, state_of, terminate, usher, wait_for};
 

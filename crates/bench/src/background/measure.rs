@@ -11,8 +11,9 @@ use super::actors::Background;
 use super::calibrate::{self, AccuracyMap, Setting, Shares, Source, Window};
 use super::chart;
 use super::experiments::Place;
+use super::jobs::{Job, Load};
 use super::load::read_counter;
-use super::stage::{Job, Load, Size, Stage};
+use super::stage::{Size, Stage};
 use super::watch::Resource;
 use crate::bars::{Figure, Part, Table};
 

@@ -8,6 +8,7 @@ mod cell;
 mod chart;
 mod experiments;
 mod idle;
+mod jobs;
 mod kills;
 pub mod load;
 mod measure;

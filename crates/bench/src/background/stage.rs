@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The commands of the tasks, and the rig below them, set up when first used.
+//! What the tasks stand on, set up when first used.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,43 +41,16 @@ pub struct Size {
     pub allow_disk_scheduler: bool,
 }
 
-/// Foreground, or one of the backgrounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Foreground, with so many units of work where it has units.
-    Fg(Option<u64>),
-    /// Background of that number, from 1.
-    Bg(u32),
-}
-
-impl Role {
-    fn number(self) -> u32 {
-        match self {
-            Self::Fg(_) => 0,
-            Self::Bg(number) => number,
-        }
-    }
-}
-
-/// A command line and the file in which its work is counted, if it is.
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// What to run.
-    pub words: Vec<String>,
-    /// Its counter file.
-    pub counter: Option<PathBuf>,
-}
-
 /// What stands set up.
 pub struct Stage {
     /// How large everything is.
     pub size: Size,
     /// Zero of all bins.
     pub epoch_ns: u64,
-    network: Option<Network>,
-    disk: BTreeMap<Place, Disk>,
-    trees: BTreeMap<Place, PathBuf>,
-    zlib: Option<PathBuf>,
+    pub(super) network: Option<Network>,
+    pub(super) disk: BTreeMap<Place, Disk>,
+    pub(super) trees: BTreeMap<Place, PathBuf>,
+    pub(super) zlib: Option<PathBuf>,
     // Below what is mounted in it, so dropped after that.
     scratch: tempfile::TempDir,
     _keeper: Keeper,
@@ -260,216 +233,5 @@ impl Stage {
             Task::Scp => forget(&std::fs::File::open(self.path("sent"))?),
             _ => Ok(()),
         }
-    }
-
-    /// The command of a task that was prepared.
-    pub fn job(&self, task: Task, role: Role, place: Option<Place>, usage: f64) -> Result<Job> {
-        let counter =
-            matches!(role, Role::Bg(_)).then(|| self.path(&format!("bg{}.counter", role.number())));
-        let words = match task {
-            Task::Disk => self.disk_job(role, place, usage, counter.as_deref())?,
-            Task::Net => self.net_job(role, usage)?,
-            Task::CpuHog | Task::Boinc => self.cpu_job(task, role, counter.as_deref())?,
-            Task::Scp | Task::Iperf => self.transfer_job(task, role)?,
-            _ => self.real_job(task, role, place, counter.as_deref())?,
-        };
-        let counter = match (task, role) {
-            (Task::Net, Role::Bg(number)) => {
-                Some(self.far()?.arrived(&format!("bg{number}"), "counter"))
-            }
-            (Task::CpuHog | Task::Boinc | Task::Disk | Task::Fsck, Role::Bg(_)) => counter,
-            _ => None,
-        };
-        Ok(Job { words, counter })
-    }
-
-    fn far(&self) -> Result<&Network> {
-        self.network.as_ref().context("no network")
-    }
-
-    fn disk_job(
-        &self,
-        role: Role,
-        place: Option<Place>,
-        usage: f64,
-        counter: Option<&Path>,
-    ) -> Result<Vec<String>> {
-        let disk = place
-            .and_then(|place| self.disk.get(&place))
-            .context("no disk")?;
-        let mut load = Load::new("disk")?.usage(usage).role(role, counter);
-        load.pair(
-            "--file",
-            disk.dir.join(format!("file{}", role.number())).display(),
-        );
-        Ok(load.words)
-    }
-
-    fn net_job(&self, role: Role, usage: f64) -> Result<Vec<String>> {
-        let name = match role {
-            Role::Fg(_) => "fg".to_owned(),
-            Role::Bg(number) => format!("bg{number}"),
-        };
-        let mut load = Load::new("net")?.usage(usage).role(role, None);
-        load.pair("--to", self.far()?.sink());
-        load.pair("--name", name);
-        Ok(self.far()?.near(load.words))
-    }
-
-    fn cpu_job(&self, task: Task, role: Role, counter: Option<&Path>) -> Result<Vec<String>> {
-        let cpus = std::thread::available_parallelism()?.get();
-        let mut load = Load::new("cpu")?.role(role, counter);
-        load.pair("--threads", cpus);
-        if task == Task::Boinc {
-            load.pair(
-                "--checkpoint",
-                self.path(&format!("checkpoint{}", role.number())).display(),
-            );
-        }
-        Ok(load.words)
-    }
-
-    fn transfer_job(&self, task: Task, role: Role) -> Result<Vec<String>> {
-        let network = self.far()?;
-        let number = role.number();
-        let words = match (task, role) {
-            (Task::Iperf, Role::Fg(_)) => {
-                let bytes = f64::from(self.size.rate_mbit) * 1e6 / 8.0 * self.size.fg_seconds;
-                network.iperf(0, &["-n", &format!("{bytes:.0}")])
-            }
-            (Task::Iperf, Role::Bg(_)) => network.iperf(number as u16, &["-t", "3600"]),
-            (_, Role::Fg(_)) => network.scp(&self.path("sent"), "received0"),
-            (_, Role::Bg(_)) => {
-                let copy = network.scp(&self.path("sent-long"), &format!("received{number}"));
-                let mut load = Load::new("repeat")?;
-                load.words.push("--".to_owned());
-                load.words.extend(copy);
-                load.words
-            }
-        };
-        Ok(words)
-    }
-
-    fn real_job(
-        &self,
-        task: Task,
-        role: Role,
-        place: Option<Place>,
-        counter: Option<&Path>,
-    ) -> Result<Vec<String>> {
-        let cpus = std::thread::available_parallelism()?.get().to_string();
-        let own = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
-        let place = || place.context("no disk");
-        Ok(match task {
-            Task::FftwWisdom if self.size.quick => {
-                own(&["fftw-wisdom", "-n", "-o", "/dev/null", "cof1024"])
-            }
-            Task::FftwWisdom => own(&[
-                "fftw-wisdom",
-                "-n",
-                "-o",
-                "/dev/null",
-                "cof16384",
-                "rof8192",
-            ]),
-            Task::Make => {
-                let zlib = self
-                    .zlib
-                    .as_ref()
-                    .context("no sources")?
-                    .display()
-                    .to_string();
-                own(&["make", "-s", "-C", &zlib, "-j", &cpus, "libz.a"])
-            }
-            Task::Grep => {
-                let tree = self
-                    .trees
-                    .get(&place()?)
-                    .context("no tree")?
-                    .display()
-                    .to_string();
-                own(&[
-                    "pcre2grep",
-                    "-r",
-                    "-c",
-                    "spin_(un)?lock_irq[a-z]+.*flags",
-                    &tree,
-                ])
-            }
-            Task::Gromacs => {
-                let tpr = self.size.tpr.as_ref().context("no input for gmx: examples/programs/prepare makes water.tpr; name it with --tpr")?;
-                let at = |name: &str| {
-                    self.path(&format!("gmx{}{name}", role.number()))
-                        .display()
-                        .to_string()
-                };
-                own(&[
-                    "gmx",
-                    "-quiet",
-                    "-nobackup",
-                    "mdrun",
-                    "-s",
-                    &tpr.display().to_string(),
-                    "-ntmpi",
-                    "1",
-                    "-ntomp",
-                    &cpus,
-                    "-pin",
-                    "off",
-                    "-nsteps",
-                    "-1",
-                    "-deffnm",
-                    &at(""),
-                ])
-            }
-            Task::Fsck => {
-                let disk = self.disk.get(&place()?).context("no disk")?;
-                let device = match place()?.is_slow() {
-                    true => disk.device.display().to_string(),
-                    false => disk.dir.join("image").display().to_string(),
-                };
-                let mut load = Load::new("repeat")?.role(role, counter);
-                load.pair("--cold", &device);
-                load.words.extend(own(&["--", "e2fsck", "-fn", &device]));
-                load.words
-            }
-            _ => anyhow::bail!("{} is no program", task.name()),
-        })
-    }
-}
-
-/// A command line of a load generator.
-pub struct Load {
-    /// What it is so far.
-    pub words: Vec<String>,
-}
-
-impl Load {
-    /// `usher-bench load KIND`.
-    pub fn new(kind: &str) -> Result<Self> {
-        let bench = std::env::current_exe()?.display().to_string();
-        Ok(Self {
-            words: vec![bench, "load".to_owned(), kind.to_owned()],
-        })
-    }
-
-    /// An option with its value.
-    pub fn pair(&mut self, option: &str, value: impl std::fmt::Display) {
-        self.words.extend([option.to_owned(), value.to_string()]);
-    }
-
-    fn usage(mut self, usage: f64) -> Self {
-        self.pair("--usage", usage);
-        self
-    }
-
-    fn role(mut self, role: Role, counter: Option<&Path>) -> Self {
-        if let Role::Fg(Some(work)) = role {
-            self.pair("--work", work);
-        }
-        if let Some(counter) = counter {
-            self.pair("--counter", counter.display());
-        }
-        self
     }
 }

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::actors::{Background, foreground};
 use super::experiments::{Place, Task};
+use super::jobs::{Job, Load};
 use super::load::{Phase, read_bins, read_counter, read_phases};
-use super::stage::{Job, Load, Stage};
+use super::stage::Stage;
 use super::treatments::{Treatment, Ward};
 
 /// What foreground and background both want.
