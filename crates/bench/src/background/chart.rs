@@ -190,6 +190,21 @@ pub fn heat_map(
     .into_string()
 }
 
+/// The lines as bars, for their legend.
+fn names(lines: &[Line]) -> Vec<Bundle> {
+    let bar = |line: &Line| Bar {
+        class: line.class.clone(),
+        name: line.name.clone(),
+        value: 1.0,
+        interval: None,
+        remark: String::new(),
+    };
+    vec![Bundle {
+        label: String::new(),
+        bars: lines.iter().map(bar).collect(),
+    }]
+}
+
 /// A line through points on a logarithmic x axis; y from 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
@@ -229,19 +244,9 @@ pub fn lines(title: &str, x_axis: &str, lines: &[Line], mark: f64) -> String {
     let mut ticks: Vec<f64> = all().map(|(x, _)| *x).collect();
     ticks.sort_by(f64::total_cmp);
     ticks.dedup();
-    let marks = lines.iter().map(|line| Bundle {
-        label: String::new(),
-        bars: vec![Bar {
-            class: line.class.clone(),
-            name: line.name.clone(),
-            value: 1.0,
-            interval: None,
-            remark: String::new(),
-        }],
-    });
     html! {
         svg.figure role="img" aria-label=(title) viewBox={ "0 0 " (c(WIDTH)) " 340" } {
-            (legend(&marks.collect::<Vec<_>>()))
+            (legend(&names(lines)))
             @for tick in [0.0, 0.25, 0.5, 0.75, 1.0] {
                 line.grid x1=(c(left)) x2=(c(WIDTH - 40.0)) y1=(c(y(tick))) y2=(c(y(tick))) {}
                 text.small.end x=(c(left - 5.0)) y=(c(y(tick) + 4.0)) { (text::percent(tick)) }

@@ -39,6 +39,18 @@ struct Share {
     fg_kept: Vec<f64>,
 }
 
+impl Share {
+    fn new(resource: Resource, treatment: Treatment, period_ms: f64) -> Self {
+        Self {
+            resource,
+            treatment,
+            period_ms,
+            idle_got: vec![],
+            fg_kept: vec![],
+        }
+    }
+}
+
 /// The background's work over `alone_per_ms` times the foreground's time off.
 pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
     let (first, last) = (trace.phases.first()?.0, trace.phases.last()?.0);
@@ -80,17 +92,9 @@ pub fn run(
                 "background: idle, {}, period {period_ms} ms",
                 resource.name()
             );
-            let mut shares: Vec<Share> = treatments
-                .iter()
-                .filter(|&&t| t != Treatment::Alone)
-                .map(|&treatment| Share {
-                    resource,
-                    treatment,
-                    period_ms,
-                    idle_got: vec![],
-                    fg_kept: vec![],
-                })
-                .collect();
+            let beside = treatments.iter().filter(|&&t| t != Treatment::Alone);
+            let share = |&treatment| Share::new(resource, treatment, period_ms);
+            let mut shares: Vec<Share> = beside.map(share).collect();
             for _ in 0..rounds {
                 if let Err(error) = round(watcher, &mut shares, resource, period_ms, quick) {
                     part.notes

@@ -204,6 +204,7 @@ fn kill(pid: i32) {
 struct Tally {
     held: usize,
     changed: usize,
+    ended: usize,
     slowest_ms: f64,
     failed: Vec<String>,
 }
@@ -225,6 +226,8 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     if wait_for("the tree to run", GRACE, || held() == 0).is_err() {
         tally.held += 1;
     }
+    // A tree must outlive who regulates it.
+    tally.ended += usize::from(!tree.iter().any(|&pid| runs(pid)));
     tally.slowest_ms = tally.slowest_ms.max(killed.elapsed().as_secs_f64() * 1e3);
     let changed = || tree.iter().any(|&pid| runs(pid) && standing(pid) != before);
     let managed = || with_daemon && scene.daemon_answers();
@@ -249,7 +252,13 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
 fn storm(binary: &Path) -> Result<(usize, usize)> {
     let mut scene = Scene::start(binary, "eii", false, STORM)?;
     scene.wait_until_held(2)?;
-    let home = v2_group(scene.tree()[0]).context("no cgroup v2")?;
+    let home = scene.tree().first().and_then(|&pid| v2_group(pid));
+    let home = home.context("no cgroup v2")?;
+    let ours = v2_group(rustix::process::getpid().as_raw_nonzero().get());
+    anyhow::ensure!(
+        ours.as_ref() != Some(&home),
+        "the tree has no cgroup of its own"
+    );
     let mut escaped = 0;
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
@@ -294,6 +303,10 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
         Bar::none(
             format!("of {rounds} kills: priorities or cgroups not restored"),
             tally.changed,
+        ),
+        Bar::none(
+            format!("of {rounds} kills: the whole tree ended with it"),
+            tally.ended,
         ),
         Bar::none(
             format!("of {rounds} kills: rounds that could not be made"),

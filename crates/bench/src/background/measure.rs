@@ -271,17 +271,7 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
     let toml =
         calibrate::thresholds_toml(best(Resource::Disk), best(Resource::Net), least, minutes);
     println!("{toml}");
-    for map in &maps {
-        let name = map.resource.name();
-        let value = |i: usize, j: usize| map.accuracy[i][j];
-        part.figures.push(Figure {
-            caption: format!(
-                "Accuracy of contention detection over {} windows, thresholds {name} x CPU",
-                map.windows
-            ),
-            svg: chart::heat_map(&format!("{name} x CPU"), name, "CPU", &map.steps, value),
-        });
-    }
+    part.figures = maps.iter().map(figure).collect();
     part.tables = vec![Table {
         head: ["", "threshold", "CPU threshold", "accuracy"]
             .map(str::to_owned)
@@ -308,4 +298,16 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
     ];
     part.raw = serde_json::json!({ "windows": windows, "maps": maps, "idle": idle });
     part
+}
+
+fn figure(map: &AccuracyMap) -> Figure {
+    let name = map.resource.name();
+    let value = |i: usize, j: usize| map.accuracy[i][j];
+    Figure {
+        caption: format!(
+            "Accuracy of contention detection over {} windows, thresholds {name} x CPU",
+            map.windows
+        ),
+        svg: chart::heat_map(&format!("{name} x CPU"), name, "CPU", &map.steps, value),
+    }
 }

@@ -104,21 +104,8 @@ pub fn run(
                 resource.name(),
                 treatment.name()
             );
-            let seconds = (events + 2) as f64 * PERIOD_MS / 1e3;
-            let half = HalfLoad {
-                period_ms: PERIOD_MS,
-                seconds,
-            };
-            match watcher.watch(resource, treatment, half) {
-                Ok(trace) => {
-                    let (yielded_ms, resumed_ms) = times(&trace);
-                    all.push(Times {
-                        resource,
-                        treatment,
-                        yielded_ms,
-                        resumed_ms,
-                    });
-                }
+            match one(watcher, resource, treatment, events) {
+                Ok(times) => all.push(times),
                 Err(error) => part.notes.push(format!(
                     "{}, {}: {error:#}",
                     resource.name(),
@@ -139,6 +126,25 @@ pub fn run(
     ));
     part.raw = serde_json::json!(all);
     Ok(part)
+}
+
+fn one(
+    watcher: &mut Watcher,
+    resource: Resource,
+    treatment: Treatment,
+    events: usize,
+) -> Result<Times> {
+    let half = HalfLoad {
+        period_ms: PERIOD_MS,
+        seconds: (events + 2) as f64 * PERIOD_MS / 1e3,
+    };
+    let (yielded_ms, resumed_ms) = times(&watcher.watch(resource, treatment, half)?);
+    Ok(Times {
+        resource,
+        treatment,
+        yielded_ms,
+        resumed_ms,
+    })
 }
 
 fn quantile(values: &[f64], p: f64) -> f64 {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::cell::{Bench, Limits};
 use super::experiments::Cell;
 use super::stage::Stage;
-use super::study::CellResult;
+use super::study::{CellResult, Tally};
 use super::treatments::{Treatment, Ward};
 
 /// Measures the cells, or reads those that were measured before.
@@ -44,29 +44,7 @@ pub fn run(
             ward,
             limits,
         };
-        let mut show = |tally: &super::study::Tally| {
-            let ratio = tally
-                .pairs
-                .last()
-                .map_or(f64::NAN, |p| p.beside_s / p.alone_s);
-            let error = tally.error.as_deref().unwrap_or("");
-            eprintln!(
-                "  {:<18} pair {:>2}: {ratio:.3} {error}",
-                tally.treatment.name(),
-                tally.pairs.len()
-            );
-        };
-        let result = match bench.cell(*cell, treatments, &mut show) {
-            Ok(result) => result,
-            Err(error) => {
-                eprintln!("  left out: {error:#}");
-                CellResult {
-                    cell: *cell,
-                    tallies: vec![],
-                    notes: vec![format!("{error:#}")],
-                }
-            }
-        };
+        let result = one(&mut bench, *cell, treatments);
         clock.done();
         if !result.tallies.is_empty() {
             fs::write(&file, serde_json::to_vec_pretty(&result)?)
@@ -75,6 +53,26 @@ pub fn run(
         results.push(result);
     }
     Ok(results)
+}
+
+/// One cell; without tallies where it could not be measured.
+fn one(bench: &mut Bench, cell: Cell, treatments: &[Treatment]) -> CellResult {
+    let mut show = |tally: &Tally| {
+        let last = tally.pairs.last();
+        let ratio = last.map_or(f64::NAN, |p| p.beside_s / p.alone_s);
+        let error = tally.error.as_deref().unwrap_or("");
+        let (name, pairs) = (tally.treatment.name(), tally.pairs.len());
+        eprintln!("  {name:<18} pair {pairs:>2}: {ratio:.3} {error}");
+    };
+    let result = bench.cell(cell, treatments, &mut show);
+    result.unwrap_or_else(|error| {
+        eprintln!("  left out: {error:#}");
+        CellResult {
+            cell,
+            tallies: vec![],
+            notes: vec![format!("{error:#}")],
+        }
+    })
 }
 
 fn file_of(folder: &Path, cell: &Cell) -> PathBuf {

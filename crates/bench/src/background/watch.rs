@@ -142,17 +142,7 @@ impl Watcher<'_> {
             counter.display()
         );
         let fg = self.job(resource, 0, &options)?;
-        let background = match treatment {
-            Treatment::Alone => None,
-            _ => {
-                let job = self.job(resource, 1, "")?;
-                let words = self.ward.wrap(treatment, 1, job.words)?;
-                Some(Background::start(
-                    &[Job { words, ..job }],
-                    self.ward.runtime(),
-                )?)
-            }
-        };
+        let background = self.background(resource, treatment)?;
         std::thread::sleep(self.lead);
         let at_most = Duration::from_secs_f64(half.seconds + 60.0);
         foreground(&fg.words, true, at_most)?;
@@ -178,6 +168,20 @@ impl Watcher<'_> {
                 .sum(),
             bins: if beside { self.bins(resource)? } else { vec![] },
         })
+    }
+
+    fn background(
+        &mut self,
+        resource: Resource,
+        treatment: Treatment,
+    ) -> Result<Option<Background>> {
+        if treatment == Treatment::Alone {
+            return Ok(None);
+        }
+        let job = self.job(resource, 1, "")?;
+        let words = self.ward.wrap(treatment, 1, job.words)?;
+        let job = Job { words, ..job };
+        Ok(Some(Background::start(&[job], self.ward.runtime())?))
     }
 
     fn now_ms(&self) -> f64 {
