@@ -120,10 +120,10 @@ impl Part {
         let head = ["", "measured", "asked", "unit", ""]
             .map(str::to_owned)
             .to_vec();
-        let table = Item::Table {
+        let table = (!self.bars.is_empty()).then(|| Item::Table {
             head,
             rows: self.bars.iter().map(Bar::row).collect(),
-        };
+        });
         let figures = self.figures.iter().flat_map(|figure| {
             let caption = Item::Text(figure.caption.clone());
             [caption, Item::Figure(figure.svg.clone())]
@@ -139,7 +139,7 @@ impl Part {
         let notes = self.notes.iter().cloned().map(Item::Note);
         PageSection {
             title: self.title.clone(),
-            items: figures.chain(tables).chain([table]).chain(notes).collect(),
+            items: figures.chain(tables).chain(table).chain(notes).collect(),
         }
     }
 

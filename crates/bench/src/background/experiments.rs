@@ -78,6 +78,13 @@ impl Task {
     }
 }
 
+/// Whether a program can be run.
+pub fn is_there(program: &str) -> bool {
+    let dirs = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+    dirs.iter()
+        .any(|dir| std::path::Path::new(dir).join(program).exists())
+}
+
 /// Which disk.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,

@@ -21,6 +21,7 @@ mod study;
 mod treatments;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use clap::ValueEnum;
 use crate::bars::{Bar, Part};
 use crate::{machine, processes};
 use cell::Limits;
-use experiments::{Cell, Group, Place, matrix};
+use experiments::{Cell, Group, Place, Task, is_there, matrix};
 pub use measure::CalibrateArgs;
 pub use measure::run as calibrate;
 use stage::{Size, Stage};
@@ -220,6 +221,13 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         cells.iter().for_each(|cell| println!("{}", cell.id()));
         return Ok(true);
     }
+    let missing = missing_packages(&cells, &treatments);
+    if !missing.is_empty() {
+        let names = missing.join(" ");
+        eprintln!(
+            "background: what needs them is left out, for these packages are missing: {names} (scripts/setup bench installs them)"
+        );
+    }
     let needs_usher =
         treatments.iter().any(|t| t.is_usher()) || args.only.iter().any(|w| w.kills());
     let usher = match needs_usher {
@@ -257,6 +265,17 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         }
     }
     finish("Usher: background work", &folder, &parts)
+}
+
+/// Packages of programs that cells and treatments need and that are not there.
+fn missing_packages(cells: &[Cell], treatments: &[Treatment]) -> Vec<&'static str> {
+    let tasks = cells.iter().flat_map(|cell| [cell.fg, cell.bg]);
+    let needed = tasks
+        .filter_map(Task::program)
+        .chain(treatments.iter().filter_map(|t| t.program()));
+    let missing = needed.filter(|(program, _)| !is_there(program));
+    let names: BTreeSet<_> = missing.map(|(_, package)| package).collect();
+    names.into_iter().collect()
 }
 
 /// Reaction and idle time.

@@ -5,7 +5,7 @@ use clap::ValueEnum as _;
 use usher_report::text;
 
 use super::chart::{self, Bundle};
-use super::experiments::Group;
+use super::experiments::{Group, Task};
 use super::study::{CellResult, SLOWER_MAX, Tally};
 use super::treatments::Treatment;
 use crate::bars::{Bar, Figure, Part, Table};
@@ -46,6 +46,13 @@ pub fn part(group: Group, results: &[CellResult]) -> Part {
 fn bars(result: &CellResult) -> Vec<Bar> {
     let id = result.cell.id();
     let mut bars = Vec::new();
+    if result.tallies.is_empty() {
+        let what = format!("{id}: not measured");
+        bars.push(Bar {
+            measured: None,
+            ..Bar::at_most(what, f64::NAN, 100.0 * SLOWER_MAX, "%")
+        });
+    }
     if result.of(Treatment::Usher).is_some() {
         let unresolved = match result.of(Treatment::Usher).is_some_and(Tally::is_resolved) {
             true => "",
@@ -72,7 +79,7 @@ fn bars(result: &CellResult) -> Vec<Bar> {
             ..Bar::at_most(
                 format!("{id}, {}: slow-down, paper's worst", treatment.name()),
                 f64::NAN,
-                100.0 * (limit - 1.0),
+                (1_000.0 * (limit - 1.0_f64)).round() / 10.0,
                 "%",
             )
         });
@@ -169,6 +176,9 @@ fn work_table(results: &[&CellResult]) -> Table {
             };
             match median(|d| d.units_per_s) {
                 _ if treatment == Treatment::Alone => text::NONE.to_owned(),
+                Some(bytes) if result.cell.bg == Task::Net => {
+                    format!("{:.1} MiB/s", bytes / 1048576.0)
+                }
                 Some(units) if units > 0.0 => format!("{units:.1} units/s"),
                 Some(_) => {
                     let mib = median(|d| d.read_bytes_per_s.max(d.write_bytes_per_s))
@@ -190,6 +200,9 @@ fn notes(results: &[&CellResult]) -> Vec<String> {
         "Each figure is the median of the ratios of pairs (foreground alone, foreground beside the background; one right after the other, order alternating) with its 95 % bootstrap interval. The A/A band is the middle 95 % of pairs of the foreground alone. Foreground and background run in sessions of their own, but for 'same session'.".to_owned(),
     ];
     for result in results {
+        if result.tallies.is_empty() {
+            notes.push(format!("{}: {}", result.cell.id(), result.notes.join("; ")));
+        }
         for tally in &result.tallies {
             let id = result.cell.id();
             if let Some(error) = &tally.error {

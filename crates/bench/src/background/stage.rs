@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::actors::MARK;
-use super::experiments::{Place, Task};
+use super::experiments::{Place, Task, is_there};
 use super::load::{forget, make_file, monotonic_ns};
 use super::rig::disk::Disk;
 use super::rig::inputs;
@@ -122,11 +122,8 @@ impl Stage {
     /// Makes what a task works on, so that commands may be made.
     pub fn prepare(&mut self, task: Task, place: Option<Place>, counts: u32) -> Result<()> {
         if let Some((program, package)) = task.program() {
-            let found = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"]
-                .iter()
-                .any(|dir| Path::new(dir).join(program).exists());
             ensure!(
-                found,
+                is_there(program),
                 "there is no {program}: install {package} (scripts/setup bench)"
             );
         }

@@ -76,6 +76,16 @@ impl Treatment {
         }
     }
 
+    /// The program that it needs and its package, where it is no part of
+    /// every Debian.
+    pub fn program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Cpulimit => Some(("cpulimit", "cpulimit")),
+            Self::Loadwatch => Some(("loadwatch", "loadwatch")),
+            _ => None,
+        }
+    }
+
     /// Whether it is one of `usher bg`.
     pub fn is_usher(self) -> bool {
         matches!(self, Self::Eii | Self::Ipd | Self::Usher)
