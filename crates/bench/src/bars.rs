@@ -73,8 +73,32 @@ pub struct Part {
     pub bars: Vec<Bar>,
     /// How it was measured and what to know, one paragraph each.
     pub notes: Vec<String>,
+    /// Tables beyond that of the bars.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<Table>,
+    /// Figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
     /// Everything measured.
     pub raw: serde_json::Value,
+}
+
+/// A table of a page.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// Headings.
+    pub head: Vec<String>,
+    /// Rows of as many cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A figure of a page.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it shows.
+    pub caption: String,
+    /// The figure, an SVG element.
+    pub svg: String,
 }
 
 impl Part {
@@ -85,6 +109,8 @@ impl Part {
             title: title.to_owned(),
             bars: vec![],
             notes: vec![],
+            tables: vec![],
+            figures: vec![],
             raw: serde_json::Value::Null,
         }
     }
@@ -94,14 +120,26 @@ impl Part {
         let head = ["", "measured", "asked", "unit", ""]
             .map(str::to_owned)
             .to_vec();
-        let table = Item::Table {
+        let table = (!self.bars.is_empty()).then(|| Item::Table {
             head,
             rows: self.bars.iter().map(Bar::row).collect(),
-        };
+        });
+        let figures = self.figures.iter().flat_map(|figure| {
+            let caption = Item::Text(figure.caption.clone());
+            [caption, Item::Figure(figure.svg.clone())]
+        });
+        let tables = self.tables.iter().map(|table| Item::Table {
+            head: table.head.clone(),
+            rows: table
+                .rows
+                .iter()
+                .map(|row| row.iter().cloned().map(Cell::Text).collect())
+                .collect(),
+        });
         let notes = self.notes.iter().cloned().map(Item::Note);
         PageSection {
             title: self.title.clone(),
-            items: std::iter::once(table).chain(notes).collect(),
+            items: figures.chain(tables).chain(table).chain(notes).collect(),
         }
     }
 

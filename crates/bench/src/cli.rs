@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{machine, progress, seats, sim, worker};
+use crate::{background, machine, progress, seats, sim, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -28,6 +28,10 @@ enum Command {
     Progress(progress::ProgressArgs),
     /// The simulator: fidelity, the 210 mixes, speed, ranges, the swarm
     Sim(sim::SimArgs),
+    /// Background work: what the foreground feels of it (paper 2)
+    Background(Box<background::BackgroundArgs>),
+    /// The thresholds of contention of this machine (paper 2, figure 1)
+    Calibrate(background::CalibrateArgs),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -36,6 +40,9 @@ enum Command {
     /// A program that computes and sleeps in turns, for the other commands
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
+    /// Load generators of `background`
+    #[command(hide = true)]
+    Load(background::load::LoadArgs),
 }
 
 /// Runs the command; 0 when every bar was met, 1 when not, 125 when the
@@ -56,10 +63,13 @@ fn run(command: Command) -> Result<bool> {
         Command::Seats(args) => seats::run(&args),
         Command::Progress(args) => progress::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Background(args) => background::run(&args),
+        Command::Calibrate(args) => background::calibrate(&args),
         Command::Format { result } => {
             println!("{}", machine::format_saved(&result)?.display());
             Ok(true)
         }
         Command::Worker(args) => worker::run(&args).map(|()| true),
+        Command::Load(args) => background::load::run(&args).map(|()| true),
     }
 }

@@ -4,6 +4,7 @@
 //! Each benchmark *runs* and saves what it measured as JSON in a dated folder,
 //! is then *studied* (bars held against figures) and *formatted* (a page).
 
+mod background;
 mod bars;
 mod cli;
 mod machine;

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Foreground and background as processes.
+//!
+//! Background processes are known by a mark in their environment, which they
+//! inherit wherever they go: what they did is summed over all of them, and
+//! none of them is left when the background ends.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::jobs::Job;
+use super::load::read_counter;
+use super::study::Done;
+use crate::processes::{runs, terminate, wait_for};
+
+/// Variable that marks foreground (PID-fg) and background (PID-NUMBER).
+pub const MARK: &str = "USHER_BENCH_BACKGROUND";
+/// Between asking to end and ending.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A foreground's time.
+#[derive(Debug, Clone, Copy)]
+pub struct Timed {
+    /// Seconds from start to end.
+    pub seconds: f64,
+    /// It was ended because that became too long.
+    pub cut: bool,
+}
+
+/// Runs a foreground to its end, or until it has taken `at_most`.
+pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Result<Timed> {
+    let session: &[String] = if own_session {
+        &["setsid".to_owned()]
+    } else {
+        &[]
+    };
+    let all: Vec<&String> = session.iter().chain(words).collect();
+    let start = Instant::now();
+    let mut child = Command::new(all[0])
+        .args(&all[1..])
+        .env(MARK, format!("{}-fg", std::process::id()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("running {}", words.join(" ")))?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            let seconds = start.elapsed().as_secs_f64();
+            // pcre2grep says 1 where nothing matched.
+            ensure!(
+                status.code().is_some_and(|code| code <= 1),
+                "{} ended with {status}",
+                words.join(" ")
+            );
+            return Ok(Timed {
+                seconds,
+                cut: false,
+            });
+        }
+        if start.elapsed() > at_most {
+            let seconds = start.elapsed().as_secs_f64();
+            terminate(child.id().cast_signed());
+            if wait_for("the foreground to end", GRACE, || {
+                !runs(child.id().cast_signed())
+            })
+            .is_err()
+            {
+                child.kill()?;
+            }
+            child.wait()?;
+            return Ok(Timed { seconds, cut: true });
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// What processes have used so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    units: u64,
+    cpu_ticks: u64,
+    read_bytes: u64,
+    write_bytes: u64,
+}
+
+/// Background commands; ended, with all that came of them, when dropped.
+pub struct Background {
+    children: Vec<Child>,
+    counters: Vec<PathBuf>,
+    mark: String,
+    since: (Instant, Used),
+}
+
+impl Background {
+    /// Starts the commands (already wrapped in their treatment).
+    pub fn start(jobs: &[Job], runtime: &std::path::Path) -> Result<Self> {
+        static STARTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut background = Self {
+            children: vec![],
+            counters: jobs.iter().filter_map(|job| job.counter.clone()).collect(),
+            mark: format!("{MARK}={}-{number}", std::process::id()),
+            since: (Instant::now(), Used::default()),
+        };
+        for counter in &background.counters {
+            // What an earlier one counted.
+            let _ = fs::remove_file(counter);
+        }
+        let value = background
+            .mark
+            .split_once('=')
+            .map_or("", |(_, value)| value)
+            .to_owned();
+        for job in jobs {
+            let child = Command::new(&job.words[0])
+                .args(&job.words[1..])
+                .env(MARK, &value)
+                .env("USHER_RUNTIME_DIR", runtime)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .with_context(|| format!("running {}", job.words.join(" ")))?;
+            background.children.push(child);
+        }
+        Ok(background)
+    }
+
+    /// What is done counts from now.
+    pub fn begin(&mut self) {
+        self.since = (Instant::now(), self.used());
+    }
+
+    /// What was done since [`Background::begin`].
+    pub fn done(&self) -> Done {
+        let used = self.used();
+        let (start, before) = &self.since;
+        let seconds = start.elapsed().as_secs_f64();
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        Done {
+            units_per_s: rate(used.units, before.units),
+            cpu: rate(used.cpu_ticks, before.cpu_ticks) / ticks,
+            read_bytes_per_s: rate(used.read_bytes, before.read_bytes),
+            write_bytes_per_s: rate(used.write_bytes, before.write_bytes),
+        }
+    }
+
+    /// Fails where a command has ended by itself: nothing was measured then.
+    pub fn must_run(&mut self) -> Result<()> {
+        for child in &mut self.children {
+            if let Some(status) = child.try_wait()? {
+                bail!("a background command ended by itself with {status}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The process of the first command.
+    pub fn first(&self) -> Result<i32> {
+        let child = self.children.first().context("no background command")?;
+        Ok(child.id().cast_signed())
+    }
+
+    /// All its processes.
+    pub fn processes(&self) -> Vec<i32> {
+        marked(&self.mark)
+    }
+
+    fn used(&self) -> Used {
+        let mut sum = Used::default();
+        // A load generator of several threads numbers its counters.
+        for counter in &self.counters {
+            let numbered = (1..).map(|i| PathBuf::from(format!("{}.{i}", counter.display())));
+            let all =
+                std::iter::once(counter.clone()).chain(numbered.take_while(|path| path.exists()));
+            sum.units += all.map(|path| read_counter(&path)).sum::<u64>();
+        }
+        for pid in self.processes() {
+            // It may end while it is looked at: then its parent has its sum.
+            let _ = add_used(pid, &mut sum);
+        }
+        sum
+    }
+
+    /// Ends everything; what is left of it is an error.
+    pub fn end(mut self) -> Result<()> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        for child in &self.children {
+            terminate(child.id().cast_signed());
+        }
+        let children = &mut self.children;
+        let all_ended = || {
+            children
+                .iter_mut()
+                .all(|child| !matches!(child.try_wait(), Ok(None)))
+        };
+        // What does not end by itself is ended.
+        let _ = wait_for("the background to end", GRACE, all_ended);
+        let ended = wait_for(
+            "the background's processes to end",
+            Duration::from_secs(10),
+            || {
+                let left = marked(&self.mark);
+                for pid in left.iter().filter_map(|&pid| Pid::from_raw(pid)) {
+                    // It may have ended meanwhile.
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+                left.is_empty()
+            },
+        );
+        for child in &mut self.children {
+            child.wait()?;
+        }
+        for counter in &self.counters {
+            let numbered = (1..).map(|i| format!("{}.{i}", counter.display()));
+            for path in numbered.take_while(|path| fs::exists(path).unwrap_or(false)) {
+                fs::remove_file(path)?;
+            }
+        }
+        ended.map(|_| ())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Nobody to tell.
+        let _ = self.stop();
+    }
+}
+
+fn marked(mark: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_marked = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|one| one == mark.as_bytes())
+    };
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_marked).filter(|&pid| runs(pid)).collect()
+}
+
+/// Adds what a process and its ended children used.
+fn add_used(pid: i32, sum: &mut Used) -> Result<()> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").context("no command in stat")?;
+    // utime, stime, cutime, cstime: fields 14 to 17 of proc(5).
+    let times = fields.split(' ').skip(11).take(4);
+    sum.cpu_ticks += times
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum::<u64>();
+    let io = fs::read_to_string(format!("/proc/{pid}/io"))?;
+    let value = |name: &str| {
+        let line = io.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<u64>().ok()
+    };
+    sum.read_bytes += value("read_bytes:").unwrap_or(0);
+    sum.write_bytes += value("wchar:").unwrap_or(0);
+    Ok(())
+}

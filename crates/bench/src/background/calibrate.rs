@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `usher bench calibrate`: the thresholds of contention, as in figure 1.
+//!
+//! Load generators run in foreground and background at usage degrees, and the
+//! background alone; each window gives the background's shares and the idle
+//! share of the CPU. A pair of thresholds (CPU and disk, CPU and network) is
+//! right about a window if it says "contention" exactly when a foreground ran:
+//! so windows of the background alone count false stops. Its accuracy is the
+//! share of windows that it is right about.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::jobs::Job;
+use super::watch::Resource;
+
+/// CPU contention only where less than this is idle (section 4.3).
+pub const IDLE_BELOW: f64 = 0.25;
+/// Steps of thresholds.
+const STEPS: usize = 20;
+
+/// What the background used of all that was used, in one window, as shares
+/// 0..=1; `None` where nobody used any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// Of CPU time, idle time left out.
+    pub cpu: Option<f64>,
+    /// Of synchronous disk blocks.
+    pub disk: Option<f64>,
+    /// Of send calls.
+    pub net: Option<f64>,
+    /// Idle share of all CPUs.
+    pub idle: f64,
+}
+
+/// Where shares come from.
+pub trait Source {
+    /// What runs from now on: the jobs, and the foreground's counter.
+    fn looks_at(&mut self, background: &[Job], foreground: Option<PathBuf>);
+
+    /// Looks for so long; `background` are the background's processes.
+    fn window(
+        &mut self,
+        length: Duration,
+        resource: Resource,
+        background: &[i32],
+    ) -> Result<Shares>;
+}
+
+/// A window, and what ran in it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// What the generators used.
+    pub resource: Resource,
+    /// The foreground's usage degree, where it ran.
+    pub fg_usage: Option<f64>,
+    /// The background's.
+    pub bg_usage: f64,
+    /// How many.
+    pub bg_count: u32,
+    /// What was seen.
+    pub shares: Shares,
+}
+
+/// A setting to run the generators at.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// What the generators use.
+    pub resource: Resource,
+    /// The foreground's usage degree, where it runs.
+    pub fg_usage: Option<f64>,
+    /// The background's.
+    pub bg_usage: f64,
+    /// How many.
+    pub bg_count: u32,
+}
+
+/// All settings: 12.5 to 100 %, 1 to 4 backgrounds; each also without a
+/// foreground. In quick runs four degrees, and 1 and 4.
+pub fn settings(resources: &[Resource], quick: bool) -> Vec<Setting> {
+    let step = if quick { 25.0 } else { 12.5 };
+    let degrees: Vec<f64> = (1..=(100.0 / step) as u32)
+        .map(|i| step * f64::from(i))
+        .collect();
+    let counts: &[u32] = if quick { &[1, 4] } else { &[1, 2, 3, 4] };
+    let mut all = Vec::new();
+    for &resource in resources {
+        for &bg_count in counts {
+            for &bg_usage in &degrees {
+                let fgs = std::iter::once(None).chain(degrees.iter().copied().map(Some));
+                all.extend(fgs.map(|fg_usage| Setting {
+                    resource,
+                    fg_usage,
+                    bg_usage,
+                    bg_count,
+                }));
+            }
+        }
+    }
+    all
+}
+
+/// The paper's test: a share below its threshold is contention, that of the
+/// CPU only with little idle.
+pub fn is_contended(shares: &Shares, resource: Resource, cpu: f64, other: f64) -> bool {
+    let share = match resource {
+        Resource::Disk => shares.disk,
+        Resource::Net => shares.net,
+        Resource::Cpu => None,
+    };
+    let below = |share: Option<f64>, threshold: f64| share.is_some_and(|s| s < threshold);
+    below(share, other) || (shares.idle < IDLE_BELOW && below(shares.cpu, cpu))
+}
+
+/// Accuracies over thresholds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AccuracyMap {
+    /// Disk or network.
+    pub resource: Resource,
+    /// Thresholds, of both axes.
+    pub steps: Vec<f64>,
+    /// By the resource's threshold, then the CPU's.
+    pub accuracy: Vec<Vec<f64>>,
+    /// Windows behind it.
+    pub windows: usize,
+}
+
+impl AccuracyMap {
+    /// Over the windows of a resource; `None` without any.
+    pub fn of(windows: &[Window], resource: Resource) -> Option<Self> {
+        let windows: Vec<&Window> = windows.iter().filter(|w| w.resource == resource).collect();
+        if windows.is_empty() {
+            return None;
+        }
+        let steps: Vec<f64> = (0..=STEPS).map(|i| i as f64 / STEPS as f64).collect();
+        let share_right = |other: f64, cpu: f64| {
+            let right = windows
+                .iter()
+                .filter(|w| is_contended(&w.shares, resource, cpu, other) == w.fg_usage.is_some());
+            right.count() as f64 / windows.len() as f64
+        };
+        let accuracy = steps
+            .iter()
+            .map(|&other| steps.iter().map(|&cpu| share_right(other, cpu)).collect());
+        Some(Self {
+            resource,
+            accuracy: accuracy.collect(),
+            steps: steps.clone(),
+            windows: windows.len(),
+        })
+    }
+
+    /// The most accurate thresholds: of several as accurate the median, first
+    /// of the resource's, then of the CPU's, which is furthest from where it
+    /// gets worse.
+    pub fn best(&self) -> Best {
+        let most = self.accuracy.iter().flatten().copied().fold(0.0, f64::max);
+        let good = |row: &Vec<f64>| row.iter().any(|&a| a >= most);
+        let rows: Vec<usize> = (0..self.steps.len())
+            .filter(|&i| good(&self.accuracy[i]))
+            .collect();
+        let row = rows[rows.len() / 2];
+        let columns: Vec<usize> = (0..self.steps.len())
+            .filter(|&j| self.accuracy[row][j] >= most)
+            .collect();
+        let column = columns[columns.len() / 2];
+        Best {
+            share: self.steps[row],
+            cpu: self.steps[column],
+            accuracy: most,
+        }
+    }
+}
+
+/// The best thresholds of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Of the disk or the network.
+    pub share: f64,
+    /// Of the CPU.
+    pub cpu: f64,
+    /// How often they are right.
+    pub accuracy: f64,
+}
+
+/// IPD's threshold: the least idle share while no foreground runs.
+pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
+    idle_shares
+        .iter()
+        .copied()
+        .filter(|s| s.is_finite())
+        .reduce(f64::min)
+}
+
+/// What `usher` is given.
+pub fn thresholds_toml(
+    disk: Option<Best>,
+    net: Option<Best>,
+    idle: Option<f64>,
+    minutes: f64,
+) -> String {
+    let mut lines = vec!["[thresholds]".to_owned()];
+    // The CPU has one threshold: the stricter of the two is the lower.
+    let cpu = [disk, net]
+        .into_iter()
+        .flatten()
+        .map(|best| best.cpu)
+        .reduce(f64::min);
+    lines.extend(cpu.map(|cpu| format!("cpu = {cpu:.2}")));
+    lines.extend(disk.map(|best| {
+        format!(
+            "disk = {:.2}  # right about {:.1} % of windows",
+            best.share,
+            100.0 * best.accuracy
+        )
+    }));
+    lines.extend(net.map(|best| {
+        format!(
+            "net = {:.2}  # right about {:.1} % of windows",
+            best.share,
+            100.0 * best.accuracy
+        )
+    }));
+    lines.push(format!("cpu_idle_below = {IDLE_BELOW:.2}"));
+    lines.extend(
+        idle.map(|idle| format!("ipd_idle_above = {idle:.2}  # least in {minutes} minutes")),
+    );
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(fg: bool, disk: f64, cpu: f64, idle: f64) -> Window {
+        Window {
+            resource: Resource::Disk,
+            fg_usage: fg.then_some(50.0),
+            bg_usage: 50.0,
+            bg_count: 1,
+            shares: Shares {
+                cpu: Some(cpu),
+                disk: Some(disk),
+                net: None,
+                idle,
+            },
+        }
+    }
+
+    #[test]
+    fn a_share_at_its_threshold_is_no_contention() {
+        let shares = window(true, 1.0, 0.8, 0.1).shares;
+        assert!(!is_contended(&shares, Resource::Disk, 0.8, 1.0));
+        assert!(is_contended(&shares, Resource::Disk, 0.85, 1.0));
+        let idle = Shares {
+            idle: 0.25,
+            ..shares
+        };
+        assert!(!is_contended(&idle, Resource::Disk, 0.85, 1.0));
+        assert!(!is_contended(
+            &Shares {
+                idle: 1.0,
+                ..Default::default()
+            },
+            Resource::Net,
+            1.0,
+            1.0
+        ));
+    }
+
+    #[test]
+    fn windows_of_the_background_alone_count_false_stops() {
+        // Always-on processes take 3 % of the disk while the background is
+        // alone: a threshold of 100 % stops it for nothing.
+        let windows = [
+            window(true, 0.6, 0.5, 0.9),
+            window(true, 0.9, 0.5, 0.9),
+            window(false, 0.97, 0.5, 0.9),
+        ];
+        let map = AccuracyMap::of(&windows, Resource::Disk).unwrap();
+        let at = |share: f64| map.accuracy[(share * STEPS as f64).round() as usize][0];
+        assert_eq!((at(0.5), at(0.95), at(1.0)), (1.0 / 3.0, 1.0, 2.0 / 3.0));
+        let best = map.best();
+        assert_eq!((best.share, best.accuracy), (0.95, 1.0));
+        assert!(AccuracyMap::of(&windows, Resource::Net).is_none());
+    }
+
+    #[test]
+    fn the_best_of_equals_lies_amid_them() {
+        let windows = [window(true, 0.42, 0.5, 0.9), window(false, 0.98, 0.5, 0.9)];
+        let best = AccuracyMap::of(&windows, Resource::Disk).unwrap().best();
+        assert_eq!(best.accuracy, 1.0);
+        assert!((0.65..=0.8).contains(&best.share), "{best:?}");
+    }
+
+    #[test]
+    fn settings_cover_the_paper() {
+        let all = settings(&[Resource::Disk, Resource::Net], false);
+        assert_eq!(all.len(), 2 * 4 * 8 * 9);
+        assert!(all.iter().filter(|s| s.fg_usage.is_none()).count() == 2 * 4 * 8);
+    }
+
+    #[test]
+    fn thresholds_are_written_as_usher_reads_them() {
+        let best = |share, cpu| Best {
+            share,
+            cpu,
+            accuracy: 0.987,
+        };
+        let text = thresholds_toml(
+            Some(best(1.0, 0.85)),
+            Some(best(0.95, 0.9)),
+            idle_threshold(&[0.8, 0.62, 0.9]),
+            30.0,
+        );
+        assert_eq!(
+            text,
+            "[thresholds]\ncpu = 0.85\ndisk = 1.00  # right about 98.7 % of windows\nnet = 0.95  # right about 98.7 % of windows\ncpu_idle_below = 0.25\nipd_idle_above = 0.62  # least in 30 minutes\n"
+        );
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One cell: pairs of the foreground alone and beside the background, for
+//! each treatment in turn.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::actors::{Background, Timed, foreground};
+use super::experiments::{Cell, Task};
+use super::jobs::{Job, Role};
+use super::stage::Stage;
+use super::study::{CellResult, Pair, Tally};
+use super::treatments::{Treatment, Ward};
+use crate::processes::wait_for;
+
+/// How many pairs, and how long things may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Pairs of each treatment at least.
+    pub pairs_min: usize,
+    /// And at most, for those that must be resolved.
+    pub pairs_max: usize,
+    /// A foreground slower than so many times alone is cut off.
+    pub cut: f64,
+    /// The background runs for so long before the foreground starts.
+    pub lead: Duration,
+}
+
+/// Measures cells.
+pub struct Bench<'a> {
+    /// What stands.
+    pub stage: &'a mut Stage,
+    /// What treatments need.
+    pub ward: &'a mut Ward,
+    /// Limits.
+    pub limits: Limits,
+}
+
+/// The foreground of a cell.
+struct Fg {
+    job: Job,
+    /// About its time alone.
+    alone_s: f64,
+}
+
+/// Whether a treatment's pairs go on until its interval is narrow.
+fn must_resolve(treatment: Treatment) -> bool {
+    treatment == Treatment::Usher
+}
+
+/// Whether a treatment needs another pair.
+fn wants_more(tally: &Tally, limits: &Limits, others_go_on: bool) -> bool {
+    let n = tally.pairs.len();
+    if tally.error.is_some() {
+        return false;
+    }
+    match tally.treatment {
+        _ if n < limits.pairs_min => true,
+        // The band is measured as long as what is held against it.
+        Treatment::Alone => others_go_on,
+        treatment => must_resolve(treatment) && n < limits.pairs_max && !tally.is_resolved(),
+    }
+}
+
+impl Bench<'_> {
+    /// Measures a cell under the treatments that are sensible there.
+    /// `progress` hears of every pair.
+    pub fn cell(
+        &mut self,
+        cell: Cell,
+        treatments: &[Treatment],
+        progress: &mut dyn FnMut(&Tally),
+    ) -> Result<CellResult> {
+        for task in [cell.fg, cell.bg] {
+            self.stage.prepare(task, cell.place, cell.bg_count)?;
+        }
+        let fg = self.fit(&cell)?;
+        let sensible = treatments.iter().filter(|t| t.is_sensible(cell.bg));
+        let mut tallies: Vec<Tally> = sensible.map(|&t| Tally::new(t)).collect();
+        for round in 0.. {
+            let wanted = |tally: &Tally, go_on| wants_more(tally, &self.limits, go_on);
+            let go_on = tallies.iter().any(|tally| wanted(tally, false));
+            let turns: Vec<usize> = (0..tallies.len())
+                .filter(|&i| wanted(&tallies[i], go_on))
+                .collect();
+            if turns.is_empty() {
+                break;
+            }
+            for turn in 0..turns.len() {
+                let tally = &mut tallies[turns[(turn + round) % turns.len()]];
+                match self.pair(
+                    &cell,
+                    &fg,
+                    tally.treatment,
+                    (round + turn).is_multiple_of(2),
+                ) {
+                    Ok(pair) => tally.pairs.push(pair),
+                    Err(error) => tally.error = Some(format!("{error:#}")),
+                }
+                progress(tally);
+            }
+        }
+        let notes = vec![format!(
+            "the foreground alone takes about {:.2} s",
+            fg.alone_s
+        )];
+        Ok(CellResult {
+            cell,
+            tallies,
+            notes,
+        })
+    }
+
+    /// The foreground with as much work as takes the time wanted.
+    fn fit(&mut self, cell: &Cell) -> Result<Fg> {
+        let job =
+            |stage: &Stage, units| stage.job(cell.fg, Role::Fg(units), cell.place, cell.usage);
+        if !matches!(cell.fg, Task::Disk | Task::Net) {
+            let job = job(self.stage, None)?;
+            // The first run warms what stays warm.
+            self.alone(cell, &job, true)?;
+            let alone_s = self.alone(cell, &job, true)?.seconds;
+            return Ok(Fg { job, alone_s });
+        }
+        let wanted_s = self.stage.size.fg_seconds;
+        let mut units = 200;
+        loop {
+            let seconds = self
+                .alone(cell, &job(self.stage, Some(units))?, true)?
+                .seconds;
+            ensure!(units < 1 << 40, "{} does nothing", cell.fg.name());
+            if seconds > 0.4 * wanted_s {
+                let units = (units as f64 * wanted_s / seconds).ceil() as u64;
+                return Ok(Fg {
+                    job: job(self.stage, Some(units))?,
+                    alone_s: wanted_s,
+                });
+            }
+            let growth = (0.7 * wanted_s / seconds.max(0.02)).clamp(2.0, 20.0);
+            units = (units as f64 * growth) as u64;
+        }
+    }
+
+    fn alone(&self, cell: &Cell, job: &Job, own_session: bool) -> Result<Timed> {
+        self.stage.refresh(cell.fg, cell.place)?;
+        let timed = foreground(&job.words, own_session, Duration::from_secs(600))?;
+        ensure!(
+            !timed.cut,
+            "the foreground alone took longer than 10 minutes"
+        );
+        Ok(timed)
+    }
+
+    fn pair(
+        &mut self,
+        cell: &Cell,
+        fg: &Fg,
+        treatment: Treatment,
+        alone_first: bool,
+    ) -> Result<Pair> {
+        self.ward.prepare(treatment)?;
+        let own = treatment.separates_sessions();
+        let mut alone_s = f64::NAN;
+        if alone_first {
+            alone_s = self.alone(cell, &fg.job, own)?.seconds;
+        }
+        let (timed, done) = match treatment {
+            Treatment::Alone => (self.alone(cell, &fg.job, own)?, Default::default()),
+            _ => self.beside(cell, fg, treatment)?,
+        };
+        if !alone_first {
+            alone_s = self.alone(cell, &fg.job, own)?.seconds;
+        }
+        Ok(Pair {
+            alone_s,
+            beside_s: timed.seconds,
+            cut: timed.cut,
+            alone_first,
+            done,
+        })
+    }
+
+    fn beside(
+        &mut self,
+        cell: &Cell,
+        fg: &Fg,
+        treatment: Treatment,
+    ) -> Result<(Timed, super::study::Done)> {
+        let jobs: Vec<Job> = (1..=cell.bg_count)
+            .map(|number| {
+                let job = self
+                    .stage
+                    .job(cell.bg, Role::Bg(number), cell.place, cell.usage)?;
+                let words = self.ward.wrap(treatment, number, job.words)?;
+                Ok(Job { words, ..job })
+            })
+            .collect::<Result<_>>()?;
+        self.stage.refresh(cell.fg, cell.place)?;
+        let mut background = Background::start(&jobs, self.ward.runtime())?;
+        wait_for("the background to run", Duration::from_secs(10), || {
+            !background.processes().is_empty()
+        })?;
+        std::thread::sleep(self.limits.lead);
+        background.must_run()?;
+        background.begin();
+        let at_most = Duration::from_secs_f64((fg.alone_s * self.limits.cut).max(5.0));
+        let timed = foreground(&fg.job.words, treatment.separates_sessions(), at_most)?;
+        let done = background.done();
+        background.must_run()?;
+        background
+            .end()
+            .with_context(|| format!("ending {} under {}", cell.bg.name(), treatment.name()))?;
+        Ok((timed, done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::background::study::Done;
+
+    const LIMITS: Limits = Limits {
+        pairs_min: 5,
+        pairs_max: 8,
+        cut: 20.0,
+        lead: Duration::ZERO,
+    };
+
+    fn tally(treatment: Treatment, ratios: &[f64]) -> Tally {
+        let mut tally = Tally::new(treatment);
+        tally.pairs = ratios
+            .iter()
+            .map(|&beside_s| Pair {
+                alone_s: 1.0,
+                beside_s,
+                cut: false,
+                alone_first: true,
+                done: Done::default(),
+            })
+            .collect();
+        tally
+    }
+
+    #[test]
+    fn pairs_are_added_until_usher_is_resolved_or_the_limit() {
+        let wants = |t: &Tally| wants_more(t, &LIMITS, false);
+        assert!(wants(&tally(Treatment::Nice, &[1.0; 4])));
+        assert!(!wants(&tally(Treatment::Nice, &[1.0, 2.0, 3.0, 4.0, 5.0])));
+        assert!(!wants(&tally(Treatment::Usher, &[1.0; 5])));
+        assert!(wants(&tally(Treatment::Usher, &[1.0, 1.0, 1.0, 1.0, 1.5])));
+        assert!(!wants(&tally(Treatment::Usher, &[1.0, 1.5].repeat(4))));
+    }
+
+    #[test]
+    fn the_band_grows_with_what_is_held_against_it() {
+        let aa = tally(Treatment::Alone, &[1.0; 5]);
+        assert!(wants_more(&aa, &LIMITS, true));
+        assert!(!wants_more(&aa, &LIMITS, false));
+    }
+
+    #[test]
+    fn a_treatment_that_failed_is_left() {
+        let mut failed = tally(Treatment::Usher, &[]);
+        failed.error = Some("no".to_owned());
+        assert!(!wants_more(&failed, &LIMITS, true));
+    }
+}

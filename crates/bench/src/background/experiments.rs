@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The experiments, as data: paper 2's with today's tools, and more disks.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What runs, in foreground or background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// The paper's disk benchmark
+    Disk,
+    /// The paper's network benchmark
+    Net,
+    /// Computes on every CPU
+    CpuHog,
+    /// `gmx mdrun`, as many threads as CPUs
+    Gromacs,
+    /// Single-threaded computing with checkpoints, one a CPU
+    Boinc,
+    /// `fftw-wisdom`
+    FftwWisdom,
+    /// A build of zlib on every CPU
+    Make,
+    /// `pcre2grep` over a source tree that is not in the page cache
+    Grep,
+    /// `e2fsck -fn` over and over
+    Fsck,
+    /// `scp` of a file
+    Scp,
+    /// `iperf3`
+    Iperf,
+}
+
+impl Task {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Net => "net",
+            Self::CpuHog => "cpu",
+            Self::Gromacs => "gromacs",
+            Self::Boinc => "boinc",
+            Self::FftwWisdom => "fftw-wisdom",
+            Self::Make => "make",
+            Self::Grep => "grep",
+            Self::Fsck => "fsck",
+            Self::Scp => "scp",
+            Self::Iperf => "iperf3",
+        }
+    }
+
+    /// Whether it reads a disk.
+    pub fn uses_disk(self) -> bool {
+        matches!(self, Self::Disk | Self::Grep | Self::Fsck)
+    }
+
+    /// Whether it is work for the CPU.
+    pub fn uses_cpu(self) -> bool {
+        matches!(
+            self,
+            Self::CpuHog | Self::Gromacs | Self::Boinc | Self::FftwWisdom | Self::Make
+        )
+    }
+
+    /// The program that it needs, where it is none of ours, and its package.
+    pub fn program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Gromacs => Some(("gmx", "gromacs")),
+            Self::FftwWisdom => Some(("fftw-wisdom", "libfftw3-bin")),
+            Self::Make => Some(("make", "make")),
+            Self::Grep => Some(("pcre2grep", "pcre2-utils")),
+            Self::Fsck => Some(("e2fsck", "e2fsprogs")),
+            Self::Scp => Some(("sshd", "openssh-server")),
+            Self::Iperf => Some(("iperf3", "iperf3")),
+            Self::Disk | Self::Net | Self::CpuHog | Self::Boinc => None,
+        }
+    }
+}
+
+/// Whether a program can be run.
+pub fn is_there(program: &str) -> bool {
+    let dirs = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+    dirs.iter()
+        .any(|dir| std::path::Path::new(dir).join(program).exists())
+}
+
+/// Which disk.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// This disk with mq-deadline
+    Deadline,
+    /// This disk with BFQ
+    Bfq,
+    /// The slow one-head disk with mq-deadline
+    Slow,
+    /// The slow one-head disk with BFQ
+    SlowBfq,
+}
+
+impl Place {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::Bfq => "bfq",
+            Self::Slow => "slow",
+            Self::SlowBfq => "slow-bfq",
+        }
+    }
+
+    /// Its disk scheduler.
+    pub fn scheduler(self) -> &'static str {
+        match self {
+            Self::Deadline | Self::Slow => "mq-deadline",
+            Self::Bfq | Self::SlowBfq => "bfq",
+        }
+    }
+
+    /// Whether it is the slow disk.
+    pub fn is_slow(self) -> bool {
+        matches!(self, Self::Slow | Self::SlowBfq)
+    }
+}
+
+/// Experiments that are shown together.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Group {
+    /// Figure 2 (a): the disk benchmark
+    Disk,
+    /// Figure 2 (b): the network benchmark
+    Net,
+    /// Figure 3: computing beside real programs
+    Cpu,
+    /// Figure 4: e2fsck beside real programs
+    Fsck,
+    /// Figure 5: scp under scp, iperf3 under iperf3
+    Transfer,
+}
+
+impl Group {
+    /// Its heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Disk => "Disk benchmark under itself (figure 2a)",
+            Self::Net => "Network benchmark under itself (figure 2b)",
+            Self::Cpu => "Computing under fftw-wisdom, make and pcre2grep (figure 3)",
+            Self::Fsck => "e2fsck under fftw-wisdom, make and pcre2grep (figure 4)",
+            Self::Transfer => "Transfers under transfers (figure 5)",
+        }
+    }
+}
+
+/// One cell of the matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Where it is shown.
+    pub group: Group,
+    /// Foreground.
+    pub fg: Task,
+    /// Background.
+    pub bg: Task,
+    /// How many of it.
+    pub bg_count: u32,
+    /// On which disk, where one is used.
+    pub place: Option<Place>,
+    /// Usage degree of both, where they have one.
+    pub usage: f64,
+}
+
+impl Cell {
+    /// Its name, also that of its file.
+    pub fn id(&self) -> String {
+        let place = self
+            .place
+            .map_or(String::new(), |p| format!("-{}", p.name()));
+        let usage = match self.fg {
+            Task::Disk | Task::Net => format!("-u{}", self.usage),
+            _ => String::new(),
+        };
+        format!(
+            "{}-under-{}{usage}-x{}{place}",
+            self.bg.name(),
+            self.fg.name(),
+            self.bg_count
+        )
+    }
+}
+
+/// All cells; fewer usage degrees and counts where it is to be quick.
+pub fn matrix(quick: bool) -> Vec<Cell> {
+    let usages: &[f64] = if quick {
+        &[25.0, 100.0]
+    } else {
+        &[12.5, 25.0, 50.0, 75.0, 100.0]
+    };
+    let counts: &[u32] = if quick { &[1, 4] } else { &[1, 2, 3, 4] };
+    let places = [Place::Deadline, Place::Bfq, Place::Slow, Place::SlowBfq];
+    let mut cells = Vec::new();
+    let micro = |group, task, place: Option<Place>| {
+        let all = usages
+            .iter()
+            .flat_map(|&usage| counts.iter().map(move |&count| (usage, count)));
+        all.map(move |(usage, bg_count)| Cell {
+            group,
+            fg: task,
+            bg: task,
+            bg_count,
+            place,
+            usage,
+        })
+    };
+    for place in places {
+        cells.extend(micro(Group::Disk, Task::Disk, Some(place)));
+    }
+    cells.extend(micro(Group::Net, Task::Net, None));
+    let real = [Task::FftwWisdom, Task::Make, Task::Grep];
+    let whole = |group, fg, bg, place| Cell {
+        group,
+        fg,
+        bg,
+        bg_count: 1,
+        place,
+        usage: 100.0,
+    };
+    for bg in [Task::CpuHog, Task::Gromacs, Task::Boinc] {
+        let place = |fg| (fg == Task::Grep).then_some(Place::Deadline);
+        cells.extend(real.iter().map(|&fg| whole(Group::Cpu, fg, bg, place(fg))));
+    }
+    for place in places {
+        // make's sources are in the page cache, so one disk tells all.
+        let fgs = real
+            .iter()
+            .filter(|&&fg| fg == Task::Grep || place == Place::Deadline);
+        cells.extend(fgs.map(|&fg| whole(Group::Fsck, fg, Task::Fsck, Some(place))));
+    }
+    for task in [Task::Scp, Task::Iperf] {
+        cells.extend(counts.iter().map(|&bg_count| Cell {
+            bg_count,
+            ..whole(Group::Transfer, task, task, None)
+        }));
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_cell_has_a_name_of_its_own() {
+        for quick in [true, false] {
+            let cells = matrix(quick);
+            let names: BTreeSet<_> = cells.iter().map(Cell::id).collect();
+            assert_eq!(names.len(), cells.len());
+        }
+    }
+
+    #[test]
+    fn the_papers_experiments_are_in_the_matrix() {
+        let names: BTreeSet<_> = matrix(false).iter().map(Cell::id).collect();
+        for name in [
+            "disk-under-disk-u12.5-x4-deadline",
+            "net-under-net-u100-x3",
+            "gromacs-under-fftw-wisdom-x1",
+            "boinc-under-make-x1",
+            "cpu-under-grep-x1-deadline",
+            "fsck-under-grep-x1-slow",
+            "scp-under-scp-x4",
+            "iperf3-under-iperf3-x2",
+        ] {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn cells_that_use_a_disk_say_which() {
+        for cell in matrix(false) {
+            let uses = cell.fg.uses_disk() || cell.bg.uses_disk();
+            assert_eq!(cell.place.is_some(), uses, "{}", cell.id());
+        }
+    }
+}

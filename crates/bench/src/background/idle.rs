@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How much of what a half-loaded foreground leaves idle the background gets,
+//! and what the foreground loses by it, over periods.
+
+use anyhow::Result;
+use clap::ValueEnum as _;
+use serde::Serialize;
+use usher_report::stats;
+
+use super::chart::{self, Line};
+use super::treatments::Treatment;
+use super::watch::{HalfLoad, Resource, Trace, Watcher};
+use crate::bars::{Bar, Figure, Part, Table};
+
+/// 1 s on, 1 s off.
+const BAR_PERIOD_MS: f64 = 2_000.0;
+const PERIODS_MS: [f64; 8] = [
+    10.0,
+    30.0,
+    100.0,
+    300.0,
+    1_000.0,
+    BAR_PERIOD_MS,
+    5_000.0,
+    10_000.0,
+];
+const QUICK_MS: [f64; 4] = [10.0, 100.0, 1_000.0, BAR_PERIOD_MS];
+const AT_LEAST: f64 = 0.9;
+
+/// Shares of one treatment at one period.
+#[derive(Debug, Clone, Serialize)]
+struct Share {
+    resource: Resource,
+    treatment: Treatment,
+    period_ms: f64,
+    /// Background's work over what a perfect arbiter leaves it, by round.
+    idle_got: Vec<f64>,
+    /// Foreground's work over that alone, by round.
+    fg_kept: Vec<f64>,
+}
+
+impl Share {
+    fn new(resource: Resource, treatment: Treatment, period_ms: f64) -> Self {
+        Self {
+            resource,
+            treatment,
+            period_ms,
+            idle_got: vec![],
+            fg_kept: vec![],
+        }
+    }
+}
+
+/// The background's work over `alone_per_ms` times the foreground's time off.
+pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
+    let (first, last) = (trace.phases.first()?.0, trace.phases.last()?.0);
+    let on: f64 = trace
+        .phases
+        .iter()
+        .map(|(from, to)| to.min(last) - from.min(last))
+        .sum();
+    let off = last - first - on;
+    (off > 0.0).then(|| trace.units(first, last) / (alone_per_ms * off))
+}
+
+/// How long to look at a period: whole periods, ten of them where short.
+fn seconds(period_ms: f64, quick: bool) -> f64 {
+    let least_s = if quick { 4.0 } else { 10.0 };
+    let periods = (least_s * 1e3 / period_ms).ceil().max(5.0);
+    // The last on phase ends what is looked at.
+    (periods + 0.5) * period_ms / 1e3
+}
+
+/// Measures `rounds` of each.
+pub fn run(
+    watcher: &mut Watcher,
+    treatments: &[Treatment],
+    resources: &[Resource],
+    rounds: u32,
+    quick: bool,
+) -> Result<Part> {
+    let mut part = Part::new("idle", "What is idle, used");
+    let periods: &[f64] = if quick { &QUICK_MS } else { &PERIODS_MS };
+    let mut all: Vec<Share> = Vec::new();
+    for &resource in resources {
+        if let Err(error) = watcher.prepare(resource) {
+            part.notes.push(format!("{}: {error:#}", resource.name()));
+            continue;
+        }
+        for &period_ms in periods {
+            eprintln!(
+                "background: idle, {}, period {period_ms} ms",
+                resource.name()
+            );
+            let beside = treatments.iter().filter(|&&t| t != Treatment::Alone);
+            let share = |&treatment| Share::new(resource, treatment, period_ms);
+            let mut shares: Vec<Share> = beside.map(share).collect();
+            for _ in 0..rounds {
+                if let Err(error) = round(watcher, &mut shares, resource, period_ms, quick) {
+                    part.notes
+                        .push(format!("{}, {period_ms} ms: {error:#}", resource.name()));
+                }
+            }
+            all.extend(shares);
+        }
+    }
+    part.bars = all
+        .iter()
+        .filter(|s| s.treatment == Treatment::Usher && s.period_ms == BAR_PERIOD_MS)
+        .map(bar)
+        .collect();
+    part.figures = resources
+        .iter()
+        .map(|&r| figure(r, &all))
+        .filter(|f| !f.svg.is_empty())
+        .collect();
+    part.tables = vec![table(&all)];
+    part.notes.push("A perfect arbiter leaves the background its speed alone, for all of the time in which the foreground is off. Medians over rounds; each round has the background alone, the foreground alone, and both under each treatment.".to_owned());
+    part.raw = serde_json::json!(all);
+    Ok(part)
+}
+
+fn round(
+    watcher: &mut Watcher,
+    shares: &mut [Share],
+    resource: Resource,
+    period_ms: f64,
+    quick: bool,
+) -> Result<()> {
+    let half = HalfLoad {
+        period_ms,
+        seconds: seconds(period_ms, quick),
+    };
+    let alone_per_ms = watcher.alone(resource, if quick { 1.0 } else { 4.0 })?;
+    let fg_alone = watcher.watch(resource, Treatment::Alone, half)?.fg_units as f64;
+    for share in shares {
+        let trace = watcher.watch(resource, share.treatment, half)?;
+        share.idle_got.extend(idle_got(&trace, alone_per_ms));
+        share.fg_kept.push(trace.fg_units as f64 / fg_alone);
+    }
+    Ok(())
+}
+
+fn bar(share: &Share) -> Bar {
+    Bar {
+        at_most: f64::MAX,
+        at_least: Some(100.0 * AT_LEAST),
+        measured: stats::median(&share.idle_got).map(|got| 100.0 * got),
+        ..Bar::at_most(
+            format!(
+                "{}, usher, 1 s on and off: of what is idle",
+                share.resource.name()
+            ),
+            0.0,
+            0.0,
+            "%",
+        )
+    }
+}
+
+fn figure(resource: Resource, all: &[Share]) -> Figure {
+    let line = |(number, &treatment): (usize, &Treatment)| {
+        let of = all
+            .iter()
+            .filter(|s| s.resource == resource && s.treatment == treatment);
+        let points: Vec<(f64, f64)> = of
+            .filter_map(|s| Some((s.period_ms, stats::median(&s.idle_got)?)))
+            .collect();
+        (!points.is_empty()).then(|| Line {
+            class: format!("p{number}"),
+            name: treatment.label().to_owned(),
+            points,
+        })
+    };
+    let lines: Vec<Line> = Treatment::value_variants()
+        .iter()
+        .enumerate()
+        .filter_map(line)
+        .collect();
+    let caption = format!(
+        "{}: share of what is idle that the background gets, over the foreground's period (half on, half off)",
+        resource.name()
+    );
+    Figure {
+        svg: chart::lines(&caption, "period, ms", &lines, AT_LEAST),
+        caption,
+    }
+}
+
+fn table(all: &[Share]) -> Table {
+    let head = [
+        "",
+        "",
+        "period, ms",
+        "background got of idle",
+        "foreground kept",
+    ];
+    let row = |s: &Share| {
+        let percent = |values: &[f64]| usher_report::text::percent(stats::median(values));
+        vec![
+            s.resource.name().to_owned(),
+            s.treatment.label().to_owned(),
+            usher_report::text::short(s.period_ms, 0),
+            percent(&s.idle_got),
+            percent(&s.fg_kept),
+        ]
+    };
+    Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: all.iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(busy: impl Fn(usize) -> bool) -> Trace {
+        Trace {
+            phases: vec![(100.0, 200.0), (300.0, 400.0), (500.0, 600.0)],
+            fg_units: 0,
+            bins: (0..800).map(|i| u32::from(busy(i)) * 4).collect(),
+        }
+    }
+
+    #[test]
+    fn a_perfect_arbiter_gives_all_that_is_idle() {
+        let off = |i: usize| (i / 100).is_multiple_of(2);
+        assert_eq!(idle_got(&trace(off), 4.0), Some(1.0));
+        let late = |i: usize| off(i) && i % 100 >= 50;
+        assert_eq!(idle_got(&trace(late), 4.0), Some(0.5));
+        assert_eq!(idle_got(&Trace::default(), 4.0), None);
+    }
+
+    #[test]
+    fn whole_periods_and_the_phase_that_ends_them_are_looked_at() {
+        assert_eq!(seconds(2_000.0, false), 11.0);
+        assert_eq!(seconds(10.0, true), 4.005);
+        assert_eq!(seconds(10_000.0, false), 55.0);
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command lines of the tasks.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::experiments::{Place, Task};
+use super::rig::network::Network;
+use super::stage::Stage;
+
+/// Foreground, or one of the backgrounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Foreground, with so many units of work where it has units.
+    Fg(Option<u64>),
+    /// Background of that number, from 1.
+    Bg(u32),
+}
+
+impl Role {
+    fn number(self) -> u32 {
+        match self {
+            Self::Fg(_) => 0,
+            Self::Bg(number) => number,
+        }
+    }
+}
+
+/// A command line and the file in which its work is counted, if it is.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// What to run.
+    pub words: Vec<String>,
+    /// Its counter file.
+    pub counter: Option<PathBuf>,
+}
+
+impl Stage {
+    /// The command of a task that was prepared.
+    pub fn job(&self, task: Task, role: Role, place: Option<Place>, usage: f64) -> Result<Job> {
+        let counter =
+            matches!(role, Role::Bg(_)).then(|| self.path(&format!("bg{}.counter", role.number())));
+        let words = match task {
+            Task::Disk => self.disk_job(role, place, usage, counter.as_deref())?,
+            Task::Net => self.net_job(role, usage)?,
+            Task::CpuHog | Task::Boinc => self.cpu_job(task, role, counter.as_deref())?,
+            Task::Scp | Task::Iperf => self.transfer_job(task, role)?,
+            _ => self.real_job(task, role, place, counter.as_deref())?,
+        };
+        let counter = match (task, role) {
+            (Task::Net, Role::Bg(number)) => {
+                Some(self.far()?.arrived(&format!("bg{number}"), "counter"))
+            }
+            (Task::CpuHog | Task::Boinc | Task::Disk | Task::Fsck, Role::Bg(_)) => counter,
+            _ => None,
+        };
+        Ok(Job { words, counter })
+    }
+
+    fn far(&self) -> Result<&Network> {
+        self.network.as_ref().context("no network")
+    }
+
+    fn disk_job(
+        &self,
+        role: Role,
+        place: Option<Place>,
+        usage: f64,
+        counter: Option<&Path>,
+    ) -> Result<Vec<String>> {
+        let disk = place
+            .and_then(|place| self.disk.get(&place))
+            .context("no disk")?;
+        let mut load = Load::new("disk")?.usage(usage).role(role, counter);
+        load.pair(
+            "--file",
+            disk.dir.join(format!("file{}", role.number())).display(),
+        );
+        Ok(load.words)
+    }
+
+    fn net_job(&self, role: Role, usage: f64) -> Result<Vec<String>> {
+        let name = match role {
+            Role::Fg(_) => "fg".to_owned(),
+            Role::Bg(number) => format!("bg{number}"),
+        };
+        let mut load = Load::new("net")?.usage(usage).role(role, None);
+        load.pair("--to", self.far()?.sink());
+        load.pair("--name", name);
+        Ok(self.far()?.near(load.words))
+    }
+
+    fn cpu_job(&self, task: Task, role: Role, counter: Option<&Path>) -> Result<Vec<String>> {
+        let cpus = std::thread::available_parallelism()?.get();
+        let mut load = Load::new("cpu")?.role(role, counter);
+        load.pair("--threads", cpus);
+        if task == Task::Boinc {
+            load.pair(
+                "--checkpoint",
+                self.path(&format!("checkpoint{}", role.number())).display(),
+            );
+        }
+        Ok(load.words)
+    }
+
+    fn transfer_job(&self, task: Task, role: Role) -> Result<Vec<String>> {
+        let network = self.far()?;
+        let number = role.number();
+        let words = match (task, role) {
+            (Task::Iperf, Role::Fg(_)) => {
+                let bytes = f64::from(self.size.rate_mbit) * 1e6 / 8.0 * self.size.fg_seconds;
+                network.iperf(0, &["-n", &format!("{bytes:.0}")])
+            }
+            (Task::Iperf, Role::Bg(_)) => network.iperf(number as u16, &["-t", "3600"]),
+            (_, Role::Fg(_)) => network.scp(&self.path("sent"), "received0"),
+            (_, Role::Bg(_)) => {
+                let copy = network.scp(&self.path("sent-long"), &format!("received{number}"));
+                let mut load = Load::new("repeat")?;
+                load.words.push("--".to_owned());
+                load.words.extend(copy);
+                load.words
+            }
+        };
+        Ok(words)
+    }
+
+    fn real_job(
+        &self,
+        task: Task,
+        role: Role,
+        place: Option<Place>,
+        counter: Option<&Path>,
+    ) -> Result<Vec<String>> {
+        let fftw =
+            |sizes: &[&str]| own(&[&["fftw-wisdom", "-n", "-o", "/dev/null"], sizes].concat());
+        let place = || place.context("no disk");
+        Ok(match task {
+            Task::FftwWisdom if self.size.quick => fftw(&["cof1024"]),
+            Task::FftwWisdom => fftw(&["cof16384", "rof8192"]),
+            Task::Make => {
+                let zlib = self.zlib.as_ref().context("no sources")?;
+                let zlib = zlib.display().to_string();
+                own(&["make", "-s", "-C", &zlib, "-j", &cpus()?, "libz.a"])
+            }
+            Task::Grep => {
+                let tree = self.trees.get(&place()?).context("no tree")?;
+                let pattern = "spin_(un)?lock_irq[a-z]+.*flags";
+                own(&[
+                    "pcre2grep",
+                    "-r",
+                    "-c",
+                    pattern,
+                    &tree.display().to_string(),
+                ])
+            }
+            Task::Gromacs => self.gromacs_job(role)?,
+            Task::Fsck => self.fsck_job(role, place()?, counter)?,
+            _ => anyhow::bail!("{} is no program", task.name()),
+        })
+    }
+
+    fn gromacs_job(&self, role: Role) -> Result<Vec<String>> {
+        let tpr = self.size.tpr.as_ref().context(
+            "no input for gmx: examples/programs/prepare makes water.tpr; name it with --tpr",
+        )?;
+        let tpr = tpr.display().to_string();
+        let output = self.path(&format!("gmx{}", role.number()));
+        let output = output.display().to_string();
+        let run = [
+            "gmx",
+            "-quiet",
+            "-nobackup",
+            "mdrun",
+            "-s",
+            &tpr,
+            "-deffnm",
+            &output,
+        ];
+        let threads = [
+            "-ntmpi",
+            "1",
+            "-ntomp",
+            &cpus()?,
+            "-pin",
+            "off",
+            "-nsteps",
+            "-1",
+        ];
+        Ok(own(&[&run[..], &threads].concat()))
+    }
+
+    fn fsck_job(&self, role: Role, place: Place, counter: Option<&Path>) -> Result<Vec<String>> {
+        let disk = self.disk.get(&place).context("no disk")?;
+        let checked = match place.is_slow() {
+            true => disk.device.clone(),
+            false => disk.dir.join("image"),
+        };
+        let checked = checked.display().to_string();
+        let mut load = Load::new("repeat")?.role(role, counter);
+        load.pair("--cold", &checked);
+        load.words.extend(own(&["--", "e2fsck", "-fn", &checked]));
+        Ok(load.words)
+    }
+}
+
+fn own(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn cpus() -> Result<String> {
+    Ok(std::thread::available_parallelism()?.get().to_string())
+}
+
+/// A command line of a load generator.
+pub struct Load {
+    /// What it is so far.
+    pub words: Vec<String>,
+}
+
+impl Load {
+    /// `usher-bench load KIND`.
+    pub fn new(kind: &str) -> Result<Self> {
+        let bench = std::env::current_exe()?.display().to_string();
+        Ok(Self {
+            words: vec![bench, "load".to_owned(), kind.to_owned()],
+        })
+    }
+
+    /// An option with its value.
+    pub fn pair(&mut self, option: &str, value: impl std::fmt::Display) {
+        self.words.extend([option.to_owned(), value.to_string()]);
+    }
+
+    fn usage(mut self, usage: f64) -> Self {
+        self.pair("--usage", usage);
+        self
+    }
+
+    fn role(mut self, role: Role, counter: Option<&Path>) -> Self {
+        if let Role::Fg(Some(work)) = role {
+            self.pair("--work", work);
+        }
+        if let Some(counter) = counter {
+            self.pair("--counter", counter.display());
+        }
+        self
+    }
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SIGKILL while the background is frozen, and fork storms.
+//!
+//! A round of killing runs a small tree under `usher bg` beside a foreground
+//! that computes on every CPU, waits until the whole tree is frozen, kills
+//! what regulates it (the daemon, or `usher bg` itself) and the foreground,
+//! and gives the rest a second: every process of the tree must then run, with
+//! the priorities and cgroups that it had without Usher, or be managed by a
+//! daemon that answers. A storm runs shells that fork as fast as they can,
+//! frozen and thawed many times; no process may be outside the tree's cgroup,
+//! and none may be frozen once the foreground is gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::actors::Background;
+use super::jobs::{Job, Load};
+use crate::bars::{Bar, Part};
+use crate::processes::{Daemon, runs, state_of, terminate, usher, wait_for};
+
+const GRACE: Duration = Duration::from_secs(1);
+const FREEZES: Duration = Duration::from_secs(20);
+const TREE: &str = "sh -c 'while :; do :; done' & while :; do :; done";
+const STORM: &str = "for i in 1 2 3 4; do (while :; do (sleep 0.02 &) ; setsid sh -c 'sleep 0.01 &' ; done) & done; wait";
+
+/// Where cgroup v2 is mounted.
+fn unified() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let line = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+    line.split(' ').nth(1).map(PathBuf::from)
+}
+
+/// The lines of /proc/PID/cgroup.
+fn cgroups(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()
+}
+
+fn v2_group(pid: i32) -> Option<String> {
+    cgroups(pid)
+        .lines()
+        .find_map(|line| line.strip_prefix("0::").map(str::to_owned))
+}
+
+/// Whether a process is stopped by a signal or frozen by its cgroup.
+fn is_held(pid: i32) -> bool {
+    let frozen = || {
+        let group = v2_group(pid)?;
+        let events = unified()?
+            .join(group.trim_start_matches('/'))
+            .join("cgroup.events");
+        Some(fs::read_to_string(events).ok()?.contains("frozen 1"))
+    };
+    matches!(state_of(pid), Some('T' | 't')) || frozen().unwrap_or(false)
+}
+
+/// Everything about a process that Usher may have changed.
+fn standing(pid: i32) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat
+        .rsplit_once(") ")
+        .map_or(vec![], |(_, rest)| rest.split(' ').collect());
+    // nice and scheduling policy: fields 19 and 41 of proc(5).
+    let field = |n: usize| fields.get(n - 3).copied().unwrap_or("?");
+    let autogroup = fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap_or_default();
+    let autogroup = autogroup
+        .split_once(" nice ")
+        .map_or("", |(_, nice)| nice.trim())
+        .to_owned();
+    let ionice = Command::new("ionice")
+        .args(["-p", &pid.to_string()])
+        .output();
+    let ionice = ionice.map_or(String::new(), |o| {
+        String::from_utf8_lossy(&o.stdout).trim().to_owned()
+    });
+    format!(
+        "nice {}, policy {}, autogroup {autogroup}, io {ionice}, cgroups {}",
+        field(19),
+        field(41),
+        cgroups(pid).replace('\n', " ")
+    )
+}
+
+/// A foreground that ends with the scene.
+struct Hog(Child);
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        // It may have been ended before.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Scene {
+    daemon: Option<Daemon>,
+    background: Background,
+    foreground: Hog,
+    launcher: i32,
+    binary: PathBuf,
+    runtime: tempfile::TempDir,
+}
+
+impl Scene {
+    fn start(binary: &Path, policy: &str, with_daemon: bool, script: &str) -> Result<Self> {
+        let runtime = tempfile::tempdir()?;
+        let daemon = with_daemon
+            .then(|| Daemon::start(binary, runtime.path(), &[]))
+            .transpose()?;
+        let binary = fs::canonicalize(binary)?;
+        let words = [
+            "setsid",
+            &binary.display().to_string(),
+            "bg",
+            "--policy",
+            policy,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let job = Job {
+            words: words.map(str::to_owned).into(),
+            counter: None,
+        };
+        let background = Background::start(&[job], runtime.path())?;
+        let mut load = Load::new("cpu")?;
+        load.pair("--threads", std::thread::available_parallelism()?);
+        let foreground = Command::new("setsid")
+            .args(&load.words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let foreground = Hog(foreground);
+        let launcher = background.first()?;
+        Ok(Self {
+            daemon,
+            background,
+            foreground,
+            launcher,
+            binary,
+            runtime,
+        })
+    }
+
+    /// The background's processes that are none of Usher's.
+    fn tree(&self) -> Vec<i32> {
+        let ours = |pid: &i32| {
+            fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.binary)
+        };
+        self.background
+            .processes()
+            .into_iter()
+            .filter(|pid| !ours(pid))
+            .collect()
+    }
+
+    fn wait_until_held(&self, at_least: usize) -> Result<()> {
+        wait_for("the tree to be frozen", FREEZES, || {
+            let tree = self.tree();
+            tree.len() >= at_least && tree.iter().all(|&pid| is_held(pid))
+        })
+        .map(|_| ())
+    }
+
+    fn end_foreground(&mut self) -> Result<()> {
+        self.foreground.0.kill()?;
+        self.foreground.0.wait()?;
+        Ok(())
+    }
+
+    fn daemon_answers(&self) -> bool {
+        let state = usher(&self.binary, self.runtime.path())
+            .args(["status", "--json"])
+            .output();
+        state.is_ok_and(|o| o.status.success())
+    }
+
+    fn end(self) -> Result<()> {
+        // A daemon that the keeper started is nobody's child.
+        for (pid, words) in crate::processes::ushers(&self.binary, self.runtime.path()) {
+            if words.contains(" daemon ") || words.contains(" keeper ") {
+                terminate(pid);
+            }
+        }
+        self.background.end()
+    }
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// What the rounds found.
+#[derive(Debug, Default, serde::Serialize)]
+struct Tally {
+    held: usize,
+    changed: usize,
+    ended: usize,
+    slowest_ms: f64,
+    failed: Vec<String>,
+}
+
+/// One SIGKILL while frozen; `with_daemon` kills that, else `usher bg`.
+fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()> {
+    let before = standing(rustix::process::getpid().as_raw_nonzero().get());
+    let mut scene = Scene::start(binary, "eii", with_daemon, TREE)?;
+    scene.wait_until_held(2)?;
+    kill(scene.daemon.as_ref().map_or(scene.launcher, Daemon::pid));
+    scene.end_foreground()?;
+    let killed = Instant::now();
+    let tree = scene.tree();
+    let held = || {
+        tree.iter()
+            .filter(|&&pid| runs(pid) && is_held(pid))
+            .count()
+    };
+    if wait_for("the tree to run", GRACE, || held() == 0).is_err() {
+        tally.held += 1;
+    }
+    // A tree must outlive who regulates it.
+    tally.ended += usize::from(!tree.iter().any(|&pid| runs(pid)));
+    tally.slowest_ms = tally.slowest_ms.max(killed.elapsed().as_secs_f64() * 1e3);
+    let changed = || tree.iter().any(|&pid| runs(pid) && standing(pid) != before);
+    let managed = || with_daemon && scene.daemon_answers();
+    let right = || !changed() || managed();
+    if wait_for(
+        "priorities to be as they were",
+        GRACE.saturating_sub(killed.elapsed()),
+        right,
+    )
+    .is_err()
+    {
+        tally.changed += 1;
+        let shown: Vec<_> = tree.iter().map(|&pid| standing(pid)).collect();
+        tally
+            .failed
+            .push(format!("were {before}; are {}", shown.join("; ")));
+    }
+    scene.end()
+}
+
+/// One fork storm: processes seen outside the cgroup, and left frozen.
+fn storm(binary: &Path) -> Result<(usize, usize)> {
+    let mut scene = Scene::start(binary, "eii", false, STORM)?;
+    scene.wait_until_held(2)?;
+    let home = scene.tree().first().and_then(|&pid| v2_group(pid));
+    let home = home.context("no cgroup v2")?;
+    let ours = v2_group(rustix::process::getpid().as_raw_nonzero().get());
+    anyhow::ensure!(
+        ours.as_ref() != Some(&home),
+        "the tree has no cgroup of its own"
+    );
+    let mut escaped = 0;
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        let outside = |pid: &&i32| v2_group(**pid).is_some_and(|group| !group.starts_with(&home));
+        escaped += scene.tree().iter().filter(outside).count();
+    }
+    scene.end_foreground()?;
+    terminate(scene.launcher);
+    let all_run = || scene.tree().iter().all(|&pid| !is_held(pid));
+    let left = match wait_for("the storm to run", GRACE, all_run) {
+        Ok(_) => 0,
+        Err(_) => 1,
+    };
+    scene.end()?;
+    Ok((escaped, left))
+}
+
+/// Rounds of killing, half of them without a daemon.
+pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
+    let mut part = Part::new("kills", "SIGKILL while frozen");
+    let mut tally = Tally::default();
+    let mut failed = 0;
+    for round in 0..rounds {
+        if let Err(error) = kill_round(binary, round % 2 == 1, &mut tally) {
+            failed += 1;
+            tally.failed.push(format!("round {round}: {error:#}"));
+        }
+        if round % 20 == 19 {
+            eprintln!(
+                "background: kills: {} of {rounds}, {} left frozen, {} changed",
+                round + 1,
+                tally.held,
+                tally.changed
+            );
+        }
+    }
+    part.bars = vec![
+        Bar::none(
+            format!("of {rounds} kills: a process frozen a second later"),
+            tally.held,
+        ),
+        Bar::none(
+            format!("of {rounds} kills: priorities or cgroups not restored"),
+            tally.changed,
+        ),
+        Bar::none(
+            format!("of {rounds} kills: the whole tree ended with it"),
+            tally.ended,
+        ),
+        Bar::none(
+            format!("of {rounds} kills: rounds that could not be made"),
+            failed,
+        ),
+    ];
+    part.notes = vec![format!(
+        "The slowest was thawed after {:.0} ms. Killed in turns: `usher bg` without a daemon, and the daemon.",
+        tally.slowest_ms
+    )];
+    part.notes.extend(tally.failed.iter().take(5).cloned());
+    part.raw = serde_json::json!(tally);
+    Ok(part)
+}
+
+/// Fork storms.
+pub fn storms(binary: &Path, rounds: usize) -> Result<Part> {
+    let mut part = Part::new("storms", "Fork storms");
+    let (mut escaped, mut left) = (0, 0);
+    let mut failed = vec![];
+    for round in 0..rounds {
+        match storm(binary) {
+            Ok((outside, held)) => {
+                escaped += outside;
+                left += held;
+            }
+            Err(error) => failed.push(format!("round {round}: {error:#}")),
+        }
+    }
+    part.bars = vec![
+        Bar::none(
+            format!("of {rounds} storms: sightings of a process outside its cgroup"),
+            escaped,
+        ),
+        Bar::none(
+            format!("of {rounds} storms: frozen processes a second after the end"),
+            left,
+        ),
+        Bar::none(
+            format!("of {rounds} storms: rounds that could not be made"),
+            failed.len(),
+        ),
+    ];
+    part.notes = failed.iter().take(5).cloned().collect();
+    part.raw = serde_json::json!({ "escaped": escaped, "left": left, "failed": failed });
+    Ok(part)
+}

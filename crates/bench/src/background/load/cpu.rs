@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program that computes.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Result;
+
+use super::Extent;
+use super::pace::{Summary, drive, print, stop_flag};
+
+/// Arguments of `load cpu`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CpuArgs {
+    /// How much; a unit is some 20 microseconds of arithmetic
+    #[command(flatten)]
+    pub extent: Extent,
+    /// Threads; the work is divided among them, files are numbered
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub threads: u64,
+    /// Writes this file, and again after so many units (a checkpoint)
+    #[arg(long, value_name = "FILE")]
+    pub checkpoint: Option<PathBuf>,
+    /// Units between checkpoints
+    #[arg(long, default_value_t = 250_000)]
+    pub checkpoint_every: u64,
+}
+
+/// Computes.
+pub fn run(args: &CpuArgs) -> Result<()> {
+    print(&compute(args, &*stop_flag()?)?)
+}
+
+/// Computes until done or told to stop.
+pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
+    let one = |i: u64| {
+        let extent = share(&args.extent, i, args.threads);
+        let checkpoint = args.checkpoint.as_ref().filter(|_| i == 0);
+        let mut done = 0_u64;
+        drive(&extent, stop, || {
+            black_box(arithmetic(black_box(done)));
+            done += 1;
+            if let Some(path) = checkpoint.filter(|_| done.is_multiple_of(args.checkpoint_every)) {
+                let state = vec![done as u8; 256 << 10];
+                std::fs::write(path, state)?;
+                std::fs::File::open(path)?.sync_all()?;
+            }
+            Ok(Some(1))
+        })
+    };
+    let summaries: Vec<Result<Summary>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.threads)
+            .map(|i| scope.spawn(move || one(i)))
+            .collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined
+            .map(|result| result.unwrap_or_else(|_| anyhow::bail!("a computing thread died")))
+            .collect()
+    });
+    let mut all = Summary {
+        work: 0,
+        seconds: 0.0,
+    };
+    for summary in summaries {
+        let summary = summary?;
+        all.work += summary.work;
+        all.seconds = all.seconds.max(summary.seconds);
+    }
+    Ok(all)
+}
+
+/// The part of thread `i`: its work, and files of its own from the second on.
+fn share(extent: &Extent, i: u64, threads: u64) -> Extent {
+    let numbered = |path: &PathBuf| match i {
+        0 => path.clone(),
+        _ => PathBuf::from(format!("{}.{i}", path.display())),
+    };
+    let part = |all: u64| all / threads + u64::from(i < all % threads);
+    Extent {
+        work: extent.work.map(part),
+        counter: extent.counter.as_ref().map(numbered),
+        bins: extent.bins.as_ref().map(numbered),
+        phases: extent.phases.as_ref().map(numbered),
+        ..extent.clone()
+    }
+}
+
+/// Some 20 microseconds of dependent integer arithmetic.
+fn arithmetic(seed: u64) -> u64 {
+    let mut x = seed | 1;
+    for _ in 0..8_000 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+    }
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_divide_the_work_and_have_files_of_their_own() {
+        let extent = Extent {
+            work: Some(10),
+            seconds: None,
+            usage: 100.0,
+            period_ms: 100.0,
+            counter: Some("c".into()),
+            bins: None,
+            epoch_ns: 0,
+            phases: None,
+        };
+        let parts: Vec<_> = (0..3).map(|i| share(&extent, i, 3)).collect();
+        let work: Vec<_> = parts.iter().map(|p| p.work.unwrap()).collect();
+        assert_eq!(work, [4, 3, 3]);
+        let files: Vec<_> = parts.iter().map(|p| p.counter.clone().unwrap()).collect();
+        assert_eq!(files, ["c", "c.1", "c.2"].map(PathBuf::from));
+    }
+}

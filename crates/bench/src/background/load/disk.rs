@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The paper's disk benchmark: 1 byte of each 8 KiB of a file that is not in
+//! the page cache.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Extent;
+use super::pace::{drive, print, stop_flag};
+
+/// From one byte read to the next.
+pub const STRIDE: u64 = 8 << 10;
+const DIRECT_BYTES: usize = 4 << 10;
+
+/// Arguments of `load disk`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DiskArgs {
+    /// How much; a unit is a block of 8 KiB
+    #[command(flatten)]
+    pub extent: Extent,
+    /// The file to read, again and again
+    #[arg(long)]
+    pub file: PathBuf,
+    /// Past the page cache, 4 KiB at a time: each read is one request
+    #[arg(long)]
+    pub direct: bool,
+    /// In random order
+    #[arg(long)]
+    pub random: bool,
+}
+
+/// Makes a file of so many MiB with blocks on the disk, unless it is there.
+pub fn make_file(path: &Path, mib: u64) -> Result<()> {
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() == mib << 20) {
+        return Ok(());
+    }
+    let make = || -> Result<()> {
+        let mut file = File::create(path)?;
+        let mut rng = oorandom::Rand64::new(u128::from(mib));
+        let block: Vec<u8> = (0..1 << 17)
+            .flat_map(|_| rng.rand_u64().to_le_bytes())
+            .collect();
+        (0..mib).try_for_each(|_| file.write_all(&block))?;
+        Ok(file.sync_all()?)
+    };
+    make().with_context(|| format!("making {} of {mib} MiB", path.display()))
+}
+
+/// Drops what the page cache holds of a file or block device.
+pub fn forget(file: &File) -> Result<()> {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+/// Reads.
+pub fn run(args: &DiskArgs) -> Result<()> {
+    let mut reader = Reader::open(args)?;
+    print(&drive(&args.extent, &*stop_flag()?, || {
+        reader.step().map(Some)
+    })?)
+}
+
+struct Reader {
+    file: File,
+    blocks: u64,
+    at: u64,
+    random: Option<oorandom::Rand64>,
+    /// With room to begin at an aligned address.
+    buffer: Vec<u8>,
+    bytes: usize,
+}
+
+impl Reader {
+    fn open(args: &DiskArgs) -> Result<Self> {
+        let flags = if args.direct {
+            rustix::fs::OFlags::DIRECT.bits() as i32
+        } else {
+            0
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(&args.file)
+            .with_context(|| format!("opening {}", args.file.display()))?;
+        let blocks = file.metadata()?.len() / STRIDE;
+        ensure!(blocks > 0, "{} is shorter than 8 KiB", args.file.display());
+        forget(&file)?;
+        let random = args
+            .random
+            .then(|| oorandom::Rand64::new(u128::from(std::process::id())));
+        Ok(Self {
+            file,
+            blocks,
+            at: 0,
+            random,
+            buffer: vec![0; 2 * DIRECT_BYTES],
+            bytes: if args.direct { DIRECT_BYTES } else { 1 },
+        })
+    }
+
+    fn step(&mut self) -> Result<u64> {
+        let block = match &mut self.random {
+            Some(random) => random.rand_range(0..self.blocks),
+            None => self.at,
+        };
+        let skip = self.buffer.as_ptr().align_offset(DIRECT_BYTES);
+        let buffer = &mut self.buffer[skip..skip + self.bytes];
+        self.file.read_exact_at(buffer, block * STRIDE)?;
+        self.at += 1;
+        if self.at == self.blocks {
+            self.at = 0;
+            forget(&self.file)?;
+        }
+        Ok(1)
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a load generator writes down while it runs, and how it is read.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Extent;
+
+const NS_PER_BIN: u64 = 1_000_000;
+/// Bins that a file may have: an hour of them.
+const BINS_MAX: u64 = 3_600_000;
+
+/// The monotonic clock, the same in all processes and namespaces.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A time in which a load generator was active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its first request.
+    pub start_ns: u64,
+    /// Its last.
+    pub end_ns: u64,
+}
+
+/// Counts work, and writes the count once a millisecond at most.
+#[derive(Debug)]
+pub struct Meter {
+    counter: Option<File>,
+    bins: Option<File>,
+    phases: Option<File>,
+    epoch_ns: u64,
+    total: u64,
+    bin: u64,
+    in_bin: u32,
+    on_since: Option<u64>,
+}
+
+fn made(path: Option<&Path>) -> Result<Option<File>> {
+    let make =
+        |path: &Path| File::create(path).with_context(|| format!("making {}", path.display()));
+    path.map(make).transpose()
+}
+
+impl Meter {
+    /// A meter that writes to the files of `extent`.
+    pub fn new(extent: &Extent) -> Result<Self> {
+        Ok(Self {
+            counter: made(extent.counter.as_deref())?,
+            bins: made(extent.bins.as_deref())?,
+            phases: made(extent.phases.as_deref())?,
+            epoch_ns: extent.epoch_ns,
+            total: 0,
+            bin: 0,
+            in_bin: 0,
+            on_since: None,
+        })
+    }
+
+    /// Units counted so far.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Counts units that were begun at `at_ns`.
+    pub fn add(&mut self, at_ns: u64, units: u64) -> Result<()> {
+        let bin = at_ns.saturating_sub(self.epoch_ns) / NS_PER_BIN;
+        if bin != self.bin {
+            self.flush()?;
+            self.bin = bin;
+            self.in_bin = 0;
+        }
+        self.total += units;
+        self.in_bin = self
+            .in_bin
+            .saturating_add(units.min(u64::from(u32::MAX)) as u32);
+        Ok(())
+    }
+
+    /// Writes what is counted.
+    pub fn flush(&mut self) -> Result<()> {
+        if let Some(file) = &self.counter {
+            file.write_all_at(&self.total.to_le_bytes(), 0)?;
+        }
+        if let Some(file) = self
+            .bins
+            .as_ref()
+            .filter(|_| self.bin < BINS_MAX && self.in_bin > 0)
+        {
+            file.write_all_at(&self.in_bin.to_le_bytes(), self.bin * 4)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that activity begins; nothing where it has begun.
+    pub fn on(&mut self, at_ns: u64) -> Result<()> {
+        if self.on_since.is_none() {
+            self.on_since = Some(at_ns);
+            self.note(&format!("on {at_ns}\n"))?;
+        }
+        Ok(())
+    }
+
+    /// Notes that activity ends.
+    pub fn off(&mut self, at_ns: u64) -> Result<()> {
+        if self.on_since.take().is_some() {
+            self.note(&format!("off {at_ns}\n"))?;
+        }
+        self.flush()
+    }
+
+    fn note(&mut self, line: &str) -> Result<()> {
+        if let Some(file) = &mut self.phases {
+            file.write_all(line.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// The count in a counter file; 0 where there is none yet.
+pub fn read_counter(path: &Path) -> u64 {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    bytes
+        .first_chunk()
+        .map_or(0, |eight| u64::from_le_bytes(*eight))
+}
+
+/// Units begun in each millisecond since the epoch.
+pub fn read_bins(path: &Path) -> Result<Vec<u32>> {
+    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let (fours, _) = bytes.as_chunks::<4>();
+    Ok(fours.iter().map(|four| u32::from_le_bytes(*four)).collect())
+}
+
+/// The whole phases in a file of phases.
+pub fn read_phases(path: &Path) -> Result<Vec<Phase>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let mut phases = Vec::new();
+    let mut start = None;
+    for line in text.lines() {
+        match line.split_once(' ') {
+            Some(("on", at)) => start = at.parse().ok(),
+            Some(("off", at)) => {
+                let ends = start.take().zip(at.parse().ok());
+                phases.extend(ends.map(|(start_ns, end_ns)| Phase { start_ns, end_ns }));
+            }
+            _ => {}
+        }
+    }
+    Ok(phases)
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Load generators: `usher-bench load ...`, what the experiments run in
+//! foreground and background.
+//!
+//! Each works in steps of tens of microseconds, for a share of the time (its
+//! *usage degree*: work for `usage` of each period, sleep for the rest), until
+//! its work is done, its time is over, or it is asked to end. While it runs it
+//! writes to files that survive any way of ending or freezing it: a counter
+//! (work done so far), bins (work begun in each millisecond) and phases (when
+//! it was on).
+
+mod cpu;
+mod disk;
+mod meter;
+mod net;
+mod pace;
+mod repeat;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+pub use disk::{forget, make_file};
+pub use meter::{Phase, monotonic_ns, read_bins, read_counter, read_phases};
+
+use crate::background::rig::slow;
+
+/// Arguments of `usher-bench load`.
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Kind {
+    /// Reads 1 byte of each 8 KiB of a file
+    Disk(disk::DiskArgs),
+    /// Sends to a server that discards
+    Net(net::NetArgs),
+    /// Computes
+    Cpu(cpu::CpuArgs),
+    /// The server that discards
+    Sink(net::SinkArgs),
+    /// Runs a command over and over, counting
+    Repeat(repeat::RepeatArgs),
+    /// A file on a slow disk with one head (FUSE)
+    SlowDisk(slow::SlowArgs),
+}
+
+/// How much, how long, at which usage, and what is written down.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Extent {
+    /// Units of work to do; endless where neither this nor seconds are given
+    #[arg(long)]
+    pub work: Option<u64>,
+    /// Seconds to run
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Share of the time to be active, in per cent
+    #[arg(long, default_value_t = 100.0, value_parser = usage)]
+    pub usage: f64,
+    /// Period of activity and sleep
+    #[arg(long, default_value_t = 100.0, value_parser = usage_period)]
+    pub period_ms: f64,
+    /// Where the work done is written, 8 bytes, little end first
+    #[arg(long, value_name = "FILE")]
+    pub counter: Option<PathBuf>,
+    /// Where the units begun in each millisecond are written, 4 bytes each
+    #[arg(long, value_name = "FILE")]
+    pub bins: Option<PathBuf>,
+    /// The monotonic clock at the first bin
+    #[arg(long, default_value_t = 0)]
+    pub epoch_ns: u64,
+    /// Where the beginnings and ends of active phases are written
+    #[arg(long, value_name = "FILE")]
+    pub phases: Option<PathBuf>,
+}
+
+fn usage(text: &str) -> Result<f64, String> {
+    let percent: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match percent > 0.0 && percent <= 100.0 {
+        true => Ok(percent),
+        false => Err("a share in per cent, above 0 and up to 100".to_owned()),
+    }
+}
+
+fn usage_period(text: &str) -> Result<f64, String> {
+    let ms: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match (1.0..=100_000.0).contains(&ms) {
+        true => Ok(ms),
+        false => Err("a period from 1 to 100000 ms".to_owned()),
+    }
+}
+
+/// Runs a load generator.
+pub fn run(args: &LoadArgs) -> Result<()> {
+    match &args.kind {
+        Kind::Disk(args) => disk::run(args),
+        Kind::Net(args) => net::run(args),
+        Kind::Cpu(args) => cpu::run(args),
+        Kind::Sink(args) => net::sink(args),
+        Kind::Repeat(args) => repeat::run(args),
+        Kind::SlowDisk(args) => slow::run(args),
+    }
+}

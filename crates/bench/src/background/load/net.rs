@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The paper's network benchmark: a TCP connection to a server that discards.
+//!
+//! The server writes down what arrived of each connection by the millisecond,
+//! under the name that the client sends first: that is when bytes were out.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Extent;
+use super::meter::{Meter, monotonic_ns};
+use super::pace::{Summary, drive, print, stop_flag};
+
+/// Bytes a `send`: one unit of work.
+pub const UNIT_BYTES: usize = 16 << 10;
+/// Often enough to see a request to end.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Arguments of `load net`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NetArgs {
+    /// How much; a unit is 16 KiB
+    #[command(flatten)]
+    pub extent: Extent,
+    /// The server
+    #[arg(long)]
+    pub to: SocketAddr,
+    /// Name of the connection at the server
+    #[arg(long, default_value = "flow")]
+    pub name: String,
+}
+
+/// Arguments of `load sink`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SinkArgs {
+    /// Where to listen
+    #[arg(long)]
+    pub listen: SocketAddr,
+    /// Where NAME.counter and NAME.bins (bytes) of each connection go
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The monotonic clock at the first bin
+    #[arg(long, default_value_t = 0)]
+    pub epoch_ns: u64,
+}
+
+/// Sends, then waits until the server has everything.
+pub fn run(args: &NetArgs) -> Result<()> {
+    print(&send(args, &*stop_flag()?)?)
+}
+
+/// Sends until done or told to stop; the time includes the server's answer.
+pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
+    let mut stream =
+        TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
+    stream.write_all(format!("{}\n", args.name).as_bytes())?;
+    stream.set_write_timeout(Some(WAIT))?;
+    let start_ns = monotonic_ns();
+    let unit = vec![0x55; UNIT_BYTES];
+    let mut summary = drive(&args.extent, stop, || send_unit(&mut stream, &unit, stop))?;
+    stream.shutdown(Shutdown::Write)?;
+    if !stop.load(Ordering::Relaxed) {
+        // The server closes when it has read everything.
+        stream.read_to_end(&mut Vec::new())?;
+    }
+    summary.seconds = (monotonic_ns() - start_ns) as f64 / 1e9;
+    Ok(summary)
+}
+
+fn send_unit(stream: &mut TcpStream, unit: &[u8], stop: &AtomicBool) -> Result<Option<u64>> {
+    let mut sent = 0;
+    while sent < unit.len() {
+        match stream.write(&unit[sent..]) {
+            Ok(n) => sent += n,
+            Err(e) if is_wait(e.kind()) && stop.load(Ordering::Relaxed) => return Ok(None),
+            Err(e) if is_wait(e.kind()) => {}
+            Err(e) => return Err(e).context("sending"),
+        }
+    }
+    Ok(Some(1))
+}
+
+fn is_wait(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+/// Serves until told to end.
+pub fn sink(args: &SinkArgs) -> Result<()> {
+    let stop = stop_flag()?;
+    let listener =
+        TcpListener::bind(args.listen).with_context(|| format!("listening on {}", args.listen))?;
+    serve(&listener, &args.dir, args.epoch_ns, &stop)
+}
+
+/// Accepts and discards until `stop` is set.
+pub fn serve(listener: &TcpListener, dir: &Path, epoch_ns: u64, stop: &AtomicBool) -> Result<()> {
+    listener.set_nonblocking(true)?;
+    std::thread::scope(|scope| {
+        while !stop.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    scope.spawn(move || {
+                        if let Err(error) = discard(stream, dir, epoch_ns, stop) {
+                            eprintln!("usher-bench sink: {error:#}");
+                        }
+                    });
+                }
+                Err(e) if is_wait(e.kind()) => std::thread::sleep(Duration::from_millis(1)),
+                Err(e) => return Err(e).context("accepting"),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    let name = name_line(&mut stream)?;
+    stream.set_read_timeout(Some(WAIT))?;
+    let mut meter = Meter::new(&Extent {
+        work: None,
+        seconds: None,
+        usage: 100.0,
+        period_ms: 100.0,
+        counter: Some(dir.join(format!("{name}.counter"))),
+        bins: Some(dir.join(format!("{name}.bins"))),
+        epoch_ns,
+        phases: None,
+    })?;
+    let mut buffer = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => meter.add(monotonic_ns(), n as u64)?,
+            // Nothing comes: what has come must be seen.
+            Err(e) if is_wait(e.kind()) => meter.flush()?,
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => break,
+            Err(e) => return Err(e).context("receiving"),
+        }
+    }
+    meter.flush()
+}
+
+fn name_line(stream: &mut TcpStream) -> Result<String> {
+    let mut name = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte)? == 1 && byte[0] != b'\n' && name.len() < 100 {
+        name.push(byte[0]);
+    }
+    let name = String::from_utf8(name).context("a connection's name")?;
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    anyhow::ensure!(plain && !name.is_empty(), "a connection named {name:?}");
+    Ok(name)
+}

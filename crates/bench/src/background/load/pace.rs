@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Activity for a share of each period, and the loop around the steps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::Extent;
+use super::meter::{Meter, monotonic_ns};
+
+/// Sleeps are cut into slices, so that a request to end is seen.
+const SLICE_NS: u64 = 50_000_000;
+
+/// What to do at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Now {
+    /// Work.
+    On,
+    /// Sleep for so long.
+    Off(u64),
+}
+
+/// A duty cycle that begins with activity.
+#[derive(Debug, Clone, Copy)]
+pub struct Duty {
+    period_ns: u64,
+    on_ns: u64,
+}
+
+impl Duty {
+    /// Active for `usage` per cent of each period.
+    pub fn new(usage: f64, period_ms: f64) -> Self {
+        let period_ns = (period_ms * 1e6).round().max(1.0) as u64;
+        let on_ns = (period_ns as f64 * usage / 100.0).round() as u64;
+        Self { period_ns, on_ns }
+    }
+
+    /// What to do so long after the start.
+    pub fn at(&self, since_start_ns: u64) -> Now {
+        let within = since_start_ns % self.period_ns;
+        match within < self.on_ns {
+            true => Now::On,
+            false => Now::Off(self.period_ns - within),
+        }
+    }
+}
+
+/// What a run gave.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// Units of work done.
+    pub work: u64,
+    /// How long that took.
+    pub seconds: f64,
+}
+
+/// A flag that SIGTERM and SIGINT set.
+pub fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Calls `step` while active, until the extent is reached or `stop` is set.
+/// A step returns the units it did, `None` when there is nothing more to do.
+pub fn drive(
+    extent: &Extent,
+    stop: &AtomicBool,
+    mut step: impl FnMut() -> Result<Option<u64>>,
+) -> Result<Summary> {
+    let mut meter = Meter::new(extent)?;
+    let duty = Duty::new(extent.usage, extent.period_ms);
+    let start_ns = monotonic_ns();
+    let end_ns = extent.seconds.map(|s| start_ns + (s * 1e9) as u64);
+    while !stop.load(Ordering::Relaxed) && extent.work.is_none_or(|all| meter.total() < all) {
+        let now_ns = monotonic_ns();
+        if end_ns.is_some_and(|end| now_ns >= end) {
+            break;
+        }
+        match duty.at(now_ns - start_ns) {
+            Now::On => {
+                meter.on(now_ns)?;
+                let Some(units) = step()? else { break };
+                meter.add(now_ns, units)?;
+            }
+            Now::Off(left_ns) => {
+                meter.off(now_ns)?;
+                std::thread::sleep(Duration::from_nanos(left_ns.min(SLICE_NS)));
+            }
+        }
+    }
+    meter.off(monotonic_ns())?;
+    let seconds = (monotonic_ns() - start_ns) as f64 / 1e9;
+    Ok(Summary {
+        work: meter.total(),
+        seconds,
+    })
+}
+
+/// Prints what a run gave.
+pub fn print(summary: &Summary) -> Result<()> {
+    println!("{}", serde_json::to_string(summary)?);
+    Ok(())
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs a command over and over, counting how often it ended.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Extent;
+use super::disk::forget;
+use super::pace::{drive, print, stop_flag};
+
+/// Arguments of `load repeat`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RepeatArgs {
+    /// How often; a unit is a run of the command
+    #[command(flatten)]
+    pub extent: Extent,
+    /// A file or device to drop from the page cache before each run
+    #[arg(long, value_name = "FILE")]
+    pub cold: Option<PathBuf>,
+    /// The command
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+/// Repeats.
+pub fn run(args: &RepeatArgs) -> Result<()> {
+    let stop = stop_flag()?;
+    let summary = drive(&args.extent, &stop, || {
+        if let Some(path) = &args.cold {
+            forget(&std::fs::File::open(path)?)?;
+        }
+        let mut child = Command::new(&args.command[0])
+            .args(&args.command[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("running {}", args.command[0]))?;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if stop.load(Ordering::Relaxed) {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        // e2fsck says 4 of a file system in use; a command that cannot run at
+        // all would be repeated for ever.
+        ensure!(
+            status.code().is_some_and(|code| code < 125),
+            "{} ended with {status}",
+            args.command[0]
+        );
+        Ok(Some(1))
+    })?;
+    print(&summary)
+}

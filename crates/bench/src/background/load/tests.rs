@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Load generators do the work that they count.
+
+use std::net::TcpListener;
+use std::sync::atomic::AtomicBool;
+
+use super::cpu::{CpuArgs, compute};
+use super::meter::{Meter, Phase, read_bins, read_counter, read_phases};
+use super::net::{NetArgs, UNIT_BYTES, send, serve};
+use super::pace::{Duty, Now, drive};
+use super::{Extent, make_file};
+
+fn extent(dir: &std::path::Path, work: u64) -> Extent {
+    Extent {
+        work: Some(work),
+        seconds: None,
+        usage: 100.0,
+        period_ms: 100.0,
+        counter: Some(dir.join("counter")),
+        bins: Some(dir.join("bins")),
+        epoch_ns: super::monotonic_ns(),
+        phases: Some(dir.join("phases")),
+    }
+}
+
+#[test]
+fn a_duty_cycle_is_on_for_its_share_of_each_period() {
+    let duty = Duty::new(12.5, 8.0);
+    for period in [0, 7] {
+        let start = period * 8_000_000;
+        assert_eq!(duty.at(start), Now::On);
+        assert_eq!(duty.at(start + 999_999), Now::On);
+        assert_eq!(duty.at(start + 1_000_000), Now::Off(7_000_000));
+    }
+    assert_eq!(Duty::new(100.0, 8.0).at(7_999_999), Now::On);
+}
+
+#[test]
+fn work_is_counted_in_the_millisecond_in_which_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut meter = Meter::new(&Extent {
+        epoch_ns: 1_000,
+        ..extent(dir.path(), 1)
+    })
+    .unwrap();
+    for (at_ns, units) in [(1_000, 1), (900_000, 2), (3_001_000, 5)] {
+        meter.on(at_ns).unwrap();
+        meter.add(at_ns, units).unwrap();
+    }
+    meter.off(4_000_000).unwrap();
+    assert_eq!(read_bins(&dir.path().join("bins")).unwrap(), [3, 0, 0, 5]);
+    assert_eq!(read_counter(&dir.path().join("counter")), 8);
+    let phase = Phase {
+        start_ns: 1_000,
+        end_ns: 4_000_000,
+    };
+    assert_eq!(read_phases(&dir.path().join("phases")).unwrap(), [phase]);
+}
+
+#[test]
+fn a_fixed_amount_of_work_is_done_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = CpuArgs {
+        extent: extent(dir.path(), 101),
+        threads: 2,
+        checkpoint: None,
+        checkpoint_every: 1,
+    };
+    let summary = compute(&args, &AtomicBool::new(false)).unwrap();
+    assert_eq!(summary.work, 101);
+    let counted = ["counter", "counter.1"].map(|name| read_counter(&dir.path().join(name)));
+    assert_eq!(counted, [51, 50]);
+    let bins: u32 = read_bins(&dir.path().join("bins")).unwrap().iter().sum();
+    assert_eq!(bins, 51);
+}
+
+#[test]
+fn a_request_to_end_is_followed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let summary = drive(&extent(dir.path(), 5), &AtomicBool::new(true), || {
+        Ok(Some(1))
+    });
+    assert_eq!(summary.unwrap().work, 0);
+}
+
+#[test]
+fn a_file_is_read_block_by_block() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    make_file(&file, 1).unwrap();
+    let args = super::disk::DiskArgs {
+        extent: extent(dir.path(), 300),
+        file,
+        direct: false,
+        random: false,
+    };
+    super::disk::run(&args).unwrap();
+    assert_eq!(read_counter(&dir.path().join("counter")), 300);
+}
+
+#[test]
+fn what_is_sent_is_what_arrives() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let args = NetArgs {
+        extent: Extent {
+            counter: None,
+            ..extent(dir.path(), 20)
+        },
+        to: listener.local_addr().unwrap(),
+        name: "bg-1".to_owned(),
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&listener, dir.path(), 0, &stop).unwrap());
+        assert_eq!(send(&args, &AtomicBool::new(false)).unwrap().work, 20);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let arrived = read_counter(&dir.path().join("bg-1.counter"));
+    assert_eq!(arrived, 20 * UNIT_BYTES as u64);
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Results of the matrix as bars, tables and figures.
+
+use clap::ValueEnum as _;
+use usher_report::text;
+
+use super::chart::{self, Bundle};
+use super::experiments::{Group, Task};
+use super::study::{CellResult, SLOWER_MAX, Tally};
+use super::treatments::Treatment;
+use crate::bars::{Bar, Figure, Part, Table};
+
+/// The paper's worst cases, as slow-downs.
+const PAPER: [(Treatment, f64); 2] = [(Treatment::Eii, 1.169), (Treatment::Ipd, 1.067)];
+
+/// The part of a group of cells.
+pub fn part(group: Group, results: &[CellResult]) -> Part {
+    let name = group
+        .to_possible_value()
+        .map_or(String::new(), |v| v.get_name().to_owned());
+    let mut part = Part::new(&name, group.title());
+    let results: Vec<&CellResult> = results.iter().filter(|r| r.cell.group == group).collect();
+    for result in &results {
+        part.bars.extend(bars(result));
+    }
+    part.tables = vec![slow_down_table(&results), work_table(&results)];
+    let mut places: Vec<_> = results.iter().map(|r| r.cell.place).collect();
+    places.dedup();
+    for place in places {
+        let bundles: Vec<Bundle> = results
+            .iter()
+            .filter(|r| r.cell.place == place)
+            .map(|r| bundle(r))
+            .collect();
+        let on = place.map_or(String::new(), |p| format!(", disk: {}", p.name()));
+        part.figures.push(Figure {
+            caption: format!("{}{on}", group.title()),
+            svg: chart::slow_downs(group.title(), &bundles),
+        });
+    }
+    part.notes = notes(&results);
+    part.raw = serde_json::json!(results);
+    part
+}
+
+fn bars(result: &CellResult) -> Vec<Bar> {
+    let id = result.cell.id();
+    let mut bars = Vec::new();
+    if result.tallies.is_empty() {
+        let what = format!("{id}: not measured");
+        bars.push(Bar {
+            measured: None,
+            ..Bar::at_most(what, f64::NAN, 100.0 * SLOWER_MAX, "%")
+        });
+    }
+    if result.of(Treatment::Usher).is_some() {
+        let unresolved = match result.of(Treatment::Usher).is_some_and(Tally::is_resolved) {
+            true => "",
+            false => " (unresolved)",
+        };
+        bars.push(Bar {
+            measured: result
+                .beyond_band(Treatment::Usher)
+                .map(|beyond| 100.0 * beyond),
+            ..Bar::at_most(
+                format!("{id}, usher{unresolved}: upper bound beyond the A/A band"),
+                f64::NAN,
+                100.0 * SLOWER_MAX,
+                "%",
+            )
+        });
+    }
+    for (treatment, limit) in PAPER {
+        let Some(tally) = result.of(treatment) else {
+            continue;
+        };
+        bars.push(Bar {
+            measured: tally.slow_down().map(|e| 100.0 * (e.value - 1.0)),
+            ..Bar::at_most(
+                format!("{id}, {}: slow-down, paper's worst", treatment.name()),
+                f64::NAN,
+                (1_000.0 * (limit - 1.0_f64)).round() / 10.0,
+                "%",
+            )
+        });
+    }
+    bars
+}
+
+fn bundle(result: &CellResult) -> Bundle {
+    let bar = |tally: &Tally| {
+        let estimate = tally.slow_down()?;
+        let number = Treatment::value_variants()
+            .iter()
+            .position(|&t| t == tally.treatment)?;
+        let cut = tally.pairs.iter().filter(|p| p.cut).count();
+        Some(chart::Bar {
+            class: format!("p{number}"),
+            name: tally.treatment.label().to_owned(),
+            value: estimate.value,
+            interval: estimate.low.zip(estimate.high),
+            remark: if cut > 0 {
+                "at least: cut off".to_owned()
+            } else {
+                String::new()
+            },
+        })
+    };
+    Bundle {
+        label: result.cell.id(),
+        bars: result.tallies.iter().filter_map(bar).collect(),
+    }
+}
+
+fn treatments_of(results: &[&CellResult]) -> Vec<Treatment> {
+    let all = Treatment::value_variants().iter();
+    all.filter(|&&t| results.iter().any(|r| r.of(t).is_some()))
+        .copied()
+        .collect()
+}
+
+fn table(
+    title: &str,
+    results: &[&CellResult],
+    show: impl Fn(&CellResult, Treatment) -> String,
+) -> Table {
+    let treatments = treatments_of(results);
+    let head =
+        std::iter::once(title.to_owned()).chain(treatments.iter().map(|t| t.label().to_owned()));
+    let row = |result: &&CellResult| {
+        let cells = treatments.iter().map(|&t| show(result, t));
+        std::iter::once(result.cell.id()).chain(cells).collect()
+    };
+    Table {
+        head: head.collect(),
+        rows: results.iter().map(row).collect(),
+    }
+}
+
+fn slow_down_table(results: &[&CellResult]) -> Table {
+    table("foreground slow-down", results, |result, treatment| {
+        let Some(tally) = result.of(treatment) else {
+            return text::NONE.to_owned();
+        };
+        if let (Treatment::Alone, Some(band)) = (treatment, result.band()) {
+            return format!("{:.2}..{:.2}", band.low, band.high);
+        }
+        let Some(e) = tally.slow_down() else {
+            return "failed".to_owned();
+        };
+        let more = if tally.pairs.iter().any(|p| p.cut) {
+            ">"
+        } else {
+            ""
+        };
+        match e.low.zip(e.high) {
+            Some((low, high)) => format!("{more}{:.2} [{low:.2}, {high:.2}]", e.value),
+            None => format!("{more}{:.2}", e.value),
+        }
+    })
+}
+
+fn work_table(results: &[&CellResult]) -> Table {
+    table(
+        "background while the foreground ran",
+        results,
+        |result, treatment| {
+            let done: Vec<_> = result
+                .of(treatment)
+                .into_iter()
+                .flat_map(|t| &t.pairs)
+                .map(|p| p.done)
+                .collect();
+            let median = |of: fn(&super::study::Done) -> f64| {
+                usher_report::stats::median(&done.iter().map(of).collect::<Vec<_>>())
+            };
+            match median(|d| d.units_per_s) {
+                _ if treatment == Treatment::Alone => text::NONE.to_owned(),
+                Some(bytes) if result.cell.bg == Task::Net => {
+                    format!("{:.1} MiB/s", bytes / 1048576.0)
+                }
+                Some(units) if units > 0.0 => format!("{units:.1} units/s"),
+                Some(_) => {
+                    let mib = median(|d| d.read_bytes_per_s.max(d.write_bytes_per_s))
+                        .unwrap_or(0.0)
+                        / 1048576.0;
+                    format!(
+                        "{:.2} CPU, {mib:.1} MiB/s",
+                        median(|d| d.cpu).unwrap_or(0.0)
+                    )
+                }
+                None => text::NONE.to_owned(),
+            }
+        },
+    )
+}
+
+fn notes(results: &[&CellResult]) -> Vec<String> {
+    let mut notes = vec![
+        "Each figure is the median of the ratios of pairs (foreground alone, foreground beside the background; one right after the other, order alternating) with its 95 % bootstrap interval. The A/A band is the middle 95 % of pairs of the foreground alone. Foreground and background run in sessions of their own, but for 'same session'.".to_owned(),
+    ];
+    for result in results {
+        if result.tallies.is_empty() {
+            notes.push(format!("{}: {}", result.cell.id(), result.notes.join("; ")));
+        }
+        for tally in &result.tallies {
+            let id = result.cell.id();
+            if let Some(error) = &tally.error {
+                notes.push(format!("{id}, {}: {error}", tally.treatment.name()));
+            } else if tally.slow_down().is_some_and(|e| !e.reaches_level())
+                && tally.treatment == Treatment::Usher
+            {
+                notes.push(format!(
+                    "{id}: {} pairs are too few for an interval of 95 %",
+                    tally.pairs.len()
+                ));
+            }
+        }
+    }
+    notes
+}

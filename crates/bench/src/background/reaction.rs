@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the foreground's first request to the background's last, and from the
+//! foreground's end to the background's full speed.
+//!
+//! The last is that before the first silence of [`SILENCE_MS`]: a policy that
+//! gives the background a part of the time is not held to all of the phase,
+//! but must have yielded. Without a silence the whole phase counts.
+
+use anyhow::Result;
+use serde::Serialize;
+use usher_report::stats;
+
+use super::treatments::Treatment;
+use super::watch::{HalfLoad, Resource, Trace, Watcher, units};
+use crate::bars::{Bar, Part, Table};
+
+/// Without a unit for so long, the background has yielded.
+const SILENCE_MS: usize = 30;
+/// Full speed is seen over so long.
+const WINDOW_MS: f64 = 20.0;
+/// Of the speed in the later half of the off phases.
+const FULL: f64 = 0.9;
+const PERIOD_MS: f64 = 1_000.0;
+
+/// Times of one treatment at one resource.
+#[derive(Debug, Clone, Serialize)]
+struct Times {
+    resource: Resource,
+    treatment: Treatment,
+    /// From the foreground's first request to the background's last.
+    yielded_ms: Vec<f64>,
+    /// From the foreground's end to full speed.
+    resumed_ms: Vec<f64>,
+}
+
+/// How long the background went on after `from_ms`, at most to `to_ms`.
+pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
+    let (first, last) = (from_ms as usize, to_ms as usize);
+    let mut last_busy = None;
+    for bin in first..last {
+        let busy = bins.get(bin).is_some_and(|&n| n > 0);
+        if busy {
+            last_busy = Some(bin);
+        } else if bin + 1 - last_busy.map_or(first, |b| b + 1) >= SILENCE_MS {
+            return last_busy.map_or(0.0, |b| (b as f64 + 1.0 - from_ms).max(0.0));
+        }
+    }
+    to_ms - from_ms
+}
+
+/// How long until the background was at `rate` (units a millisecond) again.
+pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
+    let mut at = from_ms;
+    while at + WINDOW_MS <= to_ms {
+        if units(bins, at, at + WINDOW_MS) >= FULL * rate * WINDOW_MS {
+            return at - from_ms;
+        }
+        at += 1.0;
+    }
+    to_ms - from_ms
+}
+
+/// Times of all phases of a trace.
+fn times(trace: &Trace) -> (Vec<f64>, Vec<f64>) {
+    let offs: Vec<(f64, f64)> = trace
+        .phases
+        .windows(2)
+        .map(|two| (two[0].1, two[1].0))
+        .collect();
+    let late = offs.iter().map(|(from, to)| {
+        let half = (from + to) / 2.0;
+        trace.units(half, *to) / (to - half)
+    });
+    let rate = stats::median(&late.collect::<Vec<_>>()).unwrap_or(0.0);
+    // Before the first phase nothing is known to be settled.
+    let yields = trace
+        .phases
+        .iter()
+        .skip(1)
+        .map(|(from, to)| yielded_ms(&trace.bins, *from, *to));
+    let resumes = offs
+        .iter()
+        .map(|(from, to)| resumed_ms(&trace.bins, *from, *to, rate));
+    (yields.collect(), resumes.collect())
+}
+
+/// Measures `events` of each, for each treatment and resource.
+pub fn run(
+    watcher: &mut Watcher,
+    treatments: &[Treatment],
+    resources: &[Resource],
+    events: usize,
+) -> Result<Part> {
+    let mut part = Part::new("reaction", "Reaction");
+    let mut all = Vec::new();
+    for &resource in resources {
+        if let Err(error) = watcher.prepare(resource) {
+            part.notes.push(format!("{}: {error:#}", resource.name()));
+            continue;
+        }
+        for &treatment in treatments.iter().filter(|&&t| t != Treatment::Alone) {
+            eprintln!(
+                "background: reaction, {}, {}",
+                resource.name(),
+                treatment.name()
+            );
+            match one(watcher, resource, treatment, events) {
+                Ok(times) => all.push(times),
+                Err(error) => part.notes.push(format!(
+                    "{}, {}: {error:#}",
+                    resource.name(),
+                    treatment.name()
+                )),
+            }
+        }
+    }
+    part.bars = all
+        .iter()
+        .filter(|t| t.treatment == Treatment::Usher)
+        .flat_map(bars)
+        .collect();
+    part.tables = vec![table(&all)];
+    part.notes.push(format!(
+        "Foreground on for {0:.0} ms, off for {0:.0} ms. Yielded: from the foreground's first request until the background's last before {SILENCE_MS} ms without any; bytes are seen at the far end, so they include what waited in the {1} rate limit (at most 10 ms). Resumed: from the foreground's last request until {2:.0} ms at {3:.0} % of the background's usual speed.",
+        PERIOD_MS / 2.0, "interface's", WINDOW_MS, 100.0 * FULL
+    ));
+    part.raw = serde_json::json!(all);
+    Ok(part)
+}
+
+fn one(
+    watcher: &mut Watcher,
+    resource: Resource,
+    treatment: Treatment,
+    events: usize,
+) -> Result<Times> {
+    let half = HalfLoad {
+        period_ms: PERIOD_MS,
+        seconds: (events + 2) as f64 * PERIOD_MS / 1e3,
+    };
+    let (yielded_ms, resumed_ms) = times(&watcher.watch(resource, treatment, half)?);
+    Ok(Times {
+        resource,
+        treatment,
+        yielded_ms,
+        resumed_ms,
+    })
+}
+
+fn quantile(values: &[f64], p: f64) -> f64 {
+    stats::quantile(values, p).unwrap_or(f64::NAN)
+}
+
+fn bars(times: &Times) -> Vec<Bar> {
+    let name = |what: &str| {
+        format!(
+            "{}, usher, {} events: {what}",
+            times.resource.name(),
+            times.yielded_ms.len()
+        )
+    };
+    vec![
+        Bar::at_most(
+            name("yielded, median"),
+            quantile(&times.yielded_ms, 0.5),
+            20.0,
+            "ms",
+        ),
+        Bar::at_most(
+            name("yielded, 99th percentile"),
+            quantile(&times.yielded_ms, 0.99),
+            50.0,
+            "ms",
+        ),
+        Bar::at_most(
+            name("full speed after the end, 99th percentile"),
+            quantile(&times.resumed_ms, 0.99),
+            100.0,
+            "ms",
+        ),
+    ]
+}
+
+fn table(all: &[Times]) -> Table {
+    let head = [
+        "",
+        "",
+        "events",
+        "yielded, median ms",
+        "99 %",
+        "resumed, median ms",
+        "99 %",
+    ];
+    let row = |t: &Times| {
+        let at = |values: &[f64], p| usher_report::text::number(quantile(values, p), 1);
+        vec![
+            t.resource.name().to_owned(),
+            t.treatment.label().to_owned(),
+            t.yielded_ms.len().to_string(),
+            at(&t.yielded_ms, 0.5),
+            at(&t.yielded_ms, 0.99),
+            at(&t.resumed_ms, 0.5),
+            at(&t.resumed_ms, 0.99),
+        ]
+    };
+    Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: all.iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bins that are busy within the spans.
+    fn bins(spans: &[(usize, usize)]) -> Vec<u32> {
+        (0..2_000)
+            .map(|i| u32::from(spans.iter().any(|&(a, b)| (a..b).contains(&i))) * 10)
+            .collect()
+    }
+
+    #[test]
+    fn yielding_ends_with_the_last_unit_before_a_silence() {
+        assert_eq!(yielded_ms(&bins(&[(0, 107)]), 100.0, 600.0), 7.0);
+        assert_eq!(yielded_ms(&bins(&[(0, 90)]), 100.0, 600.0), 0.0);
+        let pauses_shorter = bins(&[(0, 105), (105 + SILENCE_MS - 1, 150)]);
+        assert_eq!(yielded_ms(&pauses_shorter, 100.0, 600.0), 50.0);
+        let comes_back = bins(&[(0, 105), (300, 310)]);
+        assert_eq!(yielded_ms(&comes_back, 100.0, 600.0), 5.0);
+    }
+
+    #[test]
+    fn who_never_yields_is_charged_the_whole_phase() {
+        assert_eq!(yielded_ms(&bins(&[(0, 2_000)]), 100.0, 600.0), 500.0);
+    }
+
+    #[test]
+    fn full_speed_is_full() {
+        assert_eq!(
+            resumed_ms(&bins(&[(640, 2_000)]), 600.0, 1_100.0, 10.0),
+            38.0
+        );
+        assert_eq!(
+            resumed_ms(&bins(&[(600, 2_000)]), 600.0, 1_100.0, 10.0),
+            0.0
+        );
+        assert_eq!(resumed_ms(&bins(&[]), 600.0, 1_100.0, 10.0), 500.0);
+        assert_eq!(
+            resumed_ms(&bins(&[(600, 2_000)]), 600.0, 1_100.0, 20.0),
+            500.0
+        );
+    }
+
+    #[test]
+    fn times_are_of_every_phase_but_the_first() {
+        let trace = Trace {
+            phases: vec![(0.0, 500.0), (1_000.0, 1_500.0)],
+            fg_units: 0,
+            bins: bins(&[(520, 1_003), (1_510, 2_000)]),
+        };
+        let (yields, resumes) = times(&trace);
+        assert_eq!(yields, [3.0]);
+        assert_eq!(resumes, [18.0]);
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two network namespaces with a rate-limited cable between them, and servers
+//! at the far end: one that discards, iperf3 and sshd.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::keeper::{Keeper, must, script};
+use crate::processes::wait_for;
+
+/// Ports of the far end.
+pub const SINK_PORT: u16 = 5001;
+const SSH_PORT: u16 = 2222;
+const IPERF_PORT: u16 = 5201;
+/// One for the foreground, four for the background.
+const IPERF_SERVERS: u16 = 5;
+const FAR: &str = "198.18.0.2";
+const NEAR: &str = "198.18.0.1";
+
+const UNDO: &str = r#"
+for ns in "$near" "$far"; do
+    ip netns pids "$ns" | xargs -r kill -9
+    ip netns delete "$ns"
+done
+"#;
+
+/// The network; taken down when dropped.
+#[derive(Debug)]
+pub struct Network {
+    near: String,
+    far: String,
+    dir: PathBuf,
+    servers: Vec<Child>,
+    _keeper: Keeper,
+}
+
+impl Network {
+    /// Sets it up, limited to so many megabits a second in each direction,
+    /// with the discarding server's files in `dir`.
+    pub fn start(dir: &Path, rate_mbit: u32, epoch_ns: u64) -> Result<Self> {
+        let pid = std::process::id();
+        let (near, far) = (format!("ub{pid}a"), format!("ub{pid}b"));
+        let keeper = Keeper::new(&script(&[("near", &near), ("far", &far)], UNDO))?;
+        let mut network = Self {
+            near,
+            far,
+            dir: dir.to_owned(),
+            servers: vec![],
+            _keeper: keeper,
+        };
+        network.cable(rate_mbit)?;
+        let epoch = epoch_ns.to_string();
+        let listen = format!("{FAR}:{SINK_PORT}");
+        let bench = std::env::current_exe()?.display().to_string();
+        let dir = dir.display().to_string();
+        network.serve(&[
+            &bench,
+            "load",
+            "sink",
+            "--listen",
+            &listen,
+            "--dir",
+            &dir,
+            "--epoch-ns",
+            &epoch,
+        ])?;
+        network.wait_for_port(SINK_PORT)?;
+        Ok(network)
+    }
+
+    fn cable(&self, rate_mbit: u32) -> Result<()> {
+        let (near, far) = (self.near.as_str(), self.far.as_str());
+        must(&["ip", "netns", "add", near])?;
+        must(&["ip", "netns", "add", far])?;
+        must(&[
+            "ip", "link", "add", near, "netns", near, "type", "veth", "peer", "name", far, "netns",
+            far,
+        ])?;
+        let rate = format!("{rate_mbit}mbit");
+        for (ns, address) in [(near, NEAR), (far, FAR)] {
+            let address = format!("{address}/30");
+            must(&["ip", "-n", ns, "address", "add", &address, "dev", ns])?;
+            must(&["ip", "-n", ns, "link", "set", "lo", "up"])?;
+            must(&["ip", "-n", ns, "link", "set", ns, "up"])?;
+            must(&[
+                "tc", "-n", ns, "qdisc", "add", "dev", ns, "root", "tbf", "rate", &rate, "burst",
+                "64kb", "latency", "10ms",
+            ])?;
+            // What most machines have, or what also goes by losses: the
+            // host's own may be another.
+            let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+            let set = format!("echo cubic >{file} || echo reno >{file} || true");
+            must(&["ip", "netns", "exec", ns, "sh", "-c", &set])?;
+        }
+        Ok(())
+    }
+
+    /// The command at the near end, from where everything is sent.
+    pub fn near(&self, words: Vec<String>) -> Vec<String> {
+        inside(&self.near).into_iter().chain(words).collect()
+    }
+
+    /// Where the discarding server listens.
+    pub fn sink(&self) -> String {
+        format!("{FAR}:{SINK_PORT}")
+    }
+
+    /// What arrived of a connection.
+    pub fn arrived(&self, name: &str, kind: &str) -> PathBuf {
+        self.dir.join(format!("{name}.{kind}"))
+    }
+
+    /// iperf3 from the near end: foreground is 0.
+    pub fn iperf(&self, who: u16, extent: &[&str]) -> Vec<String> {
+        let port = (IPERF_PORT + who).to_string();
+        let words = ["iperf3", "-c", FAR, "-p", &port];
+        self.near(
+            words
+                .iter()
+                .chain(extent)
+                .map(|w| (*w).to_owned())
+                .collect(),
+        )
+    }
+
+    /// scp of a file to the far end.
+    pub fn scp(&self, file: &Path, name: &str) -> Vec<String> {
+        let at = |name: &str| self.dir.join(name).display().to_string();
+        let to = format!("root@{FAR}:{}", at(name));
+        let known = format!("UserKnownHostsFile={}", at("known_hosts"));
+        let port = SSH_PORT.to_string();
+        let words = [
+            "scp",
+            "-q",
+            "-F",
+            "none",
+            "-i",
+            &at("key"),
+            "-P",
+            &port,
+            "-o",
+            &known,
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "IdentitiesOnly=yes",
+            &file.display().to_string(),
+            &to,
+        ]
+        .map(str::to_owned);
+        self.near(words.into())
+    }
+
+    /// Starts the iperf3 servers, unless they run.
+    pub fn start_iperf(&mut self) -> Result<()> {
+        if self.listens(IPERF_PORT) {
+            return Ok(());
+        }
+        for port in IPERF_PORT..IPERF_PORT + IPERF_SERVERS {
+            self.serve(&["iperf3", "-s", "-p", &port.to_string()])?;
+        }
+        (IPERF_PORT..IPERF_PORT + IPERF_SERVERS).try_for_each(|port| self.wait_for_port(port))
+    }
+
+    /// Starts sshd with keys and a configuration of its own, unless it runs.
+    pub fn start_ssh(&mut self) -> Result<()> {
+        if self.listens(SSH_PORT) {
+            return Ok(());
+        }
+        let at = |name: &str| self.dir.join(name).display().to_string();
+        for key in ["key", "host-key"] {
+            must(&[
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-f",
+                &at(key),
+            ])?;
+        }
+        fs::copy(self.dir.join("key.pub"), self.dir.join("authorized"))?;
+        fs::create_dir_all("/run/sshd").context("making sshd's empty directory")?;
+        let config = format!(
+            "Port {SSH_PORT}\nListenAddress {FAR}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
+             PermitRootLogin prohibit-password\nMaxStartups 100\nSubsystem sftp internal-sftp\n",
+            at("host-key"),
+            at("authorized")
+        );
+        fs::write(self.dir.join("sshd_config"), config)?;
+        self.serve(&["/usr/sbin/sshd", "-D", "-e", "-f", &at("sshd_config")])?;
+        self.wait_for_port(SSH_PORT)
+    }
+
+    fn serve(&mut self, words: &[&str]) -> Result<()> {
+        let all: Vec<String> = inside(&self.far);
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("servers.log"))?;
+        let child = Command::new(&all[0])
+            .args(&all[1..])
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("starting {}", words[0]))?;
+        self.servers.push(child);
+        Ok(())
+    }
+
+    /// Whether anything listens on that port at the far end.
+    fn listens(&self, port: u16) -> bool {
+        let filter = format!("( sport = :{port} )");
+        let words = inside(&self.far);
+        let output = Command::new(&words[0])
+            .args(&words[1..])
+            .args(["ss", "-Hltn", &filter])
+            .output();
+        output.is_ok_and(|o| !o.stdout.is_empty())
+    }
+
+    fn wait_for_port(&self, port: u16) -> Result<()> {
+        let what = format!(
+            "a server on port {port} (see {}/servers.log)",
+            self.dir.display()
+        );
+        wait_for(&what, Duration::from_secs(10), || self.listens(port))?;
+        Ok(())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// What puts a command into a namespace. Not `ip netns exec`, which gives it
+/// a mount namespace too.
+fn inside(ns: &str) -> Vec<String> {
+    vec![
+        "nsenter".to_owned(),
+        format!("--net=/run/netns/{ns}"),
+        "--".to_owned(),
+    ]
+}
+
+/// Namespaces of benchmarks that are gone.
+pub fn sweep() {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let digits = name
+            .strip_prefix("ub")
+            .map(|rest| rest.trim_end_matches(['a', 'b']));
+        let owner = digits.and_then(|digits| digits.parse::<i32>().ok());
+        if owner.is_some_and(|pid| !crate::processes::runs(pid)) {
+            // What cannot be swept shows itself when a rig is set up.
+            let _ = must(&["ip", "netns", "delete", &name]);
+        }
+    }
+}

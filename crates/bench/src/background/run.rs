@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The matrix, cell by cell; saved after each, so that it can be continued.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::cell::{Bench, Limits};
+use super::experiments::Cell;
+use super::stage::Stage;
+use super::study::{CellResult, Tally};
+use super::treatments::{Treatment, Ward};
+
+/// Measures the cells, or reads those that were measured before.
+pub fn run(
+    cells: &[Cell],
+    treatments: &[Treatment],
+    limits: Limits,
+    stage: &mut Stage,
+    ward: &mut Ward,
+    folder: &Path,
+) -> Result<Vec<CellResult>> {
+    fs::create_dir_all(folder.join("cells"))?;
+    let mut results = Vec::new();
+    let mut clock = Clock::new(cells.len());
+    for (number, cell) in cells.iter().enumerate() {
+        let file = file_of(folder, cell);
+        if let Some(saved) = saved(&file, treatments)? {
+            results.push(saved);
+            clock.skip();
+            continue;
+        }
+        eprintln!(
+            "background: {} ({} of {}){}",
+            cell.id(),
+            number + 1,
+            cells.len(),
+            clock.left()
+        );
+        let mut bench = Bench {
+            stage,
+            ward,
+            limits,
+        };
+        let result = one(&mut bench, *cell, treatments);
+        clock.done();
+        if !result.tallies.is_empty() {
+            fs::write(&file, serde_json::to_vec_pretty(&result)?)
+                .with_context(|| format!("writing {}", file.display()))?;
+        }
+        results.push(result);
+    }
+    Ok(results)
+}
+
+/// One cell; without tallies where it could not be measured.
+fn one(bench: &mut Bench, cell: Cell, treatments: &[Treatment]) -> CellResult {
+    let mut show = |tally: &Tally| {
+        let last = tally.pairs.last();
+        let ratio = last.map_or(f64::NAN, |p| p.beside_s / p.alone_s);
+        let error = tally.error.as_deref().unwrap_or("");
+        let (name, pairs) = (tally.treatment.name(), tally.pairs.len());
+        eprintln!("  {name:<18} pair {pairs:>2}: {ratio:.3} {error}");
+    };
+    let result = bench.cell(cell, treatments, &mut show);
+    result.unwrap_or_else(|error| {
+        eprintln!("  left out: {error:#}");
+        CellResult {
+            cell,
+            tallies: vec![],
+            notes: vec![format!("{error:#}")],
+        }
+    })
+}
+
+fn file_of(folder: &Path, cell: &Cell) -> PathBuf {
+    folder.join("cells").join(format!("{}.json", cell.id()))
+}
+
+/// A cell measured before, if all treatments asked for are in it.
+fn saved(file: &Path, treatments: &[Treatment]) -> Result<Option<CellResult>> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let result: CellResult = serde_json::from_slice(&fs::read(file)?)
+        .with_context(|| format!("{} is no saved cell", file.display()))?;
+    let all = treatments.iter().filter(|t| t.is_sensible(result.cell.bg));
+    let whole = all
+        .into_iter()
+        .all(|&t| result.of(t).is_some_and(|tally| tally.error.is_none()));
+    Ok(whole.then_some(result))
+}
+
+/// How long the rest will take, by the cells so far.
+struct Clock {
+    left: usize,
+    measured: usize,
+    start: Instant,
+}
+
+impl Clock {
+    fn new(cells: usize) -> Self {
+        Self {
+            left: cells,
+            measured: 0,
+            start: Instant::now(),
+        }
+    }
+
+    fn skip(&mut self) {
+        self.left -= 1;
+    }
+
+    fn done(&mut self) {
+        self.left -= 1;
+        self.measured += 1;
+    }
+
+    fn left(&self) -> String {
+        if self.measured == 0 {
+            return String::new();
+        }
+        let each = self.start.elapsed() / self.measured as u32;
+        let left: Duration = each * self.left as u32;
+        format!(", about {:.0} min left", left.as_secs_f64() / 60.0)
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the tasks stand on, set up when first used.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::actors::MARK;
+use super::experiments::{Place, Task, is_there};
+use super::load::{forget, make_file, monotonic_ns};
+use super::rig::disk::Disk;
+use super::rig::inputs;
+use super::rig::keeper::{Keeper, must, script};
+use super::rig::network::Network;
+
+/// Ends what runs, then removes the files: what is mounted among them is
+/// unmounted meanwhile, by its own keeper.
+const UNDO: &str = r#"
+for file in /proc/[0-9]*; do
+    tr '\0' '\n' <"$file/environ" | grep -q "^$mark" && kill -9 "${file#/proc/}"
+done
+for i in 1 2 3 4 5; do rm -rf --one-file-system "$dir" && break; sleep 1; done
+"#;
+
+/// How large everything is.
+#[derive(Debug, Clone)]
+pub struct Size {
+    /// Seconds that a foreground alone should take, where that can be chosen.
+    pub fg_seconds: f64,
+    /// Small inputs.
+    pub quick: bool,
+    /// The network's rate.
+    pub rate_mbit: u32,
+    /// A tree to search instead of Linux.
+    pub tree: Option<PathBuf>,
+    /// The input of `gmx mdrun`.
+    pub tpr: Option<PathBuf>,
+    /// Whether this disk's scheduler may be switched during the run.
+    pub allow_disk_scheduler: bool,
+}
+
+/// What stands set up.
+pub struct Stage {
+    /// How large everything is.
+    pub size: Size,
+    /// Zero of all bins.
+    pub epoch_ns: u64,
+    pub(super) network: Option<Network>,
+    pub(super) disk: BTreeMap<Place, Disk>,
+    pub(super) trees: BTreeMap<Place, PathBuf>,
+    pub(super) zlib: Option<PathBuf>,
+    // Below what is mounted in it, so dropped after that.
+    scratch: tempfile::TempDir,
+    _keeper: Keeper,
+}
+
+impl Stage {
+    /// Nothing is set up yet; files go below `scratch`.
+    pub fn new(size: Size, scratch: &Path) -> Result<Self> {
+        super::rig::network::sweep();
+        let prefix = format!("usher-bench-{}-", std::process::id());
+        let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(scratch);
+        let scratch = scratch.context("making a temporary directory")?;
+        let mark = format!("{MARK}={}-", std::process::id());
+        let values = [
+            ("mark", mark.as_str()),
+            ("dir", &scratch.path().display().to_string()),
+        ];
+        Ok(Self {
+            size,
+            epoch_ns: monotonic_ns(),
+            network: None,
+            disk: BTreeMap::new(),
+            trees: BTreeMap::new(),
+            zlib: None,
+            _keeper: Keeper::new(&script(&values, UNDO))?,
+            scratch,
+        })
+    }
+
+    /// A path for a file of the run.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// The network, set up if it is not.
+    pub fn network(&mut self) -> Result<&mut Network> {
+        if self.network.is_none() {
+            let dir = self.path("net");
+            std::fs::create_dir_all(&dir)?;
+            let network = Network::start(&dir, self.size.rate_mbit, self.epoch_ns);
+            self.network = Some(network.context("setting up two network namespaces")?);
+        }
+        self.network.as_mut().context("no network")
+    }
+
+    /// A disk, set up if it is not. Another one is taken down before.
+    pub fn disk(&mut self, place: Place) -> Result<&Disk> {
+        if !self.disk.contains_key(&place) {
+            // A switched scheduler must be back before another run.
+            self.disk.clear();
+            let dir = self.path(place.name());
+            std::fs::create_dir_all(&dir)?;
+            let scheduler = place.scheduler();
+            let disk = match place.is_slow() {
+                true => {
+                    self.trees.remove(&place);
+                    Disk::slow(&dir, scheduler, 1024)
+                }
+                false => Disk::here(&dir, scheduler, self.size.allow_disk_scheduler),
+            };
+            self.disk.insert(
+                place,
+                disk.with_context(|| format!("disk {}", place.name()))?,
+            );
+        }
+        self.disk.get(&place).context("no disk")
+    }
+
+    /// Makes what a task works on, so that commands may be made.
+    pub fn prepare(&mut self, task: Task, place: Option<Place>, counts: u32) -> Result<()> {
+        if let Some((program, package)) = task.program() {
+            ensure!(
+                is_there(program),
+                "there is no {program}: install {package} (scripts/setup bench)"
+            );
+        }
+        match task {
+            Task::Disk => {
+                let place = place.context("a disk benchmark without a disk")?;
+                let mib = self.file_mib(place);
+                let dir = self.disk(place)?.dir.clone();
+                (0..=counts).try_for_each(|i| make_file(&dir.join(format!("file{i}")), mib))
+            }
+            Task::Grep => self.plant(place.context("a search without a disk")?),
+            Task::Make => {
+                let dir = self.path("build");
+                std::fs::create_dir_all(&dir)?;
+                self.zlib = Some(inputs::zlib(&dir)?);
+                Ok(())
+            }
+            Task::Fsck => self.image(place.context("a check without a disk")?),
+            Task::Net => self.network().map(|_| ()),
+            Task::Iperf => self.network()?.start_iperf(),
+            Task::Scp => {
+                let mib =
+                    (f64::from(self.size.rate_mbit) * self.size.fg_seconds / 8.4).ceil() as u64;
+                make_file(&self.path("sent"), mib.max(1))?;
+                make_file(&self.path("sent-long"), 16 * mib.max(1))?;
+                self.network()?.start_ssh()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A file system to check: that of the slow disk, or an image on this one
+    /// (the device itself may not be ours to open).
+    fn image(&mut self, place: Place) -> Result<()> {
+        let disk = self.disk(place)?;
+        let image = disk.dir.join("image");
+        if place.is_slow() || image.exists() {
+            return Ok(());
+        }
+        let size = if self.size.quick { "2G" } else { "16G" };
+        // All inode tables written and, without checksums, all read.
+        let features = "^uninit_bg,^metadata_csum,^has_journal";
+        let extra = "lazy_itable_init=0,nodiscard";
+        let image = image.display().to_string();
+        must(&[
+            "mkfs.ext4",
+            "-q",
+            "-F",
+            "-i",
+            "8192",
+            "-O",
+            features,
+            "-E",
+            extra,
+            &image,
+            size,
+        ])?;
+        must(&["sync", &image])
+    }
+
+    fn file_mib(&self, place: Place) -> u64 {
+        match (place.is_slow(), self.size.quick) {
+            (true, _) => 64,
+            (false, true) => 512,
+            (false, false) => 2048,
+        }
+    }
+
+    fn plant(&mut self, place: Place) -> Result<()> {
+        let dir = self.disk(place)?.dir.clone();
+        if !self.trees.contains_key(&place) {
+            let small = self.size.quick || place.is_slow();
+            let given = self.size.tree.clone();
+            let (tree, what) = inputs::tree(&dir, given.as_deref(), small)?;
+            eprintln!("background: the tree to search is {what}");
+            self.trees.insert(place, tree);
+        }
+        Ok(())
+    }
+
+    /// Makes everything cold or clean before the foreground runs.
+    pub fn refresh(&self, fg: Task, place: Option<Place>) -> Result<()> {
+        match fg {
+            Task::Grep => {
+                let tree = place
+                    .and_then(|place| self.trees.get(&place))
+                    .context("no tree")?;
+                inputs::forget_tree(tree)
+            }
+            Task::Make => {
+                let zlib = self.zlib.as_ref().context("no sources")?;
+                let status = Command::new("make")
+                    .args(["-s", "clean"])
+                    .current_dir(zlib)
+                    .stdout(std::process::Stdio::null())
+                    .status()?;
+                ensure!(
+                    status.success(),
+                    "make clean in {} ended with {status}",
+                    zlib.display()
+                );
+                Ok(())
+            }
+            Task::Scp => forget(&std::fs::File::open(self.path("sent"))?),
+            _ => Ok(()),
+        }
+    }
+}

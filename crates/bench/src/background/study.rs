@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the pairs of a cell say.
+//!
+//! A pair is the foreground alone and beside the background under one
+//! treatment, one right after the other. The slow-down is the median of the
+//! pairs' ratios with its bootstrap interval (`usher_report::stats`); the
+//! cell's band is what pairs of foreground alone differ by.
+
+use serde::{Deserialize, Serialize};
+use usher_report::stats::{self, Band, Estimate, Statistic};
+
+use super::experiments::Cell;
+use super::treatments::Treatment;
+
+/// Seed of the bootstrap.
+const SEED: u64 = 1;
+/// Wider intervals are not resolved.
+pub const WIDTH_MAX: f64 = 0.03;
+/// What the foreground may lose beyond the band.
+pub const SLOWER_MAX: f64 = 0.03;
+
+/// What the background did while the foreground ran.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// Units of its own counters a second.
+    pub units_per_s: f64,
+    /// CPU seconds a second.
+    pub cpu: f64,
+    /// Bytes read from disks a second.
+    pub read_bytes_per_s: f64,
+    /// Bytes given to write calls a second.
+    pub write_bytes_per_s: f64,
+}
+
+/// Foreground alone and beside the background.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Seconds alone.
+    pub alone_s: f64,
+    /// Seconds beside the background.
+    pub beside_s: f64,
+    /// Whether that was cut off: it would have taken longer.
+    pub cut: bool,
+    /// Which came first.
+    pub alone_first: bool,
+    /// What the background did.
+    pub done: Done,
+}
+
+/// All pairs of a treatment in a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Which.
+    pub treatment: Treatment,
+    /// Its pairs, in the order in which they ran.
+    pub pairs: Vec<Pair>,
+    /// Why there are no more.
+    pub error: Option<String>,
+}
+
+impl Tally {
+    /// Without pairs yet.
+    pub fn new(treatment: Treatment) -> Self {
+        Self {
+            treatment,
+            pairs: vec![],
+            error: None,
+        }
+    }
+
+    /// Foreground's time beside the background over that alone.
+    pub fn slow_down(&self) -> Option<Estimate> {
+        let ratios: Vec<f64> = self.pairs.iter().map(|p| p.beside_s / p.alone_s).collect();
+        stats::estimate(&ratios, Statistic::Median, SEED)
+    }
+
+    /// Whether the interval is narrow enough to say anything.
+    pub fn is_resolved(&self) -> bool {
+        self.slow_down().is_some_and(|e| width(&e) < WIDTH_MAX)
+    }
+}
+
+/// Upper end less lower end; infinite without an interval.
+pub fn width(estimate: &Estimate) -> f64 {
+    estimate
+        .high
+        .zip(estimate.low)
+        .map_or(f64::INFINITY, |(high, low)| high - low)
+}
+
+/// Everything measured in a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellResult {
+    /// Which.
+    pub cell: Cell,
+    /// By treatment; [`Treatment::Alone`] holds the A/A pairs.
+    pub tallies: Vec<Tally>,
+    /// What to know about it.
+    pub notes: Vec<String>,
+}
+
+impl CellResult {
+    /// What the foreground alone differs by from itself.
+    pub fn band(&self) -> Option<Band> {
+        let alone = self.of(Treatment::Alone)?;
+        let pairs: Vec<_> = alone
+            .pairs
+            .iter()
+            .map(|p| (p.beside_s, p.alone_s))
+            .collect();
+        stats::aa_band(&pairs)
+    }
+
+    /// The pairs of a treatment.
+    pub fn of(&self, treatment: Treatment) -> Option<&Tally> {
+        self.tallies
+            .iter()
+            .find(|tally| tally.treatment == treatment)
+    }
+
+    /// By how much (0.03 is 3 %) the upper bound of a treatment's slow-down
+    /// lies beyond the band; `None` where there is no interval or no band.
+    pub fn beyond_band(&self, treatment: Treatment) -> Option<f64> {
+        let high = self.of(treatment)?.slow_down()?.high?;
+        Some(high - self.band()?.high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::background::experiments::matrix;
+
+    fn tally(treatment: Treatment, ratios: &[f64]) -> Tally {
+        let pair = |ratio: &f64| Pair {
+            alone_s: 2.0,
+            beside_s: 2.0 * ratio,
+            cut: false,
+            alone_first: true,
+            done: Done::default(),
+        };
+        Tally {
+            pairs: ratios.iter().map(pair).collect(),
+            ..Tally::new(treatment)
+        }
+    }
+
+    #[test]
+    fn one_pair_that_stumbles_does_not_move_the_median() {
+        let steady = tally(Treatment::Usher, &[1.01, 1.0, 1.02, 1.01, 3.0]);
+        assert_eq!(steady.slow_down().unwrap().value, 1.01);
+        assert!(
+            !steady.is_resolved(),
+            "five pairs bound nothing against an outlier"
+        );
+        let many = tally(Treatment::Usher, &[1.0, 1.01, 1.02].repeat(10));
+        assert!(many.is_resolved());
+    }
+
+    #[test]
+    fn the_bar_is_measured_from_the_band() {
+        let result = CellResult {
+            cell: matrix(true)[0],
+            tallies: vec![
+                tally(Treatment::Alone, &[1.05, 0.96, 1.04, 1.0, 1.02]),
+                tally(Treatment::Usher, &[1.06, 1.06, 1.06, 1.06, 1.06]),
+            ],
+            notes: vec![],
+        };
+        let band = result.band().unwrap();
+        assert!(band.high > 1.03 && band.high < 1.06, "{band:?}");
+        let beyond = result.beyond_band(Treatment::Usher).unwrap();
+        assert!((beyond - (1.06 - band.high)).abs() < 1e-12);
+        assert_eq!(result.beyond_band(Treatment::Eii), None);
+    }
+
+    #[test]
+    fn no_interval_is_not_resolved() {
+        assert!(!tally(Treatment::Usher, &[1.0, 1.0]).is_resolved());
+        assert!(!tally(Treatment::Usher, &[]).is_resolved());
+    }
+}

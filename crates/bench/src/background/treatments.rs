@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How background work may be run: all that a user could pick.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::experiments::Task;
+use super::rig::keeper::{Keeper, must, script};
+use crate::processes::Daemon;
+
+/// A way to run background work.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Treatment {
+    /// Not at all: foreground against foreground
+    Alone,
+    /// nice 19, in a session of its own
+    Nice,
+    /// nice 19, in the session of the foreground
+    NiceSameSession,
+    /// SCHED_IDLE
+    SchedIdle,
+    /// ionice idle, and nice 19
+    Ionice,
+    /// A cgroup with cpu.idle
+    CpuIdle,
+    /// cpulimit to 50 % of a CPU
+    Cpulimit,
+    /// loadwatch: stopped while the load average is high
+    Loadwatch,
+    /// The paper's exponentially increasing interval
+    Eii,
+    /// The paper's idle period detection
+    Ipd,
+    /// Usher's own policy
+    Usher,
+}
+
+impl Treatment {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Nice => "nice",
+            Self::NiceSameSession => "nice-same-session",
+            Self::SchedIdle => "sched-idle",
+            Self::Ionice => "ionice",
+            Self::CpuIdle => "cpu-idle",
+            Self::Cpulimit => "cpulimit",
+            Self::Loadwatch => "loadwatch",
+            Self::Eii => "eii",
+            Self::Ipd => "ipd",
+            Self::Usher => "usher",
+        }
+    }
+
+    /// Its name on the page.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Alone => "alone (A/A)",
+            Self::Nice => "nice 19",
+            Self::NiceSameSession => "nice 19, same session",
+            Self::SchedIdle => "SCHED_IDLE",
+            Self::Ionice => "ionice idle + nice 19",
+            Self::CpuIdle => "cpu.idle",
+            Self::Cpulimit => "cpulimit 50 %",
+            Self::Loadwatch => "loadwatch",
+            Self::Eii => "EII",
+            Self::Ipd => "IPD",
+            Self::Usher => "Usher",
+        }
+    }
+
+    /// The program that it needs and its package, where it is no part of
+    /// every Debian.
+    pub fn program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Cpulimit => Some(("cpulimit", "cpulimit")),
+            Self::Loadwatch => Some(("loadwatch", "loadwatch")),
+            _ => None,
+        }
+    }
+
+    /// Whether it is one of `usher bg`.
+    pub fn is_usher(self) -> bool {
+        matches!(self, Self::Eii | Self::Ipd | Self::Usher)
+    }
+
+    /// Whether foreground and background have sessions of their own.
+    pub fn separates_sessions(self) -> bool {
+        self != Self::NiceSameSession
+    }
+
+    /// Whether anybody would pick it against that background work.
+    pub fn is_sensible(self, background: Task) -> bool {
+        match self {
+            Self::Ionice => background.uses_disk(),
+            Self::NiceSameSession
+            | Self::SchedIdle
+            | Self::CpuIdle
+            | Self::Cpulimit
+            | Self::Loadwatch => background.uses_cpu(),
+            _ => true,
+        }
+    }
+}
+
+/// What treatments need to stand while they are measured.
+pub struct Ward {
+    usher: Option<PathBuf>,
+    runtime: tempfile::TempDir,
+    daemon: Option<Daemon>,
+    idle: Option<IdleGroup>,
+    with_daemon: bool,
+}
+
+impl Ward {
+    /// With this `usher`, under a daemon or each command by itself.
+    pub fn new(usher: Option<PathBuf>, with_daemon: bool) -> Result<Self> {
+        Ok(Self {
+            usher,
+            runtime: tempfile::tempdir()?,
+            daemon: None,
+            idle: None,
+            with_daemon,
+        })
+    }
+
+    /// Where `usher` keeps its runtime files.
+    pub fn runtime(&self) -> &Path {
+        self.runtime.path()
+    }
+
+    /// Sets up what a treatment needs.
+    pub fn prepare(&mut self, treatment: Treatment) -> Result<()> {
+        if treatment == Treatment::CpuIdle && self.idle.is_none() {
+            self.idle = Some(IdleGroup::new()?);
+        }
+        let wanted = treatment.is_usher() && self.with_daemon;
+        if !wanted {
+            // A daemon would be felt by the others, if it is felt at all.
+            self.daemon = None;
+        } else if self.daemon.is_none() {
+            let usher = self.usher.as_deref().context("no 'usher'")?;
+            self.daemon = Some(Daemon::start(usher, self.runtime.path(), &[])?);
+        }
+        Ok(())
+    }
+
+    /// The command under a treatment; `number` tells several apart.
+    pub fn wrap(
+        &self,
+        treatment: Treatment,
+        number: u32,
+        command: Vec<String>,
+    ) -> Result<Vec<String>> {
+        let before = self.before(treatment, number)?;
+        let session = treatment.separates_sessions().then(|| "setsid".to_owned());
+        Ok(session.into_iter().chain(before).chain(command).collect())
+    }
+
+    fn before(&self, treatment: Treatment, number: u32) -> Result<Vec<String>> {
+        let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect();
+        Ok(match treatment {
+            Treatment::Alone => bail!("nothing runs beside a foreground that is alone"),
+            Treatment::Nice | Treatment::NiceSameSession => words(&["nice", "-n", "19"]),
+            Treatment::SchedIdle => words(&["chrt", "-i", "0"]),
+            Treatment::Ionice => words(&["nice", "-n", "19", "ionice", "-c", "3"]),
+            Treatment::Cpulimit => words(&["cpulimit", "-f", "-m", "-l", "50", "--"]),
+            Treatment::Loadwatch => words(&["loadwatch", "-h", "1.25", "-l", "0.5", "--"]),
+            Treatment::CpuIdle => {
+                let group = self.idle.as_ref().context("no cgroup with cpu.idle")?;
+                let enter = "echo $$ >\"$0\" && exec \"$@\"";
+                words(&["sh", "-c", enter, &group.procs()])
+            }
+            Treatment::Eii | Treatment::Ipd | Treatment::Usher => {
+                let usher = self
+                    .usher
+                    .as_ref()
+                    .context("no 'usher'")?
+                    .display()
+                    .to_string();
+                let name = format!("bg{number}");
+                words(&[
+                    &usher,
+                    "bg",
+                    "--policy",
+                    treatment.name(),
+                    "--name",
+                    &name,
+                    "--",
+                ])
+            }
+        })
+    }
+}
+
+/// A cgroup whose processes run only on idle CPUs.
+struct IdleGroup {
+    dir: PathBuf,
+    _keeper: Keeper,
+}
+
+impl IdleGroup {
+    fn new() -> Result<Self> {
+        let name = format!("usher-bench-{}", std::process::id());
+        let roots = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"];
+        let has_files = |root: &&&str| Path::new(root).join("cgroup.procs").exists();
+        let root = roots
+            .iter()
+            .find(has_files)
+            .context("no cgroup with the cpu controller")?;
+        let dir = Path::new(root).join(name);
+        let undo = script(
+            &[("dir", &dir.display().to_string())],
+            "for i in 1 2 3 4 5; do rmdir \"$dir\" && break; sleep 0.2; done",
+        );
+        let keeper = Keeper::new(&undo)?;
+        must(&["mkdir", &dir.display().to_string()])?;
+        let file = dir.join("cpu.idle");
+        std::fs::write(&file, "1").with_context(|| format!("writing {}", file.display()))?;
+        Ok(Self {
+            dir,
+            _keeper: keeper,
+        })
+    }
+
+    fn procs(&self) -> String {
+        self.dir.join("cgroup.procs").display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(treatment: Treatment) -> String {
+        let ward = Ward::new(Some("/usr/bin/usher".into()), false).unwrap();
+        let command = vec!["work".to_owned(), "--hard".to_owned()];
+        ward.wrap(treatment, 2, command).unwrap().join(" ")
+    }
+
+    #[test]
+    fn background_work_has_a_session_of_its_own_unless_said() {
+        assert_eq!(line(Treatment::Nice), "setsid nice -n 19 work --hard");
+        assert_eq!(line(Treatment::NiceSameSession), "nice -n 19 work --hard");
+        assert_eq!(
+            line(Treatment::Eii),
+            "setsid /usr/bin/usher bg --policy eii --name bg2 -- work --hard"
+        );
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for treatment in Treatment::value_variants() {
+            let value = treatment.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), treatment.name());
+        }
+    }
+
+    #[test]
+    fn alone_means_alone() {
+        let ward = Ward::new(None, false).unwrap();
+        assert!(ward.wrap(Treatment::Alone, 1, vec![]).is_err());
+        assert!(ward.wrap(Treatment::Usher, 1, vec![]).is_err());
+    }
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A foreground that is active in phases, and what the background did in each
+//! millisecond: behind reaction times and shares of idle time.
+//!
+//! What counts is the work, not the freeze: of the network the bytes that
+//! arrived at the far end, of the disk each request (past the page cache) when
+//! it was issued, of the CPU each 20 microseconds of computing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::actors::{Background, foreground};
+use super::experiments::{Place, Task};
+use super::jobs::{Job, Load};
+use super::load::{Phase, read_bins, read_counter, read_phases};
+use super::stage::Stage;
+use super::treatments::{Treatment, Ward};
+
+/// What foreground and background both want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resource {
+    /// All CPUs
+    Cpu,
+    /// This disk
+    Disk,
+    /// The network
+    Net,
+}
+
+impl Resource {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Disk => "disk",
+            Self::Net => "network",
+        }
+    }
+
+    /// Its load generator.
+    pub fn task(self) -> Task {
+        match self {
+            Self::Cpu => Task::CpuHog,
+            Self::Disk => Task::Disk,
+            Self::Net => Task::Net,
+        }
+    }
+}
+
+/// Activity for half of each period, for so long.
+#[derive(Debug, Clone, Copy)]
+pub struct HalfLoad {
+    /// On and off together.
+    pub period_ms: f64,
+    /// In all.
+    pub seconds: f64,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// When the foreground was active, in milliseconds since the first bin.
+    pub phases: Vec<(f64, f64)>,
+    /// Units the foreground did.
+    pub fg_units: u64,
+    /// Units of the background in each millisecond.
+    pub bins: Vec<u32>,
+}
+
+impl Trace {
+    /// The background's units in a span of milliseconds.
+    pub fn units(&self, from_ms: f64, to_ms: f64) -> f64 {
+        units(&self.bins, from_ms, to_ms)
+    }
+}
+
+/// Units in a span of milliseconds, bins at its ends in proportion.
+pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
+    let last = (to_ms.ceil().max(0.0) as usize).min(bins.len());
+    let first = (from_ms.max(0.0) as usize).min(last);
+    let part = |i: usize| {
+        let (low, high) = (from_ms.max(i as f64), to_ms.min(i as f64 + 1.0));
+        f64::from(bins[i]) * (high - low).max(0.0)
+    };
+    (first..last).map(part).sum()
+}
+
+/// Runs a background for `lead` and then beside the foreground, or alone for
+/// as long where there is none.
+pub struct Watcher<'a> {
+    /// What stands.
+    pub stage: &'a mut Stage,
+    /// What treatments need.
+    pub ward: &'a mut Ward,
+    /// Before the foreground starts.
+    pub lead: Duration,
+}
+
+impl Watcher<'_> {
+    /// Sets up what a resource needs.
+    pub fn prepare(&mut self, resource: Resource) -> Result<()> {
+        let place = (resource == Resource::Disk).then_some(Place::Deadline);
+        self.stage.prepare(resource.task(), place, 1)
+    }
+
+    /// The background alone: units a millisecond.
+    pub fn alone(&mut self, resource: Resource, seconds: f64) -> Result<f64> {
+        self.ward.prepare(Treatment::Alone)?;
+        let job = self.job(resource, 1, "")?;
+        let background = Background::start(std::slice::from_ref(&job), self.ward.runtime())?;
+        std::thread::sleep(self.lead);
+        let from_ms = self.now_ms();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        let to_ms = self.now_ms();
+        background.end()?;
+        Ok(units(&self.bins(resource)?, from_ms, to_ms) / (to_ms - from_ms))
+    }
+
+    /// The foreground in phases, beside a background under a treatment; the
+    /// foreground alone where that is [`Treatment::Alone`].
+    pub fn watch(
+        &mut self,
+        resource: Resource,
+        treatment: Treatment,
+        half: HalfLoad,
+    ) -> Result<Trace> {
+        self.ward.prepare(treatment)?;
+        let phases = self.stage.path("fg.phases");
+        let counter = self.stage.path("fg.counter");
+        let mut options = format!(
+            "--usage 50 --period-ms {} --seconds {}",
+            half.period_ms, half.seconds
+        );
+        options += &format!(
+            " --phases {} --counter {}",
+            phases.display(),
+            counter.display()
+        );
+        let fg = self.job(resource, 0, &options)?;
+        let background = self.background(resource, treatment)?;
+        std::thread::sleep(self.lead);
+        let at_most = Duration::from_secs_f64(half.seconds + 60.0);
+        foreground(&fg.words, true, at_most)?;
+        // What comes after the last phase belongs to it.
+        std::thread::sleep(Duration::from_millis(200));
+        let beside = background.is_some();
+        if let Some(mut background) = background {
+            background.must_run()?;
+            background.end()?;
+        }
+        let phases = read_phases(&phases)?;
+        let mut phases: Vec<_> = phases.iter().map(|phase| self.in_ms(phase)).collect();
+        if resource == Resource::Net {
+            // What was sent is still on its way when sending ends.
+            let arrived = read_bins(&self.stage.network()?.arrived("fg", "bins"))?;
+            until_last_unit(&mut phases, &arrived);
+        }
+        Ok(Trace {
+            phases,
+            fg_units: numbered(&counter)
+                .iter()
+                .map(|path| read_counter(path))
+                .sum(),
+            bins: if beside { self.bins(resource)? } else { vec![] },
+        })
+    }
+
+    fn background(
+        &mut self,
+        resource: Resource,
+        treatment: Treatment,
+    ) -> Result<Option<Background>> {
+        if treatment == Treatment::Alone {
+            return Ok(None);
+        }
+        let job = self.job(resource, 1, "")?;
+        let words = self.ward.wrap(treatment, 1, job.words)?;
+        let job = Job { words, ..job };
+        Ok(Some(Background::start(&[job], self.ward.runtime())?))
+    }
+
+    fn now_ms(&self) -> f64 {
+        (super::load::monotonic_ns() - self.stage.epoch_ns) as f64 / 1e6
+    }
+
+    fn in_ms(&self, phase: &Phase) -> (f64, f64) {
+        let ms = |ns: u64| ns.saturating_sub(self.stage.epoch_ns) as f64 / 1e6;
+        (ms(phase.start_ns), ms(phase.end_ns))
+    }
+
+    /// The load generator of foreground (0) or background (1), with bins.
+    fn job(&mut self, resource: Resource, number: u32, options: &str) -> Result<Job> {
+        let kind = match resource {
+            Resource::Cpu => "cpu",
+            Resource::Disk => "disk",
+            Resource::Net => "net",
+        };
+        let mut load = Load::new(kind)?;
+        load.words
+            .extend(options.split_whitespace().map(str::to_owned));
+        if number == 1 && resource != Resource::Net {
+            load.pair("--bins", self.stage.path("bg.bins").display());
+            load.pair("--epoch-ns", self.stage.epoch_ns);
+        }
+        match resource {
+            Resource::Cpu => load.pair("--threads", std::thread::available_parallelism()?),
+            Resource::Disk => {
+                let file = self
+                    .stage
+                    .disk(Place::Deadline)?
+                    .dir
+                    .join(format!("file{number}"));
+                load.pair("--file", file.display());
+                load.words.push("--direct".to_owned());
+            }
+            Resource::Net => {
+                load.pair("--to", self.stage.network()?.sink());
+                load.pair("--name", if number == 0 { "fg" } else { "bg1" });
+                load.words = self.stage.network()?.near(load.words);
+            }
+        }
+        Ok(Job {
+            words: load.words,
+            counter: None,
+        })
+    }
+
+    /// The background's units in each millisecond, all threads together.
+    fn bins(&mut self, resource: Resource) -> Result<Vec<u32>> {
+        let path = match resource {
+            Resource::Net => self.stage.network()?.arrived("bg1", "bins"),
+            _ => self.stage.path("bg.bins"),
+        };
+        let mut sum: Vec<u32> = vec![];
+        for path in numbered(&path) {
+            let bins = read_bins(&path).context("what the background did")?;
+            sum.resize(sum.len().max(bins.len()), 0);
+            sum.iter_mut().zip(bins).for_each(|(all, one)| *all += one);
+        }
+        Ok(sum)
+    }
+}
+
+/// Phases that last until the last unit before the next one begins.
+fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
+    for i in 0..phases.len() {
+        let next = phases.get(i + 1).map_or(f64::INFINITY, |next| next.0);
+        let (first, end) = (phases[i].1 as usize, (next as usize).min(bins.len()));
+        if let Some(last) = (first..end).rev().find(|&bin| bins[bin] > 0) {
+            phases[i].1 = (last as f64 + 1.0).min(next);
+        }
+    }
+}
+
+/// A file and those of further threads.
+fn numbered(path: &Path) -> Vec<PathBuf> {
+    let more = (1..).map(|i| PathBuf::from(format!("{}.{i}", path.display())));
+    std::iter::once(path.to_owned())
+        .chain(more.take_while(|path| path.exists()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_ends_when_its_last_unit_has_arrived() {
+        let mut bins = vec![0; 100];
+        (10..25).chain(50..64).for_each(|i| bins[i] = 1);
+        let mut phases = [(10.2, 20.5), (50.0, 60.0), (90.0, 95.0)];
+        until_last_unit(&mut phases, &bins);
+        assert_eq!(phases, [(10.2, 25.0), (50.0, 64.0), (90.0, 95.0)]);
+    }
+
+    #[test]
+    fn bins_at_the_ends_count_in_proportion() {
+        let bins = [10, 20, 30];
+        assert_eq!(units(&bins, 0.0, 3.0), 60.0);
+        assert_eq!(units(&bins, 0.5, 2.5), 5.0 + 20.0 + 15.0);
+        assert_eq!(units(&bins, 1.25, 1.75), 10.0);
+        assert_eq!(units(&bins, 2.0, 9.0), 30.0);
+        assert_eq!(units(&bins, 5.0, 9.0), 0.0);
+    }
+}
