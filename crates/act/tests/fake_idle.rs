@@ -56,9 +56,11 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     assert_eq!(text(&beside, "cgroup.procs"), program.pid().to_string());
     act.act(&demote(BACKGROUND)).unwrap();
     assert_eq!(text(&beside, "cpu.idle"), "1");
-    let why = act.why_not_demoted(BACKGROUND);
+    let why = act.why_not_demoted(BACKGROUND).iter();
+    // No BPF program is attached to a directory that only looks like a cgroup.
+    let why: Vec<&String> = why.filter(|why| !why.contains("sockets")).collect();
     if rustix::process::geteuid().is_root() {
-        assert_eq!(why, [""; 0]);
+        assert!(why.is_empty(), "{why:?}");
         assert!(ranks(&program).values().all(|rank| *rank == Rank::IDLE));
     }
     let promote = Action::Promote {

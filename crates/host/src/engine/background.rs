@@ -9,10 +9,12 @@ use usher_meter::{Meter, MeterConfig, Party, held_up};
 use usher_model::{Decision, HeldUp, Home, Look, Metering, ProgramId, Resource, Standing};
 
 use super::status::BackgroundStatus;
-use super::world::RealWorld;
+use super::world::{RealWorld, thread_cpu_ns};
 
-/// CPU times cost a look at every thread of the machine: not more often.
-const CPU_NS: u64 = 15_000_000;
+/// CPU times cost a look at every thread of the machine: not more often...
+const CPU_NS_MIN: u64 = 15_000_000;
+/// ... and apart by so many times what a look took, for a quarter of a percent of a CPU.
+const CPU_PAUSES: u64 = 400;
 /// A program that is stopped for less than this holds nobody up yet.
 const HOLDING_NS: u64 = 200_000_000;
 /// Whether somebody waits is looked at so often, and so while somebody does.
@@ -30,7 +32,8 @@ pub(super) struct Background {
     /// Foreground has touched what background work uses.
     pub rang: bool,
     pub standings: BTreeMap<ProgramId, Standing>,
-    cpu_read_ns: u64,
+    /// When CPU times may be read again.
+    cpu_due_ns: u64,
     waiters: Vec<HeldUp>,
     waiters_ns: u64,
 }
@@ -85,9 +88,13 @@ impl Background {
     /// nobody is in a hurry.
     pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
         let hurry = std::mem::take(&mut self.rang);
-        let thorough = !hurry && self.cpu_read_ns + CPU_NS <= at_ns;
+        let thorough = !hurry && self.cpu_due_ns <= at_ns;
+        let begun_ns = thread_cpu_ns();
         let mut metering = self.meter.as_mut()?.sample(at_ns, thorough);
-        self.cpu_read_ns = metering.cpu_read_ns;
+        if thorough {
+            let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
+            self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_PAUSES);
+        }
         metering.held_up = self.waiters.clone();
         Some(metering)
     }

@@ -35,9 +35,14 @@ use usher_model::Metering;
 use super::budget::{Budget, CAP_NS, EARN};
 
 /// Figures over less than this say nothing.
-pub const WINDOW_NS_MIN: u64 = 20_000_000;
-/// Between looks while CPUs may be contended for.
-pub const CONTENDED_NS: u64 = 50_000_000;
+pub const WINDOW_NS_MIN: u64 = 15_000_000;
+/// Between looks while CPUs may be contended for: two foreground threads that
+/// woke on one CPU, with background work on another, wait for one another until
+/// background work is stopped and the kernel finds an idle CPU to move one to.
+pub const CONTENDED_NS: u64 = 20_000_000;
+/// Between looks while background work is on CPUs and nobody else wants them:
+/// there is no bell that says when that ends.
+pub const ALERT_NS: u64 = 50_000_000;
 /// Idle CPUs that are worth running for.
 const ROOM_CPUS: f64 = 0.5;
 /// Waits of more than this share of what background work got were not worth it.

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use usher_model::{Contention, MeterSource, Metering, ProgramId, Resource, Usage};
 
 use super::contention::name;
-use super::cpus::{CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
+use super::cpus::{ALERT_NS, CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
 use super::gate::{BLIND_NS, Gate, Glance, Requests};
 use super::regulator::{Change, Sight};
 
@@ -346,10 +346,12 @@ impl Controller {
         }
         let on_cpus = member.used.contains_key(&Resource::Cpu) || !member.knows_cpu;
         let contended = self.cpus.as_ref().is_none_or(Cpus::is_contended);
-        match on_cpus && contended {
-            true => at_ns + CONTENDED_NS.min(calm_ns),
-            false => at_ns + calm_ns,
-        }
+        at_ns
+            + match (on_cpus, contended) {
+                (true, true) => CONTENDED_NS.min(calm_ns),
+                (true, false) => ALERT_NS.min(calm_ns),
+                (false, _) => calm_ns,
+            }
     }
 }
 
