@@ -56,6 +56,9 @@ pub(crate) struct Tree<'a> {
     /// Processes that adopt the tree's orphans, with their sessions.
     reapers: BTreeMap<i32, i32>,
     born_since_ticks: u64,
+    /// This process, which may have been born in the very tick in which we
+    /// begin, by the tree's launcher: it is nobody's orphan.
+    own: i32,
     /// Cgroups of the root before it was taken in.
     origin: String,
 }
@@ -70,6 +73,7 @@ impl<'a> Tree<'a> {
             root,
             reapers: reapers.map(|one| (one.id.pid, one.session)).collect(),
             born_since_ticks: now_ticks(),
+            own: rustix::process::getpid().as_raw_nonzero().get(),
             origin: procs.cgroup_lines(root.pid),
         }
     }
@@ -172,6 +176,7 @@ impl<'a> Tree<'a> {
         home: Option<&String>,
     ) -> bool {
         process.id.start_ticks >= self.born_since_ticks
+            && process.id.pid != self.own
             && !process.is_dead()
             && self.is_adopted(process, inside)
             && !self.is_somebody_elses(process.id.pid, home)

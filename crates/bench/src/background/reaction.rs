@@ -20,7 +20,7 @@ const SILENCE_MS: usize = 30;
 const WINDOW_MS: f64 = 20.0;
 /// Of the speed in the later half of the off phases.
 const FULL: f64 = 0.9;
-const PERIOD_MS: f64 = 1_000.0;
+const PERIOD_MS: f64 = 2_000.0;
 
 /// Times of one treatment at one resource.
 #[derive(Debug, Clone, Serialize)]
