@@ -80,6 +80,7 @@ impl Regulator {
     pub fn run(self, spec: &LaunchSpec, adopt: Adopt, signals: &mut Forwarder) -> Outcome {
         let (held, adopted) = self.engine.launch(spec, adopt)?;
         tell(&adopted.warnings);
+        self.tell_lacking()?;
         let mut running = held.release()?;
         let exit = running
             .wait_forwarding(signals)
@@ -121,6 +122,7 @@ impl Regulator {
                 Err(error) => refused.push(Err(anyhow::Error::from(error))),
             }
         }
+        self.tell_lacking()?;
         while !self.programs()?.is_empty() && !self.rang(&stop)? {}
         self.end();
         failure::of_parts(refused)
@@ -140,6 +142,27 @@ impl Regulator {
             }
             self.rang(&self.ended)?;
         }
+        Ok(())
+    }
+
+    /// Says in one line what could not be done for the work here; with a daemon
+    /// `usher explain` and `usher status` do.
+    fn tell_lacking(&self) -> anyhow::Result<()> {
+        let status = self.engine.status()?;
+        let each = status.programs.into_iter().filter_map(|p| p.background);
+        let lacking = each.flat_map(|background| background.lacking);
+        let mut all: Vec<String> = lacking.chain(status.warnings).collect();
+        all.dedup();
+        let Some(first) = all.first() else {
+            return Ok(());
+        };
+        let more = match all.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more; as root, or with root's daemon, there is less)"),
+        };
+        failure::complain(&format!(
+            "regulated with less than there could be: {first}{more}"
+        ));
         Ok(())
     }
 

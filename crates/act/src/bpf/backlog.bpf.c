@@ -23,8 +23,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define IPPROTO_TCP 6
 #define TCP_NOTSENT_LOWAT 25
 
-/* 2.6 ms of a link of 100 Mbit/s; a page of slack on either side of a wake-up. */
-#define BACKLOG_BYTES (32 * 1024)
+/* 1.3 ms of a link of 100 Mbit/s. One call may overshoot it by a packet. */
+#define BACKLOG_BYTES (16 * 1024)
 
 SEC("sockops")
 int bound_backlog(struct bpf_sock_ops *ops)

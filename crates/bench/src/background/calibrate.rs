@@ -8,13 +8,8 @@
 //! so windows of the background alone count false stops. Its accuracy is the
 //! share of windows that it is right about.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::jobs::Job;
 use super::watch::Resource;
 
 /// CPU contention only where less than this is idle (section 4.3).
@@ -34,20 +29,6 @@ pub struct Shares {
     pub net: Option<f64>,
     /// Idle share of all CPUs.
     pub idle: f64,
-}
-
-/// Where shares come from.
-pub trait Source {
-    /// What runs from now on: the jobs, and the foreground's counter.
-    fn looks_at(&mut self, background: &[Job], foreground: Option<PathBuf>);
-
-    /// Looks for so long; `background` are the background's processes.
-    fn window(
-        &mut self,
-        length: Duration,
-        resource: Resource,
-        background: &[i32],
-    ) -> Result<Shares>;
 }
 
 /// A window, and what ran in it.
@@ -202,7 +183,7 @@ pub fn thresholds_toml(
     idle: Option<f64>,
     minutes: f64,
 ) -> String {
-    let mut lines = vec!["[thresholds]".to_owned()];
+    let mut lines = Vec::new();
     // The CPU has one threshold: the stricter of the two is the lower.
     let cpu = [disk, net]
         .into_iter()
@@ -219,15 +200,13 @@ pub fn thresholds_toml(
     }));
     lines.extend(net.map(|best| {
         format!(
-            "net = {:.2}  # right about {:.1} % of windows",
+            "network = {:.2}  # right about {:.1} % of windows",
             best.share,
             100.0 * best.accuracy
         )
     }));
-    lines.push(format!("cpu_idle_below = {IDLE_BELOW:.2}"));
-    lines.extend(
-        idle.map(|idle| format!("ipd_idle_above = {idle:.2}  # least in {minutes} minutes")),
-    );
+    lines.push(format!("idle = {IDLE_BELOW:.2}"));
+    lines.extend(idle.map(|idle| format!("ipd_idle = {idle:.2}  # least in {minutes} minutes")));
     lines.join("\n") + "\n"
 }
 
@@ -318,7 +297,9 @@ mod tests {
         );
         assert_eq!(
             text,
-            "[thresholds]\ncpu = 0.85\ndisk = 1.00  # right about 98.7 % of windows\nnet = 0.95  # right about 98.7 % of windows\ncpu_idle_below = 0.25\nipd_idle_above = 0.62  # least in 30 minutes\n"
+            "cpu = 0.85\ndisk = 1.00  # right about 98.7 % of windows\nnetwork = 0.95  # right about 98.7 % of windows\nidle = 0.25\nipd_idle = 0.62  # least in 30 minutes\n"
         );
+        let read: usher_policy::Thresholds = toml::from_str(&text).unwrap();
+        assert_eq!((read.cpu, read.network), (0.85, 0.95));
     }
 }

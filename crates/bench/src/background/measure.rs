@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running the load generators for `usher bench calibrate`.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::actors::Background;
-use super::calibrate::{self, AccuracyMap, Setting, Shares, Source, Window};
+use super::calibrate::{self, AccuracyMap, Setting, Window};
 use super::chart;
 use super::experiments::Place;
 use super::jobs::{Job, Load};
-use super::load::read_counter;
+use super::metered::Metered;
 use super::stage::{Size, Stage};
 use super::watch::Resource;
 use crate::bars::{Figure, Part, Table};
@@ -35,6 +34,10 @@ pub struct CalibrateArgs {
     /// Where files are made, on the disk to be measured
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     scratch: PathBuf,
+    /// Write the thresholds to this file; `usher` reads thresholds.toml beside
+    /// its profile store (root's: /var/lib/usher)
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
     /// Where the dated folder of results is made
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
@@ -52,7 +55,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
         allow_disk_scheduler: args.allow_disk_scheduler,
     };
     let mut stage = Stage::new(size, &args.scratch)?;
-    let mut source = Generators::default();
+    let mut source = Metered::new();
     let settings = calibrate::settings(&args.resources, args.quick);
     let mut windows = Vec::new();
     for (number, setting) in settings.iter().enumerate() {
@@ -64,15 +67,20 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
     let minutes = args
         .idle_minutes
         .unwrap_or(if args.quick { 1.0 } else { 30.0 });
-    let idle = idle_shares(minutes)?;
-    let part = study(&args.resources, &windows, &idle, minutes);
+    let idle = idle_shares(&mut source, minutes)?;
+    let (part, toml) = study(&args.resources, &windows, &idle, minutes);
+    println!("{toml}");
+    if let Some(path) = &args.write {
+        let failed = || format!("writing thresholds to {}", path.display());
+        std::fs::write(path, toml).with_context(failed)?;
+    }
     super::finish("Usher: thresholds of contention", &folder, &[part])
 }
 
 /// Windows of one setting.
 fn one(
     stage: &mut Stage,
-    source: &mut dyn Source,
+    source: &mut Metered,
     setting: &Setting,
     quick: bool,
 ) -> Result<Vec<Window>> {
@@ -92,10 +100,10 @@ fn one(
         None => None,
     };
     std::thread::sleep(Duration::from_millis(300));
-    source.looks_at(&bg, fg.is_some().then(|| counter(stage, 0)));
+    source.watches(&background.processes())?;
     let mut windows = Vec::new();
     for _ in 0..if quick { 1 } else { 3 } {
-        let shares = source.window(seconds, setting.resource, &background.processes())?;
+        let shares = source.window(seconds);
         windows.push(Window {
             resource: setting.resource,
             fg_usage: setting.fg_usage,
@@ -154,109 +162,20 @@ fn job(stage: &mut Stage, setting: &Setting, number: u32, usage: f64) -> Result<
     })
 }
 
-/// Shares by the generators' own counters (blocks, sends) and /proc (CPU).
-#[derive(Debug, Default)]
-struct Generators {
-    bg: Vec<PathBuf>,
-    fg: Option<PathBuf>,
-}
-
-impl Generators {
-    fn counted(&self) -> (u64, u64) {
-        let bg = self.bg.iter().map(|path| read_counter(path)).sum();
-        (bg, self.fg.as_deref().map_or(0, read_counter))
-    }
-}
-
-impl Source for Generators {
-    fn looks_at(&mut self, background: &[Job], foreground: Option<PathBuf>) {
-        self.bg = background
-            .iter()
-            .filter_map(|job| job.counter.clone())
-            .collect();
-        self.fg = foreground;
-    }
-
-    fn window(
-        &mut self,
-        length: Duration,
-        resource: Resource,
-        background: &[i32],
-    ) -> Result<Shares> {
-        let cpu_of = || {
-            background
-                .iter()
-                .filter_map(|&pid| crate::processes::cpu_seconds(pid).ok())
-                .sum::<f64>()
-        };
-        let (before, cpu, start, machine) =
-            (self.counted(), cpu_of(), Instant::now(), CpuTime::now()?);
-        std::thread::sleep(length);
-        let (after, bg_cpu) = (self.counted(), cpu_of() - cpu);
-        let machine = CpuTime::now()?.since(&machine);
-        let (bg, fg) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
-        let share = (bg + fg > 0.0).then(|| bg / (bg + fg));
-        let cpus = std::thread::available_parallelism()?.get() as f64;
-        let used = (1.0 - machine) * cpus * start.elapsed().as_secs_f64();
-        Ok(Shares {
-            cpu: (used > 0.0).then(|| (bg_cpu / used).clamp(0.0, 1.0)),
-            disk: share.filter(|_| resource == Resource::Disk),
-            net: share.filter(|_| resource == Resource::Net),
-            idle: machine,
-        })
-    }
-}
-
-/// Ticks of all CPUs: idle (with waiting for disks) and all.
-struct CpuTime {
-    idle: f64,
-    all: f64,
-}
-
-impl CpuTime {
-    fn now() -> Result<Self> {
-        let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-        let line = text.lines().next().unwrap_or_default();
-        let ticks: Vec<f64> = line
-            .split_whitespace()
-            .skip(1)
-            .take(8)
-            .filter_map(|n| n.parse().ok())
-            .collect();
-        anyhow::ensure!(ticks.len() == 8, "/proc/stat begins with '{line}'");
-        Ok(Self {
-            idle: ticks[3] + ticks[4],
-            all: ticks.iter().sum(),
-        })
-    }
-
-    /// The idle share since then.
-    fn since(&self, before: &Self) -> f64 {
-        let all = self.all - before.all;
-        if all > 0.0 {
-            (self.idle - before.idle) / all
-        } else {
-            1.0
-        }
-    }
-}
-
 /// Idle shares by the second while nothing of ours runs.
-fn idle_shares(minutes: f64) -> Result<Vec<f64>> {
+fn idle_shares(source: &mut Metered, minutes: f64) -> Result<Vec<f64>> {
     eprintln!("calibrate: {minutes} minutes without a foreground");
+    source.watches(&[])?;
     let end = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
     let mut shares = Vec::new();
-    let mut before = CpuTime::now()?;
     while Instant::now() < end {
-        std::thread::sleep(Duration::from_secs(1));
-        let now = CpuTime::now()?;
-        shares.push(now.since(&before));
-        before = now;
+        shares.push(source.window(Duration::from_secs(1)).idle);
     }
     Ok(shares)
 }
 
-fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64) -> Part {
+/// The part of the page, and the thresholds as `usher` reads them.
+fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64) -> (Part, String) {
     let mut part = Part::new("calibrate", "Thresholds of contention (figure 1)");
     let maps: Vec<AccuracyMap> = resources
         .iter()
@@ -270,7 +189,6 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
     let least = calibrate::idle_threshold(idle);
     let toml =
         calibrate::thresholds_toml(best(Resource::Disk), best(Resource::Net), least, minutes);
-    println!("{toml}");
     part.figures = maps.iter().map(figure).collect();
     part.tables = vec![Table {
         head: ["", "threshold", "CPU threshold", "accuracy"]
@@ -291,13 +209,13 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
             .collect(),
     }];
     part.notes = vec![
-        toml,
+        toml.clone(),
         format!(
             "A window is right if it says contention exactly when a foreground ran. IPD's threshold is the least idle share of a second in {minutes} minutes without a foreground (the paper: 30)."
         ),
     ];
     part.raw = serde_json::json!({ "windows": windows, "maps": maps, "idle": idle });
-    part
+    (part, toml)
 }
 
 fn figure(map: &AccuracyMap) -> Figure {

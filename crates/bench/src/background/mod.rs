@@ -12,6 +12,7 @@ mod jobs;
 mod kills;
 pub mod load;
 mod measure;
+mod metered;
 mod page;
 mod reaction;
 mod rig;

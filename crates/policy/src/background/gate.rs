@@ -31,7 +31,8 @@
 //! - long stalls, where a deep queue has to drain: a foreground that asks, and
 //!   goes on asking at its pace only 60 ms later, has been stalled for as long.
 //!   This takes a burst of several requests to see, and is believed as far as 32
-//!   of the background's requests would explain it.
+//!   of the background's requests would explain it; of disks only, as who sends
+//!   fills a buffer first and then waits for the network in any case.
 //!
 //! *One request and then silence* is ambiguous: the foreground may have gone, or
 //! wait behind a deep queue on a slow disk. After such a meeting the quiet is that
@@ -80,6 +81,28 @@ const AMBIGUOUS_DEPTH: f64 = 10.0;
 pub const AMBIGUOUS_NS_MAX: u64 = 100_000_000;
 /// A burst tells of a stall with so many requests.
 const BURST_MIN: u64 = 4;
+
+/// What is known of a kind of device beforehand.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// What is under way of background work, at least, in nanoseconds.
+    flight_ns: f64,
+    /// Whether a foreground that makes no request has been stalled by the one
+    /// before. Who sends is not: the first calls fill a buffer, and then wait
+    /// for the network, whoever else uses it.
+    stalls: bool,
+}
+
+/// Disks.
+pub const DISK: Kind = Kind {
+    flight_ns: 1.5e6,
+    stalls: true,
+};
+/// Network interfaces.
+pub const LINK: Kind = Kind {
+    flight_ns: 8e6,
+    stalls: false,
+};
 
 /// Requests of one party to one device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -140,8 +163,7 @@ pub struct Glance {
 /// The state of one device.
 #[derive(Debug, Clone)]
 pub struct Gate {
-    /// What is under way of background work, at least, in nanoseconds.
-    flight_ns: f64,
+    kind: Kind,
     budget: Budget,
     looked_ns: u64,
     seen: Requests,
@@ -166,9 +188,9 @@ pub struct Gate {
 
 impl Gate {
     /// A gate that is open.
-    pub fn new(flight_ns: f64, first: &Glance) -> Self {
+    pub fn new(kind: Kind, first: &Glance) -> Self {
         Self {
-            flight_ns,
+            kind,
             budget: Budget::new(first.at_ns, DEBT_NS),
             looked_ns: first.at_ns,
             seen: first.foreground,
@@ -180,7 +202,7 @@ impl Gate {
             stall_ns: 0.0,
             burst: None,
             bell: first.bell,
-            cost_ns: REACTION_NS + flight_ns,
+            cost_ns: REACTION_NS + kind.flight_ns,
             quiet_ns: QUIET_NS_MIN,
             charged_ns: 0,
             recent: (0, 0),
@@ -249,7 +271,7 @@ impl Gate {
     fn settle(&mut self, glance: &Glance) {
         let gap_ns = self.background_gap_ns();
         let deep_ns = gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
-        let flight_ns = deep_ns.clamp(self.flight_ns, PART_NS_MAX);
+        let flight_ns = deep_ns.clamp(self.kind.flight_ns, PART_NS_MAX);
         self.cost_ns = self.stall_ns.max(self.reaction_ns + flight_ns);
         let gaps_ns = (GAPS * self.foreground.gap_ns()).min(QUIET_NS_MAX as f64);
         self.quiet_ns = (gaps_ns as u64).max(QUIET_NS_MIN);
@@ -264,7 +286,11 @@ impl Gate {
 
     /// Learns from a burst that is over how long its first request was stalled.
     fn end_burst(&mut self) {
-        let Some(burst) = self.burst.take().filter(|burst| burst.met) else {
+        let told = self
+            .burst
+            .take()
+            .filter(|burst| burst.met && self.kind.stalls);
+        let Some(burst) = told else {
             return;
         };
         let (Some(second_ns), Some(last_ns)) = (burst.second_ns, self.last_ns) else {

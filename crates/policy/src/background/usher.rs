@@ -25,7 +25,7 @@ use usher_model::{Contention, MeterSource, Metering, ProgramId, Resource, Usage}
 
 use super::contention::name;
 use super::cpus::{ALERT_NS, CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
-use super::gate::{BLIND_NS, Gate, Glance, Requests};
+use super::gate::{BLIND_NS, DISK, Gate, Glance, LINK, Requests};
 use super::regulator::{Change, Sight};
 
 /// Who made a request so long ago, or later, uses the device.
@@ -48,11 +48,6 @@ const MAY_USE_NS: u64 = 2_000_000_000;
 /// A program that uses, or waits for, less than this, in CPUs, is not stopped
 /// for them.
 const USES_CPUS: f64 = 0.05;
-/// Under way on a disk, at least.
-const DISK_FLIGHT_NS: f64 = 1.5e6;
-/// Under way on an interface: a queue of a few hundred packets; with the first
-/// reaction 10 ms.
-const LINK_FLIGHT_NS: f64 = 8e6;
 
 /// What one party has asked of a device: its own requests and what is written
 /// back for it; calls either way.
@@ -220,12 +215,12 @@ impl Controller {
         all.extend(devices(&metering.foreground));
         for device in all {
             let glance = self.glance(device, sight);
-            let flight_ns = match device {
-                Resource::Link(_) => LINK_FLIGHT_NS,
-                Resource::Cpu | Resource::Disk(_) => DISK_FLIGHT_NS,
+            let kind = match device {
+                Resource::Link(_) => LINK,
+                Resource::Cpu | Resource::Disk(_) => DISK,
             };
             let gate = self.gates.entry(device);
-            gate.or_insert_with(|| Gate::new(flight_ns, &glance))
+            gate.or_insert_with(|| Gate::new(kind, &glance))
                 .look(&glance);
         }
     }

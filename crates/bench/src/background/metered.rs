@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shares of the machine as `usher` sees them: by its own meter.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use usher_meter::{Meter, MeterConfig};
+use usher_model::{Metering, ProgramId, Resource};
+use usher_policy::background::contention::{Shared, Window};
+
+use super::calibrate::Shares;
+
+/// The meter, and who is background at the moment.
+pub struct Metered {
+    meter: Meter,
+    managed: Vec<ProgramId>,
+    begun: Instant,
+}
+
+impl Metered {
+    /// Opens the meter.
+    pub fn new() -> Self {
+        let meter = Meter::open(&MeterConfig::default());
+        for reason in meter.reasons() {
+            eprintln!("calibrate: {reason}");
+        }
+        Self {
+            meter,
+            managed: Vec::new(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Takes these processes, and what they beget, for background from now on,
+    /// and nobody else.
+    ///
+    /// # Errors
+    /// One of them is gone.
+    pub fn watches(&mut self, background: &[i32]) -> Result<()> {
+        for id in self.managed.drain(..) {
+            self.meter.forget(id);
+        }
+        for &pid in background {
+            let id = ProgramId(pid.unsigned_abs().into());
+            let root = usher_probe::process_id("/proc".as_ref(), pid)?;
+            self.meter
+                .manage(id, None, root)
+                .with_context(|| format!("metering process {pid}"))?;
+            self.managed.push(id);
+        }
+        Ok(())
+    }
+
+    /// What is used for so long.
+    pub fn window(&mut self, length: Duration) -> Shares {
+        let (from_ns, before) = self.look();
+        sleep(length);
+        let (to_ns, after) = self.look();
+        let window = Window::new(from_ns, &before);
+        let share = |of: &dyn Fn(&Metering) -> Vec<Resource>| {
+            let all = of(&after).into_iter();
+            let sum = all.fold(Shared::default(), |sum, resource| {
+                let one = window.shared(&after, resource);
+                Shared {
+                    background: sum.background + one.background,
+                    foreground: sum.foreground + one.foreground,
+                }
+            });
+            sum.share()
+        };
+        let idle_ns = after.idle_ns.saturating_sub(before.idle_ns);
+        let all_ns = to_ns.saturating_sub(from_ns) * u64::from(after.cpus.max(1));
+        Shares {
+            cpu: share(&|_| vec![Resource::Cpu]),
+            disk: share(&disks),
+            net: share(&links),
+            idle: (idle_ns as f64 / all_ns.max(1) as f64).min(1.0),
+        }
+    }
+
+    /// Nanoseconds of a clock that the window shares, and all figures.
+    fn look(&mut self) -> (u64, Metering) {
+        let at_ns = self.begun.elapsed().as_nanos() as u64;
+        (at_ns, self.meter.sample(at_ns, true))
+    }
+}
+
+fn disks(metering: &Metering) -> Vec<Resource> {
+    let usages = metering.background.values().chain([&metering.foreground]);
+    let all = usages.flat_map(|usage| usage.disks.keys());
+    let mut all: Vec<Resource> = all.map(|&disk| Resource::Disk(disk)).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn links(metering: &Metering) -> Vec<Resource> {
+    let usages = metering.background.values().chain([&metering.foreground]);
+    let all = usages.flat_map(|usage| usage.links.keys());
+    let mut all: Vec<Resource> = all.map(|&link| Resource::Link(link)).collect();
+    all.sort();
+    all.dedup();
+    all
+}
