@@ -70,10 +70,7 @@ impl Links {
     pub fn names(&self) -> BTreeMap<LinkId, String> {
         let mut names = named(&self.sys);
         for (interface, id) in &self.foreign {
-            let name = format!(
-                "interface {} of network {}",
-                interface.index, interface.netns
-            );
+            let name = format!("{} of network {}", interface.index, interface.netns);
             names.insert(*id, name);
         }
         names.insert(UNKNOWN, "an unknown route".to_owned());
@@ -130,6 +127,6 @@ mod tests {
         assert_eq!(links.id(at(3, 8)), first);
         assert_eq!(links.interface(LinkId(FOREIGN + 1)), at(3, 9));
         assert_eq!(links.interface(LinkId(3)), at(3, 7));
-        assert_eq!(links.names()[&LinkId(FOREIGN)], "interface 3 of network 8");
+        assert_eq!(links.names()[&LinkId(FOREIGN)], "3 of network 8");
     }
 }

@@ -14,6 +14,7 @@ use crate::program::ProgramId;
 
 /// A disk, by its numbers in the kernel: the whole disk, not a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct DiskId {
     /// The driver's number.
     pub major: u32,
@@ -24,6 +25,27 @@ pub struct DiskId {
 impl fmt::Display for DiskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl From<DiskId> for String {
+    fn from(disk: DiskId) -> Self {
+        disk.to_string()
+    }
+}
+
+impl TryFrom<String> for DiskId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let parts = text.split_once(':');
+        let numbers = parts.and_then(|(major, minor)| {
+            Some(Self {
+                major: major.parse().ok()?,
+                minor: minor.parse().ok()?,
+            })
+        });
+        numbers.ok_or_else(|| format!("'{text}' is no disk: two numbers with ':' are due"))
     }
 }
 
@@ -146,4 +168,36 @@ pub struct Metering {
     pub background: BTreeMap<ProgramId, Usage>,
     /// Foreground processes that a stopped background program keeps waiting.
     pub held_up: Vec<HeldUp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_written_as_json_and_read_again() {
+        let disk = DiskId {
+            major: 254,
+            minor: 16,
+        };
+        let usage = Usage {
+            disks: BTreeMap::from([(disk, DiskUse::default())]),
+            links: BTreeMap::from([(LinkId(3), LinkUse::default())]),
+            ..Usage::default()
+        };
+        let look = Metering {
+            source: MeterSource::Bpf,
+            cpus: 2,
+            idle_ns: 1,
+            cpu_read_ns: 2,
+            foreground: usage.clone(),
+            ignored: Usage::default(),
+            background: BTreeMap::from([(ProgramId(1), usage)]),
+            held_up: vec![],
+        };
+        let text = serde_json::to_string(&look).unwrap();
+        assert!(text.contains(r#""254:16":"#), "{text}");
+        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), look);
+        assert!(serde_json::from_str::<DiskId>(r#""254""#).is_err());
+    }
 }

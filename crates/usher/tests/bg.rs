@@ -99,7 +99,8 @@ fn a_daemon_shows_it_and_gives_everything_back() {
         return;
     }
     let mut world = World::new();
-    world.daemon(&[]);
+    let record = world.path("record.jsonl");
+    let daemon = world.daemon(&["--record", record.to_str().unwrap()]);
     let mut own = Command::new("sh")
         .args(["-c", "ulimit -t 60; while :; do :; done"])
         .process_group(0)
@@ -128,6 +129,9 @@ fn a_daemon_shows_it_and_gives_everything_back() {
     assert_eq!(priority(pid), Some(before));
     signal(pid, libc::SIGKILL);
     own.wait().unwrap();
+    assert_eq!(world.end(daemon), Some(0));
+    let replayed = world.run(&["replay", record.to_str().unwrap()]);
+    assert!(replayed.status.success(), "{}", stderr(&replayed));
 }
 
 #[test]
