@@ -108,6 +108,13 @@ fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     act.admit(program, process(&args[1]), Work::Background)?;
     let to = Demotion::Idle;
     act.act(&Action::Demote { program, to })?;
+    // From users the kernel takes one write to an autogroup in a tenth of a
+    // second, whoever wrote last: others may be quicker a few times.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(1) {
+        act.refresh(program)?;
+        std::thread::yield_now();
+    }
     for reason in act.why_not_demoted(program) {
         println!("{reason}");
     }

@@ -420,11 +420,14 @@ impl Actuator {
         let pids = || release::pids(&self.procs, state);
         let is_new = |pid: &i32| {
             let process = self.procs.get(*pid);
-            process.is_some_and(|one| one.session != 0 && !known.contains(&one.session))
+            process.is_some_and(|one| !known.contains(&one.session))
         };
         if !pids().iter().any(is_new) {
             return Ok(false);
         }
+        self.note_outer_session(program)?;
+        let state = self.state(program)?;
+        let pids = || release::pids(&self.procs, state);
         let mut sessions = autogroup::sessions(&self.procs, pids);
         sessions.retain(|session, _| !known.contains(session));
         let members = pids();
@@ -453,6 +456,19 @@ impl Actuator {
             later |= !done;
         }
         Ok(later)
+    }
+
+    /// A session that was begun outside this PID namespace has the number 0 in
+    /// it: who else is in it cannot be seen.
+    fn note_outer_session(&mut self, program: ProgramId) -> Result<(), ActError> {
+        let pids = release::pids(&self.procs, self.state(program)?);
+        let mut processes = pids.into_iter().filter_map(|pid| self.procs.get(pid));
+        if processes.any(|process| process.session == 0) && self.held(program)?.sessions.insert(0) {
+            let reason = "the autogroup of its session keeps its share, as the session was begun \
+                          outside this container: start the program with setsid";
+            self.lacks(program, reason.to_owned())?;
+        }
+        Ok(())
     }
 
     /// Whether that is done, or will never be.
