@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{Cgroup, Program, look, meter, now_ns, turn, wait_until};
-use usher_meter::{Meter, Party};
+use usher_meter::{Meter, Party, User};
 use usher_model::{DiskUse, LinkId, LinkUse, Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(7);
@@ -72,11 +72,7 @@ fn direct_reads_are_counted_to_the_sector() {
     let disk = *after.background[&PROGRAM].disks.keys().next().unwrap();
     assert!(meter.names().disks.contains_key(&disk));
     let users = meter.top_users(Resource::Disk(disk));
-    match users.iter().find(|user| user.pid == program.pid()) {
-        Some(user) => assert_eq!(user.party, Party::Background(PROGRAM)),
-        // Users of the last second are told, and this machine is slow.
-        None => assert!(now_ns() - began_ns > 1_000_000_000, "{users:?}"),
-    }
+    assert_used(&users, began_ns);
     assert!(
         after.cpu_read_ns < began_ns,
         "a cheap look reads no CPU time"
@@ -210,10 +206,16 @@ fn sends_are_counted_by_interface() {
     let bytes: u64 = receivers.iter().map(|(_, uses)| uses.received_bytes).sum();
     assert_eq!((bytes, received), (sent, sent), "{links:?}");
     let users = meter.top_users(Resource::Link(senders[0].0));
-    match users.first() {
-        Some(user) => assert_eq!(user.pid, program.pid()),
-        None => assert!(now_ns() - began_ns > 1_000_000_000),
-    }
+    assert_used(&users, began_ns);
+}
+
+/// The program is among the users: by its party, as the kernel's numbers of
+/// processes are others than a container's.
+fn assert_used(users: &[User], began_ns: u64) {
+    let is_ours = |user: &User| user.party == Party::Background(PROGRAM);
+    // Users of the last second are told, and a slow machine may take longer.
+    let took_long = now_ns() - began_ns > 1_000_000_000;
+    assert!(users.iter().any(is_ours) || took_long, "{users:?}");
 }
 
 fn has_rung(meter: &Meter) -> bool {
