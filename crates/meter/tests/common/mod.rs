@@ -33,6 +33,20 @@ pub fn meter(what: &str) -> Option<Meter> {
     None
 }
 
+/// What the meter says of a container that numbers processes by itself.
+pub const BY_A_CONTAINER: &str = "numbered by a container";
+
+/// A meter that can tell programs without a cgroup of their own.
+pub fn meter_by_processes(what: &str) -> Option<Meter> {
+    let meter = meter(what)?;
+    let reasons = meter.reasons();
+    if reasons.iter().any(|reason| reason.contains(BY_A_CONTAINER)) {
+        eprintln!("not tested here: {what}: {reasons:?}");
+        return None;
+    }
+    Some(meter)
+}
+
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
