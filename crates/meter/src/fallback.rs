@@ -441,6 +441,7 @@ fn transferred(before: &LinkLine, now: &LinkLine, at_ns: u64) -> LinkUse {
         sent_bytes: now.sent_bytes.saturating_sub(before.sent_bytes),
         receives,
         received_bytes: now.received_bytes.saturating_sub(before.received_bytes),
+        packets: 0,
         last_ns: (sends + receives > 0).then_some(at_ns),
     }
 }

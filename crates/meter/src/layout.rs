@@ -161,7 +161,7 @@ impl Layout for LinkKey {
 
 /// `struct link_use`.
 impl Layout for LinkUse {
-    const BYTES: usize = 40;
+    const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
@@ -169,7 +169,8 @@ impl Layout for LinkUse {
             sent_bytes: long(bytes, 1),
             receives: long(bytes, 2),
             received_bytes: long(bytes, 3),
-            last_ns: Some(long(bytes, 4)).filter(|ns| *ns != 0),
+            packets: long(bytes, 4),
+            last_ns: Some(long(bytes, 5)).filter(|ns| *ns != 0),
         }
     }
 }

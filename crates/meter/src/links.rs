@@ -101,6 +101,7 @@ pub(crate) fn sum(a: LinkUse, b: LinkUse) -> LinkUse {
         sent_bytes: a.sent_bytes.saturating_add(b.sent_bytes),
         receives: a.receives.saturating_add(b.receives),
         received_bytes: a.received_bytes.saturating_add(b.received_bytes),
+        packets: a.packets.saturating_add(b.packets),
         last_ns: a.last_ns.max(b.last_ns),
     }
 }

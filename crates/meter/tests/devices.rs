@@ -205,6 +205,10 @@ fn sends_are_counted_by_interface() {
     let receivers = of(&|uses| uses.receives);
     let bytes: u64 = receivers.iter().map(|(_, uses)| uses.received_bytes).sum();
     assert_eq!((bytes, received), (sent, sent), "{links:?}");
+    // Data one way, acknowledgements the other, and the connection's opening.
+    assert!(senders[0].1.packets > 1, "{links:?}");
+    assert!(receivers.iter().all(|(_, uses)| uses.packets > 0));
+    assert!(senders[0].1.last_ns.is_some_and(|ns| ns >= began_ns));
     let users = meter.top_users(Resource::Link(senders[0].0));
     assert_used(&users, began_ns);
 }

@@ -107,7 +107,11 @@ pub struct LinkUse {
     pub receives: u64,
     /// Bytes that they took.
     pub received_bytes: u64,
-    /// When the last of these calls was made; `None`: none yet.
+    /// Packets that the kernel sent for these sockets: data, acknowledgements,
+    /// the opening of connections. 0 where they are not known.
+    #[serde(default)]
+    pub packets: u64,
+    /// When the last of these calls was made, or packets sent; `None`: none yet.
     pub last_ns: Option<u64>,
 }
 

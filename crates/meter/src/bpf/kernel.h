@@ -39,6 +39,9 @@ enum {
 #define AF_INET 2
 #define AF_INET6 10
 #define EAGAIN 11
+/* States of a connection, include/net/tcp_states.h. */
+#define TCP_SYN_SENT 2
+#define TCP_CLOSE 7
 /* struct net's loopback is always this one: net/core/dev.c relies on it. */
 #define LOOPBACK_IFINDEX 1
 
@@ -116,8 +119,13 @@ struct net {
 	struct ns_common ns;
 };
 
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct net_device {
 	int ifindex;
+	possible_net_t nd_net;
 };
 
 struct dst_entry {
@@ -127,15 +135,18 @@ struct dst_entry {
 struct sock_common {
 	unsigned short skc_family;
 	int skc_bound_dev_if;
-	struct {
-		struct net *net;
-	} skc_net;
+	possible_net_t skc_net;
 };
 
 struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache;
 	int sk_rx_dst_ifindex;
+};
+
+struct sk_buff {
+	struct sock *sk;
+	struct net_device *dev;
 };
 
 struct bpf_iter__task {

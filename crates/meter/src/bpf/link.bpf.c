@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Network interfaces: calls that send and receive, and their bytes, by the
- * interface of the socket's route. IPv4 and IPv6 alone: what other sockets
- * carry stays in the machine.
+ * interface of the socket's route; and the packets that the kernel sends for a
+ * socket, acknowledgements and the opening of a connection included. IPv4 and
+ * IPv6 alone: what other sockets carry stays in the machine.
+ *
+ * A call tells when it returns, and a bulk sender has long been in it then, or
+ * has filled a buffer and gone: it is packets that say who uses an interface
+ * now. In whose name a packet goes cannot be asked where it is sent; it is that
+ * of the socket's last call, or of who opened the connection.
  *
  * A call that moved nothing is not counted. One exception: a send refused for
  * want of room (EAGAIN) says that its sender wants the interface now, and
@@ -18,6 +24,14 @@ struct {
 	__type(key, struct link_key);
 	__type(value, struct link_use);
 } link_uses SEC(".maps");
+
+/* Parties by socket; those not heard of for longest make room for others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct sock *);
+	__type(value, __u32);
+} owners SEC(".maps");
 
 static struct link_use *link_use_of(struct link_key *key)
 {
@@ -71,6 +85,17 @@ static void count(struct link_use *use, _Bool sends, int bytes)
 	}
 }
 
+/* Says for whom the socket's packets are from now on. */
+static void own(struct sock *sk, __u32 party)
+{
+	__u32 *owner = bpf_map_lookup_elem(&owners, &sk);
+
+	if (!owner)
+		bpf_map_update_elem(&owners, &sk, &party, BPF_ANY);
+	else if (*owner != party)
+		*owner = party;
+}
+
 static void transfer(struct sock *sk, _Bool sends, int bytes)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -90,6 +115,7 @@ static void transfer(struct sock *sk, _Bool sends, int bytes)
 	struct device device = {
 		.kind = LINK, .a = link.ifindex, .b = link.netns};
 
+	own(sk, key.party);
 	use = link_use_of(&key);
 	if (!use)
 		return;
@@ -113,5 +139,53 @@ SEC("tp_btf/sock_recv_length")
 int BPF_PROG(socket_received, struct sock *sk, int bytes)
 {
 	transfer(sk, 0, bytes);
+	return 0;
+}
+
+/*
+ * A connection is opened, or closed: its socket's place in memory may be
+ * another's soon.
+ */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(socket_state, struct sock *sk, int before, int now)
+{
+	struct control *orders = orders_given();
+
+	if (orders && now == TCP_SYN_SENT)
+		own(sk, party_of(bpf_get_current_task_btf(), orders));
+	else if (now == TCP_CLOSE)
+		bpf_map_delete_elem(&owners, &sk);
+	return 0;
+}
+
+SEC("tp_btf/net_dev_queue")
+int BPF_PROG(packet_queued, struct sk_buff *skb)
+{
+	struct sock *sk = BPF_CORE_READ(skb, sk);
+	struct net_device *dev = skb->dev;
+	struct control *orders = orders_given();
+	__u64 now = bpf_ktime_get_ns();
+	struct link_key key = {};
+	struct link_use *use;
+	__u32 *owner;
+
+	if (!orders || !sk || dev->ifindex == LOOPBACK_IFINDEX)
+		return 0;
+	owner = bpf_map_lookup_elem(&owners, &sk);
+	if (!owner)
+		return 0;
+	key.party = *owner;
+	key.link.ifindex = dev->ifindex;
+	key.link.netns = dev->nd_net.net->ns.inum;
+	use = link_use_of(&key);
+	if (!use)
+		return 0;
+	use->packets += 1;
+	use->last_ns = now;
+
+	struct device device = {
+		.kind = LINK, .a = key.link.ifindex, .b = key.link.netns};
+
+	note_meeting(key.party, &device, now, orders);
 	return 0;
 }

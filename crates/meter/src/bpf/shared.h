@@ -82,6 +82,7 @@ struct link_use {
 	__u64 sent_bytes;
 	__u64 receives;
 	__u64 received_bytes;
+	__u64 packets;
 	__u64 last_ns;
 };
 

@@ -6,10 +6,10 @@
 //! makes no further request? Each request moves that time, and so shuts the gate
 //! in the faces of those who use the device. It opens when both hold:
 //!
-//! 1. *quiet*: [`QUIET_NS_MIN`] of a disk, `LINK_QUIET_NS` of an interface, have
-//!    passed since the last request, and three times the foreground's mean gap
-//!    between requests of late, at most [`QUIET_NS_MAX`]. A foreground that asks
-//!    every 30 ms has not gone because it has been silent for 20;
+//! 1. *quiet*: [`QUIET_NS_MIN`] have passed since the last request, and three
+//!    times the foreground's mean gap between requests of late, at most
+//!    [`QUIET_NS_MAX`]. A foreground that asks every 30 ms has not gone because it
+//!    has been silent for 20;
 //! 2. *budget* (module `budget`): the account covers one wrong guess.
 //!
 //! With an account that was full before the last wrong guess, 20 ms are enough,
@@ -28,6 +28,8 @@
 //! - what background work has under way on the device, which is done first:
 //!   eight requests at the pace at which it makes them, or one where these are
 //!   slow, and a floor for the device's kind;
+//! - what it goes on to ask for when it has been stopped, as its sockets do:
+//!   counted after each meeting, and charged for at the pace at which it asks;
 //! - long stalls, where a deep queue has to drain: a foreground that asks, and
 //!   goes on asking at its pace only 60 ms later, has been stalled for as long.
 //!   This takes a burst of several requests to see, and is believed as far as 32
@@ -48,10 +50,6 @@ use super::budget::Budget;
 
 /// The foreground has gone, at the earliest, after this.
 pub const QUIET_NS_MIN: u64 = 20_000_000;
-/// From an interface it has not gone so soon: a bulk sender fills its buffer in
-/// a few calls and makes the next when a third of it is empty again, 53 ms later
-/// with 4 MB at 200 Mbit/s.
-const LINK_QUIET_NS: u64 = 65_000_000;
 /// It has gone after this, however rare its requests are.
 pub const QUIET_NS_MAX: u64 = 1_000_000_000;
 /// Quiet of so many mean gaps.
@@ -95,21 +93,17 @@ pub struct Kind {
     /// before. Who sends is not: the first calls fill a buffer, and then wait
     /// for the network, whoever else uses it.
     stalls: bool,
-    /// The foreground has gone, at the earliest, after this.
-    quiet_ns: u64,
 }
 
 /// Disks.
 pub const DISK: Kind = Kind {
     flight_ns: 1.5e6,
     stalls: true,
-    quiet_ns: QUIET_NS_MIN,
 };
 /// Network interfaces.
 pub const LINK: Kind = Kind {
     flight_ns: 8e6,
     stalls: false,
-    quiet_ns: LINK_QUIET_NS,
 };
 
 /// Requests of one party to one device.
@@ -153,6 +147,18 @@ struct Burst {
     met: bool,
 }
 
+/// What background work asks for after it has been stopped.
+#[derive(Debug, Clone, Copy)]
+struct Drain {
+    /// Since when, and what it had asked for until then.
+    from_ns: u64,
+    from: u64,
+    /// What was charged for it when it was stopped.
+    charged_ns: f64,
+    /// What it has come to.
+    cost_ns: f64,
+}
+
 /// One look at a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Glance {
@@ -184,6 +190,9 @@ pub struct Gate {
     stall_ns: f64,
     burst: Option<Burst>,
     bell: bool,
+    /// What was asked for after it was stopped, as learnt, and as it goes on.
+    drained_ns: f64,
+    drain: Option<Drain>,
     /// What one wrong guess costs, and the quiet that three gaps ask for, as of
     /// the last request.
     cost_ns: f64,
@@ -211,7 +220,9 @@ impl Gate {
             burst: None,
             bell: first.bell,
             cost_ns: REACTION_NS + kind.flight_ns,
-            quiet_ns: kind.quiet_ns,
+            quiet_ns: QUIET_NS_MIN,
+            drained_ns: 0.0,
+            drain: None,
             charged_ns: 0,
             recent: (0, 0),
         }
@@ -226,6 +237,8 @@ impl Gate {
         self.foreground.add(elapsed_ns, asked);
         if glance.met {
             self.background.add(elapsed_ns, background);
+        } else {
+            self.drains(glance);
         }
         self.bell = glance.bell;
         // Requests close to one another are one burst, however late they are seen.
@@ -279,21 +292,47 @@ impl Gate {
     fn settle(&mut self, glance: &Glance) {
         let gap_ns = self.background_gap_ns();
         let deep_ns = gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
-        let flight_ns = deep_ns.clamp(self.kind.flight_ns, PART_NS_MAX);
+        let known_ns = deep_ns.clamp(self.kind.flight_ns, PART_NS_MAX);
+        let flight_ns = known_ns.max(self.drained_ns);
         self.cost_ns = self.stall_ns.max(self.reaction_ns + flight_ns);
         let gaps_ns = (GAPS * self.foreground.gap_ns()).min(QUIET_NS_MAX as f64);
-        self.quiet_ns = (gaps_ns as u64).max(self.kind.quiet_ns);
+        self.quiet_ns = (gaps_ns as u64).max(QUIET_NS_MIN);
         self.budget.hold(self.cost_ns);
         if glance.met {
             // Nobody is delayed by more time than has passed.
             let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
             self.budget.spend(self.cost_ns.min(passed_ns));
             self.charged_ns = glance.at_ns;
+            self.drain = Some(Drain {
+                from_ns: glance.at_ns,
+                from: glance.background,
+                charged_ns: flight_ns,
+                cost_ns: 0.0,
+            });
         }
     }
 
-    /// Learns from a burst that is over how long its first request was stalled.
+    /// Counts what comes of background work that has been stopped, and charges
+    /// for what was not expected.
+    fn drains(&mut self, glance: &Glance) {
+        let gap_ns = self.background_gap_ns();
+        let Some(drain) = &mut self.drain else {
+            return;
+        };
+        let asked = glance.background.saturating_sub(drain.from);
+        let passed_ns = glance.at_ns.saturating_sub(drain.from_ns) as f64;
+        let cost_ns = (asked as f64 * gap_ns).min(passed_ns).min(STALL_NS_MAX);
+        let charged_ns = drain.charged_ns.max(drain.cost_ns);
+        drain.cost_ns = drain.cost_ns.max(cost_ns);
+        self.budget.spend((cost_ns - charged_ns).max(0.0));
+    }
+
+    /// Learns from a burst that is over what it met, and how long its first
+    /// request was stalled.
     fn end_burst(&mut self) {
+        if let Some(drain) = self.drain.take() {
+            self.drained_ns += (drain.cost_ns - self.drained_ns) / 2.0;
+        }
         let told = self
             .burst
             .take()
@@ -329,11 +368,7 @@ impl Gate {
 
     /// The least quiet after which anybody is let go on.
     fn floor_ns(&self) -> u64 {
-        let floor_ns = if self.bell {
-            self.kind.quiet_ns
-        } else {
-            BLIND_NS
-        };
+        let floor_ns = if self.bell { QUIET_NS_MIN } else { BLIND_NS };
         if !self.is_ambiguous() {
             return floor_ns;
         }

@@ -49,8 +49,8 @@ const MAY_USE_NS: u64 = 2_000_000_000;
 /// for them.
 const USES_CPUS: f64 = 0.05;
 
-/// What one party has asked of a device: its own requests and what is written
-/// back for it; calls either way.
+/// What one party has asked of a device: its own requests; calls either way, and
+/// the packets that come of them.
 fn requests(usage: &Usage, resource: Resource) -> Requests {
     let none = Requests::default();
     match resource {
@@ -60,9 +60,21 @@ fn requests(usage: &Usage, resource: Resource) -> Requests {
             last_ns: d.last_ns,
         }),
         Resource::Link(link) => usage.links.get(&link).map_or(none, |l| Requests {
-            total: l.sends + l.receives,
+            total: l.sends + l.receives + l.packets,
             last_ns: l.last_ns,
         }),
+    }
+}
+
+/// What keeps the device busy: packets rather than calls, where these are known.
+fn burden(usage: &Usage, resource: Resource) -> u64 {
+    let packets = match resource {
+        Resource::Link(link) => usage.links.get(&link).map_or(0, |l| l.packets),
+        Resource::Cpu | Resource::Disk(_) => 0,
+    };
+    match packets {
+        0 => requests(usage, resource).total,
+        packets => packets,
     }
 }
 
@@ -233,7 +245,7 @@ impl Controller {
         Glance {
             at_ns: sight.at_ns,
             foreground: requests(&sight.metering.foreground, device),
-            background: own.map(|usage| requests(usage, device).total).sum(),
+            background: own.map(|usage| burden(usage, device)).sum(),
             met: running.any(|m| m.uses(sight.at_ns).any(|used| used == device)),
             bell: has_bell(sight.metering),
         }
@@ -380,7 +392,7 @@ fn for_cpus(found: Found) -> (Contention, String) {
 fn for_device(resource: Resource, gate: &Gate, glance: &Glance) -> (Contention, String) {
     let (asked, window_ns) = gate.recent();
     let unit = match resource {
-        Resource::Link(_) => "calls",
+        Resource::Link(_) => "calls and packets",
         Resource::Cpu | Resource::Disk(_) => "requests",
     };
     let why = format!(

@@ -68,6 +68,19 @@ fn a_request_a_second_hardly_stops_background_work() {
     }
 }
 
+/// What sockets go on to send is no secret, but is known only afterwards.
+#[test]
+fn what_lies_in_sockets_is_charged_for() {
+    for (depth, turns) in [(5, 0.1), (30, 0.03), (60, 0.015)] {
+        let came = compare(|| beside(LINK, MS, depth, &[step(20, 200)]), 60 * S);
+        assert!(came.delay <= 0.015, "{depth}: {came:?}");
+        assert!(
+            came.idle_used >= turns,
+            "a share is left: {depth}: {came:?}"
+        );
+    }
+}
+
 #[test]
 fn alone_it_is_never_stopped_and_rarely_looked_at() {
     for resource in [DISK, LINK] {
@@ -191,7 +204,7 @@ proptest! {
         steps in steps(),
         think_ms in 0..20u64,
         (resource, service_ns, depth) in prop::sample::select(vec![
-            (DISK, 200_000, 1), (DISK, 200_000, 8), (DISK, MS, 4), (DISK, 8 * MS, 1), (DISK, 8 * MS, 8), (LINK, 100_000, 50),
+            (DISK, 200_000, 1), (DISK, 200_000, 8), (DISK, MS, 4), (DISK, 8 * MS, 1), (DISK, 8 * MS, 8), (LINK, 100_000, 50), (LINK, MS, 30),
         ]),
     ) {
         let make = || {

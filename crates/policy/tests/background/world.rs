@@ -311,6 +311,11 @@ impl World {
             }
             if is_done {
                 device.queue.pop_front();
+                let usage = match who {
+                    Who::Foreground => Some(&mut self.live.foreground),
+                    Who::Background(id) => self.live.background.get_mut(&id),
+                };
+                send(usage, resource, self.at_ns);
             }
             if is_done && who == Who::Foreground {
                 let mut waiting = self.foreground.iter_mut();
@@ -454,6 +459,15 @@ fn charge(usage: &mut Usage, resource: Resource, at_ns: u64) {
             used.sent_bytes += 1500;
             used.last_ns = Some(at_ns);
         }
+    }
+}
+
+/// A packet goes out, long after the call that handed it over.
+fn send(usage: Option<&mut Usage>, resource: Resource, at_ns: u64) {
+    if let (Some(usage), Resource::Link(link)) = (usage, resource) {
+        let used = usage.links.entry(link).or_default();
+        used.packets += 1;
+        used.last_ns = Some(at_ns);
     }
 }
 
