@@ -24,6 +24,8 @@ use crate::meter::{Names, Party};
 use crate::text::{self, DiskLine, LinkLine, MachineTicks, PidStat};
 
 const PF_KTHREAD: u64 = 0x0020_0000;
+/// A policy of the scheduler, `include/uapi/linux/sched.h`.
+const SCHED_IDLE: u64 = 5;
 const SECTOR_BYTES: u64 = 512;
 
 /// A background program.
@@ -259,7 +261,10 @@ impl Fallback {
     fn parties(&mut self, processes: &BTreeMap<i32, PidStat>) -> BTreeMap<i32, Party> {
         let own = std::process::id() as i32;
         let is_ignored = |pid: i32, stat: &PidStat| {
-            pid == own || stat.flags & PF_KTHREAD != 0 || self.services.contains(&comm(&stat.comm))
+            pid == own
+                || stat.flags & PF_KTHREAD != 0
+                || stat.policy == SCHED_IDLE
+                || self.services.contains(&comm(&stat.comm))
         };
         let mut parties: BTreeMap<i32, Party> = processes
             .iter()

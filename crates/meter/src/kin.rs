@@ -73,6 +73,7 @@ mod tests {
             flags: 0,
             run_ticks: 0,
             start_ticks: 0,
+            policy: 0,
         };
         let processes = BTreeMap::from([(2, stat(9)), (5, stat(1)), (7, stat(5)), (9, stat(7))]);
         let found = with_descendants(&BTreeSet::from([5]), &processes);

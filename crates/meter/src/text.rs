@@ -65,6 +65,7 @@ pub(crate) struct PidStat {
     pub flags: u64,
     pub run_ticks: u64,
     pub start_ticks: u64,
+    pub policy: u64,
 }
 
 /// Reads `/proc/PID/stat`. The name stands in parentheses and may hold any
@@ -82,6 +83,7 @@ pub(crate) fn pid_stat(text: &str) -> Option<PidStat> {
         flags: count(9)?,
         run_ticks: count(14)?.checked_add(count(15)?)?,
         start_ticks: count(22)?,
+        policy: count(41)?,
     })
 }
 
@@ -165,11 +167,13 @@ mod tests {
         let ticks = machine_ticks("cpu  10 1 6 20 2 3 4 5 9 9\ncpu0 4 0 2\n").unwrap();
         assert_eq!((ticks.busy, ticks.idle), (24, 22));
         assert_eq!(cpu_count("0-3,5\n"), Some(5));
-        let line = "42 (a) b (c) R 7 1 1 0 -1 2129984 100 0 0 0 30 12 5 6 20 0 3 0 9999 1 2";
+        let line = "42 (a) b (c) R 7 1 1 0 -1 2129984 100 0 0 0 30 12 5 6 20 0 3 0 9999 1 2 \
+                    18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 3 0 5 0";
         let stat = pid_stat(line).unwrap();
         assert_eq!((stat.comm.as_str(), stat.ppid), ("a) b (c", 7));
         assert_eq!((stat.run_ticks, stat.start_ticks), (42, 9999));
         assert_eq!(stat.flags & 0x0020_0000, 0x0020_0000);
+        assert_eq!(stat.policy, 5);
         assert_eq!(queued_ns("5 6 7\n"), Some(6));
         assert_eq!(
             keyed("rchar: 1\nread_bytes: 4096\n", "read_bytes"),

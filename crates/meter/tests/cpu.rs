@@ -155,6 +155,26 @@ fn a_name_on_the_list_is_ignored() {
 }
 
 #[test]
+fn who_runs_when_nobody_else_does_is_not_foreground() {
+    let _turn = turn();
+    let Some(mut meter) = meter("SCHED_IDLE") else {
+        return;
+    };
+    let mut program = Program::start(&["burn", "200"], None);
+    // SAFETY: all zeros are a value; the call reads it and no more.
+    let done = unsafe {
+        let lowest: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(program.pid(), libc::SCHED_IDLE, &raw const lowest)
+    };
+    assert_eq!(done, 0);
+    let before = look(&mut meter);
+    let used_us = program.number();
+    let after = look(&mut meter);
+    let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
+    assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
+}
+
+#[test]
 fn totals_never_fall() {
     let _turn = turn();
     let Some(mut meter) = common::meter_by_processes("churn") else {

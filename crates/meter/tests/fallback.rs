@@ -102,9 +102,13 @@ impl Machine {
     fn at(&self, n: u64) {
         let (user, idle) = (100 * n, 300 * n);
         self.put("proc/stat", &format!("cpu  {user} 0 0 {idle} 0 0 0 0\n"));
-        let stat = |pid: u64, comm: &str, flags: u64, ticks: u64| {
-            format!("{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 0")
+        let of_policy = |pid: u64, comm: &str, flags: u64, ticks: u64, policy: u32| {
+            let zeros = "0 ".repeat(18);
+            format!(
+                "{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 {zeros}{policy}"
+            )
         };
+        let stat = |pid, comm: &str, flags, ticks| of_policy(pid, comm, flags, ticks, 0);
         self.put("proc/10/stat", &stat(10, "backup", 0, 30 * n));
         self.put(
             "proc/10/io",
@@ -112,6 +116,7 @@ impl Machine {
         );
         self.put("proc/11/stat", &stat(11, SERVICES[1], 0, 10 * n));
         self.put("proc/12/stat", &stat(12, "kworker", 0x0020_0000, 5 * n));
+        self.put("proc/14/stat", &of_policy(14, "boinc", 0, 20 * n, 5));
         self.put("proc/13/stat", &stat(13, "editor", 0, 55 * n));
         self.put("proc/13/schedstat", &format!("0 {} 1\n", 1000 * n));
         let (reads, sectors) = (40 * n, 400 * n);
@@ -153,8 +158,8 @@ fn what_is_not_background_is_foreground() {
         (4, 600, at_ns)
     );
     assert_eq!(ticks(background.cpu_ns), 60);
-    assert_eq!(ticks(now.ignored.cpu_ns), 30);
-    assert_eq!(ticks(now.foreground.cpu_ns), 200 - 60 - 30);
+    assert_eq!(ticks(now.ignored.cpu_ns), 70);
+    assert_eq!(ticks(now.foreground.cpu_ns), 200 - 60 - 70);
     assert_eq!(now.foreground.wait_ns, 2000);
     let vda = DiskId {
         major: 254,

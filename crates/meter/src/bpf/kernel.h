@@ -36,6 +36,9 @@ enum {
 /* task_struct.flags, include/linux/sched.h: as old as git. */
 #define PF_KTHREAD 0x00200000
 
+/* task_struct.policy, include/uapi/linux/sched.h. */
+#define SCHED_IDLE 5
+
 #define AF_INET 2
 #define AF_INET6 10
 #define EAGAIN 11
@@ -83,6 +86,7 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	unsigned int policy;
 	struct task_struct *group_leader;
 	/* Nanoseconds of the clock of bpf_ktime_get_ns(). */
 	__u64 start_time;

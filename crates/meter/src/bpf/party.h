@@ -5,6 +5,8 @@
  * A background program is a cgroup and all below it; where it has none, a
  * process and all that it has begotten since (kin.bpf.c keeps the list). What
  * is neither that nor the kernel's own nor an always-on service is foreground.
+ * Whoever runs when nobody else wants to (SCHED_IDLE) is not: it is background
+ * work, of another Usher's or of nobody's.
  */
 #ifndef USHER_METER_PARTY_H
 #define USHER_METER_PARTY_H
@@ -121,7 +123,8 @@ static __u32 party_of(struct task_struct *task, struct control *orders)
 		program = program_by_kin(task->tgid);
 	if (program)
 		return program;
-	if ((__u32)task->tgid == orders->own_tgid || is_service(task))
+	if ((__u32)task->tgid == orders->own_tgid || is_service(task) ||
+	    task->policy == SCHED_IDLE)
 		return IGNORED;
 	return FOREGROUND;
 }

@@ -47,6 +47,7 @@
 //! take to notice its end, up to `LOOK_NS_MAX`.
 
 use super::budget::Budget;
+use super::drain::Drain;
 
 /// The foreground has gone, at the earliest, after this.
 pub const QUIET_NS_MIN: u64 = 20_000_000;
@@ -66,8 +67,8 @@ const MEMORY_NS: f64 = 500e6;
 const REACTION_NS: f64 = 2e6;
 /// Neither a reaction, nor a request of the background's, counts for more.
 const PART_NS_MAX: f64 = 20e6;
-/// A stall counts for no more than this.
-const STALL_NS_MAX: f64 = 100e6;
+/// A stall, and what comes of who is stopped, counts for no more than this.
+pub const STALL_NS_MAX: f64 = 100e6;
 /// The account of a device is overdrawn by no more.
 const DEBT_NS: f64 = 20e6;
 /// So many of the background's requests are taken to be under way at once, where
@@ -134,6 +135,12 @@ impl Rate {
     fn gap_ns(self) -> f64 {
         self.time_ns / self.count
     }
+
+    /// The same; 0 where there were none.
+    fn known_gap_ns(self) -> f64 {
+        let gap_ns = self.gap_ns();
+        if gap_ns.is_finite() { gap_ns } else { 0.0 }
+    }
 }
 
 /// Foreground requests since the gate was last open.
@@ -145,18 +152,6 @@ struct Burst {
     requests: u64,
     /// Whether background work was in its way.
     met: bool,
-}
-
-/// What background work asks for after it has been stopped.
-#[derive(Debug, Clone, Copy)]
-struct Drain {
-    /// Since when, and what it had asked for until then.
-    from_ns: u64,
-    from: u64,
-    /// What was charged for it when it was stopped.
-    charged_ns: f64,
-    /// What it has come to.
-    cost_ns: f64,
 }
 
 /// One look at a device.
@@ -237,8 +232,10 @@ impl Gate {
         self.foreground.add(elapsed_ns, asked);
         if glance.met {
             self.background.add(elapsed_ns, background);
-        } else {
-            self.drains(glance);
+        } else if let Some(drain) = &mut self.drain {
+            let gap_ns = self.background.known_gap_ns();
+            let more_ns = drain.look(glance.at_ns, glance.background, gap_ns);
+            self.budget.spend(more_ns);
         }
         self.bell = glance.bell;
         // Requests close to one another are one burst, however late they are seen.
@@ -303,35 +300,15 @@ impl Gate {
             let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
             self.budget.spend(self.cost_ns.min(passed_ns));
             self.charged_ns = glance.at_ns;
-            self.drain = Some(Drain {
-                from_ns: glance.at_ns,
-                from: glance.background,
-                charged_ns: flight_ns,
-                cost_ns: 0.0,
-            });
+            self.drain = Some(Drain::new(glance.at_ns, glance.background, flight_ns));
         }
-    }
-
-    /// Counts what comes of background work that has been stopped, and charges
-    /// for what was not expected.
-    fn drains(&mut self, glance: &Glance) {
-        let gap_ns = self.background_gap_ns();
-        let Some(drain) = &mut self.drain else {
-            return;
-        };
-        let asked = glance.background.saturating_sub(drain.from);
-        let passed_ns = glance.at_ns.saturating_sub(drain.from_ns) as f64;
-        let cost_ns = (asked as f64 * gap_ns).min(passed_ns).min(STALL_NS_MAX);
-        let charged_ns = drain.charged_ns.max(drain.cost_ns);
-        drain.cost_ns = drain.cost_ns.max(cost_ns);
-        self.budget.spend((cost_ns - charged_ns).max(0.0));
     }
 
     /// Learns from a burst that is over what it met, and how long its first
     /// request was stalled.
     fn end_burst(&mut self) {
         if let Some(drain) = self.drain.take() {
-            self.drained_ns += (drain.cost_ns - self.drained_ns) / 2.0;
+            self.drained_ns += (drain.cost_ns() - self.drained_ns) / 2.0;
         }
         let told = self
             .burst
@@ -355,8 +332,7 @@ impl Gate {
 
     /// Mean time between the background's requests as it runs; 0: not known.
     fn background_gap_ns(&self) -> f64 {
-        let gap_ns = self.background.gap_ns();
-        if gap_ns.is_finite() { gap_ns } else { 0.0 }
+        self.background.known_gap_ns()
     }
 
     /// Whether the foreground has asked once, met background work, and may be

@@ -23,7 +23,8 @@
 pub mod budget;
 pub mod contention;
 pub mod cpus;
-pub mod eii;
+mod drain;
+mod eii;
 pub mod gate;
 pub mod ipd;
 mod record;
