@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::experiments::{Place, Task};
+use super::rig::inputs;
 use super::rig::network::Network;
 use super::stage::Stage;
 
@@ -161,9 +162,10 @@ impl Stage {
     }
 
     fn gromacs_job(&self, role: Role) -> Result<Vec<String>> {
-        let tpr = self.size.tpr.as_ref().context(
-            "no input for gmx: examples/programs/prepare makes water.tpr; name it with --tpr",
-        )?;
+        let tpr = match &self.size.tpr {
+            Some(given) => given.clone(),
+            None => inputs::water(&self.path("gromacs"))?,
+        };
         let tpr = tpr.display().to_string();
         let output = self.path(&format!("gmx{}", role.number()));
         let output = output.display().to_string();

@@ -144,7 +144,7 @@ pub struct BackgroundArgs {
     /// A tree to search instead of Linux 6.1
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
-    /// The input of `gmx mdrun`: water.tpr of examples/programs/prepare
+    /// The input of `gmx mdrun`; else a box of water, which is made
     #[arg(long, value_name = "FILE")]
     tpr: Option<PathBuf>,
     /// Where files are made, on the disk to be measured

@@ -47,6 +47,25 @@ pub fn tree(dir: &Path, given: Option<&Path>, small: bool) -> Result<(PathBuf, S
     Ok((target, "a generated tree".to_owned()))
 }
 
+/// The script that makes the input of `gmx mdrun`, from where this is run.
+const PREPARE: &str = "examples/programs/prepare";
+
+const WATER: &str = "water.tpr";
+
+/// A box of water for `gmx mdrun`, made in `dir` if it is not there.
+pub fn water(dir: &Path) -> Result<PathBuf> {
+    let made = dir.join(WATER);
+    if !made.exists() {
+        anyhow::ensure!(
+            Path::new(PREPARE).exists(),
+            "no input for gmx: run this where {PREPARE} is, or name a file with --tpr"
+        );
+        let folder = format!("USHER_EXAMPLE_DATA={}", dir.display());
+        must(&["env", &folder, PREPARE, WATER])?;
+    }
+    Ok(made)
+}
+
 /// Files of words, of the sizes of source files.
 fn generate(dir: &Path, files: u64) -> Result<()> {
     let mut rng = oorandom::Rand64::new(7);
