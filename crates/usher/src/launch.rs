@@ -63,6 +63,7 @@ pub fn run(wish: &Wish) -> Outcome {
             None => alone(wish, &mut signals),
         };
     };
+    wish.regulation.refuse_beside_daemon()?;
     let page = PageFile::offer();
     let held = hold(&wish.spec(page.path())?)?;
     let newcomer = wish.newcomer(held.pid(), page.path());

@@ -6,8 +6,9 @@
 //! and exits is regulated on. A keeper watches, so that nothing stays stopped
 //! when this process is killed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +86,7 @@ impl Regulator {
         let exit = running
             .wait_forwarding(signals)
             .context("waiting for the program")?;
-        self.outlast(adopted.id)?;
+        self.outlast(adopted.id, signals)?;
         self.end();
         Ok(exit.code())
     }
@@ -123,13 +124,14 @@ impl Regulator {
             }
         }
         self.tell_lacking()?;
-        while !self.programs()?.is_empty() && !self.rang(&stop)? {}
+        while !self.programs()?.is_empty() && !self.rings(&[stop.as_fd()])? {}
         self.end();
         failure::of_parts(refused)
     }
 
-    /// Regulates on what a program has left behind when it ended itself.
-    fn outlast(&self, id: ProgramId) -> anyhow::Result<()> {
+    /// Regulates on what a program has left behind when it ended itself, until
+    /// that has ended too, or this process is asked to.
+    fn outlast(&self, id: ProgramId, signals: &mut Forwarder) -> anyhow::Result<()> {
         let mut said = false;
         while self.programs()?.contains(&id) {
             let left = self.engine.status()?.programs;
@@ -137,10 +139,13 @@ impl Regulator {
             if alive && !std::mem::replace(&mut said, true) {
                 failure::complain(
                     "the command has ended and left processes behind; they stay background \
-                     work until they end too",
+                     work until they end too, or Ctrl-C is pressed",
                 );
             }
-            self.rang(&self.ended)?;
+            self.rings(&[self.ended.as_fd(), signals.as_fd()])?;
+            if signals.asked_to_end() {
+                break;
+            }
         }
         Ok(())
     }
@@ -151,8 +156,7 @@ impl Regulator {
         let status = self.engine.status()?;
         let each = status.programs.into_iter().filter_map(|p| p.background);
         let lacking = each.flat_map(|background| background.lacking);
-        let mut all: Vec<String> = lacking.chain(status.warnings).collect();
-        all.dedup();
+        let all: BTreeSet<String> = lacking.chain(status.warnings).collect();
         let Some(first) = all.first() else {
             return Ok(());
         };
@@ -176,12 +180,14 @@ impl Regulator {
             .collect())
     }
 
-    /// Waits a moment; true when that eventfd has been written to.
-    fn rang(&self, fd: &OwnedFd) -> anyhow::Result<bool> {
-        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    /// Waits a moment; true when one of them can be read.
+    fn rings(&self, bells: &[BorrowedFd<'_>]) -> anyhow::Result<bool> {
+        let mut fds: Vec<_> = (bells.iter())
+            .map(|bell| PollFd::new(bell, PollFlags::IN))
+            .collect();
         let patience = Timespec::try_from(LOOK).ok();
         match rustix::event::poll(&mut fds, patience.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(!fds[0].revents().is_empty()),
+            Ok(_) | Err(Errno::INTR) => Ok(fds.iter().any(|fd| !fd.revents().is_empty())),
             Err(error) => Err(error).context("waiting"),
         }
     }

@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -262,17 +263,59 @@ fn without_a_daemon_it_is_regulated_and_nothing_stays_when_that_is_killed() {
     signal(pid, libc::SIGKILL);
 }
 
+/// `usher bg` of a command that ends at once and leaves a process behind, which
+/// waits until something is written to a FIFO and then makes a file.
+fn leave_behind(world: &World) -> (Child, PathBuf, PathBuf) {
+    let (fifo, mark) = (world.path("fifo"), world.path("ended"));
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let script = format!(
+        "(read x <{}; echo >{}) >/dev/null 2>&1 &",
+        fifo.display(),
+        mark.display()
+    );
+    let mut usher = world.usher(&["bg", "--", "sh", "-c", &script]);
+    let mut launcher = usher.stderr(Stdio::piped()).spawn().unwrap();
+    let told = BufReader::new(launcher.stderr.take().unwrap()).lines();
+    let is_it = |line: &String| line.contains("left processes behind");
+    assert!(told.map_while(Result::ok).any(|line| is_it(&line)));
+    (launcher, fifo, mark)
+}
+
 #[test]
 fn what_a_command_leaves_behind_stays_background_work() {
     let world = World::new();
-    let mark = world.path("ended");
-    let script = format!("(sleep 0.2; echo > {}) >/dev/null 2>&1 &", mark.display());
-    let output = world.run(&["bg", "--", "sh", "-c", &script]);
-    assert!(output.status.success());
+    let (mut launcher, fifo, mark) = leave_behind(&world);
+    fs::write(fifo, "\n").unwrap();
+    assert!(launcher.wait().unwrap().success());
     assert!(mark.exists(), "it was waited for");
-    let text = stderr(&output);
-    assert!(
-        text.is_empty() || text.contains("left processes behind"),
-        "{text}"
-    );
+}
+
+#[test]
+fn who_outlasts_a_command_can_be_ended() {
+    let world = World::new();
+    let (mut launcher, fifo, mark) = leave_behind(&world);
+    signal(launcher.id() as i32, libc::SIGTERM);
+    assert!(launcher.wait().unwrap().success());
+    assert!(!mark.exists(), "what was left behind lives on");
+    fs::write(fifo, "\n").unwrap();
+    wait_for("what was left behind", || mark.exists().then_some(()));
+}
+
+#[test]
+fn what_only_a_daemon_can_be_told_is_refused_beside_one() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    for words in [["--ignore", "updatedb"], ["--thresholds", "/dev/null"]] {
+        let output = world.run(&[&["bg"][..], &words, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        assert!(stderr(&output).contains(words[0]), "{}", stderr(&output));
+        assert!(stderr(&output).contains("usher daemon"));
+    }
 }

@@ -214,9 +214,9 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
     let mut scene = Scene::start(binary, "eii", with_daemon, TREE)?;
     scene.wait_until_held(2)?;
+    let killed = Instant::now();
     kill(scene.daemon.as_ref().map_or(scene.launcher, Daemon::pid));
     scene.end_foreground()?;
-    let killed = Instant::now();
     let tree = scene.tree();
     let held = || {
         tree.iter()

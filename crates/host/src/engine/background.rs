@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use usher_meter::{Meter, MeterConfig, Party, held_up};
-use usher_model::{Decision, HeldUp, Home, Look, Metering, ProgramId, Resource, Standing};
+use usher_meter::{Meter, MeterConfig, Names, Party, held_up};
+use usher_model::{
+    Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
+};
 
 use super::status::BackgroundStatus;
 use super::world::{RealWorld, thread_cpu_ns};
@@ -15,6 +17,16 @@ use super::world::{RealWorld, thread_cpu_ns};
 const CPU_NS_MIN: u64 = 15_000_000;
 /// ... and apart by so many times what a look took, for a quarter of a percent of a CPU.
 const CPU_PAUSES: u64 = 400;
+/// ... but for this long after they were due no hurry counts.
+const CPU_LATE_NS: u64 = 50_000_000;
+/// The bell is not heard sooner after a look: whoever runs on although the
+/// foreground is there would have it ring all the time.
+const DEAF_NS: u64 = 5_000_000;
+/// Looking who waits costs a look at every thread, and at every descriptor where
+/// some wait in pipes or sockets: apart by so many times what it took.
+const WAITERS_PAUSES: u64 = 200;
+/// The machine's names for devices are read again so often.
+const NAMES_NS: u64 = 1_000_000_000;
 /// A program that is stopped for less than this holds nobody up yet.
 const HOLDING_NS: u64 = 200_000_000;
 /// Whether somebody waits is looked at so often, and so while somebody does.
@@ -35,7 +47,12 @@ pub(super) struct Background {
     /// When CPU times may be read again.
     cpu_due_ns: u64,
     waiters: Vec<HeldUp>,
-    waiters_ns: u64,
+    /// When it may be looked again who waits.
+    waiters_due_ns: u64,
+    /// When the meter was last looked at.
+    looked_ns: u64,
+    names: Names,
+    names_ns: u64,
 }
 
 impl Background {
@@ -84,19 +101,37 @@ impl Background {
         self.meter.as_ref()?.bell()
     }
 
+    /// From when on the bell is to be heard; `None`: nobody runs who would be
+    /// stopped at once.
+    pub fn hears_from_ns(&self) -> Option<u64> {
+        let stops = |one: &Standing| one.running && one.regulation == Regulation::Usher;
+        let hears = self.standings.values().any(stops);
+        hears.then_some(self.looked_ns + DEAF_NS)
+    }
+
     /// Looks at the meter; at CPU times too where that is not too soon and
     /// nobody is in a hurry.
     pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
         let hurry = std::mem::take(&mut self.rang);
-        let thorough = !hurry && self.cpu_due_ns <= at_ns;
+        let patience_ns = if hurry { CPU_LATE_NS } else { 0 };
+        let thorough = self.cpu_due_ns + patience_ns <= at_ns;
+        self.looked_ns = at_ns;
         let begun_ns = thread_cpu_ns();
-        let mut metering = self.meter.as_mut()?.sample(at_ns, thorough);
+        let metering = self.meter.as_mut()?.sample(at_ns, thorough);
         if thorough {
             let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
             self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_PAUSES);
         }
-        metering.held_up = self.waiters.clone();
+        if self.names_ns + NAMES_NS <= at_ns {
+            self.names = self.meter.as_ref()?.names();
+            self.names_ns = at_ns;
+        }
         Some(metering)
+    }
+
+    /// Who waits for what a stopped program holds, as last seen.
+    pub fn waiters(&self) -> Vec<HeldUp> {
+        self.waiters.clone()
     }
 
     /// Who in the foreground has used a resource most of late.
@@ -115,15 +150,8 @@ impl Background {
     /// A sentence of the policy's, which knows devices by their numbers, with
     /// the machine's names for them.
     pub fn in_names(&self, sentence: &str) -> String {
-        let names = self.meter.as_ref().map(Meter::names).unwrap_or_default();
-        let disks = names
-            .disks
-            .iter()
-            .map(|(id, name)| ("disk", id.to_string(), name));
-        let links = names
-            .links
-            .iter()
-            .map(|(id, name)| ("interface", id.to_string(), name));
+        let disks = (self.names.disks.iter()).map(|(id, name)| ("disk", id.to_string(), name));
+        let links = (self.names.links.iter()).map(|(id, name)| ("interface", id.to_string(), name));
         let known: BTreeMap<_, _> = disks
             .chain(links)
             .map(|(kind, number, name)| ((kind, number), name.as_str()))
@@ -191,11 +219,7 @@ impl RealWorld {
     /// stopped for a while.
     pub(super) fn look_for_waiters(&mut self, at_ns: u64) {
         let background = &self.state.background;
-        let pause_ns = match background.waiters.is_empty() {
-            true => WAITERS_NS,
-            false => WAITERS_SOON_NS,
-        };
-        if background.waiters_ns + pause_ns > at_ns {
+        if background.waiters_due_ns > at_ns {
             return;
         }
         let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + HOLDING_NS <= at_ns);
@@ -211,12 +235,18 @@ impl RealWorld {
                 processes.into_iter().map(|pid| (pid, member.id()))
             })
             .collect();
+        let begun_ns = thread_cpu_ns();
         let waiters = match holders.is_empty() {
             true => Vec::new(),
             false => held_up(&self.roots.proc, &|pid| holders.get(&pid).copied()),
         };
+        let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
+        let pause_ns = match waiters.is_empty() {
+            true => WAITERS_NS,
+            false => WAITERS_SOON_NS,
+        };
+        self.state.background.waiters_due_ns = at_ns + pause_ns.max(took_ns * WAITERS_PAUSES);
         self.state.background.waiters = waiters;
-        self.state.background.waiters_ns = at_ns;
     }
 }
 

@@ -137,19 +137,25 @@ impl World for RealWorld {
             self.read_usable();
         }
         let at_ns = now_ns();
-        let programs = match self.looks_at_all(&failed) {
+        let wants_all = self.looks_at_all(&failed);
+        // First: its figures are of this moment, and the rest takes its time.
+        let mut metering = self.state.background.sample(at_ns);
+        let programs = match wants_all {
             true => self.look_at_programs(at_ns),
             false => Vec::new(),
         };
         self.state.cpus_changed = false;
         self.look_for_waiters(at_ns);
+        if let Some(metering) = &mut metering {
+            metering.held_up = self.state.background.waiters();
+        }
         Observation {
             programs,
             at_ns,
             usable: self.state.usable.clone(),
             events: std::mem::take(&mut self.state.events),
             failed,
-            metering: self.state.background.sample(at_ns),
+            metering,
         }
     }
 
@@ -317,14 +323,20 @@ impl RealWorld {
     fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
         let look_after = self.state.looked_after_ns + HOUSEKEEPING_NS;
         let look_after = (!self.state.members.is_empty()).then_some(look_after);
-        let until_ns = [deadline_ns, look_after].into_iter().flatten().min();
+        let hears_ns = self.state.background.hears_from_ns();
+        let deaf_ns = hears_ns.filter(|from_ns| *from_ns > now_ns());
+        let until_ns = [deadline_ns, look_after, deaf_ns]
+            .into_iter()
+            .flatten()
+            .min();
         let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
         let bell = PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN);
         // A dead one's pidfd stays readable: polled on, the loop would spin.
         let is_due = self.state.keeper_due_ns <= now_ns();
         let keeper = self.keeper.as_ref().filter(|_| is_due);
         let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
-        let meter = self.state.background.bell();
+        let hears = hears_ns.is_some() && deaf_ns.is_none();
+        let meter = self.state.background.bell().filter(|_| hears);
         let meter = meter.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let members = self.state.members.values().map(|m| m.watch.poll_fd());
         let has_meter = meter.is_some();

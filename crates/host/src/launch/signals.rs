@@ -26,13 +26,15 @@ const FORWARDED: [i32; 9] = [
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
 ];
 
+/// Those of them that ask a program to end.
+const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
 /// Catches the launcher's signals from its making on; make it before the
 /// program is launched, so that none is lost.
 #[derive(Debug)]
 pub struct Forwarder {
     signals: SignalDelivery<UnixStream, WithOrigin>,
     own_session: bool,
-    ending: bool,
 }
 
 impl Forwarder {
@@ -49,20 +51,24 @@ impl Forwarder {
         Ok(Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,
             own_session,
-            ending: false,
         })
     }
 
-    /// Whether a signal that asks a program to end has come.
-    pub fn ending(&self) -> bool {
-        self.ending
+    /// Whether a signal that asks a program to end has come, after the launched
+    /// program has ended: what has come since the last call is passed on to nobody.
+    pub fn asked_to_end(&mut self) -> bool {
+        self.come()
+            .iter()
+            .any(|origin| ENDING.contains(&origin.signal))
+    }
+
+    fn come(&mut self) -> Vec<Origin> {
+        self.signals.pending().collect()
     }
 
     /// Passes on what has come since the last call.
     pub fn forward(&mut self, program: &Running) {
-        let came: Vec<Origin> = self.signals.pending().collect();
-        for origin in came {
-            self.ending |= [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&origin.signal);
+        for origin in self.come() {
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {
                 true => program.signal_group(origin.signal),

@@ -208,15 +208,6 @@ fn resources(usage: &Usage) -> impl Iterator<Item = Resource> {
     std::iter::once(Resource::Cpu).chain(disks).chain(links)
 }
 
-/// The resource, for people.
-pub(super) fn name(resource: Resource) -> String {
-    match resource {
-        Resource::Cpu => "the CPUs".to_owned(),
-        Resource::Disk(disk) => format!("disk {disk}"),
-        Resource::Link(link) => format!("interface {link}"),
-    }
-}
-
 /// The finding, for people.
 pub(super) fn describe(found: &Contention) -> String {
     let share = Shared {
@@ -231,7 +222,7 @@ pub(super) fn describe(found: &Contention) -> String {
     };
     format!(
         "foreground uses {}: {} {unit} in the last {} ms; background's share {percent:.1} %, threshold {:.0} %",
-        name(found.resource),
+        found.resource,
         found.foreground / scale,
         found.window_ns / 1_000_000,
         found.threshold * 100.0

@@ -93,10 +93,11 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// CPUs that background work may use.
-    pub fn new(at_ns: u64) -> Self {
+    /// CPUs that background work may use, with the account that there was, or
+    /// a full one.
+    pub fn new(at_ns: u64, account: Option<Budget>) -> Self {
         Self {
-            budget: Budget::new(at_ns, DEBT_NS),
+            budget: account.unwrap_or_else(|| Budget::new(at_ns, DEBT_NS)),
             read: None,
             found: Found::default(),
             base: (0.0, 0),
@@ -189,6 +190,11 @@ impl Cpus {
     /// What the last window showed.
     pub fn found(&self) -> Found {
         self.found
+    }
+
+    /// The account.
+    pub fn account(&self) -> Budget {
+        self.budget
     }
 
     /// Delay that the foreground may still be caused, in nanoseconds.

@@ -169,6 +169,17 @@ pub struct Glance {
     pub bell: bool,
 }
 
+/// What was asked for between two looks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Recent {
+    /// By the foreground.
+    pub foreground: u64,
+    /// By regulated background programs.
+    pub background: u64,
+    /// In so many nanoseconds.
+    pub window_ns: u64,
+}
+
 /// The state of one device.
 #[derive(Debug, Clone)]
 pub struct Gate {
@@ -177,7 +188,7 @@ pub struct Gate {
     looked_ns: u64,
     seen: Requests,
     seen_background: u64,
-    /// The foreground's last request; `None`: none since the gate was made.
+    /// The foreground's last request; `None`: not known.
     last_ns: Option<u64>,
     foreground: Rate,
     background: Rate,
@@ -194,20 +205,20 @@ pub struct Gate {
     quiet_ns: u64,
     /// When a wrong guess was last paid for.
     charged_ns: u64,
-    /// Requests at the last look that found some, and over how long.
-    recent: (u64, u64),
+    recent: Recent,
 }
 
 impl Gate {
-    /// A gate that is open.
-    pub fn new(kind: Kind, first: &Glance) -> Self {
+    /// A gate that is open unless the foreground has just been there, with the
+    /// account that there was, or a full one.
+    pub fn new(kind: Kind, first: &Glance, account: Option<Budget>) -> Self {
         Self {
             kind,
-            budget: Budget::new(first.at_ns, DEBT_NS),
+            budget: account.unwrap_or_else(|| Budget::new(first.at_ns, DEBT_NS)),
             looked_ns: first.at_ns,
             seen: first.foreground,
             seen_background: first.background,
-            last_ns: None,
+            last_ns: first.foreground.last_ns,
             foreground: Rate::default(),
             background: Rate::default(),
             reaction_ns: REACTION_NS,
@@ -219,7 +230,7 @@ impl Gate {
             drained_ns: 0.0,
             drain: None,
             charged_ns: 0,
-            recent: (0, 0),
+            recent: Recent::default(),
         }
     }
 
@@ -244,7 +255,11 @@ impl Gate {
             self.end_burst();
         }
         if asked > 0 {
-            self.recent = (asked, elapsed_ns);
+            self.recent = Recent {
+                foreground: asked,
+                background,
+                window_ns: elapsed_ns,
+            };
             self.asked(asked, elapsed_ns, glance);
         }
         self.seen = glance.foreground;
@@ -389,14 +404,18 @@ impl Gate {
         opens_ns.max(at_ns + (age_ns / LOOK_SHARE).min(LOOK_NS_MAX))
     }
 
+    /// The account.
+    pub fn account(&self) -> Budget {
+        self.budget
+    }
+
     /// Delay that the foreground may still be caused, in nanoseconds.
     pub fn budget_ns(&self) -> f64 {
         self.budget.level_ns()
     }
 
-    /// Foreground requests at the last look that found some, and the
-    /// nanoseconds in which they were made.
-    pub fn recent(&self) -> (u64, u64) {
+    /// What the last look found that found the foreground at it.
+    pub fn recent(&self) -> Recent {
         self.recent
     }
 

@@ -20,6 +20,8 @@ use crate::stage::Stage;
 const BLIND_NS_MAX: u64 = 1_000_000_000;
 /// Standings that differ only in shares are told so often.
 const TELL_NS: u64 = 1_000_000_000;
+/// A demotion that fails is tried again so often.
+const DEMOTIONS: u32 = 3;
 /// No look is closer to the last.
 const LOOK_NS_MIN: u64 = 1_000_000;
 
@@ -69,8 +71,11 @@ struct Member {
     why: Option<String>,
     stops: u64,
     history: History,
-    /// Of stops, of going on, of being spared, of failures.
-    voices: [Voice; 4],
+    /// How often its demotion has failed.
+    refused: u32,
+    /// Of stops, of going on, of being spared, of demotions and other actions
+    /// that fail.
+    voices: [Voice; 5],
 }
 
 impl Member {
@@ -89,6 +94,7 @@ impl Member {
             why: None,
             stops: 0,
             history: History::new(at_ns),
+            refused: 0,
             voices: Default::default(),
         }
     }
@@ -204,16 +210,22 @@ impl Regulator {
             let Some(member) = self.members.get_mut(&id) else {
                 continue;
             };
-            let what = match failure.action {
-                Action::Freeze { .. } => "could not be stopped, tried again",
-                Action::Thaw { .. } => "could not be let go on, tried again",
-                Action::Demote { .. } => {
-                    "keeps its priorities, is stopped and let go on all the same"
+            let (voice, what) = match failure.action {
+                Action::Freeze { .. } => (4, "could not be stopped, tried again"),
+                Action::Thaw { .. } => (4, "could not be let go on, tried again"),
+                Action::Demote { .. } if member.refused < DEMOTIONS => {
+                    member.refused += 1;
+                    self.newcomers.push(failure.action.clone());
+                    continue;
                 }
+                Action::Demote { .. } => (
+                    3,
+                    "keeps its priorities, is stopped and let go on all the same",
+                ),
                 Action::Seat { .. } | Action::Release { .. } | Action::Promote { .. } => continue,
             };
             let text = format!("{what}: {}", failure.error);
-            let said = member.voices[3].say(at_ns, text);
+            let said = member.voices[voice].say(at_ns, text);
             self.notes.extend(said.map(|text| note(id, text)));
         }
     }
@@ -234,7 +246,7 @@ impl Regulator {
             actions,
             notes: std::mem::take(&mut self.notes),
             wake_ns: wake_ns.map(|wake_ns| wake_ns.max(at_ns + LOOK_NS_MIN)),
-            standings: self.tell(at_ns),
+            standings: self.tell(at_ns, blind),
         }
     }
 
@@ -286,10 +298,15 @@ impl Regulator {
         }
     }
 
-    /// The standings, where they have changed.
-    fn tell(&mut self, at_ns: u64) -> Option<Vec<Standing>> {
-        let each = self.members.iter();
-        let now: Vec<_> = each.map(|(&id, m)| m.standing(id, at_ns)).collect();
+    /// The standings, where they have changed. Without figures everybody runs.
+    fn tell(&mut self, at_ns: u64, blind: bool) -> Option<Vec<Standing>> {
+        let each = self.members.iter().map(|(&id, m)| m.standing(id, at_ns));
+        let now: Vec<_> = each
+            .map(|standing| Standing {
+                running: standing.running || blind,
+                ..standing
+            })
+            .collect();
         if let Some((told_ns, told)) = &self.told {
             let key = |s: &Standing| (s.program, s.since_ns, s.stops, s.running);
             let same = told.iter().map(key).eq(now.iter().map(key));

@@ -11,7 +11,8 @@
 //! a bell, and the meter is looked at within a millisecond: while all is quiet
 //! looks are [`CALM_NS`] apart. CPUs have no bell: with background work on
 //! them and little idle, looks are closer. A stopped program is looked at when
-//! what it waits for may open, and not before.
+//! what it waits for may open, and ten times a second in case it holds somebody
+//! up.
 //!
 //! *Locks*. A stopped program may hold what a foreground process waits for. Where
 //! that is seen, it goes on at once, and runs for longer each time that it is seen
@@ -23,9 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{Contention, MeterSource, Metering, ProgramId, Resource, Usage};
 
-use super::contention::name;
+use super::budget::Budget;
 use super::cpus::{ALERT_NS, CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
-use super::gate::{BLIND_NS, DISK, Gate, Glance, LINK, Requests};
+use super::gate::{BLIND_NS, DISK, Gate, Glance, LINK, Recent, Requests};
 use super::regulator::{Change, Sight};
 
 /// Who made a request so long ago, or later, uses the device.
@@ -188,6 +189,9 @@ pub(super) struct Controller {
     members: BTreeMap<ProgramId, Member>,
     gates: BTreeMap<Resource, Gate>,
     cpus: Option<Cpus>,
+    /// Accounts of the time before the last program left: who starts one
+    /// program after another gets no full account for each.
+    accounts: BTreeMap<Resource, Budget>,
 }
 
 impl Controller {
@@ -198,7 +202,10 @@ impl Controller {
     pub fn depart(&mut self, id: ProgramId) {
         self.members.remove(&id);
         if self.members.is_empty() {
-            *self = Self::default();
+            let gates = std::mem::take(&mut self.gates);
+            let devices = gates.into_iter().map(|(id, gate)| (id, gate.account()));
+            let cpus = self.cpus.take().map(|cpus| (Resource::Cpu, cpus.account()));
+            self.accounts.extend(devices.chain(cpus));
         }
     }
 
@@ -210,7 +217,10 @@ impl Controller {
             }
         }
         self.look_at_devices(sight);
-        let cpus = self.cpus.get_or_insert_with(|| Cpus::new(sight.at_ns));
+        let account = self.accounts.get(&Resource::Cpu).copied();
+        let cpus = self
+            .cpus
+            .get_or_insert_with(|| Cpus::new(sight.at_ns, account));
         cpus.look(sight.at_ns, sight.metering, sight.thresholds.idle);
         let ids: Vec<_> = self.members.keys().copied().collect();
         let change = |id| Some((id, self.judge(id, sight)?));
@@ -231,8 +241,9 @@ impl Controller {
                 Resource::Link(_) => LINK,
                 Resource::Cpu | Resource::Disk(_) => DISK,
             };
+            let account = self.accounts.get(&device).copied();
             let gate = self.gates.entry(device);
-            gate.or_insert_with(|| Gate::new(kind, &glance))
+            gate.or_insert_with(|| Gate::new(kind, &glance, account))
                 .look(&glance);
         }
     }
@@ -273,7 +284,7 @@ impl Controller {
             if at_ns < member.spared_until_ns || shut.is_empty() {
                 return None;
             }
-            let (contention, why) = self.reason(shut[0], sight);
+            let (contention, why) = self.reason(shut[0]);
             self.members.get_mut(&id)?.stop(at_ns);
             return Some(Change::Stop(contention, why));
         };
@@ -294,10 +305,10 @@ impl Controller {
     }
 
     /// Why something is shut, in figures and in words.
-    fn reason(&self, resource: Resource, sight: &Sight) -> (Contention, String) {
+    fn reason(&self, resource: Resource) -> (Contention, String) {
         match (resource, self.gates.get(&resource), &self.cpus) {
             (Resource::Cpu, _, Some(cpus)) => for_cpus(cpus.found()),
-            (_, Some(gate), _) => for_device(resource, gate, &self.glance(resource, sight)),
+            (_, Some(gate), _) => for_device(resource, gate),
             _ => for_cpus(Found::default()),
         }
     }
@@ -308,9 +319,8 @@ impl Controller {
                 (Resource::Cpu, Some(cpus)) => cpus.budget_ns(),
                 _ => self.gates.get(&resource)?.budget_ns(),
             };
-            let name = name(resource);
             let ms = budget_ns / 1e6;
-            Some(format!("{name} free; {ms:.1} ms of delay to spend"))
+            Some(format!("{resource} free; {ms:.1} ms of delay to spend"))
         };
         let each: Vec<_> = member.uses(at_ns).filter_map(clear).collect();
         each.join(", ")
@@ -389,22 +399,29 @@ fn for_cpus(found: Found) -> (Contention, String) {
     (contention, why)
 }
 
-fn for_device(resource: Resource, gate: &Gate, glance: &Glance) -> (Contention, String) {
-    let (asked, window_ns) = gate.recent();
+fn for_device(resource: Resource, gate: &Gate) -> (Contention, String) {
+    let Recent {
+        foreground,
+        background,
+        window_ns,
+    } = gate.recent();
     let unit = match resource {
         Resource::Link(_) => "calls and packets",
         Resource::Cpu | Resource::Disk(_) => "requests",
     };
-    let why = format!(
-        "foreground uses {} ({asked} {unit} in the last {} ms); goes on after {} ms of quiet",
-        name(resource),
-        window_ns.div_ceil(1_000_000),
-        gate.needs_ns() / 1_000_000
-    );
+    let used = match foreground {
+        0 => format!("foreground has just used {resource}"),
+        _ => format!(
+            "foreground uses {resource} ({foreground} {unit} in the last {} ms)",
+            window_ns.div_ceil(1_000_000)
+        ),
+    };
+    let quiet_ms = gate.needs_ns() / 1_000_000;
+    let why = format!("{used}; goes on after {quiet_ms} ms of quiet");
     let contention = Contention {
         resource,
-        background: glance.background,
-        foreground: asked,
+        background,
+        foreground,
         window_ns,
         threshold: gate.needs_ns() as f64,
     };

@@ -95,10 +95,10 @@ fn what_fails_is_tried_again_and_said() {
     for regulation in Regulation::ALL {
         let mut world = contended(regulation);
         let mut policy = regulated(2);
-        world.refuses = 4;
+        world.refuses = 12;
         world.run(&mut policy, S);
         assert!(world.bg(1).frozen, "{regulation:?}");
-        assert_eq!(world.refuses, 0);
+        assert_eq!((world.refuses, world.bg(1).demoted), (0, None));
         let all = notes(&world).join("\n");
         assert!(all.contains("keeps its priorities"), "{all}");
         world.foreground.clear();
@@ -107,6 +107,64 @@ fn what_fails_is_tried_again_and_said() {
         assert!(!world.bg(1).frozen, "{regulation:?}");
         assert!(notes(&world).iter().any(|t| t.contains("refused")));
     }
+}
+
+#[test]
+fn a_demotion_that_fails_is_tried_again() {
+    for regulation in Regulation::ALL {
+        let mut world = contended(regulation);
+        world.refuses = 2;
+        world.run_regulated(100 * MS);
+        assert!(world.bg(1).demoted.is_some(), "{regulation:?}");
+        let said = |text: &String| text.contains("keeps its priorities");
+        assert!(!notes(&world).iter().any(said));
+    }
+}
+
+/// What is told of a stop is of the window before it, not of all time.
+#[test]
+fn a_stop_is_told_in_figures_of_its_window() {
+    let mut world = World::new(2).device(DISK, MS);
+    world.arrive(1, Regulation::Usher, DISK, 1);
+    world.keeps_log = true;
+    let mut policy = regulated(2);
+    world.run(&mut policy, 20 * S);
+    let always = Step {
+        work: 1,
+        pause_ns: 0,
+    };
+    world.foreground.push(Foreground::new(DISK, vec![always]));
+    world.run(&mut policy, S);
+    let told = world.log.iter().filter_map(|(_, d)| d.standings.as_ref());
+    let cause = told.flatten().find_map(|one| one.cause.clone()).unwrap();
+    let per_ms = |count: u64| count as f64 * 1e6 / cause.window_ns as f64;
+    assert!(per_ms(cause.background) <= 1.1, "{cause:?}");
+    assert!(cause.foreground >= 1 && per_ms(cause.foreground) <= 1.1);
+}
+
+/// One short program after another costs no more than one long one.
+#[test]
+fn an_account_outlives_the_programs() {
+    let stops = |programs: u64| {
+        let mut world = World::new(2).device(DISK, MS);
+        let often = Step {
+            work: 1,
+            pause_ns: 30 * MS,
+        };
+        world.foreground.push(Foreground::new(DISK, vec![often]));
+        let mut policy = regulated(2);
+        let mut stops = 0;
+        for id in 1..=programs {
+            world.arrive(id, Regulation::Usher, DISK, 1);
+            world.run(&mut policy, 10 * S / programs);
+            stops += world.bg(id).stops;
+            world.depart(id);
+            world.run(&mut policy, MS);
+        }
+        stops
+    };
+    // Each newcomer is in the way once before it is seen.
+    assert!(stops(20) <= stops(1) + 20, "{} {}", stops(20), stops(1));
 }
 
 #[test]
@@ -194,11 +252,13 @@ fn it_says_why_and_not_all_the_time() {
     let said = notes(&world);
     assert!(world.bg(1).stops > 60, "{}", world.bg(1).stops);
     assert!((20..=45).contains(&said.len()), "{}", said.len());
-    let first = &said[0];
-    assert!(
-        first.starts_with("stopped: foreground uses disk 8:0 ("),
-        "{first}"
-    );
+    for (text, start) in said.iter().zip([
+        "stopped: foreground has just used disk 8:0;",
+        "goes on: disk 8:0 free; ",
+        "stopped: foreground uses disk 8:0 (",
+    ]) {
+        assert!(text.starts_with(start), "{text}");
+    }
     assert!(
         said.iter()
             .any(|text| text.contains("times since it was last said"))

@@ -18,6 +18,8 @@ pub const S: u64 = 1_000_000_000;
 pub const TICK_NS: u64 = 100_000;
 /// From a foreground request to the look that the bell asks for.
 const BELL_NS: u64 = MS;
+/// The bell is not heard sooner after a look.
+const DEAF_NS: u64 = 5 * MS;
 /// From a decision to its effect.
 const ACT_NS: u64 = 300_000;
 
@@ -150,6 +152,7 @@ pub struct World {
     look_ns: u64,
     look: Look,
     bell_ns: Option<u64>,
+    looked_ns: u64,
     effects: VecDeque<(u64, Action)>,
     events: Vec<Event>,
     failed: Vec<FailedAction>,
@@ -179,6 +182,7 @@ impl World {
             look_ns: 0,
             look: Look::All,
             bell_ns: None,
+            looked_ns: 0,
             effects: VecDeque::new(),
             events: vec![],
             failed: vec![],
@@ -273,7 +277,8 @@ impl World {
             device.queue.push_back((Who::Foreground, device.service_ns));
             charge(&mut self.live.foreground, fg.resource, at_ns);
             if self.bell && runs && self.bell_ns.is_none() {
-                self.bell_ns = Some(at_ns + BELL_NS);
+                let heard_ns = self.looked_ns + DEAF_NS;
+                self.bell_ns = Some(heard_ns.max(at_ns + BELL_NS));
             }
         }
     }
@@ -394,6 +399,7 @@ impl World {
     fn look_and_act(&mut self, policy: &mut dyn Policy) {
         self.looks += 1;
         self.bell_ns = None;
+        self.looked_ns = self.at_ns;
         let observation = Observation {
             at_ns: self.at_ns,
             usable: CpuSet::range(0, self.cpus - 1),

@@ -69,13 +69,28 @@ pub struct Args {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct RegulationArgs {
     /// File with thresholds for background work; else what `usher bench
-    /// calibrate` found, else paper 2's
+    /// calibrate` found, else paper 2's. A running daemon has its own
     #[arg(long, value_name = "FILE")]
     pub thresholds: Option<PathBuf>,
     /// A service, by its name in `ps -o comm`, whose use of the machine is not
-    /// foreground's; may be given again
+    /// foreground's; may be given again. A running daemon has its own
     #[arg(long, value_name = "NAME")]
     pub ignore: Vec<String>,
+}
+
+impl RegulationArgs {
+    /// Refuses what the daemon that runs has been told already.
+    ///
+    /// # Errors
+    /// One of the options is there.
+    pub fn refuse_beside_daemon(&self) -> anyhow::Result<()> {
+        let given = match (&self.thresholds, self.ignore.first()) {
+            (Some(file), _) => format!("--thresholds {}", file.display()),
+            (None, Some(name)) => format!("--ignore {name}"),
+            (None, None) => return Ok(()),
+        };
+        anyhow::bail!("a daemon runs, and regulates by its own: `usher daemon {given}` tells it")
+    }
 }
 
 /// A policy's name on the command line.
@@ -123,6 +138,7 @@ impl Args {
             let regulator = Regulator::start(dir, store, &self.regulation)?;
             return regulator.attend(&self.attach, self.name.as_deref(), policy);
         };
+        self.regulation.refuse_beside_daemon()?;
         let attached = self.attach.iter().map(|&pid| {
             let reply = daemon.attach(pid, self.name.clone(), None, Some(policy))?;
             let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });

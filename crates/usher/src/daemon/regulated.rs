@@ -54,7 +54,11 @@ fn figures(status: &BackgroundStatus, cause: &Contention) -> String {
                     seconds(cause.threshold * 1e-9)
                 ),
             };
-            let (foreground, background) = (used(cause.foreground), used(cause.background));
+            let foreground = used(cause.foreground);
+            let background = match cause.resource {
+                Resource::Link(_) => format!("{} packets", cause.background),
+                _ => used(cause.background),
+            };
             let waited = match cause.resource {
                 Resource::Cpu => "waited for",
                 _ => "used",
@@ -84,6 +88,7 @@ fn amount(regulation: Regulation, resource: Resource, count: u64) -> String {
         (Resource::Cpu, _) => seconds(count as f64 * 1e-9),
         (Resource::Disk(_), Regulation::Usher) => format!("{count} requests"),
         (Resource::Disk(_), _) => format!("{count} sectors"),
+        (Resource::Link(_), Regulation::Usher) => format!("{count} calls and packets"),
         (Resource::Link(_), _) => format!("{count} calls"),
     }
 }
