@@ -40,7 +40,13 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon and waits until it answers.
     pub fn start(binary: &Path, runtime: &Path, options: &[&str]) -> Result<Self> {
-        let child = usher(binary, runtime)
+        // However the benchmark ends, its daemon does.
+        let mut command = Command::new("setpriv");
+        let child = command
+            .args(["--pdeathsig", "TERM"])
+            .arg(binary)
+            .env("USHER_RUNTIME_DIR", runtime)
+            .stdin(Stdio::null())
             .arg("daemon")
             .arg("--store")
             .arg(runtime.join("profiles.sqlite"))

@@ -3,6 +3,7 @@
 //! any, and who waits for what a stopped program holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::os::fd::BorrowedFd;
 
 use usher_meter::{Meter, MeterConfig, Names, Party, held_up};
@@ -25,8 +26,9 @@ const DEAF_NS: u64 = 5_000_000;
 /// Looking who waits costs a look at every thread, and at every descriptor where
 /// some wait in pipes or sockets: apart by so many times what it took.
 const WAITERS_PAUSES: u64 = 200;
-/// The machine's names for devices are read again so often.
-const NAMES_NS: u64 = 1_000_000_000;
+/// The machine's names for devices are read again, where one is missing, no more
+/// often than this.
+const NAMES_NS: u64 = 50_000_000;
 /// A program that is stopped for less than this holds nobody up yet.
 const HOLDING_NS: u64 = 200_000_000;
 /// Whether somebody waits is looked at so often, and so while somebody does.
@@ -122,10 +124,6 @@ impl Background {
             let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
             self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_PAUSES);
         }
-        if self.names_ns + NAMES_NS <= at_ns {
-            self.names = self.meter.as_ref()?.names();
-            self.names_ns = at_ns;
-        }
         Some(metering)
     }
 
@@ -143,33 +141,47 @@ impl Background {
     }
 
     /// What the machine calls a resource.
-    fn name_of(&self, resource: Resource) -> String {
+    fn name_of(&mut self, resource: Resource) -> String {
         self.in_names(&resource.to_string())
     }
 
     /// A sentence of the policy's, which knows devices by their numbers, with
     /// the machine's names for them.
-    pub fn in_names(&self, sentence: &str) -> String {
-        let disks = (self.names.disks.iter()).map(|(id, name)| ("disk", id.to_string(), name));
-        let links = (self.names.links.iter()).map(|(id, name)| ("interface", id.to_string(), name));
-        let known: BTreeMap<_, _> = disks
-            .chain(links)
-            .map(|(kind, number, name)| ((kind, number), name.as_str()))
-            .collect();
-        with_names(sentence, &known)
+    pub fn in_names(&mut self, sentence: &str) -> String {
+        let named = with_names(sentence, &self.names);
+        if named.is_ok() || self.looked_ns < self.names_ns + NAMES_NS {
+            return named.unwrap_or_else(|partly| partly);
+        }
+        self.names_ns = self.looked_ns;
+        self.names = self.meter.as_ref().map(Meter::names).unwrap_or_default();
+        with_names(sentence, &self.names).unwrap_or_else(|partly| partly)
     }
 }
 
 /// Puts names in for the numbers that follow what they are numbers of.
-fn with_names(sentence: &str, names: &BTreeMap<(&str, String), &str>) -> String {
-    let mut before = "";
+///
+/// # Errors
+/// The sentence with those that are known, where some are not.
+fn with_names(sentence: &str, names: &Names) -> Result<String, String> {
+    let (mut before, mut all_known) = ("", true);
     let words = sentence.split(' ').map(|word| {
         let number = word.trim_end_matches(|c: char| c.is_ascii_punctuation());
-        let name = names.get(&(before, number.to_owned()));
-        before = word;
+        let name = match std::mem::replace(&mut before, word) {
+            "disk" => name_of(number, &names.disks),
+            "interface" => name_of(number, &names.links),
+            _ => return word.to_owned(),
+        };
+        all_known &= name.is_some();
         name.map_or_else(|| word.to_owned(), |name| word.replacen(number, name, 1))
     });
-    words.collect::<Vec<_>>().join(" ")
+    let named = words.collect::<Vec<_>>().join(" ");
+    if all_known { Ok(named) } else { Err(named) }
+}
+
+fn name_of<'a, T: Display>(number: &str, names: &'a BTreeMap<T, String>) -> Option<&'a str> {
+    let mut each = names.iter();
+    let found = each.find(|(id, _)| id.to_string() == number)?;
+    Some(found.1)
 }
 
 impl RealWorld {
@@ -252,23 +264,34 @@ impl RealWorld {
 
 #[cfg(test)]
 mod tests {
+    use usher_model::{DiskId, LinkId};
+
     use super::*;
 
     #[test]
     fn numbers_of_devices_become_names_where_they_are_known() {
-        let names = BTreeMap::from([
-            (("disk", "254:0".to_owned()), "vda"),
-            (("interface", "1".to_owned()), "eth0"),
-        ]);
+        let disk = DiskId {
+            major: 254,
+            minor: 0,
+        };
+        let names = Names {
+            disks: BTreeMap::from([(disk, "vda".to_owned())]),
+            links: BTreeMap::from([(LinkId(1), "eth0".to_owned())]),
+        };
         for (told, named) in [
-            ("uses disk 254:0 (1 requests", "uses disk vda (1 requests"),
+            (
+                "uses disk 254:0 (1 requests",
+                Ok("uses disk vda (1 requests"),
+            ),
             (
                 "disk 254:0 free, interface 12, 1 of 1",
-                "disk vda free, interface 12, 1 of 1",
+                Err("disk vda free, interface 12, 1 of 1"),
             ),
-            ("interface 1: 254:0", "interface eth0: 254:0"),
-            ("disk 254:16", "disk 254:16"),
+            ("interface 1: 254:0", Ok("interface eth0: 254:0")),
+            ("disk 254:16", Err("disk 254:16")),
+            ("the CPUs", Ok("the CPUs")),
         ] {
+            let named = named.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(with_names(told, &names), named);
         }
     }

@@ -407,6 +407,7 @@ fn for_device(resource: Resource, gate: &Gate) -> (Contention, String) {
     } = gate.recent();
     let unit = match resource {
         Resource::Link(_) => "calls and packets",
+        Resource::Cpu | Resource::Disk(_) if foreground == 1 => "request",
         Resource::Cpu | Resource::Disk(_) => "requests",
     };
     let used = match foreground {

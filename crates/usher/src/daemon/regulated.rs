@@ -18,9 +18,9 @@ pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     };
     format!(
         "is background work under the policy {policy}: {now}; it ran {:.0} % of the last ten \
-         seconds and was stopped {} times",
+         seconds and was stopped {}",
         standing.share * 100.0,
-        standing.stops
+        times(standing.stops)
     )
 }
 
@@ -86,10 +86,18 @@ fn figures(status: &BackgroundStatus, cause: &Contention) -> String {
 fn amount(regulation: Regulation, resource: Resource, count: u64) -> String {
     match (resource, regulation) {
         (Resource::Cpu, _) => seconds(count as f64 * 1e-9),
+        (Resource::Disk(_), Regulation::Usher) if count == 1 => "a request".to_owned(),
         (Resource::Disk(_), Regulation::Usher) => format!("{count} requests"),
         (Resource::Disk(_), _) => format!("{count} sectors"),
         (Resource::Link(_), Regulation::Usher) => format!("{count} calls and packets"),
         (Resource::Link(_), _) => format!("{count} calls"),
+    }
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
     }
 }
 
