@@ -295,13 +295,8 @@ pub(crate) fn look(
     }
     let known = state.threads.keys().copied();
     looks::at_all(procs, pids, known, |pid, tid| {
-        let Some(start_ticks) = procs.thread_start(pid, tid) else {
+        let Some(thread) = procs.thread_id(pid, tid) else {
             return Ok(Found::Missed);
-        };
-        let thread = ThreadId {
-            pid,
-            tid,
-            start_ticks,
         };
         match raise(state, thread) {
             Ok(found) => Ok(found),
