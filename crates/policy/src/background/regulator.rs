@@ -210,7 +210,7 @@ impl Regulator {
                 Action::Demote { .. } => {
                     "keeps its priorities, is stopped and let go on all the same"
                 }
-                Action::Seat { .. } | Action::Release { .. } | Action::Promote { .. } => continue,
+                Action::Seat { .. } | Action::Release { .. } => continue,
             };
             let text = format!("{what}: {}", failure.error);
             let said = member.voices[3].say(at_ns, text);
