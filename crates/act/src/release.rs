@@ -36,6 +36,9 @@ pub(crate) struct Patience {
     pub living: Duration,
     /// While only the dead keep the directories: those that are exiting.
     pub dead: Duration,
+    /// While only autogroups are left, of which the kernel takes so many a
+    /// second.
+    pub sessions: Duration,
     /// As [`SETTLE`].
     pub settle: Duration,
 }
@@ -45,18 +48,22 @@ impl Patience {
     pub(crate) const SHORT: Self = Self {
         living: Duration::from_millis(200),
         dead: Duration::from_millis(2),
+        sessions: Duration::from_millis(500),
         settle: SETTLE,
     };
     /// For the last one who can do it.
     const LONG: Self = Self {
         living: Duration::from_millis(700),
         dead: Duration::from_millis(700),
-        settle: Duration::ZERO, // `let_go_all` waits once for all
+        // `let_go_all` waits once for all.
+        sessions: Duration::ZERO,
+        settle: Duration::ZERO,
     };
     /// For one attempt.
     pub(crate) const NONE: Self = Self {
         living: Duration::ZERO,
         dead: Duration::ZERO,
+        sessions: Duration::ZERO,
         settle: Duration::ZERO,
     };
 }
@@ -84,9 +91,10 @@ pub(crate) fn let_go(
     let begin = Instant::now();
     loop {
         let left = attempt(procs, program, state, patience.settle);
-        let limit = match left {
+        let limit = match &left {
             Left::Nothing => return left,
             Left::Remains => patience.dead,
+            Left::Errors(errors) if errors.iter().all(autogroup::is_for_later) => patience.sessions,
             Left::Errors(_) => patience.living,
         };
         if begin.elapsed() >= limit {
@@ -112,6 +120,8 @@ pub(crate) fn let_go_all(
     if programs.values().any(has_inherited) {
         std::thread::sleep(SETTLE);
     }
+    let sessions = programs.values().map(|state| &state.demoted.autogroups);
+    autogroup::restore_in_rounds(procs, &sessions.collect::<Vec<_>>());
     programs
         .iter()
         .map(|(&program, state)| (program, let_go(procs, program, state, Patience::LONG)))
