@@ -313,10 +313,8 @@ mod tests {
 
     fn set_io(pid: i32, io: i32) {
         // SAFETY: takes three numbers.
-        assert_eq!(
-            unsafe { libc::syscall(libc::SYS_ioprio_set, 1, pid, io) },
-            0
-        );
+        let set = unsafe { libc::syscall(libc::SYS_ioprio_set, 1, pid, io) };
+        assert_eq!(set, 0);
     }
 
     /// A program of two processes: one that should have CPU 0 alone, and one
