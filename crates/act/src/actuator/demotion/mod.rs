@@ -90,7 +90,7 @@ impl Actuator {
     /// A program that gives way by `cpu.idle`, or is not demoted, costs a look
     /// at a map; any other one a read of `/proc/loadavg` while nobody on the
     /// machine has forked, and after a fork one of `/proc/PID/stat` for each
-    /// of its processes.
+    /// of its processes, or of the machine where it has no cgroup.
     ///
     /// # Errors
     /// The program is not managed, or the kernel refuses.
