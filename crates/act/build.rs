@@ -15,8 +15,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .source(SOURCE)
         .obj(PathBuf::from(out).join("backlog.bpf.o"))
         .clang(env::var_os("USHER_CLANG").unwrap_or_else(|| "clang-19".into()))
-        // The kernel's headers of this architecture, where Debian has them.
-        .clang_args([format!("-I/usr/include/{arch}-linux-gnu")])
+        .clang_args([
+            "-mcpu=v3",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+            // The kernel's headers of this architecture, where Debian has them.
+            &format!("-I/usr/include/{arch}-linux-gnu"),
+        ])
         .build()?;
     println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-env-changed=USHER_CLANG");

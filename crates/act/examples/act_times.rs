@@ -70,10 +70,12 @@ fn moved_in(
         ("4 thaw again", Action::Thaw { program }),
         ("5 release", Action::Release { program }),
         ("6 demote", Action::Demote { program, to }),
-        ("7 promote", Action::Promote { program }),
     ] {
         timed(times, what, || act.act(&action))?;
     }
+    timed(times, "7 follow the demotion", || {
+        act.follow_demotion(program)
+    })?;
     timed(times, "8 refresh", || act.refresh(program))?;
     timed(times, "9 depart, alive", || act.depart(program))?;
     child.kill()?;

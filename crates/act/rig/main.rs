@@ -80,8 +80,7 @@ fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
             8..11 => act.act(&Action::Freeze { program })?,
             11..14 => act.act(&Action::Thaw { program })?,
             14..16 => act.refresh(program)?,
-            16..20 => act.act(&Action::Demote { program, to })?,
-            20..23 => act.act(&Action::Promote { program })?,
+            16..22 => act.act(&Action::Demote { program, to })?,
             _ => act.depart(program)?,
         }
     }

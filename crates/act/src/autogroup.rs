@@ -20,8 +20,9 @@ use crate::journal;
 use crate::priority::NICE_MAX;
 use crate::procs::Procs;
 
-/// The kernel takes one nice value in a tenth of a second from a user.
-const AGAIN_MAX: Duration = Duration::from_millis(500);
+/// How long all autogroups of a machine may take to be given back. From users
+/// the kernel takes one nice value in a tenth of a second, whoever wrote last.
+const ROUNDS_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The autogroup of one process's session.
@@ -100,7 +101,29 @@ pub(crate) fn sessions(
     own
 }
 
-/// Gives autogroups that still have our nice value their own back.
+/// Gives those of several programs back, in rounds, for a bounded time in all:
+/// whatever waits for the kernel waits together.
+///
+/// What is left, or cannot be given back, is found by [`restore()`].
+pub(crate) fn restore_in_rounds(procs: &Procs, of_programs: &[&BTreeMap<u64, journal::Autogroup>]) {
+    let begin = Instant::now();
+    let mut waiting = of_programs.to_vec();
+    loop {
+        waiting.retain(|autogroups| restore(procs, autogroups).iter().any(is_for_later));
+        if waiting.is_empty() || begin.elapsed() >= ROUNDS_MAX {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether the kernel only wants it to be tried again later.
+pub(crate) fn is_for_later(error: &ActError) -> bool {
+    matches!(error, ActError::File { source, .. } if files::is(source, Errno::AGAIN))
+}
+
+/// Gives autogroups that still have our nice value their own back, as far as
+/// the kernel takes it at once.
 pub(crate) fn restore(
     procs: &Procs,
     autogroups: &BTreeMap<u64, journal::Autogroup>,
@@ -133,17 +156,11 @@ fn give_back(
     autogroup: &mut Autogroup,
     before: &journal::Autogroup,
 ) -> Result<(), ActError> {
-    let begin = Instant::now();
-    loop {
-        match autogroup.set(before.nice) {
-            Err(error) if files::is(&error, Errno::AGAIN) && begin.elapsed() < AGAIN_MAX => {
-                std::thread::sleep(PAUSE);
-            }
-            Err(error) if !files::is_gone(&error) => {
-                return Err(file_error("writing", procs.path(pid, "autogroup"))(error));
-            }
-            _ => return Ok(()),
+    match autogroup.set(before.nice) {
+        Err(error) if !files::is_gone(&error) => {
+            Err(file_error("writing", procs.path(pid, "autogroup"))(error))
         }
+        _ => Ok(()),
     }
 }
 

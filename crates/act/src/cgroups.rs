@@ -146,8 +146,9 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
 /// The CPUs that processes in a directory may use now.
 pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActError> {
     let file = match kind {
-        DirKind::CpusetV1 | DirKind::CpuV1 => "cpuset.effective_cpus",
+        DirKind::CpusetV1 => "cpuset.effective_cpus",
         DirKind::V2 | DirKind::Scope => "cpuset.cpus.effective",
+        DirKind::CpuV1 => return Ok(CpuSet::new()), // it does not narrow
     };
     files::read_cpus(&dir.join(file))
 }

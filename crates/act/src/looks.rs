@@ -34,15 +34,8 @@ pub(crate) enum Found {
 /// Every thread of these processes.
 pub(crate) fn threads(procs: &Procs, pids: &BTreeSet<i32>) -> Vec<ThreadId> {
     let of = |&pid: &i32| {
-        let started = move |tid| {
-            let start_ticks = procs.thread_start(pid, tid)?;
-            Some(ThreadId {
-                pid,
-                tid,
-                start_ticks,
-            })
-        };
-        procs.threads(pid).into_iter().filter_map(started)
+        let threads = procs.threads(pid).into_iter();
+        threads.filter_map(move |tid| procs.thread_id(pid, tid))
     };
     pids.iter().flat_map(of).collect()
 }
@@ -55,14 +48,20 @@ pub(crate) struct Looked {
     missed: bool,
 }
 
-impl Looked {
-    /// Both of two looks, made at the same threads.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            threads: self.threads.max(other.threads),
-            changed: self.changed || other.changed,
-            missed: self.missed || other.missed,
-        }
+/// Both of two looks, made at the same threads. What one could not do does
+/// not keep the other from being made.
+pub(crate) fn both(
+    one: Result<Looked, Vec<ActError>>,
+    other: Result<Looked, Vec<ActError>>,
+) -> Result<Looked, Vec<ActError>> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok(Looked {
+            threads: one.threads.max(other.threads),
+            changed: one.changed || other.changed,
+            missed: one.missed || other.missed,
+        }),
+        (Ok(_), Err(errors)) | (Err(errors), Ok(_)) => Err(errors),
+        (Err(errors), Err(more)) => Err(errors.into_iter().chain(more).collect()),
     }
 }
 

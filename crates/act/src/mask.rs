@@ -272,13 +272,8 @@ fn restore_one(
     if !is_ours(state, &current, online) {
         return Ok(Found::Fine);
     }
-    let Some(start_ticks) = procs.thread_start(pid, tid) else {
+    let Some(thread) = procs.thread_id(pid, tid) else {
         return Ok(Found::Missed);
-    };
-    let thread = ThreadId {
-        pid,
-        tid,
-        start_ticks,
     };
     let known = state.threads.get(&thread);
     let Some(before) = known.or_else(|| inherited(state, thread)) else {

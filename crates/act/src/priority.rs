@@ -123,6 +123,15 @@ impl Priority {
     fn can_come_back(&self, nice_min: i32) -> bool {
         nice_min <= self.nice && self.realtime == 0
     }
+
+    /// What somebody needs so that all of this can be lowered.
+    pub(crate) fn rights_needed(&self) -> String {
+        let limit = 20 - self.nice;
+        match self.realtime == 0 && self.io_class() != IO_REALTIME {
+            true => format!("root, or `ulimit -e {limit}`"),
+            false => "root".to_owned(),
+        }
+    }
 }
 
 /// What somebody may set, and undo again.
@@ -135,6 +144,20 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
+    /// Everything.
+    pub(crate) const ALL: Self = Self {
+        all: true,
+        nice_min: -NICE_MAX - 1,
+    };
+
+    /// What may be set of a process without rights over the machine.
+    pub(crate) fn over(procs: &Procs, pid: i32) -> Self {
+        Self {
+            all: false,
+            nice_min: procs.nice_min(pid),
+        }
+    }
+
     /// Whether this process may lower and raise whatever it likes.
     pub(crate) fn are_all(procs: &Procs) -> bool {
         let own = capabilities(None);
@@ -143,7 +166,7 @@ impl Rights {
     }
 
     /// Whether nice value and policy of a thread could be given back.
-    pub(crate) fn cover(&self, before: &Priority) -> bool {
+    fn cover(&self, before: &Priority) -> bool {
         self.all || before.can_come_back(self.nice_min)
     }
 }
@@ -241,6 +264,26 @@ impl Values {
         self.nice || self.policy || self.io
     }
 
+    /// Those of these that are not among the others.
+    pub(crate) fn without(&self, others: &Self) -> Self {
+        Self {
+            nice: self.nice && !others.nice,
+            policy: self.policy && !others.policy,
+            io: self.io && !others.io,
+        }
+    }
+
+    /// What they are called; `None` where there is none.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        let names = [
+            (self.nice, "nice value"),
+            (self.policy, "scheduling policy"),
+            (self.io, "class for disks"),
+        ];
+        let names: Vec<&str> = names.iter().filter(|one| one.0).map(|one| one.1).collect();
+        (!names.is_empty()).then(|| names.join(" and "))
+    }
+
     /// Those that are ours and not the thread's own.
     fn ours(state: &Demoted, now: &Priority, before: &Priority) -> Self {
         let idle = state.to.contains(&Demotion::Idle);
@@ -295,13 +338,8 @@ pub(crate) fn look(
     }
     let known = state.threads.keys().copied();
     looks::at_all(procs, pids, known, |pid, tid| {
-        let Some(start_ticks) = procs.thread_start(pid, tid) else {
+        let Some(thread) = procs.thread_id(pid, tid) else {
             return Ok(Found::Missed);
-        };
-        let thread = ThreadId {
-            pid,
-            tid,
-            start_ticks,
         };
         match raise(state, thread) {
             Ok(found) => Ok(found),
@@ -320,4 +358,36 @@ pub(crate) fn look(
 /// Whether the kernel said that somebody may not do this.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
     files::is(error, Errno::PERM) || files::is(error, Errno::ACCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a demotion leaves of such a thread's without rights, in words.
+    fn kept(nice: i32, to: Demotion) -> Option<String> {
+        let now = Priority {
+            policy: libc::SCHED_OTHER as u32,
+            nice,
+            realtime: 0,
+            reset_on_fork: false,
+            io: 0,
+        };
+        let none = Rights {
+            all: false,
+            nice_min: 20,
+        };
+        let wanted = to_lower(&now, &now, to, &Rights::ALL);
+        wanted.without(&to_lower(&now, &now, to, &none)).in_words()
+    }
+
+    #[test]
+    fn what_is_low_already_is_not_missed() {
+        let both = "nice value and scheduling policy";
+        assert_eq!(kept(0, Demotion::Nice).as_deref(), Some("nice value"));
+        assert_eq!(kept(0, Demotion::Idle).as_deref(), Some(both));
+        assert_eq!(kept(19, Demotion::Nice), None);
+        let policy = Some("scheduling policy");
+        assert_eq!(kept(19, Demotion::Idle).as_deref(), policy);
+    }
 }

@@ -16,6 +16,7 @@ use usher_model::{CpuSet, ProcessId};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
+use crate::journal::ThreadId;
 
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u32 = 0x0020_0000;
@@ -102,6 +103,16 @@ impl Procs {
     pub(crate) fn thread_start(&self, pid: i32, tid: i32) -> Option<u64> {
         let path = self.path(pid, "task").join(tid.to_string()).join("stat");
         Stat::from_file(path).ok().map(|stat| stat.starttime)
+    }
+
+    /// The thread with that number; `None` where it is gone.
+    pub(crate) fn thread_id(&self, pid: i32, tid: i32) -> Option<ThreadId> {
+        let start_ticks = self.thread_start(pid, tid)?;
+        Some(ThreadId {
+            pid,
+            tid,
+            start_ticks,
+        })
     }
 
     /// CPU time in nanoseconds of a thread that runs or waits for a CPU.

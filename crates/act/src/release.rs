@@ -36,6 +36,9 @@ pub(crate) struct Patience {
     pub living: Duration,
     /// While only the dead keep the directories: those that are exiting.
     pub dead: Duration,
+    /// While only autogroups are left, of which the kernel takes so many a
+    /// second.
+    pub sessions: Duration,
     /// As [`SETTLE`].
     pub settle: Duration,
 }
@@ -45,18 +48,22 @@ impl Patience {
     pub(crate) const SHORT: Self = Self {
         living: Duration::from_millis(200),
         dead: Duration::from_millis(2),
+        sessions: Duration::from_millis(500),
         settle: SETTLE,
     };
     /// For the last one who can do it.
     const LONG: Self = Self {
         living: Duration::from_millis(700),
         dead: Duration::from_millis(700),
-        settle: Duration::ZERO, // `let_go_all` waits once for all
+        // `let_go_all` waits once for all.
+        sessions: Duration::ZERO,
+        settle: Duration::ZERO,
     };
     /// For one attempt.
     pub(crate) const NONE: Self = Self {
         living: Duration::ZERO,
         dead: Duration::ZERO,
+        sessions: Duration::ZERO,
         settle: Duration::ZERO,
     };
 }
@@ -84,9 +91,10 @@ pub(crate) fn let_go(
     let begin = Instant::now();
     loop {
         let left = attempt(procs, program, state, patience.settle);
-        let limit = match left {
+        let limit = match &left {
             Left::Nothing => return left,
             Left::Remains => patience.dead,
+            Left::Errors(errors) if errors.iter().all(autogroup::is_for_later) => patience.sessions,
             Left::Errors(_) => patience.living,
         };
         if begin.elapsed() >= limit {
@@ -112,6 +120,8 @@ pub(crate) fn let_go_all(
     if programs.values().any(has_inherited) {
         std::thread::sleep(SETTLE);
     }
+    let sessions = programs.values().map(|state| &state.demoted.autogroups);
+    autogroup::restore_in_rounds(procs, &sessions.collect::<Vec<_>>());
     programs
         .iter()
         .map(|(&program, state)| (program, let_go(procs, program, state, Patience::LONG)))
@@ -154,8 +164,8 @@ fn set_free(procs: &Procs, state: &ProgramState, settle: Duration) -> Vec<ActErr
             settle,
             || pids(procs, state),
             |pids| {
-                let masks = mask::look(procs, state, pids)?;
-                Ok(masks.and(priority::look(procs, &state.demoted, pids)?))
+                let masks = mask::look(procs, state, pids);
+                looks::both(masks, priority::look(procs, &state.demoted, pids))
             },
         );
         errors.extend(restored.err().unwrap_or_default());
@@ -263,5 +273,114 @@ fn send_back(procs: &Procs, state: &ProgramState, dir: &Dir, pid: i32) -> Result
     match from.of(dir.kind).map(PathBuf::as_path).or(above) {
         Some(target) => cgroups::go_back(target, pid),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    use usher_model::{CpuSet, Demotion};
+
+    use super::*;
+    use crate::config::ActConfig;
+    use crate::journal::{Priority, Record, State};
+
+    const ONE: ProgramId = ProgramId(1);
+    const NOBODY: u32 = 65_534;
+    const IO_IDLE: i32 = 3 << 13;
+
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start(uid: u32) -> Self {
+            Self(Command::new("sleep").arg("60").uid(uid).spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id() as i32
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn set_io(pid: i32, io: i32) {
+        // SAFETY: takes three numbers.
+        let set = unsafe { libc::syscall(libc::SYS_ioprio_set, 1, pid, io) };
+        assert_eq!(set, 0);
+    }
+
+    /// A program of two processes: one that should have CPU 0 alone, and one
+    /// that was in no I/O class.
+    fn state(procs: &Procs, bound: i32, demoted: i32) -> ProgramState {
+        let mut state = State::default();
+        let program = ONE;
+        for pid in [bound, demoted] {
+            let process = procs.get(pid).unwrap().id;
+            let from = Default::default();
+            state.apply(Record::Member {
+                program,
+                process,
+                from,
+            });
+        }
+        let thread = procs.thread_id(bound, bound).unwrap();
+        let before = CpuSet::single(0);
+        state.apply(Record::Thread {
+            program,
+            thread,
+            before,
+        });
+        let cpus = mask::get(bound).unwrap();
+        state.apply(Record::Mask { program, cpus });
+        let thread = procs.thread_id(demoted, demoted).unwrap();
+        let before = Priority::of(demoted).unwrap();
+        state.apply(Record::Priority {
+            program,
+            thread,
+            before,
+        });
+        let to = Demotion::Idle;
+        state.apply(Record::Demote { program, to });
+        state.programs.remove(&ONE).unwrap()
+    }
+
+    /// Sets a program free without the right to set what is somebody else's.
+    fn set_free_without_rights(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
+        let free = || {
+            let mut own = capabilities(None).unwrap();
+            own.effective.remove(CapabilitySet::SYS_NICE);
+            set_capabilities(None, own).unwrap();
+            set_free(procs, state, Duration::ZERO)
+        };
+        // Capabilities are a thread's own.
+        std::thread::scope(|scope| scope.spawn(free).join().unwrap())
+    }
+
+    #[test]
+    fn a_mask_that_cannot_be_given_back_keeps_no_priority() {
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root || mask::get(0).unwrap().len() < 2 {
+            eprintln!("not tested here: needs root and two CPUs");
+            return;
+        }
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let (foreign, own) = (Sleeper::start(NOBODY), Sleeper::start(0));
+        let state = state(&procs, foreign.pid(), own.pid());
+        let before = Priority::of(own.pid()).unwrap();
+        set_io(own.pid(), IO_IDLE);
+        let errors = set_free_without_rights(&procs, &state);
+        let [error] = errors.as_slice() else {
+            panic!("{errors:?}");
+        };
+        assert!(error.to_string().contains("affinity"), "{error}");
+        assert_eq!(Priority::of(own.pid()).unwrap(), before);
     }
 }

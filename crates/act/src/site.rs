@@ -16,7 +16,7 @@ use crate::config::{ActConfig, Backend, Description, Freezing, Tracking, Work};
 use crate::error::ActError;
 use crate::files;
 use crate::journal::{Dir, DirKind, Journal, Record};
-use crate::mounts::{Mounts, Places};
+use crate::mounts::{Mount, Mounts, Places};
 use crate::procs::Procs;
 use crate::systemd::{self, Manager};
 
@@ -68,36 +68,24 @@ impl Site {
             reasons: Vec::new(),
         };
         let systemd = config.systemd_dir.is_dir() && mounts.v2.is_some();
-        let scopes = systemd.then(|| Manager::new(&config.busctl));
-        let v2_parent = mounts
-            .v2
-            .as_ref()
-            .and_then(|m| parent(&m.point, places.v2.as_ref()));
-        let v1_parent = mounts
-            .cpuset
-            .as_ref()
-            .and_then(|m| parent(&m.point, places.cpuset.as_ref()));
         let v2_base = if systemd {
             search.because("systemd owns the cgroups: each program gets a transient scope");
             None
         } else {
-            search.base(v2_parent, "cgroup v2")
+            search.base(parent(mounts.v2.as_ref(), places.v2.as_ref()), "cgroup v2")
         };
-        let (backend, v1_base) =
-            if scopes.is_some() && search.scope_cpuset(config, &mounts, &places) {
-                (Backend::CpusetV2, None)
-            } else {
-                search.backend(config.prefer, v2_base.as_deref(), v1_parent)
-            };
+        let (backend, v1_base) = if systemd && search.scope_cpuset(config, &mounts, &places) {
+            (Backend::CpusetV2, None)
+        } else {
+            let v1_parent = parent(mounts.cpuset.as_ref(), places.cpuset.as_ref());
+            search.backend(config.prefer, v2_base.as_deref(), v1_parent)
+        };
+        let v1_base = v1_base.filter(|_| backend == Backend::CpusetV1);
         let tracking = match (&v2_base, &v1_base) {
             _ if systemd => Tracking::SystemdScope,
             (Some(base), _) => Tracking::CgroupV2(base.clone()),
-            (None, Some(base)) if backend == Backend::CpusetV1 => Tracking::CpusetV1(base.clone()),
-            _ => Tracking::Pids,
-        };
-        let freezing = match tracking {
-            Tracking::CgroupV2(_) | Tracking::SystemdScope => Freezing::CgroupV2,
-            _ => Freezing::Sigstop,
+            (None, Some(base)) => Tracking::CpusetV1(base.clone()),
+            (None, None) => Tracking::Pids,
         };
         let idling = idling(&mounts, &places, v2_base.as_deref(), systemd);
         if let Idling::Nowhere(reason) = &idling {
@@ -105,17 +93,17 @@ impl Site {
         }
         let description = Description {
             backend,
+            freezing: freezing(&tracking),
             tracking,
-            freezing,
             reasons: search.reasons,
         };
         Ok(Self {
             mounts,
             description,
             v2_base,
-            v1_base: v1_base.filter(|_| backend == Backend::CpusetV1),
+            v1_base,
             idling,
-            scopes,
+            scopes: systemd.then(|| Manager::new(&config.busctl)),
             instance: instance.to_owned(),
         })
     }
@@ -240,15 +228,28 @@ pub(crate) fn effective_v2(dir: &Path) -> Result<CpuSet, ActError> {
     effective_cpus(dir.ancestors().find(speaks).unwrap_or(dir), DirKind::V2)
 }
 
-/// Where `cpu.idle` works. The cpu controller of cgroup v2 is used where it is
-/// enabled, and not enabled: that would share CPUs out between all cgroups
-/// beside ours, and end the autogroups of everybody in them.
+/// How programs that are found so are stopped.
+fn freezing(tracking: &Tracking) -> Freezing {
+    match tracking {
+        Tracking::CgroupV2(_) | Tracking::SystemdScope => Freezing::CgroupV2,
+        Tracking::CpusetV1(_) | Tracking::Pids => Freezing::Sigstop,
+    }
+}
+
+/// Where `cpu.idle` works. The cpu controller of cgroup v2 is used where
+/// somebody has enabled it. Usher never does: CPUs would from then on be
+/// shared out between all the cgroups beside ours, and whoever is in them
+/// would lose their autogroups.
+///
+/// Under systemd it is not asked for either (`CPUWeight=idle`): systemd would
+/// enable the controller just so, and the scope would give way only to what
+/// shares its slice, not to sessions in other slices.
 fn idling(mounts: &Mounts, own: &Places, v2_base: Option<&Path>, systemd: bool) -> Idling {
     if systemd {
         return Idling::Nowhere("the cgroups that count belong to systemd".to_owned());
     }
     if let Some(mount) = &mounts.cpu {
-        let parent = parent(&mount.point, own.cpu.as_ref());
+        let parent = parent(Some(mount), own.cpu.as_ref());
         return match parent.filter(|dir| dir.join("cpu.idle").exists()) {
             Some(parent) => Idling::CpuV1(parent),
             None => Idling::Nowhere("this kernel's cgroup v1 has none".to_owned()),
@@ -276,8 +277,10 @@ fn limited(dir: &Path) -> Option<PathBuf> {
     dir.ancestors().find(has_limit).map(Path::to_owned)
 }
 
-/// Below which directory of a hierarchy this instance's own goes.
-fn parent(top: &Path, own: Option<&PathBuf>) -> Option<PathBuf> {
+/// Below which directory of a hierarchy this instance's own goes, where it is
+/// mounted.
+fn parent(mount: Option<&Mount>, own: Option<&PathBuf>) -> Option<PathBuf> {
+    let top = &mount?.point;
     let nested = |dir: &PathBuf| {
         let below = dir.strip_prefix(top).unwrap_or(dir);
         below

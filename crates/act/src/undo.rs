@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Taking back what a dead instance did.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -138,7 +139,7 @@ fn undo_state(
     report: &mut UndoReport,
 ) {
     if !report.errors.is_empty() {
-        add_lost(config, instance, &mut state);
+        add_lost(config, procs, instance, &mut state);
     }
     for (program, left) in let_go_all(procs, &state.programs) {
         match left {
@@ -156,7 +157,7 @@ fn undo_state(
 /// Adds what a corrupt journal may have lost: directories with this
 /// instance's name, found where they would be. Those inside go to where the
 /// directory's parent is.
-fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
+fn add_lost(config: &ActConfig, procs: &Procs, instance: &Path, state: &mut State) {
     let Ok(mounts) = Mounts::read(config) else {
         return;
     };
@@ -164,30 +165,43 @@ fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
         return;
     };
     let name = format!("{PREFIX}{}", name.to_string_lossy());
-    let tops = [
-        (mounts.v2, journal::DirKind::V2),
-        (mounts.cpuset, journal::DirKind::CpusetV1),
-        (mounts.cpu, journal::DirKind::CpuV1),
+    let own = procs.own().ok();
+    let own = own.and_then(|own| mounts.places(procs, own.pid));
+    let own = own.unwrap_or_default();
+    let hierarchies = [
+        (mounts.v2, own.v2, journal::DirKind::V2),
+        (mounts.cpuset, own.cpuset, journal::DirKind::CpusetV1),
+        (mounts.cpu, own.cpu, journal::DirKind::CpuV1),
     ];
-    for (mount, kind) in tops {
+    for (mount, own, kind) in hierarchies {
         let Some(mount) = mount else { continue };
-        let mut bases: Vec<_> = state.bases.clone();
-        bases.push(mount.point.join(&name));
-        for base in bases
-            .iter()
-            .filter(|base| base.starts_with(&mount.point) && base.is_dir())
-        {
-            state.apply(journal::Record::Base {
-                dir: base.to_owned(),
-            });
-            for dir in files::subdirs(base) {
+        for parent in parents(&mount.point, own, state) {
+            let base = parent.join(&name);
+            if base.is_dir() {
+                state.apply(journal::Record::Base { dir: base.clone() });
+            }
+            for dir in files::subdirs(&base) {
                 adopt(dir, "", kind, state);
             }
-        }
-        for dir in files::subdirs(&mount.point) {
-            adopt(dir, &format!("{name}."), kind, state);
+            for dir in files::subdirs(&parent) {
+                adopt(dir, &format!("{name}."), kind, state);
+            }
         }
     }
+}
+
+/// Where directories of an instance may lie in the hierarchy mounted there:
+/// at its top, where others of the instance do, and where an undoer is that
+/// runs beside the owner, or in a cgroup below that.
+fn parents(top: &Path, own: Option<PathBuf>, state: &State) -> BTreeSet<PathBuf> {
+    let dirs = state.programs.values().flat_map(|program| &program.dirs);
+    let known = state.bases.iter().chain(dirs.map(|dir| &dir.dir));
+    let beside = known.filter_map(|dir| dir.parent().map(Path::to_owned));
+    let own = own.iter().flat_map(|own| own.ancestors());
+    let all = beside.chain(own.map(Path::to_owned));
+    let mut parents: BTreeSet<PathBuf> = all.filter(|dir| dir.starts_with(top)).collect();
+    parents.insert(top.to_owned());
+    parents
 }
 
 /// Adds a program's directory, where it is one by its name. Those inside go to

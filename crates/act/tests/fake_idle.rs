@@ -63,12 +63,6 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
         assert!(why.is_empty(), "{why:?}");
         assert!(ranks(&program).values().all(|rank| *rank == Rank::IDLE));
     }
-    let promote = Action::Promote {
-        program: BACKGROUND,
-    };
-    act.act(&promote).unwrap();
-    assert_eq!(text(&beside, "cpu.idle"), "0");
-    assert!(ranks(&program).values().all(|rank| *rank == Rank::PLAIN));
 
     // Taken in as foreground work it shares a directory with others.
     let admitted = act.admit(FOREGROUND, other.id, Work::Foreground).unwrap();
@@ -78,7 +72,6 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     assert!(why.contains("not taken in as background work"), "{why}");
 
     // Plain files do not go away as the kernel's do, so what is left is said.
-    act.act(&demote(BACKGROUND)).unwrap();
     let left = act.depart(BACKGROUND).unwrap_err().to_string();
     assert!(left.contains("removing cgroup"), "{left}");
     assert_eq!(text(&beside, "cpu.idle"), "0");

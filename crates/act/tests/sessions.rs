@@ -7,14 +7,15 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::*;
 use usher_act::Work;
 use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
-const PROMOTE: Action = Action::Promote { program: ONE };
+const NOBODY: u32 = 65_534;
 
 fn demote(to: Demotion) -> Action {
     Action::Demote { program: ONE, to }
@@ -44,8 +45,9 @@ fn a_session_of_its_own_is_demoted() {
             act.refresh(ONE).unwrap();
             autogroup(program.pid()) == Some(19)
         });
-        act.act(&PROMOTE).unwrap();
+        act.depart(ONE).unwrap();
         assert_eq!(autogroup(program.pid()), Some(0));
+        act.admit(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(to)).unwrap();
         close(act);
         assert_eq!(portrait(&program), before);
@@ -106,37 +108,58 @@ fn leads(pid: i32) -> bool {
     rustix::process::getsid(pid).ok() == pid
 }
 
+/// Somebody who has no rights: needs root, to become nobody.
+struct Nobody {
+    runtime: tempfile::TempDir,
+}
+
+impl Nobody {
+    fn new() -> Option<Self> {
+        if !has_rights() {
+            return None;
+        }
+        let runtime = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        // The binary may lie where nobody else can execute it.
+        std::fs::copy(rig(), runtime.path().join("rig")).unwrap();
+        Some(Self { runtime })
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(program);
+        command.args(args).uid(NOBODY).gid(NOBODY);
+        command
+    }
+
+    fn rig(&self, args: &[&str]) -> Command {
+        self.command(self.runtime.path().join("rig").to_str().unwrap(), args)
+    }
+
+    /// Demotes a program until its standard input ends; and what of that it
+    /// has not done.
+    fn demoter(&self, program: &Program) -> (Child, String) {
+        let id = format!("{}-{}", program.id.pid, program.id.start_ticks);
+        let runtime = self.runtime.path().to_str().unwrap();
+        let mut demoter = self.rig(&["demoter", runtime, &id]);
+        demoter.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut demoter = demoter.spawn().unwrap();
+        let lines = BufReader::new(demoter.stdout.take().unwrap()).lines();
+        let said: Vec<String> = lines
+            .map(|line| line.unwrap())
+            .take_while(|line| line != "ready")
+            .collect();
+        (demoter, said.join("\n"))
+    }
+}
+
 /// What nobody could give back is not taken; the rest is.
 #[test]
 fn without_rights_what_can_be_undone_is_done() {
-    use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
-    if !has_rights() {
-        return; // as somebody who has no rights: needs root, to become nobody
-    }
-    let runtime = tempfile::tempdir().unwrap();
-    std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    // The binary may lie where nobody else can execute it.
-    let copy = runtime.path().join("rig");
-    std::fs::copy(rig(), &copy).unwrap();
-    let as_nobody = |args: &[&str]| {
-        let mut command = Command::new(&copy);
-        command.args(args).uid(NOBODY).gid(NOBODY);
-        command
-    };
-    let program = Program::start_in_session(as_nobody(&["tree", "1", "1"]));
+    let Some(nobody) = Nobody::new() else { return };
+    let program = Program::start_in_session(nobody.rig(&["tree", "1", "1"]));
     let before = portrait(&program);
-    let id = format!("{}-{}", program.id.pid, program.id.start_ticks);
-    let mut demoter = as_nobody(&["demoter", runtime.path().to_str().unwrap(), &id])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(demoter.stdout.take().unwrap()).lines();
-    let said: Vec<String> = lines
-        .map(|line| line.unwrap())
-        .take_while(|line| line != "ready")
-        .collect();
+    let (mut demoter, said) = nobody.demoter(&program);
     let io_only = Rank {
         io: Rank::IDLE.io,
         ..Rank::PLAIN
@@ -144,9 +167,47 @@ fn without_rights_what_can_be_undone_is_done() {
     assert!(all_have(&program, io_only), "{:?}", ranks(&program));
     let autogroup = autogroup(program.pid());
     assert!(autogroup.is_none_or(|nice| nice == 19), "{autogroup:?}");
-    let said = said.join("\n");
     assert!(said.contains("ulimit -e 20"), "{said}");
     drop(demoter.stdin.take());
     assert!(demoter.wait().unwrap().success());
     assert_eq!(portrait(&program), before);
+}
+
+/// From users the kernel takes one autogroup in a tenth of a second: many are
+/// given back all the same.
+#[test]
+fn many_sessions_are_given_back_without_rights() {
+    let Some(nobody) = Nobody::new().filter(|_| in_a_session().is_some()) else {
+        return;
+    };
+    let script = "for i in 1 2 3 4; do setsid sleep 1000 & done; echo ready; read line";
+    let shell = Program::start_in_session(nobody.command("sh", &["-c", script]));
+    let sessions = || -> Vec<i32> {
+        let children = format!("/proc/{0}/task/{0}/children", shell.pid());
+        let children = std::fs::read_to_string(children).unwrap();
+        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        children.chain([shell.pid()]).collect()
+    };
+    wait_until("five sessions", || {
+        let sessions = sessions();
+        sessions.len() == 5 && sessions.into_iter().all(leads)
+    });
+    let (mut demoter, _) = nobody.demoter(&shell);
+    let lowered = sessions()
+        .into_iter()
+        .filter(|pid| autogroup(*pid) == Some(19));
+    assert!(lowered.count() > 2, "others take their turns as well");
+    let ended = Instant::now();
+    drop(demoter.stdin.take());
+    assert!(demoter.wait().unwrap().success());
+    assert!(
+        ended.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        ended.elapsed()
+    );
+    for pid in sessions() {
+        assert_eq!(autogroup(pid), Some(0));
+        // SAFETY: kills processes that this test's shell has started.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
 }

@@ -211,6 +211,76 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     assert!(!base.exists() && !dir.exists() && !idle.exists());
 }
 
+/// An Usher that runs in a cgroup and finds no place at the top has its
+/// directories there: so has the next one, or the keeper, that undoes it.
+#[test]
+fn lost_directories_are_found_below_the_top_too() {
+    let cpu = Path::new("/sys/fs/cgroup/cpu");
+    let Some(top) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
+        eprintln!("not tested here: needs root and cgroup v2");
+        return;
+    };
+    let has_idle = cpu.join("cpu.idle").exists();
+    let tops: Vec<&Path> = [top.as_path(), cpu]
+        .into_iter()
+        .take(1 + usize::from(has_idle))
+        .collect();
+    let owner = dead();
+    let nested = format!("act-test-{}", std::process::id());
+    let name = format!("usher-{}-{}", owner.0, owner.1);
+    let program = Program::start(&["tree", "1", "0"]);
+    for top in &tops {
+        let home = top.join(&nested).join(format!("{name}.5"));
+        std::fs::create_dir_all(&home).unwrap();
+        for pid in program.processes() {
+            write(&home.join("cgroup.procs"), &pid.to_string());
+        }
+    }
+    let base = top.join(&nested).join(&name);
+    std::fs::create_dir(&base).unwrap();
+    write(
+        &top.join(&nested).join(format!("{name}.5/cgroup.freeze")),
+        "1",
+    );
+    // Only cgroup v2 has a line that says where this instance was.
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let base_line = format!(r#"{{"do":"base","dir":"{}"}}"#, base.display());
+    let lines = [head(owner, &boot()), base_line, "\0".to_owned()];
+    let dir = instance(&config, owner, &lines);
+
+    let enter: String = tops
+        .iter()
+        .map(|top| format!("echo $$ > {}/cgroup.procs; ", top.join(&nested).display()))
+        .collect();
+    let mut undoer = std::process::Command::new("sh");
+    undoer.args(["-c", &format!("{enter} exec \"$@\""), "sh"]);
+    undoer
+        .arg(rig())
+        .arg("respawner")
+        .arg(runtime.path())
+        .arg("true");
+    let undoer = undoer.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(undoer.status.success(), "{undoer:?}");
+
+    assert!(!dir.exists());
+    for pid in program.processes() {
+        let places = cgroups(pid);
+        assert!(
+            places.contains(&nested) && !places.contains(&name),
+            "{places}"
+        );
+    }
+    drop(program);
+    for top in tops {
+        let nested = top.join(&nested);
+        assert!(!nested.join(format!("{name}.5")).exists());
+        wait_until("the cgroup to be empty", || {
+            std::fs::remove_dir(&nested).is_ok()
+        });
+    }
+}
+
 fn write(path: &Path, value: &str) {
     std::fs::write(path, value).unwrap();
 }

@@ -49,17 +49,13 @@ pub enum Action {
         /// Which.
         program: ProgramId,
     },
-    /// Make the whole tree give way to everybody else, as far as priorities do.
+    /// Make the whole tree give way to everybody else, as far as priorities do,
+    /// until it is let go. Less than it was demoted before changes nothing.
     Demote {
         /// Which.
         program: ProgramId,
         /// How far.
         to: Demotion,
-    },
-    /// Give it the priorities back that it would have without us.
-    Promote {
-        /// Which.
-        program: ProgramId,
     },
 }
 
@@ -70,8 +66,9 @@ pub enum Demotion {
     /// Nice 19, for its autogroup too where the session is all its own: what
     /// paper 2's client does.
     Nice,
-    /// All there is: `SCHED_IDLE`, the idle class for disks, its autogroup,
-    /// `cpu.idle` for its cgroup.
+    /// All there is: nice 19, `SCHED_IDLE`, the idle class for disks, and
+    /// `cpu.idle` on a cgroup of its own; where that cannot be had, its
+    /// autogroup as with `Nice`.
     Idle,
 }
 
@@ -83,8 +80,7 @@ impl Action {
             | Self::Release { program }
             | Self::Freeze { program }
             | Self::Thaw { program }
-            | Self::Demote { program, .. }
-            | Self::Promote { program } => program,
+            | Self::Demote { program, .. } => program,
         }
     }
 }

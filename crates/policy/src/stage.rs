@@ -54,7 +54,7 @@ impl Stage {
                 Action::Freeze { program } | Action::Thaw { program } => {
                     self.unsure.insert(*program);
                 }
-                Action::Demote { .. } | Action::Promote { .. } => {}
+                Action::Demote { .. } => {}
             }
         }
     }

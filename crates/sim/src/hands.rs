@@ -132,9 +132,7 @@ impl Hands {
     pub fn act(&mut self, engine: &mut Engine, job: usize, action: &Action) -> Result<(), Stop> {
         let id = action.program();
         match (self.backend, action) {
-            (_, Action::Demote { .. } | Action::Promote { .. }) => {
-                Err(Stop::Failed(NO_PRIORITIES.to_owned()))
-            }
+            (_, Action::Demote { .. }) => Err(Stop::Failed(NO_PRIORITIES.to_owned())),
             (Backend::Cgroups, action) => {
                 self.step(engine, job)?;
                 match action {
@@ -142,7 +140,7 @@ impl Hands {
                     Action::Release { .. } => engine.seat(job, None),
                     Action::Freeze { .. } => engine.freeze(job, true),
                     Action::Thaw { .. } => engine.freeze(job, false),
-                    Action::Demote { .. } | Action::Promote { .. } => {}
+                    Action::Demote { .. } => {}
                 }
                 Ok(())
             }

@@ -273,7 +273,7 @@ impl World for SimWorld {
             Action::Release { .. } => self.engine.seat(program, None),
             Action::Freeze { .. } => self.engine.freeze(program, true),
             Action::Thaw { .. } => self.engine.freeze(program, false),
-            Action::Demote { .. } | Action::Promote { .. } => return Err(NO_PRIORITIES.to_owned()),
+            Action::Demote { .. } => return Err(NO_PRIORITIES.to_owned()),
         }
         Ok(())
     }

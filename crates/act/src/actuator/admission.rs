@@ -222,21 +222,31 @@ impl Actuator {
     }
 
     pub(super) fn take(&mut self, program: ProgramId, process: &Process) -> Result<(), ActError> {
-        let Some(places) = self.site.mounts.places(&self.procs, process.id.pid) else {
+        if self.state(program)?.members.contains_key(&process.id) {
             return Ok(());
-        };
-        let state = self.state(program)?;
+        }
+        // With a real-time policy it may have to stay where nobody gives way.
+        self.bring(program, process).map(|_| ())
+    }
+
+    /// Moves a process into those of its program's directories that it is not
+    /// in. Returns what keeps it out of the one that gives way, if anything.
+    pub(super) fn bring(
+        &mut self,
+        program: ProgramId,
+        process: &Process,
+    ) -> Result<Option<ActError>, ActError> {
         // The dead have left their cgroups, and moving them is slow.
-        if process.is_dead() || state.members.contains_key(&process.id) {
-            return Ok(());
-        }
+        let places = self.site.mounts.places(&self.procs, process.id.pid);
+        let Some(places) = places.filter(|_| !process.is_dead()) else {
+            return Ok(None);
+        };
         // What a followed process launches through Usher has a home of its own.
-        if self
-            .manager_of(process, &places)
-            .is_some_and(|other| other != program)
-        {
-            return Ok(());
+        let manager = self.manager_of(process, &places);
+        if manager.is_some_and(|other| other != program) {
+            return Ok(None);
         }
+        let state = self.state(program)?;
         let is_there = |dir: &Dir| {
             let place = places.of(dir.kind);
             place.is_some_and(|place| place.starts_with(&dir.dir))
@@ -248,27 +258,32 @@ impl Actuator {
             .cloned()
             .collect();
         if missing.is_empty() && !state.dirs.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        let from = self.origin(state, places);
-        self.journal.write(Record::Member {
-            program,
-            process: process.id,
-            from: from.clone(),
-        })?;
+        let known = state.members.get(&process.id).cloned();
+        let is_new = known.is_none();
+        let from = known.unwrap_or_else(|| self.origin(state, places));
+        if is_new {
+            self.journal.write(Record::Member {
+                program,
+                process: process.id,
+                from: from.clone(),
+            })?;
+        }
+        let mut kept_out = None;
         for dir in &missing {
             match self.enter(program, process.id.pid, dir) {
-                // With a real-time policy it may have to stay outside.
-                Err(_) if dir.kind == DirKind::CpuV1 => {}
+                Err(error) if dir.kind == DirKind::CpuV1 => kept_out = Some(error),
                 entered => entered?,
             }
         }
-        self.put_back_stranger(process.id, &from)
+        self.put_back_stranger(process.id, &from)?;
+        Ok(kept_out)
     }
 
     /// Where a process goes back to: where it was, or, as far as it has been
     /// born inside, where its program's others go.
-    pub(super) fn origin(&self, state: &ProgramState, places: Places) -> Places {
+    fn origin(&self, state: &ProgramState, places: Places) -> Places {
         let inside = |place: &PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
         let or = |place: Option<PathBuf>, home: &Option<PathBuf>| {
             place
@@ -284,11 +299,7 @@ impl Actuator {
 
     /// A process may have died and its number gone to another one while it was
     /// moved: that one is put back.
-    pub(super) fn put_back_stranger(
-        &self,
-        process: ProcessId,
-        from: &Places,
-    ) -> Result<(), ActError> {
+    fn put_back_stranger(&self, process: ProcessId, from: &Places) -> Result<(), ActError> {
         let stranger = self
             .procs
             .get(process.pid)

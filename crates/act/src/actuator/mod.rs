@@ -57,16 +57,22 @@ struct Held {
     frozen: bool,
     /// Its `cgroup.freeze`, from the first time that it was frozen on.
     freezer: Option<Freezer>,
-    /// How far it was demoted.
-    demoted: Option<Demotion>,
+    /// How far it is to be demoted.
+    demotion: Option<Demotion>,
+    /// Whether that was done, but for what is lacking; else it failed half-way.
+    is_demoted: bool,
+    /// Whether a cgroup of its own gives way.
+    idles: bool,
     /// Bounds the backlog of its connections while it is held.
     backlog: Option<Link>,
     /// What of that was not done, and why.
     lacking: Vec<String>,
     /// Sessions whose autogroups were lowered, or must not be.
     sessions: BTreeSet<i32>,
-    /// Since when threads are being demoted, or given their own priorities back.
+    /// Since when threads are being demoted.
     priorities_since: Option<Instant>,
+    /// The machine's last pid when sessions were last looked for.
+    followed_at: Option<i32>,
     /// Processes and threads noted when those that are gone were last forgotten.
     noted: usize,
     /// Since when threads are being given their own masks back.
@@ -215,7 +221,9 @@ impl Actuator {
         let (seat, frozen) = (held.seat.take(), std::mem::take(&mut held.frozen));
         let again = [
             seat.map(|cpus| Action::Seat { program, cpus }),
-            held.demoted.take().map(|to| Action::Demote { program, to }),
+            held.demotion
+                .take()
+                .map(|to| Action::Demote { program, to }),
             frozen.then_some(Action::Freeze { program }),
         ];
         for action in again.into_iter().flatten() {
@@ -237,9 +245,12 @@ impl Actuator {
             .unwrap_or_default()
     }
 
-    /// Seats, releases, freezes, thaws, demotes or promotes a program that was
-    /// taken in. What of a demotion could not be done is no error, but said by
-    /// [`Self::why_not_demoted`]. Where the program has only been [`Self::prepare`]d, it will be born so.
+    /// Seats, releases, freezes, thaws or demotes a program that was taken in.
+    /// What of a demotion could not be done here is no error, but said by
+    /// [`Self::why_not_demoted`]; one that failed half-way is completed when it
+    /// is asked for again, and one that is less than the present one changes
+    /// nothing. Where the program has only been [`Self::prepare`]d, it will be
+    /// born so.
     ///
     /// A tree that is ending is no error.
     ///
@@ -265,9 +276,8 @@ impl Actuator {
                 self.held(program)?.seat = None;
                 Ok(())
             }
-            Action::Demote { to, .. } if held.demoted == Some(*to) => Ok(()),
+            Action::Demote { to, .. } if held.is_demoted && held.demotion >= Some(*to) => Ok(()),
             Action::Demote { to, .. } => self.demote(program, *to),
-            Action::Promote { .. } => self.promote(program),
             Action::Freeze { .. } | Action::Thaw { .. } => {
                 let frozen = matches!(action, Action::Freeze { .. });
                 if held.frozen != frozen {
@@ -299,7 +309,7 @@ impl Actuator {
         if forked {
             self.prune(program)?;
         }
-        self.follow_priorities(program, forked)?;
+        self.follow_demotion(program)?;
         let v1 = self
             .narrowing_dir(program)?
             .map(|dir| dir.kind == DirKind::CpusetV1);

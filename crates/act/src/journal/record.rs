@@ -139,8 +139,6 @@ pub enum Record {
         session: i32,
         nice: i32,
     },
-    /// All threads and sessions of the program have their own priorities again.
-    Promote { program: ProgramId },
     /// A directory of the program was removed before the program was let go.
     Gone { program: ProgramId, dir: PathBuf },
     /// The program has been let go; nothing of it is left to undo.

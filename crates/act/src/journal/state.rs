@@ -118,8 +118,7 @@ impl State {
             Record::Demote { program, .. }
             | Record::Priority { program, .. }
             | Record::Inborn { program, .. }
-            | Record::Autogroup { program, .. }
-            | Record::Promote { program } => self.program(program).demoted.apply(record),
+            | Record::Autogroup { program, .. } => self.program(program).demoted.apply(record),
         }
     }
 
@@ -189,11 +188,6 @@ impl ProgramState {
 }
 
 impl Demoted {
-    /// Whether there is nothing to take back.
-    pub fn is_empty(&self) -> bool {
-        self.to.is_empty() && self.autogroups.is_empty()
-    }
-
     fn apply(&mut self, record: Record) {
         match record {
             Record::Demote { to, .. } => {
@@ -215,7 +209,6 @@ impl Demoted {
                 let before = Autogroup { session, nice };
                 self.autogroups.entry(autogroup).or_insert(before);
             }
-            Record::Promote { .. } => *self = Self::default(),
             _ => {}
         }
     }

@@ -62,7 +62,7 @@ fn priority(number: u8) -> Priority {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    (0..18u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
+    (0..17u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
         let program = ProgramId(program.into());
         match kind {
             0 => Record::Base {
@@ -107,7 +107,7 @@ fn record() -> impl Strategy<Value = Record> {
                 program,
                 before: mask(n / 3),
             },
-            11..17 => of_a_demotion(kind, program, n),
+            11..16 => of_a_demotion(kind, program, n),
             _ => Record::Close { program },
         }
     })
@@ -134,7 +134,6 @@ fn of_a_demotion(kind: u8, program: ProgramId, n: u8) -> Record {
             session: i32::from(n) / 2,
             nice: i32::from(n) % 19,
         },
-        15 => Record::Promote { program },
         _ => Record::Gone {
             program,
             dir: format!("/dir/{n}").into(),

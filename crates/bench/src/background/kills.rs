@@ -10,6 +10,7 @@
 //! frozen and thawed many times; no process may be outside the tree's cgroup,
 //! and none may be frozen once the foreground is gone.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -184,12 +185,43 @@ impl Scene {
     fn end(self) -> Result<()> {
         // A daemon that the keeper started is nobody's child.
         for (pid, words) in crate::processes::ushers(&self.binary, self.runtime.path()) {
-            if words.contains(" daemon ") || words.contains(" keeper ") {
+            if words.contains(" daemon ") && !words.contains(" keeper ") {
                 terminate(pid);
             }
         }
         self.background.end()
     }
+}
+
+/// Directories of Usher's directly below the mounts of cgroups.
+fn directories() -> BTreeSet<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let is_cgroup = |line: &&str| {
+        line.split(' ')
+            .nth(2)
+            .is_some_and(|t| t.starts_with("cgroup"))
+    };
+    let points = mounts.lines().filter(is_cgroup);
+    let entries = points
+        .filter_map(|line| line.split(' ').nth(1))
+        .filter_map(|point| fs::read_dir(point).ok())
+        .flatten()
+        .flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| is_ushers(path)).collect()
+}
+
+fn is_ushers(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("usher-"))
+}
+
+/// Whether directories stay that were not there before.
+fn leaves_directories(before: &BTreeSet<PathBuf>) -> bool {
+    wait_for("the cgroups to be gone", GRACE, || {
+        directories().is_subset(before)
+    })
+    .is_err()
 }
 
 fn kill(pid: i32) {
@@ -205,6 +237,7 @@ struct Tally {
     held: usize,
     changed: usize,
     ended: usize,
+    directories: usize,
     slowest_ms: f64,
     failed: Vec<String>,
 }
@@ -212,6 +245,7 @@ struct Tally {
 /// One SIGKILL while frozen; `with_daemon` kills that, else `usher bg`.
 fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
+    let there = directories();
     let mut scene = Scene::start(binary, "eii", with_daemon, TREE)?;
     scene.wait_until_held(2)?;
     let killed = Instant::now();
@@ -245,11 +279,15 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
             .failed
             .push(format!("were {before}; are {}", shown.join("; ")));
     }
-    scene.end()
+    scene.end()?;
+    tally.directories += usize::from(leaves_directories(&there));
+    Ok(())
 }
 
-/// One fork storm: processes seen outside the cgroup, and left frozen.
-fn storm(binary: &Path) -> Result<(usize, usize)> {
+/// One fork storm: processes seen outside the cgroup, what was left frozen, and
+/// directories that were left.
+fn storm(binary: &Path) -> Result<[usize; 3]> {
+    let there = directories();
     let mut scene = Scene::start(binary, "eii", false, STORM)?;
     scene.wait_until_held(2)?;
     let home = scene.tree().first().and_then(|&pid| v2_group(pid));
@@ -273,7 +311,8 @@ fn storm(binary: &Path) -> Result<(usize, usize)> {
         Err(_) => 1,
     };
     scene.end()?;
-    Ok((escaped, left))
+    let directories = usize::from(leaves_directories(&there));
+    Ok([escaped, left, directories])
 }
 
 /// Rounds of killing, half of them without a daemon.
@@ -288,10 +327,11 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
         }
         if round % 20 == 19 {
             eprintln!(
-                "background: kills: {} of {rounds}, {} left frozen, {} changed",
+                "background: kills: {} of {rounds}, {} left frozen, {} changed, {} left cgroups",
                 round + 1,
                 tally.held,
-                tally.changed
+                tally.changed,
+                tally.directories
             );
         }
     }
@@ -307,6 +347,10 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
         Bar::none(
             format!("of {rounds} kills: the whole tree ended with it"),
             tally.ended,
+        ),
+        Bar::none(
+            format!("of {rounds} kills: cgroups left behind"),
+            tally.directories,
         ),
         Bar::none(
             format!("of {rounds} kills: rounds that could not be made"),
@@ -325,17 +369,18 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
 /// Fork storms.
 pub fn storms(binary: &Path, rounds: usize) -> Result<Part> {
     let mut part = Part::new("storms", "Fork storms");
-    let (mut escaped, mut left) = (0, 0);
+    let mut found = [0; 3];
     let mut failed = vec![];
     for round in 0..rounds {
         match storm(binary) {
-            Ok((outside, held)) => {
-                escaped += outside;
-                left += held;
-            }
+            Ok(more) => found = std::array::from_fn(|i| found[i] + more[i]),
             Err(error) => failed.push(format!("round {round}: {error:#}")),
         }
+        if round % 20 == 19 {
+            eprintln!("background: storms: {} of {rounds}", round + 1);
+        }
     }
+    let [escaped, left, directories] = found;
     part.bars = vec![
         Bar::none(
             format!("of {rounds} storms: sightings of a process outside its cgroup"),
@@ -346,11 +391,15 @@ pub fn storms(binary: &Path, rounds: usize) -> Result<Part> {
             left,
         ),
         Bar::none(
+            format!("of {rounds} storms: cgroups left behind"),
+            directories,
+        ),
+        Bar::none(
             format!("of {rounds} storms: rounds that could not be made"),
             failed.len(),
         ),
     ];
     part.notes = failed.iter().take(5).cloned().collect();
-    part.raw = serde_json::json!({ "escaped": escaped, "left": left, "failed": failed });
+    part.raw = serde_json::json!({ "escaped": escaped, "left": left, "directories": directories, "failed": failed });
     Ok(part)
 }

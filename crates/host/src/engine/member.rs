@@ -79,7 +79,7 @@ impl Member {
                 self.frozen = false;
                 self.frozen_ns = None;
             }
-            Action::Demote { .. } | Action::Promote { .. } => {}
+            Action::Demote { .. } => {}
         }
     }
 

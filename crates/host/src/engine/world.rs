@@ -293,11 +293,17 @@ impl RealWorld {
         {
             self.state.steal = sample.steal_in_cpu_time;
         }
-        for id in self.due_for_refresh() {
-            if let Err(error) = self.actuator.refresh(id) {
-                self.warn(error.to_string());
-            }
+        let mut failed = Vec::new();
+        let refreshed = self.due_for_refresh();
+        for &id in self.state.members.keys() {
+            // What a program has begun since it was demoted is to be lowered, too.
+            let done = match refreshed.contains(&id) {
+                true => self.actuator.refresh(id),
+                false => self.actuator.follow_demotion(id),
+            };
+            failed.extend(done.err().map(|error| error.to_string()));
         }
+        failed.into_iter().for_each(|text| self.warn(text));
         let members = self.state.members.values_mut();
         let warnings: Vec<_> = members.flat_map(Member::take_warnings).collect();
         let warnings = warnings.into_iter().chain(self.profiles.take_warnings());

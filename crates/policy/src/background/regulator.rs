@@ -222,7 +222,7 @@ impl Regulator {
                     3,
                     "keeps its priorities, is stopped and let go on all the same",
                 ),
-                Action::Seat { .. } | Action::Release { .. } | Action::Promote { .. } => continue,
+                Action::Seat { .. } | Action::Release { .. } => continue,
             };
             let text = format!("{what}: {}", failure.error);
             let said = member.voices[voice].say(at_ns, text);

@@ -54,7 +54,7 @@ impl<P: Policy> Lending<P> {
                     self.frozen.remove(program);
                     others.push(action.clone());
                 }
-                Action::Demote { .. } | Action::Promote { .. } => others.push(action.clone()),
+                Action::Demote { .. } => others.push(action.clone()),
             }
         }
         if before != self.seats {

@@ -250,7 +250,7 @@ impl World {
             Action::Release { .. } => living.mask = None,
             Action::Freeze { .. } => living.frozen = true,
             Action::Thaw { .. } => living.frozen = false,
-            Action::Demote { .. } | Action::Promote { .. } => unreachable!("nobody is background"),
+            Action::Demote { .. } => unreachable!("nobody is background"),
         }
     }
 

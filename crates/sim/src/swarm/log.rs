@@ -52,6 +52,5 @@ fn named(action: &Action) -> String {
         Action::Freeze { .. } => format!("freeze {program}"),
         Action::Thaw { .. } => format!("thaw {program}"),
         Action::Demote { .. } => format!("demote {program}"),
-        Action::Promote { .. } => format!("promote {program}"),
     }
 }

@@ -104,7 +104,7 @@ impl SeatLog {
                 member.frozen = true;
             }
             Action::Thaw { .. } => member.frozen = false,
-            Action::Demote { .. } | Action::Promote { .. } => {}
+            Action::Demote { .. } => {}
         }
     }
 

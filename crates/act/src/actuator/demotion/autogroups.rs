@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lowering the autogroups of sessions.
+
+use rustix::io::Errno;
+use usher_model::ProgramId;
+
+use super::super::Actuator;
+use crate::autogroup::{self, Autogroup};
+use crate::error::ActError;
+use crate::journal::Record;
+use crate::priority::{NICE_MAX, Rights};
+use crate::{files, release};
+
+impl Actuator {
+    /// Lowers the autogroups of sessions that are all the program's own;
+    /// whether the kernel wants some to be tried again later.
+    pub(super) fn lower_autogroups(&mut self, program: ProgramId) -> Result<bool, ActError> {
+        let known = self.held(program)?.sessions.clone();
+        let state = self.state(program)?;
+        let pids = || release::pids(&self.procs, state);
+        let is_new = |pid: &i32| {
+            let process = self.procs.get(*pid);
+            process.is_some_and(|one| !known.contains(&one.session))
+        };
+        if !pids().iter().any(is_new) {
+            return Ok(false);
+        }
+        self.note_outer_session(program)?;
+        let state = self.state(program)?;
+        let pids = || release::pids(&self.procs, state);
+        let mut sessions = autogroup::sessions(&self.procs, pids);
+        sessions.retain(|session, _| !known.contains(session));
+        let members = pids();
+        let mut later = false;
+        for (session, is_own) in sessions {
+            let of_it = |pid: &&i32| {
+                let process = self.procs.get(**pid);
+                process.is_some_and(|process| process.session == session)
+            };
+            let member = members.iter().find(of_it).copied();
+            let done = match (is_own, member) {
+                (true, Some(pid)) => self.lower_autogroup(program, session, pid)?,
+                (true, None) => true,
+                (false, _) => {
+                    let reason = format!(
+                        "the autogroup of session {session} keeps its share, as others than the \
+                         program are in it: start the program with setsid"
+                    );
+                    self.lacks(program, reason)?;
+                    true
+                }
+            };
+            if done {
+                self.held(program)?.sessions.insert(session);
+            }
+            later |= !done;
+        }
+        Ok(later)
+    }
+
+    /// A session that was begun outside this PID namespace has the number 0 in
+    /// it: who else is in it cannot be seen.
+    fn note_outer_session(&mut self, program: ProgramId) -> Result<(), ActError> {
+        let pids = release::pids(&self.procs, self.state(program)?);
+        let mut processes = pids.into_iter().filter_map(|pid| self.procs.get(pid));
+        if processes.any(|process| process.session == 0) && self.held(program)?.sessions.insert(0) {
+            let reason = "the autogroup of its session keeps its share, as the session was begun \
+                          outside this container: start the program with setsid";
+            self.lacks(program, reason.to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Whether that is done, or will never be.
+    fn lower_autogroup(
+        &mut self,
+        program: ProgramId,
+        session: i32,
+        pid: i32,
+    ) -> Result<bool, ActError> {
+        let what = format!("the autogroup of session {session} keeps its share");
+        let mut autogroup = match Autogroup::of(&self.procs, pid) {
+            Ok(Some(autogroup)) if autogroup.nice != NICE_MAX => autogroup,
+            Ok(_) => return Ok(true),
+            Err(error) => {
+                self.lacks(program, format!("{what}: {error}"))?;
+                return Ok(true);
+            }
+        };
+        if autogroup.nice < 0 && !Rights::are_all(&self.procs) {
+            self.lacks(
+                program,
+                format!("{what}, which nobody here could give back"),
+            )?;
+            return Ok(true);
+        }
+        self.journal.write(Record::Autogroup {
+            program,
+            autogroup: autogroup.number,
+            session,
+            nice: autogroup.nice,
+        })?;
+        match autogroup.set(NICE_MAX) {
+            Err(error) if files::is(&error, Errno::AGAIN) => Ok(false),
+            Err(error) if !files::is_gone(&error) => {
+                self.lacks(program, format!("{what}: {error}"))?;
+                Ok(true)
+            }
+            _ => Ok(true),
+        }
+    }
+}

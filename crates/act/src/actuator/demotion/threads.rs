@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lowering the values of threads.
+
+use std::io;
+
+use rustix::io::Errno;
+use usher_model::{Demotion, ProgramId};
+
+use super::super::{Actuator, join};
+use crate::error::ActError;
+use crate::journal::{Record, ThreadId};
+use crate::looks::{self, LOOKS_MAX};
+use crate::priority::{self, Priority, Rights, Values, is_refused};
+use crate::{files, release};
+
+/// A thread, what it has, and what of that is to be lowered.
+type ToLower = (ThreadId, Priority, Values);
+
+impl Actuator {
+    /// Lowers every thread, until two looks running find none to lower;
+    /// whether there were any.
+    pub(super) fn lower(&mut self, program: ProgramId, to: Demotion) -> Result<bool, ActError> {
+        let (mut any, mut quiet) = (false, 0);
+        for _ in 0..LOOKS_MAX {
+            let pids = release::pids(&self.procs, self.state(program)?);
+            let found = looks::threads(&self.procs, &pids);
+            if self.lower_all(program, to, &found)? {
+                (any, quiet) = (true, 0);
+            } else {
+                quiet += 1;
+            }
+            if quiet == 2 {
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    /// One look at all threads: first all are noted, then some lowered. One
+    /// that cannot be does not keep the others from it. Whether there may be
+    /// more to do.
+    fn lower_all(
+        &mut self,
+        program: ProgramId,
+        to: Demotion,
+        found: &[ThreadId],
+    ) -> Result<bool, ActError> {
+        let all = Rights::are_all(&self.procs);
+        let mut to_lower = Vec::new();
+        let mut results = Vec::new();
+        for &thread in found {
+            match Priority::of(thread.tid) {
+                Ok(now) => to_lower.extend(self.note_priority(program, to, (thread, now), all)?),
+                Err(error) => results.push((thread, Err(error))),
+            }
+        }
+        let is_told = self.state(program)?.demoted.to.contains(&to);
+        if !is_told && !to_lower.is_empty() {
+            self.journal.write(Record::Demote { program, to })?;
+        }
+        for (thread, now, what) in to_lower {
+            results.push((thread, priority::lower(thread.tid, &now, &what)));
+        }
+        let mut again = false;
+        let mut errors = Vec::new();
+        for (thread, result) in results {
+            match self.has_lowered(program, thread, result) {
+                Ok(has) => again |= has,
+                Err(error) => errors.push(error),
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(again),
+            false => Err(join(program, errors)),
+        }
+    }
+
+    /// Journals what a thread has, and says what of it has to stay; what is
+    /// to be lowered, if anything.
+    fn note_priority(
+        &mut self,
+        program: ProgramId,
+        to: Demotion,
+        (thread, now): (ThreadId, Priority),
+        all: bool,
+    ) -> Result<Option<ToLower>, ActError> {
+        let rights = match all {
+            true => Rights::ALL,
+            false => Rights::over(&self.procs, thread.pid),
+        };
+        let demoted = &self.state(program)?.demoted;
+        let before = priority::before(demoted, thread, &now);
+        let is_first = demoted.to.is_empty();
+        let is_known = demoted.threads.contains_key(&thread);
+        let what = priority::to_lower(&now, &before, to, &rights);
+        if now.is_deadline() {
+            let tid = thread.tid;
+            let reason = format!("thread {tid} keeps its deadlines, which only itself can set");
+            self.lacks(program, reason)?;
+        }
+        let wanted = priority::to_lower(&now, &before, to, &Rights::ALL);
+        if let Some(kept) = wanted.without(&what).in_words() {
+            let needs = before.rights_needed();
+            let pid = thread.pid;
+            let reason = format!(
+                "process {pid} keeps its {kept}, which nobody here could give back: needs {needs}"
+            );
+            self.lacks(program, reason)?;
+        }
+        if !is_known && (is_first || what.any()) {
+            self.journal.write(Record::Priority {
+                program,
+                thread,
+                before,
+            })?;
+        }
+        Ok(what.any().then_some((thread, now, what)))
+    }
+
+    /// Whether a thread was lowered, or has died and may have left a child.
+    fn has_lowered(
+        &mut self,
+        program: ProgramId,
+        thread: ThreadId,
+        lowered: io::Result<()>,
+    ) -> Result<bool, ActError> {
+        match lowered {
+            Err(error) if is_refused(&error) => {
+                let who = format!("process {}", thread.pid);
+                self.lacks(program, format!("{who} keeps its priorities: {error}"))?;
+                Ok(false)
+            }
+            Err(error) if !files::is(&error, Errno::SRCH) => Err(ActError::Process {
+                doing: "lowering the priority of thread",
+                pid: thread.tid,
+                source: error,
+            }),
+            _ => Ok(true),
+        }
+    }
+}
