@@ -18,8 +18,6 @@ use crate::table::Table;
 struct Aligned<T: ?Sized>(T);
 
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
-static SWITCH: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o")));
 
 /// What a BPF program has cost since it was loaded, as far as the kernel kept
 /// account (`kernel.bpf_stats_enabled`, or [`keep_account`]).
@@ -61,20 +59,11 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// The meter itself, not attached yet.
+    /// The meter's, not attached yet.
     pub fn meter() -> Result<Self, MeterError> {
-        Self::load(&METER.0)
-    }
-
-    /// The hooks to compare with.
-    pub fn switch() -> Result<Self, MeterError> {
-        Self::load(&SWITCH.0)
-    }
-
-    fn load(elf: &[u8]) -> Result<Self, MeterError> {
         // What libbpf has to say comes as an error, not on our standard error.
         libbpf_rs::set_print(None);
-        let open = ObjectBuilder::default().open_memory(elf);
+        let open = ObjectBuilder::default().open_memory(&METER.0);
         let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
         let page_bytes = rustix::param::page_size() as u32;
         for mut ring in open.maps_mut().filter(|map| map.name() == "bell") {
@@ -92,11 +81,11 @@ impl Loaded {
         })
     }
 
-    /// Attaches the programs of which `wanted` says so.
-    pub fn attach(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), MeterError> {
+    /// Attaches the programs.
+    pub fn attach(&mut self) -> Result<(), MeterError> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if program.autoload() && wanted(&name) {
+            if program.autoload() {
                 let attached = program.attach();
                 let link = attached.map_err(MeterError::bpf(format!("attaching {name}")))?;
                 self.links.push((name, link));
@@ -236,14 +225,14 @@ impl Kernel {
             put(&known, comm, &ONLY)?;
         }
         kernel.give_orders()?;
-        kernel.loaded.attach(|_| true)?;
+        kernel.loaded.attach()?;
         kernel.visit_threads()?;
         Ok(kernel)
     }
 
     /// Tells the programs what `orders` says.
     pub fn give_orders(&self) -> Result<(), MeterError> {
-        give_orders(&self.control, &self.orders)
+        put(&self.control, &ONLY, &self.orders.bytes())
     }
 
     /// Counts what every living thread has run and waited since the last time.
@@ -311,11 +300,6 @@ impl Kernel {
             found.ok().flatten().map_or(0, |bytes| u64::read(&bytes))
         })
     }
-}
-
-/// Writes the map that orders are given by.
-pub(crate) fn give_orders(control: &MapHandle, orders: &Control) -> Result<(), MeterError> {
-    put(control, &ONLY, &orders.bytes())
 }
 
 fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), MeterError> {

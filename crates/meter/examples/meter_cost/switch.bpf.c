@@ -3,7 +3,7 @@
  * What the meter does not do: account CPU time at every context switch. Here
  * for the benchmark alone, with an empty program to subtract.
  */
-#include "party.h"
+#include "../../src/bpf/party.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
