@@ -9,8 +9,10 @@ use libbpf_rs::{
 };
 use libbpf_rs::{RingBuffer, RingBufferBuilder, libbpf_sys};
 
+use usher_model::{DiskUse, LinkUse};
+
 use crate::error::MeterError;
-use crate::layout::{Control, Layout};
+use crate::layout::{Control, CpuUse, Device, DiskKey, Layout, LinkKey, UserKey, UserUse};
 use crate::table::Table;
 
 /// The compiled programs, placed as a reader of ELF files wants them.
@@ -133,7 +135,7 @@ impl Loaded {
     }
 }
 
-/// Trace points that came late (6.3); all else is there since 5.11, without
+/// Trace points that came late (6.3); all else is there since 5.12, without
 /// which nothing can be metered.
 const LATE: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
@@ -179,14 +181,14 @@ fn program_info(fd: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
 #[derive(Debug)]
 pub(crate) struct Kernel {
     bell: RingBuffer<'static>,
-    pub cpu_uses: Table,
-    pub disk_uses: Table,
-    pub link_uses: Table,
-    pub users: Table,
+    pub cpu_uses: Table<u32, CpuUse>,
+    pub disk_uses: Table<DiskKey, DiskUse>,
+    pub link_uses: Table<LinkKey, LinkUse>,
+    pub users: Table<UserKey, UserUse>,
     control: MapHandle,
     cgroups: MapHandle,
-    pub kin: Table,
-    beneath: MapHandle,
+    pub kin: Table<u32, u32>,
+    pub beneath: Table<Device, Device>,
     latch: MapHandle,
     losses: MapHandle,
     pub orders: Control,
@@ -204,17 +206,16 @@ impl Kernel {
         let mut bell = RingBufferBuilder::new();
         let bell = bell.add(&ring, |_| 0).map(|_| ()).and(Ok(bell));
         let bell = bell.and_then(RingBufferBuilder::build);
-        let table = |name: &str| Table::new(loaded.map(name)?);
         let mut kernel = Self {
             bell: bell.map_err(MeterError::bpf("opening the bell"))?,
-            cpu_uses: table("cpu_uses")?,
-            disk_uses: table("disk_uses")?,
-            link_uses: table("link_uses")?,
-            users: table("users")?,
-            kin: table("kin")?,
+            cpu_uses: Table::new(loaded.map("cpu_uses")?)?,
+            disk_uses: Table::new(loaded.map("disk_uses")?)?,
+            link_uses: Table::new(loaded.map("link_uses")?)?,
+            users: Table::new(loaded.map("users")?)?,
+            kin: Table::new(loaded.map("kin")?)?,
             control: loaded.map("control")?,
             cgroups: loaded.map("cgroups")?,
-            beneath: loaded.map("beneath")?,
+            beneath: Table::new(loaded.map("beneath")?)?,
             latch: loaded.map("latch")?,
             losses: loaded.map("losses")?,
             orders,
@@ -227,6 +228,10 @@ impl Kernel {
         kernel.give_orders()?;
         kernel.loaded.attach()?;
         kernel.visit_threads()?;
+        // The visit has found out which process this is.
+        let known = kernel.control.lookup(&ONLY, MapFlags::ANY);
+        let known = known.map_err(MeterError::bpf("reading the map control"))?;
+        kernel.orders.own_tgid = Control::read(&known.unwrap_or_default()).own_tgid;
         Ok(kernel)
     }
 
@@ -284,13 +289,13 @@ impl Kernel {
     }
 
     /// The disk that a stacked one lies on.
-    pub fn set_beneath(&self, upper: &[u8], lower: &[u8]) -> Result<(), MeterError> {
-        put(&self.beneath, upper, lower)
+    pub fn set_beneath(&self, upper: Device, lower: Device) -> Result<(), MeterError> {
+        put(self.beneath.map(), &upper.bytes(), &lower.bytes())
     }
 
-    /// Forgets a party's entry in a table.
-    pub fn remove_key(table: &Table, key: &[u8]) {
-        remove(table.map(), key);
+    /// A disk lies on no other.
+    pub fn remove_beneath(&self, upper: Device) {
+        remove(self.beneath.map(), &upper.bytes());
     }
 
     /// What could not be counted, in the order of `enum lost`.

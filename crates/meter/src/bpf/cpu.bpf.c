@@ -70,6 +70,28 @@ static void add_use(__u32 party, __u64 run_ns, __u64 wait_ns)
 	__sync_fetch_and_add(&use->wait_ns, wait_ns);
 }
 
+/*
+ * Of a thread that was there before metering began, what it has used already is
+ * where counting starts. Two may visit it for the first time at once: the base
+ * is the first one's, and it stands before the thread is called known, which
+ * the exchange makes sure of on every CPU. Whether this was the first visit to
+ * such a thread, so that there is nothing to add.
+ */
+static _Bool is_new_here(struct task_struct *task, struct counted *counted,
+			 __u64 run_ns, __u64 wait_ns, __u64 begun_ns)
+{
+	_Bool is_older = task->start_time < begun_ns;
+
+	if (counted->known)
+		return 0;
+	if (is_older) {
+		__sync_val_compare_and_swap(&counted->run_ns, 0, run_ns);
+		__sync_val_compare_and_swap(&counted->wait_ns, 0, wait_ns);
+	}
+	__sync_lock_test_and_set(&counted->known, 1);
+	return is_older;
+}
+
 static void visit(struct task_struct *task, struct counted *counted)
 {
 	struct control *orders = orders_given();
@@ -80,14 +102,8 @@ static void visit(struct task_struct *task, struct counted *counted)
 
 	if (!orders)
 		return;
-	if (!counted->known) {
-		counted->known = 1;
-		if (task->start_time < orders->begun_ns) {
-			counted->run_ns = run_ns;
-			counted->wait_ns = wait_ns;
-			return;
-		}
-	}
+	if (is_new_here(task, counted, run_ns, wait_ns, orders->begun_ns))
+		return;
 	run_ns = advance(&counted->run_ns, run_ns);
 	wait_ns = advance(&counted->wait_ns, wait_ns);
 	if (!run_ns && !wait_ns)
@@ -98,14 +114,28 @@ static void visit(struct task_struct *task, struct counted *counted)
 		note_user(task, party, &cpu, run_ns, orders);
 }
 
+/*
+ * The iterator runs in the process that reads it, which is the meter's. What
+ * number the kernel knows that by, a container hides from it.
+ */
+static void know_ourselves(void)
+{
+	struct control *orders = orders_given();
+
+	if (orders)
+		orders->own_tgid = bpf_get_current_task_btf()->tgid;
+}
+
 SEC("iter/task")
 int each_thread(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct counted *counted;
 
-	if (!task)
+	if (!task) {
+		know_ourselves();
 		return 0;
+	}
 	counted = bpf_task_storage_get(&threads, task, 0,
 				       BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (counted)
