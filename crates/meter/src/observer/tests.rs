@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the kernel's maps hold.
 
+use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 
@@ -166,4 +167,17 @@ fn what_lies_on_nothing_any_more_is_told_so() {
     }
     observer.look_at_stacks(vec![UPPER]);
     assert_eq!(lower(&mut observer), []);
+}
+
+#[test]
+fn loopback_has_no_place_in_the_kernel() {
+    let Some(mut observer) = observer("loopback", &MeterConfig::default()) else {
+        return;
+    };
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    near.connect(far.local_addr().unwrap()).unwrap();
+    near.send(&[1; 64]).unwrap();
+    let used = keys(&mut observer.kernel.link_uses);
+    assert!(used.iter().all(|key| key.interface.index != 1), "{used:?}");
 }
