@@ -4,7 +4,7 @@
 //! wants to own it. The hook at context switches is the example's, which
 //! compares with it, and no part of the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
@@ -38,5 +38,17 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
+    compile_rules(&out);
     ExitCode::SUCCESS
+}
+
+/// The arithmetic of the programs for this machine. Only the unit tests link
+/// it; without a C compiler they cannot, and all else can.
+fn compile_rules(out: &Path) {
+    let mut rules = cc::Build::new();
+    rules.file("src/bpf/rules.c").cargo_metadata(false);
+    match rules.try_compile("usher_meter_rules") {
+        Ok(()) => println!("cargo:rustc-link-search=native={}", out.display()),
+        Err(error) => println!("cargo:warning=the unit tests cannot be linked: {error}"),
+    }
 }

@@ -26,6 +26,8 @@ mod links;
 mod meter;
 mod observer;
 mod programs;
+#[cfg(test)]
+mod rules;
 mod table;
 mod text;
 

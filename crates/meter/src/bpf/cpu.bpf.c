@@ -16,16 +16,11 @@
  *
  * A run is as of the thread's last switch or tick; a wait counts when it ends.
  */
+#include "rules.h"
 #include "users.h"
 
 /* Threads that hardly lived do not push others off the list of users. */
 #define WORTH_A_NAME_NS 1000000
-
-struct counted {
-	__u64 run_ns;
-	__u64 wait_ns;
-	__u64 known;
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -41,18 +36,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cpu_use);
 } cpu_uses SEC(".maps");
-
-/* What has come since; 0 where another visitor is counting it just now. */
-static __u64 advance(__u64 *counted, __u64 total)
-{
-	__u64 before = *counted;
-
-	if (total <= before)
-		return 0;
-	return __sync_val_compare_and_swap(counted, before, total) == before
-		       ? total - before
-		       : 0;
-}
 
 static void add_use(__u32 party, __u64 run_ns, __u64 wait_ns)
 {
@@ -70,28 +53,6 @@ static void add_use(__u32 party, __u64 run_ns, __u64 wait_ns)
 	__sync_fetch_and_add(&use->wait_ns, wait_ns);
 }
 
-/*
- * Of a thread that was there before metering began, what it has used already is
- * where counting starts. Two may visit it for the first time at once: the base
- * is the first one's, and it stands before the thread is called known, which
- * the exchange makes sure of on every CPU. Whether this was the first visit to
- * such a thread, so that there is nothing to add.
- */
-static _Bool is_new_here(struct task_struct *task, struct counted *counted,
-			 __u64 run_ns, __u64 wait_ns, __u64 begun_ns)
-{
-	_Bool is_older = task->start_time < begun_ns;
-
-	if (counted->known)
-		return 0;
-	if (is_older) {
-		__sync_val_compare_and_swap(&counted->run_ns, 0, run_ns);
-		__sync_val_compare_and_swap(&counted->wait_ns, 0, wait_ns);
-	}
-	__sync_lock_test_and_set(&counted->known, 1);
-	return is_older;
-}
-
 static void visit(struct task_struct *task, struct counted *counted)
 {
 	struct control *orders = orders_given();
@@ -102,7 +63,8 @@ static void visit(struct task_struct *task, struct counted *counted)
 
 	if (!orders)
 		return;
-	if (is_new_here(task, counted, run_ns, wait_ns, orders->begun_ns))
+	if (is_new_here(counted, task->start_time < orders->begun_ns, run_ns,
+			wait_ns))
 		return;
 	run_ns = advance(&counted->run_ns, run_ns);
 	wait_ns = advance(&counted->wait_ns, wait_ns);
