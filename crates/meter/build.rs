@@ -9,9 +9,11 @@ use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: [(&str, &str); 2] = [("src/bpf", "meter"), ("examples/meter_cost", "switch")];
+const OBJECTS: [&str; 2] = ["meter", "switch"];
 
 fn main() -> ExitCode {
+    println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-changed=src/rules.c");
     println!("cargo:rerun-if-env-changed=USHER_CLANG");
     // Debian's plain `clang` may be older than what these programs need.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
@@ -19,10 +21,9 @@ fn main() -> ExitCode {
         eprintln!("cargo sets OUT_DIR");
         return ExitCode::FAILURE;
     };
-    for (dir, name) in OBJECTS {
-        println!("cargo:rerun-if-changed={dir}");
+    for name in OBJECTS {
         let built = SkeletonBuilder::new()
-            .source(format!("{dir}/{name}.bpf.c"))
+            .source(format!("src/bpf/{name}.bpf.c"))
             .obj(out.join(format!("{name}.bpf.o")))
             .clang(&clang)
             .clang_args([
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
             ])
             .build();
         if let Err(error) = built {
-            eprintln!("compiling {dir}/{name}.bpf.c with {clang}: {error:?}");
+            eprintln!("compiling src/bpf/{name}.bpf.c with {clang}: {error:?}");
             return ExitCode::FAILURE;
         }
     }
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
 /// it; without a C compiler they cannot, and all else can.
 fn compile_rules(out: &Path) {
     let mut rules = cc::Build::new();
-    rules.file("src/bpf/rules.c").cargo_metadata(false);
+    rules.file("src/rules.c").cargo_metadata(false);
     match rules.try_compile("usher_meter_rules") {
         Ok(()) => println!("cargo:rustc-link-search=native={}", out.display()),
         Err(error) => println!("cargo:warning=the unit tests cannot be linked: {error}"),

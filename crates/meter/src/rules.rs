@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::layout::{Layout, UserUse};
 
-// What it returns and takes: bpf/rules.c, which build.rs compiles.
+// Of rules.c, which build.rs compiles.
 #[link(name = "usher_meter_rules", kind = "static")]
 unsafe extern "C" {
     fn rules_is_new_here(counted: *mut [u64; 3], is_older: bool, run: u64, wait: u64) -> bool;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * The arithmetic that the programs decide by. No helpers and nothing of the
- * kernel's: src/rules.rs compiles it for this machine and tests it.
+ * kernel's: src/rules.c is compiled for this machine, and src/rules.rs
+ * tests it there.
  */
 #ifndef USHER_METER_RULES_H
 #define USHER_METER_RULES_H

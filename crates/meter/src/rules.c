@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* The rules with names that tests on this machine can call. */
-#include "rules.h"
+#include "bpf/rules.h"
 
 _Bool rules_is_new_here(struct counted *counted, _Bool is_older, __u64 run_ns,
 			__u64 wait_ns)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the meter does not do: account CPU time at every context switch. Here
- * for the benchmark alone, with an empty program to subtract.
+ * What the meter does not do: account CPU time at every context switch, with an
+ * empty program to subtract. examples/meter_cost compares with it; the library
+ * does not carry it.
  */
-#include "../../src/bpf/party.h"
+#include "party.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
