@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compiles the BPF programs. The objects alone are wanted, not the skeletons
 //! that libbpf-cargo can write: a skeleton borrows what it loads, and the meter
-//! wants to own it.
+//! wants to own it. The hook at context switches is the example's, which
+//! compares with it, and no part of the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
@@ -12,6 +13,7 @@ const OBJECTS: [&str; 2] = ["meter", "switch"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-changed=src/rules.c");
     println!("cargo:rerun-if-env-changed=USHER_CLANG");
     // Debian's plain `clang` may be older than what these programs need.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
@@ -37,5 +39,17 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
+    compile_rules(&out);
     ExitCode::SUCCESS
+}
+
+/// The arithmetic of the programs for this machine. Only the unit tests link
+/// it; without a C compiler they cannot, and all else can.
+fn compile_rules(out: &Path) {
+    let mut rules = cc::Build::new();
+    rules.file("src/rules.c").cargo_metadata(false);
+    match rules.try_compile("usher_meter_rules") {
+        Ok(()) => println!("cargo:rustc-link-search=native={}", out.display()),
+        Err(error) => println!("cargo:warning=the unit tests cannot be linked: {error}"),
+    }
 }

@@ -33,6 +33,7 @@ fn run(args: &[&str]) -> std::io::Result<()> {
         ["direct", file, count, block] => disk::direct(file, number(count), number(block)),
         ["buffered", file, bytes] => disk::buffered(file, number(bytes)),
         ["send", count, bytes] => net::send(number(count), number(bytes)),
+        ["datagrams", count] => net::datagrams(number(count)),
         ["flock", file] => held::hold_lock(file),
         _ => Err(std::io::Error::other("no such program")),
     }

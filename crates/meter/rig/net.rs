@@ -3,7 +3,7 @@
 //! this program.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -98,4 +98,22 @@ fn connect() -> io::Result<TcpStream> {
             Err(_) => std::thread::yield_now(),
         }
     }
+}
+
+/// Sends datagrams, each from a socket of its own that is closed then, over an
+/// interface that nobody else has, and tells how many went.
+pub fn datagrams(count: u64) -> io::Result<()> {
+    own_network()?;
+    ip("link add near arp off type veth peer name far")?;
+    ip("addr add 10.254.8.1/30 dev near")?;
+    ip("link set near up")?;
+    ip("link set far up")?;
+    ready()?;
+    for _ in 0..count {
+        let socket = UdpSocket::bind("10.254.8.1:0")?;
+        socket.connect("10.254.8.2:7000")?;
+        socket.send(&[7; 64])?;
+    }
+    tell(&format!("{count}"))?;
+    wait()
 }

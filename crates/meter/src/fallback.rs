@@ -27,6 +27,10 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// A policy of the scheduler, `include/uapi/linux/sched.h`.
 const SCHED_IDLE: u64 = 5;
 const SECTOR_BYTES: u64 = 512;
+/// What others may have run beyond what the machine was seen busy, and still be
+/// set off against later: more than ticks can hide, and no more, as the two
+/// accounts differ in what else they contain.
+const OWED_NS_MAX: u64 = 1_000_000_000;
 
 /// A background program.
 #[derive(Debug, Default)]
@@ -36,7 +40,12 @@ struct Managed {
     usage: Usage,
     /// Of the cgroup, at the last look.
     cgroup_ns: Option<u64>,
+    /// Sectors that its processes had read and written at the last look.
+    moved: BTreeMap<Life, u64>,
 }
+
+/// A process by its number and when it began.
+type Life = (i32, u64);
 
 /// A process as it was at the last look; a later one of its number starts later.
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,9 +65,9 @@ pub(crate) struct Fallback {
     foreground: Usage,
     ignored: Usage,
     processes: BTreeMap<i32, Counted>,
-    /// Sectors that background processes read and wrote.
-    moved: BTreeMap<i32, u64>,
     machine: Option<MachineTicks>,
+    /// What others have run and the machine was not seen busy with yet.
+    owed_ns: u64,
     disk_lines: Option<BTreeMap<DiskId, DiskLine>>,
     link_lines: Option<BTreeMap<String, LinkLine>>,
     disks: Disks,
@@ -80,8 +89,8 @@ impl Fallback {
             foreground: Usage::default(),
             ignored: Usage::default(),
             processes: BTreeMap::new(),
-            moved: BTreeMap::new(),
             machine: None,
+            owed_ns: 0,
             disk_lines: None,
             link_lines: None,
             disks: Disks::new(&config.proc, &config.sys),
@@ -122,12 +131,13 @@ impl Fallback {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let cgroup_ns = cgroup.map(cgroup_run_ns).transpose()?;
-        let managed = Managed {
+        let mut managed = Managed {
             cgroup: cgroup.map(Path::to_owned),
             roots: BTreeSet::from([root.pid]),
             cgroup_ns,
             ..Managed::default()
         };
+        managed.moved = managed.sectors(proc, &kin::processes(proc));
         self.managed.insert(program, managed);
         Ok(())
     }
@@ -144,11 +154,12 @@ impl Fallback {
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
+        // Before the CPUs, where processes stop being new.
+        self.look_at_disks(at_ns);
         if thorough {
             self.look_at_cpus();
             self.cpu_read_ns = at_ns;
         }
-        self.look_at_disks(at_ns);
         self.look_at_links(at_ns);
         let background = self.managed.iter();
         Metering {
@@ -177,6 +188,9 @@ impl Fallback {
         let ns = |now: u64, before: u64| now.saturating_sub(before).saturating_mul(self.step_ns);
         self.idle_ns = self.idle_ns.saturating_add(ns(now.idle, before.idle));
         let busy_ns = ns(now.busy, before.busy);
+        // Ticks may tell of the others' time sooner than of the machine's.
+        let others_ns = others_ns.saturating_add(self.owed_ns);
+        self.owed_ns = others_ns.saturating_sub(busy_ns).min(OWED_NS_MAX);
         add(
             &mut self.foreground.cpu_ns,
             busy_ns.saturating_sub(others_ns),
@@ -327,6 +341,7 @@ impl Fallback {
                 let share = *of_program as f64 / all.max(1) as f64;
                 let part = part(uses, share);
                 rest = disks::since(part, rest);
+                rest.last_ns = rest.last_ns.filter(|_| rest.requests > 0);
                 if let Some(managed) = self.managed.get_mut(program).filter(|_| share > 0.0) {
                     let total = managed.usage.disks.entry(disk).or_default();
                     *total = disks::sum(*total, part);
@@ -346,25 +361,32 @@ impl Fallback {
 
     /// Sectors that each background program has read and written since the
     /// last look.
+    ///
+    /// It is what its processes' sum has grown by: who reaps a child takes over
+    /// what that has read and written, which has been counted then. A process
+    /// that is new here and not in the world brings a past along that was not
+    /// the program's.
     fn sectors_moved(&mut self) -> BTreeMap<ProgramId, u64> {
         let mut moved = BTreeMap::new();
         if self.managed.is_empty() {
             return moved;
         }
         let processes = kin::processes(&self.config.proc);
-        let mut now = BTreeMap::new();
+        let seen = &self.processes;
+        let has_past = |(pid, start_ticks): &Life| {
+            let seen = seen.get(pid);
+            seen.is_some_and(|seen| seen.start_ticks == *start_ticks)
+        };
         for (program, managed) in &mut self.managed {
-            let mut sectors = 0u64;
-            for pid in managed.members(&processes) {
-                let io = self.config.proc.join(pid.to_string()).join("io");
-                let total = text::maybe(&io, sectors_of).unwrap_or(0);
-                let before = self.moved.get(&pid).copied().unwrap_or(total);
-                sectors += total.saturating_sub(before);
-                now.insert(pid, total);
-            }
-            moved.insert(*program, sectors);
+            let now = managed.sectors(&self.config.proc, &processes);
+            let joined = now
+                .iter()
+                .filter(|(life, _)| !managed.moved.contains_key(life) && has_past(life));
+            let joined: u64 = joined.map(|(_, sectors)| sectors).sum();
+            let before = managed.moved.values().sum::<u64>() + joined;
+            moved.insert(*program, now.values().sum::<u64>().saturating_sub(before));
+            managed.moved = now;
         }
-        self.moved = now;
         moved
     }
 
@@ -397,6 +419,19 @@ impl Managed {
                 self.roots.clone()
             }
         }
+    }
+
+    /// Sectors that each of its processes has read and written.
+    fn sectors(&mut self, proc: &Path, processes: &BTreeMap<i32, PidStat>) -> BTreeMap<Life, u64> {
+        let sectors = |pid| {
+            let life = (pid, processes.get(&pid)?.start_ticks);
+            let io = proc.join(pid.to_string()).join("io");
+            Some((life, text::maybe(&io, sectors_of).unwrap_or(0)))
+        };
+        self.members(processes)
+            .into_iter()
+            .filter_map(sectors)
+            .collect()
     }
 }
 

@@ -60,6 +60,22 @@ impl Control {
     }
 }
 
+impl Layout for Control {
+    const BYTES: usize = 40;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            begun_ns: long(bytes, 0),
+            epoch: long(bytes, 1),
+            recent_ns: long(bytes, 2),
+            levels: word(bytes, 6),
+            kin: word(bytes, 7),
+            programs: word(bytes, 8),
+            own_tgid: word(bytes, 9),
+        }
+    }
+}
+
 /// A word.
 impl Layout for u32 {
     const BYTES: usize = 4;
@@ -191,6 +207,10 @@ impl Device {
             Self::Link(interface) => bytes_of(&[2, interface.index, interface.netns]),
         }
     }
+}
+
+impl Layout for Device {
+    const BYTES: usize = 12;
 
     fn read(bytes: &[u8]) -> Self {
         let (kind, a, b) = (word(bytes, 0), word(bytes, 1), word(bytes, 2));
@@ -279,9 +299,23 @@ mod tests {
         let interface = Interface { index: 3, netns: 7 };
         for device in [Device::Cpu, Device::Disk(disk), Device::Link(interface)] {
             assert_eq!(Device::read(&device.bytes()), device);
-            assert_eq!(device.bytes().len(), 12);
+            assert_eq!(device.bytes().len(), Device::BYTES);
         }
-        assert_eq!(Control::default().bytes().len(), 40);
+    }
+
+    #[test]
+    fn orders_come_back_as_they_went() {
+        let orders = Control {
+            begun_ns: 1,
+            epoch: 2,
+            recent_ns: 3,
+            levels: 4,
+            kin: 5,
+            programs: 6,
+            own_tgid: 7,
+        };
+        assert_eq!(Control::read(&orders.bytes()), orders);
+        assert_eq!(orders.bytes().len(), Control::BYTES);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`Meter`] | looks again and again; rings when foreground meets background |
 //! | [`held_up`] | who in the foreground waits for what a background program holds |
-//! | [`SwitchHook`], [`keep_account`] | what metering costs, and what it would cost otherwise |
+//! | [`keep_account`] | what metering costs |
 //!
 //! BPF programs in the kernel (`bpf/`) count; this crate loads them, tells them
 //! which programs are background, and reads. Where BPF is refused, `/proc` has
@@ -26,7 +26,8 @@ mod links;
 mod meter;
 mod observer;
 mod programs;
-mod switch;
+#[cfg(test)]
+mod rules;
 mod table;
 mod text;
 
@@ -35,4 +36,3 @@ pub use config::{MeterConfig, SERVICES};
 pub use error::MeterError;
 pub use meter::{Meter, Names, Party, User};
 pub use programs::{ProgramCost, keep_account};
-pub use switch::{SwitchHook, SwitchKind};

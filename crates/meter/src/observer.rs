@@ -20,16 +20,17 @@ use crate::disks::{self, Disks};
 use crate::error::MeterError;
 use crate::idle::{Idle, Look};
 use crate::kin;
-use crate::layout::{Control, CpuUse, Device, DiskKey, LinkKey, UserKey, UserUse, comm};
+use crate::layout::{Control, CpuUse, Device, DiskKey, UserUse, comm};
 use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
 use crate::links::{self, Links};
 use crate::meter::{Names, Party, User};
 use crate::programs::{Kernel, ProgramCost};
 use crate::text;
 
+const SECOND_NS: u64 = 1_000_000_000;
 /// Nanoseconds of an epoch of the list of users, and between two looks at how
 /// disks are stacked.
-const EPOCH_NS: u64 = 1_000_000_000;
+const EPOCH_NS: u64 = SECOND_NS;
 /// Levels of cgroups that the programs look at: bits of a word.
 const DEEPEST_LEVEL: u32 = 31;
 const ALL_LEVELS: u32 = u32::MAX;
@@ -54,6 +55,8 @@ pub(crate) struct Observer {
     managed: BTreeMap<ProgramId, Managed>,
     next_party: u32,
     disks: Disks,
+    /// What the kernel was told of what lies on what.
+    beneath: BTreeMap<DiskId, DiskId>,
     links: Links,
     idle: Idle,
     step_ns: u64,
@@ -76,7 +79,6 @@ impl Observer {
         let orders = Control {
             begun_ns: now_ns(),
             recent_ns: config.recent_ns,
-            own_tgid: std::process::id(),
             epoch: 1,
             ..Control::default()
         };
@@ -88,9 +90,10 @@ impl Observer {
             managed: BTreeMap::new(),
             next_party: FIRST_PROGRAM,
             disks: Disks::new(&config.proc, &config.sys),
+            beneath: BTreeMap::new(),
             links: Links::new(&config.proc, &config.sys),
             idle: Idle::default(),
-            step_ns: EPOCH_NS / ticks,
+            step_ns: SECOND_NS / ticks,
             cpus: 1,
             idle_ns: 0,
             cpu_read_ns: 0,
@@ -122,8 +125,8 @@ impl Observer {
         let visited = self.kernel.visit_threads();
         self.note(visited);
         let cpu = &mut self.cpu;
-        let read = self.kernel.cpu_uses.each(|party: u32, uses| {
-            cpu.extend(uses.next().map(|now: CpuUse| (party, now)));
+        let read = self.kernel.cpu_uses.each(|party, uses| {
+            cpu.extend(uses.next().map(|now| (party, now)));
         });
         self.note(read);
         let online = self.config.sys.join("devices/system/cpu/online");
@@ -161,20 +164,25 @@ impl Observer {
 
     fn look_at_stacks(&mut self, disks: Vec<DiskId>) {
         self.disks.refresh(disks);
-        for disk in self.disks.known() {
-            if let Some(bottom) = self.disks.bottom(disk) {
-                let (upper, lower) = (Device::Disk(disk), Device::Disk(bottom));
-                let told = self.kernel.set_beneath(&upper.bytes(), &lower.bytes());
-                self.note(told);
-            }
+        let bottom = |disk| Some((disk, self.disks.bottom(disk)?));
+        let now: BTreeMap<DiskId, DiskId> =
+            self.disks.known().into_iter().filter_map(bottom).collect();
+        for gone in self.beneath.keys().filter(|disk| !now.contains_key(disk)) {
+            self.kernel.remove_beneath(Device::Disk(*gone));
         }
+        for (disk, bottom) in &now {
+            let (upper, lower) = (Device::Disk(*disk), Device::Disk(*bottom));
+            let told = self.kernel.set_beneath(upper, lower);
+            self.note(told);
+        }
+        self.beneath = now;
     }
 
     /// Reads what disks did, and charges what has come since the last look, so
     /// that a disk that is stacked anew takes no past along.
     fn look_at_disks(&mut self) {
         let mut now: BTreeMap<DiskKey, DiskUse> = BTreeMap::new();
-        let read = self.kernel.disk_uses.each(|key: DiskKey, uses| {
+        let read = self.kernel.disk_uses.each(|key, uses| {
             now.insert(key, uses.fold(DiskUse::default(), disks::sum));
         });
         self.note(read);
@@ -201,7 +209,7 @@ impl Observer {
     fn look_at_links(&mut self) {
         let mut now: BTreeMap<(u32, LinkId), LinkUse> = BTreeMap::new();
         let links = &mut self.links;
-        let read = self.kernel.link_uses.each(|key: LinkKey, uses| {
+        let read = self.kernel.link_uses.each(|key, uses| {
             if let Some(link) = links.id(key.interface) {
                 let total = now.entry((key.party, link)).or_default();
                 *total = uses.fold(*total, links::sum);
@@ -255,11 +263,11 @@ impl Observer {
         let cgroup = cgroup.map(cgroup_number).transpose()?;
         self.next_party += 1;
         self.managed.insert(program, Managed { party, cgroup });
-        self.give_orders()?;
-        let added = match cgroup {
+        let told = self.give_orders();
+        let added = told.and_then(|()| match cgroup {
             Some((id, _)) => self.kernel.add_cgroup(id, party),
             None => self.add_kin(root, party),
-        };
+        });
         if added.is_err() {
             self.forget(program);
         }
@@ -303,45 +311,32 @@ impl Observer {
         if let Some((id, _)) = managed.cgroup {
             self.kernel.remove_cgroup(id);
         }
-        self.forget_kin(managed.party);
-        self.forget_uses(managed.party);
+        let kin = &mut self.kernel.kin;
+        let removed = kin.remove_where(|_, of| of == managed.party);
+        self.note(removed);
+        self.forget_uses();
         let told = self.give_orders();
         self.note(told);
     }
 
-    fn forget_kin(&mut self, party: u32) {
-        let mut pids = Vec::new();
-        let read = self.kernel.kin.each(|pid: u32, parties| {
-            pids.extend(
-                parties
-                    .next()
-                    .filter(|of: &u32| *of == party)
-                    .map(|_| pid as i32),
-            );
-        });
-        self.note(read);
-        for pid in pids {
-            self.kernel.remove_kin(pid);
+    /// Makes room in the kernel's maps: what is no living program's goes,
+    /// with what a CPU was just counting when its program was forgotten before.
+    fn forget_uses(&mut self) {
+        let alive: BTreeSet<u32> = self.managed.values().map(|of| of.party).collect();
+        let gone = |party: u32| party >= FIRST_PROGRAM && !alive.contains(&party);
+        let kernel = &mut self.kernel;
+        let removed = [
+            kernel.cpu_uses.remove_where(|party, _| gone(party)),
+            kernel.disk_uses.remove_where(|key, _| gone(key.party)),
+            kernel.link_uses.remove_where(|key, _| gone(key.party)),
+        ];
+        self.cpu.retain(|of, _| !gone(*of));
+        self.seen.retain(|used, _| !gone(used.party));
+        self.charged.retain(|(of, _), _| !gone(*of));
+        self.link_uses.retain(|(of, _), _| !gone(*of));
+        for removed in removed {
+            self.note(removed);
         }
-    }
-
-    /// Makes room in the kernel's maps.
-    fn forget_uses(&mut self, party: u32) {
-        Kernel::remove_key(&self.kernel.cpu_uses, &party.to_ne_bytes());
-        let key = |a: u32, b: u32| [party, a, b].map(u32::to_ne_bytes).concat();
-        for used in self.seen.keys().filter(|used| used.party == party) {
-            let key = key(used.disk.major, used.disk.minor);
-            Kernel::remove_key(&self.kernel.disk_uses, &key);
-        }
-        for (_, link) in self.link_uses.keys().filter(|(of, _)| *of == party) {
-            let interface = self.links.interface(*link);
-            let key = key(interface.index, interface.netns);
-            Kernel::remove_key(&self.kernel.link_uses, &key);
-        }
-        self.cpu.remove(&party);
-        self.seen.retain(|used, _| used.party != party);
-        self.charged.retain(|(of, _), _| *of != party);
-        self.link_uses.retain(|(of, _), _| *of != party);
     }
 
     fn give_orders(&mut self) -> Result<(), MeterError> {
@@ -389,9 +384,9 @@ impl Observer {
         };
         let epoch = self.kernel.orders.epoch;
         let mut found: BTreeMap<u32, (u64, UserUse)> = BTreeMap::new();
-        let read = self.kernel.users.each(|key: UserKey, uses| {
+        let read = self.kernel.users.each(|key, uses| {
             let uses = uses.next().filter(|_| devices.contains(&key.device));
-            let Some(uses): Option<UserUse> = uses else {
+            let Some(uses) = uses else {
                 return;
             };
             let recent = uses.recent(epoch);
@@ -504,5 +499,8 @@ fn cgroup_number(dir: &Path) -> Result<(u64, u32), MeterError> {
 
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * EPOCH_NS + now.tv_nsec as u64
+    now.tv_sec as u64 * SECOND_NS + now.tv_nsec as u64
 }
+
+#[cfg(test)]
+mod tests;

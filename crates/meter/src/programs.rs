@@ -9,8 +9,10 @@ use libbpf_rs::{
 };
 use libbpf_rs::{RingBuffer, RingBufferBuilder, libbpf_sys};
 
+use usher_model::{DiskUse, LinkUse};
+
 use crate::error::MeterError;
-use crate::layout::{Control, Layout};
+use crate::layout::{Control, CpuUse, Device, DiskKey, Layout, LinkKey, UserKey, UserUse};
 use crate::table::Table;
 
 /// The compiled programs, placed as a reader of ELF files wants them.
@@ -18,8 +20,6 @@ use crate::table::Table;
 struct Aligned<T: ?Sized>(T);
 
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
-static SWITCH: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o")));
 
 /// What a BPF program has cost since it was loaded, as far as the kernel kept
 /// account (`kernel.bpf_stats_enabled`, or [`keep_account`]).
@@ -61,20 +61,11 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// The meter itself, not attached yet.
+    /// The meter's, not attached yet.
     pub fn meter() -> Result<Self, MeterError> {
-        Self::load(&METER.0)
-    }
-
-    /// The hooks to compare with.
-    pub fn switch() -> Result<Self, MeterError> {
-        Self::load(&SWITCH.0)
-    }
-
-    fn load(elf: &[u8]) -> Result<Self, MeterError> {
         // What libbpf has to say comes as an error, not on our standard error.
         libbpf_rs::set_print(None);
-        let open = ObjectBuilder::default().open_memory(elf);
+        let open = ObjectBuilder::default().open_memory(&METER.0);
         let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
         let page_bytes = rustix::param::page_size() as u32;
         for mut ring in open.maps_mut().filter(|map| map.name() == "bell") {
@@ -92,11 +83,11 @@ impl Loaded {
         })
     }
 
-    /// Attaches the programs of which `wanted` says so.
-    pub fn attach(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), MeterError> {
+    /// Attaches the programs.
+    pub fn attach(&mut self) -> Result<(), MeterError> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if program.autoload() && wanted(&name) {
+            if program.autoload() {
                 let attached = program.attach();
                 let link = attached.map_err(MeterError::bpf(format!("attaching {name}")))?;
                 self.links.push((name, link));
@@ -144,7 +135,7 @@ impl Loaded {
     }
 }
 
-/// Trace points that came late (6.3); all else is there since 5.11, without
+/// Trace points that came late (6.3); all else is there since 5.12, without
 /// which nothing can be metered.
 const LATE: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
@@ -190,14 +181,14 @@ fn program_info(fd: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
 #[derive(Debug)]
 pub(crate) struct Kernel {
     bell: RingBuffer<'static>,
-    pub cpu_uses: Table,
-    pub disk_uses: Table,
-    pub link_uses: Table,
-    pub users: Table,
+    pub cpu_uses: Table<u32, CpuUse>,
+    pub disk_uses: Table<DiskKey, DiskUse>,
+    pub link_uses: Table<LinkKey, LinkUse>,
+    pub users: Table<UserKey, UserUse>,
     control: MapHandle,
     cgroups: MapHandle,
-    pub kin: Table,
-    beneath: MapHandle,
+    pub kin: Table<u32, u32>,
+    pub beneath: Table<Device, Device>,
     latch: MapHandle,
     losses: MapHandle,
     pub orders: Control,
@@ -215,17 +206,16 @@ impl Kernel {
         let mut bell = RingBufferBuilder::new();
         let bell = bell.add(&ring, |_| 0).map(|_| ()).and(Ok(bell));
         let bell = bell.and_then(RingBufferBuilder::build);
-        let table = |name: &str| Table::new(loaded.map(name)?);
         let mut kernel = Self {
             bell: bell.map_err(MeterError::bpf("opening the bell"))?,
-            cpu_uses: table("cpu_uses")?,
-            disk_uses: table("disk_uses")?,
-            link_uses: table("link_uses")?,
-            users: table("users")?,
-            kin: table("kin")?,
+            cpu_uses: Table::new(loaded.map("cpu_uses")?)?,
+            disk_uses: Table::new(loaded.map("disk_uses")?)?,
+            link_uses: Table::new(loaded.map("link_uses")?)?,
+            users: Table::new(loaded.map("users")?)?,
+            kin: Table::new(loaded.map("kin")?)?,
             control: loaded.map("control")?,
             cgroups: loaded.map("cgroups")?,
-            beneath: loaded.map("beneath")?,
+            beneath: Table::new(loaded.map("beneath")?)?,
             latch: loaded.map("latch")?,
             losses: loaded.map("losses")?,
             orders,
@@ -236,14 +226,18 @@ impl Kernel {
             put(&known, comm, &ONLY)?;
         }
         kernel.give_orders()?;
-        kernel.loaded.attach(|_| true)?;
+        kernel.loaded.attach()?;
         kernel.visit_threads()?;
+        // The visit has found out which process this is.
+        let known = kernel.control.lookup(&ONLY, MapFlags::ANY);
+        let known = known.map_err(MeterError::bpf("reading the map control"))?;
+        kernel.orders.own_tgid = Control::read(&known.unwrap_or_default()).own_tgid;
         Ok(kernel)
     }
 
     /// Tells the programs what `orders` says.
     pub fn give_orders(&self) -> Result<(), MeterError> {
-        give_orders(&self.control, &self.orders)
+        put(&self.control, &ONLY, &self.orders.bytes())
     }
 
     /// Counts what every living thread has run and waited since the last time.
@@ -295,13 +289,13 @@ impl Kernel {
     }
 
     /// The disk that a stacked one lies on.
-    pub fn set_beneath(&self, upper: &[u8], lower: &[u8]) -> Result<(), MeterError> {
-        put(&self.beneath, upper, lower)
+    pub fn set_beneath(&self, upper: Device, lower: Device) -> Result<(), MeterError> {
+        put(self.beneath.map(), &upper.bytes(), &lower.bytes())
     }
 
-    /// Forgets a party's entry in a table.
-    pub fn remove_key(table: &Table, key: &[u8]) {
-        remove(table.map(), key);
+    /// A disk lies on no other.
+    pub fn remove_beneath(&self, upper: Device) {
+        remove(self.beneath.map(), &upper.bytes());
     }
 
     /// What could not be counted, in the order of `enum lost`.
@@ -311,11 +305,6 @@ impl Kernel {
             found.ok().flatten().map_or(0, |bytes| u64::read(&bytes))
         })
     }
-}
-
-/// Writes the map that orders are given by.
-pub(crate) fn give_orders(control: &MapHandle, orders: &Control) -> Result<(), MeterError> {
-    put(control, &ONLY, &orders.bytes())
 }
 
 fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), MeterError> {

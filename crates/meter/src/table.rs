@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a whole hash map of the BPF programs in one or two system calls.
 
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
@@ -15,8 +16,9 @@ const BATCH: usize = 128;
 
 /// A hash map and room for its content.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct Table<K, V> {
     map: MapHandle,
+    of: PhantomData<fn() -> (K, V)>,
     /// Values of an entry: one for each CPU that may be, or one.
     copies: usize,
     /// Bytes from one copy to the next.
@@ -25,9 +27,17 @@ pub(crate) struct Table {
     values: Vec<u8>,
 }
 
-impl Table {
+impl<K: Layout, V: Layout> Table<K, V> {
+    /// # Errors
+    /// When the map's keys or values are not of the size of `K` or `V`.
     pub fn new(map: MapHandle) -> Result<Self, MeterError> {
         let value_bytes = map.value_size() as usize;
+        if (map.key_size() as usize, value_bytes) != (K::BYTES, V::BYTES) {
+            let name = map.name().to_string_lossy();
+            let doing = format!("comparing the sizes of the map {name} with the meter's");
+            let error = libbpf_rs::Error::from_raw_os_error(libc::EINVAL);
+            return Err(MeterError::bpf(doing)(error));
+        }
         let (copies, stride) = match map.map_type().is_percpu() {
             true => {
                 let cpus = libbpf_rs::num_possible_cpus();
@@ -37,6 +47,7 @@ impl Table {
             false => (1, value_bytes),
         };
         Ok(Self {
+            of: PhantomData,
             copies,
             stride,
             keys: vec![0; BATCH * map.key_size() as usize],
@@ -53,23 +64,45 @@ impl Table {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn each<K: Layout, V: Layout>(
+    pub fn each(
         &mut self,
         mut see: impl FnMut(K, &mut dyn Iterator<Item = V>),
     ) -> Result<(), MeterError> {
-        debug_assert_eq!(self.map.key_size() as usize, K::BYTES);
-        debug_assert_eq!(self.map.value_size() as usize, V::BYTES);
+        self.entries(|key, values| see(K::read(key), values))
+    }
+
+    /// Removes the entries of which `goes` says so, by their key and the first
+    /// of their values.
+    ///
+    /// # Errors
+    /// When the kernel refuses to show them.
+    pub fn remove_where(&mut self, goes: impl Fn(K, V) -> bool) -> Result<(), MeterError> {
+        let mut gone = Vec::new();
+        self.entries(|key, values| {
+            if values.next().is_some_and(|value| goes(K::read(key), value)) {
+                gone.push(key.to_vec());
+            }
+        })?;
+        for key in gone {
+            // One that is not there any more need not be removed.
+            let _ = self.map.delete(&key);
+        }
+        Ok(())
+    }
+
+    fn entries(
+        &mut self,
+        mut see: impl FnMut(&[u8], &mut dyn Iterator<Item = V>),
+    ) -> Result<(), MeterError> {
         let mut place = None;
         loop {
             let (count, next) = self.batch(place)?;
-            let key_bytes = self.map.key_size() as usize;
             let entries = self
                 .keys
-                .chunks_exact(key_bytes)
+                .chunks_exact(K::BYTES)
                 .zip(self.values.chunks_exact(self.copies * self.stride));
             for (key, values) in entries.take(count) {
-                let mut values = values.chunks_exact(self.stride).map(V::read);
-                see(K::read(key), &mut values);
+                see(key, &mut values.chunks_exact(self.stride).map(V::read));
             }
             place = next;
             if place.is_none() {
@@ -111,5 +144,29 @@ impl Table {
                 Err(MeterError::bpf(doing)(error))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::MapType;
+
+    use super::*;
+
+    #[test]
+    fn a_map_of_another_size_is_refused() {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let make = || MapHandle::create(MapType::Hash, Some("sizes"), 4, 8, 1, &options);
+        if let Err(error) = make() {
+            eprintln!("not tested here: sizes of maps: {error}");
+            return;
+        }
+        assert!(Table::<u32, u64>::new(make().unwrap()).is_ok());
+        let error = Table::<u32, u32>::new(make().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("the map sizes"), "{error}");
+        assert!(Table::<u64, u64>::new(make().unwrap()).is_err());
     }
 }

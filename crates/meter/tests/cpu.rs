@@ -174,6 +174,55 @@ fn who_runs_when_nobody_else_does_is_not_foreground() {
     assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
 }
 
+/// Set for the copy of this test that runs in a container.
+const CONTAINED: &str = "USHER_METER_CONTAINED";
+
+#[test]
+fn in_a_container_too_the_meter_does_not_take_itself_for_foreground() {
+    if std::env::var_os(CONTAINED).is_some() {
+        return burn_and_look();
+    }
+    let _turn = turn();
+    let name = "in_a_container_too_the_meter_does_not_take_itself_for_foreground";
+    let of_its_own = ["--pid", "--fork", "--kill-child"];
+    let works = std::process::Command::new("unshare")
+        .args(of_its_own)
+        .arg("true")
+        .output();
+    if !works.is_ok_and(|made| made.status.success()) {
+        eprintln!("not tested here: containers: want `unshare` and root");
+        return;
+    }
+    let contained = std::process::Command::new("unshare")
+        .args(of_its_own)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(CONTAINED, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&contained.stderr);
+    assert!(contained.status.success(), "{said}");
+    eprint!("{said}");
+}
+
+fn burn_and_look() {
+    const BURNT_NS: u64 = 200_000_000;
+    assert!(std::process::id() < 100, "a container numbers from 1");
+    let Some(mut meter) = meter("containers") else {
+        return;
+    };
+    let before = look(&mut meter);
+    let used_ns = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    };
+    let begun_ns = used_ns();
+    while used_ns() - begun_ns < BURNT_NS {}
+    let after = look(&mut meter);
+    let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
+    assert!(ignored + SLACK_NS >= BURNT_NS, "{ignored}");
+}
+
 #[test]
 fn totals_never_fall() {
     let _turn = turn();

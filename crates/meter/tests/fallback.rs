@@ -88,6 +88,17 @@ fn who_has_ended_cannot_be_managed() {
     }
 }
 
+const VDA: DiskId = DiskId {
+    major: 254,
+    minor: 0,
+};
+
+/// A line of `/proc/PID/stat`.
+fn stat(pid: u64, comm: &str, flags: u64, ticks: u64, policy: u32) -> String {
+    let zeros = "0 ".repeat(18);
+    format!("{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 {zeros}{policy}")
+}
+
 /// A machine of files: one busy disk, one interface, one background process.
 struct Machine(tempfile::TempDir);
 
@@ -98,31 +109,50 @@ impl Machine {
         fs::write(path, text).unwrap();
     }
 
+    fn busy(&self, ticks: u64, idle: u64) {
+        self.put("proc/stat", &format!("cpu  {ticks} 0 0 {idle} 0 0 0 0\n"));
+    }
+
+    fn io(&self, pid: u64, sectors: u64) {
+        let bytes = sectors * 512;
+        let text = format!("read_bytes: {bytes}\nwrite_bytes: 0\n");
+        self.put(&format!("proc/{pid}/io"), &text);
+    }
+
+    fn disk(&self, reads: u64, sectors: u64) {
+        let line = |name: &str| format!(" {name} {reads} 0 {sectors} 0 0 0 0 0 0 0 0\n");
+        self.put("proc/diskstats", &(line("254 0 vda") + &line("254 1 vda1")));
+    }
+
+    /// A meter that has had its first look, and the program 10 as background.
+    fn meter(&self) -> Meter {
+        let mut meter = Meter::open(&MeterConfig {
+            proc: self.0.path().join("proc"),
+            sys: self.0.path().join("sys"),
+            bpf: false,
+            ..MeterConfig::default()
+        });
+        let backup = ProcessId {
+            pid: 10,
+            start_ticks: 55,
+        };
+        meter.manage(PROGRAM, None, backup).unwrap();
+        meter.sample(1, true);
+        meter
+    }
+
     /// At a moment when everything has been used `n` times as much.
     fn at(&self, n: u64) {
-        let (user, idle) = (100 * n, 300 * n);
-        self.put("proc/stat", &format!("cpu  {user} 0 0 {idle} 0 0 0 0\n"));
-        let of_policy = |pid: u64, comm: &str, flags: u64, ticks: u64, policy: u32| {
-            let zeros = "0 ".repeat(18);
-            format!(
-                "{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 {zeros}{policy}"
-            )
-        };
-        let stat = |pid, comm: &str, flags, ticks| of_policy(pid, comm, flags, ticks, 0);
+        self.busy(100 * n, 300 * n);
+        let stat = |pid, comm: &str, flags, ticks| stat(pid, comm, flags, ticks, 0);
         self.put("proc/10/stat", &stat(10, "backup", 0, 30 * n));
-        self.put(
-            "proc/10/io",
-            &format!("read_bytes: {}\nwrite_bytes: 0\n", 51_200 * n),
-        );
+        self.io(10, 100 * n);
         self.put("proc/11/stat", &stat(11, SERVICES[1], 0, 10 * n));
         self.put("proc/12/stat", &stat(12, "kworker", 0x0020_0000, 5 * n));
-        self.put("proc/14/stat", &of_policy(14, "boinc", 0, 20 * n, 5));
+        self.put("proc/14/stat", &self::stat(14, "boinc", 0, 20 * n, 5));
         self.put("proc/13/stat", &stat(13, "editor", 0, 55 * n));
         self.put("proc/13/schedstat", &format!("0 {} 1\n", 1000 * n));
-        let (reads, sectors) = (40 * n, 400 * n);
-        let disk = format!(" 254 0 vda {reads} 0 {sectors} 0 0 0 0 0 0 0 0\n");
-        let part = format!(" 254 1 vda1 {reads} 0 {sectors} 0 0 0 0 0 0 0 0\n");
-        self.put("proc/diskstats", &(disk + &part));
+        self.disk(40 * n, 400 * n);
         self.put("sys/dev/block/254:1/partition", "1\n");
         self.put("sys/devices/system/cpu/online", "0-3\n");
         let line = format!("{} {} 0 0 0 0 0 0 {} {} 0 0", 70 * n, 7 * n, 90 * n, 9 * n);
@@ -136,18 +166,7 @@ impl Machine {
 fn what_is_not_background_is_foreground() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
-    let mut meter = Meter::open(&MeterConfig {
-        proc: machine.0.path().join("proc"),
-        sys: machine.0.path().join("sys"),
-        bpf: false,
-        ..MeterConfig::default()
-    });
-    let backup = ProcessId {
-        pid: 10,
-        start_ticks: 55,
-    };
-    meter.manage(PROGRAM, None, backup).unwrap();
-    meter.sample(1, true);
+    let mut meter = machine.meter();
     machine.at(3);
     let at_ns = now_ns();
     let now = meter.sample(at_ns, true);
@@ -161,16 +180,75 @@ fn what_is_not_background_is_foreground() {
     assert_eq!(ticks(now.ignored.cpu_ns), 70);
     assert_eq!(ticks(now.foreground.cpu_ns), 200 - 60 - 70);
     assert_eq!(now.foreground.wait_ns, 2000);
-    let vda = DiskId {
-        major: 254,
-        minor: 0,
-    };
-    assert_eq!(background.disks[&vda].sync_sectors, 200);
-    assert_eq!(now.foreground.disks[&vda].sync_sectors, 600);
+    assert_eq!(background.disks[&VDA].sync_sectors, 200);
+    assert_eq!(now.foreground.disks[&VDA].sync_sectors, 600);
     assert_eq!(now.foreground.disks.len(), 1);
     let eth0 = now.foreground.links[&LinkId(2)];
     assert_eq!((eth0.sends, eth0.received_bytes), (18, 140));
     assert_eq!(eth0.last_ns, Some(at_ns));
     assert_eq!(now.foreground.links.len(), 1);
     assert_eq!(meter.names().links[&LinkId(2)], "eth0");
+}
+
+#[test]
+fn ticks_that_come_late_are_not_foregrounds() {
+    let machine = Machine(tempfile::tempdir().unwrap());
+    machine.at(1);
+    let mut meter = machine.meter();
+    for round in 1..50 {
+        // The program's tick is told at one look, the machine's at the next.
+        machine.put("proc/10/stat", &stat(10, "backup", 0, 30 + round, 0));
+        let now = meter.sample(2 * round, true);
+        assert_eq!(now.foreground.cpu_ns, 0, "round {round}");
+        machine.busy(100 + round, 300);
+        let now = meter.sample(2 * round + 1, true);
+        assert_eq!(now.foreground.cpu_ns, 0, "round {round}");
+    }
+    machine.busy(100 + 49 + 7, 300);
+    let now = meter.sample(100, true);
+    assert_eq!(now.foreground.cpu_ns, 70_000_000);
+}
+
+#[test]
+fn a_disk_that_background_alone_uses_is_not_foregrounds_now() {
+    let machine = Machine(tempfile::tempdir().unwrap());
+    machine.at(1);
+    let mut meter = machine.meter();
+    // One request of foreground's, then one of the program's beside a write.
+    machine.disk(41, 408);
+    let now = meter.sample(5, false);
+    assert_eq!(now.foreground.disks[&VDA].last_ns, Some(5));
+    machine.io(10, 100 + 6);
+    machine.disk(42, 416);
+    let now = meter.sample(6, false);
+    assert_eq!(now.background[&PROGRAM].disks[&VDA].requests, 1);
+    let foreground = now.foreground.disks[&VDA];
+    assert_eq!((foreground.sync_sectors, foreground.requests), (10, 1));
+    assert_eq!(foreground.last_ns, Some(5));
+}
+
+#[test]
+fn what_is_born_in_a_program_reads_for_it_from_the_beginning() {
+    let machine = Machine(tempfile::tempdir().unwrap());
+    machine.at(1);
+    let mut meter = machine.meter();
+    let child = stat(20, "child", 0, 0, 0).replace(" S 1 ", " S 10 ");
+    machine.put("proc/20/stat", &child);
+    machine.io(20, 64);
+    machine.disk(48, 464);
+    let read = |metering: &Metering| metering.background[&PROGRAM].disks[&VDA].sync_sectors;
+    assert_eq!(read(&meter.sample(2, true)), 64);
+    // Its parent takes over what it has read, and reads on.
+    fs::remove_dir_all(machine.0.path().join("proc/20")).unwrap();
+    machine.io(10, 100 + 64 + 8);
+    machine.disk(49, 472);
+    assert_eq!(read(&meter.sample(3, true)), 72);
+    // Who joins the family was somebody else's before.
+    machine.put(
+        "proc/13/stat",
+        &stat(13, "editor", 0, 55, 0).replace(" S 1 ", " S 10 "),
+    );
+    machine.io(13, 1000);
+    machine.disk(50, 480);
+    assert_eq!(read(&meter.sample(4, true)), 72);
 }

@@ -136,8 +136,10 @@ pub enum MeterSource {
     /// BPF programs at the kernel's trace points: every process, however short
     /// its life, every disk and interface.
     Bpf,
-    /// `/proc` and pressure stall information: processes that live between two
-    /// looks are lost, and disks and interfaces cannot be told apart by user.
+    /// `/proc`: processes that live between two looks count as foreground unless
+    /// they are in a background program's cgroup, which disk a program uses is
+    /// guessed from how busy disks are, and all use of interfaces counts as
+    /// foreground.
     Proc,
 }
 

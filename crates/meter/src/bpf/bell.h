@@ -11,6 +11,7 @@
 #define USHER_METER_BELL_H
 
 #include "party.h"
+#include "rules.h"
 
 /* When background work last used a device. */
 struct {
@@ -59,8 +60,7 @@ static void meet(__u32 party, struct device *device, __u64 now,
 	__u64 *before = bpf_map_lookup_elem(&touched, device);
 
 	if (party == FOREGROUND) {
-		/* Another CPU's clock may have been read a little later. */
-		if (before && (__s64)(now - *before) < (__s64)orders->recent_ns)
+		if (before && is_recent(*before, now, orders->recent_ns))
 			ring(now);
 	} else if (before) {
 		*before = now;

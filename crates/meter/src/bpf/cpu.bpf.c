@@ -16,16 +16,11 @@
  *
  * A run is as of the thread's last switch or tick; a wait counts when it ends.
  */
+#include "rules.h"
 #include "users.h"
 
 /* Threads that hardly lived do not push others off the list of users. */
 #define WORTH_A_NAME_NS 1000000
-
-struct counted {
-	__u64 run_ns;
-	__u64 wait_ns;
-	__u64 known;
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -41,18 +36,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cpu_use);
 } cpu_uses SEC(".maps");
-
-/* What has come since; 0 where another visitor is counting it just now. */
-static __u64 advance(__u64 *counted, __u64 total)
-{
-	__u64 before = *counted;
-
-	if (total <= before)
-		return 0;
-	return __sync_val_compare_and_swap(counted, before, total) == before
-		       ? total - before
-		       : 0;
-}
 
 static void add_use(__u32 party, __u64 run_ns, __u64 wait_ns)
 {
@@ -80,14 +63,9 @@ static void visit(struct task_struct *task, struct counted *counted)
 
 	if (!orders)
 		return;
-	if (!counted->known) {
-		counted->known = 1;
-		if (task->start_time < orders->begun_ns) {
-			counted->run_ns = run_ns;
-			counted->wait_ns = wait_ns;
-			return;
-		}
-	}
+	if (is_new_here(counted, task->start_time < orders->begun_ns, run_ns,
+			wait_ns))
+		return;
 	run_ns = advance(&counted->run_ns, run_ns);
 	wait_ns = advance(&counted->wait_ns, wait_ns);
 	if (!run_ns && !wait_ns)
@@ -98,14 +76,28 @@ static void visit(struct task_struct *task, struct counted *counted)
 		note_user(task, party, &cpu, run_ns, orders);
 }
 
+/*
+ * The iterator runs in the process that reads it, which is the meter's. What
+ * number the kernel knows that by, a container hides from it.
+ */
+static void know_ourselves(void)
+{
+	struct control *orders = orders_given();
+
+	if (orders)
+		orders->own_tgid = bpf_get_current_task_btf()->tgid;
+}
+
 SEC("iter/task")
 int each_thread(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct counted *counted;
 
-	if (!task)
+	if (!task) {
+		know_ourselves();
 		return 0;
+	}
 	counted = bpf_task_storage_get(&threads, task, 0,
 				       BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (counted)

@@ -136,10 +136,16 @@ struct dst_entry {
 	struct net_device *dev;
 };
 
+typedef struct {
+	__s64 counter;
+} atomic64_t;
+
 struct sock_common {
 	unsigned short skc_family;
 	int skc_bound_dev_if;
 	possible_net_t skc_net;
+	/* 0: nobody has asked for it yet. */
+	atomic64_t skc_cookie;
 };
 
 struct sock {

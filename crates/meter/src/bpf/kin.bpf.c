@@ -22,7 +22,12 @@ int BPF_PROG(process_forks, struct task_struct *parent,
 	return 0;
 }
 
-/* A number may be given to another process from now on. */
+/*
+ * The number may be another process's from now on. To be exact it may be that
+ * since the process was reaped, a grace period ago: should the kernel have gone
+ * through all its numbers meanwhile, and given this one to the same program,
+ * that process is taken for foreground.
+ */
 static void forget_kin(struct task_struct *task)
 {
 	struct control *orders = orders_given();

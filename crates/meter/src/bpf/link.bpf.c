@@ -5,10 +5,18 @@
  * socket, acknowledgements and the opening of a connection included. IPv4 and
  * IPv6 alone: what other sockets carry stays in the machine.
  *
+ * Loopback is no device that anybody contends for, and is not counted.
+ *
  * A call tells when it returns, and a bulk sender has long been in it then, or
  * has filled a buffer and gone: it is packets that say who uses an interface
  * now. In whose name a packet goes cannot be asked where it is sent; it is that
- * of the socket's last call, or of who opened the connection.
+ * of the socket's last call, or of who opened the connection. A packet sent in
+ * the socket's first call is nobody's therefore, as the first datagram is, and
+ * is told by the call.
+ *
+ * Sockets are told apart by their cookies, which the kernel gives out once and
+ * never again: a new socket at an old one's place in memory has another, or
+ * none yet.
  *
  * A call that moved nothing is not counted. One exception: a send refused for
  * want of room (EAGAIN) says that its sender wants the interface now, and
@@ -25,11 +33,14 @@ struct {
 	__type(value, struct link_use);
 } link_uses SEC(".maps");
 
-/* Parties by socket; those not heard of for longest make room for others. */
+/*
+ * Parties by the socket's cookie; those not heard of for longest make room for
+ * others.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
-	__type(key, struct sock *);
+	__type(key, __u64);
 	__type(value, __u32);
 } owners SEC(".maps");
 
@@ -88,10 +99,11 @@ static void count(struct link_use *use, _Bool sends, int bytes)
 /* Says for whom the socket's packets are from now on. */
 static void own(struct sock *sk, __u32 party)
 {
-	__u32 *owner = bpf_map_lookup_elem(&owners, &sk);
+	__u64 cookie = bpf_get_socket_cookie(sk);
+	__u32 *owner = bpf_map_lookup_elem(&owners, &cookie);
 
 	if (!owner)
-		bpf_map_update_elem(&owners, &sk, &party, BPF_ANY);
+		bpf_map_update_elem(&owners, &cookie, &party, BPF_ANY);
 	else if (*owner != party)
 		*owner = party;
 }
@@ -109,6 +121,8 @@ static void transfer(struct sock *sk, _Bool sends, int bytes)
 	if (bytes <= 0 && !(sends && bytes == -EAGAIN))
 		return;
 	link.ifindex = interface_of(sk);
+	if (link.ifindex == LOOPBACK_IFINDEX)
+		return;
 	link.netns = sk->__sk_common.skc_net.net->ns.inum;
 
 	struct link_key key = {.party = party_of(task, orders), .link = link};
@@ -121,8 +135,6 @@ static void transfer(struct sock *sk, _Bool sends, int bytes)
 		return;
 	count(use, sends, bytes);
 	use->last_ns = now;
-	if (link.ifindex == LOOPBACK_IFINDEX)
-		return;
 	if (bytes > 0)
 		note_user(task, key.party, &device, bytes, orders);
 	note_meeting(key.party, &device, now, orders);
@@ -142,19 +154,19 @@ int BPF_PROG(socket_received, struct sock *sk, int bytes)
 	return 0;
 }
 
-/*
- * A connection is opened, or closed: its socket's place in memory may be
- * another's soon.
- */
+/* A connection is opened, or closed: its socket is not heard of again. */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_state, struct sock *sk, int before, int now)
 {
 	struct control *orders = orders_given();
+	__u64 cookie;
 
-	if (orders && now == TCP_SYN_SENT)
+	if (orders && now == TCP_SYN_SENT) {
 		own(sk, party_of(bpf_get_current_task_btf(), orders));
-	else if (now == TCP_CLOSE)
-		bpf_map_delete_elem(&owners, &sk);
+	} else if (now == TCP_CLOSE) {
+		cookie = sk->__sk_common.skc_cookie.counter;
+		bpf_map_delete_elem(&owners, &cookie);
+	}
 	return 0;
 }
 
@@ -167,11 +179,13 @@ int BPF_PROG(packet_queued, struct sk_buff *skb)
 	__u64 now = bpf_ktime_get_ns();
 	struct link_key key = {};
 	struct link_use *use;
+	__u64 cookie;
 	__u32 *owner;
 
 	if (!orders || !sk || dev->ifindex == LOOPBACK_IFINDEX)
 		return 0;
-	owner = bpf_map_lookup_elem(&owners, &sk);
+	cookie = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
+	owner = cookie ? bpf_map_lookup_elem(&owners, &cookie) : 0;
 	if (!owner)
 		return 0;
 	key.party = *owner;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * What the programs and user space tell one another: the keys and values of
- * their maps. src/layout.rs is the other side; a test compares the sizes.
+ * their maps. src/layout.rs is the other side, and sizes are compared as the maps
+ * are opened.
  */
 #ifndef USHER_METER_SHARED_H
 #define USHER_METER_SHARED_H
@@ -39,7 +40,7 @@ struct control {
 	__u32 kin;
 	/* How many programs there are. */
 	__u32 programs;
-	/* The daemon. */
+	/* The meter's own process; the iterator finds it out. */
 	__u32 own_tgid;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the meter does not do: account CPU time at every context switch. Here
- * for the benchmark alone, with an empty program to subtract.
+ * What the meter does not do: account CPU time at every context switch, with an
+ * empty program to subtract. examples/meter_cost compares with it; the library
+ * does not carry it.
  */
 #include "party.h"
 

@@ -8,6 +8,7 @@
 #define USHER_METER_USERS_H
 
 #include "party.h"
+#include "rules.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -15,15 +16,6 @@ struct {
 	__type(key, struct user_key);
 	__type(value, struct user_use);
 } users SEC(".maps");
-
-static void turn_page(struct user_use *use, __u64 epoch)
-{
-	if (use->epoch == epoch)
-		return;
-	use->before = use->epoch + 1 == epoch ? use->now : 0;
-	use->now = 0;
-	use->epoch = epoch;
-}
 
 static void note_user(struct task_struct *task, __u32 party,
 		      struct device *device, __u64 amount,

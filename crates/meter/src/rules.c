@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The rules with names that tests on this machine can call. */
+#include "bpf/rules.h"
+
+_Bool rules_is_new_here(struct counted *counted, _Bool is_older, __u64 run_ns,
+			__u64 wait_ns)
+{
+	return is_new_here(counted, is_older, run_ns, wait_ns);
+}
+
+__u64 rules_advance(__u64 *counted, __u64 total)
+{
+	return advance(counted, total);
+}
+
+void rules_turn_page(struct user_use *use, __u64 epoch)
+{
+	turn_page(use, epoch);
+}
+
+_Bool rules_is_recent(__u64 before, __u64 now, __u64 recent_ns)
+{
+	return is_recent(before, now, recent_ns);
+}
