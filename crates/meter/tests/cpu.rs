@@ -11,7 +11,7 @@ use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
 /// What starting, ending and a tick may add to what a program knows of itself.
-const SLACK_NS: u64 = 12_000_000;
+const SLACK_NS: u64 = 30_000_000;
 
 fn background_ns(metering: &Metering) -> u64 {
     metering.background[&PROGRAM].cpu_ns
@@ -73,7 +73,7 @@ fn a_daemon_stays_in_its_cgroup() {
     let (Some(mut meter), Some(cgroup)) = (meter("daemons"), Cgroup::make("daemon")) else {
         return;
     };
-    let mut program = Program::start(&["daemon", "100"], Some(&cgroup.0));
+    let mut program = Program::start(&["daemon", "300"], Some(&cgroup.0));
     let managed = meter.manage(PROGRAM, Some(&cgroup.0), program.id());
     managed.unwrap();
     let before = look(&mut meter);
