@@ -143,17 +143,43 @@ impl AccuracyMap {
         let rows: Vec<usize> = (0..self.steps.len())
             .filter(|&i| good(&self.accuracy[i]))
             .collect();
-        let row = rows[rows.len() / 2];
+        let row = middle(&rows);
         let columns: Vec<usize> = (0..self.steps.len())
             .filter(|&j| self.accuracy[row][j] >= most)
             .collect();
-        let column = columns[columns.len() / 2];
+        let column = middle(&columns);
         Best {
             share: self.steps[row],
             cpu: self.steps[column],
             accuracy: most,
         }
     }
+}
+
+/// The index in the middle of some that are as good as one another.
+fn middle(equals: &[usize]) -> usize {
+    equals[equals.len() / 2]
+}
+
+/// The CPU's threshold: that which is right most often over the windows of all
+/// maps, each at the best threshold of its own resource. On one map alone it may
+/// say nothing, where its resource tells everything.
+pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
+    let first = maps.first()?;
+    let right = |column: usize| -> f64 {
+        let each = maps.iter().map(|map| {
+            let row = map.steps.iter().position(|&s| s == map.best().share);
+            let accuracy = row.map_or(0.0, |row| map.accuracy[row][column]);
+            accuracy * map.windows as f64
+        });
+        each.sum()
+    };
+    let all: Vec<f64> = (0..first.steps.len()).map(right).collect();
+    let most = all.iter().copied().fold(0.0, f64::max);
+    // Counts of windows, but for rounding.
+    let good = |&i: &usize| all[i] > most - 0.5;
+    let columns: Vec<usize> = (0..all.len()).filter(good).collect();
+    Some(first.steps[middle(&columns)])
 }
 
 /// The best thresholds of a map.
@@ -178,18 +204,13 @@ pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
 
 /// What `usher` is given.
 pub fn thresholds_toml(
+    cpu: Option<f64>,
     disk: Option<Best>,
     net: Option<Best>,
     idle: Option<f64>,
     minutes: f64,
 ) -> String {
     let mut lines = Vec::new();
-    // The CPU has one threshold: the stricter of the two is the lower.
-    let cpu = [disk, net]
-        .into_iter()
-        .flatten()
-        .map(|best| best.cpu)
-        .reduce(f64::min);
     lines.extend(cpu.map(|cpu| format!("cpu = {cpu:.2}")));
     lines.extend(disk.map(|best| {
         format!(
@@ -276,6 +297,27 @@ mod tests {
     }
 
     #[test]
+    fn the_cpus_threshold_is_right_for_all_resources() {
+        // A foreground that the disk's share tells; one that only the CPU's does.
+        let on_disk = [window(true, 0.4, 1.0, 0.1), window(false, 1.0, 1.0, 0.1)];
+        let by_cpu = [window(true, 1.0, 0.6, 0.1), window(false, 1.0, 0.9, 0.1)];
+        let on_net = by_cpu.map(|w| Window {
+            resource: Resource::Net,
+            shares: Shares {
+                net: w.shares.disk,
+                disk: None,
+                ..w.shares
+            },
+            ..w
+        });
+        let all = [on_disk, on_net].concat();
+        let maps = [Resource::Disk, Resource::Net].map(|r| AccuracyMap::of(&all, r).unwrap());
+        let cpu = cpu_threshold(&maps).unwrap();
+        assert!((0.65..=0.85).contains(&cpu), "{cpu}");
+        assert_eq!(cpu_threshold(&[]), None);
+    }
+
+    #[test]
     fn settings_cover_the_paper() {
         let all = settings(&[Resource::Disk, Resource::Net], false);
         assert_eq!(all.len(), 2 * 4 * 8 * 9);
@@ -284,14 +326,15 @@ mod tests {
 
     #[test]
     fn thresholds_are_written_as_usher_reads_them() {
-        let best = |share, cpu| Best {
+        let best = |share| Best {
             share,
-            cpu,
+            cpu: 0.5,
             accuracy: 0.987,
         };
         let text = thresholds_toml(
-            Some(best(1.0, 0.85)),
-            Some(best(0.95, 0.9)),
+            Some(0.85),
+            Some(best(1.0)),
+            Some(best(0.95)),
             idle_threshold(&[0.8, 0.62, 0.9]),
             30.0,
         );

@@ -187,8 +187,13 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
             .map(AccuracyMap::best)
     };
     let least = calibrate::idle_threshold(idle);
-    let toml =
-        calibrate::thresholds_toml(best(Resource::Disk), best(Resource::Net), least, minutes);
+    let toml = calibrate::thresholds_toml(
+        calibrate::cpu_threshold(&maps),
+        best(Resource::Disk),
+        best(Resource::Net),
+        least,
+        minutes,
+    );
     part.figures = maps.iter().map(figure).collect();
     part.tables = vec![Table {
         head: ["", "threshold", "CPU threshold", "accuracy"]

@@ -16,7 +16,9 @@
 //!
 //! > delay <= C + EARN x T,
 //!
-//! whatever the foreground does: an adversary who comes back just after each
+//! whatever the foreground does, as far as *d* is estimated rightly: of what a
+//! guess turns out to have cost beyond that, an account owes no more than its
+//! debt. An adversary who comes back just after each
 //! guess gets one wrong guess every *d* / EARN, half a second for 5 ms, and the
 //! foreground is slowed by 1 %. That, and nothing else, is what prevents
 //! flapping: stops on account of one resource come in bunches of *C* / *d* at
