@@ -2,11 +2,12 @@
 //! Idle-period detection, as in paper 2 (section 5): whether the foreground has
 //! gone is found out by watching it.
 //!
-//! A program runs, and is looked at every [`PERIOD_NS`]; contention stops it,
-//! and opens a window of one period. At its end the program goes on if *every*
-//! resource was at rest: more of the CPUs idle than the threshold (62 % there,
-//! of all CPUs), no foreground request of any disk, no foreground send on any
-//! interface, whether the program uses them or not. If not, the next window opens.
+//! A program runs, and is looked at every `PERIOD_NS` (module `eii`); contention
+//! stops it, and opens a window of one period. At its end the program goes on if
+//! *every* resource was at rest: more of the CPUs idle than the threshold (62 %
+//! there, of all CPUs), no foreground request of any disk, no foreground send on
+//! any interface, whether the program uses them or not. If not, the next window
+//! opens.
 //!
 //! The paper sets no end to a stop, so neither is there one here; but a program
 //! that keeps a foreground process waiting for what it holds is let go on at
