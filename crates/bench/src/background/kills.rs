@@ -182,13 +182,18 @@ impl Scene {
         state.is_ok_and(|o| o.status.success())
     }
 
+    /// Ends Usher first and gently, the daemon too that a keeper has started or
+    /// is about to, so that what is left behind is Usher's doing.
     fn end(self) -> Result<()> {
-        // A daemon that the keeper started is nobody's child.
-        for (pid, words) in crate::processes::ushers(&self.binary, self.runtime.path()) {
-            if words.contains(" daemon ") && !words.contains(" keeper ") {
-                terminate(pid);
+        let all_ended = || {
+            let ushers = crate::processes::ushers(&self.binary, self.runtime.path());
+            let keeps = |words: &String| words.contains(" keeper ");
+            for (pid, _) in ushers.iter().filter(|(_, words)| !keeps(words)) {
+                terminate(*pid);
             }
-        }
+            ushers.is_empty()
+        };
+        wait_for("Usher to end", FREEZES, all_ended)?;
         self.background.end()
     }
 }
