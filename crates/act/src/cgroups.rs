@@ -137,6 +137,8 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if files::is(&error, Errno::BUSY) => return Ok(false),
+            // A file system that may only be read says so before it looks.
+            Err(error) if files::is(&error, Errno::ROFS) && !dir.exists() => {}
             Err(error) => return Err(file_error("removing cgroup", dir)(error)),
         }
     }

@@ -97,19 +97,33 @@ fn pmu(_roots: &Roots) -> Capability {
     capability("pmu", opened.is_ok(), found, uses)
 }
 
+/// Bits of `CapEff`, include/uapi/linux/capability.h.
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// Whether this process may load programs that trace the kernel.
+fn may_load_bpf(roots: &Roots) -> bool {
+    let status = std::fs::read_to_string(roots.proc.join("self/status")).unwrap_or_default();
+    let word = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = word.and_then(|word| u64::from_str_radix(word.trim(), 16).ok());
+    let has = |bit: u32| held.is_some_and(|held| held >> bit & 1 == 1);
+    has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
+}
+
 fn bpf(roots: &Roots) -> Capability {
     let btf = roots.sys.join("kernel/btf/vmlinux").exists();
-    let root = rustix::process::geteuid().is_root();
-    let found = match (btf, root) {
-        (true, true) => "BTF is there, and we are root",
-        (true, false) => "BTF is there, but loading programs needs root",
+    let able = may_load_bpf(roots);
+    let found = match (btf, able) {
+        (true, true) => "BTF is there, and we may load programs",
+        (true, false) => "BTF is there, but loading programs needs root (CAP_BPF and CAP_PERFMON)",
         (false, _) => "no /sys/kernel/btf/vmlinux",
     };
     let uses = [
         "background work is told from foreground by every request and every process, in milliseconds",
         "background work is told from foreground by /proc, ten times a second; whose a disk's requests are is guessed",
     ];
-    capability("bpf", btf && root, found, uses)
+    capability("bpf", btf && able, found, uses)
 }
 
 fn sched_ext(roots: &Roots) -> Capability {

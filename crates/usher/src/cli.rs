@@ -49,6 +49,23 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Names are for tables: not longer than this.
+const NAME_BYTES_MAX: usize = 256;
+
+/// A name to call a program by.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn program_name(text: &str) -> Result<String, String> {
+    let odd = text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control);
+    match odd {
+        true => Err(format!(
+            "1 to {NAME_BYTES_MAX} bytes without control characters are due"
+        )),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]

@@ -55,7 +55,7 @@ const ARGV_BYTES_MAX: usize = 64 * 1024;
 /// Runs the program; answers its exit status.
 pub fn run(wish: &Wish) -> Outcome {
     check_named(&wish.argv)?;
-    let mut signals = Forwarder::new(false).context("catching signals")?;
+    let mut signals = Forwarder::new(wish.own_session()).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(wish.runtime_dir.as_deref()) else {
         undo_stale(wish.runtime_dir.as_deref());
         return match wish.background {
@@ -144,9 +144,37 @@ fn is_forbidden(error: &ActError) -> bool {
     source.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
+/// Whether Ctrl-C at a terminal reaches this process.
+fn is_in_terminals_foreground() -> bool {
+    let group = std::fs::File::open("/dev/tty").map(rustix::termios::tcgetpgrp);
+    group.is_ok_and(|group| group == Ok(rustix::process::getpgrp()))
+}
+
 impl Wish {
+    /// Background work gets a session of its own where no terminal talks to it:
+    /// the kernel hangs up on a stopped process group whose session loses sight
+    /// of it, and weighs sessions against one another.
+    fn own_session(&self) -> bool {
+        self.background.is_some() && !is_in_terminals_foreground()
+    }
+
     fn spec(&self, page: Option<&Path>) -> anyhow::Result<LaunchSpec> {
-        let spec = match self.hints {
+        let spec = LaunchSpec {
+            new_session: self.own_session(),
+            ..self.words()?
+        };
+        let Some(page) = page else {
+            return Ok(spec);
+        };
+        let spec = spec.heartbeat(page);
+        Ok(match measure::ompt_tool() {
+            Some(library) => spec.ompt_tool(&library),
+            None => spec,
+        })
+    }
+
+    fn words(&self) -> anyhow::Result<LaunchSpec> {
+        Ok(match self.hints {
             false => LaunchSpec::new(&self.argv),
             // How many seats there are is known when the child sits, and the
             // environment is made before: so what is launched is Usher, which
@@ -157,14 +185,6 @@ impl Wish {
                 let words = [own.into_os_string(), "seated".into(), "--".into()];
                 LaunchSpec::new(words.into_iter().chain(self.argv.iter().cloned()))
             }
-        };
-        let Some(page) = page else {
-            return Ok(spec);
-        };
-        let spec = spec.heartbeat(page);
-        Ok(match measure::ompt_tool() {
-            Some(library) => spec.ompt_tool(&library),
-            None => spec,
         })
     }
 
@@ -261,6 +281,8 @@ struct Minder {
     complaint: Option<String>,
     retry: Duration,
     started: Instant,
+    /// Background work that has been asked to end, and so is not stopped again.
+    ending: bool,
 }
 
 /// How far a dead daemon's doings are undone.
@@ -290,6 +312,7 @@ impl Minder {
             complaint: None,
             retry: RETRY_MIN,
             started: Instant::now(),
+            ending: false,
         }
     }
 
@@ -297,7 +320,9 @@ impl Minder {
     fn wait(mut self, mut running: Running, signals: &mut Forwarder) -> Outcome {
         loop {
             self.poll(&running, signals)?;
-            signals.forward(&running);
+            if signals.forward(&running) && self.newcomer.background.is_some() {
+                self.let_go();
+            }
             if let Some(exit) = running.try_wait().context("waiting for the program")? {
                 self.say_farewell(exit);
                 return Ok(exit.code());
@@ -306,8 +331,13 @@ impl Minder {
                 self.daemon = None;
                 self.clean = false;
                 self.retry = RETRY_MIN;
+                if self.newcomer.background.is_some() {
+                    failure::complain(
+                        "the daemon has ended: the program runs on, unregulated until there is another",
+                    );
+                }
             }
-            if self.daemon.is_none() {
+            if self.daemon.is_none() && !self.ending {
                 self.look_after();
             }
         }
@@ -330,6 +360,15 @@ impl Minder {
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error).context("waiting for the program"),
+        }
+    }
+
+    /// Who is stopped would not hear that it is to end.
+    fn let_go(&mut self) {
+        self.ending = true;
+        if let Some(daemon) = self.daemon.as_mut() {
+            // It may have ended meanwhile.
+            let _ = daemon.detach(self.program);
         }
     }
 

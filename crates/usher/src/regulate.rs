@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGTSTP};
 use usher_act::ActConfig;
 use usher_host::engine::{Adopt, Engine, EngineConfig, KeeperCommand, ProfileUse};
 use usher_host::launch::{Forwarder, LaunchSpec};
@@ -29,6 +29,9 @@ use crate::runtime;
 
 /// How often it is looked whether what was left behind has ended.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Who is seen for so many looks after the command's end is left behind.
+const LEFT_BEHIND: u32 = 3;
 
 /// A loop of this process's own.
 pub struct Regulator {
@@ -83,9 +86,14 @@ impl Regulator {
         tell(&adopted.warnings);
         self.tell_lacking()?;
         let mut running = held.release()?;
-        let exit = running
-            .wait_forwarding(signals)
-            .context("waiting for the program")?;
+        // Who is stopped would not hear that it is to end.
+        let asking = rustix::process::geteuid().as_raw();
+        let let_go = || {
+            // It may have ended meanwhile.
+            let _ = self.engine.let_go(adopted.id, asking);
+        };
+        let exit = running.wait_heeding(signals, let_go);
+        let exit = exit.context("waiting for the program")?;
         self.outlast(adopted.id, signals)?;
         self.end();
         Ok(exit.code())
@@ -97,6 +105,8 @@ impl Regulator {
     /// # Errors
     /// None of them can be managed.
     pub fn attend(self, pids: &[i32], name: Option<&str>, policy: Regulation) -> Outcome {
+        // Stopped by Ctrl-Z, nobody would let go on what is stopped here.
+        signal_hook::flag::register(SIGTSTP, Arc::default()).context("catching signals")?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
         for signal in [SIGINT, SIGTERM] {
             let stop = stop.clone();
@@ -132,11 +142,13 @@ impl Regulator {
     /// Regulates on what a program has left behind when it ended itself, until
     /// that has ended too, or this process is asked to.
     fn outlast(&self, id: ProgramId, signals: &mut Forwarder) -> anyhow::Result<()> {
-        let mut said = false;
+        let mut seen = 0;
         while self.programs()?.contains(&id) {
             let left = self.engine.status()?.programs;
             let alive = left.iter().any(|p| p.id == id && p.threads > 0);
-            if alive && !std::mem::replace(&mut said, true) {
+            // Not who is just ending.
+            seen += u32::from(alive);
+            if alive && seen == LEFT_BEHIND {
                 failure::complain(
                     "the command has ended and left processes behind; they stay background \
                      work until they end too, or Ctrl-C is pressed",
@@ -150,23 +162,20 @@ impl Regulator {
         Ok(())
     }
 
-    /// Says in one line what could not be done for the work here; with a daemon
-    /// `usher explain` and `usher status` do.
+    /// Says what could not be done for the work here, a line each; with a
+    /// daemon `usher explain` and `usher status` do.
     fn tell_lacking(&self) -> anyhow::Result<()> {
         let status = self.engine.status()?;
         let each = status.programs.into_iter().filter_map(|p| p.background);
         let lacking = each.flat_map(|background| background.lacking);
         let all: BTreeSet<String> = lacking.chain(status.warnings).collect();
-        let Some(first) = all.first() else {
+        if all.is_empty() {
             return Ok(());
-        };
-        let more = match all.len() - 1 {
-            0 => String::new(),
-            more => format!(" (and {more} more; as root, or with root's daemon, there is less)"),
-        };
-        failure::complain(&format!(
-            "regulated with less than there could be: {first}{more}"
-        ));
+        }
+        failure::complain("regulated with less than there could be (as root there is most):");
+        for text in all {
+            failure::complain(&format!("  {text}"));
+        }
         Ok(())
     }
 

@@ -80,6 +80,7 @@ fn bad_arguments_are_one_line() {
     for (words, told) in [
         (&["bg"][..], "CMD"),
         (&["bg", "--policy", "nice", "--", "true"], "nice"),
+        (&["bg", "--name", "", "--", "true"], "--name"),
         (&["bg", "--attach", "0"], "process 0"),
         (&["bg", "--attach", "999999999"], "999999999"),
         (&["bg", "--attach", "1", "--", "true"], "--attach"),
@@ -306,6 +307,55 @@ fn who_outlasts_a_command_can_be_ended() {
     assert!(!mark.exists(), "what was left behind lives on");
     fs::write(fifo, "\n").unwrap();
     wait_for("what was left behind", || mark.exists().then_some(()));
+}
+
+/// A stopped program would not hear that it is to end.
+#[test]
+fn who_is_stopped_ends_when_asked_to() {
+    for with_daemon in [false, true] {
+        let mut world = World::new();
+        if with_daemon {
+            world.daemon(&[]);
+        }
+        let (mut launcher, pid) = spinner(&world, &[]);
+        let Some(dir) = cgroup(pid).filter(|dir| dir.join("cgroup.freeze").is_file()) else {
+            eprintln!("not tested here: the program has no cgroup of its own");
+            return end(launcher, pid);
+        };
+        // As the regulator would.
+        fs::write(dir.join("cgroup.freeze"), "1").unwrap();
+        signal(launcher.id() as i32, libc::SIGTERM);
+        let status = launcher.wait().unwrap();
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{with_daemon}");
+    }
+}
+
+/// Where no terminal talks to it.
+#[test]
+fn it_has_a_session_of_its_own() {
+    let world = World::new();
+    let mut usher = world.usher(&["bg", "--", "sh", "-c", "ps -o sid= -p $$; echo $$"]);
+    // SAFETY: setsid is async-signal-safe, and the child is new.
+    unsafe {
+        usher.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        })
+    };
+    let told = stdout(&usher.output().unwrap());
+    let numbers: Vec<&str> = told.split_whitespace().collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{told}");
+}
+
+#[test]
+fn who_asks_is_not_taken_in() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let own = std::process::id().to_string();
+    let output = world.run(&["bg", "--attach", &own]);
+    assert_eq!(output.status.code(), Some(125));
+    let text = stderr(&output);
+    assert!(text.contains("itself runs below it"), "{text}");
 }
 
 #[test]

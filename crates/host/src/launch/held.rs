@@ -233,6 +233,19 @@ impl Running {
     /// # Errors
     /// When somebody else has waited for it.
     pub fn wait_forwarding(&mut self, signals: &mut Forwarder) -> io::Result<Exit> {
+        self.wait_heeding(signals, || {})
+    }
+
+    /// The same, and `asked` is called each time that one of them asks the
+    /// program to end.
+    ///
+    /// # Errors
+    /// When somebody else has waited for it.
+    pub fn wait_heeding(
+        &mut self,
+        signals: &mut Forwarder,
+        mut asked: impl FnMut(),
+    ) -> io::Result<Exit> {
         loop {
             let mut fds = [
                 PollFd::new(&self.pidfd, PollFlags::IN),
@@ -242,7 +255,9 @@ impl Running {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            signals.forward(self);
+            if signals.forward(self) {
+                asked();
+            }
             if let Some(exit) = self.try_wait()? {
                 return Ok(exit);
             }

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 
 use signal_hook::consts::signal::{
-    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -66,11 +66,16 @@ impl Forwarder {
         self.signals.pending().collect()
     }
 
-    /// Passes on what has come since the last call.
-    pub fn forward(&mut self, program: &Running) {
+    /// Passes on what has come since the last call. Answers whether one of it
+    /// asks a program to end.
+    pub fn forward(&mut self, program: &Running) -> bool {
+        let mut asked = false;
         for origin in self.come() {
+            asked |= ENDING.contains(&origin.signal);
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {
+                // Nobody in a session without a shell heeds a terminal's stop.
+                true if origin.signal == SIGTSTP => program.signal_group(SIGSTOP),
                 true => program.signal_group(origin.signal),
                 false if from_terminal => {}
                 false => program.signal(origin.signal),
@@ -79,6 +84,7 @@ impl Forwarder {
                 stop_self();
             }
         }
+        asked
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(required = true, value_name = "PID")]
     pids: Vec<i32>,
     /// What to call it; else its command's name
-    #[arg(long)]
+    #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
     /// How much its turnaround counts in the mean; 1 unless told
     #[arg(long, value_parser = super::run::weight)]

@@ -28,7 +28,8 @@ they are idle, within milliseconds. Whatever dies, nothing stays stopped or lowe
 Work already handed over goes on: buffered writes, what is in a socket's buffer.
 
 With a daemon, the daemon does this, and `usher status`, `top` and `explain` show it;
-without one, this process does, until the program has ended.
+without one, this process does, until the program has ended. --thresholds and
+--ignore are for the latter: a daemon is told them as it starts.
 
 Policies: usher (ours: milliseconds, each disk and interface by itself, on a budget
 of delay for the foreground), eii (stops for 1 s, doubling to 16 s while others need
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     policy: Policy,
     /// What to call it; else the command's file name
-    #[arg(long)]
+    #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
     /// Numbers of running processes to take in instead of a command
     #[arg(long, value_name = "PID", num_args = 1.., conflicts_with = "command")]
@@ -69,11 +70,11 @@ pub struct Args {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct RegulationArgs {
     /// File with thresholds for background work; else what `usher bench
-    /// calibrate` found, else paper 2's. A running daemon has its own
+    /// calibrate` found, else paper 2's
     #[arg(long, value_name = "FILE")]
     pub thresholds: Option<PathBuf>,
     /// A service, by its name in `ps -o comm`, whose use of the machine is not
-    /// foreground's; may be given again. A running daemon has its own
+    /// foreground's; may be given again
     #[arg(long, value_name = "NAME")]
     pub ignore: Vec<String>,
 }
@@ -129,6 +130,18 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     })
 }
 
+/// Whether this process is that one or descends from it.
+fn runs_below(pid: i32) -> bool {
+    let parent = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, after_name) = stat.rsplit_once(") ")?;
+        after_name.split(' ').nth(1)?.parse().ok()
+    };
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    std::iter::successors(Some(own), |&pid| parent(pid).filter(|&pid| pid > 0))
+        .any(|above| above == pid)
+}
+
 impl Args {
     fn take_in(&self, global: &Global, out: Output) -> Outcome {
         let policy = self.policy.into();
@@ -139,6 +152,12 @@ impl Args {
             return regulator.attend(&self.attach, self.name.as_deref(), policy);
         };
         self.regulation.refuse_beside_daemon()?;
+        for &pid in &self.attach {
+            anyhow::ensure!(
+                !runs_below(pid),
+                "process {pid} cannot be managed: this command itself runs below it"
+            );
+        }
         let attached = self.attach.iter().map(|&pid| {
             let reply = daemon.attach(pid, self.name.clone(), None, Some(policy))?;
             let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });

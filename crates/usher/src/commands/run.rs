@@ -25,7 +25,7 @@ Examples:
   usher run -- sh -c 'pigz < a > b'    whole trees are seated")]
 pub struct Args {
     /// What to call it; else the command's file name
-    #[arg(long)]
+    #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
     /// How much its turnaround counts in the mean; 1 unless told
     #[arg(long, value_parser = weight)]

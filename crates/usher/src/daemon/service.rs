@@ -17,9 +17,7 @@ use super::refusal::{Refusal, to_int};
 use super::server::Peer;
 use super::{explain, view};
 use crate::api::{self, VarlinkInterface};
-
-/// Names are for tables: not longer than this.
-const NAME_BYTES_MAX: usize = 256;
+use crate::cli::program_name;
 
 /// What every peer's service works with.
 #[derive(Clone)]
@@ -74,13 +72,11 @@ impl Service {
             let reason = format!("{} is not a positive number", adopt.weight);
             return Err(bad("weight", reason));
         }
-        let odd = |name: &String| {
-            name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control)
-        };
-        if adopt.name.as_ref().is_some_and(odd) {
-            let reason = format!("1 to {NAME_BYTES_MAX} bytes without control characters are due");
-            return Err(bad("name", reason));
-        }
+        let name = adopt
+            .name
+            .as_deref()
+            .map_or(Ok(String::new()), program_name);
+        name.map_err(|reason| bad("name", reason))?;
         match &adopt.heartbeat {
             Some(page) => check_page(page, self.peer),
             None => Ok(()),
