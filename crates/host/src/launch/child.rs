@@ -173,12 +173,17 @@ fn close_range(first: RawFd, last: RawFd) {
     }
 }
 
-/// A new session, the streams and the directory.
-pub(super) fn set_up(prepared: &Prepared) -> Result<(), ChildError> {
+/// A new session, where one is wanted.
+pub(super) fn enter_session(prepared: &Prepared) -> Result<(), ChildError> {
     // SAFETY: no memory is involved.
-    if prepared.new_session && unsafe { libc::setsid() } < 0 {
-        return Err(ChildError::last(STEP_SESSION));
+    match prepared.new_session && unsafe { libc::setsid() } < 0 {
+        true => Err(ChildError::last(STEP_SESSION)),
+        false => Ok(()),
     }
+}
+
+/// The streams and the directory.
+pub(super) fn set_up(prepared: &Prepared) -> Result<(), ChildError> {
     redirect(prepared)?;
     let Some(cwd) = &prepared.cwd else {
         return Ok(());

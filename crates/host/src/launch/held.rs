@@ -100,11 +100,13 @@ fn wait_and_exec(
         unsafe { libc::close(fd) };
     }
     child::reset_signals(mask);
-    // Nothing that can fail comes before: a held child stays held.
+    // Now, so that whoever manages it meanwhile sees whose session it is.
+    let entered = child::enter_session(prepared);
+    // Nothing that fails ends it before: a held child stays held.
     if child::hear(hold).is_none() {
         return OWN_FAILURE.into();
     }
-    let error = match child::set_up(prepared) {
+    let error = match entered.and_then(|()| child::set_up(prepared)) {
         Ok(()) => child::exec(prepared),
         Err(error) => error,
     };

@@ -205,14 +205,13 @@ fn serve(prepared: &mut Prepared, mask: &child::Mask, hear: RawFd, tell: RawFd) 
     let stream = |number| prepared.stream(number).unwrap_or(-1);
     child::close_others([hear, tell, stream(0), stream(1), stream(2)]);
     child::reset_signals(mask);
-    // SAFETY: no memory is involved. A repeater that cannot get its session
-    // would be killed with the launcher's group, so it does not go on.
-    if prepared.new_session && unsafe { libc::setsid() } < 0 {
+    // A repeater that cannot get its session would be killed with the
+    // launcher's group, so it does not go on.
+    if child::enter_session(prepared).is_err() {
         return OWN_FAILURE.into();
     }
-    let group = std::mem::replace(&mut prepared.new_session, false);
     while child::hear(hear).is_some() {
-        let report = run_once(prepared, hear, group);
+        let report = run_once(prepared, hear, prepared.new_session);
         child::tell(tell, &report.to_bytes());
     }
     0
