@@ -18,6 +18,9 @@ use crate::procs::Procs;
 /// born during the last look can be missed, and they inherit from threads that
 /// have been found.
 pub(crate) const LOOKS_MAX: usize = 64;
+/// It is given up on no sooner than this: threads that live for a moment, one
+/// after another, make every look miss one.
+const LOOKS_LEAST: Duration = Duration::from_millis(500);
 
 /// What looking at one thread came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +118,13 @@ pub(crate) fn until_quiet(
     mut look: impl FnMut(&BTreeSet<i32>) -> Result<Looked, Vec<ActError>>,
 ) -> Result<bool, Vec<ActError>> {
     let mut any = false;
-    let mut quiet_since = Instant::now();
+    let begun = Instant::now();
+    let mut quiet_since = begun;
     let mut waiting: Option<BTreeMap<(i32, i32), u64>> = None;
-    for _ in 0..LOOKS_MAX {
+    for look_number in 0_usize.. {
+        if look_number >= LOOKS_MAX && begun.elapsed() >= LOOKS_LEAST {
+            break;
+        }
         let pids = pids();
         let look = look(&pids)?;
         any |= look.changed;
