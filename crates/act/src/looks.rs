@@ -20,7 +20,7 @@ use crate::procs::Procs;
 pub(crate) const LOOKS_MAX: usize = 64;
 /// It is given up on no sooner than this: threads that live for a moment, one
 /// after another, make every look miss one.
-const LOOKS_LEAST: Duration = Duration::from_millis(500);
+const LOOKS_LEAST: Duration = Duration::from_secs(4);
 
 /// What looking at one thread came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
