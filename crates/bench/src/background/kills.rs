@@ -284,6 +284,10 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
             .failed
             .push(format!("were {before}; are {}", shown.join("; ")));
     }
+    if with_daemon {
+        // Else it might come up when everything else has ended.
+        wait_for("the daemon's successor", FREEZES, || scene.daemon_answers())?;
+    }
     scene.end()?;
     tally.directories += usize::from(leaves_directories(&there));
     Ok(())
