@@ -18,9 +18,10 @@ use crate::procs::Procs;
 /// born during the last look can be missed, and they inherit from threads that
 /// have been found.
 pub(crate) const LOOKS_MAX: usize = 64;
-/// It is given up on no sooner than this: threads that live for a moment, one
-/// after another, make every look miss one.
-const LOOKS_LEAST: Duration = Duration::from_secs(4);
+/// Whoever waits for quiet gives up on it after so many times as long as quiet
+/// has to last: threads that live for a moment, one after another, make every
+/// look miss one.
+const PATIENCE: u32 = 200;
 
 /// What looking at one thread came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +123,7 @@ pub(crate) fn until_quiet(
     let mut quiet_since = begun;
     let mut waiting: Option<BTreeMap<(i32, i32), u64>> = None;
     for look_number in 0_usize.. {
-        if look_number >= LOOKS_MAX && begun.elapsed() >= LOOKS_LEAST {
+        if look_number >= LOOKS_MAX && begun.elapsed() >= settle * PATIENCE {
             break;
         }
         let pids = pids();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shares of the machine as `usher` sees them: by its own meter.
 
+use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use usher_meter::{Meter, MeterConfig};
-use usher_model::{Metering, ProgramId, Resource};
+use usher_model::{Metering, ProgramId, Resource, Usage};
 use usher_policy::background::contention::{Shared, Window};
 
 use super::calibrate::Shares;
@@ -87,19 +88,20 @@ impl Metered {
 }
 
 fn disks(metering: &Metering) -> Vec<Resource> {
-    let usages = metering.background.values().chain([&metering.foreground]);
-    let all = usages.flat_map(|usage| usage.disks.keys());
-    let mut all: Vec<Resource> = all.map(|&disk| Resource::Disk(disk)).collect();
-    all.sort();
-    all.dedup();
-    all
+    used(metering, |usage| {
+        usage.disks.keys().map(|&id| Resource::Disk(id)).collect()
+    })
 }
 
 fn links(metering: &Metering) -> Vec<Resource> {
+    used(metering, |usage| {
+        usage.links.keys().map(|&id| Resource::Link(id)).collect()
+    })
+}
+
+/// What foreground or background has used, each once.
+fn used(metering: &Metering, devices: impl Fn(&Usage) -> Vec<Resource>) -> Vec<Resource> {
     let usages = metering.background.values().chain([&metering.foreground]);
-    let all = usages.flat_map(|usage| usage.links.keys());
-    let mut all: Vec<Resource> = all.map(|&link| Resource::Link(link)).collect();
-    all.sort();
-    all.dedup();
-    all
+    let all: BTreeSet<Resource> = usages.flat_map(devices).collect();
+    all.into_iter().collect()
 }
