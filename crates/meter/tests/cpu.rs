@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Cgroup, Program, look, meter, turn, wait_until};
-use usher_meter::{Party, User};
+use usher_meter::{Meter, Party, User};
 use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
@@ -130,6 +130,15 @@ fn ten_thousand_processes_that_hardly_lived_are_counted() {
     assert!(meter.reasons().iter().all(is_told));
 }
 
+/// Has the program compute; its time must be neither side's.
+fn assert_ignored(meter: &mut Meter, program: &mut Program) {
+    let before = look(meter);
+    let used_us = program.number();
+    let after = look(meter);
+    let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
+    assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
+}
+
 #[test]
 fn a_name_on_the_list_is_ignored() {
     let _turn = turn();
@@ -143,11 +152,7 @@ fn a_name_on_the_list_is_ignored() {
         return;
     }
     let mut program = Program::start(&["burn", "200"], None);
-    let before = look(&mut meter);
-    let used_us = program.number();
-    let after = look(&mut meter);
-    let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
-    assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
+    assert_ignored(&mut meter, &mut program);
     let users = meter.top_users(Resource::Cpu);
     let is_ours = |user: &&User| user.comm == "usher-meter-rig";
     let of_program = users.iter().find(is_ours).unwrap();
@@ -167,11 +172,7 @@ fn who_runs_when_nobody_else_does_is_not_foreground() {
         libc::sched_setscheduler(program.pid(), libc::SCHED_IDLE, &raw const lowest)
     };
     assert_eq!(done, 0);
-    let before = look(&mut meter);
-    let used_us = program.number();
-    let after = look(&mut meter);
-    let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
-    assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
+    assert_ignored(&mut meter, &mut program);
 }
 
 /// Set for the copy of this test that runs in a container.

@@ -65,7 +65,7 @@ pub fn run(wish: &Wish) -> Outcome {
     };
     wish.regulation.refuse_beside_daemon()?;
     let page = PageFile::offer();
-    let held = hold(&wish.spec(page.path())?)?;
+    let held = hold(&wish.spec(page.path(), &signals)?)?;
     let newcomer = wish.newcomer(held.pid(), page.path());
     let registered = daemon.register(newcomer.clone());
     let registered = match wish.background {
@@ -113,7 +113,7 @@ fn undo_stale(told: Option<&Path>) {
 
 /// Background work that this process regulates itself.
 fn regulated(wish: &Wish, policy: Regulation, signals: &mut Forwarder) -> Outcome {
-    let spec = wish.spec(None)?;
+    let spec = wish.spec(None, signals)?;
     spec.resolve()?;
     let adopt = regulate::adopt(&wish.argv, wish.name.as_deref(), policy);
     let (dir, store) = (wish.runtime_dir.as_deref(), wish.store.as_deref());
@@ -124,7 +124,7 @@ fn regulated(wish: &Wish, policy: Regulation, signals: &mut Forwarder) -> Outcom
 /// A lone program needs no seats: it has the machine.
 fn alone(wish: &Wish, signals: &mut Forwarder) -> Outcome {
     let run = Run::begin(&LaunchSpec::new(&wish.argv));
-    let mut running = hold(&wish.spec(None)?)?.release()?;
+    let mut running = hold(&wish.spec(None, signals)?)?.release()?;
     let exit = running.wait_forwarding(signals);
     let exit = exit.context("waiting for the program")?;
     let as_asked = LaunchSpec::new(&wish.argv);
@@ -158,9 +158,9 @@ impl Wish {
         self.background.is_some() && !is_in_terminals_foreground()
     }
 
-    fn spec(&self, page: Option<&Path>) -> anyhow::Result<LaunchSpec> {
+    fn spec(&self, page: Option<&Path>, signals: &Forwarder) -> anyhow::Result<LaunchSpec> {
         let spec = LaunchSpec {
-            new_session: self.own_session(),
+            new_session: signals.own_session(),
             ..self.words()?
         };
         let Some(page) = page else {
@@ -173,6 +173,7 @@ impl Wish {
         })
     }
 
+    /// What is launched: the command, or Usher to become it.
     fn words(&self) -> anyhow::Result<LaunchSpec> {
         Ok(match self.hints {
             false => LaunchSpec::new(&self.argv),

@@ -54,6 +54,11 @@ impl Forwarder {
         })
     }
 
+    /// Whether the program gets a session of its own.
+    pub fn own_session(&self) -> bool {
+        self.own_session
+    }
+
     /// Whether a signal that asks a program to end has come, after the launched
     /// program has ended: what has come since the last call is passed on to nobody.
     pub fn asked_to_end(&mut self) -> bool {
