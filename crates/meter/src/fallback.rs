@@ -167,6 +167,7 @@ impl Fallback {
             cpus: self.cpus,
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
+            crowds: 0,
             foreground: self.foreground.clone(),
             ignored: self.ignored.clone(),
             background: background

@@ -112,6 +112,24 @@ impl Layout for CpuUse {
     }
 }
 
+/// `struct crowds`, as far as it is user space's business.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Crowds {
+    pub found: u64,
+    pub vacancies: u64,
+}
+
+impl Layout for Crowds {
+    const BYTES: usize = 32;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            found: long(bytes, 0),
+            vacancies: long(bytes, 1),
+        }
+    }
+}
+
 /// `struct disk_key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DiskKey {

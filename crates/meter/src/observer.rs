@@ -20,7 +20,7 @@ use crate::disks::{self, Disks};
 use crate::error::MeterError;
 use crate::idle::{Idle, Look};
 use crate::kin;
-use crate::layout::{Control, CpuUse, Device, DiskKey, UserUse, comm};
+use crate::layout::{Control, CpuUse, Crowds, Device, DiskKey, UserUse, comm};
 use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
 use crate::links::{self, Links};
 use crate::meter::{Names, Party, User};
@@ -70,6 +70,7 @@ pub(crate) struct Observer {
     /// With stacked disks charged to those under them.
     charged: BTreeMap<(u32, DiskId), DiskUse>,
     link_uses: BTreeMap<(u32, LinkId), LinkUse>,
+    crowds: Crowds,
     troubles: BTreeSet<String>,
 }
 
@@ -102,6 +103,7 @@ impl Observer {
             seen: BTreeMap::new(),
             charged: BTreeMap::new(),
             link_uses: BTreeMap::new(),
+            crowds: Crowds::default(),
             troubles: BTreeSet::new(),
         };
         observer.look_at_cpus(orders.begun_ns);
@@ -118,6 +120,7 @@ impl Observer {
         }
         self.look_at_disks();
         self.look_at_links();
+        self.look_at_crowds();
         self.metering()
     }
 
@@ -220,6 +223,16 @@ impl Observer {
         }
     }
 
+    fn look_at_crowds(&mut self) {
+        let crowds = self.kernel.crowds();
+        self.crowds = self.note(crowds).unwrap_or(self.crowds);
+    }
+
+    pub fn vacancies(&mut self) -> u64 {
+        self.look_at_crowds();
+        self.crowds.vacancies
+    }
+
     fn metering(&self) -> Metering {
         let background = self.managed.iter();
         Metering {
@@ -227,6 +240,7 @@ impl Observer {
             cpus: self.cpus,
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
+            crowds: self.crowds.found,
             foreground: self.usage(FOREGROUND),
             ignored: self.usage(IGNORED),
             background: background
@@ -439,6 +453,13 @@ impl Observer {
         reasons.extend(missing.iter().map(|point| {
             format!("use of the network is not seen whole: this kernel has no trace point {point}")
         }));
+        if !self.kernel.loaded.watches_crowds {
+            reasons.push(
+                "foreground threads that wait for one another on one CPU, while background work \
+                 has another, are seen late: this kernel (before 5.17) has no timers for BPF"
+                    .to_owned(),
+            );
+        }
         let pids = fs::metadata(self.config.proc.join("self/ns/pid"));
         if pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS) {
             reasons.push(

@@ -5,14 +5,15 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::{
-    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramType,
+    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramInput,
+    ProgramType,
 };
 use libbpf_rs::{RingBuffer, RingBufferBuilder, libbpf_sys};
 
 use usher_model::{DiskUse, LinkUse};
 
 use crate::error::MeterError;
-use crate::layout::{Control, CpuUse, Device, DiskKey, Layout, LinkKey, UserKey, UserUse};
+use crate::layout::{Control, CpuUse, Crowds, Device, DiskKey, Layout, LinkKey, UserKey, UserUse};
 use crate::table::Table;
 
 /// The compiled programs, placed as a reader of ELF files wants them.
@@ -58,6 +59,8 @@ pub(crate) struct Loaded {
     object: Object,
     /// Trace points that this kernel lacks.
     pub missing: Vec<String>,
+    /// Whether threads that crowd on one CPU are seen.
+    pub watches_crowds: bool,
 }
 
 impl Loaded {
@@ -65,29 +68,36 @@ impl Loaded {
     pub fn meter() -> Result<Self, MeterError> {
         // What libbpf has to say comes as an error, not on our standard error.
         libbpf_rs::set_print(None);
-        let open = ObjectBuilder::default().open_memory(&METER.0);
-        let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
-        let page_bytes = rustix::param::page_size() as u32;
-        for mut ring in open.maps_mut().filter(|map| map.name() == "bell") {
-            let set = ring.set_max_entries(page_bytes);
-            set.map_err(MeterError::bpf("setting the bell's size"))?;
-        }
-        let missing = leave_out_missing(&mut open);
-        let object = open
-            .load()
-            .map_err(MeterError::bpf("loading BPF programs"))?;
-        Ok(Self {
+        let (open, missing) = opened(true)?;
+        let mut loaded = Self {
             links: Vec::new(),
-            object,
+            object: match open.load() {
+                Ok(object) => object,
+                // A kernel without what the watch needs has all the rest.
+                Err(_) => (opened(false)?.0)
+                    .load()
+                    .map_err(MeterError::bpf("loading BPF programs"))?,
+            },
             missing,
-        })
+            watches_crowds: false,
+        };
+        loaded.watches_crowds = loaded.watch_for_crowds();
+        Ok(loaded)
+    }
+
+    /// Starts the timer that looks for crowds, which ends with its map.
+    fn watch_for_crowds(&mut self) -> bool {
+        let mut programs = self.object.progs_mut();
+        let watch = programs.find(|program| program.name() == WATCH && program.autoload());
+        let run = watch.and_then(|watch| watch.test_run(ProgramInput::default()).ok());
+        run.is_some_and(|run| run.return_value == 0)
     }
 
     /// Attaches the programs.
     pub fn attach(&mut self) -> Result<(), MeterError> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if program.autoload() {
+            if program.autoload() && name != WATCH {
                 let attached = program.attach();
                 let link = attached.map_err(MeterError::bpf(format!("attaching {name}")))?;
                 self.links.push((name, link));
@@ -133,6 +143,27 @@ impl Loaded {
             .filter_map(|program| Some(program_info(program.as_fd())?.id))
             .collect()
     }
+}
+
+/// The program that is run once, to start a timer; kernels before 5.17 refuse it.
+const WATCH: &str = "watch_for_crowds";
+
+/// The programs, ready to be loaded, and the trace points that are missing.
+fn opened(with_watch: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
+    let open = ObjectBuilder::default().open_memory(&METER.0);
+    let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
+    let page_bytes = rustix::param::page_size() as u32;
+    for mut ring in open.maps_mut().filter(|map| map.name() == "bell") {
+        let set = ring.set_max_entries(page_bytes);
+        set.map_err(MeterError::bpf("setting the bell's size"))?;
+    }
+    let mut programs = open.progs_mut();
+    if let Some(mut watch) = programs.find(|program| program.name() == WATCH) {
+        watch.set_autoload(with_watch);
+    }
+    drop(programs);
+    let missing = leave_out_missing(&mut open);
+    Ok((open, missing))
 }
 
 /// Trace points that came late (6.3); all else is there since 5.12, without
@@ -190,6 +221,7 @@ pub(crate) struct Kernel {
     pub kin: Table<u32, u32>,
     pub beneath: Table<Device, Device>,
     latch: MapHandle,
+    crowds: MapHandle,
     losses: MapHandle,
     pub orders: Control,
     pub loaded: Loaded,
@@ -217,6 +249,7 @@ impl Kernel {
             cgroups: loaded.map("cgroups")?,
             beneath: Table::new(loaded.map("beneath")?)?,
             latch: loaded.map("latch")?,
+            crowds: loaded.map("crowds")?,
             losses: loaded.map("losses")?,
             orders,
             loaded,
@@ -296,6 +329,13 @@ impl Kernel {
     /// A disk lies on no other.
     pub fn remove_beneath(&self, upper: Device) {
         remove(self.beneath.map(), &upper.bytes());
+    }
+
+    /// What the watch on the run queues has seen.
+    pub fn crowds(&self) -> Result<Crowds, MeterError> {
+        let seen = self.crowds.lookup(&ONLY, MapFlags::ANY);
+        let seen = seen.map_err(MeterError::bpf("reading the map crowds"))?;
+        Ok(seen.map_or(Crowds::default(), |bytes| Crowds::read(&bytes)))
     }
 
     /// What could not be counted, in the order of `enum lost`.

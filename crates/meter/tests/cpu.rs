@@ -159,6 +159,16 @@ fn a_name_on_the_list_is_ignored() {
     assert_eq!(of_program.party, Party::Ignored);
 }
 
+/// Has the program run when nobody else wants to.
+fn set_idle(program: &Program) {
+    // SAFETY: all zeros are a value; the call reads it and no more.
+    let done = unsafe {
+        let lowest: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(program.pid(), libc::SCHED_IDLE, &raw const lowest)
+    };
+    assert_eq!(done, 0);
+}
+
 #[test]
 fn who_runs_when_nobody_else_does_is_not_foreground() {
     let _turn = turn();
@@ -166,12 +176,7 @@ fn who_runs_when_nobody_else_does_is_not_foreground() {
         return;
     };
     let mut program = Program::start(&["burn", "200"], None);
-    // SAFETY: all zeros are a value; the call reads it and no more.
-    let done = unsafe {
-        let lowest: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(program.pid(), libc::SCHED_IDLE, &raw const lowest)
-    };
-    assert_eq!(done, 0);
+    set_idle(&program);
     assert_ignored(&mut meter, &mut program);
 }
 
@@ -274,4 +279,49 @@ fn idle_and_busy_time_add_up() {
         told <= passed + passed / 10 + 4 * SLACK_NS,
         "{told} of {passed}"
     );
+}
+
+/// Has the program run on that CPU alone.
+fn bind(program: &Program, cpu: usize) {
+    let to = rustix::process::Pid::from_raw(program.pid());
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(to, &cpus).unwrap();
+}
+
+#[test]
+fn a_crowd_beside_background_work_is_seen() {
+    let _turn = turn();
+    let (Some(mut meter), Some(cgroup)) = (meter("crowds"), Cgroup::make("crowds")) else {
+        return;
+    };
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect();
+    let [crowded, other, ..] = allowed[..] else {
+        eprintln!("not tested here: crowds: there is one CPU");
+        return;
+    };
+    let mut background = Program::start(&["burn", "1000000"], Some(&cgroup.0));
+    bind(&background, other);
+    set_idle(&background);
+    meter
+        .manage(PROGRAM, Some(&cgroup.0), background.id())
+        .unwrap();
+    // Three share a CPU, but nobody keeps them from the other.
+    let mut crowd = [(); 3].map(|()| Program::start(&["burn", "200"], None));
+    crowd.iter().for_each(|program| bind(program, crowded));
+    let before = look(&mut meter).crowds;
+    crowd.iter_mut().for_each(Program::go);
+    crowd.iter_mut().for_each(|program| {
+        program.line();
+    });
+    assert_eq!(look(&mut meter).crowds, before);
+
+    let mut crowd = [(); 2].map(|()| Program::start(&["burn", "1000000"], None));
+    crowd.iter().for_each(|program| bind(program, crowded));
+    background.go();
+    crowd.iter_mut().for_each(Program::go);
+    wait_until("a crowd to be seen", || look(&mut meter).crowds > before);
 }

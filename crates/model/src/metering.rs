@@ -166,6 +166,10 @@ pub struct Metering {
     /// When CPU times and waits were last read: they cost more than the rest
     /// and may be older than the observation.
     pub cpu_read_ns: u64,
+    /// How often threads were found waiting for one another on one CPU while
+    /// another ran nothing but background work.
+    #[serde(default)]
+    pub crowds: u64,
     /// Everybody who is not background and not ignored.
     pub foreground: Usage,
     /// Always-on services and the kernel's own threads.
@@ -196,6 +200,7 @@ mod tests {
             cpus: 2,
             idle_ns: 1,
             cpu_read_ns: 2,
+            crowds: 3,
             foreground: usage.clone(),
             ignored: Usage::default(),
             background: BTreeMap::from([(ProgramId(1), usage)]),

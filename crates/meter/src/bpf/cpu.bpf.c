@@ -98,6 +98,7 @@ int each_thread(struct bpf_iter__task *ctx)
 		know_ourselves();
 		return 0;
 	}
+	note_queue(task);
 	counted = bpf_task_storage_get(&threads, task, 0,
 				       BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (counted)

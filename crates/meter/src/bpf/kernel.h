@@ -33,6 +33,13 @@ enum {
 	BPF_RB_FORCE_WAKEUP = 2,
 };
 
+#define CLOCK_MONOTONIC 1
+
+/* What a map's value holds for a timer; the kernel knows it by its name. */
+struct bpf_timer {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
 /* task_struct.flags, include/linux/sched.h: as old as git. */
 #define PF_KTHREAD 0x00200000
 
@@ -78,8 +85,33 @@ struct sched_info {
 	unsigned long long run_delay;
 };
 
+struct cfs_rq {
+	unsigned int h_nr_runnable;
+	unsigned int h_nr_idle;
+	struct rq *rq;
+};
+
+struct rq {
+	unsigned int nr_running;
+	struct cfs_rq cfs;
+	int cpu;
+	int online;
+};
+
+/* Before 6.14. */
+struct cfs_rq___older {
+	unsigned int h_nr_running;
+	unsigned int idle_h_nr_running;
+};
+
+struct rq___older {
+	struct cfs_rq___older cfs;
+};
+
 struct sched_entity {
 	__u64 sum_exec_runtime;
+	/* With CONFIG_FAIR_GROUP_SCHED. */
+	struct cfs_rq *cfs_rq;
 };
 
 struct task_struct {
@@ -87,6 +119,7 @@ struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int policy;
+	int nr_cpus_allowed;
 	struct task_struct *group_leader;
 	/* Nanoseconds of the clock of bpf_ktime_get_ns(). */
 	__u64 start_time;

@@ -23,7 +23,8 @@
 //! Foreground threads that use *c* CPUs earn as *c* threads do, one at least:
 //! their mean slow-down is what is bounded. An empty account stops background
 //! work, and so does a *bad bargain*: waits that cost more than is earned and more
-//! than a quarter of what background work got for them. It goes on when half of
+//! than a quarter of what background work got for them; and a *crowd* (module
+//! `crowds`), at once. It goes on when half of
 //! the account is there again and half a CPU was idle over a window, so that a
 //! foreground that leaves nothing is left alone. Where
 //! the kernel does its part, waits stay below what is earned and background work
@@ -33,6 +34,7 @@
 use usher_model::Metering;
 
 use super::budget::{Budget, CAP_NS, EARN};
+use super::crowds::Crowds;
 
 /// Figures over less than this say nothing.
 pub const WINDOW_NS_MIN: u64 = 15_000_000;
@@ -89,6 +91,9 @@ pub struct Cpus {
     base: (f64, u64),
     /// Since when background work has been kept off.
     shut_ns: Option<u64>,
+    crowds: Crowds,
+    /// A crowd is why they are shut.
+    is_crowd: bool,
     contended: bool,
 }
 
@@ -102,12 +107,17 @@ impl Cpus {
             found: Found::default(),
             base: (0.0, 0),
             shut_ns: None,
+            crowds: Crowds::default(),
+            is_crowd: false,
             contended: true,
         }
     }
 
     /// Takes a look in. With less than that share idle, CPUs are short.
     pub fn look(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
+        if self.crowds.look(at_ns, metering.crowds) && self.shut_ns.is_none() {
+            (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
+        }
         let each = metering.background.values();
         let now = Reading {
             at_ns: metering.cpu_read_ns,
@@ -162,7 +172,9 @@ impl Cpus {
     fn turn(&mut self, at_ns: u64, window_from_ns: u64, cpus: u32, is_bargain: bool) {
         let level_ns = self.budget.level_ns();
         match self.shut_ns {
-            None if level_ns <= 0.0 || !is_bargain => self.shut_ns = Some(at_ns),
+            None if level_ns <= 0.0 || !is_bargain => {
+                (self.shut_ns, self.is_crowd) = (Some(at_ns), false);
+            }
             None => {}
             Some(shut_ns) => {
                 let is_alone = self.found.foreground < SOME_CPUS;
@@ -180,6 +192,11 @@ impl Cpus {
     /// Whether background work may use them.
     pub fn is_open(&self) -> bool {
         self.shut_ns.is_none()
+    }
+
+    /// Whether a crowd is why not.
+    pub fn is_crowd(&self) -> bool {
+        self.is_crowd
     }
 
     /// Whether little of them was idle of late.

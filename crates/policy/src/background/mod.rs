@@ -23,6 +23,7 @@
 pub mod budget;
 pub mod contention;
 pub mod cpus;
+mod crowds;
 mod drain;
 mod eii;
 pub mod gate;

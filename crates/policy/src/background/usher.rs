@@ -307,6 +307,7 @@ impl Controller {
     /// Why something is shut, in figures and in words.
     fn reason(&self, resource: Resource) -> (Contention, String) {
         match (resource, self.gates.get(&resource), &self.cpus) {
+            (Resource::Cpu, _, Some(cpus)) if cpus.is_crowd() => for_crowd(cpus.found()),
             (Resource::Cpu, _, Some(cpus)) => for_cpus(cpus.found()),
             (_, Some(gate), _) => for_device(resource, gate),
             _ => for_cpus(Found::default()),
@@ -382,21 +383,31 @@ fn long_enough() -> String {
 }
 
 fn for_cpus(found: Found) -> (Contention, String) {
-    let ms = |cpus: f64| cpus * found.window_ns as f64 / 1e6;
     let why = format!(
         "foreground waits for CPUs: {:.1} ms in the last {} ms, {:.1} CPUs idle; its budget of delay is spent",
-        ms(found.waits),
+        found.waits * found.window_ns as f64 / 1e6,
         found.window_ns / 1_000_000,
         found.idle
     );
-    let contention = Contention {
+    (waits(found), why)
+}
+
+fn for_crowd(found: Found) -> (Contention, String) {
+    let why = "foreground threads wait for one another on one CPU while background work has \
+               another; goes on when they have spread and a CPU is idle";
+    (waits(found), why.to_owned())
+}
+
+/// What the last window showed of the CPUs.
+fn waits(found: Found) -> Contention {
+    let ns = |cpus: f64| (cpus * found.window_ns as f64) as u64;
+    Contention {
         resource: Resource::Cpu,
-        background: (ms(found.background) * 1e6) as u64,
-        foreground: (ms(found.waits) * 1e6) as u64,
+        background: ns(found.background),
+        foreground: ns(found.waits),
         window_ns: found.window_ns,
         threshold: 0.0,
-    };
-    (contention, why)
+    }
 }
 
 fn for_device(resource: Resource, gate: &Gate) -> (Contention, String) {

@@ -111,3 +111,38 @@ fn waits_beside_idle_cpus_are_nobodys_fault() {
     }
     assert_eq!(frozen, 0);
 }
+
+#[test]
+fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
+    let mut metering = no_metering(4);
+    let mut policy = regulated(4);
+    let mut look = |at_ms: u64, crowds: u64| {
+        let at_ns = at_ms * MS;
+        metering.cpu_read_ns = at_ns;
+        metering.crowds = crowds;
+        metering.idle_ns = at_ns;
+        metering.foreground.cpu_ns = at_ns;
+        let usage = metering.background.entry(ProgramId(1)).or_default();
+        usage.cpu_ns = at_ns.min(60 * MS) * 2;
+        let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
+        let observation = Observation {
+            at_ns,
+            usable: CpuSet::range(0, 3),
+            events: if at_ms == 0 { vec![arrives] } else { vec![] },
+            failed: vec![],
+            programs: vec![],
+            metering: Some(metering.clone()),
+        };
+        let decision = usher_policy::Policy::decide(&mut policy, &observation);
+        let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
+        let stops = has(|action| matches!(action, Action::Freeze { .. }));
+        let goes_on = has(|action| matches!(action, Action::Thaw { .. }));
+        (stops, goes_on)
+    };
+    // Crowds of the time before it came are nobody's business.
+    for at_ms in [0, 20, 40] {
+        assert!(!look(at_ms, 3).0);
+    }
+    assert!(look(60, 4).0);
+    assert!(look(80, 4).1, "a CPU was idle since");
+}

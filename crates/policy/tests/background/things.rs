@@ -67,6 +67,7 @@ pub fn no_metering(cpus: u32) -> Metering {
         cpus,
         idle_ns: 0,
         cpu_read_ns: 0,
+        crowds: 0,
         foreground: Usage::default(),
         ignored: Usage::default(),
         background: BTreeMap::new(),
