@@ -168,6 +168,7 @@ impl Fallback {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             crowds: 0,
+            vacancies: None,
             foreground: self.foreground.clone(),
             ignored: self.ignored.clone(),
             background: background

@@ -48,12 +48,20 @@ pub(crate) struct Control {
     pub kin: u32,
     pub programs: u32,
     pub own_tgid: u32,
+    pub vacancies: u32,
 }
 
 impl Control {
     pub fn bytes(&self) -> Vec<u8> {
         let longs = [self.begun_ns, self.epoch, self.recent_ns];
-        let words = [self.levels, self.kin, self.programs, self.own_tgid];
+        let words = [
+            self.levels,
+            self.kin,
+            self.programs,
+            self.own_tgid,
+            self.vacancies,
+            0,
+        ];
         let mut bytes: Vec<u8> = longs.iter().flat_map(|long| long.to_ne_bytes()).collect();
         bytes.extend(bytes_of(&words));
         bytes
@@ -61,7 +69,7 @@ impl Control {
 }
 
 impl Layout for Control {
-    const BYTES: usize = 40;
+    const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
@@ -72,6 +80,7 @@ impl Layout for Control {
             kin: word(bytes, 7),
             programs: word(bytes, 8),
             own_tgid: word(bytes, 9),
+            vacancies: word(bytes, 10),
         }
     }
 }
@@ -331,6 +340,7 @@ mod tests {
             kin: 5,
             programs: 6,
             own_tgid: 7,
+            vacancies: 8,
         };
         assert_eq!(Control::read(&orders.bytes()), orders);
         assert_eq!(orders.bytes().len(), Control::BYTES);

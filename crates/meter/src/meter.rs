@@ -139,6 +139,13 @@ impl Meter {
         }
     }
 
+    /// Whether the bell is to ring, too, when a CPU has become idle.
+    pub fn ring_for_vacancies(&mut self, rings: bool) {
+        if let Way::Bpf(observer) = &mut self.way {
+            observer.ring_for_vacancies(rings);
+        }
+    }
+
     /// Readable when foreground work has used a disk or an interface that
     /// background work used just before; then silent until the next look.
     /// `None`: there is no bell without BPF.

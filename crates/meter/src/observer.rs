@@ -228,9 +228,21 @@ impl Observer {
         self.crowds = self.note(crowds).unwrap_or(self.crowds);
     }
 
+    fn watches(&self) -> bool {
+        self.kernel.loaded.watches_crowds
+    }
+
     pub fn vacancies(&mut self) -> u64 {
         self.look_at_crowds();
         self.crowds.vacancies
+    }
+
+    pub fn ring_for_vacancies(&mut self, rings: bool) {
+        let rings = u32::from(rings);
+        if std::mem::replace(&mut self.kernel.orders.vacancies, rings) != rings {
+            let told = self.kernel.give_orders();
+            self.note(told);
+        }
     }
 
     fn metering(&self) -> Metering {
@@ -241,6 +253,7 @@ impl Observer {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             crowds: self.crowds.found,
+            vacancies: self.watches().then_some(self.crowds.vacancies),
             foreground: self.usage(FOREGROUND),
             ignored: self.usage(IGNORED),
             background: background
@@ -453,7 +466,7 @@ impl Observer {
         reasons.extend(missing.iter().map(|point| {
             format!("use of the network is not seen whole: this kernel has no trace point {point}")
         }));
-        if !self.kernel.loaded.watches_crowds {
+        if !self.watches() {
             reasons.push(
                 "foreground threads that wait for one another on one CPU, while background work \
                  has another, are seen late: this kernel (before 5.17) has no timers for BPF"

@@ -170,6 +170,10 @@ pub struct Metering {
     /// another ran nothing but background work.
     #[serde(default)]
     pub crowds: u64,
+    /// How often a CPU stayed idle after all had been busy; `None` where nobody
+    /// watches for that.
+    #[serde(default)]
+    pub vacancies: Option<u64>,
     /// Everybody who is not background and not ignored.
     pub foreground: Usage,
     /// Always-on services and the kernel's own threads.
@@ -201,6 +205,7 @@ mod tests {
             idle_ns: 1,
             cpu_read_ns: 2,
             crowds: 3,
+            vacancies: Some(4),
             foreground: usage.clone(),
             ignored: Usage::default(),
             background: BTreeMap::from([(ProgramId(1), usage)]),

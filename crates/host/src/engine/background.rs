@@ -16,8 +16,8 @@ use super::world::{RealWorld, thread_cpu_ns};
 
 /// CPU times cost a look at every thread of the machine: not more often...
 const CPU_NS_MIN: u64 = 15_000_000;
-/// ... and apart by so many times what a look took, for a quarter of a percent of a CPU.
-const CPU_PAUSES: u64 = 400;
+/// ... and apart by so many times what a look took, for a tenth of a percent of a CPU.
+const CPU_PAUSES: u64 = 1000;
 /// ... but for this long after they were due no hurry counts.
 const CPU_LATE_NS: u64 = 50_000_000;
 /// For so long after CPUs have become idle they are looked at as often as can be:
@@ -30,7 +30,7 @@ const SAVED_NS_MAX: u64 = 10_000_000;
 const DEAF_NS: u64 = 5_000_000;
 /// Looking who waits costs a look at every thread, and at every descriptor where
 /// some wait in pipes or sockets: apart by so many times what it took.
-const WAITERS_PAUSES: u64 = 200;
+const WAITERS_PAUSES: u64 = 1000;
 /// The machine's names for devices are read again, where one is missing, no more
 /// often than this.
 const NAMES_NS: u64 = 50_000_000;
@@ -123,6 +123,20 @@ impl Background {
             };
             self.standings.insert(standing.program, standing);
         }
+        let waits = self.waits_for_cpus();
+        if let Some(meter) = &mut self.meter {
+            meter.ring_for_vacancies(waits);
+        }
+    }
+
+    /// Whether a program is stopped that may go on when a CPU has become idle.
+    fn waits_for_cpus(&self) -> bool {
+        let is_cpu = |one: &Standing| {
+            let cause = one.cause.as_ref();
+            cause.is_some_and(|cause| cause.resource == Resource::Cpu)
+        };
+        let mut standings = self.standings.values();
+        standings.any(|one| !one.running && one.regulation == Regulation::Usher && is_cpu(one))
     }
 
     /// Whether the next look is to cover every program.
@@ -136,10 +150,10 @@ impl Background {
     }
 
     /// From when on the bell is to be heard; `None`: nobody runs who would be
-    /// stopped at once.
+    /// stopped at once, and nobody waits for a CPU.
     pub fn hears_from_ns(&self) -> Option<u64> {
         let stops = |one: &Standing| one.running && one.regulation == Regulation::Usher;
-        let hears = self.standings.values().any(stops);
+        let hears = self.standings.values().any(stops) || self.waits_for_cpus();
         hears.then_some(self.looked_ns + DEAF_NS)
     }
 
@@ -149,7 +163,7 @@ impl Background {
         let hurry = std::mem::take(&mut self.rang);
         let patience_ns = if hurry { CPU_LATE_NS } else { 0 };
         let is_due = self.cpu_due_ns + patience_ns <= at_ns;
-        let thorough = is_due || !hurry && self.is_vacant(at_ns);
+        let thorough = is_due || self.is_vacant(at_ns);
         self.looked_ns = at_ns;
         let begun_ns = thread_cpu_ns();
         let metering = self.meter.as_mut()?.sample(at_ns, thorough);

@@ -151,7 +151,11 @@ static int look_for_crowds(void *map, __u32 *key, struct watch *watch)
 		pause_ns = round.background ? CROWDS_NS : VACANCIES_NS;
 	}
 	seen->vacant = round.vacancy ? seen->vacant + 1 : 0;
-	seen->vacancies += seen->vacant == 2;
+	if (seen->vacant == 2) {
+		seen->vacancies += 1;
+		if (orders->vacancies)
+			ring(bpf_ktime_get_ns());
+	}
 	if (round.background && round.crowd) {
 		seen->found += 1;
 		ring(bpf_ktime_get_ns());

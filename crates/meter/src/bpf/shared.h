@@ -42,6 +42,9 @@ struct control {
 	__u32 programs;
 	/* The meter's own process; the iterator finds it out. */
 	__u32 own_tgid;
+	/* The bell rings, too, when a CPU has become idle. */
+	__u32 vacancies;
+	__u32 unused;
 };
 
 struct cpu_use {

@@ -45,6 +45,12 @@ pub const CONTENDED_NS: u64 = 20_000_000;
 /// Between looks while background work is on CPUs and nobody else wants them:
 /// there is no bell that says when that ends.
 pub const ALERT_NS: u64 = 50_000_000;
+/// Between looks where somebody watches for crowds and for CPUs that become idle,
+/// and rings: for the waits that are neither.
+pub const WATCHED_NS: u64 = 100_000_000;
+/// After a CPU has become idle it is looked at as where nobody watches: one window
+/// ends with what was before, and one shows what is now.
+const VACANT_NS: u64 = 60_000_000;
 /// Idle CPUs that are worth running for.
 const ROOM_CPUS: f64 = 0.5;
 /// Waits of more than this share of what background work got were not worth it.
@@ -92,6 +98,10 @@ pub struct Cpus {
     /// Since when background work has been kept off.
     shut_ns: Option<u64>,
     crowds: Crowds,
+    /// CPUs that have become idle, where that is watched, and when the last one was
+    /// heard of.
+    vacancies: Option<u64>,
+    vacant_ns: u64,
     /// A crowd is why they are shut.
     is_crowd: bool,
     contended: bool,
@@ -108,6 +118,8 @@ impl Cpus {
             base: (0.0, 0),
             shut_ns: None,
             crowds: Crowds::default(),
+            vacancies: None,
+            vacant_ns: at_ns,
             is_crowd: false,
             contended: true,
         }
@@ -117,6 +129,9 @@ impl Cpus {
     pub fn look(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         if self.crowds.look(at_ns, metering.crowds) && self.shut_ns.is_none() {
             (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
+        }
+        if std::mem::replace(&mut self.vacancies, metering.vacancies) != metering.vacancies {
+            self.vacant_ns = at_ns;
         }
         let each = metering.background.values();
         let now = Reading {
@@ -192,6 +207,15 @@ impl Cpus {
     /// Whether background work may use them.
     pub fn is_open(&self) -> bool {
         self.shut_ns.is_none()
+    }
+
+    /// How long one may go without a look: `else_ns` where nobody watches, or a CPU
+    /// has just become idle.
+    pub fn pause_ns(&self, at_ns: u64, else_ns: u64) -> u64 {
+        match self.vacancies.is_some() && at_ns >= self.vacant_ns + VACANT_NS {
+            true => WATCHED_NS,
+            false => else_ns,
+        }
     }
 
     /// Whether a crowd is why not.

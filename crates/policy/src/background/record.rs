@@ -65,6 +65,7 @@ impl Voice {
         self.said_ns = Some(at_ns);
         Some(match std::mem::take(&mut self.hushed) {
             0 => sentence,
+            1 => format!("{sentence} (and once more since it was last said)"),
             more => format!("{sentence} (and {more} times since it was last said)"),
         })
     }
@@ -98,5 +99,8 @@ mod tests {
         assert_eq!(voice.say(7, "no".into()), None);
         let said = voice.say(5 + S, "no".into()).unwrap();
         assert_eq!(said, "no (and 2 times since it was last said)");
+        assert_eq!(voice.say(6 + S, "no".into()), None);
+        let said = voice.say(5 + 2 * S, "no".into()).unwrap();
+        assert_eq!(said, "no (and once more since it was last said)");
     }
 }

@@ -316,12 +316,12 @@ impl Controller {
 
     fn all_clear(&self, member: &Member, at_ns: u64) -> String {
         let clear = |resource: Resource| {
-            let budget_ns = match (resource, &self.cpus) {
-                (Resource::Cpu, Some(cpus)) => cpus.budget_ns(),
-                _ => self.gates.get(&resource)?.budget_ns(),
+            let (budget_ns, clear) = match (resource, &self.cpus) {
+                (Resource::Cpu, Some(cpus)) => (cpus.budget_ns(), "have room"),
+                _ => (self.gates.get(&resource)?.budget_ns(), "is quiet"),
             };
             let ms = budget_ns / 1e6;
-            Some(format!("{resource} free; {ms:.1} ms of delay to spend"))
+            Some(format!("{resource} {clear} ({ms:.1} ms of delay to spend)"))
         };
         let each: Vec<_> = member.uses(at_ns).filter_map(clear).collect();
         each.join(", ")
@@ -347,11 +347,16 @@ impl Controller {
     /// When all that a stopped program waits for may be open.
     fn opens(&self, member: &Member, at_ns: u64) -> u64 {
         let opens = |resource: Resource| match resource {
-            Resource::Cpu => at_ns + CONTENDED_NS,
+            Resource::Cpu => at_ns + self.cpus_pause_ns(at_ns, CONTENDED_NS),
             _ => (self.gates.get(&resource)).map_or(at_ns, |gate| gate.wake_ns(at_ns)),
         };
         let shut = self.shut(member, at_ns).into_iter();
         shut.map(opens).max().unwrap_or(at_ns)
+    }
+
+    fn cpus_pause_ns(&self, at_ns: u64, else_ns: u64) -> u64 {
+        let cpus = self.cpus.as_ref();
+        cpus.map_or(else_ns, |cpus| cpus.pause_ns(at_ns, else_ns))
     }
 
     fn wakes_running(&self, member: &Member, at_ns: u64, calm_ns: u64) -> u64 {
@@ -366,8 +371,8 @@ impl Controller {
         let contended = self.cpus.as_ref().is_none_or(Cpus::is_contended);
         at_ns
             + match (on_cpus, contended) {
-                (true, true) => CONTENDED_NS.min(calm_ns),
-                (true, false) => ALERT_NS.min(calm_ns),
+                (true, true) => self.cpus_pause_ns(at_ns, CONTENDED_NS).min(calm_ns),
+                (true, false) => self.cpus_pause_ns(at_ns, ALERT_NS).min(calm_ns),
                 (false, _) => calm_ns,
             }
     }

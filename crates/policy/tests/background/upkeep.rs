@@ -254,7 +254,7 @@ fn it_says_why_and_not_all_the_time() {
     assert!((20..=45).contains(&said.len()), "{}", said.len());
     for (text, start) in said.iter().zip([
         "stopped: foreground has just used disk 8:0;",
-        "goes on: disk 8:0 free; ",
+        "goes on: disk 8:0 is quiet ",
         "stopped: foreground uses disk 8:0 (",
     ]) {
         assert!(text.starts_with(start), "{text}");

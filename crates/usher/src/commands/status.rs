@@ -67,6 +67,9 @@ fn head(state: &api::State, out: Output) -> String {
             format!("ANTT {antt:.2} predicted, {sharing:.2} by time sharing")
         }
         (false, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
+        (false, None, _) if is_background_only(state) => {
+            "background work only: nobody to seat".to_owned()
+        }
         (false, None, _) => "nothing predicted yet".to_owned(),
     };
     let about = format!(
@@ -82,6 +85,11 @@ fn head(state: &api::State, out: Output) -> String {
         out.paint(STRONG, &antt),
         out.paint(FAINT, &about)
     )
+}
+
+fn is_background_only(state: &api::State) -> bool {
+    let mut programs = state.programs.iter();
+    !state.programs.is_empty() && programs.all(|program| program.background.is_some())
 }
 
 fn row(program: &api::Program, out: Output) -> Vec<String> {
