@@ -168,7 +168,7 @@ impl Fallback {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             crowds: 0,
-            vacancies: None,
+            vacancy: None,
             foreground: self.foreground.clone(),
             ignored: self.ignored.clone(),
             background: background

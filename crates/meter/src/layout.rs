@@ -125,7 +125,8 @@ impl Layout for CpuUse {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Crowds {
     pub found: u64,
-    pub vacancies: u64,
+    pub vacant_since_ns: u64,
+    pub vacant_cpus: u32,
 }
 
 impl Layout for Crowds {
@@ -134,7 +135,8 @@ impl Layout for Crowds {
     fn read(bytes: &[u8]) -> Self {
         Self {
             found: long(bytes, 0),
-            vacancies: long(bytes, 1),
+            vacant_since_ns: long(bytes, 1),
+            vacant_cpus: word(bytes, 5),
         }
     }
 }

@@ -129,16 +129,6 @@ impl Meter {
         }
     }
 
-    /// How often CPUs that were all busy had one among them that stayed idle, as
-    /// the kernel's timer saw it while there were programs: a reason to look
-    /// thoroughly. It costs a microsecond; always 0 where nothing watches.
-    pub fn vacancies(&mut self) -> u64 {
-        match &mut self.way {
-            Way::Bpf(observer) => observer.vacancies(),
-            Way::Proc(_) => 0,
-        }
-    }
-
     /// Whether the bell is to ring, too, when a CPU has become idle.
     pub fn ring_for_vacancies(&mut self, rings: bool) {
         if let Way::Bpf(observer) = &mut self.way {

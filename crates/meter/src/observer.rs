@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering};
-use usher_model::{ProcessId, ProgramId, Resource, Usage};
+use usher_model::{ProcessId, ProgramId, Resource, Usage, Vacancy};
 
 use crate::config::MeterConfig;
 use crate::disks::{self, Disks};
@@ -232,9 +232,16 @@ impl Observer {
         self.kernel.loaded.watches_crowds
     }
 
-    pub fn vacancies(&mut self) -> u64 {
-        self.look_at_crowds();
-        self.crowds.vacancies
+    fn vacancy(&self) -> Option<Vacancy> {
+        let Crowds {
+            vacant_since_ns,
+            vacant_cpus,
+            ..
+        } = self.crowds;
+        self.watches().then_some(Vacancy {
+            since_ns: Some(vacant_since_ns).filter(|ns| *ns != 0),
+            cpus: vacant_cpus,
+        })
     }
 
     pub fn ring_for_vacancies(&mut self, rings: bool) {
@@ -253,7 +260,7 @@ impl Observer {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             crowds: self.crowds.found,
-            vacancies: self.watches().then_some(self.crowds.vacancies),
+            vacancy: self.vacancy(),
             foreground: self.usage(FOREGROUND),
             ignored: self.usage(IGNORED),
             background: background

@@ -22,7 +22,7 @@ pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
 pub use curve::{Curve, CurveError, CurvePoint};
 pub use home::{Home, ProcessId};
 pub use metering::{
-    DiskId, DiskUse, HeldUp, LinkId, LinkUse, MeterSource, Metering, Resource, Usage,
+    DiskId, DiskUse, HeldUp, LinkId, LinkUse, MeterSource, Metering, Resource, Usage, Vacancy,
 };
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
 pub use plan::{Decision, Loan, Look, Mode, Note, Plan, Seat};

@@ -154,6 +154,17 @@ pub struct HeldUp {
     pub what: String,
 }
 
+/// CPUs that have nothing to do, as the kernel's own timer sees them every few
+/// milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vacancy {
+    /// Since when one or more have been idle, not always the same; `None`: all are
+    /// busy.
+    pub since_ns: Option<u64>,
+    /// How many were idle at least, all that time.
+    pub cpus: u32,
+}
+
 /// One look at the meter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metering {
@@ -170,10 +181,9 @@ pub struct Metering {
     /// another ran nothing but background work.
     #[serde(default)]
     pub crowds: u64,
-    /// How often a CPU stayed idle after all had been busy; `None` where nobody
-    /// watches for that.
+    /// CPUs that are idle just now; `None` where nobody watches for that.
     #[serde(default)]
-    pub vacancies: Option<u64>,
+    pub vacancy: Option<Vacancy>,
     /// Everybody who is not background and not ignored.
     pub foreground: Usage,
     /// Always-on services and the kernel's own threads.
@@ -205,7 +215,10 @@ mod tests {
             idle_ns: 1,
             cpu_read_ns: 2,
             crowds: 3,
-            vacancies: Some(4),
+            vacancy: Some(Vacancy {
+                since_ns: Some(4),
+                cpus: 2,
+            }),
             foreground: usage.clone(),
             ignored: Usage::default(),
             background: BTreeMap::from([(ProgramId(1), usage)]),

@@ -16,15 +16,10 @@ use super::world::{RealWorld, thread_cpu_ns};
 
 /// CPU times cost a look at every thread of the machine: not more often...
 const CPU_NS_MIN: u64 = 15_000_000;
-/// ... and apart by so many times what a look took, for a tenth of a percent of a CPU.
-const CPU_PAUSES: u64 = 1000;
+/// ... and apart by so many times what a look took, for a sixth of a percent of a CPU.
+const CPU_PAUSES: u64 = 600;
 /// ... but for this long after they were due no hurry counts.
 const CPU_LATE_NS: u64 = 50_000_000;
-/// For so long after CPUs have become idle they are looked at as often as can be:
-/// one look to see what was before, and one to see what is now ...
-const VACANT_NS: u64 = 60_000_000;
-/// ... on what was saved for it, as far as it goes.
-const SAVED_NS_MAX: u64 = 10_000_000;
 /// The bell is not heard sooner after a look: whoever runs on although the
 /// foreground is there would have it ring all the time.
 const DEAF_NS: u64 = 5_000_000;
@@ -40,28 +35,6 @@ const HOLDING_NS: u64 = 200_000_000;
 const WAITERS_NS: u64 = 500_000_000;
 const WAITERS_SOON_NS: u64 = 100_000_000;
 
-/// CPU time for looks that are made before they are due: as much again as for
-/// the others.
-#[derive(Debug, Default)]
-struct Savings {
-    ns: u64,
-    at_ns: u64,
-}
-
-impl Savings {
-    /// Earns for the time that has passed; what there is.
-    fn earn(&mut self, at_ns: u64) -> u64 {
-        let earned_ns = at_ns.saturating_sub(self.at_ns) / CPU_PAUSES;
-        self.ns = self.ns.saturating_add(earned_ns).min(SAVED_NS_MAX);
-        self.at_ns = at_ns;
-        self.ns
-    }
-
-    fn spend(&mut self, ns: u64) {
-        self.ns = self.ns.saturating_sub(ns);
-    }
-}
-
 /// What is kept for background work.
 #[derive(Debug, Default)]
 pub(super) struct Background {
@@ -73,13 +46,8 @@ pub(super) struct Background {
     /// Foreground has touched what background work uses.
     pub rang: bool,
     pub standings: BTreeMap<ProgramId, Standing>,
-    /// When CPU times may be read again; for good reasons from when.
+    /// When CPU times may be read again.
     cpu_due_ns: u64,
-    cpu_may_ns: u64,
-    vacancies: u64,
-    /// Until when CPUs that have just become idle are a good reason.
-    vacant_until_ns: u64,
-    saved: Savings,
     waiters: Vec<HeldUp>,
     /// When it may be looked again who waits.
     waiters_due_ns: u64,
@@ -162,30 +130,15 @@ impl Background {
     pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
         let hurry = std::mem::take(&mut self.rang);
         let patience_ns = if hurry { CPU_LATE_NS } else { 0 };
-        let is_due = self.cpu_due_ns + patience_ns <= at_ns;
-        let thorough = is_due || self.is_vacant(at_ns);
+        let thorough = self.cpu_due_ns + patience_ns <= at_ns;
         self.looked_ns = at_ns;
         let begun_ns = thread_cpu_ns();
         let metering = self.meter.as_mut()?.sample(at_ns, thorough);
         if thorough {
             let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
-            if !is_due {
-                self.saved.spend(took_ns);
-            }
-            self.cpu_may_ns = at_ns + CPU_NS_MIN;
             self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_PAUSES);
         }
         Some(metering)
-    }
-
-    /// Whether CPUs have just become idle, and that may be looked at.
-    fn is_vacant(&mut self, at_ns: u64) -> bool {
-        let vacancies = self.meter.as_mut().map_or(0, Meter::vacancies);
-        if std::mem::replace(&mut self.vacancies, vacancies) != vacancies {
-            self.vacant_until_ns = at_ns + VACANT_NS;
-        }
-        let has_some = self.saved.earn(at_ns) > 0;
-        at_ns < self.vacant_until_ns && self.cpu_may_ns <= at_ns && has_some
     }
 
     /// Who waits for what a stopped program holds, as last seen.
@@ -328,15 +281,6 @@ mod tests {
     use usher_model::{DiskId, LinkId};
 
     use super::*;
-
-    #[test]
-    fn early_looks_cost_no_more_than_was_saved() {
-        let mut saved = Savings::default();
-        assert_eq!(saved.earn(4_000 * CPU_PAUSES), 4_000);
-        saved.spend(5_000);
-        assert_eq!(saved.earn(4_000 * CPU_PAUSES), 0, "no time has passed");
-        assert_eq!(saved.earn(u64::MAX), SAVED_NS_MAX);
-    }
 
     #[test]
     fn numbers_of_devices_become_names_where_they_are_known() {

@@ -23,6 +23,8 @@
 #define CROWDS_NS 2000000
 #define VACANCIES_NS 8000000
 #define NOTHING_NS 100000000
+/* A CPU that is idle at so many looks in a row is worth telling of. */
+#define VACANT_LOOKS 3
 
 struct watch {
 	struct bpf_timer timer;
@@ -54,10 +56,11 @@ struct {
 struct crowds {
 	/* How often one was found. */
 	__u64 found;
-	/* How often a CPU stayed idle after all had been busy. */
-	__u64 vacancies;
-	/* Looks in a row that found one idle. */
-	__u64 vacant;
+	/* Since when a CPU has been idle at every look; 0: all are busy. */
+	__u64 vacant_since_ns;
+	/* At how many looks that was, and how many were idle at least. */
+	__u32 vacant_looks;
+	__u32 vacant_cpus;
 	/* CPUs whose queues are known are numbered below this. */
 	__u64 cpus;
 };
@@ -72,7 +75,7 @@ struct {
 struct round {
 	_Bool background;
 	_Bool crowd;
-	_Bool vacancy;
+	__u32 idle;
 };
 
 /* What a thread of the kernel that is bound to a CPU tells of it. */
@@ -127,7 +130,7 @@ static long look_at_queue(__u32 cpu, struct round *round)
 		return 0;
 	count = ordinary(rq);
 	if (!BPF_CORE_READ(rq, nr_running))
-		round->vacancy = 1;
+		round->idle += 1;
 	else if (count == 0)
 		round->background = 1;
 	if (count >= 2 && queue->was_crowded)
@@ -136,12 +139,29 @@ static long look_at_queue(__u32 cpu, struct round *round)
 	return 0;
 }
 
+static void note_vacancy(struct crowds *seen, __u32 idle, __u64 now)
+{
+	if (!idle) {
+		seen->vacant_since_ns = 0;
+		seen->vacant_looks = 0;
+		return;
+	}
+	if (!seen->vacant_looks) {
+		seen->vacant_since_ns = now;
+		seen->vacant_cpus = idle;
+	} else if (idle < seen->vacant_cpus) {
+		seen->vacant_cpus = idle;
+	}
+	seen->vacant_looks += 1;
+}
+
 static int look_for_crowds(void *map, __u32 *key, struct watch *watch)
 {
 	struct control *orders = orders_given();
 	__u32 only = 0;
 	struct crowds *seen = bpf_map_lookup_elem(&crowds, &only);
 	__u64 pause_ns = NOTHING_NS;
+	__u64 now = bpf_ktime_get_ns();
 	struct round round = {};
 
 	if (!orders || !seen)
@@ -150,15 +170,12 @@ static int look_for_crowds(void *map, __u32 *key, struct watch *watch)
 		bpf_loop(seen->cpus, look_at_queue, &round, 0);
 		pause_ns = round.background ? CROWDS_NS : VACANCIES_NS;
 	}
-	seen->vacant = round.vacancy ? seen->vacant + 1 : 0;
-	if (seen->vacant == 2) {
-		seen->vacancies += 1;
-		if (orders->vacancies)
-			ring(bpf_ktime_get_ns());
-	}
+	note_vacancy(seen, round.idle, now);
+	if (orders->vacancies && seen->vacant_looks == VACANT_LOOKS)
+		ring(now);
 	if (round.background && round.crowd) {
 		seen->found += 1;
-		ring(bpf_ktime_get_ns());
+		ring(now);
 	}
 	bpf_timer_start(&watch->timer, pause_ns, 0);
 	return 0;

@@ -24,14 +24,14 @@
 //! their mean slow-down is what is bounded. An empty account stops background
 //! work, and so does a *bad bargain*: waits that cost more than is earned and more
 //! than a quarter of what background work got for them; and a *crowd* (module
-//! `crowds`), at once. It goes on when half of
-//! the account is there again and half a CPU was idle over a window, so that a
-//! foreground that leaves nothing is left alone. Where
+//! `crowds`), at once. It goes on when half of the account is there again and half
+//! a CPU was idle over a window, or one CPU all the time for as long as a window has
+//! to be, where somebody watches: a foreground that leaves nothing is left alone. Where
 //! the kernel does its part, waits stay below what is earned and background work
 //! is never stopped; where it does not, background work gets the partial share
 //! that the budget pays for, in turns of a second and more.
 
-use usher_model::Metering;
+use usher_model::{Metering, Vacancy};
 
 use super::budget::{Budget, CAP_NS, EARN};
 use super::crowds::Crowds;
@@ -48,9 +48,6 @@ pub const ALERT_NS: u64 = 50_000_000;
 /// Between looks where somebody watches for crowds and for CPUs that become idle,
 /// and rings: for the waits that are neither.
 pub const WATCHED_NS: u64 = 100_000_000;
-/// After a CPU has become idle it is looked at as where nobody watches: one window
-/// ends with what was before, and one shows what is now.
-const VACANT_NS: u64 = 60_000_000;
 /// Idle CPUs that are worth running for.
 const ROOM_CPUS: f64 = 0.5;
 /// Waits of more than this share of what background work got were not worth it.
@@ -87,6 +84,11 @@ pub struct Found {
     pub idle: f64,
 }
 
+/// What the account must hold for background work to go on.
+fn needed_ns(is_alone: bool) -> f64 {
+    if is_alone { 0.0 } else { CAP_NS / 2.0 }
+}
+
 /// The state of the CPUs.
 #[derive(Debug, Clone)]
 pub struct Cpus {
@@ -98,10 +100,8 @@ pub struct Cpus {
     /// Since when background work has been kept off.
     shut_ns: Option<u64>,
     crowds: Crowds,
-    /// CPUs that have become idle, where that is watched, and when the last one was
-    /// heard of.
-    vacancies: Option<u64>,
-    vacant_ns: u64,
+    /// Idle CPUs, where somebody watches.
+    vacancy: Option<Vacancy>,
     /// A crowd is why they are shut.
     is_crowd: bool,
     contended: bool,
@@ -118,8 +118,7 @@ impl Cpus {
             base: (0.0, 0),
             shut_ns: None,
             crowds: Crowds::default(),
-            vacancies: None,
-            vacant_ns: at_ns,
+            vacancy: None,
             is_crowd: false,
             contended: true,
         }
@@ -130,9 +129,7 @@ impl Cpus {
         if self.crowds.look(at_ns, metering.crowds) && self.shut_ns.is_none() {
             (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
         }
-        if std::mem::replace(&mut self.vacancies, metering.vacancies) != metering.vacancies {
-            self.vacant_ns = at_ns;
-        }
+        self.vacancy = metering.vacancy;
         let each = metering.background.values();
         let now = Reading {
             at_ns: metering.cpu_read_ns,
@@ -147,6 +144,7 @@ impl Cpus {
         };
         let window_ns = now.at_ns.saturating_sub(before.at_ns);
         if window_ns < WINDOW_NS_MIN {
+            self.fill_vacancy(at_ns, metering.cpus);
             return;
         }
         self.read = Some(now);
@@ -161,6 +159,30 @@ impl Cpus {
         let is_short = self.found.idle < idle_threshold * f64::from(metering.cpus.max(1));
         let is_bargain = self.settle(at_ns, is_short);
         self.turn(at_ns, before.at_ns, metering.cpus, is_bargain);
+        self.fill_vacancy(at_ns, metering.cpus);
+    }
+
+    /// Opens where a CPU has been idle for long enough with background work kept
+    /// off: no need to know what all threads did meanwhile.
+    fn fill_vacancy(&mut self, at_ns: u64, cpus: u32) {
+        let (Some(shut_ns), Some(vacancy)) = (self.shut_ns, self.vacancy) else {
+            return;
+        };
+        let Some(since_ns) = vacancy.since_ns else {
+            return;
+        };
+        // The foreground may have had a CPU's worth of time, or none.
+        self.budget.earn(at_ns, 1.0);
+        let is_alone = vacancy.cpus >= cpus;
+        let is_long = at_ns >= since_ns.max(shut_ns) + WINDOW_NS_MIN;
+        if is_long && self.budget.level_ns() > needed_ns(is_alone) {
+            self.open();
+        }
+    }
+
+    fn open(&mut self) {
+        self.shut_ns = None;
+        self.contended = true;
     }
 
     /// Earns, and pays for the waits; whether they were worth it.
@@ -193,12 +215,10 @@ impl Cpus {
             None => {}
             Some(shut_ns) => {
                 let is_alone = self.found.foreground < SOME_CPUS;
-                let needed_ns = if is_alone { 0.0 } else { CAP_NS / 2.0 };
                 let room = ROOM_CPUS.min(f64::from(cpus) / 2.0);
                 let is_after = window_from_ns >= shut_ns || self.found.background < SOME_CPUS;
-                if is_after && self.found.idle >= room && level_ns > needed_ns {
-                    self.shut_ns = None;
-                    self.contended = true;
+                if is_after && self.found.idle >= room && level_ns > needed_ns(is_alone) {
+                    self.open();
                 }
             }
         }
@@ -210,11 +230,12 @@ impl Cpus {
     }
 
     /// How long one may go without a look: `else_ns` where nobody watches, or a CPU
-    /// has just become idle.
-    pub fn pause_ns(&self, at_ns: u64, else_ns: u64) -> u64 {
-        match self.vacancies.is_some() && at_ns >= self.vacant_ns + VACANT_NS {
-            true => WATCHED_NS,
-            false => else_ns,
+    /// is idle that background work is kept off.
+    pub fn pause_ns(&self, else_ns: u64) -> u64 {
+        match self.vacancy {
+            None => else_ns,
+            Some(vacancy) if vacancy.since_ns.is_some() && !self.is_open() => else_ns,
+            Some(_) => WATCHED_NS,
         }
     }
 

@@ -347,16 +347,16 @@ impl Controller {
     /// When all that a stopped program waits for may be open.
     fn opens(&self, member: &Member, at_ns: u64) -> u64 {
         let opens = |resource: Resource| match resource {
-            Resource::Cpu => at_ns + self.cpus_pause_ns(at_ns, CONTENDED_NS),
+            Resource::Cpu => at_ns + self.cpus_pause_ns(CONTENDED_NS),
             _ => (self.gates.get(&resource)).map_or(at_ns, |gate| gate.wake_ns(at_ns)),
         };
         let shut = self.shut(member, at_ns).into_iter();
         shut.map(opens).max().unwrap_or(at_ns)
     }
 
-    fn cpus_pause_ns(&self, at_ns: u64, else_ns: u64) -> u64 {
+    fn cpus_pause_ns(&self, else_ns: u64) -> u64 {
         let cpus = self.cpus.as_ref();
-        cpus.map_or(else_ns, |cpus| cpus.pause_ns(at_ns, else_ns))
+        cpus.map_or(else_ns, |cpus| cpus.pause_ns(else_ns))
     }
 
     fn wakes_running(&self, member: &Member, at_ns: u64, calm_ns: u64) -> u64 {
@@ -371,8 +371,8 @@ impl Controller {
         let contended = self.cpus.as_ref().is_none_or(Cpus::is_contended);
         at_ns
             + match (on_cpus, contended) {
-                (true, true) => self.cpus_pause_ns(at_ns, CONTENDED_NS).min(calm_ns),
-                (true, false) => self.cpus_pause_ns(at_ns, ALERT_NS).min(calm_ns),
+                (true, true) => self.cpus_pause_ns(CONTENDED_NS).min(calm_ns),
+                (true, false) => self.cpus_pause_ns(ALERT_NS).min(calm_ns),
                 (false, _) => calm_ns,
             }
     }

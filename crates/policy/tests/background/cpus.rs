@@ -146,3 +146,50 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
     assert!(look(60, 4).0);
     assert!(look(80, 4).1, "a CPU was idle since");
 }
+
+#[test]
+fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
+    let vacancy = |since_ms: Option<u64>, cpus: u32| {
+        Some(Vacancy {
+            since_ns: since_ms.map(|ms| ms * MS),
+            cpus,
+        })
+    };
+    let mut metering = no_metering(2);
+    let mut policy = regulated(2);
+    let mut look = |at_ms: u64, crowds: u64, vacancy: Option<Vacancy>| {
+        // CPU times are read until 20 ms, and not again.
+        let read_ns = at_ms.min(20) * MS;
+        metering.cpu_read_ns = read_ns;
+        metering.crowds = crowds;
+        metering.vacancy = vacancy;
+        let usage = metering.background.entry(ProgramId(1)).or_default();
+        usage.cpu_ns = read_ns * 2;
+        let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
+        let observation = Observation {
+            at_ns: at_ms * MS,
+            usable: CpuSet::range(0, 1),
+            events: if at_ms == 0 { vec![arrives] } else { vec![] },
+            failed: vec![],
+            programs: vec![],
+            metering: Some(metering.clone()),
+        };
+        let decision = usher_policy::Policy::decide(&mut policy, &observation);
+        let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
+        let wake_ms = decision.wake_after_ns.map(|ns| ns / MS);
+        (decision.actions.iter().any(goes_on), wake_ms)
+    };
+    look(0, 0, vacancy(None, 0));
+    look(20, 1, vacancy(None, 0));
+    assert_eq!(
+        look(40, 1, vacancy(None, 0)),
+        (false, Some(100)),
+        "all busy"
+    );
+    assert_eq!(
+        look(50, 1, vacancy(Some(45), 1)),
+        (false, Some(20)),
+        "too short"
+    );
+    assert!(look(61, 1, vacancy(Some(45), 1)).0);
+}

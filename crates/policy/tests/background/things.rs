@@ -68,7 +68,7 @@ pub fn no_metering(cpus: u32) -> Metering {
         idle_ns: 0,
         cpu_read_ns: 0,
         crowds: 0,
-        vacancies: None,
+        vacancy: None,
         foreground: Usage::default(),
         ignored: Usage::default(),
         background: BTreeMap::new(),
