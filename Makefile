@@ -18,24 +18,24 @@ INSTALL_PROGRAM := install -D --mode=755
 ROOT := $(DESTDIR)$(PREFIX)
 
 # Crates with unsafe code that runs in our own address space.
-SANITIZED := usher-heartbeat usher-act usher-meter
+SANITIZED := usher-heartbeat usher-act usher-meter usher-tasks
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
 # Lock-free code; in a target directory of its own, as the flags differ.
-RACED := usher-heartbeat
+RACED := usher-heartbeat usher-tasks
 TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
   TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
 C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 C_FLAGS := -O2 -Wall -Wextra -Werror
 
-.PHONY: run test build build-run setup setup-examples lint fmt clippy unit doc sanitize c-examples bless install
+.PHONY: run test build build-run setup setup-examples lint fmt clippy unit loom doc sanitize c-examples bless install
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy unit doc c-examples sanitize
+test: setup fmt clippy unit loom doc c-examples sanitize
 	@echo "make test: everything passed"
 
 setup:
@@ -62,6 +62,10 @@ clippy:
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
+
+# Lock-free code in every interleaving; with optimisation, as there are many.
+loom:
+	@scripts/stage interleavings $(CARGO) test --locked --release --package usher-tasks --features loom --lib
 
 doc:
 	@RUSTDOCFLAGS="-D warnings" scripts/stage documentation $(CARGO) doc --locked --workspace --no-deps --document-private-items

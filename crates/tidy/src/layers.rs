@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 17] = [
+const LAYERS: [(&str, u32); 18] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -19,6 +19,7 @@ const LAYERS: [(&str, u32); 17] = [
     ("report", 1),
     ("cache", 1),
     ("ompt", 1),
+    ("tasks", 1),
     ("control", 2),
     ("host", 3),
     ("sim", 3),

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! First come, first served: the paper's baseline (section 3.2).
+
+use std::collections::VecDeque;
+
+use super::{Dispatch, Dispatcher, Groups};
+
+/// One queue; groups are passed over.
+#[derive(Debug, Clone)]
+pub struct Fcfs<I> {
+    queue: VecDeque<(I, Groups)>,
+}
+
+impl<I> Default for Fcfs<I> {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+        }
+    }
+}
+
+impl<I> Dispatcher<I> for Fcfs<I> {
+    fn ready(&mut self, item: I, groups: Groups) {
+        self.queue.push_back((item, groups));
+    }
+
+    fn next(&mut self, _worker: usize) -> Option<Dispatch<I>> {
+        let (item, groups) = self.queue.pop_front()?;
+        Some(Dispatch {
+            item,
+            groups,
+            group_moved: false,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+}

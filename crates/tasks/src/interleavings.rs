@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock-free parts in every interleaving that loom can find:
+//! `cargo test -p usher-tasks --features loom --lib --release`.
+
+use std::ptr::NonNull;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::dispatch::Groups;
+use crate::job::{Chain, Job, JobRef};
+use crate::pool::{Inbox, Shelf};
+use crate::sleep::Sleepers;
+use crate::worker::Worker;
+
+/// A job that is never run, but counted when it is taken.
+fn job(number: u32) -> JobRef {
+    unsafe fn never(_: JobRef, _: &Worker<'_>) -> Option<JobRef> {
+        unreachable!("jobs of these tests are not run")
+    }
+    let job = Box::new(Job::new(never, Groups::new(0, number)));
+    // SAFETY: leaked here and freed by `number`, once.
+    unsafe { JobRef::new(NonNull::from(Box::leak(job))) }
+}
+
+/// Ends a job; its number.
+fn number(job: JobRef) -> u32 {
+    // SAFETY: made by `job`, and given up by its only holder.
+    let job = unsafe { Box::from_raw(job.as_ptr().as_ptr()) };
+    job.groups.s
+}
+
+fn numbers(mut chain: Chain) -> Vec<u32> {
+    std::iter::from_fn(|| chain.pop().map(number)).collect()
+}
+
+fn chain(jobs: impl IntoIterator<Item = u32>) -> Chain {
+    let mut chain = Chain::EMPTY;
+    jobs.into_iter().for_each(|number| chain.push(job(number)));
+    chain
+}
+
+fn sorted(mut all: Vec<u32>) -> Vec<u32> {
+    all.sort_unstable();
+    all
+}
+
+/// The owner lays out three chains on two places while a thief takes.
+#[test]
+fn what_is_on_a_shelf_is_taken_once() {
+    loom::model(|| {
+        let shelf = Arc::new(Shelf::default());
+        let thief = {
+            let shelf = Arc::clone(&shelf);
+            thread::spawn(move || {
+                let takes = (0..2).filter_map(|_| shelf.take());
+                takes.flat_map(numbers).collect::<Vec<_>>()
+            })
+        };
+        let mut all = Vec::new();
+        for first in [1, 3, 5] {
+            if let Err(back) = shelf.put(chain([first, first + 1])) {
+                all.extend(numbers(back));
+            }
+        }
+        all.extend(shelf.take().into_iter().flat_map(numbers));
+        all.extend(thief.join().unwrap());
+        all.extend(std::iter::from_fn(|| shelf.take()).flat_map(numbers));
+        assert_eq!(sorted(all), [1, 2, 3, 4, 5, 6]);
+    });
+}
+
+/// Two thieves and one chain.
+#[test]
+fn of_two_thieves_one_gets_it() {
+    loom::model(|| {
+        let shelf = Arc::new(Shelf::default());
+        assert!(shelf.put(chain([1])).is_ok());
+        let take = |shelf: Arc<Shelf>| move || shelf.take().map_or(vec![], numbers);
+        let other = thread::spawn(take(Arc::clone(&shelf)));
+        let mut all = take(shelf)();
+        all.extend(other.join().unwrap());
+        assert_eq!(all, [1]);
+    });
+}
+
+/// Two put in, one takes out meanwhile and once more after.
+#[test]
+fn what_is_put_in_an_inbox_is_taken_once_and_in_order() {
+    loom::model(|| {
+        let inbox = Arc::new(Inbox::default());
+        let putter = |jobs: [u32; 2]| {
+            let inbox = Arc::clone(&inbox);
+            thread::spawn(move || jobs.into_iter().for_each(|number| inbox.push(job(number))))
+        };
+        let putters = [putter([1, 2]), putter([3, 4])];
+        let mut all = numbers(inbox.take());
+        putters
+            .into_iter()
+            .for_each(|putter| putter.join().unwrap());
+        all.extend(numbers(inbox.take()));
+        let at = |number: u32| all.iter().position(|one| *one == number).unwrap();
+        assert!(at(1) < at(2) && at(3) < at(4), "{all:?}");
+        assert_eq!(sorted(all), [1, 2, 3, 4]);
+    });
+}
+
+/// A worker falls asleep while somebody has something to do for it.
+#[test]
+fn nobody_sleeps_beside_work() {
+    loom::model(|| {
+        let shared = Arc::new((Sleepers::new(1), AtomicUsize::new(0)));
+        let worker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, work) = &*shared;
+                sleepers.enrol(0);
+                while work.load(Ordering::Relaxed) == 0 {
+                    sleepers.park(0, || work.load(Ordering::Relaxed) != 0);
+                }
+            })
+        };
+        let (sleepers, work) = &*shared;
+        work.store(1, Ordering::Relaxed);
+        sleepers.wake_one(0..1);
+        // Should the worker sleep for ever, loom finds nobody who can go on.
+        worker.join().unwrap();
+    });
+}
+
+/// Two have something to do, and two sleep: both are woken.
+#[test]
+fn each_task_wakes_a_sleeper_of_its_own() {
+    loom::model(|| {
+        let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0)));
+        let worker = |index: usize| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, done) = &*shared;
+                sleepers.enrol(index);
+                // Each takes one, and ends.
+                sleepers.park(index, || done.load(Ordering::Relaxed) > 0);
+            })
+        };
+        let workers = [worker(0), worker(1)];
+        let (sleepers, done) = &*shared;
+        done.fetch_add(1, Ordering::Relaxed);
+        sleepers.wake_all();
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+    });
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker's own ready tasks, by temporal group.
+//!
+//! Temporal groups are gone through in the order of their numbers, and round
+//! again: where an active group has run out of tasks the next one that has any
+//! becomes active. Numbers may be as large as they like; groups that are
+//! [`LANES`] apart share a lane, which costs order and nothing else. Within a
+//! group the task that became ready last is first, as its data are the warmest;
+//! what is given away is what has waited longest in the group that is farthest
+//! ahead. Tasks without a temporal group come after all others (paper 5, lines 12
+//! to 18).
+//!
+//! Nothing here is shared between threads.
+
+use std::collections::VecDeque;
+
+use crate::job::{Chain, JobRef};
+
+/// Temporal groups that are told apart at a time.
+pub(crate) const LANES: usize = 256;
+const WORDS: usize = LANES / 64;
+/// Tasks that are given away together.
+const CHAIN_MAX: usize = 32;
+
+/// Ready tasks of one worker.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    lanes: Box<[VecDeque<JobRef>]>,
+    /// Bit *l*: lane *l* is not empty.
+    filled: [u64; WORDS],
+    /// The lane of the active group.
+    active: usize,
+    /// Without a temporal group.
+    others: VecDeque<JobRef>,
+    len: usize,
+}
+
+impl Lanes {
+    pub fn new() -> Self {
+        Self {
+            lanes: std::iter::repeat_with(VecDeque::new).take(LANES).collect(),
+            filled: [0; WORDS],
+            active: 0,
+            others: VecDeque::new(),
+            len: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn push(&mut self, job: JobRef) {
+        self.len += 1;
+        match job.groups().t as usize {
+            0 => self.others.push_back(job),
+            t => {
+                let lane = t % LANES;
+                self.lanes[lane].push_back(job);
+                self.filled[lane / 64] |= 1 << (lane % 64);
+            }
+        }
+    }
+
+    /// The next to run.
+    pub fn pop(&mut self) -> Option<JobRef> {
+        let job = match self.lanes[self.active].pop_back() {
+            Some(job) => job,
+            None => self.pop_elsewhere()?,
+        };
+        self.len -= 1;
+        Some(job)
+    }
+
+    fn pop_elsewhere(&mut self) -> Option<JobRef> {
+        loop {
+            let Some(lane) = self.filled_from(self.active) else {
+                return self.others.pop_back();
+            };
+            if let Some(job) = self.lanes[lane].pop_back() {
+                self.active = lane;
+                return Some(job);
+            }
+            self.clear(lane);
+        }
+    }
+
+    /// Gives half of what there is away, never all.
+    pub fn split(&mut self) -> Chain {
+        let mut chain = Chain::EMPTY;
+        let count = (self.len / 2).min(CHAIN_MAX);
+        for _ in 0..count {
+            let Some(job) = self.pop_far() else { break };
+            chain.push(job);
+            self.len -= 1;
+        }
+        chain
+    }
+
+    /// What has waited longest in the group that is farthest ahead.
+    fn pop_far(&mut self) -> Option<JobRef> {
+        if let Some(job) = self.others.pop_front() {
+            return Some(job);
+        }
+        loop {
+            let lane = self.filled_before(self.active)?;
+            if let Some(job) = self.lanes[lane].pop_front() {
+                return Some(job);
+            }
+            self.clear(lane);
+        }
+    }
+
+    fn clear(&mut self, lane: usize) {
+        self.filled[lane / 64] &= !(1 << (lane % 64));
+    }
+
+    /// The first lane marked as filled, from that one on and round.
+    fn filled_from(&self, lane: usize) -> Option<usize> {
+        let (word, bit) = (lane / 64, lane % 64);
+        let first = self.filled[word] & (u64::MAX << bit);
+        if first != 0 {
+            return Some(word * 64 + first.trailing_zeros() as usize);
+        }
+        let rest = (1..=WORDS).map(|step| (word + step) % WORDS);
+        rest.filter(|&word| self.filled[word] != 0)
+            .map(|word| word * 64 + self.filled[word].trailing_zeros() as usize)
+            .next()
+    }
+
+    /// The last lane marked as filled, going round from that one.
+    fn filled_before(&self, lane: usize) -> Option<usize> {
+        let (word, bit) = (lane / 64, lane % 64);
+        let last = |word: usize, bits: u64| word * 64 + 63 - bits.leading_zeros() as usize;
+        let below = self.filled[word] & !(u64::MAX << bit);
+        if below != 0 {
+            return Some(last(word, below));
+        }
+        let rest = (1..=WORDS).map(|step| (word + WORDS - step) % WORDS);
+        rest.filter(|&word| self.filled[word] != 0)
+            .map(|word| last(word, self.filled[word]))
+            .next()
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker's shelf: what it has to do that others may take.
+//!
+//! A worker keeps its ready tasks to itself, where putting one in and taking one
+//! out costs no atomic operation, and lays out a chain of them on its shelf
+//! whenever that is empty. A place is null or the head of a chain. Only the owner
+//! turns null into a chain, by a store that releases; whoever wants the chain swaps
+//! it for null, and whoever gets one by that has all of it. So there is no state in
+//! which two hold the same task, and nobody waits for anybody.
+
+use std::ptr;
+
+use crate::job::{Chain, Job};
+use crate::sync::{AtomicPtr, Ordering};
+
+/// Places: one is being emptied while another is still full.
+#[cfg(not(feature = "loom"))]
+const PLACES: usize = 4;
+#[cfg(feature = "loom")]
+const PLACES: usize = 2;
+
+/// A shelf; on cache lines of its own, as others look at it all the time when
+/// they have nothing to do.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Shelf {
+    places: [AtomicPtr<Job>; PLACES],
+}
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self {
+            places: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+        }
+    }
+}
+
+impl Shelf {
+    /// Whether something can be laid out. The owner alone may rely on it.
+    pub fn has_room(&self) -> bool {
+        // The last place is filled last.
+        self.places[PLACES - 1].load(Ordering::Relaxed).is_null()
+    }
+
+    /// Whether there seems to be nothing on it.
+    pub fn is_empty(&self) -> bool {
+        let mut places = self.places.iter();
+        places.all(|place| place.load(Ordering::Relaxed).is_null())
+    }
+
+    /// Lays a chain out; gives it back where all places are taken.
+    ///
+    /// By its owner alone: of two who see the same place empty, the second would
+    /// lose the first one's chain.
+    pub fn put(&self, chain: Chain) -> Result<(), Chain> {
+        let mut places = self.places.iter();
+        // What a thief has emptied is empty for good, so that a relaxed look will do.
+        match places.find(|place| place.load(Ordering::Relaxed).is_null()) {
+            Some(place) => {
+                place.store(chain.into_raw(), Ordering::Release);
+                Ok(())
+            }
+            None => Err(chain),
+        }
+    }
+
+    /// Takes a chain, the owner or anybody.
+    pub fn take(&self) -> Option<Chain> {
+        self.places.iter().find_map(|place| {
+            // A look first: a swap would take the line from the owner.
+            if place.load(Ordering::Relaxed).is_null() {
+                return None;
+            }
+            let head = place.swap(ptr::null_mut(), Ordering::Acquire);
+            // SAFETY: a chain was laid out here, and the swap gives it to one.
+            let chain = unsafe { Chain::from_raw(head) };
+            (!chain.is_empty()).then_some(chain)
+        })
+    }
+}

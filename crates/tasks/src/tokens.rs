@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks that are registered one by one, and known by tokens (paper 5, section
+//! 3.2): `register(token, count, entry)` files one that waits to be resolved that
+//! often, and `resolve(token)` takes one off, before or after.
+//!
+//! A token is a task's from its first mention until it has run, and then free for
+//! another. All that is known of a task is behind the lock of its token's shard,
+//! until the task is ready; from then on it is its worker's.
+
+use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::dispatch::Groups;
+use crate::error::{Left, Panicked, TaskError, message};
+use crate::job::{Job, JobRef};
+use crate::worker::Worker;
+
+/// Locks, so that few wait for the same.
+const SHARDS: usize = 64;
+
+/// What a task does.
+pub(crate) type Entry = Box<dyn FnOnce() + Send>;
+
+/// How far a task has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Resolved that often, and not registered yet.
+    Early(u32),
+    /// To be resolved that often yet, of how many times.
+    Waiting(u32, u32),
+    /// It is ready, or runs; it was to be resolved that often.
+    Ready(u32),
+}
+
+#[repr(C)]
+struct Task {
+    job: Job,
+    token: u64,
+    /// Behind the lock of the shard.
+    state: State,
+    /// Whoever may write the state has it, until the task is ready; then whoever
+    /// runs it.
+    entry: Option<Entry>,
+}
+
+/// A task at its place in memory. Its fields belong to different threads at times,
+/// so there is never a reference to all of it.
+#[derive(Clone, Copy)]
+struct Place(NonNull<Task>);
+
+// SAFETY: a task may go to other threads, and who may touch what of it is said
+// above.
+unsafe impl Send for Place {}
+
+impl Place {
+    fn token(self) -> u64 {
+        // SAFETY: a task in a table lives, and its token is never written.
+        unsafe { (*self.0.as_ptr()).token }
+    }
+
+    /// The state, for whoever holds the lock.
+    fn state(self, _: &Shard) -> State {
+        // SAFETY: a task in a table lives; states are read and written behind the
+        // lock alone, of which the shard is the proof.
+        unsafe { (*self.0.as_ptr()).state }
+    }
+
+    fn set_state(self, _: &mut Shard, state: State) {
+        // SAFETY: as above.
+        unsafe { (*self.0.as_ptr()).state = state };
+    }
+
+    /// What an early one is to do, and in which groups.
+    ///
+    /// # Safety
+    /// The task is an early one.
+    unsafe fn set_entry(self, _: &mut Shard, groups: Groups, entry: Entry) {
+        let task = self.0.as_ptr();
+        // SAFETY: nobody but the holder of the lock touches an early task.
+        unsafe {
+            (*task).job.groups = groups;
+            (*task).entry = Some(entry);
+        }
+    }
+}
+
+type Shard = HashTable<Place>;
+
+/// All tasks that are registered, or expected to be.
+pub(crate) struct Tokens {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: DefaultHashBuilder,
+    /// Tasks that are ready or run.
+    active: AtomicUsize,
+    /// Held by whoever ends the last one, and by those who wait for that.
+    quiet: Mutex<()>,
+    is_quiet: Condvar,
+    /// Tasks that become ready are dropped.
+    cancelled: AtomicBool,
+    panicked: Mutex<Vec<Panicked>>,
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self {
+            shards: std::iter::repeat_with(Mutex::default)
+                .take(SHARDS)
+                .collect(),
+            hasher: DefaultHashBuilder::default(),
+            active: AtomicUsize::new(0),
+            quiet: Mutex::new(()),
+            is_quiet: Condvar::new(),
+            cancelled: AtomicBool::new(false),
+            panicked: Mutex::default(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that can panic is done in between.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tokens {
+    fn shard(&self, token: u64) -> (u64, MutexGuard<'_, Shard>) {
+        let hash = self.hasher.hash_one(token);
+        // The table goes by the lower and the uppermost bits.
+        (hash, lock(&self.shards[(hash >> 40) as usize % SHARDS]))
+    }
+
+    /// Files a task; it, where it is ready at once.
+    pub fn register(
+        &self,
+        token: u64,
+        count: u32,
+        groups: Groups,
+        entry: Entry,
+    ) -> Result<Option<JobRef>, TaskError> {
+        let (hash, mut shard) = self.shard(token);
+        let found = shard.find(hash, |place| place.token() == token).copied();
+        let (place, early) = match found.map(|place| (place, place.state(&shard))) {
+            Some((place, State::Early(times))) => (place, times),
+            Some(_) => return Err(TaskError::Registered { token }),
+            None => (self.insert(hash, &mut shard, token)?, 0),
+        };
+        let Some(left) = count.checked_sub(early) else {
+            let times = early;
+            return Err(TaskError::ResolvedTooOften {
+                token,
+                times,
+                count,
+            });
+        };
+        // SAFETY: found early, or made early just now.
+        unsafe { place.set_entry(&mut shard, groups, entry) };
+        Ok(self.advance(place, &mut shard, left, count))
+    }
+
+    /// Takes one off what a task waits for; it, where it is ready now.
+    pub fn resolve(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
+        let (hash, mut shard) = self.shard(token);
+        let found = shard.find(hash, |place| place.token() == token).copied();
+        let place = match found {
+            Some(place) => place,
+            None => self.insert(hash, &mut shard, token)?,
+        };
+        let too_often = |times: u32, count| TaskError::ResolvedTooOften {
+            token,
+            times: times.saturating_add(1),
+            count,
+        };
+        match place.state(&shard) {
+            State::Early(u32::MAX) => Err(too_often(u32::MAX, u32::MAX)),
+            State::Early(times) => {
+                place.set_state(&mut shard, State::Early(times + 1));
+                Ok(None)
+            }
+            State::Waiting(left, count) => Ok(self.advance(place, &mut shard, left - 1, count)),
+            State::Ready(count) => Err(too_often(count, count)),
+        }
+    }
+
+    /// A registered task is to be resolved `left` times more.
+    fn advance(&self, place: Place, shard: &mut Shard, left: u32, count: u32) -> Option<JobRef> {
+        if left > 0 {
+            place.set_state(shard, State::Waiting(left, count));
+            return None;
+        }
+        place.set_state(shard, State::Ready(count));
+        self.active.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: it lives until it has run, and becomes ready once.
+        Some(unsafe { JobRef::new(place.0.cast()) })
+    }
+
+    /// An early task, never resolved yet.
+    fn insert(&self, hash: u64, shard: &mut Shard, token: u64) -> Result<Place, TaskError> {
+        let none = |_| TaskError::Memory { token };
+        let hasher = |place: &Place| self.hasher.hash_one(place.token());
+        shard.try_reserve(1, hasher).map_err(none)?;
+        let task = Task {
+            job: Job::new(run, Groups::NONE),
+            token,
+            state: State::Early(0),
+            entry: None,
+        };
+        let place = Place(NonNull::from(Box::leak(Box::new(task))));
+        shard.insert_unique(hash, place, hasher);
+        Ok(place)
+    }
+
+    /// A task has run.
+    fn end(&self, place: Place) {
+        let (hash, mut shard) = self.shard(place.token());
+        if let Ok(entry) = shard.find_entry(hash, |one| one.0 == place.0) {
+            entry.remove();
+        }
+        drop(shard);
+        // SAFETY: out of the table, and run by us, so nobody else knows of it.
+        drop(unsafe { Box::from_raw(place.0.as_ptr()) });
+        if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(lock(&self.quiet));
+            self.is_quiet.notify_all();
+        }
+    }
+
+    fn call(&self, token: u64, entry: Option<Entry>) {
+        let Some(entry) = entry.filter(|_| !self.cancelled.load(Ordering::Relaxed)) else {
+            return;
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(entry)) {
+            lock(&self.panicked).push(Panicked {
+                task: token,
+                message: message(&*panic),
+            });
+        }
+    }
+
+    /// Waits until nothing is ready or runs.
+    ///
+    /// # Errors
+    /// Where tasks wait that nobody is going to resolve, as far as this runtime goes;
+    /// where tokens were resolved that nobody has registered; where tasks panicked.
+    pub fn wait(&self) -> Result<(), Left> {
+        let mut quiet = lock(&self.quiet);
+        while self.active.load(Ordering::Acquire) > 0 {
+            quiet = (self.is_quiet.wait(quiet)).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(quiet);
+        let mut left = Left {
+            panicked: std::mem::take(&mut *lock(&self.panicked)),
+            ..Left::default()
+        };
+        for shard in &self.shards {
+            let shard = lock(shard);
+            for place in shard.iter() {
+                match place.state(&shard) {
+                    State::Early(_) => left.unregistered.push(place.token()),
+                    State::Waiting(more, _) => left.unresolved.push((place.token(), more)),
+                    // Somebody else has resolved it just now.
+                    State::Ready(_) => {}
+                }
+            }
+        }
+        left.unresolved.sort_unstable();
+        left.unregistered.sort_unstable();
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(left),
+        }
+    }
+
+    /// Drops all tasks that wait, and from now on those that become ready.
+    pub fn cancel(&self) -> usize {
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.drop_waiting()
+    }
+
+    /// Drops all tasks that wait; how many.
+    pub fn drop_waiting(&self) -> usize {
+        let mut dropped = Vec::new();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let table = std::mem::take(&mut *shard);
+            for place in table {
+                match place.state(&shard) {
+                    State::Ready(_) => {
+                        let hash = self.hasher.hash_one(place.token());
+                        let hasher = |place: &Place| self.hasher.hash_one(place.token());
+                        shard.insert_unique(hash, place, hasher);
+                    }
+                    State::Early(_) | State::Waiting(..) => dropped.push(place),
+                }
+            }
+        }
+        // What a closure owns may resolve or register in turn: not behind a lock.
+        for place in &dropped {
+            // SAFETY: out of the table and never ready, so nobody else knows of it.
+            drop(unsafe { Box::from_raw(place.0.as_ptr()) });
+        }
+        dropped.len()
+    }
+}
+
+impl Drop for Tokens {
+    /// There are no workers any more: what is ready will not run either.
+    fn drop(&mut self) {
+        let shards = self.shards.iter();
+        for place in shards.flat_map(|shard| std::mem::take(&mut *lock(shard))) {
+            // SAFETY: out of the table, and nobody is left who could run it.
+            drop(unsafe { Box::from_raw(place.0.as_ptr()) });
+        }
+    }
+}
+
+/// Runs a registered task.
+///
+/// # Safety
+/// The job is the head of a task of this worker's runtime.
+unsafe fn run(job: JobRef, worker: &Worker<'_>) -> Option<JobRef> {
+    let place = Place(job.as_ptr().cast());
+    // SAFETY: the task is ready, and its entry ours.
+    let entry = unsafe { (*place.0.as_ptr()).entry.take() };
+    let tokens = worker.tokens();
+    tokens.call(place.token(), entry);
+    tokens.end(place);
+    None
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker: takes ready tasks and runs each to its end.
+
+use std::cell::{Cell, RefCell};
+use std::hint;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::dispatch::Dispatcher;
+use crate::job::{Chain, JobRef};
+use crate::pool::{Inbox, Lanes, Shelf};
+use crate::sleep::Sleepers;
+use crate::tokens::Tokens;
+
+/// Looks for something to do before a worker goes to sleep.
+const LOOKS: u32 = 200;
+/// Spatial groups that are told apart; others share an owner.
+const OWNERS: usize = 1024;
+/// Nobody's.
+const NOBODY: u32 = u32::MAX;
+
+/// What others see of a worker.
+#[derive(Debug, Default)]
+struct Post {
+    shelf: Shelf,
+    inbox: Inbox,
+}
+
+/// Ready tasks behind one lock.
+type Locked = Mutex<Box<dyn Dispatcher<JobRef> + Send>>;
+
+/// What the workers of a runtime share.
+pub(crate) struct Crew {
+    /// The order of a policy that has one for all; else each worker has its own.
+    locked: Option<Locked>,
+    posts: Box<[Post]>,
+    /// What comes from outside.
+    injector: Inbox,
+    /// By spatial group: whose it is.
+    owners: Box<[AtomicU32]>,
+    /// By worker: the others, the nearest by caches first.
+    near: Box<[Box<[usize]>]>,
+    sleepers: Sleepers,
+    closing: AtomicBool,
+    /// Tasks that were registered one by one.
+    pub tokens: Tokens,
+    /// Groups must be below these numbers, temporal and spatial.
+    pub groups_below: (u32, u32),
+}
+
+impl Crew {
+    pub fn new(
+        near: Box<[Box<[usize]>]>,
+        groups_below: (u32, u32),
+        locked: Option<Box<dyn Dispatcher<JobRef> + Send>>,
+    ) -> Self {
+        let workers = near.len();
+        Self {
+            locked: locked.map(Mutex::new),
+            posts: std::iter::repeat_with(Post::default)
+                .take(workers)
+                .collect(),
+            injector: Inbox::default(),
+            owners: std::iter::repeat_with(|| AtomicU32::new(NOBODY))
+                .take(OWNERS)
+                .collect(),
+            near,
+            sleepers: Sleepers::new(workers),
+            closing: AtomicBool::new(false),
+            tokens: Tokens::default(),
+            groups_below,
+        }
+    }
+
+    pub fn workers(&self) -> usize {
+        self.posts.len()
+    }
+
+    /// A task from outside.
+    pub fn inject(&self, job: JobRef) {
+        match &self.locked {
+            Some(locked) => {
+                let groups = job.groups();
+                lock(locked).ready(job, groups);
+            }
+            None => self.injector.push(job),
+        }
+        self.sleepers.wake_one(0..self.workers());
+    }
+
+    /// Lets the workers end when there is nothing more to do.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.sleepers.wake_all();
+    }
+
+    /// Whether it has been closed.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    fn owner(&self, s: u32) -> &AtomicU32 {
+        &self.owners[s as usize % OWNERS]
+    }
+}
+
+fn lock(locked: &Locked) -> MutexGuard<'_, Box<dyn Dispatcher<JobRef> + Send>> {
+    // A dispatcher that has panicked has lost no task.
+    locked.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One worker, on its thread.
+pub(crate) struct Worker<'a> {
+    crew: &'a Crew,
+    index: usize,
+    lanes: RefCell<Lanes>,
+    /// There are others.
+    shares: bool,
+    /// Tasks run.
+    ran: Cell<u64>,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(crew: &'a Crew, index: usize) -> Self {
+        Self {
+            crew,
+            index,
+            lanes: RefCell::new(Lanes::new()),
+            shares: crew.workers() > 1 && crew.locked.is_none(),
+            ran: Cell::new(0),
+        }
+    }
+
+    /// Whether nobody else runs tasks of this runtime, so that nothing that only
+    /// tasks touch needs to be atomic.
+    pub fn is_alone(&self) -> bool {
+        self.crew.workers() == 1
+    }
+
+    /// The tasks that were registered one by one.
+    pub fn tokens(&self) -> &Tokens {
+        &self.crew.tokens
+    }
+
+    /// Works until the runtime closes.
+    pub fn work(&self) {
+        self.crew.sleepers.enrol(self.index);
+        loop {
+            self.work_while(|| true);
+            if self.crew.is_closing() {
+                return;
+            }
+            self.crew
+                .sleepers
+                .park(self.index, || self.sees_something());
+        }
+    }
+
+    /// Runs tasks as long as there are any and `goes_on` says so.
+    pub fn work_while(&self, goes_on: impl Fn() -> bool) {
+        let mut looks = 0;
+        while goes_on() && looks < LOOKS {
+            match self.next() {
+                Some(job) => {
+                    looks = 0;
+                    self.run(job);
+                }
+                None => {
+                    looks += 1;
+                    hint::spin_loop();
+                }
+            }
+        }
+    }
+
+    /// Runs a task, and those that it hands on.
+    fn run(&self, job: JobRef) {
+        let mut next = Some(job);
+        while let Some(job) = next {
+            if self.shares {
+                self.share();
+            }
+            self.ran.set(self.ran.get() + 1);
+            next = job.run(self);
+        }
+    }
+
+    /// A task has become ready by one that ran here.
+    pub fn ready(&self, job: JobRef) {
+        let crew = self.crew;
+        if let Some(locked) = &crew.locked {
+            let groups = job.groups();
+            lock(locked).ready(job, groups);
+            crew.sleepers
+                .wake_one(crew.near[self.index].iter().copied());
+            return;
+        }
+        match self.other_owner(&job) {
+            Some(owner) => {
+                crew.posts[owner].inbox.push(job);
+                // Is it busy, whoever has nothing to do may take its place.
+                if !crew.sleepers.wake_for(owner) {
+                    crew.sleepers.wake_one(crew.near[owner].iter().copied());
+                }
+            }
+            None => self.lanes.borrow_mut().push(job),
+        }
+    }
+
+    /// The other worker that a task's spatial group belongs to; nobody's become
+    /// this one's.
+    fn other_owner(&self, job: &JobRef) -> Option<usize> {
+        let s = job.groups().s;
+        if s == 0 || !self.shares {
+            return None;
+        }
+        let owner = self.crew.owner(s);
+        let own = self.index as u32;
+        match owner.load(Ordering::Relaxed) {
+            NOBODY => {
+                owner.store(own, Ordering::Relaxed);
+                None
+            }
+            now if now == own => None,
+            other => Some(other as usize),
+        }
+    }
+
+    /// Whether a task may run here next, ahead of all that wait.
+    pub fn keeps(&self, job: &JobRef) -> bool {
+        self.crew.locked.is_none() && self.other_owner(job).is_none()
+    }
+
+    /// Lays something out for others, where they would find nothing.
+    fn share(&self) {
+        let shelf = &self.crew.posts[self.index].shelf;
+        if !shelf.has_room() {
+            return;
+        }
+        let mut lanes = self.lanes.borrow_mut();
+        if lanes.len() < 2 {
+            return;
+        }
+        let chain = lanes.split();
+        if let Err(chain) = shelf.put(chain) {
+            self.keep(&mut lanes, chain);
+            return;
+        }
+        drop(lanes);
+        self.crew
+            .sleepers
+            .wake_one(self.crew.near[self.index].iter().copied());
+    }
+
+    fn keep(&self, lanes: &mut Lanes, mut chain: Chain) {
+        while let Some(job) = chain.pop() {
+            lanes.push(job);
+        }
+    }
+
+    fn next(&self) -> Option<JobRef> {
+        let crew = self.crew;
+        if let Some(locked) = &crew.locked {
+            return lock(locked).next(self.index).map(|dispatch| dispatch.item);
+        }
+        let own = &crew.posts[self.index];
+        let mut lanes = self.lanes.borrow_mut();
+        if !own.inbox.is_empty() {
+            self.keep(&mut lanes, own.inbox.take());
+        }
+        if let Some(job) = lanes.pop() {
+            return Some(job);
+        }
+        let chain = own.shelf.take().or_else(|| self.steal())?;
+        self.keep(&mut lanes, chain);
+        lanes.pop()
+    }
+
+    /// Takes what others have laid out, else what others have been sent, else
+    /// what has come from outside. Spatial groups go along.
+    fn steal(&self) -> Option<Chain> {
+        let crew = self.crew;
+        let others = || {
+            crew.near[self.index]
+                .iter()
+                .map(|&other| &crew.posts[other])
+        };
+        let chain = others()
+            .find_map(|post| post.shelf.take())
+            .or_else(|| some(crew.injector.take()))
+            .or_else(|| others().find_map(|post| some(post.inbox.take())))?;
+        for groups in chain.groups() {
+            if groups.s != 0 {
+                crew.owner(groups.s)
+                    .store(self.index as u32, Ordering::Relaxed);
+            }
+        }
+        Some(chain)
+    }
+
+    /// Whether there is anything to do, or nothing ever will be.
+    fn sees_something(&self) -> bool {
+        let crew = self.crew;
+        let locked = crew.locked.as_ref();
+        locked.is_some_and(|locked| !lock(locked).is_empty())
+            || !crew.injector.is_empty()
+            || (crew.posts.iter()).any(|post| !post.inbox.is_empty() || !post.shelf.is_empty())
+            || crew.is_closing()
+    }
+}
+
+fn some(chain: Chain) -> Option<Chain> {
+    (!chain.is_empty()).then_some(chain)
+}

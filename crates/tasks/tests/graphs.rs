@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Graphs against what a sequential run would do: each task once a run, and none
+//! before what it waits for.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, Panicked, Policy};
+use usher_tasks::{RunError, Runtime, RuntimeError};
+
+const T_GROUPS: u32 = 6;
+const S_GROUPS: u32 = 9;
+
+const POLICIES: [Policy; 4] = [
+    Policy::Usher,
+    Policy::Paper {
+        t_groups: T_GROUPS,
+        s_groups: S_GROUPS,
+    },
+    Policy::Fcfs,
+    Policy::Lcfs,
+];
+
+/// Groups by task, and dependencies from lower to higher numbers.
+#[derive(Debug, Clone)]
+struct Dag {
+    groups: Vec<Groups>,
+    /// What each waits for.
+    before: Vec<Vec<usize>>,
+}
+
+impl Dag {
+    /// Runs it that often, and checks.
+    fn check(&self, runtime: &Runtime, runs: u32) {
+        let ran: Vec<AtomicU32> = self.groups.iter().map(|_| AtomicU32::new(0)).collect();
+        let early = AtomicUsize::new(0);
+        let body = |task: usize| {
+            // This run's number, from 0, is how often the task has run.
+            let run = ran[task].load(Ordering::Relaxed);
+            let is_done = |&before: &usize| ran[before].load(Ordering::Relaxed) == run + 1;
+            if !self.before[task].iter().all(is_done) {
+                early.fetch_add(1, Ordering::Relaxed);
+            }
+            ran[task].store(run + 1, Ordering::Relaxed);
+        };
+        let mut graph = self.graph(body);
+        for run in 1..=runs {
+            runtime.run(&mut graph).unwrap();
+            assert!(ran.iter().all(|ran| ran.load(Ordering::Relaxed) == run));
+        }
+        assert_eq!(early.into_inner(), 0, "tasks ran too early");
+    }
+
+    fn graph<B: Fn(usize) + Sync>(&self, body: B) -> Graph<B> {
+        let mut builder = GraphBuilder::new();
+        for &groups in &self.groups {
+            builder.task_in(groups);
+        }
+        for (task, before) in self.before.iter().enumerate() {
+            for &before in before {
+                builder.after(task, before);
+            }
+        }
+        builder.build(body).unwrap()
+    }
+
+    /// The same each time for a seed: each task waits for up to `most` of the
+    /// `reach` before it.
+    fn random(seed: u64, tasks: usize, most: u64, reach: u64) -> Self {
+        let mut state = seed;
+        let mut random = move |below: u64| {
+            // splitmix64
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut x = state;
+            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (x ^ (x >> 31)) % below.max(1)
+        };
+        let mut dag = Self {
+            groups: Vec::new(),
+            before: Vec::new(),
+        };
+        for task in 0..tasks as u64 {
+            let t = random(u64::from(T_GROUPS)) as u32;
+            let s = random(u64::from(S_GROUPS)) as u32;
+            dag.groups.push(Groups::new(t, s));
+            let count = random(most + 1).min(task);
+            let each = (0..count).map(|_| (task - 1 - random(reach.min(task))) as usize);
+            dag.before.push(each.collect());
+        }
+        dag
+    }
+}
+
+#[test]
+fn random_graphs_run_in_order_at_every_number_of_workers() {
+    let seed = 1;
+    eprintln!("seed {seed}");
+    for workers in 1..=64 {
+        let dag = Dag::random(seed + workers as u64, 600, 4, 80);
+        for policy in POLICIES {
+            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            dag.check(&runtime, 3);
+        }
+    }
+}
+
+#[test]
+fn a_million_tasks_run_in_order() {
+    let dag = Dag::random(2, 1_000_000, 4, 5_000);
+    for policy in POLICIES {
+        let runtime = Runtime::with_policy(3, policy).unwrap();
+        dag.check(&runtime, 2);
+    }
+}
+
+fn dags() -> impl Strategy<Value = Dag> {
+    (any::<u64>(), 0..60_usize, 0..5_u64, 1..60_u64)
+        .prop_map(|(seed, tasks, most, reach)| Dag::random(seed, tasks, most, reach))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_graph_runs_in_order(dag in dags(), workers in 1..6_usize) {
+        for policy in POLICIES {
+            dag.check(&Runtime::with_policy(workers, policy).unwrap(), 3);
+        }
+    }
+
+    /// A circle is found, and is one.
+    #[test]
+    fn circles_are_named(dag in dags(), from in 0..60_usize, to in 0..60_usize) {
+        let count = dag.groups.len();
+        let mut builder = GraphBuilder::new();
+        (0..count).for_each(|_| { builder.task(); });
+        let mut edges: Vec<(usize, usize)> = Vec::new();
+        for (task, before) in dag.before.iter().enumerate() {
+            edges.extend(before.iter().map(|&before| (before, task)));
+        }
+        if count > 0 {
+            edges.push((from % count, to % count));
+        }
+        for &(before, after) in &edges {
+            builder.after(after, before);
+        }
+        match builder.build(|_| ()) {
+            Ok(_) => prop_assert!(from % count.max(1) < to % count.max(1) || count == 0
+                || !reaches(&edges, to % count, from % count)),
+            Err(GraphError::Cycle { tasks }) => {
+                prop_assert!(!tasks.is_empty());
+                let next = tasks.iter().cycle().skip(1);
+                for (&one, &other) in tasks.iter().zip(next) {
+                    prop_assert!(edges.contains(&(one, other)), "{tasks:?}");
+                }
+            }
+            Err(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
+
+/// Whether one can go from one task to the other.
+fn reaches(edges: &[(usize, usize)], from: usize, to: usize) -> bool {
+    let mut seen = vec![from];
+    let mut at = 0;
+    while let Some(&task) = seen.get(at) {
+        at += 1;
+        for &(before, after) in edges {
+            if before == task && !seen.contains(&after) {
+                seen.push(after);
+            }
+        }
+    }
+    seen.contains(&to)
+}
+
+#[test]
+fn a_task_that_panics_is_named_and_what_follows_is_not_run() {
+    let dag = Dag {
+        groups: vec![Groups::NONE; 4],
+        before: vec![vec![], vec![0], vec![1], vec![2]],
+    };
+    for policy in POLICIES {
+        let runtime = Runtime::with_policy(2, policy).unwrap();
+        let ran = AtomicU32::new(0);
+        let fails = AtomicU32::new(1);
+        let mut graph = dag.graph(|task| {
+            let fails = fails.load(Ordering::Relaxed) == 1;
+            assert!(task != 1 || !fails, "no such frame: {task}");
+            ran.fetch_add(1, Ordering::Relaxed);
+        });
+        let error = runtime.run(&mut graph).unwrap_err();
+        let panicked = Panicked {
+            task: 1,
+            message: "no such frame: 1".to_owned(),
+        };
+        let expected = RunError::Panicked {
+            panicked: vec![panicked],
+            skipped: 2,
+        };
+        assert_eq!(error, expected);
+        fails.store(0, Ordering::Relaxed);
+        runtime.run(&mut graph).unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 1 + 4);
+    }
+}
+
+#[test]
+fn tasks_may_run_graphs_on_their_own_runtime_and_on_others() {
+    let (outer, other) = (Runtime::new(2).unwrap(), Runtime::new(2).unwrap());
+    let count = AtomicU32::new(0);
+    let wide = || {
+        let mut builder = GraphBuilder::new();
+        (0..20).for_each(|_| {
+            builder.task();
+        });
+        builder
+    };
+    let mut graph = wide()
+        .build(|task| {
+            let runtime = if task % 2 == 0 { &outer } else { &other };
+            let mut inner = wide()
+                .build(|_| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                })
+                .unwrap();
+            runtime.run(&mut inner).unwrap();
+        })
+        .unwrap();
+    outer.run(&mut graph).unwrap();
+    assert_eq!(count.load(Ordering::Relaxed), 400);
+}
+
+#[test]
+fn several_threads_may_run_graphs_at_once() {
+    let runtime = Runtime::new(2).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let runtime = &runtime;
+            scope.spawn(move || Dag::random(seed, 500, 4, 50).check(runtime, 5));
+        }
+    });
+}
+
+#[test]
+fn numbers_of_workers_that_cannot_be_are_refused() {
+    for count in [0, 10_000] {
+        match Runtime::new(count) {
+            Err(RuntimeError::Workers { count: told, .. }) => assert_eq!(told, count),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut builder = GraphBuilder::new();
+    let only = builder.task();
+    builder.after(only, 7);
+    let refused = builder.build(|_| ()).unwrap_err();
+    assert_eq!(refused, GraphError::NoSuchTask { task: 7, count: 1 });
+}
+
+#[test]
+fn groups_that_the_policy_has_no_place_for_are_refused() {
+    let (t_groups, s_groups) = (2, 3);
+    let policy = Policy::Paper { t_groups, s_groups };
+    let runtime = Runtime::with_policy(1, policy).unwrap();
+    for groups in [Groups::new(2, 0), Groups::new(0, 3)] {
+        let mut builder = GraphBuilder::new();
+        builder.task_in(Groups::new(1, 2));
+        builder.task_in(groups);
+        let refused = runtime.run(&mut builder.build(|_| panic!("not run")).unwrap());
+        let expected = RunError::Groups {
+            task: 1,
+            groups,
+            t_groups,
+            s_groups,
+        };
+        assert_eq!(refused, Err(expected));
+    }
+}
