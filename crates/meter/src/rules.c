@@ -22,3 +22,13 @@ _Bool rules_is_recent(__u64 before, __u64 now, __u64 recent_ns)
 {
 	return is_recent(before, now, recent_ns);
 }
+
+void rules_note_vacancy(struct crowds *seen, __u32 idle, __u64 now)
+{
+	note_vacancy(seen, idle, now);
+}
+
+__u32 rules_less(__u32 all, __u32 some)
+{
+	return less(all, some);
+}

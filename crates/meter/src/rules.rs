@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use crate::layout::{Layout, UserUse};
+use crate::layout::{Crowds, Layout, UserUse};
 
 // Of rules.c, which build.rs compiles.
 #[link(name = "usher_meter_rules", kind = "static")]
@@ -12,6 +12,8 @@ unsafe extern "C" {
     fn rules_advance(counted: *mut u64, total: u64) -> u64;
     fn rules_turn_page(used: *mut [u64; 6], epoch: u64);
     fn rules_is_recent(before: u64, now: u64, recent: u64) -> bool;
+    fn rules_note_vacancy(seen: *mut [u64; 4], idle: u32, now: u64);
+    fn rules_less(all: u32, some: u32) -> u32;
 }
 
 /// `struct counted` of a thread, visited.
@@ -62,6 +64,35 @@ fn pages_turn_once_an_epoch() {
         (now.epoch, now.now, now.before)
     };
     assert_eq!([of(5), of(6), of(7)], [(5, 3, 4), (6, 0, 3), (7, 0, 0)]);
+}
+
+/// What is told after looks that found so many CPUs idle, a nanosecond apart.
+fn vacancy(idle: &[u32]) -> Crowds {
+    let mut seen = [0; 4];
+    for (idle, now) in idle.iter().zip(1..) {
+        // SAFETY: four long words are a `struct crowds`, and nobody else's.
+        unsafe { rules_note_vacancy(&raw mut seen, *idle, now) };
+    }
+    let bytes: Vec<u8> = seen.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    Crowds::read(&bytes)
+}
+
+#[test]
+fn a_vacancy_lasts_as_long_as_any_cpu_is_idle() {
+    let told = |idle: &[u32]| {
+        let seen = vacancy(idle);
+        (seen.vacant_since_ns, seen.vacant_cpus)
+    };
+    assert_eq!(told(&[0, 3, 2, 4]), (2, 2));
+    assert_eq!(told(&[1, 0, 4, 4]), (3, 4));
+    assert_eq!(told(&[1, 2, 0]).0, 0);
+}
+
+#[test]
+fn counts_that_were_not_read_at_once_do_not_wrap() {
+    // SAFETY: takes numbers only.
+    let less = |all, some| unsafe { rules_less(all, some) };
+    assert_eq!([less(3, 1), less(1, 1), less(1, 3)], [2, 0, 0]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ const TOP: f64 = 44.0;
 const BAR: f64 = 11.0;
 const GAP: f64 = 12.0;
 
-/// A bar: colour class, name, value with its interval, remark behind it.
+/// A bar: colour class, name, value with its interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
     /// Colour class, as `p3`.
@@ -23,8 +23,8 @@ pub struct Bar {
     pub value: f64,
     /// Its interval.
     pub interval: Option<(f64, f64)>,
-    /// Behind the number.
-    pub remark: String,
+    /// The value is at least that: what it is of was cut off.
+    pub is_least: bool,
 }
 
 /// Bars that belong together.
@@ -115,14 +115,15 @@ fn draw(bar: &Bar, axis: &Axis, top: f64) -> Markup {
     let (from, to) = (axis.at(axis.from), axis.at(bar.value));
     let end = bar.interval.map_or(to, |(_, high)| axis.at(high).max(to));
     let middle = top + (BAR - 2.0) / 2.0;
+    let more = if bar.is_least { ">" } else { "" };
     html! {
         g class=(bar.class) {
-            title { (bar.name) ": " (text::number(bar.value, 3)) " " (bar.remark) }
+            title { (bar.name) ": " (more) (text::number(bar.value, 3)) }
             rect.solid x=(c(from)) y=(c(top)) width=(c((to - from).max(1.0))) height=(c(BAR - 2.0)) {}
             @if let Some((low, high)) = bar.interval {
                 line.whisker x1=(c(axis.at(low))) x2=(c(axis.at(high))) y1=(c(middle)) y2=(c(middle)) {}
             }
-            text.small x=(c(end + 5.0)) y=(c(top + BAR - 2.5)) { (text::number(bar.value, 2)) " " (bar.remark) }
+            text.small x=(c(end + 5.0)) y=(c(top + BAR - 2.5)) { (more) (text::number(bar.value, 2)) }
         }
     }
 }
@@ -197,7 +198,7 @@ fn names(lines: &[Line]) -> Vec<Bundle> {
         name: line.name.clone(),
         value: 1.0,
         interval: None,
-        remark: String::new(),
+        is_least: false,
     };
     vec![Bundle {
         label: String::new(),
@@ -276,7 +277,7 @@ mod tests {
             name: "nice".to_owned(),
             value,
             interval: None,
-            remark: String::new(),
+            is_least: false,
         };
         let bundles = [Bundle {
             label: "cell".to_owned(),

@@ -93,17 +93,12 @@ fn bundle(result: &CellResult) -> Bundle {
         let number = Treatment::value_variants()
             .iter()
             .position(|&t| t == tally.treatment)?;
-        let cut = tally.pairs.iter().filter(|p| p.cut).count();
         Some(chart::Bar {
             class: format!("p{number}"),
             name: tally.treatment.label().to_owned(),
             value: estimate.value,
             interval: estimate.low.zip(estimate.high),
-            remark: if cut > 0 {
-                "at least: cut off".to_owned()
-            } else {
-                String::new()
-            },
+            is_least: tally.pairs.iter().any(|pair| pair.cut),
         })
     };
     Bundle {

@@ -142,6 +142,9 @@ impl Stage {
                 Ok(())
             }
             Task::Fsck => self.image(place.context("a check without a disk")?),
+            Task::Gromacs if self.size.tpr.is_none() => {
+                inputs::water(&self.path("gromacs")).map(|_| ())
+            }
             Task::Net => self.network().map(|_| ()),
             Task::Iperf => self.network()?.start_iperf(),
             Task::Scp => {

@@ -14,17 +14,18 @@
  * anybody could afford to look at the CPU times of all threads for that.
  *
  * Where a CPU's run queue is, kernels need not tell (without KALLSYMS_ALL they
- * do not). The kernel's threads that are bound to a CPU know theirs.
+ * do not), but a thread knows the one that it was on last. All are known at once,
+ * as the kernel has threads for each CPU; in a container, whose threads alone are
+ * visited there, those that it has been on.
  */
 #include "bell.h"
+#include "rules.h"
 
 #define MOST_CPUS 4096
 /* Between two looks while background work runs, while none does, without any. */
 #define CROWDS_NS 2000000
 #define VACANCIES_NS 8000000
 #define NOTHING_NS 100000000
-/* A CPU that is idle at so many looks in a row is worth telling of. */
-#define VACANT_LOOKS 3
 
 struct watch {
 	struct bpf_timer timer;
@@ -53,18 +54,6 @@ struct {
 	__type(value, struct queue);
 } queues SEC(".maps");
 
-struct crowds {
-	/* How often one was found. */
-	__u64 found;
-	/* Since when a CPU has been idle at every look; 0: all are busy. */
-	__u64 vacant_since_ns;
-	/* At how many looks that was, and how many were idle at least. */
-	__u32 vacant_looks;
-	__u32 vacant_cpus;
-	/* CPUs whose queues are known are numbered below this. */
-	__u64 cpus;
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -78,7 +67,7 @@ struct round {
 	__u32 idle;
 };
 
-/* What a thread of the kernel that is bound to a CPU tells of it. */
+/* A thread tells of the CPU that it was on last. */
 static void note_queue(struct task_struct *task)
 {
 	__u32 only = 0;
@@ -87,13 +76,13 @@ static void note_queue(struct task_struct *task)
 	struct rq *rq;
 	__u32 cpu;
 
-	if (!(task->flags & PF_KTHREAD) || task->nr_cpus_allowed != 1 ||
-	    !bpf_core_field_exists(task->se.cfs_rq))
+	if (!bpf_core_field_exists(task->se.cfs_rq))
 		return;
 	rq = BPF_CORE_READ(task, se.cfs_rq, rq);
 	cpu = BPF_CORE_READ(rq, cpu);
 	queue = bpf_map_lookup_elem(&queues, &cpu);
-	if (!queue || !all)
+	/* A thread that changes groups just now may lead anywhere. */
+	if (!queue || !all || queue->rq || BPF_CORE_READ(rq, cfs.rq) != rq)
 		return;
 	queue->rq = (__u64)rq;
 	if (cpu >= all->cpus)
@@ -103,18 +92,13 @@ static void note_queue(struct task_struct *task)
 /* Threads of the fair class that can run and are not SCHED_IDLE. */
 static __u32 ordinary(struct rq *rq)
 {
-	__u32 all, idle;
+	struct rq___older *older = (void *)rq;
 
-	if (bpf_core_field_exists(rq->cfs.h_nr_idle)) {
-		all = BPF_CORE_READ(rq, cfs.h_nr_runnable);
-		idle = BPF_CORE_READ(rq, cfs.h_nr_idle);
-	} else {
-		struct rq___older *older = (void *)rq;
-
-		all = BPF_CORE_READ(older, cfs.h_nr_running);
-		idle = BPF_CORE_READ(older, cfs.idle_h_nr_running);
-	}
-	return all > idle ? all - idle : 0;
+	if (bpf_core_field_exists(rq->cfs.h_nr_idle))
+		return less(BPF_CORE_READ(rq, cfs.h_nr_runnable),
+			    BPF_CORE_READ(rq, cfs.h_nr_idle));
+	return less(BPF_CORE_READ(older, cfs.h_nr_running),
+		    BPF_CORE_READ(older, cfs.idle_h_nr_running));
 }
 
 static long look_at_queue(__u32 cpu, struct round *round)
@@ -137,22 +121,6 @@ static long look_at_queue(__u32 cpu, struct round *round)
 		round->crowd = 1;
 	queue->was_crowded = count >= 2;
 	return 0;
-}
-
-static void note_vacancy(struct crowds *seen, __u32 idle, __u64 now)
-{
-	if (!idle) {
-		seen->vacant_since_ns = 0;
-		seen->vacant_looks = 0;
-		return;
-	}
-	if (!seen->vacant_looks) {
-		seen->vacant_since_ns = now;
-		seen->vacant_cpus = idle;
-	} else if (idle < seen->vacant_cpus) {
-		seen->vacant_cpus = idle;
-	}
-	seen->vacant_looks += 1;
 }
 
 static int look_for_crowds(void *map, __u32 *key, struct watch *watch)

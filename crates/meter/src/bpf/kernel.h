@@ -119,7 +119,6 @@ struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int policy;
-	int nr_cpus_allowed;
 	struct task_struct *group_leader;
 	/* Nanoseconds of the clock of bpf_ktime_get_ns(). */
 	__u64 start_time;

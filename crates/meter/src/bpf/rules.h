@@ -58,6 +58,32 @@ static void turn_page(struct user_use *use, __u64 epoch)
 	use->epoch = epoch;
 }
 
+/* A CPU that is idle at so many looks in a row is worth telling of. */
+#define VACANT_LOOKS 3
+
+/* A look that found so many CPUs idle. */
+static void note_vacancy(struct crowds *seen, __u32 idle, __u64 now)
+{
+	if (!idle) {
+		seen->vacant_since_ns = 0;
+		seen->vacant_looks = 0;
+		return;
+	}
+	if (!seen->vacant_looks) {
+		seen->vacant_since_ns = now;
+		seen->vacant_cpus = idle;
+	} else if (idle < seen->vacant_cpus) {
+		seen->vacant_cpus = idle;
+	}
+	seen->vacant_looks += 1;
+}
+
+/* Of two counts that were read one after the other, the second may be more. */
+static __u32 less(__u32 all, __u32 some)
+{
+	return all > some ? all - some : 0;
+}
+
 /* Another CPU's clock may have been read a little later. */
 static _Bool is_recent(__u64 before, __u64 now, __u64 recent_ns)
 {

@@ -118,6 +118,19 @@ struct user_use {
 	char comm[COMM_BYTES];
 };
 
+/* What the watch on the run queues has seen. */
+struct crowds {
+	/* How often threads crowded on one CPU beside background work. */
+	__u64 found;
+	/* Since when a CPU has been idle at every look; 0: all are busy. */
+	__u64 vacant_since_ns;
+	/* At how many looks that was, and how many were idle at least. */
+	__u32 vacant_looks;
+	__u32 vacant_cpus;
+	/* CPUs whose queues are known are numbered below this. */
+	__u64 cpus;
+};
+
 /* What could not be counted. */
 enum lost {
 	LOST_THREAD = 0,
