@@ -23,7 +23,7 @@ HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
 # Lock-free code; in a target directory of its own, as the flags differ.
-RACED := usher-heartbeat usher-tasks
+RACED := usher-heartbeat
 TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
   TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
