@@ -243,19 +243,13 @@ impl<'a> Worker<'a> {
         }
         let chain = lanes.split();
         if let Err(chain) = shelf.put(chain) {
-            self.keep(&mut lanes, chain);
+            lanes.push_all(chain);
             return;
         }
         drop(lanes);
         self.crew
             .sleepers
             .wake_one(self.crew.near[self.index].iter().copied());
-    }
-
-    fn keep(&self, lanes: &mut Lanes, mut chain: Chain) {
-        while let Some(job) = chain.pop() {
-            lanes.push(job);
-        }
     }
 
     fn next(&self) -> Option<JobRef> {
@@ -266,13 +260,13 @@ impl<'a> Worker<'a> {
         let own = &crew.posts[self.index];
         let mut lanes = self.lanes.borrow_mut();
         if !own.inbox.is_empty() {
-            self.keep(&mut lanes, own.inbox.take());
+            lanes.push_all(own.inbox.take());
         }
         if let Some(job) = lanes.pop() {
             return Some(job);
         }
         let chain = own.shelf.take().or_else(|| self.steal())?;
-        self.keep(&mut lanes, chain);
+        lanes.push_all(chain);
         lanes.pop()
     }
 

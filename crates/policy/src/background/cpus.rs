@@ -93,7 +93,7 @@ fn needed_ns(is_alone: bool) -> f64 {
 #[derive(Debug, Clone)]
 pub struct Cpus {
     budget: Budget,
-    read: Option<Reading>,
+    last: Option<Reading>,
     found: Found,
     /// What the foreground waits by itself, in CPUs, and when that was measured.
     base: (f64, u64),
@@ -113,7 +113,7 @@ impl Cpus {
     pub fn new(at_ns: u64, account: Option<Budget>) -> Self {
         Self {
             budget: account.unwrap_or_else(|| Budget::new(at_ns, DEBT_NS)),
-            read: None,
+            last: None,
             found: Found::default(),
             base: (0.0, 0),
             shut_ns: None,
@@ -130,6 +130,12 @@ impl Cpus {
             (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
         }
         self.vacancy = metering.vacancy;
+        self.read(at_ns, metering, idle_threshold);
+        self.fill_vacancy(at_ns, metering.cpus);
+    }
+
+    /// Takes CPU times in, where they have been read anew.
+    fn read(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         let each = metering.background.values();
         let now = Reading {
             at_ns: metering.cpu_read_ns,
@@ -138,16 +144,15 @@ impl Cpus {
             wait_ns: metering.foreground.wait_ns,
             background_ns: each.map(|usage| usage.cpu_ns).sum(),
         };
-        let Some(before) = self.read else {
-            self.read = Some(now);
+        let Some(before) = self.last else {
+            self.last = Some(now);
             return;
         };
         let window_ns = now.at_ns.saturating_sub(before.at_ns);
         if window_ns < WINDOW_NS_MIN {
-            self.fill_vacancy(at_ns, metering.cpus);
             return;
         }
-        self.read = Some(now);
+        self.last = Some(now);
         let per = |now: u64, before: u64| now.saturating_sub(before) as f64 / window_ns as f64;
         self.found = Found {
             window_ns,
@@ -159,7 +164,6 @@ impl Cpus {
         let is_short = self.found.idle < idle_threshold * f64::from(metering.cpus.max(1));
         let is_bargain = self.settle(at_ns, is_short);
         self.turn(at_ns, before.at_ns, metering.cpus, is_bargain);
-        self.fill_vacancy(at_ns, metering.cpus);
     }
 
     /// Opens where a CPU has been idle for long enough with background work kept

@@ -29,6 +29,19 @@ fn beside(
     world
 }
 
+/// A look at a machine with those figures, at whose first a program arrives.
+fn a_look(at_ns: u64, metering: &Metering) -> Observation {
+    let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
+    Observation {
+        at_ns,
+        usable: CpuSet::range(0, metering.cpus - 1),
+        events: if at_ns == 0 { vec![arrives] } else { vec![] },
+        failed: vec![],
+        programs: vec![],
+        metering: Some(metering.clone()),
+    }
+}
+
 const ALWAYS: (u64, u64) = (1_000_000, 0);
 
 #[test]
@@ -96,15 +109,7 @@ fn waits_beside_idle_cpus_are_nobodys_fault() {
         metering.foreground.wait_ns = at_ns * 6;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = at_ns / 2;
-        let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
-        let observation = Observation {
-            at_ns,
-            usable: CpuSet::range(0, 3),
-            events: if look == 0 { vec![arrives] } else { vec![] },
-            failed: vec![],
-            programs: vec![],
-            metering: Some(metering.clone()),
-        };
+        let observation = a_look(at_ns, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let freezes = |a: &&Action| matches!(a, Action::Freeze { .. });
         frozen += decision.actions.iter().filter(freezes).count();
@@ -124,15 +129,7 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
         metering.foreground.cpu_ns = at_ns;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = at_ns.min(60 * MS) * 2;
-        let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
-        let observation = Observation {
-            at_ns,
-            usable: CpuSet::range(0, 3),
-            events: if at_ms == 0 { vec![arrives] } else { vec![] },
-            failed: vec![],
-            programs: vec![],
-            metering: Some(metering.clone()),
-        };
+        let observation = a_look(at_ns, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
         let stops = has(|action| matches!(action, Action::Freeze { .. }));
@@ -165,15 +162,7 @@ fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
         metering.vacancy = vacancy;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = read_ns * 2;
-        let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
-        let observation = Observation {
-            at_ns: at_ms * MS,
-            usable: CpuSet::range(0, 1),
-            events: if at_ms == 0 { vec![arrives] } else { vec![] },
-            failed: vec![],
-            programs: vec![],
-            metering: Some(metering.clone()),
-        };
+        let observation = a_look(at_ms * MS, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
         let wake_ms = decision.wake_after_ns.map(|ns| ns / MS);

@@ -62,6 +62,13 @@ impl Lanes {
         }
     }
 
+    /// Puts in what others had laid out or sent.
+    pub fn push_all(&mut self, mut chain: Chain) {
+        while let Some(job) = chain.pop() {
+            self.push(job);
+        }
+    }
+
     /// The next to run.
     pub fn pop(&mut self) -> Option<JobRef> {
         let job = match self.lanes[self.active].pop_back() {
