@@ -20,8 +20,9 @@ use crate::procs::Procs;
 pub(crate) const LOOKS_MAX: usize = 64;
 /// Whoever waits for quiet gives up on it after so many times as long as quiet
 /// has to last: threads that live for a moment, one after another, make every
-/// look miss one.
+/// look miss one. From [`LOOKS_MAX`] on there is a breath between two looks.
 const PATIENCE: u32 = 200;
+const BREATHS: u32 = 20;
 
 /// What looking at one thread came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,8 +124,11 @@ pub(crate) fn until_quiet(
     let mut quiet_since = begun;
     let mut waiting: Option<BTreeMap<(i32, i32), u64>> = None;
     for look_number in 0_usize.. {
-        if look_number >= LOOKS_MAX && begun.elapsed() >= settle * PATIENCE {
-            break;
+        if look_number >= LOOKS_MAX {
+            if begun.elapsed() >= settle * PATIENCE {
+                break;
+            }
+            std::thread::sleep(settle / BREATHS);
         }
         let pids = pids();
         let look = look(&pids)?;

@@ -49,6 +49,7 @@ pub(crate) struct Control {
     pub programs: u32,
     pub own_tgid: u32,
     pub vacancies: u32,
+    pub crowds: u32,
 }
 
 impl Control {
@@ -60,7 +61,7 @@ impl Control {
             self.programs,
             self.own_tgid,
             self.vacancies,
-            0,
+            self.crowds,
         ];
         let mut bytes: Vec<u8> = longs.iter().flat_map(|long| long.to_ne_bytes()).collect();
         bytes.extend(bytes_of(&words));
@@ -81,6 +82,7 @@ impl Layout for Control {
             programs: word(bytes, 8),
             own_tgid: word(bytes, 9),
             vacancies: word(bytes, 10),
+            crowds: word(bytes, 11),
         }
     }
 }
@@ -127,16 +129,23 @@ pub(crate) struct Crowds {
     pub found: u64,
     pub vacant_since_ns: u64,
     pub vacant_cpus: u32,
+    /// CPUs whose queues are known.
+    pub queues: u32,
+    pub looks: u64,
+    pub looks_ns: u64,
 }
 
 impl Layout for Crowds {
-    const BYTES: usize = 32;
+    const BYTES: usize = 64;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
             found: long(bytes, 0),
             vacant_since_ns: long(bytes, 1),
-            vacant_cpus: word(bytes, 5),
+            vacant_cpus: word(bytes, 4),
+            queues: word(bytes, 6),
+            looks: long(bytes, 4),
+            looks_ns: long(bytes, 5),
         }
     }
 }
@@ -343,6 +352,7 @@ mod tests {
             programs: 6,
             own_tgid: 7,
             vacancies: 8,
+            crowds: 9,
         };
         assert_eq!(Control::read(&orders.bytes()), orders);
         assert_eq!(orders.bytes().len(), Control::BYTES);

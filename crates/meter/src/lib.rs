@@ -34,5 +34,5 @@ mod text;
 pub use blocked::held_up;
 pub use config::{MeterConfig, SERVICES};
 pub use error::MeterError;
-pub use meter::{Meter, Names, Party, User};
+pub use meter::{Meter, Names, Party, User, Wanted};
 pub use programs::{ProgramCost, keep_account};

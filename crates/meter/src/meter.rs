@@ -46,6 +46,16 @@ pub struct Names {
     pub links: BTreeMap<LinkId, String>,
 }
 
+/// What the bell is to ring for, besides devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Threads wait for one another on one CPU, and another runs background work
+    /// alone.
+    pub crowds: bool,
+    /// A CPU has had nothing to do for a while, or none but background work.
+    pub vacancies: bool,
+}
+
 #[derive(Debug)]
 enum Way {
     Bpf(Box<Observer>),
@@ -129,15 +139,16 @@ impl Meter {
         }
     }
 
-    /// Whether the bell is to ring, too, when a CPU has become idle.
-    pub fn ring_for_vacancies(&mut self, rings: bool) {
+    /// Has the bell ring for these, too.
+    pub fn ring_for(&mut self, wanted: Wanted) {
         if let Way::Bpf(observer) = &mut self.way {
-            observer.ring_for_vacancies(rings);
+            observer.ring_for(wanted);
         }
     }
 
     /// Readable when foreground work has used a disk or an interface that
-    /// background work used just before; then silent until the next look.
+    /// background work used just before, and for what [`Self::ring_for`] has asked
+    /// for; then silent until the next look.
     /// `None`: there is no bell without BPF.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         match &self.way {

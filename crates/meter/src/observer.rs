@@ -2,8 +2,8 @@
 //! Metering by BPF: what the programs in the kernel counted, by program and
 //! device.
 //!
-//! A cheap look reads two small maps, disks and links, with a handful of system
-//! calls; a thorough one visits every thread in the kernel too and reads idle
+//! A cheap look reads three small maps, disks, links and crowds, with a handful of
+//! system calls; a thorough one visits every thread in the kernel too and reads idle
 //! time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use crate::kin;
 use crate::layout::{Control, CpuUse, Crowds, Device, DiskKey, UserUse, comm};
 use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
 use crate::links::{self, Links};
-use crate::meter::{Names, Party, User};
+use crate::meter::{Names, Party, User, Wanted};
 use crate::programs::{Kernel, ProgramCost};
 use crate::text;
 
@@ -107,6 +107,7 @@ impl Observer {
             troubles: BTreeSet::new(),
         };
         observer.look_at_cpus(orders.begun_ns);
+        observer.look_at_crowds();
         Ok(observer)
     }
 
@@ -229,7 +230,7 @@ impl Observer {
     }
 
     fn watches(&self) -> bool {
-        self.kernel.loaded.watches_crowds
+        self.kernel.loaded.no_watch.is_none() && self.crowds.queues >= self.cpus
     }
 
     fn vacancy(&self) -> Option<Vacancy> {
@@ -244,9 +245,11 @@ impl Observer {
         })
     }
 
-    pub fn ring_for_vacancies(&mut self, rings: bool) {
-        let rings = u32::from(rings);
-        if std::mem::replace(&mut self.kernel.orders.vacancies, rings) != rings {
+    pub fn ring_for(&mut self, wanted: Wanted) {
+        let orders = &mut self.kernel.orders;
+        let now = (u32::from(wanted.crowds), u32::from(wanted.vacancies));
+        if now != (orders.crowds, orders.vacancies) {
+            (orders.crowds, orders.vacancies) = now;
             let told = self.kernel.give_orders();
             self.note(told);
         }
@@ -397,7 +400,15 @@ impl Observer {
     }
 
     pub fn costs(&self) -> Vec<ProgramCost> {
-        self.kernel.loaded.costs()
+        let watch = ProgramCost {
+            name: "look_for_crowds".to_owned(),
+            runs: self.crowds.looks,
+            run_ns: self.crowds.looks_ns,
+        };
+        // The kernel keeps no account of timers.
+        let mut costs = self.kernel.loaded.costs();
+        costs.push(watch);
+        costs
     }
 
     pub fn program_ids(&self) -> Vec<u32> {
@@ -474,11 +485,19 @@ impl Observer {
             format!("use of the network is not seen whole: this kernel has no trace point {point}")
         }));
         if !self.watches() {
-            reasons.push(
+            let why = match &self.kernel.loaded.no_watch {
+                Some(refused) => {
+                    format!("this kernel refuses the watch, as those before 5.17 do ({refused})")
+                }
+                None => format!(
+                    "the run queues of {} CPUs of {} are known here",
+                    self.crowds.queues, self.cpus
+                ),
+            };
+            reasons.push(format!(
                 "foreground threads that wait for one another on one CPU, while background work \
-                 has another, are seen late: this kernel (before 5.17) has no timers for BPF"
-                    .to_owned(),
-            );
+                 has another, are seen late: {why}"
+            ));
         }
         let pids = fs::metadata(self.config.proc.join("self/ns/pid"));
         if pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS) {

@@ -59,8 +59,8 @@ pub(crate) struct Loaded {
     object: Object,
     /// Trace points that this kernel lacks.
     pub missing: Vec<String>,
-    /// Whether threads that crowd on one CPU are seen.
-    pub watches_crowds: bool,
+    /// Why threads that crowd on one CPU are not seen; `None`: they are.
+    pub no_watch: Option<String>,
 }
 
 impl Loaded {
@@ -69,28 +69,36 @@ impl Loaded {
         // What libbpf has to say comes as an error, not on our standard error.
         libbpf_rs::set_print(None);
         let (open, missing) = opened(true)?;
+        let (object, refused) = match open.load() {
+            Ok(object) => (object, None),
+            // A kernel without what the watch needs has all the rest.
+            Err(refused) => {
+                let rest = opened(false)?.0.load();
+                let rest = rest.map_err(MeterError::bpf("loading BPF programs"))?;
+                (rest, Some(refused.to_string()))
+            }
+        };
         let mut loaded = Self {
             links: Vec::new(),
-            object: match open.load() {
-                Ok(object) => object,
-                // A kernel without what the watch needs has all the rest.
-                Err(_) => (opened(false)?.0)
-                    .load()
-                    .map_err(MeterError::bpf("loading BPF programs"))?,
-            },
+            object,
             missing,
-            watches_crowds: false,
+            no_watch: None,
         };
-        loaded.watches_crowds = loaded.watch_for_crowds();
+        loaded.no_watch = refused.or_else(|| loaded.watch_for_crowds().err());
         Ok(loaded)
     }
 
     /// Starts the timer that looks for crowds, which ends with its map.
-    fn watch_for_crowds(&mut self) -> bool {
+    fn watch_for_crowds(&mut self) -> Result<(), String> {
         let mut programs = self.object.progs_mut();
-        let watch = programs.find(|program| program.name() == WATCH && program.autoload());
-        let run = watch.and_then(|watch| watch.test_run(ProgramInput::default()).ok());
-        run.is_some_and(|run| run.return_value == 0)
+        let Some(watch) = programs.find(|program| program.name() == WATCH) else {
+            return Err(format!("there is no program {WATCH}"));
+        };
+        match watch.test_run(ProgramInput::default()) {
+            Ok(run) if run.return_value == 0 => Ok(()),
+            Ok(_) => Err("its timer cannot be started".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Attaches the programs.
@@ -145,7 +153,8 @@ impl Loaded {
     }
 }
 
-/// The program that is run once, to start a timer; kernels before 5.17 refuse it.
+/// The program that is run once, to start a timer; kernels before 5.17 refuse it, and
+/// those with PREEMPT_RT.
 const WATCH: &str = "watch_for_crowds";
 
 /// The programs, ready to be loaded, and the trace points that are missing.

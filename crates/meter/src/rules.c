@@ -23,12 +23,24 @@ _Bool rules_is_recent(__u64 before, __u64 now, __u64 recent_ns)
 	return is_recent(before, now, recent_ns);
 }
 
-void rules_note_vacancy(struct crowds *seen, __u32 idle, __u64 now)
+_Bool rules_note_vacancy(struct crowds *seen, __u32 vacant, __u64 now,
+			 _Bool is_wanted)
 {
-	note_vacancy(seen, idle, now);
+	return note_vacancy(seen, vacant, now, is_wanted);
 }
 
-__u32 rules_less(__u32 all, __u32 some)
+_Bool rules_look(struct crowds *seen, __u32 *looks, const struct load *loads,
+		 __u32 cpus)
 {
-	return less(all, some);
+	__u32 cpu;
+
+	begin_look(seen);
+	for (cpu = 0; cpu < cpus; cpu++)
+		add_cpu(seen, &looks[cpu], &loads[cpu]);
+	return end_look(seen);
+}
+
+__u32 rules_minus_or_none(__u32 all, __u32 some)
+{
+	return minus_or_none(all, some);
 }

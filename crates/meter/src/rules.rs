@@ -5,6 +5,11 @@ use proptest::prelude::*;
 
 use crate::layout::{Crowds, Layout, UserUse};
 
+/// `struct crowds`, in long words.
+type Seen = [u64; Crowds::BYTES / 8];
+/// `struct load`: all threads, ordinary ones, background ones.
+type Load = [u32; 3];
+
 // Of rules.c, which build.rs compiles.
 #[link(name = "usher_meter_rules", kind = "static")]
 unsafe extern "C" {
@@ -12,8 +17,9 @@ unsafe extern "C" {
     fn rules_advance(counted: *mut u64, total: u64) -> u64;
     fn rules_turn_page(used: *mut [u64; 6], epoch: u64);
     fn rules_is_recent(before: u64, now: u64, recent: u64) -> bool;
-    fn rules_note_vacancy(seen: *mut [u64; 4], idle: u32, now: u64);
-    fn rules_less(all: u32, some: u32) -> u32;
+    fn rules_note_vacancy(seen: *mut Seen, vacant: u32, now: u64, is_wanted: bool) -> bool;
+    fn rules_look(seen: *mut Seen, looks: *mut u32, loads: *const Load, cpus: u32) -> bool;
+    fn rules_minus_or_none(all: u32, some: u32) -> u32;
 }
 
 /// `struct counted` of a thread, visited.
@@ -66,33 +72,110 @@ fn pages_turn_once_an_epoch() {
     assert_eq!([of(5), of(6), of(7)], [(5, 3, 4), (6, 0, 3), (7, 0, 0)]);
 }
 
-/// What is told after looks that found so many CPUs idle, a nanosecond apart.
-fn vacancy(idle: &[u32]) -> Crowds {
-    let mut seen = [0; 4];
-    for (idle, now) in idle.iter().zip(1..) {
-        // SAFETY: four long words are a `struct crowds`, and nobody else's.
-        unsafe { rules_note_vacancy(&raw mut seen, *idle, now) };
-    }
+const MS: u64 = 1_000_000;
+
+fn crowds_of(seen: &Seen) -> Crowds {
     let bytes: Vec<u8> = seen.iter().flat_map(|word| word.to_ne_bytes()).collect();
     Crowds::read(&bytes)
 }
 
+/// Looks that found so many CPUs vacant, 8 ms apart, somebody wanting to know from
+/// the one of that number on: what is told in the end, and at which looks.
+fn vacancy(vacant: &[u32], wanted_from: usize) -> (Crowds, Vec<usize>) {
+    let mut seen = Seen::default();
+    let mut told = Vec::new();
+    for (look, vacant) in vacant.iter().enumerate() {
+        let now = (look as u64 + 1) * 8 * MS;
+        // SAFETY: these words are a `struct crowds`, and nobody else's.
+        let tells = unsafe { rules_note_vacancy(&mut seen, *vacant, now, look >= wanted_from) };
+        told.extend(tells.then_some(look));
+    }
+    (crowds_of(&seen), told)
+}
+
 #[test]
 fn a_vacancy_lasts_as_long_as_any_cpu_is_idle() {
-    let told = |idle: &[u32]| {
-        let seen = vacancy(idle);
-        (seen.vacant_since_ns, seen.vacant_cpus)
+    let since = |vacant: &[u32]| {
+        let (seen, _) = vacancy(vacant, 0);
+        (seen.vacant_since_ns / (8 * MS), seen.vacant_cpus)
     };
-    assert_eq!(told(&[0, 3, 2, 4]), (2, 2));
-    assert_eq!(told(&[1, 0, 4, 4]), (3, 4));
-    assert_eq!(told(&[1, 2, 0]).0, 0);
+    assert_eq!(since(&[0, 3, 2, 4]), (2, 2));
+    assert_eq!(since(&[1, 0, 4, 4]), (3, 4));
+    assert_eq!(since(&[1, 2, 0]).0, 0);
+}
+
+#[test]
+fn a_vacancy_is_told_once_to_whoever_wants_to_know() {
+    let told = |vacant: &[u32], wanted_from| vacancy(vacant, wanted_from).1;
+    assert_eq!(told(&[1; 9], 0), [2]);
+    assert_eq!(told(&[1; 9], 6), [6]);
+    assert_eq!(told(&[1, 1, 0, 1, 1, 1, 1], 0), [5]);
+    assert_eq!(told(&[1; 9], 100), [0; 0]);
+}
+
+/// Looks at CPUs: at which ones a crowd is told of.
+fn crowds(looks: &[&[Load]]) -> Vec<usize> {
+    let mut seen = Seen::default();
+    let mut crowded = [0; 8];
+    let mut told = Vec::new();
+    for (look, loads) in looks.iter().enumerate() {
+        let cpus = loads.len() as u32;
+        // SAFETY: the words are a `struct crowds`, the rest as many words and loads
+        // as there are CPUs.
+        let tells = unsafe { rules_look(&mut seen, crowded.as_mut_ptr(), loads.as_ptr(), cpus) };
+        told.extend(tells.then_some(look));
+    }
+    assert_eq!(crowds_of(&seen).found, told.len() as u64);
+    told
+}
+
+/// CPUs: idle, with a background thread, with an ordinary one, with two, with one
+/// of each, with a real-time thread.
+const IDLE: Load = [0, 0, 0];
+const BACK: Load = [1, 0, 1];
+const ONE: Load = [1, 1, 0];
+const TWO: Load = [2, 2, 0];
+const BOTH: Load = [2, 1, 1];
+const REAL: Load = [1, 0, 0];
+
+#[test]
+fn a_crowd_is_two_looks_long_beside_background_work_and_no_idle_cpu() {
+    assert_eq!(crowds(&[&[TWO, BACK][..]; 2]), [1]);
+    for (why, cpus) in [
+        ("nobody waits", [ONE, BACK]),
+        ("what waits is background work", [BOTH, BACK]),
+        ("no background work would make room", [TWO, ONE]),
+        ("a real-time thread would not either", [TWO, REAL]),
+        ("it would not leave by itself", [TWO, BOTH]),
+        ("there is room", [TWO, IDLE]),
+    ] {
+        assert_eq!(crowds(&[&cpus[..]; 40]), [0; 0], "{why}");
+    }
+    assert_eq!(crowds(&[&[TWO, BACK, IDLE][..]; 40]), [0; 0]);
+    // Another CPU at each look, or other looks between: threads that move.
+    let moving: [&[Load]; 4] = [
+        &[TWO, ONE, BACK],
+        &[ONE, TWO, BACK],
+        &[TWO, ONE, BACK],
+        &[ONE; 3],
+    ];
+    assert_eq!(crowds(&moving), [0; 0]);
+    let broken: [&[Load]; 4] = [&[TWO, BACK], &[TWO, ONE], &[TWO, BACK], &[TWO, IDLE]];
+    assert_eq!(crowds(&broken), [0; 0]);
+}
+
+#[test]
+fn a_crowd_that_lasts_is_told_of_ever_more_rarely() {
+    let lasting: Vec<&[Load]> = vec![&[TWO, BACK]; 3100];
+    let looks = [2, 32, 64, 128, 256, 512, 1024, 2048, 3072];
+    assert_eq!(crowds(&lasting), looks.map(|look| look - 1));
 }
 
 #[test]
 fn counts_that_were_not_read_at_once_do_not_wrap() {
     // SAFETY: takes numbers only.
-    let less = |all, some| unsafe { rules_less(all, some) };
-    assert_eq!([less(3, 1), less(1, 1), less(1, 3)], [2, 0, 0]);
+    let minus = |all, some| unsafe { rules_minus_or_none(all, some) };
+    assert_eq!([minus(3, 1), minus(1, 1), minus(1, 3)], [2, 0, 0]);
 }
 
 #[test]

@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::{Cgroup, Program, look, meter, turn, wait_until};
-use usher_meter::{Meter, Party, User};
+use common::{Cgroup, Program, has_rung, look, meter, turn, wait_until};
+use usher_meter::{Meter, Party, User, Wanted};
 use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
@@ -299,17 +299,31 @@ fn a_crowd_beside_background_work_is_seen() {
     let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
         .filter(|&cpu| allowed.is_set(cpu))
         .collect();
-    let [crowded, other, ..] = allowed[..] else {
-        eprintln!("not tested here: crowds: there is one CPU");
+    let first = look(&mut meter);
+    let (&crowded, others) = allowed.split_first().unwrap();
+    // With a CPU that is nobody's to use it may be idle, and nothing is crowded.
+    if others.is_empty() || first.vacancy.is_none() || first.cpus as usize != allowed.len() {
+        let reasons = meter.reasons();
+        eprintln!("not tested here: crowds: CPUs {allowed:?}, {reasons:?}");
         return;
-    };
-    let mut background = Program::start(&["burn", "1000000"], Some(&cgroup.0));
-    bind(&background, other);
-    set_idle(&background);
+    }
+    let mut background: Vec<Program> = others
+        .iter()
+        .map(|&other| {
+            let program = Program::start(&["burn", "1000000"], Some(&cgroup.0));
+            bind(&program, other);
+            set_idle(&program);
+            program
+        })
+        .collect();
     meter
-        .manage(PROGRAM, Some(&cgroup.0), background.id())
+        .manage(PROGRAM, Some(&cgroup.0), background[0].id())
         .unwrap();
-    // Three share a CPU, but nobody keeps them from the other.
+    meter.ring_for(Wanted {
+        crowds: true,
+        vacancies: false,
+    });
+    // Three share a CPU, but there is room.
     let mut crowd = [(); 3].map(|()| Program::start(&["burn", "200"], None));
     crowd.iter().for_each(|program| bind(program, crowded));
     let before = look(&mut meter).crowds;
@@ -321,7 +335,23 @@ fn a_crowd_beside_background_work_is_seen() {
 
     let mut crowd = [(); 2].map(|()| Program::start(&["burn", "1000000"], None));
     crowd.iter().for_each(|program| bind(program, crowded));
-    background.go();
+    background.iter_mut().for_each(Program::go);
     crowd.iter_mut().for_each(Program::go);
     wait_until("a crowd to be seen", || look(&mut meter).crowds > before);
+    wait_until("the bell", || has_rung(&meter));
+    drop(crowd);
+
+    look(&mut meter);
+    meter.ring_for(Wanted {
+        crowds: false,
+        vacancies: true,
+    });
+    wait_until("the bell for a vacant CPU", || has_rung(&meter));
+    wait_until("a vacancy", || {
+        let vacancy = look(&mut meter).vacancy;
+        vacancy.is_some_and(|vacancy| vacancy.since_ns.is_some())
+    });
+    let costs = meter.costs();
+    let watch = costs.iter().find(|cost| cost.name == "look_for_crowds");
+    assert!(watch.is_some_and(|watch| watch.runs > 0 && watch.run_ns > 0));
 }

@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{Cgroup, Program, look, meter, now_ns, turn, wait_until};
+use common::{Cgroup, Program, has_rung, look, meter, now_ns, turn, wait_until};
 use usher_meter::{Meter, Party, User};
 use usher_model::{DiskUse, LinkId, LinkUse, Metering, ProgramId, Resource};
 
@@ -253,13 +253,6 @@ fn what_a_new_socket_sends_is_not_the_one_before_its() {
     );
     let links = after.foreground.links.values();
     assert!(links.map(|uses| uses.sends).any(|sends| sends == others));
-}
-
-fn has_rung(meter: &Meter) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let bell = meter.bell().unwrap();
-    let now = Timespec::default();
-    poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
 #[test]

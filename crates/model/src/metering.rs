@@ -154,8 +154,9 @@ pub struct HeldUp {
     pub what: String,
 }
 
-/// CPUs that have nothing to do, as the kernel's own timer sees them every few
-/// milliseconds.
+/// CPUs that have nothing to do, as a timer in the kernel sees them every few
+/// milliseconds. While a background program waits for one, CPUs that run nothing but
+/// others' background work count, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vacancy {
     /// Since when one or more have been idle, not always the same; `None`: all are

@@ -23,7 +23,7 @@ pub struct Bar {
     pub value: f64,
     /// Its interval.
     pub interval: Option<(f64, f64)>,
-    /// The value is at least that: what it is of was cut off.
+    /// The value is at least that: a run was ended before its time.
     pub is_least: bool,
 }
 

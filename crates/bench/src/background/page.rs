@@ -98,7 +98,7 @@ fn bundle(result: &CellResult) -> Bundle {
             name: tally.treatment.label().to_owned(),
             value: estimate.value,
             interval: estimate.low.zip(estimate.high),
-            is_least: tally.pairs.iter().any(|pair| pair.cut),
+            is_least: tally.is_cut(),
         })
     };
     Bundle {
@@ -143,11 +143,7 @@ fn slow_down_table(results: &[&CellResult]) -> Table {
         let Some(e) = tally.slow_down() else {
             return "failed".to_owned();
         };
-        let more = if tally.pairs.iter().any(|p| p.cut) {
-            ">"
-        } else {
-            ""
-        };
+        let more = if tally.is_cut() { ">" } else { "" };
         match e.low.zip(e.high) {
             Some((low, high)) => format!("{more}{:.2} [{low:.2}, {high:.2}]", e.value),
             None => format!("{more}{:.2}", e.value),

@@ -68,6 +68,12 @@ impl Tally {
         }
     }
 
+    /// Whether a run was ended before its time, so that ratios are at least what they
+    /// are.
+    pub fn is_cut(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.cut)
+    }
+
     /// Foreground's time beside the background over that alone.
     pub fn slow_down(&self) -> Option<Estimate> {
         let ratios: Vec<f64> = self.pairs.iter().map(|p| p.beside_s / p.alone_s).collect();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::os::fd::BorrowedFd;
 
-use usher_meter::{Meter, MeterConfig, Names, Party, held_up};
+use usher_meter::{Meter, MeterConfig, Names, Party, Wanted, held_up};
 use usher_model::{
     Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
 };
@@ -24,8 +24,10 @@ const CPU_LATE_NS: u64 = 50_000_000;
 /// foreground is there would have it ring all the time.
 const DEAF_NS: u64 = 5_000_000;
 /// Looking who waits costs a look at every thread, and at every descriptor where
-/// some wait in pipes or sockets: apart by so many times what it took.
+/// some wait in pipes or sockets: apart by so many times what it took...
 const WAITERS_PAUSES: u64 = 1000;
+/// ... but no further than this: somebody may be held up.
+const WAITERS_NS_MAX: u64 = 1_000_000_000;
 /// The machine's names for devices are read again, where one is missing, no more
 /// often than this.
 const NAMES_NS: u64 = 50_000_000;
@@ -43,7 +45,8 @@ pub(super) struct Background {
     look: Look,
     /// Whether its time has come.
     pub due: bool,
-    /// Foreground has touched what background work uses.
+    /// Foreground has touched what background work uses, or its CPUs are crowded, or
+    /// idle.
     pub rang: bool,
     pub standings: BTreeMap<ProgramId, Standing>,
     /// When CPU times may be read again.
@@ -91,20 +94,26 @@ impl Background {
             };
             self.standings.insert(standing.program, standing);
         }
-        let waits = self.waits_for_cpus();
+        let wanted = Wanted {
+            crowds: self.is_some_under_usher(|_| true),
+            vacancies: self.waits_for_cpus(),
+        };
         if let Some(meter) = &mut self.meter {
-            meter.ring_for_vacancies(waits);
+            meter.ring_for(wanted);
         }
+    }
+
+    fn is_some_under_usher(&self, that: impl Fn(&Standing) -> bool) -> bool {
+        let mut standings = self.standings.values();
+        standings.any(|one| one.regulation == Regulation::Usher && that(one))
     }
 
     /// Whether a program is stopped that may go on when a CPU has become idle.
     fn waits_for_cpus(&self) -> bool {
-        let is_cpu = |one: &Standing| {
+        self.is_some_under_usher(|one| {
             let cause = one.cause.as_ref();
-            cause.is_some_and(|cause| cause.resource == Resource::Cpu)
-        };
-        let mut standings = self.standings.values();
-        standings.any(|one| !one.running && one.regulation == Regulation::Usher && is_cpu(one))
+            !one.running && cause.is_some_and(|cause| cause.resource == Resource::Cpu)
+        })
     }
 
     /// Whether the next look is to cover every program.
@@ -112,7 +121,7 @@ impl Background {
         self.look == Look::All && (self.due || !self.rang)
     }
 
-    /// Readable when foreground touches what background work uses.
+    /// Readable when there is something to look at at once.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.meter.as_ref()?.bell()
     }
@@ -120,8 +129,7 @@ impl Background {
     /// From when on the bell is to be heard; `None`: nobody runs who would be
     /// stopped at once, and nobody waits for a CPU.
     pub fn hears_from_ns(&self) -> Option<u64> {
-        let stops = |one: &Standing| one.running && one.regulation == Regulation::Usher;
-        let hears = self.standings.values().any(stops) || self.waits_for_cpus();
+        let hears = self.is_some_under_usher(|one| one.running) || self.waits_for_cpus();
         hears.then_some(self.looked_ns + DEAF_NS)
     }
 
@@ -271,7 +279,8 @@ impl RealWorld {
             true => WAITERS_NS,
             false => WAITERS_SOON_NS,
         };
-        self.state.background.waiters_due_ns = at_ns + pause_ns.max(took_ns * WAITERS_PAUSES);
+        self.state.background.waiters_due_ns =
+            at_ns + (took_ns * WAITERS_PAUSES).clamp(pause_ns, WAITERS_NS_MAX);
         self.state.background.waiters = waiters;
     }
 }

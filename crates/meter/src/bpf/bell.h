@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * The bell: foreground work has just used what background work used a moment
- * ago, and user space need not wait for its next look to learn of it.
+ * ago, its threads crowd on a CPU, or a CPU has become vacant, and user space need
+ * not wait for its next look to learn of it.
  *
  * It rings once and is then still until user space arms it again, so that its
  * cost does not grow with what there is to tell. A device that lies on another

@@ -98,14 +98,23 @@ struct rq {
 	int online;
 };
 
-/* Before 6.14. */
-struct cfs_rq___older {
+/* Until 6.13. */
+struct cfs_rq___6_13 {
 	unsigned int h_nr_running;
 	unsigned int idle_h_nr_running;
 };
 
-struct rq___older {
-	struct cfs_rq___older cfs;
+struct rq___6_13 {
+	struct cfs_rq___6_13 cfs;
+};
+
+/* In 6.12 and 6.13. */
+struct cfs_rq___6_12 {
+	unsigned int h_nr_delayed;
+};
+
+struct rq___6_12 {
+	struct cfs_rq___6_12 cfs;
 };
 
 struct sched_entity {

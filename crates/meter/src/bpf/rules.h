@@ -58,28 +58,99 @@ static void turn_page(struct user_use *use, __u64 epoch)
 	use->epoch = epoch;
 }
 
-/* A CPU that is idle at so many looks in a row is worth telling of. */
-#define VACANT_LOOKS 3
+/* A CPU that has been vacant for so long is worth telling of. */
+#define VACANT_NS 14000000
 
-/* A look that found so many CPUs idle. */
-static void note_vacancy(struct crowds *seen, __u32 idle, __u64 now)
+/*
+ * A look that found so many CPUs vacant; whether to tell of it. It is told once
+ * a vacancy, as soon as somebody wants to know.
+ */
+static _Bool note_vacancy(struct crowds *seen, __u32 vacant, __u64 now,
+			  _Bool is_wanted)
 {
-	if (!idle) {
+	if (!vacant) {
 		seen->vacant_since_ns = 0;
-		seen->vacant_looks = 0;
-		return;
+		seen->vacancy_told = 0;
+		return 0;
 	}
-	if (!seen->vacant_looks) {
+	if (!seen->vacant_since_ns) {
 		seen->vacant_since_ns = now;
-		seen->vacant_cpus = idle;
-	} else if (idle < seen->vacant_cpus) {
-		seen->vacant_cpus = idle;
+		seen->vacant_cpus = vacant;
+	} else if (vacant < seen->vacant_cpus) {
+		seen->vacant_cpus = vacant;
 	}
-	seen->vacant_looks += 1;
+	if (!is_wanted)
+		seen->vacancy_told = 0;
+	if (!is_wanted || seen->vacancy_told ||
+	    now - seen->vacant_since_ns < VACANT_NS)
+		return 0;
+	seen->vacancy_told = 1;
+	return 1;
+}
+
+/* What a CPU's run queue holds. */
+struct load {
+	/* Threads of all classes. */
+	__u32 all;
+	/* Threads of the fair class that can run and are not SCHED_IDLE... */
+	__u32 ordinary;
+	/* ... and those that are. */
+	__u32 background;
+};
+
+/*
+ * A crowd that lasts is told of again ever more rarely: at the second look, and
+ * from the 32nd on whenever the number of looks has doubled, or 1024 have passed.
+ */
+static _Bool is_to_be_told(__u32 looks)
+{
+	if (looks == 2 || looks % 1024 == 0)
+		return looks != 0;
+	return looks >= 32 && looks < 1024 && (looks & (looks - 1)) == 0;
+}
+
+/*
+ * Adds a CPU to a look. A crowd is two ordinary threads on one CPU at two looks
+ * in a row, at each of which others ran background work alone and none was idle.
+ * `looks` says for how many looks this CPU has been crowded.
+ */
+static void add_cpu(struct crowds *seen, __u32 *looks, const struct load *load)
+{
+	if (!load->all)
+		seen->idle += 1;
+	else if (load->all == load->background)
+		seen->background += 1;
+	if (load->ordinary < 2)
+		*looks = 0;
+	else if (seen->was_full)
+		*looks += 1;
+	else
+		*looks = 1;
+	if (is_to_be_told(*looks))
+		seen->crowds += 1;
+}
+
+static void begin_look(struct crowds *seen)
+{
+	seen->idle = 0;
+	seen->background = 0;
+	seen->crowds = 0;
+}
+
+/* Ends a look; whether it found a crowd to tell of. */
+static _Bool end_look(struct crowds *seen)
+{
+	_Bool is_full = seen->background && !seen->idle;
+
+	seen->was_full = is_full;
+	if (!is_full || !seen->crowds)
+		return 0;
+	seen->found += 1;
+	return 1;
 }
 
 /* Of two counts that were read one after the other, the second may be more. */
-static __u32 less(__u32 all, __u32 some)
+static __u32 minus_or_none(__u32 all, __u32 some)
 {
 	return all > some ? all - some : 0;
 }

@@ -44,7 +44,8 @@ struct control {
 	__u32 own_tgid;
 	/* The bell rings, too, when a CPU has become idle. */
 	__u32 vacancies;
-	__u32 unused;
+	/* Crowds are looked for. */
+	__u32 crowds;
 };
 
 struct cpu_use {
@@ -122,13 +123,25 @@ struct user_use {
 struct crowds {
 	/* How often threads crowded on one CPU beside background work. */
 	__u64 found;
-	/* Since when a CPU has been idle at every look; 0: all are busy. */
+	/* Since when a CPU has been vacant at every look; 0: all are busy. */
 	__u64 vacant_since_ns;
-	/* At how many looks that was, and how many were idle at least. */
-	__u32 vacant_looks;
+	/* How many were vacant at least, all that time. */
 	__u32 vacant_cpus;
-	/* CPUs whose queues are known are numbered below this. */
-	__u64 cpus;
+	/* Whether the bell has rung for it. */
+	__u32 vacancy_told;
+	/* CPUs whose queues are known: their number, and a bound of theirs. */
+	__u32 queues;
+	__u32 cpus;
+	/* Looks ever made, and how long they took. */
+	__u64 looks;
+	__u64 looks_ns;
+	/* This look: CPUs without work, those that run background work alone, and
+	 * those on which a crowd is to be told of. */
+	__u32 idle;
+	__u32 background;
+	__u32 crowds;
+	/* Whether the last look found background work and no idle CPU. */
+	__u32 was_full;
 };
 
 /* What could not be counted. */

@@ -65,6 +65,14 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Whether the bell has rung since the last look.
+pub fn has_rung(meter: &Meter) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let bell = meter.bell().unwrap();
+    let now = Timespec::default();
+    poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap() > 0
+}
+
 /// A program of the rig.
 pub struct Program {
     pub child: Child,

@@ -42,8 +42,8 @@ pub const WINDOW_NS_MIN: u64 = 15_000_000;
 /// woke on one CPU, with background work on another, wait for one another until
 /// background work is stopped and the kernel finds an idle CPU to move one to.
 pub const CONTENDED_NS: u64 = 20_000_000;
-/// Between looks while background work is on CPUs and nobody else wants them:
-/// there is no bell that says when that ends.
+/// Between looks while background work is on CPUs and nobody else wants them, where
+/// nobody watches and rings when that ends.
 pub const ALERT_NS: u64 = 50_000_000;
 /// Between looks where somebody watches for crowds and for CPUs that become idle,
 /// and rings: for the waits that are neither.
@@ -126,7 +126,7 @@ impl Cpus {
 
     /// Takes a look in. With less than that share idle, CPUs are short.
     pub fn look(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
-        if self.crowds.look(at_ns, metering.crowds) && self.shut_ns.is_none() {
+        if self.crowds.look(at_ns, metering.crowds, self.is_open()) {
             (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
         }
         self.vacancy = metering.vacancy;
@@ -175,8 +175,8 @@ impl Cpus {
         let Some(since_ns) = vacancy.since_ns else {
             return;
         };
-        // The foreground may have had a CPU's worth of time, or none.
-        self.budget.earn(at_ns, 1.0);
+        // As at the last reading: this is no time to read again.
+        self.budget.earn(at_ns, self.found.foreground.max(1.0));
         let is_alone = vacancy.cpus >= cpus;
         let is_long = at_ns >= since_ns.max(shut_ns) + WINDOW_NS_MIN;
         if is_long && self.budget.level_ns() > needed_ns(is_alone) {

@@ -9,12 +9,13 @@
 //! there, within some 10 ms, and background work may go on as soon as any CPU has
 //! become idle.
 //!
-//! Not every crowd can be dispersed: threads may be bound to their CPU. A crowd
-//! within [`AGAIN_NS`] after the last one that was acted on is the same crowd, and
-//! is acted on after a pause only that doubles each time. What the foreground
-//! waits in crowds is charged to the account of the CPUs as all its waits are.
+//! Not every crowd can be dispersed: threads may be bound to their CPU, or find one
+//! another again and again. After one that was acted on no other is for a pause,
+//! which doubles as long as the next comes within [`AGAIN_NS`] of its end. What the
+//! foreground waits in crowds is charged to the account of the CPUs as all its waits
+//! are, so that a pause costs it no more than any other wait does.
 
-/// A crowd so soon after a pause is the same crowd.
+/// A crowd so soon after a pause says that making room has not helped for long.
 const AGAIN_NS: u64 = 100_000_000;
 /// For how long no other crowd counts, at first and at most.
 const PAUSE_NS_MIN: u64 = 50_000_000;
@@ -31,10 +32,11 @@ pub struct Crowds {
 }
 
 impl Crowds {
-    /// Takes in how many have been found; whether to make room for one.
-    pub fn look(&mut self, at_ns: u64, found: u64) -> bool {
+    /// Takes in how many have been found; whether to make room for one, where room
+    /// can be made.
+    pub fn look(&mut self, at_ns: u64, found: u64, can_make_room: bool) -> bool {
         let is_new = (self.found.replace(found)).is_some_and(|before| found > before);
-        if !is_new || at_ns < self.next_ns {
+        if !is_new || !can_make_room || at_ns < self.next_ns {
             return false;
         }
         let is_same = self.pause_ns > 0 && at_ns < self.next_ns + AGAIN_NS;
@@ -56,8 +58,8 @@ mod tests {
     /// One more crowd at each of those milliseconds: which of them count.
     fn that_count(crowds: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut known = Crowds::default();
-        known.look(0, 7);
-        let counts = |(found, ms): &(u64, u64)| known.look(ms * MS, *found);
+        known.look(0, 7, true);
+        let counts = |(found, ms): &(u64, u64)| known.look(ms * MS, *found, true);
         let each = (8..).zip(crowds).filter(counts);
         each.map(|(_, ms)| ms).collect()
     }
@@ -79,6 +81,14 @@ mod tests {
     #[test]
     fn crowds_of_the_time_before_do_not_count() {
         let mut known = Crowds::default();
-        assert!((0..100).all(|at_ms| !known.look(at_ms * MS, 3)));
+        assert!((0..100).all(|at_ms| !known.look(at_ms * MS, 3, true)));
+    }
+
+    #[test]
+    fn crowds_while_no_room_can_be_made_cost_no_pause() {
+        let mut known = Crowds::default();
+        known.look(0, 7, true);
+        assert!(!known.look(MS, 8, false));
+        assert!(known.look(2 * MS, 9, true));
     }
 }

@@ -9,8 +9,8 @@
 //!
 //! *Looks*. A foreground request of a device on which background work runs rings
 //! a bell, and the meter is looked at within a millisecond: while all is quiet
-//! looks are [`CALM_NS`] apart. CPUs have no bell: with background work on
-//! them and little idle, looks are closer. A stopped program is looked at when
+//! looks are [`CALM_NS`] apart. For CPUs it rings where a timer in the kernel can
+//! watch them; else, with background work on them and little idle, looks are closer. A stopped program is looked at when
 //! what it waits for may open, and ten times a second in case it holds somebody
 //! up.
 //!
@@ -398,8 +398,8 @@ fn for_cpus(found: Found) -> (Contention, String) {
 }
 
 fn for_crowd(found: Found) -> (Contention, String) {
-    let why = "foreground threads wait for one another on one CPU while background work has \
-               another; goes on when they have spread and a CPU is idle";
+    let why = "threads wait for one another on one CPU while background work has another; \
+               goes on when a CPU has nothing to do";
     (waits(found), why.to_owned())
 }
 

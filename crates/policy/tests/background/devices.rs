@@ -171,7 +171,8 @@ fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
         let usage = &o.metering.as_ref().unwrap().foreground;
         let disks = usage.disks.values().map(|d| d.requests);
         disks
-            .chain(usage.links.values().map(|l| l.sends))
+            // What leaves a queue now was asked for before.
+            .chain(usage.links.values().map(|l| l.sends + l.packets))
             .sum::<u64>()
     };
     let mut before = 0;

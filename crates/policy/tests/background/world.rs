@@ -20,6 +20,8 @@ pub const TICK_NS: u64 = 100_000;
 const BELL_NS: u64 = MS;
 /// The bell is not heard sooner after a look.
 const DEAF_NS: u64 = 5 * MS;
+/// A vacant CPU is told of after so long.
+const VACANT_NS: u64 = 16 * MS;
 /// From a decision to its effect.
 const ACT_NS: u64 = 300_000;
 
@@ -130,6 +132,8 @@ pub struct World {
     /// while all CPUs are busy.
     pub leak: f64,
     pub bell: bool,
+    /// The kernel watches for CPUs that have nothing to do, and rings.
+    pub watched: bool,
     /// CPU times are read at most so often.
     pub cpu_every_ns: u64,
     /// So many of the next actions fail.
@@ -165,6 +169,7 @@ impl World {
             cpus,
             leak: 0.0,
             bell: true,
+            watched: true,
             cpu_every_ns: 0,
             refuses: 0,
             foreground: vec![],
@@ -372,6 +377,27 @@ impl World {
         self.live.foreground.cpu_ns += (tick * got) as u64;
         self.live.foreground.wait_ns += (tick * (f64::from(threads) - got)) as u64;
         self.live.idle_ns += (tick * (left - taken)) as u64;
+        self.watch((left - taken) as u32);
+    }
+
+    fn watch(&mut self, idle: u32) {
+        if !self.watched {
+            return;
+        }
+        let at_ns = self.at_ns;
+        let before = self.live.vacancy.filter(|_| idle > 0);
+        let since_ns = before.and_then(|vacancy| vacancy.since_ns);
+        let cpus = match since_ns {
+            Some(_) => before.map_or(idle, |vacancy| vacancy.cpus.min(idle)),
+            None => idle,
+        };
+        let since_ns = since_ns.or((idle > 0).then_some(at_ns));
+        self.live.vacancy = Some(Vacancy { since_ns, cpus });
+        let waits = (self.background.values()).any(|b| b.frozen && b.resource == Resource::Cpu);
+        let is_told = since_ns.is_some_and(|ns| at_ns == ns + VACANT_NS);
+        if waits && is_told && self.bell_ns.is_none() {
+            self.bell_ns = Some((self.looked_ns + DEAF_NS).max(at_ns));
+        }
     }
 
     fn metering(&mut self) -> Metering {
