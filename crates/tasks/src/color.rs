@@ -180,6 +180,11 @@ impl Blocks {
         self.kept().free.push(base);
     }
 
+    /// Blocks that were had from the system and that nobody has now.
+    pub fn free(&self) -> usize {
+        self.kept().free.len()
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -35,8 +35,8 @@ pub enum GraphError {
         /// One circle, each after the one before it and the first after the last.
         tasks: Vec<usize>,
     },
-    /// An end of a dependency is no task of this graph.
-    #[error("task {task} of a dependency is none: the graph has {count}")]
+    /// What is named is no task of this graph.
+    #[error("task {task} is none: the graph has {count}")]
     NoSuchTask {
         /// The number.
         task: usize,

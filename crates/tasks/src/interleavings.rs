@@ -12,6 +12,7 @@ use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef};
 use crate::pool::{Inbox, Shelf};
 use crate::sleep::Sleepers;
+use crate::trace::Ring;
 use crate::worker::Worker;
 
 /// A job that is never run, but counted when it is taken.
@@ -28,7 +29,7 @@ fn job(number: u32) -> JobRef {
 fn number(job: JobRef) -> u32 {
     // SAFETY: made by `job`, and given up by its only holder.
     let job = unsafe { Box::from_raw(job.as_ptr().as_ptr()) };
-    job.groups.s
+    job.groups().s
 }
 
 fn numbers(mut chain: Chain) -> Vec<u32> {
@@ -150,5 +151,24 @@ fn each_task_wakes_a_sleeper_of_its_own() {
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
+    });
+}
+
+/// A reader never gets words of two spans in one.
+#[test]
+fn spans_that_are_read_are_whole() {
+    loom::model(|| {
+        let ring = Arc::new(Ring::new(2));
+        ring.write([1; 4]);
+        let writer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || (2..4).for_each(|number| ring.write([number; 4])))
+        };
+        let (read, next) = ring.read(0);
+        for words in &read.spans {
+            assert!(words.iter().all(|&word| word == words[0]), "{words:?}");
+        }
+        assert_eq!(read.lost + read.spans.len() as u64, next);
+        writer.join().unwrap();
     });
 }

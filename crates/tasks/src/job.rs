@@ -7,6 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dispatch::Groups;
 use crate::worker::Worker;
@@ -21,8 +22,9 @@ pub(crate) struct Job {
     run: Run,
     /// The next in a chain.
     link: UnsafeCell<*mut Job>,
-    /// Its groups.
-    pub groups: Groups,
+    /// Its groups, both in one. Whoever sets them has the task to itself, as whoever
+    /// holds it has, who passes it on by a release.
+    groups: AtomicU64,
 }
 
 impl Job {
@@ -30,9 +32,22 @@ impl Job {
         Self {
             run,
             link: UnsafeCell::new(ptr::null_mut()),
-            groups,
+            groups: AtomicU64::new(packed(groups)),
         }
     }
+
+    pub fn groups(&self) -> Groups {
+        let packed = self.groups.load(Ordering::Relaxed);
+        Groups::new((packed >> 32) as u32, packed as u32)
+    }
+
+    pub fn set_groups(&self, groups: Groups) {
+        self.groups.store(packed(groups), Ordering::Relaxed);
+    }
+}
+
+fn packed(groups: Groups) -> u64 {
+    u64::from(groups.t) << 32 | u64::from(groups.s)
 }
 
 /// A ready task that one holder has.
@@ -51,8 +66,13 @@ impl JobRef {
     }
 
     pub fn groups(&self) -> Groups {
-        // SAFETY: the job lives, as it has not run; groups are never written.
-        unsafe { self.0.as_ref() }.groups
+        // SAFETY: the job lives, as it has not run.
+        unsafe { self.0.as_ref() }.groups()
+    }
+
+    /// Whether it is that one.
+    pub fn is(&self, job: &Job) -> bool {
+        std::ptr::eq(self.0.as_ptr(), job)
     }
 
     pub fn as_ptr(&self) -> NonNull<Job> {
@@ -114,7 +134,7 @@ impl Chain {
             let job = unsafe { job.as_ref() };
             // SAFETY: only the holder writes links, and lends the chain to us.
             next = unsafe { *job.link.get() };
-            Some(job.groups)
+            Some(job.groups())
         })
     }
 

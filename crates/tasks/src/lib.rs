@@ -10,7 +10,11 @@
 //! | [`Runtime`] | workers, and the order in which they run what is ready |
 //! | [`GraphBuilder`], [`Graph`] | tasks and who waits for whom: declared once, run each frame |
 //! | [`Runtime::register`], [`Runtime::resolve`] | tasks one by one, by token |
+//! | [`Runtime::join`] | two things at once, and nested |
 //! | [`Groups`] | which tasks belong together: on one core, or close in time |
+//! | [`Graph::explain`] | which order was found for tasks without groups, and how others did |
+//! | [`Places`] | where workers run: together, by the caches that cores share |
+//! | [`Runtime::trace`], [`Runtime::counters`] | who ran what when: for Perfetto, as a picture, in figures |
 //! | [`color`] | blocks whose headers do not fall into the same cache sets |
 //! | [`dispatch`] | the orders themselves, without threads |
 //!
@@ -19,22 +23,33 @@
 //! on a symmetric multi-core processor for media processing" (paper 5).
 
 pub mod color;
+mod counters;
 pub mod dispatch;
 mod error;
 mod graph;
+mod guess;
 mod job;
+mod join;
 mod latch;
+mod places;
 mod pool;
 mod runtime;
+mod slab;
 mod sleep;
 mod sync;
 mod tokens;
+mod trace;
+mod trials;
 mod worker;
 
+pub use counters::{AllCounters, Counters};
 pub use dispatch::Groups;
 pub use error::{GraphError, Left, Panicked, RunError, RuntimeError, TaskError, WaitError};
-pub use graph::{Graph, GraphBuilder};
+pub use graph::{Explanation, Graph, GraphBuilder, Order, Tried};
+pub use guess::Together;
+pub use places::{Distance, Places};
 pub use runtime::{Handle, Policy, Runtime};
+pub use trace::{ColorBy, Span, Trace};
 
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;

@@ -2,15 +2,25 @@
 //! A runtime: workers, and the order in which they run tasks.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 use std::{fmt, ptr};
 
+use usher_model::CpuSet;
+
+use crate::counters::AllCounters;
 use crate::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper};
 use crate::error::{RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
+use crate::guess::Together;
 use crate::job::JobRef;
+use crate::join::Forked;
+use crate::latch::Latch;
+use crate::places::{self, Places};
 use crate::tokens::Entry;
+use crate::trace::Trace;
 use crate::worker::{Crew, Worker};
 
 /// The most workers.
@@ -44,6 +54,16 @@ pub struct Runtime {
     threads: Vec<JoinHandle<()>>,
 }
 
+fn check(workers: usize) -> Result<(), RuntimeError> {
+    match (1..=WORKERS_MAX).contains(&workers) {
+        true => Ok(()),
+        false => Err(RuntimeError::Workers {
+            count: workers,
+            most: WORKERS_MAX,
+        }),
+    }
+}
+
 thread_local! {
     /// The worker that this thread is, and its crew; null: it is none.
     static HERE: Cell<(*const Crew, *const Worker<'static>)> =
@@ -60,17 +80,23 @@ impl Runtime {
         Self::with_policy(workers, Policy::Usher)
     }
 
-    /// That many workers under that policy.
+    /// That many workers under that policy, placed by this machine's topology: see
+    /// [`Places`].
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn with_policy(workers: usize, policy: Policy) -> Result<Self, RuntimeError> {
-        if !(1..=WORKERS_MAX).contains(&workers) {
-            return Err(RuntimeError::Workers {
-                count: workers,
-                most: WORKERS_MAX,
-            });
-        }
+        check(workers)?;
+        Self::with_places(places::here(workers), policy)
+    }
+
+    /// As many workers as there are places, under that policy.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_places(places: Places, policy: Policy) -> Result<Self, RuntimeError> {
+        let workers = places.workers();
+        check(workers)?;
         let mut groups_below = (u32::MAX, u32::MAX);
         let locked: Option<Box<dyn Dispatcher<JobRef> + Send>> = match policy {
             Policy::Usher => None,
@@ -82,24 +108,23 @@ impl Runtime {
             Policy::Fcfs => Some(Box::new(Fcfs::default())),
             Policy::Lcfs => Some(Box::new(Lcfs::default())),
         };
-        let others = |worker: usize| (1..workers).map(move |step| (worker + step) % workers);
-        let near = (0..workers)
-            .map(|worker| others(worker).collect())
-            .collect();
+        let of_worker: Vec<_> = (0..workers).map(|one| places.cpus(one).cloned()).collect();
         let mut runtime = Self {
-            crew: Arc::new(Crew::new(near, groups_below, locked)),
+            crew: Arc::new(Crew::new(places, groups_below, locked)),
             threads: Vec::with_capacity(workers),
         };
-        for worker in 0..workers {
-            runtime.threads.push(runtime.start(worker)?);
+        for (worker, cpus) in of_worker.into_iter().enumerate() {
+            runtime.threads.push(runtime.start(worker, cpus)?);
         }
         Ok(runtime)
     }
 
-    fn start(&self, index: usize) -> Result<JoinHandle<()>, RuntimeError> {
+    fn start(&self, index: usize, cpus: Option<CpuSet>) -> Result<JoinHandle<()>, RuntimeError> {
         let crew = Arc::clone(&self.crew);
         let thread = thread::Builder::new().name(format!("usher-tasks-{index}"));
         let started = thread.spawn(move || {
+            // A place is a wish: who may not have it works where it is.
+            cpus.inspect(places::go);
             let worker = Worker::new(&crew, index);
             HERE.set((Arc::as_ptr(&crew), (&raw const worker).cast()));
             worker.work();
@@ -108,6 +133,28 @@ impl Runtime {
             worker: index,
             source,
         })
+    }
+
+    /// Writes down which worker runs which task from now on, the last
+    /// `spans_per_worker` of each; what was written before is forgotten. How many are
+    /// kept is settled the first time.
+    pub fn start_trace(&self, spans_per_worker: usize) {
+        self.crew.tracer.start(self.workers(), spans_per_worker);
+    }
+
+    /// Writes nothing down any more.
+    pub fn stop_trace(&self) {
+        self.crew.tracer.stop();
+    }
+
+    /// What has been written down since [`Self::start_trace`].
+    pub fn trace(&self) -> Trace {
+        self.crew.tracer.read()
+    }
+
+    /// What the workers have done.
+    pub fn counters(&self) -> AllCounters {
+        self.crew.counters()
     }
 
     /// How many workers there are.
@@ -125,6 +172,12 @@ impl Runtime {
         if let Some(error) = graph.outside(self.crew.groups_below) {
             return Err(error);
         }
+        let finds_groups = self.crew.finds_groups();
+        match finds_groups {
+            true => graph.find_order(self.workers()),
+            false => graph.forget_order(),
+        }
+        let begun = Instant::now();
         match self.here() {
             Some(worker) => {
                 let done = graph.begin(|job| worker.ready(job));
@@ -135,11 +188,75 @@ impl Runtime {
             }
             None => graph.begin(|job| self.crew.inject(job)).wait(),
         }
+        if finds_groups {
+            graph.ran_for(begun.elapsed());
+        }
         graph.outcome()
     }
 
     fn here(&self) -> Option<&Worker<'_>> {
         here(&self.crew)
+    }
+
+    /// Does `a` and `b`, at once where another worker has nothing better to do. Under
+    /// policies that keep one order for all workers one is done after the other.
+    ///
+    /// ```
+    /// use usher_tasks::Runtime;
+    ///
+    /// fn fib(runtime: &Runtime, n: u64) -> u64 {
+    ///     if n < 2 {
+    ///         return n;
+    ///     }
+    ///     let (a, b) = runtime.join(|| fib(runtime, n - 1), || fib(runtime, n - 2));
+    ///     a + b
+    /// }
+    /// assert_eq!(fib(&Runtime::new(2)?, 20), 6765);
+    /// # Ok::<(), usher_tasks::RuntimeError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As `a` and `b` do; where `a` does, `b` may not be done at all.
+    pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
+    where
+        A: FnOnce() -> RA + Send,
+        B: FnOnce() -> RB + Send,
+        RA: Send,
+        RB: Send,
+    {
+        match self.here() {
+            Some(worker) => worker.join(a, b),
+            None => self.install(|| self.join(a, b)),
+        }
+    }
+
+    /// Has a worker do something, and waits for it; from a worker of this runtime it
+    /// is a call.
+    ///
+    /// # Panics
+    /// As `what` does.
+    pub fn install<F: FnOnce() -> R + Send, R: Send>(&self, what: F) -> R {
+        if self.here().is_some() {
+            return what();
+        }
+        let done = Latch::default();
+        let forked = Forked::new(|| {
+            let outcome = catch_unwind(AssertUnwindSafe(what));
+            done.open();
+            outcome
+        });
+        // SAFETY: once, and this frame is not left before it is done.
+        self.crew.inject(unsafe { forked.job() });
+        done.wait();
+        // The latch opens a moment before the end of what opens it.
+        while !forked.is_done() {
+            thread::yield_now();
+        }
+        match forked.outcome() {
+            Some(Ok(Ok(value))) => value,
+            Some(Ok(Err(panic)) | Err(panic)) => resume_unwind(panic),
+            None => unreachable!("what is done has an outcome"),
+        }
     }
 
     /// Files a task that runs when it has been resolved `count` times (paper 5,
@@ -172,7 +289,29 @@ impl Runtime {
         groups: Groups,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        register(&self.crew, token, count, groups, Box::new(entry))
+        let hints = Hints::Groups(groups);
+        register(&self.crew, token, count, hints, Box::new(entry))
+    }
+
+    /// As [`Self::register`], without groups, for a task that works on the data at
+    /// that address: where it helps, tasks on neighbouring data run close in time.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_on(
+        &self,
+        token: u64,
+        count: u32,
+        data: usize,
+        entry: impl FnOnce() + Send + 'static,
+    ) -> Result<(), TaskError> {
+        register(&self.crew, token, count, Hints::Data(data), Box::new(entry))
+    }
+
+    /// What registered tasks without groups are taken to have in common at present;
+    /// `None`: the policy does not ask.
+    pub fn together(&self) -> Option<Together> {
+        (self.crew.finds_groups()).then(|| self.crew.guess.together())
     }
 
     /// Takes one off what a task waits for; it may be registered later.
@@ -229,7 +368,7 @@ impl Handle {
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
         let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&crew, token, count, groups, Box::new(entry))
+        register(&crew, token, count, Hints::Groups(groups), Box::new(entry))
     }
 
     /// As [`Runtime::resolve`].
@@ -255,16 +394,39 @@ fn here(crew: &Arc<Crew>) -> Option<&Worker<'_>> {
     (of == Arc::as_ptr(crew)).then(|| unsafe { &*worker })
 }
 
+/// What is said of a task that is registered.
+#[derive(Debug, Clone, Copy)]
+enum Hints {
+    Groups(Groups),
+    /// None, but where its data are.
+    Data(usize),
+}
+
+impl Hints {
+    fn groups(self, crew: &Crew) -> Groups {
+        let data = match self {
+            Self::Groups(groups) if groups != Groups::NONE => return groups,
+            Self::Groups(_) => None,
+            Self::Data(data) => Some(data),
+        };
+        match crew.finds_groups() {
+            true => crew.guess.groups(data),
+            false => Groups::NONE,
+        }
+    }
+}
+
 fn register(
     crew: &Arc<Crew>,
     token: u64,
     count: u32,
-    groups: Groups,
+    hints: Hints,
     entry: Entry,
 ) -> Result<(), TaskError> {
     if crew.is_closing() && here(crew).is_none() {
         return Err(TaskError::Ended { token });
     }
+    let groups = hints.groups(crew);
     let (t_groups, s_groups) = crew.groups_below;
     if groups.t >= t_groups || groups.s >= s_groups {
         return Err(TaskError::Groups {

@@ -8,6 +8,7 @@
 //! until the task is ready; from then on it is its worker's.
 
 use std::hash::BuildHasher;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,9 +16,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::color::Blocks;
 use crate::dispatch::Groups;
 use crate::error::{Left, Panicked, TaskError, message};
 use crate::job::{Job, JobRef};
+use crate::slab::{self, Slab};
 use crate::worker::Worker;
 
 /// Locks, so that few wait for the same.
@@ -47,6 +50,9 @@ struct Task {
     /// runs it.
     entry: Option<Entry>,
 }
+
+// SAFETY: the link of its job is the job's holder's alone, and the entry may be sent.
+unsafe impl Send for Task {}
 
 /// A task at its place in memory. Its fields belong to different threads at times,
 /// so there is never a reference to all of it.
@@ -83,17 +89,24 @@ impl Place {
         let task = self.0.as_ptr();
         // SAFETY: nobody but the holder of the lock touches an early task.
         unsafe {
-            (*task).job.groups = groups;
+            (*task).job.set_groups(groups);
             (*task).entry = Some(entry);
         }
     }
 }
 
-type Shard = HashTable<Place>;
+/// Some of the tasks, behind one lock.
+#[derive(Default)]
+struct Shard {
+    places: HashTable<Place>,
+    tasks: Slab<Task>,
+}
 
 /// All tasks that are registered, or expected to be.
 pub(crate) struct Tokens {
     shards: Box<[Mutex<Shard>]>,
+    /// Where tasks lie; `None`: there is no memory for any.
+    blocks: Option<Blocks>,
     hasher: DefaultHashBuilder,
     /// Tasks that are ready or run.
     active: AtomicUsize,
@@ -111,6 +124,7 @@ impl Default for Tokens {
             shards: std::iter::repeat_with(Mutex::default)
                 .take(SHARDS)
                 .collect(),
+            blocks: slab::blocks().ok(),
             hasher: DefaultHashBuilder::default(),
             active: AtomicUsize::new(0),
             quiet: Mutex::new(()),
@@ -142,7 +156,10 @@ impl Tokens {
         entry: Entry,
     ) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
-        let found = shard.find(hash, |place| place.token() == token).copied();
+        let found = shard
+            .places
+            .find(hash, |place| place.token() == token)
+            .copied();
         let (place, early) = match found.map(|place| (place, place.state(&shard))) {
             Some((place, State::Early(times))) => (place, times),
             Some(_) => return Err(TaskError::Registered { token }),
@@ -164,7 +181,10 @@ impl Tokens {
     /// Takes one off what a task waits for; it, where it is ready now.
     pub fn resolve(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
-        let found = shard.find(hash, |place| place.token() == token).copied();
+        let found = shard
+            .places
+            .find(hash, |place| place.token() == token)
+            .copied();
         let place = match found {
             Some(place) => place,
             None => self.insert(hash, &mut shard, token)?,
@@ -199,29 +219,41 @@ impl Tokens {
 
     /// An early task, never resolved yet.
     fn insert(&self, hash: u64, shard: &mut Shard, token: u64) -> Result<Place, TaskError> {
-        let none = |_| TaskError::Memory { token };
+        let none = || TaskError::Memory { token };
         let hasher = |place: &Place| self.hasher.hash_one(place.token());
-        shard.try_reserve(1, hasher).map_err(none)?;
+        shard.places.try_reserve(1, hasher).map_err(|_| none())?;
         let task = Task {
             job: Job::new(run, Groups::NONE),
             token,
             state: State::Early(0),
             entry: None,
         };
-        let place = Place(NonNull::from(Box::leak(Box::new(task))));
-        shard.insert_unique(hash, place, hasher);
+        let blocks = self.blocks.as_ref().ok_or_else(none)?;
+        let place = Place(shard.tasks.insert(blocks, task).map_err(|_| none())?);
+        shard.places.insert_unique(hash, place, hasher);
         Ok(place)
+    }
+
+    /// The task itself, which is no more where it was.
+    ///
+    /// # Safety
+    /// It is this shard's, is in its table no more, and nobody else knows of it.
+    unsafe fn take_out(&self, shard: &mut Shard, place: Place) -> Option<Task> {
+        let blocks = self.blocks.as_ref()?;
+        // SAFETY: the caller's promise.
+        Some(unsafe { shard.tasks.remove(blocks, place.0) })
     }
 
     /// A task has run.
     fn end(&self, place: Place) {
         let (hash, mut shard) = self.shard(place.token());
-        if let Ok(entry) = shard.find_entry(hash, |one| one.0 == place.0) {
+        if let Ok(entry) = shard.places.find_entry(hash, |one| one.0 == place.0) {
             entry.remove();
         }
-        drop(shard);
         // SAFETY: out of the table, and run by us, so nobody else knows of it.
-        drop(unsafe { Box::from_raw(place.0.as_ptr()) });
+        let task = unsafe { self.take_out(&mut shard, place) };
+        drop(shard);
+        drop(task);
         if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
             drop(lock(&self.quiet));
             self.is_quiet.notify_all();
@@ -257,7 +289,7 @@ impl Tokens {
         };
         for shard in &self.shards {
             let shard = lock(shard);
-            for place in shard.iter() {
+            for place in shard.places.iter() {
                 match place.state(&shard) {
                     State::Early(_) => left.unregistered.push(place.token()),
                     State::Waiting(more, _) => left.unresolved.push((place.token(), more)),
@@ -285,23 +317,23 @@ impl Tokens {
         let mut dropped = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
-            let table = std::mem::take(&mut *shard);
-            for place in table {
-                match place.state(&shard) {
-                    State::Ready(_) => {
-                        let hash = self.hasher.hash_one(place.token());
-                        let hasher = |place: &Place| self.hasher.hash_one(place.token());
-                        shard.insert_unique(hash, place, hasher);
-                    }
-                    State::Early(_) | State::Waiting(..) => dropped.push(place),
+            let is_ready = |place: &Place| matches!(place.state(&shard), State::Ready(_));
+            let waiting: Vec<Place> = shard
+                .places
+                .iter()
+                .copied()
+                .filter(|place| !is_ready(place))
+                .collect();
+            for place in waiting {
+                let hash = self.hasher.hash_one(place.token());
+                if let Ok(entry) = shard.places.find_entry(hash, |one| one.0 == place.0) {
+                    entry.remove();
                 }
+                // SAFETY: out of the table and never ready, so nobody else knows of it.
+                dropped.extend(unsafe { self.take_out(&mut shard, place) });
             }
         }
         // What a closure owns may resolve or register in turn: not behind a lock.
-        for place in &dropped {
-            // SAFETY: out of the table and never ready, so nobody else knows of it.
-            drop(unsafe { Box::from_raw(place.0.as_ptr()) });
-        }
         dropped.len()
     }
 }
@@ -309,10 +341,16 @@ impl Tokens {
 impl Drop for Tokens {
     /// There are no workers any more: what is ready will not run either.
     fn drop(&mut self) {
-        let shards = self.shards.iter();
-        for place in shards.flat_map(|shard| std::mem::take(&mut *lock(shard))) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let places = mem::take(&mut shard.places);
             // SAFETY: out of the table, and nobody is left who could run it.
-            drop(unsafe { Box::from_raw(place.0.as_ptr()) });
+            let out = places
+                .into_iter()
+                .map(|place| unsafe { self.take_out(&mut shard, place) });
+            let tasks: Vec<_> = out.collect();
+            drop(shard);
+            drop(tasks);
         }
     }
 }
@@ -323,10 +361,11 @@ impl Drop for Tokens {
 /// The job is the head of a task of this worker's runtime.
 unsafe fn run(job: JobRef, worker: &Worker<'_>) -> Option<JobRef> {
     let place = Place(job.as_ptr().cast());
-    // SAFETY: the task is ready, and its entry ours.
-    let entry = unsafe { (*place.0.as_ptr()).entry.take() };
+    // SAFETY: the task is ready, and its entry ours; its job is not written any more.
+    let (entry, job) = unsafe { ((*place.0.as_ptr()).entry.take(), job.as_ptr().as_ref()) };
     let tokens = worker.tokens();
-    tokens.call(place.token(), entry);
+    let token = place.token();
+    worker.trace(token, job, || worker.timing(|| tokens.call(token, entry)));
     tokens.end(place);
     None
 }

@@ -5,12 +5,17 @@ use std::cell::{Cell, RefCell};
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use crate::counters::{AllCounters, Counts};
 use crate::dispatch::Dispatcher;
-use crate::job::{Chain, JobRef};
+use crate::guess::{Guess, SAMPLE};
+use crate::job::{Chain, Job, JobRef};
+use crate::places::{Distance, Places};
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::Sleepers;
 use crate::tokens::Tokens;
+use crate::trace::{Running, Tracer};
 
 /// Looks for something to do before a worker goes to sleep.
 const LOOKS: u32 = 200;
@@ -24,6 +29,7 @@ const NOBODY: u32 = u32::MAX;
 struct Post {
     shelf: Shelf,
     inbox: Inbox,
+    counts: Counts,
 }
 
 /// Ready tasks behind one lock.
@@ -38,23 +44,25 @@ pub(crate) struct Crew {
     injector: Inbox,
     /// By spatial group: whose it is.
     owners: Box<[AtomicU32]>,
-    /// By worker: the others, the nearest by caches first.
-    near: Box<[Box<[usize]>]>,
+    places: Places,
     sleepers: Sleepers,
     closing: AtomicBool,
     /// Tasks that were registered one by one.
     pub tokens: Tokens,
     /// Groups must be below these numbers, temporal and spatial.
     pub groups_below: (u32, u32),
+    pub tracer: Tracer,
+    /// Groups for tasks that were registered without any.
+    pub guess: Guess,
 }
 
 impl Crew {
     pub fn new(
-        near: Box<[Box<[usize]>]>,
+        places: Places,
         groups_below: (u32, u32),
         locked: Option<Box<dyn Dispatcher<JobRef> + Send>>,
     ) -> Self {
-        let workers = near.len();
+        let workers = places.workers();
         Self {
             locked: locked.map(Mutex::new),
             posts: std::iter::repeat_with(Post::default)
@@ -64,16 +72,32 @@ impl Crew {
             owners: std::iter::repeat_with(|| AtomicU32::new(NOBODY))
                 .take(OWNERS)
                 .collect(),
-            near,
+            places,
             sleepers: Sleepers::new(workers),
             closing: AtomicBool::new(false),
             tokens: Tokens::default(),
             groups_below,
+            tracer: Tracer::default(),
+            guess: Guess::default(),
         }
     }
 
     pub fn workers(&self) -> usize {
         self.posts.len()
+    }
+
+    /// Whether groups are found for tasks that have none.
+    pub fn finds_groups(&self) -> bool {
+        self.locked.is_none()
+    }
+
+    pub fn counters(&self) -> AllCounters {
+        AllCounters(self.posts.iter().map(|post| post.counts.read()).collect())
+    }
+
+    /// The others of a worker, the nearest by caches first.
+    fn near(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
+        self.places.near(worker).iter().map(|&(other, _)| other)
     }
 
     /// A task from outside.
@@ -116,8 +140,8 @@ pub(crate) struct Worker<'a> {
     lanes: RefCell<Lanes>,
     /// There are others.
     shares: bool,
-    /// Tasks run.
-    ran: Cell<u64>,
+    /// Registered tasks that ran since one was timed.
+    untimed: Cell<u64>,
 }
 
 impl<'a> Worker<'a> {
@@ -127,7 +151,7 @@ impl<'a> Worker<'a> {
             index,
             lanes: RefCell::new(Lanes::new()),
             shares: crew.workers() > 1 && crew.locked.is_none(),
-            ran: Cell::new(0),
+            untimed: Cell::new(0),
         }
     }
 
@@ -135,6 +159,20 @@ impl<'a> Worker<'a> {
     /// tasks touch needs to be atomic.
     pub fn is_alone(&self) -> bool {
         self.crew.workers() == 1
+    }
+
+    /// Runs a registered task, and times one now and then.
+    pub fn timing(&self, run: impl FnOnce()) {
+        let untimed = self.untimed.get() + 1;
+        if untimed < SAMPLE {
+            self.untimed.set(untimed);
+            return run();
+        }
+        self.untimed.set(0);
+        let begun = Instant::now();
+        run();
+        let ns = begun.elapsed().as_nanos();
+        self.crew.guess.ran(u64::try_from(ns).unwrap_or(u64::MAX));
     }
 
     /// The tasks that were registered one by one.
@@ -150,9 +188,34 @@ impl<'a> Worker<'a> {
             if self.crew.is_closing() {
                 return;
             }
-            self.crew
-                .sleepers
-                .park(self.index, || self.sees_something());
+            self.sleep();
+        }
+    }
+
+    fn sleep(&self) {
+        let begun = Instant::now();
+        let sleepers = &self.crew.sleepers;
+        sleepers.park(self.index, || self.sees_something());
+        self.counts().sleeps.add(1);
+        self.counts()
+            .asleep_ns
+            .add(begun.elapsed().as_nanos() as u64);
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.crew.posts[self.index].counts
+    }
+
+    /// Does what a task is there for, and writes it down where that is wanted, before
+    /// anybody can know that it has been done.
+    pub fn trace(&self, task: u64, job: &Job, body: impl FnOnce()) {
+        match self.crew.tracer.of(self.index) {
+            None => body(),
+            Some(to) => {
+                let running = Running::begin(to, job.groups());
+                body();
+                running.end(task);
+            }
         }
     }
 
@@ -180,9 +243,27 @@ impl<'a> Worker<'a> {
             if self.shares {
                 self.share();
             }
-            self.ran.set(self.ran.get() + 1);
+            self.counts().tasks.add(1);
             next = job.run(self);
         }
+    }
+
+    /// Whether ready tasks are this worker's own until others take them.
+    pub fn has_own_order(&self) -> bool {
+        self.crew.locked.is_none()
+    }
+
+    /// A task that others may take, and that this worker runs if nobody does.
+    pub fn offer(&self, job: JobRef) {
+        self.lanes.borrow_mut().push(job);
+        if self.shares {
+            self.share();
+        }
+    }
+
+    /// Takes back what was offered last, if nobody has taken it.
+    pub fn take_back(&self, job: &Job) -> bool {
+        self.lanes.borrow_mut().take_back(job)
     }
 
     /// A task has become ready by one that ran here.
@@ -191,16 +272,16 @@ impl<'a> Worker<'a> {
         if let Some(locked) = &crew.locked {
             let groups = job.groups();
             lock(locked).ready(job, groups);
-            crew.sleepers
-                .wake_one(crew.near[self.index].iter().copied());
+            crew.sleepers.wake_one(crew.near(self.index));
             return;
         }
         match self.other_owner(&job) {
             Some(owner) => {
                 crew.posts[owner].inbox.push(job);
+                self.counts().sent.add(1);
                 // Is it busy, whoever has nothing to do may take its place.
                 if !crew.sleepers.wake_for(owner) {
-                    crew.sleepers.wake_one(crew.near[owner].iter().copied());
+                    crew.sleepers.wake_one(crew.near(owner));
                 }
             }
             None => self.lanes.borrow_mut().push(job),
@@ -247,15 +328,15 @@ impl<'a> Worker<'a> {
             return;
         }
         drop(lanes);
-        self.crew
-            .sleepers
-            .wake_one(self.crew.near[self.index].iter().copied());
+        self.crew.sleepers.wake_one(self.crew.near(self.index));
     }
 
     fn next(&self) -> Option<JobRef> {
         let crew = self.crew;
         if let Some(locked) = &crew.locked {
-            return lock(locked).next(self.index).map(|dispatch| dispatch.item);
+            let dispatch = lock(locked).next(self.index)?;
+            self.counts().group_moves.add(dispatch.group_moved.into());
+            return Some(dispatch.item);
         }
         let own = &crew.posts[self.index];
         let mut lanes = self.lanes.borrow_mut();
@@ -274,22 +355,38 @@ impl<'a> Worker<'a> {
     /// what has come from outside. Spatial groups go along.
     fn steal(&self) -> Option<Chain> {
         let crew = self.crew;
-        let others = || {
-            crew.near[self.index]
-                .iter()
-                .map(|&other| &crew.posts[other])
+        let counts = self.counts();
+        let from = |take: fn(&Post) -> Option<Chain>| {
+            let mut near = crew.places.near(self.index).iter();
+            near.find_map(|&(other, distance)| Some((take(&crew.posts[other])?, distance)))
         };
-        let chain = others()
-            .find_map(|post| post.shelf.take())
-            .or_else(|| some(crew.injector.take()))
-            .or_else(|| others().find_map(|post| some(post.inbox.take())))?;
-        for groups in chain.groups() {
-            if groups.s != 0 {
-                crew.owner(groups.s)
-                    .store(self.index as u32, Ordering::Relaxed);
+        let stolen = |(chain, distance): (Chain, Distance)| {
+            counts.steals[distance as usize].add(1);
+            chain
+        };
+        let chain = from(|post| post.shelf.take())
+            .map(stolen)
+            .or_else(|| {
+                let chain = some(crew.injector.take())?;
+                counts.outside.add(1);
+                Some(chain)
+            })
+            .or_else(|| from(|post| some(post.inbox.take())).map(stolen))?;
+        self.take_over(&chain);
+        Some(chain)
+    }
+
+    /// Makes the spatial groups of tasks this worker's.
+    fn take_over(&self, chain: &Chain) {
+        let own = self.index as u32;
+        for groups in chain.groups().filter(|groups| groups.s != 0) {
+            let owner = self.crew.owner(groups.s);
+            let before = owner.load(Ordering::Relaxed);
+            if before != own {
+                owner.store(own, Ordering::Relaxed);
+                self.counts().group_moves.add((before != NOBODY).into());
             }
         }
-        Some(chain)
     }
 
     /// Whether there is anything to do, or nothing ever will be.

@@ -19,7 +19,7 @@ const LAYERS: [(&str, u32); 18] = [
     ("report", 1),
     ("cache", 1),
     ("ompt", 1),
-    ("tasks", 1),
+    ("tasks", 2),
     ("control", 2),
     ("host", 3),
     ("sim", 3),

@@ -2,14 +2,19 @@
 //! Declaring a graph.
 
 use super::Graph;
+use super::finder::Finder;
 use crate::dispatch::Groups;
 use crate::error::GraphError;
 
 /// Tasks and who waits for whom, before they can be run.
 ///
-/// Tasks are numbered from 0 in the order in which they are declared. Declare them
-/// as a sequential program would run them: where nothing else is known, that is
-/// the order that the runtime keeps close to.
+/// Tasks are numbered from 0 in the order in which they are declared.
+///
+/// Which of several ready tasks runs first decides what caches hold. Say it by
+/// [`Groups`], or say nothing: a graph without groups that is run again and again is
+/// run in several likely orders at first, and then in the one that was fastest
+/// ([`Graph::explain`] tells which). It helps to declare tasks as a sequential program
+/// would run them, and to say which data each works on ([`Self::on`]).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +41,9 @@ pub struct GraphBuilder {
     groups: Vec<Groups>,
     /// From, to.
     edges: Vec<(usize, usize)>,
+    /// By task, as far as they have been said: addresses of data, and entries.
+    data: Vec<usize>,
+    code: Vec<usize>,
 }
 
 impl GraphBuilder {
@@ -55,6 +63,20 @@ impl GraphBuilder {
         self.groups.len() - 1
     }
 
+    /// `task` works on the data at that address, or with that number: tasks on the
+    /// same data, or on neighbouring data, may do well close together.
+    pub fn on(&mut self, task: usize, data: usize) -> &mut Self {
+        say(&mut self.data, task, data);
+        self
+    }
+
+    /// `task` runs the code at that address, or with that number: tasks of the same
+    /// code may do well close together.
+    pub fn runs(&mut self, task: usize, code: usize) -> &mut Self {
+        say(&mut self.code, task, code);
+        self
+    }
+
     /// `task` runs after `before` has run. Said twice it is as said once.
     pub fn after(&mut self, task: usize, before: usize) -> &mut Self {
         self.edges.push((before, task));
@@ -68,16 +90,36 @@ impl GraphBuilder {
     /// that there is not.
     pub fn build<B: Fn(usize) + Sync>(self, body: B) -> Result<Graph<B>, GraphError> {
         let count = self.groups.len();
-        let mut ends = self.edges.iter().flat_map(|&(from, to)| [from, to]);
-        if let Some(task) = ends.find(|&task| task >= count) {
+        let ends = self.edges.iter().flat_map(|&(from, to)| [from, to]);
+        let said = self.data.len().max(self.code.len()).checked_sub(1);
+        let mut named = ends.chain(said);
+        if let Some(task) = named.find(|&task| task >= count) {
             return Err(GraphError::NoSuchTask { task, count });
         }
         check_size(count, "tasks")?;
         check_size(self.edges.len(), "dependencies")?;
         let after = Successors::new(count, &self.edges);
         check_acyclic(&after)?;
-        Ok(Graph::new(&self.groups, &after, body))
+        let mut graph = Graph::new(&self.groups, &after, body);
+        if self.groups.iter().all(|&groups| groups == Groups::NONE) {
+            let all = |mut said: Vec<usize>| {
+                if !said.is_empty() {
+                    said.resize(count, 0);
+                }
+                said
+            };
+            graph.finder = Some(Finder::new(after, all(self.data), all(self.code)));
+        }
+        Ok(graph)
     }
+}
+
+/// What was said of a task; of those before it nothing has been, maybe.
+fn say(said: &mut Vec<usize>, task: usize, what: usize) {
+    if said.len() <= task {
+        said.resize(task.saturating_add(1), 0);
+    }
+    said[task] = what;
 }
 
 fn check_size(count: usize, what: &'static str) -> Result<(), GraphError> {
@@ -99,7 +141,7 @@ pub(super) struct Successors {
 
 impl Successors {
     /// Sizes have been checked.
-    fn new(count: usize, edges: &[(usize, usize)]) -> Self {
+    pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
         edges.dedup();

@@ -12,15 +12,21 @@
 //! counted itself off: the graph may be gone by then.
 
 mod builder;
+mod finder;
+mod order;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use builder::GraphBuilder;
 use builder::Successors;
+use finder::Finder;
+pub use finder::{Explanation, Tried};
+pub use order::Order;
 
 use crate::dispatch::Groups;
 use crate::error::{Panicked, RunError, message};
@@ -43,6 +49,8 @@ struct Node {
     from: u32,
     to: u32,
     index: u32,
+    /// Where it stands in the order that is wished for; written between runs.
+    rank: AtomicU32,
 }
 
 // SAFETY: the link of a job is its holder's alone; all else is atomic or never
@@ -72,6 +80,8 @@ struct Inner<B> {
 pub struct Graph<B> {
     /// Pointed to by its own nodes, so not in a box, which may have but one pointer.
     inner: Arc<Inner<B>>,
+    /// Where tasks have no groups.
+    finder: Option<Finder>,
 }
 
 impl<B: Fn(usize) + Sync> Graph<B> {
@@ -84,6 +94,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
             from: after.first[index],
             to: after.first[index + 1],
             index: index as u32,
+            rank: AtomicU32::new(index as u32),
         };
         let tasks = 0..after.count();
         let is_source = |task: &u32| after.waits[*task as usize] == 0;
@@ -106,7 +117,10 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         for node in &inner.nodes {
             node.graph.store(graph, Ordering::Relaxed);
         }
-        Self { inner }
+        Self {
+            inner,
+            finder: None,
+        }
     }
 
     /// How many tasks there are.
@@ -125,15 +139,61 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         if most_t < t_groups && most_s < s_groups {
             return None;
         }
-        let is_outside =
-            |node: &Node| node.job.groups.t >= t_groups || node.job.groups.s >= s_groups;
-        let task = self.inner.nodes.iter().position(is_outside)?;
+        let is_outside = |groups: Groups| groups.t >= t_groups || groups.s >= s_groups;
+        let mut all = self.inner.nodes.iter().map(|node| node.job.groups());
+        let task = all.position(is_outside)?;
         Some(RunError::Groups {
             task,
-            groups: self.inner.nodes[task].job.groups,
+            groups: self.inner.nodes[task].job.groups(),
             t_groups,
             s_groups,
         })
+    }
+
+    /// Why tasks are run in the order in which they are, as far as their
+    /// dependencies leave a choice.
+    pub fn explain(&self) -> Explanation {
+        match &self.finder {
+            Some(finder) => finder.explain(),
+            None => Explanation {
+                hinted: true,
+                orders: Vec::new(),
+                chosen: None,
+            },
+        }
+    }
+
+    /// Before a run by so many workers whose policy leaves it to us which tasks
+    /// belong together.
+    pub(crate) fn find_order(&mut self, workers: usize) {
+        let Some(ranks) = self
+            .finder
+            .as_mut()
+            .and_then(|finder| finder.prepare(workers))
+        else {
+            return;
+        };
+        for (node, &rank) in self.inner.nodes.iter().zip(&ranks) {
+            node.rank.store(rank, Ordering::Relaxed);
+            node.job.set_groups(finder::groups_of(rank, ranks.len()));
+        }
+    }
+
+    /// Before a run by a policy that takes groups as they are given.
+    pub(crate) fn forget_order(&mut self) {
+        if !self.finder.as_mut().is_some_and(Finder::forget) {
+            return;
+        }
+        for node in &self.inner.nodes {
+            node.job.set_groups(Groups::NONE);
+        }
+    }
+
+    /// A run for which an order was found took that long.
+    pub(crate) fn ran_for(&mut self, time: Duration) {
+        if let Some(finder) = &mut self.finder {
+            finder.ran(time.as_nanos() as f64);
+        }
     }
 
     /// Begins a run: gives each task that waits for nothing to `give`. The graph
@@ -177,7 +237,18 @@ impl<B> fmt::Debug for Graph<B> {
     }
 }
 
+/// How far a successor is from the task that made it ready: whether it is in another
+/// spatial group, so that it will not find its data or code where this one leaves
+/// them; and how much later in the order it stands, round at the end.
+type Distance = (bool, u32);
+
 impl Node {
+    fn distance(&self, successor: &Self) -> Distance {
+        let rank = |node: &Self| node.rank.load(Ordering::Relaxed);
+        let elsewhere = successor.job.groups().s != self.job.groups().s;
+        (elsewhere, rank(successor).wrapping_sub(rank(self)))
+    }
+
     /// The task, which is ready and nobody else's.
     fn job(&self) -> JobRef {
         // SAFETY: a node outlives the run, and becomes ready once in it. The pointer
@@ -220,35 +291,29 @@ impl<B: Fn(usize) + Sync> Inner<B> {
         }
     }
 
-    /// Resolves what waited for that task; one that is ready now may run next.
+    /// Resolves what waited for that task; of those that are ready now, the one that
+    /// is to run next here.
     fn resolve(&self, node: &Node, worker: &Worker<'_>) -> Option<JobRef> {
         let is_alone = worker.is_alone();
-        let mut next: Option<JobRef> = None;
+        let mut next: Option<(Distance, JobRef)> = None;
         for &successor in &self.successors[node.from as usize..node.to as usize] {
             let successor = &self.nodes[successor as usize];
             if !successor.resolve(is_alone) {
                 continue;
             }
             let job = successor.job();
-            let prefers = match &next {
-                None => worker.keeps(&job),
-                // The same data or code as the task that has just run.
-                Some(next) => {
-                    next.groups().s != node.job.groups.s
-                        && job.groups().s == node.job.groups.s
-                        && worker.keeps(&job)
-                }
-            };
-            match prefers {
+            let distance = node.distance(successor);
+            let is_nearer = next.as_ref().is_none_or(|(nearest, _)| distance < *nearest);
+            match is_nearer && worker.keeps(&job) {
                 true => {
-                    if let Some(before) = next.replace(job) {
+                    if let Some((_, before)) = next.replace((distance, job)) {
                         worker.ready(before);
                     }
                 }
                 false => worker.ready(job),
             }
         }
-        next
+        next.map(|(_, job)| job)
     }
 }
 
@@ -264,7 +329,7 @@ unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) -> Option<J
     // SAFETY: it was set when the graph was made, which stays where it is, and
     // lives as the node does.
     let graph = unsafe { &*graph.cast::<Inner<B>>() };
-    graph.call(node.index);
+    worker.trace(u64::from(node.index), &node.job, || graph.call(node.index));
     node.pending.store(node.waits, Ordering::Relaxed);
     if node.from < node.to {
         return graph.resolve(node, worker);

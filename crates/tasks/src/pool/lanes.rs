@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use crate::job::{Chain, JobRef};
+use crate::job::{Chain, Job, JobRef};
 
 /// Temporal groups that are told apart at a time.
 pub(crate) const LANES: usize = 256;
@@ -77,6 +77,16 @@ impl Lanes {
         };
         self.len -= 1;
         Some(job)
+    }
+
+    /// Takes back a task without a temporal group, if it is the last that was put in.
+    pub fn take_back(&mut self, job: &Job) -> bool {
+        let is_last = (self.others.back()).is_some_and(|last| last.is(job));
+        if is_last {
+            self.others.pop_back();
+            self.len -= 1;
+        }
+        is_last
     }
 
     fn pop_elsewhere(&mut self) -> Option<JobRef> {

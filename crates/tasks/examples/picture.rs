@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pictures of who ran what when, like the paper's figure 13: a small frame of
+//! macroblocks under each policy, as SVG, and as a trace for ui.perfetto.dev.
+//! `cargo run --release -p usher-tasks --example picture [WORKERS] [DIR]`
+
+use std::error::Error;
+use std::fs::{File, create_dir_all};
+use std::hint::black_box;
+use std::path::PathBuf;
+
+use usher_tasks::{ColorBy, GraphBuilder, Groups, Policy, Runtime};
+
+const COLUMNS: usize = 40;
+const ROWS: usize = 22;
+const STAGES: usize = 8;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let workers = words.next().map_or(Ok(2), |word| word.parse())?;
+    let dir = PathBuf::from(words.next().unwrap_or_else(|| "pictures".to_owned()));
+    create_dir_all(&dir)?;
+    let paper = Policy::Paper {
+        t_groups: ROWS as u32 + 1,
+        s_groups: STAGES as u32 + 1,
+    };
+    for (name, policy) in [
+        ("fcfs", Policy::Fcfs),
+        ("lcfs", Policy::Lcfs),
+        ("paper", paper),
+        ("usher", Policy::Usher),
+    ] {
+        let runtime = Runtime::with_policy(workers, policy)?;
+        let mut graph = frame().build(|task| {
+            // A microsecond or two of arithmetic.
+            black_box((0..700_u64).fold(task as u64, |sum, x| sum.rotate_left(5) ^ x));
+        })?;
+        runtime.run(&mut graph)?;
+        runtime.start_trace(graph.len());
+        runtime.run(&mut graph)?;
+        let trace = runtime.trace();
+        for (by, color_by) in [("t", ColorBy::T), ("s", ColorBy::S)] {
+            let path = dir.join(format!("{name}-{by}.svg"));
+            trace.write_svg(color_by, File::create(&path)?)?;
+            println!("{}", path.display());
+        }
+        let path = dir.join(format!("{name}.json"));
+        trace.write_chrome(std::io::BufWriter::new(File::create(&path)?))?;
+        println!("{}\n{}", path.display(), runtime.counters());
+    }
+    Ok(())
+}
+
+/// Macroblocks that wait for those to the left and above, stage by stage; T is the
+/// row, S the stage.
+fn frame() -> GraphBuilder {
+    let mut builder = GraphBuilder::new();
+    let at = |x: usize, y: usize, stage: usize| (y * COLUMNS + x) * STAGES + stage;
+    for y in 0..ROWS {
+        for x in 0..COLUMNS {
+            for stage in 0..STAGES {
+                let task = builder.task_in(Groups::new(y as u32 + 1, stage as u32 + 1));
+                if stage > 0 {
+                    builder.after(task, at(x, y, stage - 1));
+                }
+                if x > 0 {
+                    builder.after(task, at(x - 1, y, stage));
+                }
+                if y > 0 {
+                    builder.after(task, at(x, y - 1, stage));
+                }
+            }
+        }
+    }
+    builder
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Room for many values of one kind: slots in coloured blocks.
+//!
+//! The header of a block says which of its slots are free. It is found from any slot
+//! by masking, as [`color`](crate::color) has it, so that a slot needs no word to say
+//! where it belongs; and the headers of blocks, which is what every insertion and
+//! removal touches, do not all fall into the same cache sets.
+//!
+//! Blocks with free slots stand in a list; full ones in none, until one of their
+//! slots is freed. An empty block goes back, unless it is the only one in the list:
+//! the next value would want it again.
+
+use std::marker::PhantomData;
+use std::mem::{self, MaybeUninit};
+use std::ptr::{self, NonNull};
+
+use crate::color::{Blocks, ColorError, Coloring};
+
+/// Bytes of a block, of its header, and the places that a header can have.
+const BLOCK_BYTES: usize = 8192;
+const HEADER_BYTES: usize = 64;
+const COLORS: usize = 16;
+
+/// Blocks for slabs.
+pub(crate) fn blocks() -> Result<Blocks, ColorError> {
+    Coloring::new(BLOCK_BYTES, HEADER_BYTES, COLORS).map(Blocks::new)
+}
+
+/// At the head of a block.
+#[repr(C)]
+struct Header {
+    /// Free slots that were used before, linked.
+    free: *mut Slot,
+    /// The first slot that never was, and the end of all.
+    fresh: *mut u8,
+    end: *mut u8,
+    /// Values in it.
+    live: usize,
+    /// Neighbours in the list of blocks with free slots.
+    previous: *mut Header,
+    next: *mut Header,
+}
+
+/// A free slot.
+struct Slot {
+    next: *mut Slot,
+}
+
+/// Values of one kind. Dropped, it gives its blocks up and drops no value: whoever
+/// put some in takes them out before.
+pub(crate) struct Slab<T> {
+    /// Blocks with free slots.
+    partial: *mut Header,
+    of: PhantomData<T>,
+}
+
+// SAFETY: the pointers are to blocks that are this slab's own.
+unsafe impl<T: Send> Send for Slab<T> {}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            partial: ptr::null_mut(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    const SLOT_BYTES: usize = {
+        assert!(size_of::<Header>() <= HEADER_BYTES);
+        assert!(align_of::<T>() <= HEADER_BYTES && align_of::<T>() >= align_of::<Slot>());
+        assert!(size_of::<T>() >= size_of::<Slot>() && size_of::<T>() < BLOCK_BYTES / 8);
+        size_of::<T>()
+    };
+
+    /// Puts a value in; where it is from now on.
+    ///
+    /// # Errors
+    /// Where the system has no memory.
+    pub fn insert(&mut self, blocks: &Blocks, value: T) -> Result<NonNull<T>, ColorError> {
+        if self.partial.is_null() {
+            let header = Self::make(blocks)?;
+            // SAFETY: made just now.
+            unsafe { self.link(header) };
+        }
+        let header = self.partial;
+        // SAFETY: blocks in the list have a free slot, and are ours alone. A slot is a
+        // value's size, and lies in its block.
+        unsafe {
+            let slot = match (*header).free {
+                free if free.is_null() => {
+                    let fresh = (*header).fresh;
+                    (*header).fresh = fresh.add(Self::SLOT_BYTES);
+                    fresh
+                }
+                free => {
+                    (*header).free = (*free).next;
+                    free.cast()
+                }
+            };
+            (*header).live += 1;
+            if Self::is_full(header) {
+                self.unlink(header);
+            }
+            let slot = slot.cast::<T>();
+            slot.write(value);
+            Ok(NonNull::new_unchecked(slot))
+        }
+    }
+
+    /// Takes a value out.
+    ///
+    /// # Safety
+    /// It was put into this slab, over these blocks, and is used no more.
+    pub unsafe fn remove(&mut self, blocks: &Blocks, at: NonNull<T>) -> T {
+        let coloring = blocks.coloring();
+        let inside = at.as_ptr().cast::<u8>();
+        let back = coloring.header(inside.addr());
+        // SAFETY: the caller's promise: this is a slot, its block is ours, and its
+        // header stands where colouring says.
+        unsafe {
+            let header = match back <= inside.addr() {
+                true => inside.sub(inside.addr() - back),
+                false => inside.add(back - inside.addr()),
+            };
+            let header = header.cast::<Header>();
+            let value = at.as_ptr().read();
+            if Self::is_full(header) {
+                self.link(header);
+            }
+            let slot = inside.cast::<Slot>();
+            slot.write(Slot {
+                next: (*header).free,
+            });
+            (*header).free = slot;
+            (*header).live -= 1;
+            let is_only = self.partial == header && (*header).next.is_null();
+            if (*header).live == 0 && !is_only {
+                self.unlink(header);
+                blocks.give_back(NonNull::new_unchecked(header.cast()));
+            }
+            value
+        }
+    }
+
+    fn make(blocks: &Blocks) -> Result<*mut Header, ColorError> {
+        let block = blocks.take()?;
+        let base = block.as_ptr();
+        let room = blocks.coloring().room(base.addr());
+        let slots = room.len() / Self::SLOT_BYTES;
+        let header = base.cast::<MaybeUninit<Header>>();
+        // SAFETY: the block is ours alone now, its header has room for this one, and
+        // the slots lie behind it.
+        unsafe {
+            let fresh = base.add(room.start - base.addr());
+            (*header).write(Header {
+                free: ptr::null_mut(),
+                fresh,
+                end: fresh.add(slots * Self::SLOT_BYTES),
+                live: 0,
+                previous: ptr::null_mut(),
+                next: ptr::null_mut(),
+            });
+        }
+        Ok(header.cast())
+    }
+
+    /// # Safety
+    /// A header of a block of ours.
+    unsafe fn is_full(header: *mut Header) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { (*header).free.is_null() && (*header).fresh == (*header).end }
+    }
+
+    /// # Safety
+    /// A header of a block of ours that is not in the list.
+    unsafe fn link(&mut self, header: *mut Header) {
+        // SAFETY: the caller's promise; what is in the list is ours, too.
+        unsafe {
+            (*header).previous = ptr::null_mut();
+            (*header).next = mem::replace(&mut self.partial, header);
+            if !(*header).next.is_null() {
+                (*(*header).next).previous = header;
+            }
+        }
+    }
+
+    /// # Safety
+    /// A header of a block of ours that is in the list.
+    unsafe fn unlink(&mut self, header: *mut Header) {
+        // SAFETY: the caller's promise; its neighbours are in the list, too.
+        unsafe {
+            let (previous, next) = ((*header).previous, (*header).next);
+            match previous.is_null() {
+                true => self.partial = next,
+                false => (*previous).next = next,
+            }
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Value = [u64; 9];
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Values stay what they are while others come and go.
+        #[test]
+        fn values_keep_apart(steps in prop::collection::vec((any::<bool>(), any::<usize>()), 0..3000)) {
+            let blocks = blocks().unwrap();
+            let mut slab = Slab::<Value>::default();
+            let mut held: Vec<(NonNull<Value>, u64)> = Vec::new();
+            for (number, (is_in, which)) in steps.into_iter().enumerate() {
+                // In by and large first, out later.
+                if is_in || held.is_empty() {
+                    let at = slab.insert(&blocks, [number as u64; 9]).unwrap();
+                    prop_assert_eq!(at.addr().get() % align_of::<Value>(), 0);
+                    held.push((at, number as u64));
+                } else {
+                    let (at, number) = held.swap_remove(which % held.len());
+                    // SAFETY: put in above, and forgotten by us now.
+                    prop_assert_eq!(unsafe { slab.remove(&blocks, at) }, [number; 9]);
+                }
+            }
+            for (at, number) in held {
+                // SAFETY: as above.
+                prop_assert_eq!(unsafe { slab.remove(&blocks, at) }, [number; 9]);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_go_back_when_they_are_empty() {
+        let blocks = blocks().unwrap();
+        let mut slab = Slab::<Value>::default();
+        let room = 8192 / size_of::<Value>();
+        for _ in 0..3 {
+            let values: Vec<_> = (0..100 * room)
+                .map(|_| slab.insert(&blocks, [7; 9]).unwrap())
+                .collect();
+            let mut in_use: Vec<usize> = values.iter().map(|at| at.addr().get() / 8192).collect();
+            in_use.dedup();
+            in_use.sort_unstable();
+            in_use.dedup();
+            assert!(
+                in_use.len() <= 112,
+                "{} blocks, by colour fuller or not",
+                in_use.len()
+            );
+            for at in values {
+                // SAFETY: put in above, and forgotten by us now.
+                unsafe { slab.remove(&blocks, at) };
+            }
+        }
+        assert!(blocks.free() >= 100);
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Traces as pictures: workers against time, tasks coloured by group (paper 5,
+//! figure 13).
+
+use std::io::{self, Write};
+
+use svg::Document;
+use svg::node::element::{Group, Line, Rectangle, Text, Title};
+
+use super::{Span, Trace};
+
+/// Which groups colours tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ColorBy {
+    /// Temporal groups: a colour moves over all workers at a time.
+    T,
+    /// Spatial groups: a colour stays on a row.
+    S,
+}
+
+const WIDTH: f64 = 1200.0;
+const LEFT: f64 = 80.0;
+const TOP: f64 = 40.0;
+const ROW: f64 = 28.0;
+const ROW_GAP: f64 = 6.0;
+const BELOW: f64 = 40.0;
+/// Tasks narrower than this are drawn together with their neighbours of the same
+/// colour: nobody could tell them apart, and a frame has tens of thousands.
+const NARROW: f64 = 0.5;
+
+impl Trace {
+    /// Writes a picture: a row for each worker, time from left to right, each task
+    /// in the colour of its group; tasks without one are grey.
+    ///
+    /// # Errors
+    /// As the writer has them.
+    pub fn write_svg(&self, color_by: ColorBy, mut to: impl Write) -> io::Result<()> {
+        svg::write(&mut to, &self.picture(color_by))
+    }
+
+    fn picture(&self, color_by: ColorBy) -> Document {
+        let begin = self
+            .spans
+            .iter()
+            .map(|span| span.start_ns)
+            .min()
+            .unwrap_or(0);
+        let end = self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+        let axis = Axis {
+            begin,
+            ns: (end - begin).max(1),
+        };
+        let height = TOP + self.workers as f64 * (ROW + ROW_GAP) + BELOW;
+        let what = match color_by {
+            ColorBy::T => "temporal groups (T)",
+            ColorBy::S => "spatial groups (S)",
+        };
+        let title = format!(
+            "{} tasks on {} workers by {what}",
+            self.spans.len(),
+            self.workers
+        );
+        let mut picture = Document::new()
+            .set("viewBox", (0, 0, WIDTH, height))
+            .set("width", WIDTH)
+            .set("height", height)
+            .set("font-family", "sans-serif")
+            .set("font-size", 13)
+            .add(
+                Rectangle::new()
+                    .set("width", "100%")
+                    .set("height", "100%")
+                    .set("fill", "#fff"),
+            )
+            .add(text(LEFT, TOP - 16.0, &title));
+        for worker in 0..self.workers {
+            let y = TOP + worker as f64 * (ROW + ROW_GAP);
+            picture = picture
+                .add(text(8.0, y + ROW * 0.65, &format!("worker {worker}")))
+                .add(self.row(worker, y, color_by, axis));
+        }
+        axis.add_to(picture, height - BELOW)
+    }
+
+    fn row(&self, worker: usize, y: f64, color_by: ColorBy, axis: Axis) -> Group {
+        let mut group = Group::new();
+        let mut open: Option<Bar> = None;
+        for span in self.spans.iter().filter(|span| span.worker == worker) {
+            let bar = Bar::of(span, color_by, axis);
+            open = match open {
+                Some(before) if before.takes(&bar) => Some(before.with(&bar)),
+                Some(before) => {
+                    group = group.add(before.draw(y));
+                    Some(bar)
+                }
+                None => Some(bar),
+            };
+        }
+        match open {
+            Some(last) => group.add(last.draw(y)),
+            None => group,
+        }
+    }
+}
+
+/// Tasks of one group, drawn as one.
+#[derive(Clone, Copy)]
+struct Bar {
+    from: f64,
+    to: f64,
+    number: u32,
+    tasks: u64,
+}
+
+impl Bar {
+    fn of(span: &Span, color_by: ColorBy, axis: Axis) -> Self {
+        let number = match color_by {
+            ColorBy::T => span.groups.t,
+            ColorBy::S => span.groups.s,
+        };
+        Self {
+            from: axis.x(span.start_ns),
+            to: axis.x(span.end_ns),
+            number,
+            tasks: 1,
+        }
+    }
+
+    fn takes(&self, next: &Self) -> bool {
+        let is_narrow = next.to - next.from < NARROW && next.from - self.to < NARROW;
+        self.number == next.number && is_narrow
+    }
+
+    fn with(self, next: &Self) -> Self {
+        Self {
+            to: next.to,
+            tasks: self.tasks + next.tasks,
+            ..self
+        }
+    }
+
+    fn draw(self, y: f64) -> Rectangle {
+        let told = format!("group {}, {} tasks", self.number, self.tasks);
+        Rectangle::new()
+            .set("x", rounded(self.from))
+            .set("y", y)
+            .set("width", rounded((self.to - self.from).max(0.2)))
+            .set("height", ROW)
+            .set("fill", color(self.number))
+            .add(Title::new(told))
+    }
+}
+
+/// A colour that neighbouring numbers do not share: hues a golden angle apart.
+fn color(number: u32) -> String {
+    match number {
+        0 => "#9a9a9a".to_owned(),
+        _ => {
+            let hue = f64::from(number) * 137.508 % 360.0;
+            format!("hsl({hue:.0},65%,50%)")
+        }
+    }
+}
+
+fn rounded(points: f64) -> f64 {
+    (points * 100.0).round() / 100.0
+}
+
+fn text(x: f64, y: f64, words: &str) -> Text {
+    Text::new(words).set("x", x).set("y", y)
+}
+
+/// Time from left to right.
+#[derive(Clone, Copy)]
+struct Axis {
+    begin: u64,
+    ns: u64,
+}
+
+impl Axis {
+    fn x(self, ns: u64) -> f64 {
+        let share = (ns - self.begin) as f64 / self.ns as f64;
+        LEFT + share * (WIDTH - LEFT - 20.0)
+    }
+
+    /// Ticks at round times.
+    fn add_to(self, mut picture: Document, y: f64) -> Document {
+        let step = step_ns(self.ns);
+        for tick in 0..=self.ns / step {
+            let x = rounded(self.x(self.begin + tick * step));
+            let line = Line::new()
+                .set("x1", x)
+                .set("x2", x)
+                .set("y1", y)
+                .set("y2", y + 5.0)
+                .set("stroke", "#000");
+            picture = picture
+                .add(line)
+                .add(text(x, y + 20.0, &time(tick * step)).set("text-anchor", "middle"));
+        }
+        picture
+    }
+}
+
+/// A round time, of which five to ten go into the whole.
+fn step_ns(whole_ns: u64) -> u64 {
+    let mut step = 1;
+    while whole_ns / step > 50 {
+        step *= 10;
+    }
+    match whole_ns / step {
+        0..=10 => step,
+        11..=20 => step * 2,
+        _ => step * 5,
+    }
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0 => "0".to_owned(),
+        ..10_000 => format!("{ns} ns"),
+        ..10_000_000 => format!("{} µs", ns / 1000),
+        _ => format!("{} ms", ns / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::Groups;
+
+    fn trace(spans: &[(u64, u32, usize, u64, u64)]) -> Trace {
+        let span = |&(task, t, worker, start_ns, end_ns): &(u64, u32, usize, u64, u64)| Span {
+            task,
+            groups: Groups::new(t, 1),
+            worker,
+            start_ns,
+            end_ns,
+        };
+        Trace {
+            workers: 2,
+            spans: spans.iter().map(span).collect(),
+            lost: 0,
+        }
+    }
+
+    #[test]
+    fn narrow_tasks_of_one_group_are_drawn_as_one() {
+        let narrow = (0..9000).map(|task| (task, 1 + u32::from(task >= 4500), 0, task, task + 1));
+        let narrow: Vec<_> = narrow.collect();
+        let drawn = trace(&narrow).picture(ColorBy::T).to_string();
+        // The ground, and a bar for each group; all are of one spatial group.
+        assert_eq!(drawn.matches("<rect").count(), 1 + 2);
+        let drawn = trace(&narrow).picture(ColorBy::S).to_string();
+        assert_eq!(drawn.matches("<rect").count(), 1 + 1);
+    }
+
+    #[test]
+    fn wide_tasks_are_drawn_one_by_one() {
+        let wide = [(1, 1, 0, 0, 500), (2, 1, 0, 500, 1000), (3, 0, 1, 0, 1000)];
+        let drawn = trace(&wide).picture(ColorBy::T).to_string();
+        assert_eq!(drawn.matches("<rect").count(), 1 + 3);
+        assert!(drawn.contains("#9a9a9a") && drawn.contains("worker 1"));
+    }
+
+    #[test]
+    fn times_of_ticks_are_round() {
+        assert_eq!(step_ns(100), 10);
+        assert_eq!(step_ns(1), 1);
+        assert_eq!(step_ns(1_234_567), 200_000);
+        assert!(
+            trace(&[])
+                .picture(ColorBy::T)
+                .to_string()
+                .contains("0 tasks")
+        );
+    }
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a runtime tells of itself: traces, counters, orders that it has found.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use usher_tasks::{ColorBy, Graph, GraphBuilder, Groups, Order, Policy, Runtime, Trace};
+
+const ROWS: usize = 12;
+const COLUMNS: usize = 20;
+const STAGES: usize = 4;
+const TASKS: usize = ROWS * COLUMNS * STAGES;
+
+/// Blocks in rows, each in stages, declared stage by stage; its tasks' groups are what
+/// `groups(row, column, stage)` says.
+fn wavefront<B: Fn(usize) + Sync>(
+    groups: impl Fn(usize, usize, usize) -> Groups,
+    body: B,
+) -> Graph<B> {
+    let mut builder = GraphBuilder::new();
+    let number = |row: usize, column: usize, stage: usize| (stage * ROWS + row) * COLUMNS + column;
+    for stage in 0..STAGES {
+        for row in 0..ROWS {
+            for column in 0..COLUMNS {
+                let task = builder.task_in(groups(row, column, stage));
+                if stage > 0 {
+                    builder.after(task, number(row, column, stage - 1));
+                }
+                if column > 0 {
+                    builder.after(task, number(row, column - 1, stage));
+                }
+                if row > 0 {
+                    builder.after(task, number(row - 1, column, stage));
+                }
+            }
+        }
+    }
+    builder.build(body).unwrap()
+}
+
+fn by_row(row: usize, _: usize, stage: usize) -> Groups {
+    Groups::new(row as u32 + 1, stage as u32 + 1)
+}
+
+fn without(_: usize, _: usize, _: usize) -> Groups {
+    Groups::NONE
+}
+
+const POLICIES: [Policy; 4] = [
+    Policy::Usher,
+    Policy::Paper {
+        t_groups: ROWS as u32 + 1,
+        s_groups: STAGES as u32 + 1,
+    },
+    Policy::Fcfs,
+    Policy::Lcfs,
+];
+
+fn assert_whole(trace: &Trace, workers: usize) {
+    assert_eq!((trace.workers, trace.lost), (workers, 0));
+    let tasks: BTreeSet<u64> = trace.spans.iter().map(|span| span.task).collect();
+    assert_eq!((trace.spans.len(), tasks.len()), (TASKS, TASKS));
+    for pair in trace.spans.windows(2) {
+        assert!(pair[0].start_ns <= pair[0].end_ns);
+        let same = pair[0].worker == pair[1].worker;
+        assert!(!same || pair[0].end_ns <= pair[1].start_ns, "{pair:?}");
+        assert!(pair[0].worker <= pair[1].worker);
+    }
+}
+
+#[test]
+fn every_task_is_in_the_trace_with_its_groups() {
+    for policy in POLICIES {
+        for workers in [1, 3] {
+            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            let mut graph = wavefront(by_row, |_| ());
+            runtime.run(&mut graph).unwrap();
+            assert_eq!(runtime.trace(), Trace::default());
+            runtime.start_trace(TASKS);
+            runtime.run(&mut graph).unwrap();
+            runtime.stop_trace();
+            runtime.run(&mut graph).unwrap();
+            let trace = runtime.trace();
+            assert_whole(&trace, workers);
+            for span in &trace.spans {
+                let (stage, place) = (span.task as usize / (ROWS * COLUMNS), span.task as usize);
+                let row = place / COLUMNS % ROWS;
+                assert_eq!(span.groups, by_row(row, 0, stage));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_trace_keeps_the_last_and_tells_how_many_are_lost() {
+    let runtime = Runtime::new(1).unwrap();
+    runtime.start_trace(100);
+    runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
+    let trace = runtime.trace();
+    assert_eq!((trace.spans.len(), trace.lost), (100, TASKS as u64 - 100));
+    runtime.start_trace(1);
+    assert_eq!((runtime.trace().spans.len(), runtime.trace().lost), (0, 0));
+}
+
+#[test]
+fn a_trace_can_be_read_while_it_is_written() {
+    let runtime = Runtime::new(2).unwrap();
+    runtime.start_trace(50);
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| {
+            let mut graph = wavefront(by_row, |_| ());
+            (0..50).for_each(|_| runtime.run(&mut graph).unwrap());
+        });
+        while !ran.is_finished() {
+            for span in runtime.trace().spans {
+                assert!((span.task as usize) < TASKS && span.start_ns <= span.end_ns);
+                assert!((1..=ROWS as u32).contains(&span.groups.t));
+            }
+        }
+    });
+}
+
+#[test]
+fn registered_tasks_are_in_the_trace_by_their_tokens() {
+    let runtime = Runtime::new(2).unwrap();
+    runtime.start_trace(1000);
+    for token in 0..500 {
+        runtime
+            .register(token * 7, 0, Groups::new(1, 0), || ())
+            .unwrap();
+    }
+    runtime.wait().unwrap();
+    let tokens: BTreeSet<u64> = runtime.trace().spans.iter().map(|span| span.task).collect();
+    assert_eq!(tokens, (0..500).map(|token| token * 7).collect());
+}
+
+#[test]
+fn perfettos_file_has_a_track_a_worker_and_a_span_a_task() {
+    let runtime = Runtime::new(2).unwrap();
+    runtime.start_trace(TASKS);
+    runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
+    let trace = runtime.trace();
+    let mut file = Vec::new();
+    trace.write_chrome(&mut file).unwrap();
+    let read: serde_json::Value = serde_json::from_slice(&file).unwrap();
+    let events = read["traceEvents"].as_array().unwrap();
+    let of = |kind: &str| events.iter().filter(|event| event["ph"] == kind).count();
+    assert_eq!((of("M"), of("X")), (2, TASKS));
+    let first = events.iter().find(|event| event["ph"] == "X").unwrap();
+    let span = trace.spans[0];
+    assert_eq!(first["args"]["task"], span.task);
+    assert_eq!(first["ts"].as_f64().unwrap(), span.start_ns as f64 / 1e3);
+}
+
+#[test]
+fn the_picture_has_every_worker() {
+    let runtime = Runtime::new(3).unwrap();
+    runtime.start_trace(TASKS);
+    runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
+    for color_by in [ColorBy::T, ColorBy::S] {
+        let mut picture = Vec::new();
+        runtime.trace().write_svg(color_by, &mut picture).unwrap();
+        let picture = String::from_utf8(picture).unwrap();
+        for what in ["worker 0", "worker 2", "960 tasks on 3 workers", "</svg>"] {
+            assert!(picture.contains(what), "{what}");
+        }
+    }
+}
+
+#[test]
+fn counters_add_up() {
+    for policy in POLICIES {
+        let runtime = Runtime::with_policy(3, policy).unwrap();
+        let mut graph = wavefront(by_row, |_| ());
+        for _ in 0..5 {
+            runtime.run(&mut graph).unwrap();
+        }
+        let counters = runtime.counters();
+        let tasks: u64 = counters.0.iter().map(|counted| counted.tasks).sum();
+        // A worker counts a task before it runs it.
+        assert_eq!(tasks, 5 * TASKS as u64);
+        assert_eq!(counters.to_string().lines().count(), 1 + 3);
+    }
+}
+
+#[test]
+fn an_order_is_found_for_a_graph_without_groups() {
+    let ran = AtomicU32::new(0);
+    let mut graph = wavefront(without, |_| {
+        ran.fetch_add(1, Ordering::Relaxed);
+    });
+    let runtime = Runtime::new(2).unwrap();
+    assert!(graph.explain().orders.is_empty());
+    runtime.run(&mut graph).unwrap();
+    assert_eq!(
+        graph.explain().orders.len(),
+        1,
+        "who runs it once pays for nothing"
+    );
+    for _ in 0..40 {
+        runtime.run(&mut graph).unwrap();
+    }
+    assert_eq!(ran.load(Ordering::Relaxed), 41 * TASKS as u32);
+    let found = graph.explain();
+    let step = ROWS * COLUMNS;
+    let orders: Vec<Order> = found.orders.iter().map(|tried| tried.order).collect();
+    assert!(orders.contains(&Order::Declared) && orders.contains(&Order::Chains { step }));
+    assert!(found.orders.iter().all(|tried| tried.ns_per_task.is_some()));
+    assert!(orders.contains(&found.chosen.unwrap()));
+    assert!(found.to_string().contains("along steps of 240"));
+    // A policy that takes groups as they are given gets none.
+    let paper = Runtime::with_policy(2, POLICIES[1]).unwrap();
+    paper.start_trace(TASKS);
+    paper.run(&mut graph).unwrap();
+    assert!(
+        paper
+            .trace()
+            .spans
+            .iter()
+            .all(|span| span.groups == Groups::NONE)
+    );
+}
+
+#[test]
+fn groups_settle_it() {
+    let mut graph = wavefront(by_row, |_| ());
+    let runtime = Runtime::new(1).unwrap();
+    for _ in 0..10 {
+        runtime.run(&mut graph).unwrap();
+    }
+    let found = graph.explain();
+    assert!(found.hinted && found.orders.is_empty());
+}
+
+#[test]
+fn small_graphs_and_what_is_said_of_no_task() {
+    let mut builder = GraphBuilder::new();
+    let task = builder.task();
+    builder.on(task, 0x1000).runs(task, 1);
+    let mut graph = builder.build(|_| ()).unwrap();
+    let runtime = Runtime::new(1).unwrap();
+    (0..5).for_each(|_| runtime.run(&mut graph).unwrap());
+    assert_eq!(graph.explain().chosen, Some(Order::Data));
+    let mut builder = GraphBuilder::new();
+    builder.on(3, 0x1000);
+    let error = builder.build(|_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "task 3 is none: the graph has 0");
+}
+
+#[test]
+fn joins_nest_and_return_what_was_asked_for() {
+    fn sum(runtime: &Runtime, from: u64, to: u64) -> u64 {
+        if to - from < 3 {
+            return (from..to).sum();
+        }
+        let middle = (from + to) / 2;
+        let (a, b) = runtime.join(|| sum(runtime, from, middle), || sum(runtime, middle, to));
+        a + b
+    }
+    for policy in POLICIES {
+        for workers in [1, 2, 5] {
+            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            assert_eq!(sum(&runtime, 0, 20_000), 199_990_000);
+        }
+    }
+}
+
+#[test]
+fn a_join_that_panics_leaves_nothing_behind() {
+    let runtime = Runtime::new(2).unwrap();
+    let done = AtomicU64::new(0);
+    for round in 0..200 {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            runtime.join(
+                || assert!(round % 3 != 0, "first"),
+                || assert!(round % 3 != 1, "second"),
+            )
+        }));
+        match caught {
+            Ok(_) => assert_eq!(round % 3, 2),
+            Err(panic) => {
+                let said = panic.downcast_ref::<&str>().copied();
+                assert_eq!(said, Some(["first", "second"][round % 3]));
+            }
+        }
+        let task = || done.fetch_add(1, Ordering::Relaxed);
+        runtime.join(task, task);
+    }
+    assert_eq!(done.into_inner(), 400);
+}
