@@ -21,7 +21,7 @@
 //!
 //! Which of them is best is found out by running them: see `trials`.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::fmt;
 
 use super::builder::Successors;
@@ -121,20 +121,20 @@ impl Known<'_> {
 
     /// The usual distances between a task and a successor, the most usual first.
     fn steps(&self) -> Vec<usize> {
-        let mut counts: HashMap<usize, usize> = HashMap::new();
-        for task in 0..self.after.count() {
-            for &next in self.after.of(task) {
-                if let Some(step) = (next as usize).checked_sub(task) {
-                    *counts.entry(step).or_default() += 1;
-                }
-            }
-        }
+        let tasks = 0..self.after.count();
+        let of = |task: usize| {
+            let next = self.after.of(task).iter();
+            next.filter_map(move |&next| (next as usize).checked_sub(task))
+        };
+        let mut all: Vec<usize> = tasks.flat_map(of).collect();
+        all.sort_unstable();
         let least = (self.after.count() / STEP_SHARE).max(1);
-        let mut steps: Vec<(usize, usize)> = counts
-            .into_iter()
+        let mut steps: Vec<(usize, usize)> = all
+            .chunk_by(|one, other| one == other)
+            .map(|same| (same[0], same.len()))
             .filter(|&(_, count)| count >= least)
             .collect();
-        steps.sort_by_key(|&(step, count)| (std::cmp::Reverse(count), step));
+        steps.sort_by_key(|&(step, count)| (Reverse(count), step));
         steps.truncate(STEPS_MAX);
         steps.into_iter().map(|(step, _)| step).collect()
     }

@@ -218,8 +218,8 @@ fn step_ns(whole_ns: u64) -> u64 {
 fn time(ns: u64) -> String {
     match ns {
         0 => "0".to_owned(),
-        ..10_000 => format!("{ns} ns"),
-        ..10_000_000 => format!("{} µs", ns / 1000),
+        1..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{} µs", ns / 1000),
         _ => format!("{} ms", ns / 1_000_000),
     }
 }
