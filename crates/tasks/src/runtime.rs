@@ -294,10 +294,11 @@ fn start(crew: &Arc<Crew>, job: Option<JobRef>) {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.crew.close();
-        let own = thread::current().id();
+        // Dropped by its own worker: that one ends when the task has. Nobody else is
+        // asked who it is, as the standard library keeps what it answers in memory.
+        let own = self.here().map(|_| thread::current().id());
         for thread in self.threads.drain(..) {
-            // Dropped by its own worker: that one ends when the task has.
-            if thread.thread().id() != own {
+            if Some(thread.thread().id()) != own {
                 // Tasks that panic are caught; there is nothing else to tell.
                 let _ = thread.join();
             }
