@@ -10,7 +10,7 @@ use crate::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper};
 use crate::error::{RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
 use crate::job::JobRef;
-use crate::tokens::Entry;
+use crate::tokens::{Entry, try_box};
 use crate::worker::{Crew, Worker};
 
 /// The most workers.
@@ -163,8 +163,8 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// Where the token is in use, was resolved more often than that, or the groups
-    /// are not those of the policy.
+    /// Where the token is in use, was resolved more often than that, the groups are
+    /// not those of the policy, or there is no memory for the task.
     pub fn register(
         &self,
         token: u64,
@@ -172,7 +172,7 @@ impl Runtime {
         groups: Groups,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        register(&self.crew, token, count, groups, Box::new(entry))
+        register(&self.crew, token, count, groups, entry)
     }
 
     /// Takes one off what a task waits for; it may be registered later.
@@ -229,7 +229,7 @@ impl Handle {
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
         let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&crew, token, count, groups, Box::new(entry))
+        register(&crew, token, count, groups, entry)
     }
 
     /// As [`Runtime::resolve`].
@@ -260,7 +260,7 @@ fn register(
     token: u64,
     count: u32,
     groups: Groups,
-    entry: Entry,
+    entry: impl FnOnce() + Send + 'static,
 ) -> Result<(), TaskError> {
     if crew.is_closing() && here(crew).is_none() {
         return Err(TaskError::Ended { token });
@@ -274,6 +274,7 @@ fn register(
             s_groups,
         });
     }
+    let entry: Entry = try_box(entry).ok_or(TaskError::Memory { token })?;
     start(crew, crew.tokens.register(token, count, groups, entry)?);
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! another. All that is known of a task is behind the lock of its token's shard,
 //! until the task is ready; from then on it is its worker's.
 
+use std::alloc::{Layout, alloc};
 use std::hash::BuildHasher;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -90,6 +91,23 @@ impl Place {
 }
 
 type Shard = HashTable<Place>;
+
+/// As `Box::new`, which cannot say that there is no memory.
+pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
+    let layout = Layout::new::<T>();
+    if layout.size() == 0 {
+        // Takes none.
+        return Some(Box::new(value));
+    }
+    // SAFETY: the size is not 0.
+    let place = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
+    // SAFETY: as large as the value and aligned as it is to be; from the allocator
+    // that boxes give it back to.
+    unsafe {
+        place.write(value);
+        Some(Box::from_raw(place.as_ptr()))
+    }
+}
 
 /// All tasks that are registered, or expected to be.
 pub(crate) struct Tokens {
@@ -208,7 +226,8 @@ impl Tokens {
             state: State::Early(0),
             entry: None,
         };
-        let place = Place(NonNull::from(Box::leak(Box::new(task))));
+        let task = try_box(task).ok_or(TaskError::Memory { token })?;
+        let place = Place(NonNull::from(Box::leak(task)));
         shard.insert_unique(hash, place, hasher);
         Ok(place)
     }
