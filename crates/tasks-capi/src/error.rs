@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors as C has them: a number, and words about the last one in this thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::hint;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use usher_tasks::color::ColorError;
@@ -110,17 +111,22 @@ impl Code {
 /// What a call has failed with.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The number.
-    pub code: Code,
-    /// The words.
-    pub message: String,
+    code: Code,
+    words: Words,
+}
+
+/// What it says. Where there is no memory for a task there is none for words either.
+#[derive(Debug, PartialEq, Eq)]
+enum Words {
+    Any(String),
+    NoMemoryForTask(u64),
 }
 
 impl Failure {
     /// With words that name what it is about.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { code, message }
+        let words = Words::Any(message.into());
+        Self { code, words }
     }
 
     /// That argument is null.
@@ -149,7 +155,12 @@ impl From<TaskError> for Failure {
             TaskError::Registered { .. } => Code::Registered,
             TaskError::ResolvedTooOften { .. } => Code::ResolvedTooOften,
             TaskError::Groups { .. } => Code::Groups,
-            TaskError::Memory { .. } => Code::Memory,
+            TaskError::Memory { token } => {
+                return Self {
+                    code: Code::Memory,
+                    words: Words::NoMemoryForTask(token),
+                };
+            }
             TaskError::Ended { .. } => Code::Ended,
         };
         Self::of(code, &error)
@@ -187,19 +198,48 @@ impl From<ColorError> for Failure {
     }
 }
 
+/// Bytes of what can be said without memory, its end included.
+const SPARE_BYTES: usize = 64;
+
+/// What can be said without memory. It has no destructor, as to have one registered
+/// takes memory, too.
+struct Spare {
+    /// It is the last error.
+    is_last: Cell<bool>,
+    /// Ends with a 0.
+    words: Cell<[u8; SPARE_BYTES]>,
+}
+
 thread_local! {
+    static SPARE: Spare = const {
+        Spare { is_last: Cell::new(true), words: Cell::new([0; SPARE_BYTES]) }
+    };
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-fn remember(message: String) {
-    let mut bytes = message.into_bytes();
-    bytes.retain(|&byte| byte != 0);
-    // A thread that ends has nobody left who could ask.
-    let _ = LAST.try_with(|last| {
-        if let (Ok(mut last), Ok(words)) = (last.try_borrow_mut(), CString::new(bytes)) {
-            *last = words;
+fn remember(words: Words) {
+    match words {
+        Words::Any(words) => {
+            let mut bytes = words.into_bytes();
+            bytes.retain(|&byte| byte != 0);
+            let words = CString::new(bytes).unwrap_or_default();
+            // A thread that ends has nobody left who could ask.
+            let kept = LAST.try_with(|last| {
+                let last = last.try_borrow_mut();
+                last.map(|mut last| *last = words).is_ok()
+            });
+            SPARE.with(|spare| spare.is_last.set(!kept.unwrap_or(false)));
         }
-    });
+        Words::NoMemoryForTask(token) => {
+            let mut bytes = [0; SPARE_BYTES];
+            // It fits: the largest token has 20 digits.
+            let _ = write!(&mut bytes[..SPARE_BYTES - 1], "task {token}: no memory");
+            SPARE.with(|spare| {
+                spare.words.set(bytes);
+                spare.is_last.set(true);
+            });
+        }
+    }
 }
 
 /// Makes what a call has come to into a number, and lets no panic out.
@@ -207,11 +247,12 @@ pub fn boundary(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => 0,
         Ok(Err(failure)) => {
-            remember(failure.message);
+            remember(failure.words);
             failure.code as c_int
         }
         Err(_) => {
-            remember("libusher_tasks itself has failed; what it said is above".to_owned());
+            let words = "libusher_tasks itself has failed; it says why on standard error";
+            remember(Words::Any(words.to_owned()));
             Code::Internal as c_int
         }
     }
@@ -250,6 +291,10 @@ pub extern "C" fn usher_tasks_strerror(error: c_int) -> *const c_char {
 /// The last error in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_last_error() -> *const c_char {
+    let spare = SPARE.with(|spare| spare.is_last.get().then(|| spare.words.as_ptr()));
+    if let Some(words) = spare {
+        return words.cast();
+    }
     let words = LAST.try_with(|last| last.try_borrow().map(|last| last.as_ptr()));
     match words {
         Ok(Ok(words)) => words,
