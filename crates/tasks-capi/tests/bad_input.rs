@@ -395,16 +395,6 @@ fn blocks_that_cannot_be() {
         }
         assert!(blocks.is_null());
     }
-    let vast = of(1 << 62, 64, 4);
-    let (mut blocks, mut header) = (ptr::null_mut(), ptr::dangling_mut());
-    // SAFETY: as above.
-    unsafe {
-        assert_eq!(usher_blocks_new(&raw const vast, &raw mut blocks), OK);
-        let code = usher_blocks_take(blocks, &raw mut header);
-        assert_eq!(code, Code::Memory as c_int);
-        assert!(header.is_null());
-        usher_blocks_destroy(blocks);
-    }
 }
 
 #[test]

@@ -42,9 +42,9 @@ static int build_until_full(void)
 	return error;
 }
 
-static int take_until_full(void)
+static int take_until_full(size_t block_bytes)
 {
-	usher_coloring coloring = {1 << 16, 64, 16};
+	usher_coloring coloring = {block_bytes, 64, 16};
 	usher_blocks *blocks;
 	void *header;
 	int error;
@@ -101,6 +101,7 @@ int main(void)
 	usher_tasks_cancel(runtime, NULL);
 	limit_memory(1 << 24);
 	puts(usher_tasks_strerror(build_until_full()));
-	puts(usher_tasks_strerror(take_until_full()));
+	puts(usher_tasks_strerror(take_until_full(1 << 16)));
+	puts(usher_tasks_strerror(take_until_full((size_t)1 << 62)));
 	return usher_tasks_runtime_destroy(runtime);
 }

@@ -72,7 +72,7 @@ fn no_memory_is_an_error_that_names_the_task() {
     let output = program.run(&[]);
     let said = String::from_utf8(output.stdout.clone()).unwrap();
     assert_eq!(
-        said, "no memory\nnamed\nno memory\nno memory\n",
+        said, "no memory\nnamed\nno memory\nno memory\nno memory\n",
         "{output:?}"
     );
     assert!(output.status.success());
