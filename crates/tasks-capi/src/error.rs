@@ -291,7 +291,7 @@ pub extern "C" fn usher_tasks_strerror(error: c_int) -> *const c_char {
 /// The last error in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_last_error() -> *const c_char {
-    let spare = SPARE.with(|spare| spare.is_last.get().then(|| spare.words.as_ptr()));
+    let spare = SPARE.with(|spare| spare.is_last.get().then_some(spare.words.as_ptr()));
     if let Some(words) = spare {
         return words.cast();
     }

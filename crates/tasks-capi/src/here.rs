@@ -95,7 +95,7 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String
 /// Runs a task. One that has failed goes on as a panic that nothing is printed of.
 ///
 /// # Safety
-/// As [`call_as_task`].
+/// The call is as its maker promised, and nobody calls it at the same time.
 pub unsafe fn run(runtime: *mut RuntimeHandle, call: Call) {
     // SAFETY: the caller's promise.
     if let Some(said) = unsafe { call_as_task(runtime, call) } {
@@ -107,7 +107,7 @@ pub unsafe fn run(runtime: *mut RuntimeHandle, call: Call) {
 /// that anybody could be told.
 ///
 /// # Safety
-/// As [`call_as_task`].
+/// As [`run`].
 pub unsafe fn discard(runtime: *mut RuntimeHandle, call: Call) {
     // SAFETY: the caller's promise.
     let _ = unsafe { call_as_task(runtime, call) };

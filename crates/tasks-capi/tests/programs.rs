@@ -9,15 +9,21 @@ use std::process::{Command, Output};
 
 use common::{include, library, said};
 
-/// A program of this folder, linked with the shared library; `None` where that is
-/// built so that other compilers cannot link it.
+/// A program, linked with the shared library; `None` where that is built so that other
+/// compilers cannot link it.
 struct Program {
     dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Program {
-    fn build(source: &str, compiler: &str, standard: &str) -> Option<Self> {
+    /// From a source of this folder.
+    fn of(source: &str, compiler: &str, standard: &str) -> Option<Self> {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+        Self::build(&tests.join(source), compiler, standard)
+    }
+
+    fn build(source: &Path, compiler: &str, standard: &str) -> Option<Self> {
         let symbols = said(Command::new("nm").arg("-D").arg(library()));
         if symbols.contains("__asan_init") {
             eprintln!("not tested here: the library needs a sanitizer's runtime");
@@ -28,12 +34,11 @@ impl Program {
             std::os::unix::fs::symlink(library(), dir.path().join(name)).unwrap();
         }
         let path = dir.path().join("program");
-        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         let mut build = Command::new(compiler);
         build
             .args([standard, "-Wall", "-Wextra", "-Werror", "-I"])
             .arg(include())
-            .arg(tests.join(source))
+            .arg(source)
             .arg("-L")
             .arg(dir.path())
             .args(["-lusher_tasks", "-o"])
@@ -52,7 +57,7 @@ impl Program {
 
 #[test]
 fn exceptions_end_the_process_or_are_caught_inside() {
-    let Some(program) = Program::build("throws.cpp", "c++", "-std=c++17") else {
+    let Some(program) = Program::of("throws.cpp", "c++", "-std=c++17") else {
         return;
     };
     let caught = String::from_utf8(program.run(&["caught"]).stdout).unwrap();
@@ -66,7 +71,7 @@ fn exceptions_end_the_process_or_are_caught_inside() {
 
 #[test]
 fn no_memory_is_an_error_that_names_the_task() {
-    let Some(program) = Program::build("memory.c", "cc", "-std=c11") else {
+    let Some(program) = Program::of("memory.c", "cc", "-std=c11") else {
         return;
     };
     let output = program.run(&[]);
@@ -76,4 +81,34 @@ fn no_memory_is_an_error_that_names_the_task() {
         "{output:?}"
     );
     assert!(output.status.success());
+}
+
+/// The C code of the guide that holds a word.
+fn of_the_guide(word: &str) -> String {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let codes = guide.split("```c\n").skip(1);
+    let mut codes = codes.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned()));
+    codes.find(|code| code.contains(word)).unwrap()
+}
+
+#[test]
+fn the_guides_first_program_does_what_the_guide_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |source: &str| {
+        let path = dir.path().join("hello.c");
+        std::fs::write(&path, source).unwrap();
+        let output = Program::build(&path, "cc", "-std=c11")?.run(&[]);
+        assert!(output.status.success());
+        let words = String::from_utf8([output.stdout, output.stderr].concat());
+        Some(words.unwrap())
+    };
+    let source = of_the_guide("int main");
+    let Some(first) = said(&source) else { return };
+    assert_eq!(first, "hello from the first\n");
+    let looks = of_the_guide("if (usher_tasks_wait");
+    let wait = "\tusher_tasks_wait(runtime, NULL);\n";
+    assert!(source.contains(wait));
+    let told = "hello from the first\nnever resolved: 2 (1 more)\n";
+    assert_eq!(said(&source.replace(wait, &looks)).unwrap(), told);
 }
