@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use usher_tasks_capi::error::Code;
 use usher_tasks_capi::graph::*;
@@ -288,4 +289,90 @@ fn destroying_runs_what_is_ready_and_what_that_makes_ready() {
     assert_eq!(register(&owner, 0, 0, another, arg), OK);
     drop(owner);
     assert_eq!(RAN.load(Ordering::Relaxed), 1001);
+}
+
+#[test]
+fn what_is_being_destroyed_is_closed_to_other_threads() {
+    let owner = Owner::new(2);
+    let (task, begun, end) = held();
+    assert_eq!(register(&owner, 1, 0, call, arg_of(&task)), OK);
+    begun.recv().unwrap();
+    std::thread::scope(|scope| {
+        let destroys = scope.spawn(|| owner.destroy());
+        // The task runs until told to end, and so long the runtime is there.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let is_closed = || resolve(&owner, 2) == Code::Ended as c_int;
+        let mut closed = is_closed();
+        while !closed && Instant::now() < deadline {
+            std::thread::yield_now();
+            closed = is_closed();
+        }
+        if !closed {
+            end.send(()).unwrap();
+        }
+        assert!(closed, "still open");
+        assert_eq!(last_error(), "the runtime is being destroyed");
+        let ended = Code::Ended as c_int;
+        assert_eq!(owner.wait(), (ended, vec![]));
+        assert_eq!(register(&owner, 2, 0, nothing, ptr::null_mut()), ended);
+        end.send(()).unwrap();
+        assert_eq!(destroys.join().unwrap(), OK);
+    });
+    std::mem::forget(owner);
+}
+
+/// What discards have been told when they register.
+static AFTERLIFE: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+
+#[test]
+fn what_is_discarded_cannot_come_back_when_all_ends() {
+    unsafe extern "C-unwind" fn again(arg: *mut c_void) {
+        let own = usher_tasks_current();
+        let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
+        // SAFETY: the runtime of the task; the argument is a number.
+        let code = unsafe { usher_tasks_register_owned(own, 9, 1, entry, arg, discard, 0, 0) };
+        AFTERLIFE.lock().unwrap().push(code);
+    }
+    let owner = Owner::new(1);
+    let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
+    // SAFETY: a runtime that lives, for both.
+    unsafe {
+        let none = ptr::null_mut();
+        let code = usher_tasks_register_owned(owner.0, 1, 1, entry, none, discard, 0, 0);
+        assert_eq!(code, OK);
+        assert_eq!(usher_tasks_cancel(owner.0, ptr::null_mut()), OK);
+    }
+    assert_eq!(*AFTERLIFE.lock().unwrap(), [OK], "the runtime goes on");
+    drop(owner);
+    let ended = Code::Ended as c_int;
+    assert_eq!(*AFTERLIFE.lock().unwrap(), [OK, ended]);
+}
+
+#[test]
+fn each_task_fails_for_itself() {
+    unsafe extern "C-unwind" fn inner(_: *mut c_void) {
+        // SAFETY: a text.
+        assert_eq!(unsafe { usher_tasks_fail(c"inner".as_ptr()) }, OK);
+    }
+    /// Fails if its argument says so, and runs a graph whose only task fails.
+    unsafe extern "C-unwind" fn outer(arg: *mut c_void) {
+        if !arg.is_null() {
+            // SAFETY: a text.
+            assert_eq!(unsafe { usher_tasks_fail(c"outer".as_ptr()) }, OK);
+        }
+        let own = usher_tasks_current();
+        let task = (Some(inner as Entry), ptr::null_mut(), (0, 0));
+        let (_, graph, _) = common::graph(&[task], &[]);
+        // SAFETY: the runtime of the task.
+        let code = unsafe { usher_tasks_run(own, graph, ptr::null_mut()) };
+        assert_eq!(code, Code::Failed as c_int);
+        assert_eq!(last_error(), "task 0 failed: inner");
+        common::free(graph);
+    }
+    let owner = Owner::new(1);
+    assert_eq!(register(&owner, 1, 0, outer, ptr::null_mut()), OK);
+    assert_eq!(register(&owner, 2, 0, outer, ptr::dangling_mut()), OK);
+    assert_eq!(register(&owner, 3, 0, outer, ptr::null_mut()), OK);
+    let left = vec![failed(2, "outer")];
+    assert_eq!(owner.wait(), (Code::Left as c_int, left));
 }

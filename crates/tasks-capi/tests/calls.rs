@@ -5,11 +5,14 @@
 mod common;
 mod model;
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use oorandom::Rand64;
+use usher_tasks::color::Blocks;
+use usher_tasks_capi::color::*;
 use usher_tasks_capi::error::Code;
 use usher_tasks_capi::graph::GraphHandle;
 use usher_tasks_capi::here::{Entry, usher_tasks_fail};
@@ -172,5 +175,101 @@ impl GraphCase {
             .iter()
             .map(|step| step.ran.swap(run, Ordering::SeqCst) + 1 - run);
         assert_eq!(u64::from(ran.sum::<u32>()) + skipped, steps.len() as u64);
+    }
+}
+
+#[test]
+fn any_options_are_refused_or_make_a_runtime() {
+    each_seed(300, |random| {
+        let any =
+            |random: &mut Rand64, of: &[u64]| of[random.rand_range(0..of.len() as u64) as usize];
+        let mut bytes = [0_u64; 6];
+        let beyond = any(random, &[0, 0, 0, 1 << 40]);
+        bytes[3 + random.rand_range(0..3) as usize] = beyond;
+        let size = any(random, &[24, 24, 32, 40, 48, 0, 23, 4097, u64::MAX]);
+        let workers = any(random, &[1, 2, 3, 0, 1025, u64::from(u32::MAX)]) as u32;
+        let policy = any(random, &[0, 1, 2, 3, 4, u64::from(u32::MAX)]) as u32;
+        let group = [0, 1, 7, 1 << 6, 1 << 12, u64::from(u32::MAX)];
+        let groups = [any(random, &group), any(random, &group)];
+        bytes[0] = size;
+        bytes[1] = u64::from(workers) | u64::from(policy) << 32;
+        bytes[2] = groups[0] | groups[1] << 32;
+        let known = (size as usize / 8).clamp(3, 6);
+        let is_known = (24..=4096).contains(&size) && bytes[3..known].iter().all(|&word| word == 0);
+        let queues = groups[0].max(1) * groups[1].max(1);
+        let expected = match (workers, policy) {
+            _ if !is_known => Code::Options as c_int,
+            (_, 4..) => Code::Options as c_int,
+            (_, 1) if queues > 1 << 22 => Code::Groups as c_int,
+            (0 | 1025.., _) => Code::Workers as c_int,
+            _ => OK,
+        };
+        let (code, runtime) = runtime_new(bytes.as_ptr().cast());
+        assert_eq!(code, expected, "{bytes:?}: {}", last_error());
+        assert_eq!(code == OK, !runtime.is_null());
+        drop((code == OK).then(|| Owner(runtime)));
+    });
+}
+
+/// Blocks that are ours, by their headers, and what we have written to each byte.
+type Ours = BTreeMap<usize, (*mut u8, u8)>;
+
+#[test]
+fn any_blocks_are_apart_and_found_from_within() {
+    each_seed(100, |random| {
+        let block_bytes = 1_usize << random.rand_range(4..16);
+        let coloring = Coloring {
+            block_bytes,
+            header_bytes: random.rand_range(0..300) as usize,
+            colors: random.rand_range(0..40) as usize,
+        };
+        let mut blocks = ptr::dangling_mut();
+        // SAFETY: a colouring that can be read, and a place.
+        let code = unsafe { usher_blocks_new(&raw const coloring, &raw mut blocks) };
+        let end = coloring.header_bytes + coloring.colors.saturating_sub(1) * 64;
+        let can_be = block_bytes >= 64 && coloring.colors > 0 && end <= block_bytes;
+        let expected = if can_be { OK } else { Code::Coloring as c_int };
+        assert_eq!(code, expected, "{coloring:?}");
+        let mut ours = Ours::new();
+        for _ in 0..if can_be { 200 } else { 0 } {
+            match random.rand_range(0..5) {
+                0..3 => take(blocks, &coloring, &mut ours, random.rand_u64() as u8),
+                _ => give_back(blocks, &coloring, &mut ours, random),
+            }
+        }
+        // SAFETY: null or made above.
+        unsafe { usher_blocks_destroy(blocks) };
+    });
+}
+
+fn take(blocks: *mut Blocks, coloring: &Coloring, ours: &mut Ours, fill: u8) {
+    let mut header = ptr::null_mut();
+    // SAFETY: blocks that live; and the whole block is ours, its header in it.
+    unsafe {
+        assert_eq!(usher_blocks_take(blocks, &raw mut header), OK);
+        let base = usher_coloring_base(coloring, header).cast::<u8>();
+        base.write_bytes(fill, coloring.block_bytes);
+        let before = ours.insert(header.addr(), (base, fill));
+        assert!(before.is_none(), "given out twice");
+    }
+}
+
+fn give_back(blocks: *mut Blocks, coloring: &Coloring, ours: &mut Ours, random: &mut Rand64) {
+    let nth = random.rand_range(0..ours.len().max(1) as u64) as usize;
+    let Some(&header) = ours.keys().nth(nth) else {
+        return;
+    };
+    let (base, fill) = ours.remove(&header).unwrap();
+    let inside = random.rand_range(0..coloring.block_bytes as u64) as usize;
+    // SAFETY: a block that was ours, and is not any more.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(base, coloring.block_bytes);
+        assert!(
+            bytes.iter().all(|&byte| byte == fill),
+            "somebody else's, too"
+        );
+        let inside = base.add(inside).cast();
+        assert_eq!(usher_coloring_header(coloring, inside).addr(), header);
+        assert_eq!(usher_blocks_give_back(blocks, inside), OK);
     }
 }

@@ -91,9 +91,10 @@ fn layout(dir: &Path, compiler: &str, language: &[&str]) -> PathBuf {
     program
 }
 
-fn layouts(dir: &Path) -> [PathBuf; 2] {
+fn layouts(dir: &Path) -> [PathBuf; 3] {
     [
         layout(dir, "cc", &["-std=c11"]),
+        layout(dir, "clang", &["-std=c99"]),
         layout(dir, "c++", &["-std=c++17", "-x", "c++"]),
     ]
 }
