@@ -23,6 +23,9 @@
  * int, 0 for success. usher_tasks_last_error() then says in words what was
  * wrong with which token or task. When a function fails it has done nothing,
  * unless its comment says otherwise, and out-pointers of handles are set to NULL.
+ * Where there is no memory for a task, a graph or a block, that is an error; where
+ * there is none even for what the library needs beside, it ends the process with a
+ * message.
  *
  * THREADS. Any function may be called by any thread at any time, tasks
  * included, but a builder and a report by one thread at a time. What one thread
@@ -183,7 +186,7 @@ USHER_TASKS_API uint32_t usher_tasks_cpus(void);
  * Options with a size beyond this version's, from a newer header, are taken
  * where all that is beyond is 0.
  *
- * Errors: NULL, OPTIONS, WORKERS, THREAD, MEMORY; GROUPS for too many queues.
+ * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues.
  */
 USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
 					    usher_tasks_runtime **runtime);
@@ -254,7 +257,7 @@ typedef struct usher_tasks_report usher_tasks_report;
  * Errors: LEFT where tasks wait that nobody has resolved, tokens were resolved
  * that nobody has registered, or tasks failed since the last call. All are named
  * in *report, which is the caller's to destroy; report may be NULL. What is left
- * stays: it may be resolved or registered yet. NULL, ENDED, MEMORY; INSIDE in a
+ * stays: it may be resolved or registered yet. NULL, ENDED; INSIDE in a
  * task of this runtime, DEADLOCK.
  */
 USHER_TASKS_API int usher_tasks_wait(usher_tasks_runtime *runtime,
@@ -331,7 +334,7 @@ typedef struct usher_tasks_builder usher_tasks_builder;
 /* Tasks that can be run, as often as wanted. */
 typedef struct usher_tasks_graph usher_tasks_graph;
 
-/* An empty builder. Errors: NULL, MEMORY. */
+/* An empty builder. Errors: NULL. */
 USHER_TASKS_API int usher_tasks_builder_new(usher_tasks_builder **builder);
 
 /*
@@ -461,7 +464,7 @@ usher_coloring_inline_header(const usher_coloring *coloring, uintptr_t inside)
  * end. */
 typedef struct usher_blocks usher_blocks;
 
-/* None yet. Errors: NULL, COLORING, MEMORY. */
+/* None yet. Errors: NULL, COLORING. */
 USHER_TASKS_API int usher_blocks_new(const usher_coloring *coloring,
 				     usher_blocks **blocks);
 
