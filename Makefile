@@ -5,6 +5,7 @@
 #   make lint      formatting and lints only
 #   make bless     accept the present output as the golden output
 #   make install   PREFIX=/usr/local DESTDIR=
+#   make install-tasks   the same for the C library of the task runtime alone
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -18,7 +19,7 @@ INSTALL_PROGRAM := install -D --mode=755
 ROOT := $(DESTDIR)$(PREFIX)
 
 # Crates with unsafe code that runs in our own address space.
-SANITIZED := usher-heartbeat usher-act usher-meter usher-tasks
+SANITIZED := usher-heartbeat usher-act usher-meter usher-tasks usher-tasks-capi
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
@@ -27,15 +28,24 @@ RACED := usher-heartbeat
 TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
   TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
-C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+C_FILES = $(shell git ls-files '*.c' '*.cpp' '*.h' 2>/dev/null)
 C_FLAGS := -O2 -Wall -Wextra -Werror
 
-.PHONY: run test build build-run setup setup-examples lint fmt clippy unit loom doc sanitize c-examples bless install
+# libusher_tasks: its version, and where it is installed to be tried.
+TASKS_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+STAGED = $(abspath $(TARGET))/installed
+# The thread handles that Rust's test harness keeps are possibly lost, no more.
+VALGRIND := valgrind --quiet --error-exitcode=9 --fair-sched=yes --leak-check=full
+VALGRIND_TESTS := $(VALGRIND) --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
+RUNNER = CARGO_TARGET_$(shell echo $(HOST) | tr a-z- A-Z_)_RUNNER
+
+.PHONY: run test build build-run build-tasks setup setup-examples lint fmt clippy unit loom doc sanitize \
+  c-examples valgrind bless install install-tasks
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy unit loom doc c-examples sanitize
+test: setup fmt clippy unit loom doc c-examples valgrind sanitize
 	@echo "make test: everything passed"
 
 setup:
@@ -50,6 +60,10 @@ build:
 # Without the benchmarks, which a user does not need.
 build-run:
 	@scripts/stage build $(CARGO) build --locked --release --package usher --package usher-ompt
+
+# The C library of the task runtime.
+build-tasks:
+	@scripts/stage "build of libusher_tasks" $(CARGO) build --locked --release --package usher-tasks-capi
 
 lint: setup fmt clippy
 
@@ -71,13 +85,41 @@ doc:
 	@RUSTDOCFLAGS="-D warnings" scripts/stage documentation $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 # The one-liners that the examples document.
-c-examples:
+c-examples: build-tasks
 	@mkdir -p $(TARGET)/c-examples
+	@$(MAKE) --no-print-directory install-tasks PREFIX=$(STAGED) DESTDIR= >/dev/null
 	@scripts/stage "C examples" sh -ec '\
-	  cc $(C_FLAGS) -pthread -I crates/heartbeat/include -o $(TARGET)/c-examples/primes examples/heartbeat/primes.c; \
-	  clang $(C_FLAGS) -fopenmp -o $(TARGET)/c-examples/heat examples/openmp/heat.c; \
-	  [ "$$($(TARGET)/c-examples/primes 2 100000)" = "9592 primes below 100000" ]; \
-	  [ "$$($(TARGET)/c-examples/heat 3 1)" = "25.000000 degrees next to the hot edge" ]'
+	  cd $(TARGET)/c-examples; src=$(CURDIR); own="-I $(CURDIR)/crates/tasks-capi/include"; \
+	  installed() { PKG_CONFIG_PATH=$(STAGED)/lib/pkgconfig pkg-config "$$@" usher-tasks; }; \
+	  cc $(C_FLAGS) -pthread -I $$src/crates/heartbeat/include -o primes $$src/examples/heartbeat/primes.c; \
+	  clang $(C_FLAGS) -fopenmp -o heat $$src/examples/openmp/heat.c; \
+	  cc $(C_FLAGS) $$src/examples/tasks/wavefront.c $$(installed --cflags --libs) -o wavefront; \
+	  c++ $(C_FLAGS) $$src/examples/tasks/lambdas.cpp $$(installed --cflags --libs) -o lambdas; \
+	  cc $(C_FLAGS) $$src/examples/tasks/wavefront.c -o wavefront-static \
+	    $$(installed --static --cflags --libs | sed s/-lusher_tasks/-l:libusher_tasks.a/); \
+	  for compile in "cc $$src/examples/tasks/wavefront.c" "c++ $$src/examples/tasks/lambdas.cpp"; do \
+	    $$compile $(C_FLAGS) $$own $(abspath $(BIN))/libusher_tasks_capi.a -lpthread -lm -ldl \
+	      -o $$(basename $${compile#* } | cut -d. -f1)-uninstalled; \
+	  done; \
+	  export LD_LIBRARY_PATH=$(STAGED)/lib; \
+	  [ "$$(./primes 2 100000)" = "9592 primes below 100000" ]; \
+	  [ "$$(./heat 3 1)" = "25.000000 degrees next to the hot edge" ]; \
+	  for way in "" -uninstalled -static; do \
+	    ./wavefront$$way 3 | diff - $$src/examples/tasks/wavefront.expected; \
+	  done; \
+	  for way in "" -uninstalled; do \
+	    ./lambdas$$way 3 | diff - $$src/examples/tasks/lambdas.expected; \
+	  done'
+
+# The C examples, and random calls of the C API: no errors, no leaks.
+valgrind: c-examples
+	@scripts/stage valgrind sh -ec '\
+	  for program in wavefront lambdas; do \
+	    LD_LIBRARY_PATH=$(STAGED)/lib $(VALGRIND) --show-leak-kinds=all --errors-for-leak-kinds=all \
+	      $(TARGET)/c-examples/$$program 2 >/dev/null; \
+	  done; \
+	  USHER_CALLS_CASES=20 $(RUNNER)="$(VALGRIND_TESTS)" $(CARGO) test --locked \
+	    --package usher-tasks-capi --test bad_input --test callbacks --test calls --test storm'
 
 sanitize:
 	@$(ASAN) scripts/stage "address sanitizer" \
@@ -93,7 +135,18 @@ bless: setup
 run: setup-examples build-run
 	@scripts/run-main $(BIN)/usher
 
-install: build
+# Under the names that programs link and remember: see crates/tasks-capi/build.rs.
+install-tasks: build-tasks
+	$(INSTALL) crates/tasks-capi/include/usher_tasks.h $(ROOT)/include/usher_tasks.h
+	$(INSTALL) $(BIN)/libusher_tasks_capi.a $(ROOT)/lib/libusher_tasks.a
+	$(INSTALL_PROGRAM) $(BIN)/libusher_tasks_capi.so $(ROOT)/lib/libusher_tasks.so.$(TASKS_VERSION)
+	ln -sf libusher_tasks.so.$(TASKS_VERSION) $(ROOT)/lib/libusher_tasks.so.0
+	ln -sf libusher_tasks.so.0 $(ROOT)/lib/libusher_tasks.so
+	mkdir -p $(ROOT)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(TASKS_VERSION)|' crates/tasks-capi/usher-tasks.pc.in \
+	  >$(ROOT)/lib/pkgconfig/usher-tasks.pc
+
+install: build install-tasks
 	$(INSTALL_PROGRAM) $(BIN)/usher $(ROOT)/bin/usher
 	$(INSTALL_PROGRAM) $(BIN)/usher-bench $(ROOT)/bin/usher-bench
 	$(INSTALL) $(BIN)/libusher_ompt.so $(ROOT)/lib/usher/libusher_ompt.so

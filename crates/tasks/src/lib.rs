@@ -31,6 +31,7 @@ mod guess;
 mod job;
 mod join;
 mod latch;
+mod llc;
 mod places;
 mod pool;
 mod runtime;

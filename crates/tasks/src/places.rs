@@ -10,7 +10,11 @@
 //! Nobody is bound where there is nothing to choose (one LLC), or where workers
 //! outnumber CPUs.
 
+use std::path::Path;
+
 use usher_model::{CpuId, CpuSet, Topology};
+
+use crate::llc::{self, Llc};
 
 /// Where the workers of a runtime run, and in which order they look at one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,21 +59,21 @@ impl Places {
     /// # }
     /// ```
     pub fn on(topology: &Topology, workers: usize, home: Option<CpuId>) -> Self {
-        let domains = topology.domains.len();
-        if domains < 2 || workers > topology.cpus.len() {
+        Self::on_llcs(&llc::of(topology), workers, home)
+    }
+
+    fn on_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>) -> Self {
+        let cpus: usize = llcs.iter().map(|llc| llc.cpus.len()).sum();
+        if llcs.len() < 2 || workers > cpus {
             return Self::anywhere(workers);
         }
-        let of_worker = fill(topology, workers, home);
-        let cpus = of_worker
-            .iter()
-            .map(|&domain| Some(topology.domains[domain].cpus.clone()))
-            .collect();
-        Self::new(cpus, |one, other| {
+        let of_worker = fill(llcs, workers, home);
+        let cpus = of_worker.iter().map(|&llc| Some(llcs[llc].cpus.clone()));
+        Self::new(cpus.collect(), |one, other| {
             let (one, other) = (of_worker[one], of_worker[other]);
-            let package = |domain: usize| topology.domains[domain].package;
             match one == other {
                 true => Distance::Llc,
-                false if package(one) == package(other) => Distance::Package,
+                false if llcs[one].package == llcs[other].package => Distance::Package,
                 false => Distance::Machine,
             }
         })
@@ -106,35 +110,22 @@ impl Places {
     }
 }
 
-/// Places on this machine, as far as this process may use it; anywhere, where that
+/// Places on this machine, as far as this thread may use it; anywhere, where that
 /// cannot be told.
 pub(crate) fn here(workers: usize) -> Places {
-    let topology = (workers > 1).then(machine).flatten();
-    match topology {
-        Some(topology) => Places::on(&topology, workers, current_cpu()),
-        None => Places::anywhere(workers),
-    }
+    let allowed = (workers > 1).then(allowed_cpus).flatten();
+    let llcs = allowed.and_then(|cpus| llc::read(Path::new("/"), &cpus));
+    Places::on_llcs(&llcs.unwrap_or_default(), workers, current_cpu())
 }
 
-/// This machine's CPUs that this thread may use. The machine is looked at once in a
-/// process.
-#[cfg(feature = "topology")]
-fn machine() -> Option<Topology> {
-    use std::path::Path;
-    use std::sync::OnceLock;
-
-    use usher_topology::{Source, load, usable_cpus};
-
-    static MACHINE: OnceLock<Option<Topology>> = OnceLock::new();
-    let whole = MACHINE
-        .get_or_init(|| load(Source::ThisMachine).ok())
-        .as_ref()?;
-    whole.restrict(&usable_cpus(Path::new("/")).ok()?).ok()
-}
-
-#[cfg(not(feature = "topology"))]
-fn machine() -> Option<Topology> {
-    None
+fn allowed_cpus() -> Option<CpuSet> {
+    let mask = rustix::thread::sched_getaffinity(None).ok()?;
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    Some(
+        all.filter(|&cpu| mask.is_set(cpu))
+            .map(|cpu| cpu as CpuId)
+            .collect(),
+    )
 }
 
 fn current_cpu() -> Option<CpuId> {
@@ -154,36 +145,32 @@ pub(crate) fn go(cpus: &CpuSet) {
 }
 
 /// The LLC of each worker.
-fn fill(topology: &Topology, workers: usize, home: Option<CpuId>) -> Vec<usize> {
-    let order = order(topology, home);
-    let cores = |domain: usize| topology.domains[domain].cores.len();
-    let cpus = |domain: usize| topology.domains[domain].cpus.len();
-    let by_core = order.iter().flat_map(|&domain| vec![domain; cores(domain)]);
+fn fill(llcs: &[Llc], workers: usize, home: Option<CpuId>) -> Vec<usize> {
+    let order = order(llcs, home);
+    let times = |count: fn(&Llc) -> usize| {
+        let of = move |&llc: &usize| std::iter::repeat_n(llc, count(&llcs[llc]));
+        order.iter().flat_map(of)
+    };
     // Each core once before any is given out a second time.
-    let siblings = order
-        .iter()
-        .flat_map(|&domain| vec![domain; cpus(domain).saturating_sub(cores(domain))]);
+    let by_core = times(|llc| llc.cores);
+    let siblings = times(|llc| llc.cpus.len().saturating_sub(llc.cores));
     let mut of_worker: Vec<usize> = by_core.chain(siblings).take(workers).collect();
-    of_worker.sort_by_key(|domain| order.iter().position(|other| other == domain));
+    of_worker.sort_by_key(|llc| order.iter().position(|other| other == llc));
     of_worker
 }
 
 /// LLCs as they are filled: that of `home`, others of its package, the rest.
-fn order(topology: &Topology, home: Option<CpuId>) -> Vec<usize> {
-    let domains = topology.domains.len();
-    let at_home =
-        |domain: &usize| home.is_some_and(|cpu| topology.domains[*domain].cpus.contains(cpu));
-    let first = (0..domains).find(at_home).unwrap_or(0);
-    let package = topology.domains[first].package;
-    let mut order: Vec<usize> = (0..domains).collect();
-    order.sort_by_key(|&domain| {
-        let elsewhere = topology.domains[domain].package != package;
-        (elsewhere, (domain + domains - first) % domains)
-    });
+fn order(llcs: &[Llc], home: Option<CpuId>) -> Vec<usize> {
+    let count = llcs.len();
+    let at_home = |llc: &Llc| home.is_some_and(|cpu| llc.cpus.contains(cpu));
+    let first = llcs.iter().position(at_home).unwrap_or(0);
+    let package = llcs[first].package;
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&llc| (llcs[llc].package != package, (llc + count - first) % count));
     order
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
     use usher_model::DomainId;

@@ -19,7 +19,7 @@ use crate::job::JobRef;
 use crate::join::Forked;
 use crate::latch::Latch;
 use crate::places::{self, Places};
-use crate::tokens::Entry;
+use crate::tokens::{Entry, try_box};
 use crate::trace::Trace;
 use crate::worker::{Crew, Worker};
 
@@ -280,8 +280,8 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// Where the token is in use, was resolved more often than that, or the groups
-    /// are not those of the policy.
+    /// Where the token is in use, was resolved more often than that, the groups are
+    /// not those of the policy, or there is no memory for the task.
     pub fn register(
         &self,
         token: u64,
@@ -290,7 +290,7 @@ impl Runtime {
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
         let hints = Hints::Groups(groups);
-        register(&self.crew, token, count, hints, Box::new(entry))
+        register(&self.crew, token, count, hints, entry)
     }
 
     /// As [`Self::register`], without groups, for a task that works on the data at
@@ -305,7 +305,7 @@ impl Runtime {
         data: usize,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        register(&self.crew, token, count, Hints::Data(data), Box::new(entry))
+        register(&self.crew, token, count, Hints::Data(data), entry)
     }
 
     /// What registered tasks without groups are taken to have in common at present;
@@ -368,7 +368,7 @@ impl Handle {
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
         let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&crew, token, count, Hints::Groups(groups), Box::new(entry))
+        register(&crew, token, count, Hints::Groups(groups), entry)
     }
 
     /// As [`Runtime::resolve`].
@@ -421,7 +421,7 @@ fn register(
     token: u64,
     count: u32,
     hints: Hints,
-    entry: Entry,
+    entry: impl FnOnce() + Send + 'static,
 ) -> Result<(), TaskError> {
     if crew.is_closing() && here(crew).is_none() {
         return Err(TaskError::Ended { token });
@@ -436,6 +436,7 @@ fn register(
             s_groups,
         });
     }
+    let entry: Entry = try_box(entry).ok_or(TaskError::Memory { token })?;
     start(crew, crew.tokens.register(token, count, groups, entry)?);
     Ok(())
 }
@@ -456,10 +457,11 @@ fn start(crew: &Arc<Crew>, job: Option<JobRef>) {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.crew.close();
-        let own = thread::current().id();
+        // Dropped by its own worker: that one ends when the task has. Nobody else is
+        // asked who it is, as the standard library keeps what it answers in memory.
+        let own = self.here().map(|_| thread::current().id());
         for thread in self.threads.drain(..) {
-            // Dropped by its own worker: that one ends when the task has.
-            if thread.thread().id() != own {
+            if Some(thread.thread().id()) != own {
                 // Tasks that panic are caught; there is nothing else to tell.
                 let _ = thread.join();
             }

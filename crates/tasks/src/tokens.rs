@@ -7,6 +7,7 @@
 //! another. All that is known of a task is behind the lock of its token's shard,
 //! until the task is ready; from then on it is its worker's.
 
+use std::alloc::{Layout, alloc};
 use std::hash::BuildHasher;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,6 +101,23 @@ impl Place {
 struct Shard {
     places: HashTable<Place>,
     tasks: Slab<Task>,
+}
+
+/// As `Box::new`, which cannot say that there is no memory.
+pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
+    let layout = Layout::new::<T>();
+    if layout.size() == 0 {
+        // Takes none.
+        return Some(Box::new(value));
+    }
+    // SAFETY: the size is not 0.
+    let place = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
+    // SAFETY: as large as the value and aligned as it is to be; from the allocator
+    // that boxes give it back to.
+    unsafe {
+        place.write(value);
+        Some(Box::from_raw(place.as_ptr()))
+    }
 }
 
 /// All tasks that are registered, or expected to be.

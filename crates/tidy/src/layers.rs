@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 18] = [
+const LAYERS: [(&str, u32); 19] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, u32); 18] = [
     ("cache", 1),
     ("ompt", 1),
     ("tasks", 2),
+    ("tasks-capi", 3),
     ("control", 2),
     ("host", 3),
     ("sim", 3),

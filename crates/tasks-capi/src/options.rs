@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a runtime is to be, as a program of any version says it.
+
+use std::{slice, thread};
+
+use usher_tasks::Policy;
+
+use crate::error::{Code, Failure, boundary_or};
+
+/// Queues that the paper's policy may keep, 32 bytes each while empty.
+const QUEUES_MAX: u64 = 1 << 22;
+/// No version's options are larger: what claims to be is no options.
+const SIZE_MAX: usize = 4096;
+
+/// `usher_tasks_options`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bytes of the caller's structure.
+    pub size: usize,
+    /// 1 to 1024.
+    pub workers: u32,
+    /// 0 usher, 1 paper, 2 first come first served, 3 last come first served.
+    pub policy: u32,
+    /// Temporal groups of the policy `paper`.
+    pub t_groups: u32,
+    /// Its spatial groups.
+    pub s_groups: u32,
+}
+
+/// As the first version had it.
+const SIZE_LEAST: usize = 24;
+
+impl Options {
+    /// Those that count where a program gives none.
+    pub fn default_here() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            workers: usher_tasks_cpus(),
+            policy: 0,
+            t_groups: 0,
+            s_groups: 0,
+        }
+    }
+
+    /// Reads a caller's options.
+    ///
+    /// # Errors
+    /// Where the size is none, or something is set that is not known here.
+    ///
+    /// # Safety
+    /// There are as many bytes as the first field says, if that may be a size.
+    pub unsafe fn read(from: *const Self) -> Result<Self, Failure> {
+        if from.is_null() {
+            return Ok(Self::default_here());
+        }
+        // SAFETY: options have a size, whatever else.
+        let size = unsafe { (&raw const (*from).size).read_unaligned() };
+        if !(SIZE_LEAST..=SIZE_MAX).contains(&size) {
+            let words = format!(
+                "options of {size} bytes: usher_tasks_options has {}",
+                size_of::<Self>()
+            );
+            return Err(Failure::new(Code::Options, words));
+        }
+        let known = size.min(size_of::<Self>());
+        // SAFETY: the caller's promise; what is behind what we know is somebody's, too.
+        let beyond = unsafe { slice::from_raw_parts(from.cast::<u8>().add(known), size - known) };
+        if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
+            let words = format!(
+                "byte {} of the options is set: version {} knows {} bytes",
+                known + at,
+                env!("CARGO_PKG_VERSION"),
+                size_of::<Self>()
+            );
+            return Err(Failure::new(Code::Options, words));
+        }
+        // SAFETY: the first version had all of these fields.
+        Ok(unsafe { from.read_unaligned() })
+    }
+
+    /// The policy.
+    ///
+    /// # Errors
+    /// Where there is none of that number, or its groups are too many.
+    pub fn policy(&self) -> Result<Policy, Failure> {
+        let (t_groups, s_groups) = (self.t_groups.max(1), self.s_groups.max(1));
+        match self.policy {
+            0 => Ok(Policy::Usher),
+            1 if u64::from(t_groups) * u64::from(s_groups) > QUEUES_MAX => {
+                let words =
+                    format!("{t_groups} x {s_groups} groups: there can be {QUEUES_MAX} queues");
+                Err(Failure::new(Code::Groups, words))
+            }
+            1 => Ok(Policy::Paper { t_groups, s_groups }),
+            2 => Ok(Policy::Fcfs),
+            3 => Ok(Policy::Lcfs),
+            other => {
+                let words = format!("policy {other}: there are 0 to 3");
+                Err(Failure::new(Code::Options, words))
+            }
+        }
+    }
+}
+
+/// CPUs that this process may use.
+#[unsafe(no_mangle)]
+pub extern "C" fn usher_tasks_cpus() -> u32 {
+    let cpus = || thread::available_parallelism().map_or(1, usize::from);
+    boundary_or(1, || u32::try_from(cpus()).unwrap_or(u32::MAX).min(1024))
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runtimes, and tasks by token.
+//!
+//! A runtime ends while others may be inside a call on it. Other threads pass a gate
+//! (a lock that they share, and that whoever destroys takes alone): so when the gate
+//! is shut their calls have returned, and from then on they are refused. Tasks need
+//! no gate. When none is ready or runs, and nobody else can register any, none ever
+//! will; only then is anything freed.
+
+use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use usher_tasks::{Groups, Runtime, WaitError};
+
+use crate::error::{Code, Failure, boundary, boundary_or};
+use crate::here::{self, Call, Entry};
+use crate::options::Options;
+use crate::report::Report;
+use crate::waits;
+
+/// What a `usher_tasks_runtime *` points to.
+#[derive(Debug)]
+pub struct RuntimeHandle {
+    pub(crate) runtime: Runtime,
+    /// Outlives the runtime, for whoever leaves while it ends.
+    gate: Arc<RwLock<()>>,
+    /// Not even what the last tasks leave behind may call any more.
+    has_ended: AtomicBool,
+}
+
+/// Calls on a runtime that lives, which it does until that has returned.
+///
+/// # Errors
+/// Where it is null, or being destroyed; and those of the call.
+///
+/// # Safety
+/// It is null, or has not been destroyed.
+pub(crate) unsafe fn enter<T>(
+    handle: *const RuntimeHandle,
+    call: impl FnOnce(&RuntimeHandle) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let ended = || Failure::new(Code::Ended, "the runtime is being destroyed");
+    // SAFETY: the caller's promise.
+    let this = unsafe { handle.as_ref() }.ok_or_else(|| Failure::null("runtime"))?;
+    if this.has_ended.load(Ordering::Acquire) {
+        return Err(ended());
+    }
+    if here::is_in(handle) {
+        return call(this);
+    }
+    let gate = Arc::clone(&this.gate);
+    let open = gate.try_read().map_err(|_| ended())?;
+    let called = call(this);
+    drop(open);
+    called
+}
+
+fn inside(what: &str) -> Failure {
+    let words = format!("a task cannot {what} its own runtime");
+    Failure::new(Code::Inside, words)
+}
+
+/// Makes a runtime.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_runtime_new(
+    options: *const Options,
+    runtime: *mut *mut RuntimeHandle,
+) -> c_int {
+    boundary(|| {
+        // SAFETY: null, or the caller's to be written.
+        let out = unsafe { out(runtime, "the place for the runtime") }?;
+        // SAFETY: the caller promises options of the size that they say.
+        let options = unsafe { Options::read(options) }?;
+        let workers = options.workers as usize;
+        let handle = RuntimeHandle {
+            runtime: Runtime::with_policy(workers, options.policy()?)?,
+            gate: Arc::default(),
+            has_ended: AtomicBool::new(false),
+        };
+        *out = Box::into_raw(Box::new(handle));
+        Ok(())
+    })
+}
+
+/// A place for a pointer, which is null until there is one.
+///
+/// # Safety
+/// It is null, or valid for writes.
+pub(crate) unsafe fn out<'a, T>(place: *mut *mut T, what: &str) -> Result<&'a mut *mut T, Failure> {
+    if place.is_null() {
+        return Err(Failure::null(what));
+    }
+    // SAFETY: the caller's promise; what was there may be anything, so it is written
+    // before it is borrowed.
+    unsafe {
+        place.write(ptr::null_mut());
+        Ok(&mut *place)
+    }
+}
+
+/// Ends a runtime.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle) -> c_int {
+    boundary(|| {
+        if runtime.is_null() {
+            return Ok(());
+        }
+        if here::is_in(runtime) {
+            return Err(inside("destroy"));
+        }
+        let _waits = waits::before(runtime)?;
+        // SAFETY: the caller promises a runtime that lives.
+        let this = unsafe { &*runtime };
+        let gate = Arc::clone(&this.gate);
+        let shut = gate.write().unwrap_or_else(PoisonError::into_inner);
+        // What is left is told to nobody: it is to be dropped.
+        if let Err(WaitError::Inside) = this.runtime.wait() {
+            return Err(inside("destroy"));
+        }
+        this.has_ended.store(true, Ordering::Release);
+        // Arguments are discarded by functions that may call in, so not when all is
+        // on its way out.
+        this.runtime.cancel();
+        // SAFETY: made by us from a box; tasks have all ended, others stand before
+        // the gate, and by their promise will not come back.
+        drop(unsafe { Box::from_raw(runtime) });
+        drop(shut);
+        Ok(())
+    })
+}
+
+/// How many workers there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u32 {
+    boundary_or(0, || {
+        // SAFETY: the caller promises one that lives, or null.
+        let this = unsafe { runtime.as_ref() };
+        this.map_or(0, |this| this.runtime.workers() as u32)
+    })
+}
+
+/// A task, with an argument that is its own.
+struct Owned {
+    runtime: *mut RuntimeHandle,
+    call: Call,
+    /// For the argument, should the task never run.
+    discard: Entry,
+}
+
+// SAFETY: the runtime may be called by any thread, and the rest by the promise of
+// whoever registers.
+unsafe impl Send for Owned {}
+
+impl Owned {
+    fn run(self) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the promise of whoever registered it; run once, as it is gone now.
+        unsafe { here::run(this.runtime, this.call) };
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if here::registers() {
+            return;
+        }
+        let entry = self.discard;
+        let arg = self.call.arg;
+        // SAFETY: as for running it, which nobody can any more. Nothing that is
+        // thrown may reach the worker that happens to drop this.
+        let discard = || unsafe { here::discard(self.runtime, Call { entry, arg }) };
+        let _ = catch_unwind(AssertUnwindSafe(discard));
+    }
+}
+
+/// A pointer that goes to another thread inside a closure.
+#[derive(Clone, Copy)]
+struct To(*mut RuntimeHandle);
+
+// SAFETY: a runtime may be called by any thread.
+unsafe impl Send for To {}
+
+impl To {
+    /// # Safety
+    /// As for [`here::run`].
+    unsafe fn run(self, call: Call) {
+        // SAFETY: the caller's promise.
+        unsafe { here::run(self.0, call) };
+    }
+}
+
+/// Files a task.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_register(
+    runtime: *mut RuntimeHandle,
+    token: u64,
+    count: u32,
+    entry: Option<Entry>,
+    arg: *mut c_void,
+    t: u32,
+    s: u32,
+) -> c_int {
+    boundary(|| {
+        let call = call_of(token, entry, arg)?;
+        let to = To(runtime);
+        // SAFETY: the caller promises a function that may be called so; once.
+        let task = move || unsafe { to.run(call) };
+        let groups = Groups::new(t, s);
+        // SAFETY: the caller promises a runtime that lives, or null.
+        unsafe {
+            enter(runtime, |this| {
+                Ok(this.runtime.register(token, count, groups, task)?)
+            })
+        }
+    })
+}
+
+fn call_of(token: u64, entry: Option<Entry>, arg: *mut c_void) -> Result<Call, Failure> {
+    let entry = entry.ok_or_else(|| Failure::null(&format!("the entry of task {token}")))?;
+    Ok(Call { entry, arg })
+}
+
+/// Files a task whose argument is its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_register_owned(
+    runtime: *mut RuntimeHandle,
+    token: u64,
+    count: u32,
+    entry: Option<Entry>,
+    arg: *mut c_void,
+    discard: Option<Entry>,
+    t: u32,
+    s: u32,
+) -> c_int {
+    boundary(|| {
+        let call = call_of(token, entry, arg)?;
+        let discard =
+            discard.ok_or_else(|| Failure::null(&format!("the discard of task {token}")))?;
+        let groups = Groups::new(t, s);
+        let register = |this: &RuntimeHandle| {
+            let owned = Owned {
+                runtime,
+                call,
+                discard,
+            };
+            let task = move || owned.run();
+            let register = || this.runtime.register(token, count, groups, task);
+            Ok(here::registering(register)?)
+        };
+        // SAFETY: the caller promises a runtime that lives, or null.
+        unsafe { enter(runtime, register) }
+    })
+}
+
+/// Takes one off what a task waits for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token: u64) -> c_int {
+    // SAFETY: the caller promises a runtime that lives, or null.
+    boundary(|| unsafe { enter(runtime, |this| Ok(this.runtime.resolve(token)?)) })
+}
+
+/// Waits until no registered task is ready or runs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_wait(
+    runtime: *mut RuntimeHandle,
+    report: *mut *mut Report,
+) -> c_int {
+    boundary(|| {
+        let wait = |this: &RuntimeHandle| {
+            if here::is_in(runtime) {
+                return Err(inside("wait for"));
+            }
+            let _waits = waits::before(runtime)?;
+            match this.runtime.wait() {
+                Ok(()) => Ok(()),
+                Err(WaitError::Inside) => Err(inside("wait for")),
+                Err(WaitError::Left(left)) => {
+                    let told = Report::of_left(left);
+                    let failure = Failure::new(Code::Left, told.words());
+                    // SAFETY: null, or the caller's to be written.
+                    unsafe { told.give(report) };
+                    Err(failure)
+                }
+            }
+        };
+        // SAFETY: null, or the caller's to be written.
+        unsafe { Report::clear(report) };
+        // SAFETY: the caller promises a runtime that lives, or null.
+        unsafe { enter(runtime, wait) }
+    })
+}
+
+/// Drops what has not begun.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_cancel(
+    runtime: *mut RuntimeHandle,
+    dropped: *mut usize,
+) -> c_int {
+    boundary(|| {
+        // SAFETY: the caller promises a runtime that lives, or null.
+        let count = unsafe { enter(runtime, |this| Ok(this.runtime.cancel())) }?;
+        if !dropped.is_null() {
+            // SAFETY: not null, so the caller's to be written.
+            unsafe { dropped.write(count) };
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What callers may do wrong, and that they are told.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use usher_tasks_capi::color::*;
+use usher_tasks_capi::error::Code;
+use usher_tasks_capi::graph::*;
+use usher_tasks_capi::here::*;
+use usher_tasks_capi::options::Options;
+use usher_tasks_capi::report::*;
+use usher_tasks_capi::runtime::*;
+
+use common::*;
+
+#[test]
+fn runtimes_that_cannot_be() {
+    let refused = |workers, policy, groups| {
+        let (code, runtime) = runtime_new(&options(workers, policy, groups));
+        assert!(runtime.is_null());
+        (code, last_error())
+    };
+    let expected = |code: Code, words: &str| (code as c_int, words.to_owned());
+    let most = "there can be 1 to 1024";
+    let workers = |count| expected(Code::Workers, &format!("{count} workers: {most}"));
+    assert_eq!(refused(0, 0, (0, 0)), workers(0));
+    assert_eq!(refused(10_000, 0, (0, 0)), workers(10_000));
+    assert_eq!(refused(u32::MAX, 0, (0, 0)), workers(u32::MAX));
+    let policy = expected(Code::Options, "policy 4: there are 0 to 3");
+    assert_eq!(refused(1, 4, (0, 0)), policy);
+    let groups = "65536 x 65 groups: there can be 4194304 queues";
+    let groups = expected(Code::Groups, groups);
+    assert_eq!(refused(1, 1, (65536, 65)), groups);
+    assert_eq!(refused(1, 1, (u32::MAX, u32::MAX)).0, Code::Groups as c_int);
+    // SAFETY: null is an error, and no options are the default.
+    unsafe {
+        let code = usher_tasks_runtime_new(ptr::null(), ptr::null_mut());
+        fails(code, Code::Null, "the place for the runtime is NULL");
+        let mut runtime = ptr::null_mut();
+        assert_eq!(usher_tasks_runtime_new(ptr::null(), &raw mut runtime), OK);
+        let cpus = usher_tasks_capi::options::usher_tasks_cpus();
+        assert_eq!(usher_tasks_workers(runtime), cpus);
+        assert_eq!(usher_tasks_runtime_destroy(runtime), OK);
+    }
+}
+
+/// Options of a version to come.
+#[repr(C)]
+struct Future {
+    known: Options,
+    more: [u64; 3],
+}
+
+#[test]
+fn options_of_other_versions() {
+    let new = |size, more| {
+        let known = Options {
+            size,
+            ..options(1, 0, (0, 0))
+        };
+        let future = Future { known, more };
+        let (code, runtime) = runtime_new((&raw const future).cast());
+        // SAFETY: null or new.
+        assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
+        code
+    };
+    let whole = size_of::<Future>();
+    assert_eq!(new(whole, [0; 3]), OK, "nothing set that we do not know");
+    assert_eq!(new(24, [u64::MAX; 3]), OK, "not theirs");
+    fails(
+        new(whole, [0, 0, 1 << 8]),
+        Code::Options,
+        "byte 41 of the options is set: version 0.1.0 knows 24 bytes",
+    );
+    for size in [0, 8, 23, 4097, usize::MAX] {
+        let words = format!("options of {size} bytes: usher_tasks_options has 24");
+        fails(new(size, [0; 3]), Code::Options, &words);
+    }
+}
+
+fn null(code: c_int) {
+    assert_eq!(code, Code::Null as c_int, "{}", last_error());
+}
+
+#[test]
+fn null_runtimes_and_entries() {
+    let owner = Owner::new(1);
+    let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: null is what these are promised to bear.
+    unsafe {
+        null(usher_tasks_register(
+            nobody,
+            1,
+            0,
+            Some(nothing),
+            none,
+            0,
+            0,
+        ));
+        null(usher_tasks_register(owner.0, 1, 0, None, none, 0, 0));
+        assert_eq!(last_error(), "the entry of task 1 is NULL");
+        let owned = usher_tasks_register_owned;
+        null(owned(
+            nobody,
+            1,
+            0,
+            Some(nothing),
+            none,
+            Some(nothing),
+            0,
+            0,
+        ));
+        null(owned(owner.0, 1, 0, None, none, Some(nothing), 0, 0));
+        null(owned(owner.0, 1, 0, Some(nothing), none, None, 0, 0));
+        assert_eq!(last_error(), "the discard of task 1 is NULL");
+        null(usher_tasks_resolve(nobody, 1));
+        null(usher_tasks_wait(nobody, ptr::null_mut()));
+        null(usher_tasks_cancel(nobody, ptr::null_mut()));
+        assert_eq!(usher_tasks_workers(nobody), 0);
+        assert_eq!(usher_tasks_runtime_destroy(nobody), OK);
+        assert!(usher_tasks_current().is_null());
+        fail_outside(ptr::null());
+        fail_outside(c"no task".as_ptr());
+    }
+}
+
+#[test]
+fn null_graphs_and_reports() {
+    let owner = Owner::new(1);
+    let (none, unwanted) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: null is what these are promised to bear.
+    unsafe {
+        null(usher_tasks_builder_new(ptr::null_mut()));
+        null(usher_tasks_builder_task(
+            ptr::null_mut(),
+            Some(nothing),
+            none,
+            0,
+            0,
+            ptr::null_mut(),
+        ));
+        null(usher_tasks_builder_after(ptr::null_mut(), 1, 0));
+        let mut built = ptr::dangling_mut();
+        null(usher_tasks_builder_build(
+            ptr::null(),
+            &raw mut built,
+            unwanted,
+        ));
+        assert!(built.is_null());
+        let mut builder = ptr::null_mut();
+        assert_eq!(usher_tasks_builder_new(&raw mut builder), OK);
+        null(usher_tasks_builder_build(
+            builder,
+            ptr::null_mut(),
+            unwanted,
+        ));
+        null(usher_tasks_builder_task(
+            builder,
+            None,
+            none,
+            0,
+            0,
+            ptr::null_mut(),
+        ));
+        assert_eq!(last_error(), "the entry of task 0 is NULL");
+        usher_tasks_builder_destroy(builder);
+        usher_tasks_builder_destroy(ptr::null_mut());
+        null(usher_tasks_run(owner.0, ptr::null_mut(), unwanted));
+        let empty = graph(&[], &[]).1;
+        null(usher_tasks_run(ptr::null_mut(), empty, unwanted));
+        assert_eq!(owner.run(empty), (OK, vec![], 0), "nothing to do is done");
+        free(empty);
+        assert_eq!(usher_tasks_graph_tasks(ptr::null()), 0);
+        assert_eq!(usher_tasks_graph_destroy(ptr::null_mut()), OK);
+        let mut line = std::mem::zeroed::<Line>();
+        null(usher_tasks_report_at(ptr::null(), 0, &raw mut line));
+        assert_eq!(usher_tasks_report_count(ptr::null()), 0);
+        assert_eq!(usher_tasks_report_skipped(ptr::null()), 0);
+        usher_tasks_report_destroy(ptr::null_mut());
+    }
+}
+
+#[test]
+fn null_colourings_and_blocks() {
+    let none = ptr::null_mut();
+    // SAFETY: null is what these are promised to bear.
+    unsafe {
+        null(usher_coloring_check(ptr::null()));
+        assert!(usher_coloring_base(ptr::null(), none).is_null());
+        assert!(usher_coloring_header(ptr::null(), none).is_null());
+        assert_eq!(usher_coloring_shift(ptr::null(), none), 0);
+        let mut blocks = ptr::dangling_mut();
+        null(usher_blocks_new(ptr::null(), &raw mut blocks));
+        assert!(blocks.is_null());
+        let mut header = ptr::dangling_mut();
+        null(usher_blocks_take(ptr::null_mut(), &raw mut header));
+        assert!(header.is_null());
+        assert_eq!(usher_blocks_give_back(ptr::null_mut(), none), OK);
+        null(usher_blocks_give_back(ptr::null_mut(), ptr::dangling_mut()));
+        usher_blocks_destroy(ptr::null_mut());
+    }
+}
+
+fn fail_outside(message: *const std::ffi::c_char) {
+    // SAFETY: null or a text.
+    let code = unsafe { usher_tasks_fail(message) };
+    fails(
+        code,
+        Code::Outside,
+        "usher_tasks_fail: the caller is no task",
+    );
+}
+
+#[test]
+fn tokens_used_wrongly_are_named() {
+    let owner = Owner::new(2);
+    let none = ptr::null_mut();
+    assert_eq!(register(&owner, 5, 2, nothing, none), OK);
+    let code = register(&owner, 5, 1, nothing, none);
+    fails(
+        code,
+        Code::Registered,
+        "task 5 is registered already and has not run",
+    );
+    assert_eq!((resolve(&owner, 6), resolve(&owner, 6)), (OK, OK));
+    let code = register(&owner, 6, 1, nothing, none);
+    let words = "task 6 was resolved 2 times and waits for 1";
+    fails(code, Code::ResolvedTooOften, words);
+    assert_eq!(register(&owner, u64::MAX, u32::MAX, nothing, none), OK);
+    assert_eq!(resolve(&owner, u64::MAX), OK);
+    let left = vec![
+        unresolved(5, 2),
+        unresolved(u64::MAX, u32::MAX - 1),
+        unregistered(6),
+    ];
+    assert_eq!(owner.wait(), (Code::Left as c_int, left));
+    let words = "never resolved: 5 (2 more), 18446744073709551615 (4294967294 more); \
+                 resolved and never registered: 6";
+    assert_eq!(last_error(), words);
+    // SAFETY: a runtime that lives, and nobody wants the report or the count.
+    unsafe {
+        assert_eq!(
+            usher_tasks_wait(owner.0, ptr::null_mut()),
+            Code::Left as c_int
+        );
+        assert_eq!(usher_tasks_cancel(owner.0, ptr::null_mut()), OK);
+    }
+    assert_eq!(owner.wait(), (OK, vec![]));
+}
+
+#[test]
+fn groups_for_which_there_is_no_place() {
+    let paper = Owner::with(&options(1, 1, (2, 3)));
+    let usher = Owner::new(1);
+    let try_in = |owner: &Owner, t, s| {
+        // SAFETY: a runtime that lives, and an entry without an argument.
+        unsafe { usher_tasks_register(owner.0, 9, 0, Some(nothing), ptr::null_mut(), t, s) }
+    };
+    let words = "task 9 in groups T 1 and S 3: there are 2 and 3";
+    fails(try_in(&paper, 1, 3), Code::Groups, words);
+    assert_eq!(try_in(&paper, 2, 0), Code::Groups as c_int);
+    assert_eq!(try_in(&usher, u32::MAX, 0), Code::Groups as c_int);
+    assert_eq!(try_in(&usher, u32::MAX - 1, u32::MAX - 1), OK);
+    assert_eq!(usher.wait(), (OK, vec![]));
+    let task = |groups| (Some(nothing as Entry), ptr::null_mut(), groups);
+    let (_, graph, _) = graph(&[task((1, 2)), task((1, 3))], &[]);
+    assert_eq!(paper.run(graph).0, Code::Groups as c_int);
+    assert_eq!(
+        last_error(),
+        "task 1 in groups T 1 and S 3: the runtime has 2 and 3"
+    );
+    assert_eq!(usher.run(graph).0, OK);
+    free(graph);
+}
+
+#[test]
+fn graphs_that_cannot_be() {
+    let task = (Some(nothing as Entry), ptr::null_mut(), (0, 0));
+    let (code, _, circle) = graph(&[task; 5], &[(1, 0), (2, 1), (3, 2), (1, 3), (4, 3)]);
+    assert_eq!(code, Code::Cycle as c_int);
+    let words = last_error();
+    assert!(
+        words.ends_with("wait for one another in a circle"),
+        "{words}"
+    );
+    let mut tasks: Vec<u64> = circle.iter().map(|line| line.1).collect();
+    tasks.sort_unstable();
+    assert_eq!(tasks, [1, 2, 3]);
+    assert!(circle.iter().all(|line| line.0 == Kind::Cycle as u32));
+    let (code, _, told) = graph(&[task; 2], &[(1, 7)]);
+    fails(
+        code,
+        Code::Range,
+        "task 7 of a dependency is none: the graph has 2",
+    );
+    assert_eq!(told, []);
+}
+
+#[test]
+fn reports_end() {
+    let owner = Owner::new(1);
+    assert_eq!(resolve(&owner, 3), OK);
+    let mut report = ptr::null_mut();
+    // SAFETY: places of our own; the report lives until destroyed.
+    unsafe {
+        assert_eq!(
+            usher_tasks_wait(owner.0, &raw mut report),
+            Code::Left as c_int
+        );
+        let mut line = std::mem::zeroed::<Line>();
+        let code = usher_tasks_report_at(report, 1, &raw mut line);
+        fails(code, Code::Range, "line 1 of a report of 1");
+        let code = usher_tasks_report_at(report, 0, ptr::null_mut());
+        fails(code, Code::Null, "the place for the line is NULL");
+        usher_tasks_report_destroy(report);
+    }
+}
+
+/// Fails with the text that it is given.
+unsafe extern "C-unwind" fn fail(arg: *mut c_void) {
+    // SAFETY: null or a text.
+    let codes = unsafe {
+        (
+            usher_tasks_fail(arg.cast()),
+            usher_tasks_fail(c"too late".as_ptr()),
+        )
+    };
+    assert_eq!(codes, (OK, OK));
+}
+
+#[test]
+fn tasks_that_fail_are_named() {
+    let owner = Owner::new(1);
+    let words = c"no such frame".as_ptr().cast_mut().cast();
+    assert_eq!(register(&owner, 8, 0, fail, words), OK);
+    let (code, told) = owner.wait();
+    assert_eq!(
+        (code, told),
+        (Code::Left as c_int, vec![failed(8, "no such frame")])
+    );
+    assert_eq!(last_error(), "task 8 failed: no such frame");
+    assert_eq!(owner.wait(), (OK, vec![]), "told once");
+
+    let ran = AtomicU32::new(0);
+    let counts = (
+        Some(count as Entry),
+        (&raw const ran).cast_mut().cast(),
+        (0, 0),
+    );
+    let fails = (Some(fail as Entry), ptr::null_mut(), (0, 0));
+    let (_, graph, _) = graph(&[counts, fails, counts, counts], &[(1, 0), (2, 1), (3, 2)]);
+    for run in 1..4 {
+        let told = vec![failed(1, "without a message")];
+        assert_eq!(owner.run(graph), (Code::Failed as c_int, told, 2));
+        let words = "task 1 failed: without a message; 2 tasks were not run after that";
+        assert_eq!(last_error(), words);
+        assert_eq!(ran.load(Ordering::Relaxed), run);
+    }
+    free(graph);
+}
+
+#[test]
+fn blocks_that_cannot_be() {
+    let of = |block_bytes, header_bytes, colors| Coloring {
+        block_bytes,
+        header_bytes,
+        colors,
+    };
+    let bad = [
+        of(0, 0, 0),
+        of(8000, 64, 4),
+        of(32, 8, 1),
+        of(8192, 64, 0),
+        of(8192, 64, 129),
+    ];
+    for coloring in bad {
+        let mut blocks = ptr::dangling_mut();
+        let inside = ptr::dangling();
+        // SAFETY: a colouring that can be read, and a place; addresses are not followed.
+        unsafe {
+            let expected = Code::Coloring as c_int;
+            assert_eq!(usher_coloring_check(&raw const coloring), expected);
+            assert_eq!(
+                usher_blocks_new(&raw const coloring, &raw mut blocks),
+                expected
+            );
+            assert!(usher_coloring_base(&raw const coloring, inside).is_null());
+            assert!(usher_coloring_header(&raw const coloring, inside).is_null());
+            assert_eq!(usher_coloring_shift(&raw const coloring, inside), 0);
+        }
+        assert!(blocks.is_null());
+    }
+}
+
+#[test]
+fn blocks_are_found_from_within() {
+    let coloring = Coloring {
+        block_bytes: 4096,
+        header_bytes: 128,
+        colors: 16,
+    };
+    let mut blocks = ptr::null_mut();
+    // SAFETY: a colouring, places, and blocks that are ours until given back.
+    unsafe {
+        assert_eq!(usher_blocks_new(&raw const coloring, &raw mut blocks), OK);
+        let mut taken = Vec::new();
+        for number in 0..600_u64 {
+            let mut header = ptr::null_mut();
+            assert_eq!(usher_blocks_take(blocks, &raw mut header), OK);
+            header.cast::<u64>().write(number);
+            taken.push(header);
+        }
+        for (number, &header) in (0_u64..).zip(&taken) {
+            let base = usher_coloring_base(&raw const coloring, header);
+            let last = base.byte_add(4095);
+            let found = usher_coloring_header(&raw const coloring, last);
+            assert_eq!(found, header);
+            let shift = usher_coloring_shift(&raw const coloring, base);
+            assert_eq!(base.byte_add(shift), header);
+            assert_eq!(found.cast::<u64>().read(), number);
+            assert_eq!(usher_blocks_give_back(blocks, last), OK);
+        }
+        usher_blocks_destroy(blocks);
+    }
+}
+
+#[test]
+fn messages_are_texts_whatever_is_in_them() {
+    let owner = Owner::new(1);
+    let bytes = CString::new([b'a', 0xff, b'\n', 0xc3]).unwrap();
+    assert_eq!(
+        register(&owner, 1, 0, fail, bytes.as_ptr().cast_mut().cast()),
+        OK
+    );
+    assert_eq!(owner.wait().1, [failed(1, "a\u{fffd}\n\u{fffd}")]);
+}

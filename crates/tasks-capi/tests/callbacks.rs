@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks that call back in, and runtimes that end meanwhile.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use usher_tasks_capi::error::Code;
+use usher_tasks_capi::graph::*;
+use usher_tasks_capi::here::*;
+use usher_tasks_capi::runtime::*;
+
+use common::*;
+
+/// What [`call`] calls.
+struct Closure(Box<dyn Fn() + Sync>);
+
+/// Calls a closure.
+unsafe extern "C-unwind" fn call(arg: *mut c_void) {
+    // SAFETY: the tests below give such an argument.
+    let closure = unsafe { &*arg.cast::<Closure>() };
+    closure.0();
+}
+
+#[test]
+fn arguments_of_tasks_that_never_run_are_discarded() {
+    let (ran, discarded) = (AtomicU32::new(0), AtomicU32::new(0));
+    struct Arg<'a>(&'a AtomicU32, &'a AtomicU32);
+    unsafe extern "C-unwind" fn runs(arg: *mut c_void) {
+        // SAFETY: made below for one task.
+        let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
+        arg.0.fetch_add(1, Ordering::Relaxed);
+    }
+    unsafe extern "C-unwind" fn discards(arg: *mut c_void) {
+        // SAFETY: made below for one task, which does not run.
+        let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
+        arg.1.fetch_add(1, Ordering::Relaxed);
+        let own = usher_tasks_current();
+        // SAFETY: the runtime of the task. It cannot be destroyed here, nor waited for.
+        let refused = unsafe {
+            [
+                usher_tasks_runtime_destroy(own),
+                usher_tasks_wait(own, ptr::null_mut()),
+            ]
+        };
+        assert_ne!(refused[0], OK);
+        assert_ne!(refused[1], OK);
+    }
+    let owner = Owner::new(2);
+    let register = |token, times| {
+        let arg = Box::into_raw(Box::new(Arg(&ran, &discarded)));
+        let (entry, discard) = (Some(runs as Entry), Some(discards as Entry));
+        // SAFETY: the counters outlive the runtime.
+        let code = unsafe {
+            usher_tasks_register_owned(owner.0, token, times, entry, arg.cast(), discard, 0, 0)
+        };
+        if code != OK {
+            // SAFETY: refused, so it is ours.
+            drop(unsafe { Box::from_raw(arg) });
+        }
+        code
+    };
+    let now = || {
+        (
+            ran.load(Ordering::Relaxed),
+            discarded.load(Ordering::Relaxed),
+        )
+    };
+    assert_eq!(
+        (register(1, 0), register(2, 1), register(3, 2)),
+        (OK, OK, OK)
+    );
+    assert_eq!(
+        register(2, 0),
+        Code::Registered as c_int,
+        "and the argument stays ours"
+    );
+    assert_eq!(owner.wait().0, Code::Left as c_int);
+    assert_eq!(now(), (1, 0));
+    let mut dropped = 0;
+    // SAFETY: a runtime that lives, and a place.
+    assert_eq!(unsafe { usher_tasks_cancel(owner.0, &raw mut dropped) }, OK);
+    assert_eq!((dropped, now()), (2, (1, 2)));
+    assert_eq!(register(4, 0), OK, "and dropped when it is ready");
+    assert_eq!(owner.wait(), (OK, vec![]));
+    assert_eq!(now(), (1, 3));
+    assert_eq!(register(5, 1), OK);
+    drop(owner);
+    assert_eq!((ran.into_inner(), discarded.into_inner()), (1, 4));
+}
+
+/// A runtime that tasks find.
+type Found = AtomicPtr<RuntimeHandle>;
+
+#[test]
+fn tasks_call_back_in() {
+    static CODES: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+    unsafe extern "C-unwind" fn calls(arg: *mut c_void) {
+        let own = usher_tasks_current();
+        let said = |code: c_int| CODES.lock().unwrap().push(code);
+        let task = (Some(count as Entry), arg, (0, 0));
+        let (_, graph, _) = common::graph(&[task; 10], &[(9, 0)]);
+        // SAFETY: the runtime whose task this is.
+        unsafe {
+            said(usher_tasks_register(own, 11, 1, Some(count), arg, 0, 0));
+            said(usher_tasks_resolve(own, 11));
+            said(usher_tasks_run(own, graph, ptr::null_mut()));
+            said(usher_tasks_wait(own, ptr::null_mut()));
+            said(usher_tasks_runtime_destroy(own));
+        }
+        common::free(graph);
+    }
+    let ran = AtomicU32::new(0);
+    let owner = Owner::new(1);
+    assert_eq!(
+        register(&owner, 1, 0, calls, (&raw const ran).cast_mut().cast()),
+        OK
+    );
+    assert_eq!(owner.wait(), (OK, vec![]));
+    let inside = Code::Inside as c_int;
+    assert_eq!(*CODES.lock().unwrap(), [OK, OK, OK, inside, inside]);
+    assert_eq!(ran.into_inner(), 11);
+}
+
+#[test]
+fn a_graph_that_runs_is_nobody_elses() {
+    struct Own(AtomicPtr<GraphHandle>, Mutex<Vec<c_int>>);
+    unsafe extern "C-unwind" fn again(arg: *mut c_void) {
+        // SAFETY: given below.
+        let own = unsafe { &*arg.cast::<Own>() };
+        let graph = own.0.load(Ordering::Relaxed);
+        // SAFETY: the graph lives, as this is a task of it.
+        let codes = unsafe {
+            [
+                usher_tasks_run(usher_tasks_current(), graph, ptr::null_mut()),
+                usher_tasks_graph_destroy(graph),
+            ]
+        };
+        own.1.lock().unwrap().extend(codes);
+    }
+    let own = Own(AtomicPtr::default(), Mutex::default());
+    let task = (
+        Some(again as Entry),
+        (&raw const own).cast_mut().cast(),
+        (0, 0),
+    );
+    let (_, graph, _) = graph(&[task], &[]);
+    own.0.store(graph, Ordering::Relaxed);
+    for owner in [Owner::new(1), Owner::new(2)] {
+        assert_eq!(owner.run(graph), (OK, vec![], 0));
+    }
+    free(graph);
+    let busy = Code::Busy as c_int;
+    assert_eq!(own.1.into_inner().unwrap(), [busy; 4]);
+}
+
+/// Runtimes whose tasks run graphs on one another: 0 on 1, 1 on 2, 2 on 0.
+static RING: [Found; 3] = [const { Found::new(ptr::null_mut()) }; 3];
+static RING_CODE: AtomicI32 = AtomicI32::new(-1);
+
+#[test]
+fn runtimes_that_wait_for_one_another_are_told() {
+    unsafe extern "C-unwind" fn next(arg: *mut c_void) {
+        let at = arg.addr();
+        let to = RING[at % 3].load(Ordering::Relaxed);
+        let arg = ptr::without_provenance_mut(at + 1);
+        let (_, graph, _) = common::graph(&[(Some(next as Entry), arg, (0, 0))], &[]);
+        // SAFETY: a runtime of the ring, which lives.
+        let code = unsafe { usher_tasks_run(to, graph, ptr::null_mut()) };
+        if code != OK {
+            RING_CODE.store(code, Ordering::Relaxed);
+        }
+        common::free(graph);
+    }
+    let owners = [Owner::new(1), Owner::new(1), Owner::new(1)];
+    for (found, owner) in RING.iter().zip(&owners) {
+        found.store(owner.0, Ordering::Relaxed);
+    }
+    // On 0 a task runs a graph on 1, and so on; the fourth would wait for the first.
+    let arg = ptr::without_provenance_mut(1);
+    assert_eq!(register(&owners[0], 1, 0, next, arg), OK);
+    assert_eq!(owners[0].wait(), (OK, vec![]));
+    assert_eq!(RING_CODE.load(Ordering::Relaxed), Code::Deadlock as c_int);
+}
+
+#[test]
+fn a_task_may_make_and_destroy_another_runtime() {
+    let ran = AtomicU32::new(0);
+    unsafe extern "C-unwind" fn makes(arg: *mut c_void) {
+        let inner = Owner::new(2);
+        for token in 0..10 {
+            assert_eq!(register(&inner, token, 0, count, arg), OK);
+        }
+    }
+    let owner = Owner::new(1);
+    let arg = (&raw const ran).cast_mut().cast();
+    assert_eq!(register(&owner, 1, 0, makes, arg), OK);
+    assert_eq!(owner.wait(), (OK, vec![]));
+    assert_eq!(ran.into_inner(), 10, "destroyed, and drained before");
+}
+
+fn arg_of(closure: &Closure) -> *mut c_void {
+    ptr::from_ref(closure).cast_mut().cast()
+}
+
+/// A task that says that it runs, and ends when told to.
+fn held() -> (Box<Closure>, Receiver<()>, Sender<()>) {
+    let (begin, begun) = channel();
+    let (end, ends) = channel();
+    let ends = Mutex::new(ends);
+    let body = move || {
+        begin.send(()).unwrap();
+        ends.lock().unwrap().recv().unwrap();
+    };
+    (Box::new(Closure(Box::new(body))), begun, end)
+}
+
+#[test]
+fn a_running_task_keeps_its_token() {
+    let owner = Owner::new(2);
+    let (task, begun, end) = held();
+    assert_eq!(register(&owner, 3, 1, call, arg_of(&task)), OK);
+    assert_eq!(resolve(&owner, 3), OK);
+    begun.recv().unwrap();
+    let words = "task 3 was resolved 2 times and waits for 1";
+    fails(resolve(&owner, 3), Code::ResolvedTooOften, words);
+    let code = register(&owner, 3, 0, nothing, ptr::null_mut());
+    assert_eq!(code, Code::Registered as c_int);
+    end.send(()).unwrap();
+    assert_eq!(owner.wait(), (OK, vec![]));
+    assert_eq!(
+        register(&owner, 3, 0, nothing, ptr::null_mut()),
+        OK,
+        "free again"
+    );
+}
+
+#[test]
+fn destroying_waits_for_who_is_inside() {
+    for _ in 0..20 {
+        let owner = Owner::new(2);
+        let ran = AtomicU32::new(0);
+        let (task, begun, end) = held();
+        let counts = (
+            Some(count as Entry),
+            (&raw const ran).cast_mut().cast(),
+            (0, 0),
+        );
+        let first = (Some(call as Entry), arg_of(&task), (0, 0));
+        let (_, graph, _) = graph(&[first, counts, counts], &[(1, 0), (2, 1)]);
+        let graph = AtomicPtr::new(graph);
+        std::thread::scope(|scope| {
+            let runs = scope.spawn(|| owner.run(graph.load(Ordering::Relaxed)));
+            begun.recv().unwrap();
+            let destroys = scope.spawn(|| owner.destroy());
+            end.send(()).unwrap();
+            assert_eq!(runs.join().unwrap(), (OK, vec![], 0));
+            assert_eq!(destroys.join().unwrap(), OK);
+        });
+        std::mem::forget(owner);
+        free(graph.into_inner());
+        assert_eq!(ran.into_inner(), 2);
+    }
+}
+
+#[test]
+fn destroying_runs_what_is_ready_and_what_that_makes_ready() {
+    static RAN: AtomicU32 = AtomicU32::new(0);
+    unsafe extern "C-unwind" fn another(arg: *mut c_void) {
+        RAN.fetch_add(1, Ordering::Relaxed);
+        let more = arg.addr();
+        if more > 0 {
+            let arg = ptr::without_provenance_mut(more - 1);
+            let own = usher_tasks_current();
+            // SAFETY: the runtime whose task this is.
+            let code =
+                unsafe { usher_tasks_register(own, more as u64, 0, Some(another), arg, 0, 0) };
+            assert_eq!(code, OK);
+        }
+    }
+    let owner = Owner::new(2);
+    let arg = ptr::without_provenance_mut(1000);
+    assert_eq!(register(&owner, 0, 0, another, arg), OK);
+    drop(owner);
+    assert_eq!(RAN.load(Ordering::Relaxed), 1001);
+}
+
+#[test]
+fn what_is_being_destroyed_is_closed_to_other_threads() {
+    let owner = Owner::new(2);
+    let (task, begun, end) = held();
+    assert_eq!(register(&owner, 1, 0, call, arg_of(&task)), OK);
+    begun.recv().unwrap();
+    std::thread::scope(|scope| {
+        let destroys = scope.spawn(|| owner.destroy());
+        // The task runs until told to end, and so long the runtime is there.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let is_closed = || resolve(&owner, 2) == Code::Ended as c_int;
+        let mut closed = is_closed();
+        while !closed && Instant::now() < deadline {
+            std::thread::yield_now();
+            closed = is_closed();
+        }
+        if !closed {
+            end.send(()).unwrap();
+        }
+        assert!(closed, "still open");
+        assert_eq!(last_error(), "the runtime is being destroyed");
+        let ended = Code::Ended as c_int;
+        assert_eq!(owner.wait(), (ended, vec![]));
+        assert_eq!(register(&owner, 2, 0, nothing, ptr::null_mut()), ended);
+        end.send(()).unwrap();
+        assert_eq!(destroys.join().unwrap(), OK);
+    });
+    std::mem::forget(owner);
+}
+
+/// What discards have been told when they register.
+static AFTERLIFE: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+
+#[test]
+fn what_is_discarded_cannot_come_back_when_all_ends() {
+    unsafe extern "C-unwind" fn again(arg: *mut c_void) {
+        let own = usher_tasks_current();
+        let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
+        // SAFETY: the runtime of the task; the argument is a number.
+        let code = unsafe { usher_tasks_register_owned(own, 9, 1, entry, arg, discard, 0, 0) };
+        AFTERLIFE.lock().unwrap().push(code);
+    }
+    let owner = Owner::new(1);
+    let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
+    // SAFETY: a runtime that lives, for both.
+    unsafe {
+        let none = ptr::null_mut();
+        let code = usher_tasks_register_owned(owner.0, 1, 1, entry, none, discard, 0, 0);
+        assert_eq!(code, OK);
+        assert_eq!(usher_tasks_cancel(owner.0, ptr::null_mut()), OK);
+    }
+    assert_eq!(*AFTERLIFE.lock().unwrap(), [OK], "the runtime goes on");
+    drop(owner);
+    let ended = Code::Ended as c_int;
+    assert_eq!(*AFTERLIFE.lock().unwrap(), [OK, ended]);
+}
+
+#[test]
+fn each_task_fails_for_itself() {
+    unsafe extern "C-unwind" fn inner(_: *mut c_void) {
+        // SAFETY: a text.
+        assert_eq!(unsafe { usher_tasks_fail(c"inner".as_ptr()) }, OK);
+    }
+    /// Fails if its argument says so, and runs a graph whose only task fails.
+    unsafe extern "C-unwind" fn outer(arg: *mut c_void) {
+        if !arg.is_null() {
+            // SAFETY: a text.
+            assert_eq!(unsafe { usher_tasks_fail(c"outer".as_ptr()) }, OK);
+        }
+        let own = usher_tasks_current();
+        let task = (Some(inner as Entry), ptr::null_mut(), (0, 0));
+        let (_, graph, _) = common::graph(&[task], &[]);
+        // SAFETY: the runtime of the task.
+        let code = unsafe { usher_tasks_run(own, graph, ptr::null_mut()) };
+        assert_eq!(code, Code::Failed as c_int);
+        assert_eq!(last_error(), "task 0 failed: inner");
+        common::free(graph);
+    }
+    let owner = Owner::new(1);
+    assert_eq!(register(&owner, 1, 0, outer, ptr::null_mut()), OK);
+    assert_eq!(register(&owner, 2, 0, outer, ptr::dangling_mut()), OK);
+    assert_eq!(register(&owner, 3, 0, outer, ptr::null_mut()), OK);
+    let left = vec![failed(2, "outer")];
+    assert_eq!(owner.wait(), (Code::Left as c_int, left));
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The header against the library: values, sizes, offsets, names, and the arithmetic
+//! that it brings along.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use usher_tasks_capi::color::{
+    Coloring, usher_coloring_base, usher_coloring_header, usher_coloring_shift,
+};
+use usher_tasks_capi::error::{Code, usher_tasks_strerror};
+use usher_tasks_capi::options::Options;
+use usher_tasks_capi::report::{Kind, Line};
+use usher_tasks_capi::version::usher_tasks_version;
+
+use common::{include, library, said};
+
+/// What is promised for as long as the SONAME is what it is: nothing here changes,
+/// and lines are added at most.
+const ABI: &str = "\
+USHER_TASKS_OK 0
+USHER_TASKS_ERROR_NULL 1
+USHER_TASKS_ERROR_OPTIONS 2
+USHER_TASKS_ERROR_WORKERS 3
+USHER_TASKS_ERROR_THREAD 4
+USHER_TASKS_ERROR_MEMORY 5
+USHER_TASKS_ERROR_GROUPS 6
+USHER_TASKS_ERROR_REGISTERED 7
+USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN 8
+USHER_TASKS_ERROR_LEFT 9
+USHER_TASKS_ERROR_INSIDE 10
+USHER_TASKS_ERROR_DEADLOCK 11
+USHER_TASKS_ERROR_ENDED 12
+USHER_TASKS_ERROR_CYCLE 13
+USHER_TASKS_ERROR_RANGE 14
+USHER_TASKS_ERROR_TOO_LARGE 15
+USHER_TASKS_ERROR_FAILED 16
+USHER_TASKS_ERROR_BUSY 17
+USHER_TASKS_ERROR_OUTSIDE 18
+USHER_TASKS_ERROR_COLORING 19
+USHER_TASKS_ERROR_INTERNAL 20
+USHER_TASKS_POLICY_USHER 0
+USHER_TASKS_POLICY_PAPER 1
+USHER_TASKS_POLICY_FCFS 2
+USHER_TASKS_POLICY_LCFS 3
+USHER_TASKS_LEFT_FAILED 1
+USHER_TASKS_LEFT_UNRESOLVED 2
+USHER_TASKS_LEFT_UNREGISTERED 3
+USHER_TASKS_LEFT_CYCLE 4
+USHER_COLORING_LINE_BYTES 64
+sizeof(usher_tasks_options) 24
+usher_tasks_options.size 0+8
+usher_tasks_options.workers 8+4
+usher_tasks_options.policy 12+4
+usher_tasks_options.t_groups 16+4
+usher_tasks_options.s_groups 20+4
+options.size 24
+options.workers 3
+sizeof(usher_tasks_left) 24
+usher_tasks_left.task 0+8
+usher_tasks_left.message 8+8
+usher_tasks_left.kind 16+4
+usher_tasks_left.missing 20+4
+sizeof(usher_coloring) 24
+usher_coloring.block_bytes 0+8
+usher_coloring.header_bytes 8+8
+usher_coloring.colors 16+8
+";
+
+/// Compiles `tests/layout.c` as that language, with every warning an error.
+fn layout(dir: &Path, compiler: &str, language: &[&str]) -> PathBuf {
+    let program = dir.join(compiler);
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut build = Command::new(compiler);
+    build
+        .args(language)
+        .args(["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+        .arg(include())
+        .arg(crate_dir.join("tests/layout.c"))
+        .arg("-o")
+        .arg(&program);
+    said(&mut build);
+    program
+}
+
+fn layouts(dir: &Path) -> [PathBuf; 3] {
+    [
+        layout(dir, "cc", &["-std=c11"]),
+        layout(dir, "clang", &["-std=c99"]),
+        layout(dir, "c++", &["-std=c++17", "-x", "c++"]),
+    ]
+}
+
+/// `ResolvedTooOften` as `RESOLVED_TOO_OFTEN`.
+fn shouted(name: &str) -> String {
+    let mut shouted = String::new();
+    for (at, letter) in name.char_indices() {
+        if at > 0 && letter.is_ascii_uppercase() {
+            shouted.push('_');
+        }
+        shouted.push(letter.to_ascii_uppercase());
+    }
+    shouted
+}
+
+/// What the crate makes of the lines that the header has.
+fn of_the_crate() -> String {
+    let mut lines = "USHER_TASKS_OK 0\n".to_owned();
+    for code in Code::ALL {
+        let name = shouted(&format!("{code:?}"));
+        writeln!(lines, "USHER_TASKS_ERROR_{name} {}", code as i32).unwrap();
+    }
+    let kinds = [
+        Kind::Failed,
+        Kind::Unresolved,
+        Kind::Unregistered,
+        Kind::Cycle,
+    ];
+    for (policy, name) in ["USHER", "PAPER", "FCFS", "LCFS"].iter().enumerate() {
+        let own = format!("{:?}", common::options(1, policy as u32, (0, 0)).policy());
+        assert!(own.to_uppercase().contains(name), "{own} is {name}");
+        writeln!(lines, "USHER_TASKS_POLICY_{name} {policy}").unwrap();
+    }
+    for kind in kinds {
+        let name = shouted(&format!("{kind:?}"));
+        writeln!(lines, "USHER_TASKS_LEFT_{name} {}", kind as u32).unwrap();
+    }
+    let line_bytes = usher_tasks::color::LINE_BYTES;
+    writeln!(lines, "USHER_COLORING_LINE_BYTES {line_bytes}").unwrap();
+    lines += &places();
+    lines
+}
+
+macro_rules! places {
+    ($c:literal, $rust:ty: $($field:ident),*) => {{
+        let mut lines = vec![format!("sizeof({}) {}\n", $c, size_of::<$rust>())];
+        $(lines.push(format!(
+            "{}.{} {}+{}\n", $c, stringify!($field), offset_of!($rust, $field),
+            bytes(|of: &$rust| size_of_val(&of.$field)),
+        ));)*
+        lines.concat()
+    }};
+}
+
+/// The size of a field, by a function that is never given a structure with meaning.
+fn bytes<T>(size: impl Fn(&T) -> usize) -> usize {
+    let blank = std::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: the structures of the header are numbers and pointers, which may be 0.
+    size(unsafe { blank.assume_init_ref() })
+}
+
+fn places() -> String {
+    let made = common::options(3, 0, (0, 0));
+    [
+        places!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups),
+        format!(
+            "options.size {}\noptions.workers {}\n",
+            made.size, made.workers
+        ),
+        places!("usher_tasks_left", Line: task, message, kind, missing),
+        places!("usher_coloring", Coloring: block_bytes, header_bytes, colors),
+    ]
+    .concat()
+}
+
+#[test]
+fn header_and_crate_agree_and_keep_the_abi() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = format!("USHER_TASKS_VERSION {}\n", usher_tasks_version());
+    assert_eq!(of_the_crate(), ABI);
+    for program in layouts(dir.path()) {
+        let said = said(Command::new(program).arg("abi"));
+        assert_eq!(said, own.clone() + ABI);
+    }
+}
+
+#[test]
+fn every_error_has_a_meaning_of_its_own() {
+    let meaning = |code| {
+        // SAFETY: texts that live for ever.
+        unsafe { CStr::from_ptr(usher_tasks_strerror(code)) }
+            .to_str()
+            .unwrap()
+    };
+    let meanings: BTreeSet<&str> = (0..=20).map(meaning).collect();
+    assert_eq!(meanings.len(), 21);
+    for unknown in [-1, 21, i32::MIN, i32::MAX] {
+        assert_eq!(meaning(unknown), "no error of libusher_tasks");
+    }
+}
+
+/// Names that the header declares as exported.
+fn declared() -> BTreeSet<String> {
+    let header = std::fs::read_to_string(include().join("usher_tasks.h")).unwrap();
+    let code = header.replace('\n', " ");
+    let marked = code.split("USHER_TASKS_API ").skip(1);
+    let names = marked.filter_map(|after| after.split_once('('));
+    names
+        .map(|(before, _)| {
+            let name = before.rsplit([' ', '\t', '*']).next();
+            name.unwrap().to_owned()
+        })
+        .filter(|name| name.starts_with("usher_"))
+        .collect()
+}
+
+#[test]
+fn what_is_exported_is_declared_and_nothing_else() {
+    let symbols = said(
+        Command::new("nm")
+            .args(["-D", "--defined-only"])
+            .arg(library()),
+    );
+    let exported: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next())
+        .map(|name| name.split('@').next().unwrap().to_owned())
+        // A sanitizer adds its own.
+        .filter(|name| !name.starts_with("__") && name != "rust_eh_personality")
+        .collect();
+    assert_eq!(exported, declared());
+    assert!(exported.len() > 30);
+}
+
+#[test]
+fn the_library_is_remembered_by_its_name_and_needs_the_system_alone() {
+    let dynamic = said(Command::new("readelf").args(["-d", "-W"]).arg(library()));
+    let of = |tag: &str| -> Vec<&str> {
+        let lines = dynamic.lines().filter(|line| line.contains(tag));
+        lines
+            .filter_map(|line| Some(line.split_once('[')?.1.trim_end_matches(']')))
+            .collect()
+    };
+    assert_eq!(of("(SONAME)"), ["libusher_tasks.so.0"]);
+    const SYSTEM: [&str; 7] = [
+        "libc.so",
+        "libgcc_s.so",
+        "libm.so",
+        "libpthread.so",
+        "libdl.so",
+        "librt.so",
+        "ld-linux",
+    ];
+    for needed in of("(NEEDED)") {
+        assert!(SYSTEM.iter().any(|own| needed.starts_with(own)), "{needed}");
+    }
+}
+
+#[test]
+fn inline_arithmetic_is_the_crates() {
+    let seed = 7;
+    eprintln!("seed {seed}");
+    let mut random = oorandom::Rand64::new(seed);
+    let mut cases = String::new();
+    let mut expected = String::new();
+    for _ in 0..20_000 {
+        let block_bytes = 1_usize << random.rand_range(6..24);
+        let colors = random.rand_range(1..65) as usize;
+        let address = (random.rand_u64() >> random.rand_range(0..40)) as usize;
+        let c = Coloring {
+            block_bytes,
+            header_bytes: 8,
+            colors,
+        };
+        let inside = std::ptr::without_provenance(address);
+        let Ok(own) = usher_tasks::color::Coloring::new(block_bytes, 8, colors) else {
+            continue;
+        };
+        let (base, header) = (own.base(address), own.header(address));
+        // SAFETY: a colouring that can be read; addresses are not followed.
+        unsafe {
+            assert_eq!(usher_coloring_base(&raw const c, inside).addr(), base);
+            assert_eq!(usher_coloring_header(&raw const c, inside).addr(), header);
+            let at = std::ptr::without_provenance(base);
+            assert_eq!(usher_coloring_shift(&raw const c, at), own.shift(base));
+        }
+        writeln!(cases, "{block_bytes} 8 {colors} {address}").unwrap();
+        writeln!(expected, "{base} {} {header}", own.shift(base)).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for program in layouts(dir.path()) {
+        let mut run = Command::new(program);
+        run.arg("color")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut run = run.spawn().unwrap();
+        let mut to = run.stdin.take().unwrap();
+        let cases = cases.clone();
+        let feeds = std::thread::spawn(move || to.write_all(cases.as_bytes()).unwrap());
+        let output = run.wait_with_output().unwrap();
+        feeds.join().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Test program: asks for tasks, graphs and blocks until there is no memory. */
+#define _DEFAULT_SOURCE
+#include "usher_tasks.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void nothing(void *arg)
+{
+	(void)arg;
+}
+
+static int register_until_full(usher_tasks_runtime *runtime, uint64_t *token)
+{
+	int error = USHER_TASKS_OK;
+
+	for (*token = 0; error == USHER_TASKS_OK; *token += 1)
+		error = usher_tasks_register(runtime, *token, 1, nothing, NULL,
+					     0, 0);
+	*token -= 1;
+	return error;
+}
+
+static int build_until_full(void)
+{
+	usher_tasks_builder *builder;
+	usher_tasks_graph *graph;
+	int error;
+
+	if (usher_tasks_builder_new(&builder) != USHER_TASKS_OK)
+		return -1;
+	do
+		error = usher_tasks_builder_task(builder, nothing, NULL, 0, 0,
+						 NULL);
+	while (error == USHER_TASKS_OK);
+	if (error == USHER_TASKS_ERROR_MEMORY)
+		error = usher_tasks_builder_build(builder, &graph, NULL);
+	usher_tasks_builder_destroy(builder);
+	return error;
+}
+
+static int take_until_full(size_t block_bytes)
+{
+	usher_coloring coloring = {block_bytes, 64, 16};
+	usher_blocks *blocks;
+	void *header;
+	int error;
+
+	if (usher_blocks_new(&coloring, &blocks) != USHER_TASKS_OK)
+		return -1;
+	do
+		error = usher_blocks_take(blocks, &header);
+	while (error == USHER_TASKS_OK);
+	usher_blocks_destroy(blocks);
+	return error;
+}
+
+/* So much more than there is. */
+static int limit_memory(rlim_t more)
+{
+	FILE *usage = fopen("/proc/self/statm", "r");
+	struct rlimit limit;
+	unsigned long pages = 0;
+
+	if (!usage || fscanf(usage, "%lu", &pages) != 1 || fclose(usage) != 0)
+		return -1;
+	getrlimit(RLIMIT_AS, &limit);
+	limit.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+	return setrlimit(RLIMIT_AS, &limit);
+}
+
+static int limit_no_memory(void)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_AS, &limit);
+	limit.rlim_cur = limit.rlim_max;
+	return setrlimit(RLIMIT_AS, &limit);
+}
+
+int main(void)
+{
+	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(1);
+	usher_tasks_runtime *runtime;
+	uint64_t token;
+	char expected[64];
+	int error;
+
+	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK ||
+	    limit_memory(1 << 24) != 0)
+		return 2;
+	error = register_until_full(runtime, &token);
+	snprintf(expected, sizeof(expected), "task %llu: no memory",
+		 (unsigned long long)token);
+	puts(usher_tasks_strerror(error));
+	puts(strcmp(usher_tasks_last_error(), expected) == 0 ? "named" : "not");
+	limit_no_memory();
+	usher_tasks_cancel(runtime, NULL);
+	limit_memory(1 << 24);
+	puts(usher_tasks_strerror(build_until_full()));
+	puts(usher_tasks_strerror(take_until_full(1 << 16)));
+	puts(usher_tasks_strerror(take_until_full((size_t)1 << 62)));
+	return usher_tasks_runtime_destroy(runtime);
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random calls from many threads and from tasks at once: every one returns what it
+//! may return, and every argument that a task is given is used once.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use oorandom::Rand64;
+use usher_tasks_capi::error::Code;
+use usher_tasks_capi::graph::usher_tasks_run;
+use usher_tasks_capi::here::{Entry, usher_tasks_current};
+use usher_tasks_capi::runtime::*;
+
+use common::{OK, Owner, count, each_seed, free, graph, last_error, options};
+
+const TOKENS: u64 = 16;
+/// Tasks that call in make tasks that do; so deep.
+const DEPTH_MAX: u32 = 6;
+
+/// Arguments of tasks: made, and where they have come to.
+#[derive(Default)]
+struct Storm {
+    made: AtomicU32,
+    refused: AtomicU32,
+    ran: AtomicU32,
+    discarded: AtomicU32,
+}
+
+/// An argument.
+struct Gust<'a> {
+    storm: &'a Storm,
+    seed: u64,
+    depth: u32,
+}
+
+fn allowed(code: c_int, errors: &[Code]) {
+    let known = errors.iter().any(|&error| error as c_int == code);
+    assert!(code == OK || known, "{code}: {}", last_error());
+}
+
+unsafe extern "C-unwind" fn blows(arg: *mut c_void) {
+    // SAFETY: made for one task, which this is.
+    let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
+    gust.storm.ran.fetch_add(1, Ordering::Relaxed);
+    let mut random = Rand64::new(u128::from(gust.seed));
+    for _ in 0..random.rand_range(0..3) {
+        call(
+            gust.storm,
+            usher_tasks_current(),
+            &mut random,
+            gust.depth + 1,
+        );
+    }
+}
+
+unsafe extern "C-unwind" fn dies_down(arg: *mut c_void) {
+    // SAFETY: made for one task, which never runs.
+    let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
+    gust.storm.discarded.fetch_add(1, Ordering::Relaxed);
+    // What is said here is heard by nobody, and does no harm.
+    let mut random = Rand64::new(u128::from(gust.seed));
+    let token = random.rand_range(0..TOKENS);
+    // SAFETY: the runtime of the task.
+    let code = unsafe { usher_tasks_resolve(usher_tasks_current(), token) };
+    allowed(code, &[Code::ResolvedTooOften, Code::Ended]);
+}
+
+fn call(storm: &Storm, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: u32) {
+    let token = random.rand_range(0..TOKENS);
+    let kinds = if depth < DEPTH_MAX { 13 } else { 6 };
+    match random.rand_range(0..kinds) {
+        0..6 => {
+            // SAFETY: a runtime that lives.
+            let code = unsafe { usher_tasks_resolve(runtime, token) };
+            allowed(code, &[Code::ResolvedTooOften]);
+        }
+        6..11 => register(storm, runtime, token, random, depth),
+        11 => {
+            // SAFETY: as above.
+            let code = unsafe { usher_tasks_wait(runtime, ptr::null_mut()) };
+            allowed(code, &[Code::Left, Code::Inside]);
+        }
+        _ => run(runtime),
+    }
+}
+
+fn register(
+    storm: &Storm,
+    runtime: *mut RuntimeHandle,
+    token: u64,
+    random: &mut Rand64,
+    depth: u32,
+) {
+    let seed = random.rand_u64();
+    let arg = Box::into_raw(Box::new(Gust { storm, seed, depth }));
+    storm.made.fetch_add(1, Ordering::Relaxed);
+    let times = random.rand_range(0..3) as u32;
+    let (t, s) = (
+        random.rand_range(0..4) as u32,
+        random.rand_range(0..4) as u32,
+    );
+    let (entry, discard) = (Some(blows as Entry), Some(dies_down as Entry));
+    // SAFETY: a runtime that lives, and an argument that nobody else has.
+    let code = unsafe {
+        usher_tasks_register_owned(runtime, token, times, entry, arg.cast(), discard, t, s)
+    };
+    allowed(code, &[Code::Registered, Code::ResolvedTooOften]);
+    if code != OK {
+        storm.refused.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: refused, so it is ours.
+        drop(unsafe { Box::from_raw(arg) });
+    }
+}
+
+/// Runs a graph of three tasks.
+fn run(runtime: *mut RuntimeHandle) {
+    let counter = AtomicU32::new(0);
+    let task = (
+        Some(count as Entry),
+        (&raw const counter).cast_mut().cast(),
+        (0, 1),
+    );
+    let (_, graph, _) = graph(&[task; 3], &[(2, 0), (2, 1)]);
+    // SAFETY: a runtime that lives.
+    let code = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };
+    assert_eq!((code, counter.into_inner()), (OK, 3), "{}", last_error());
+    free(graph);
+}
+
+#[test]
+fn every_argument_is_used_once() {
+    each_seed(40, |random| {
+        let workers = random.rand_range(1..5) as u32;
+        let policy = random.rand_range(0..4) as u32;
+        let owner = Owner::with(&options(workers, policy, (4, 4)));
+        let storm = Storm::default();
+        let cancels = random.rand_range(0..2) == 1;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let mut own = Rand64::new(u128::from(random.rand_u64()));
+                let (storm, owner) = (&storm, &owner);
+                scope.spawn(move || {
+                    for _ in 0..own.rand_range(10..150) {
+                        call(storm, owner.0, &mut own, 0);
+                    }
+                    if cancels {
+                        // SAFETY: a runtime that lives.
+                        let code = unsafe { usher_tasks_cancel(owner.0, ptr::null_mut()) };
+                        assert_eq!(code, OK);
+                    }
+                });
+            }
+        });
+        drop(owner);
+        let now = |counter: AtomicU32| counter.into_inner();
+        let used = now(storm.refused) + now(storm.ran) + now(storm.discarded);
+        assert_eq!(now(storm.made), used);
+    });
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which CPUs share a last-level cache (LLC), as the kernel tells it.
+//!
+//! All that placing workers needs is two files a CPU. hwloc knows far more, and
+//! whoever has a [`Topology`] from it can use that
+//! ([`Places::on`](crate::Places::on)); but a library that links hwloc has all
+//! programs that use it link hwloc, and read the whole machine when they start.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use usher_model::{CpuId, CpuSet, Topology};
+
+/// CPUs that share a last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Llc {
+    /// Those that may be used.
+    pub cpus: CpuSet,
+    /// How many cores these are on.
+    pub cores: usize,
+    /// A number that LLCs of the same package share.
+    pub package: usize,
+}
+
+/// The LLCs of these CPUs, by the `/sys` under that root; `None`: the kernel does not
+/// tell.
+pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
+    let all = root.join("sys/devices/system/cpu");
+    let mut found: Vec<Llc> = Vec::new();
+    for cpu in cpus.iter() {
+        if found.iter().any(|llc| llc.cpus.contains(cpu)) {
+            continue;
+        }
+        let dir = all.join(format!("cpu{cpu}"));
+        let shared = last_level(&dir)?.and(cpus);
+        let cores: Option<BTreeSet<CpuId>> = shared.iter().map(|cpu| core(&all, cpu)).collect();
+        found.push(Llc {
+            cores: cores?.len(),
+            package: value(&dir.join("topology/physical_package_id"))?,
+            cpus: shared,
+        });
+    }
+    Some(found)
+}
+
+/// The same of a machine that is known already.
+pub(crate) fn of(topology: &Topology) -> Vec<Llc> {
+    let domains = topology.domains.iter();
+    domains
+        .map(|domain| Llc {
+            cpus: domain.cpus.clone(),
+            cores: domain.cores.len(),
+            package: domain.package,
+        })
+        .collect()
+}
+
+/// Who shares the outermost cache with that CPU.
+fn last_level(cpu: &Path) -> Option<CpuSet> {
+    let caches = (0..).map(|index| cpu.join(format!("cache/index{index}")));
+    let caches = caches.map_while(|dir| Some((value::<u32>(&dir.join("level"))?, dir)));
+    let (_, last) = caches.max_by_key(|&(level, _)| level)?;
+    value(&last.join("shared_cpu_list"))
+}
+
+/// A CPU's core: the first of its threads.
+fn core(all: &Path, cpu: CpuId) -> Option<CpuId> {
+    let siblings = all.join(format!("cpu{cpu}/topology/thread_siblings_list"));
+    value::<CpuSet>(&siblings)?.first()
+}
+
+fn value<T: FromStr>(path: &Path) -> Option<T> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use flate2::read::GzDecoder;
+    use usher_topology::{Source, load};
+
+    use super::*;
+
+    /// Captured machines, as hwloc sees them and as we do.
+    #[test]
+    fn what_hwloc_finds_is_found() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/fixtures");
+        for name in ["magny-cours-48", "opteron-cgroup-32", "haswell-offline-20"] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = fs::File::open(fixtures.join(format!("{name}.tar.gz"))).unwrap();
+            tar::Archive::new(GzDecoder::new(file))
+                .unpack(dir.path())
+                .unwrap();
+            let root = dir.path().join(name);
+            let topology = load(Source::Capture(root.clone())).unwrap();
+            let key = |llc: &Llc| (llc.cpus.first(), llc.cpus.clone(), llc.cores);
+            let sorted = |llcs: Vec<Llc>| {
+                let mut keys: Vec<_> = llcs.iter().map(key).collect();
+                keys.sort();
+                keys
+            };
+            let found = read(&root, &topology.all_cpus()).unwrap();
+            let packages: BTreeSet<usize> = found.iter().map(|llc| llc.package).collect();
+            assert_eq!(packages.len(), topology.packages.len(), "{name}");
+            assert_eq!(sorted(found), sorted(of(&topology)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_tell_is_believed() {
+        let nowhere = Path::new("/nowhere");
+        assert_eq!(read(nowhere, &CpuSet::range(0, 3)), None);
+        assert_eq!(read(nowhere, &CpuSet::default()), Some(vec![]));
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Tasks that are lambdas, by token: a tree of sums. Whoever uses the library from
+// C++ wants something like `submit` below.
+//
+//     c++ -O2 lambdas.cpp $(pkg-config --cflags --libs usher-tasks) -o lambdas
+//
+// In a tree that is not installed, from its root:
+//
+//     cargo build --release --package usher-tasks-capi
+//     c++ -O2 -I crates/tasks-capi/include examples/tasks/lambdas.cpp
+//         target/release/libusher_tasks_capi.a -lpthread -lm -ldl -o lambdas
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "usher_tasks.h"
+
+namespace
+{
+
+// An error of the library as an exception.
+void check(int error)
+{
+	if (error != USHER_TASKS_OK)
+		throw std::runtime_error(usher_tasks_last_error());
+}
+
+struct Destroy {
+	void operator()(usher_tasks_runtime *runtime) const
+	{
+		usher_tasks_runtime_destroy(runtime);
+	}
+};
+
+using Runtime = std::unique_ptr<usher_tasks_runtime, Destroy>;
+
+Runtime start(unsigned workers)
+{
+	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(workers);
+	usher_tasks_runtime *runtime;
+
+	check(usher_tasks_runtime_new(&options, &runtime));
+	return Runtime(runtime);
+}
+
+// Registers a lambda that runs when `token` has been resolved `count` times. It
+// travels through the argument, and is freed after it has run, or without it where
+// the runtime is cancelled. What it throws must not get past the library: it is
+// caught here, and told by usher_tasks_wait().
+template <typename F>
+void submit(const Runtime &runtime, uint64_t token, uint32_t count, F &&body)
+{
+	using Body = std::decay_t<F>;
+	auto own = std::make_unique<Body>(std::forward<F>(body));
+	auto run = [](void *arg) {
+		std::unique_ptr<Body> body(static_cast<Body *>(arg));
+		try {
+			(*body)();
+		} catch (const std::exception &e) {
+			usher_tasks_fail(e.what());
+		}
+	};
+	auto discard = [](void *arg) { delete static_cast<Body *>(arg); };
+
+	check(usher_tasks_register_owned(runtime.get(), token, count, run,
+					 own.get(), discard, 0, 0));
+	own.release();
+}
+
+// The sum of the squares below `end`, by pieces: node 1 is the root, those below
+// node n are 2n and 2n + 1, and the pieces are the leaves.
+uint64_t sum_of_squares(const Runtime &runtime, uint64_t end, uint64_t leaves)
+{
+	std::vector<uint64_t> sums(2 * leaves);
+	uint64_t piece = end / leaves;
+
+	for (uint64_t node = 1; node < leaves; node++)
+		submit(runtime, node, 2, [&, node] {
+			sums[node] = sums[2 * node] + sums[2 * node + 1];
+			if (node > 1)
+				check(usher_tasks_resolve(usher_tasks_current(),
+							  node / 2));
+		});
+	for (uint64_t node = leaves; node < 2 * leaves; node++)
+		submit(runtime, node, 0, [&, node] {
+			uint64_t first = (node - leaves) * piece;
+			for (uint64_t i = first; i < first + piece; i++)
+				sums[node] += i * i;
+			check(usher_tasks_resolve(usher_tasks_current(),
+						  node / 2));
+		});
+	check(usher_tasks_wait(runtime.get(), nullptr));
+	return sums[1];
+}
+
+// What waiting says of a task that throws, and of one that waits for it in vain.
+void show_failure(const Runtime &runtime)
+{
+	submit(runtime, 8, 1, [] { std::puts("this is never printed"); });
+	submit(runtime, 7, 0, [] {
+		std::string name = "frame 12";
+		throw std::runtime_error("no such file: " + name);
+	});
+	if (usher_tasks_wait(runtime.get(), nullptr) == USHER_TASKS_ERROR_LEFT)
+		std::printf("%s\n", usher_tasks_last_error());
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	try {
+		Runtime runtime = start(
+			argc > 1 ? static_cast<unsigned>(std::stoi(argv[1]))
+				 : usher_tasks_cpus());
+
+		std::printf("squares below 1048576: %" PRIu64 "\n",
+			    sum_of_squares(runtime, 1048576, 256));
+		show_failure(runtime);
+	} catch (const std::exception &e) {
+		std::fprintf(stderr, "lambdas: %s\n", e.what());
+		return 1;
+	}
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * How many letters have to be changed, put in or taken out to make one text of
+ * another (their edit distance): a table of which each cell needs its neighbours
+ * above and to the left. Cut into blocks, it is a wavefront of tasks.
+ *
+ *     cc -O2 wavefront.c $(pkg-config --cflags --libs usher-tasks) -o wavefront
+ *
+ * In a tree that is not installed, from its root:
+ *
+ *     cargo build --release --package usher-tasks-capi
+ *     cc -O2 -I crates/tasks-capi/include examples/tasks/wavefront.c \
+ *         target/release/libusher_tasks_capi.a -lpthread -lm -ldl -o wavefront
+ *     ./wavefront 2
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "usher_tasks.h"
+
+#define LETTERS 2048u
+#define BLOCK 64u
+#define BLOCKS (LETTERS / BLOCK)
+#define TEXTS 3
+
+static char one[LETTERS];
+static char other[LETTERS];
+static unsigned short table[LETTERS + 1][LETTERS + 1];
+
+/* Which block a task computes. */
+struct block {
+	unsigned row;
+	unsigned column;
+};
+
+static void make_text(char *text, unsigned seed)
+{
+	for (unsigned i = 0; i < LETTERS; i++) {
+		seed = seed * 1103515245u + 12345u;
+		text[i] = "acgt"[seed >> 30];
+	}
+}
+
+static unsigned least(unsigned a, unsigned b, unsigned c)
+{
+	unsigned ab = a < b ? a : b;
+
+	return ab < c ? ab : c;
+}
+
+/* The cells of rows and columns from..to, these included. */
+static void compute(unsigned from_row, unsigned to_row, unsigned from_column,
+		    unsigned to_column)
+{
+	for (unsigned y = from_row; y <= to_row; y++)
+		for (unsigned x = from_column; x <= to_column; x++)
+			table[y][x] = (unsigned short)least(
+				table[y - 1][x] + 1u, table[y][x - 1] + 1u,
+				table[y - 1][x - 1] +
+					(unsigned)(one[y - 1] != other[x - 1]));
+}
+
+/* The task of a block. */
+static void compute_block(void *arg)
+{
+	const struct block *block = arg;
+
+	compute(block->row * BLOCK + 1, (block->row + 1) * BLOCK,
+		block->column * BLOCK + 1, (block->column + 1) * BLOCK);
+}
+
+/* Ends the program if a call has failed, and says why. */
+static void check(int error)
+{
+	if (error != USHER_TASKS_OK) {
+		fprintf(stderr, "wavefront: %s\n", usher_tasks_last_error());
+		exit(1);
+	}
+}
+
+/*
+ * Declares the blocks row by row. A block needs those above and to the left of it;
+ * the one between them has then run, too. A row of blocks is a temporal group: its
+ * texts and the row above are still in the cache that the cores share. A column is
+ * a spatial group: its piece of the other text stays with a core.
+ */
+static usher_tasks_graph *declare(struct block *blocks)
+{
+	usher_tasks_builder *builder;
+	usher_tasks_graph *graph;
+
+	check(usher_tasks_builder_new(&builder));
+	for (unsigned i = 0; i < BLOCKS * BLOCKS; i++) {
+		struct block *block = &blocks[i];
+		size_t task;
+
+		block->row = i / BLOCKS;
+		block->column = i % BLOCKS;
+		check(usher_tasks_builder_task(builder, compute_block, block,
+					       block->row + 1,
+					       block->column + 1, &task));
+		if (block->row > 0)
+			check(usher_tasks_builder_after(builder, task,
+							task - BLOCKS));
+		if (block->column > 0)
+			check(usher_tasks_builder_after(builder, task,
+							task - 1));
+	}
+	check(usher_tasks_builder_build(builder, &graph, NULL));
+	usher_tasks_builder_destroy(builder);
+	return graph;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned workers =
+		argc > 1 ? (unsigned)atoi(argv[1]) : usher_tasks_cpus();
+	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(workers);
+	static struct block blocks[BLOCKS * BLOCKS];
+	usher_tasks_runtime *runtime;
+	usher_tasks_graph *graph;
+
+	check(usher_tasks_runtime_new(&options, &runtime));
+	graph = declare(blocks);
+	for (unsigned i = 0; i <= LETTERS; i++)
+		table[i][0] = table[0][i] = (unsigned short)i;
+	for (unsigned text = 0; text < TEXTS; text++) {
+		unsigned distance;
+
+		make_text(one, 2 * text + 1);
+		make_text(other, 2 * text + 2);
+		check(usher_tasks_run(runtime, graph, NULL));
+		distance = table[LETTERS][LETTERS];
+		compute(1, LETTERS, 1, LETTERS);
+		printf("texts %u: distance %u of %u, one by one %u\n", text,
+		       distance, LETTERS, (unsigned)table[LETTERS][LETTERS]);
+	}
+	check(usher_tasks_graph_destroy(graph));
+	check(usher_tasks_runtime_destroy(runtime));
+	return 0;
+}
