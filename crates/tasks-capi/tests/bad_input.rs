@@ -296,7 +296,7 @@ fn graphs_that_cannot_be() {
     fails(
         code,
         Code::Range,
-        "task 7 of a dependency is none: the graph has 2",
+        "task 7 is none: the graph has 2",
     );
     assert_eq!(told, []);
 }
