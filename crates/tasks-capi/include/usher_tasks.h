@@ -19,6 +19,11 @@
  *   t   temporal group: its tasks run close in time, on whatever cores
  *   s   spatial group: its tasks run on the same core
  *
+ * Where no task of a graph has any, and tasks by token that have none, the default
+ * policy tries what may be good, by the order in which tasks were declared, their
+ * functions and the addresses of their arguments, and goes on with what was
+ * fastest.
+ *
  * ERRORS. Every function that can fail returns an enum usher_tasks_error as an
  * int, 0 for success. usher_tasks_last_error() then says in words what was
  * wrong with which token or task. When a function fails it has done nothing,
@@ -108,7 +113,8 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_ENDED = 12,
 	/* Tasks of a graph wait for one another in a circle. */
 	USHER_TASKS_ERROR_CYCLE = 13,
-	/* There is no such task in the graph, no such line in the report. */
+	/* There is no such task in the graph, no such line in the report, no such
+	 * worker or format. */
 	USHER_TASKS_ERROR_RANGE = 14,
 	/* More tasks or dependencies than can be numbered. */
 	USHER_TASKS_ERROR_TOO_LARGE = 15,
@@ -121,7 +127,9 @@ enum usher_tasks_error {
 	/* Blocks or headers whose sizes cannot be. */
 	USHER_TASKS_ERROR_COLORING = 19,
 	/* A mistake of the library itself; please tell us. */
-	USHER_TASKS_ERROR_INTERNAL = 20
+	USHER_TASKS_ERROR_INTERNAL = 20,
+	/* A file cannot be written. */
+	USHER_TASKS_ERROR_FILE = 21
 };
 
 /* What an error means in general; never NULL, and valid for ever. */
@@ -390,6 +398,75 @@ USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,
 
 /* Frees a graph. NULL does nothing. Errors, and the graph stays: BUSY. */
 USHER_TASKS_API int usher_tasks_graph_destroy(usher_tasks_graph *graph);
+
+/*
+ * In which order the tasks of a graph are preferred, and how others did, as a table
+ * in words: into text at most `bytes` bytes, the 0 at the end included. The length of
+ * all of it, as snprintf() has it; 0 where the graph is NULL or being run.
+ */
+USHER_TASKS_API size_t usher_tasks_graph_explain(const usher_tasks_graph *graph,
+						 char *text, size_t bytes);
+
+/* ---- Seeing what runs ---- */
+
+/* What a trace can be written as. */
+enum usher_tasks_format {
+	/* JSON for ui.perfetto.dev and chrome://tracing. */
+	USHER_TASKS_FORMAT_CHROME = 0,
+	/* A picture, workers against time: tasks coloured by temporal group... */
+	USHER_TASKS_FORMAT_SVG_BY_T = 1,
+	/* ... and by spatial group. */
+	USHER_TASKS_FORMAT_SVG_BY_S = 2
+};
+
+/*
+ * Writes down from now on which worker runs which task, from when to when: the last
+ * so many of each worker, at 32 bytes each, which the first call settles. What was
+ * written down before is forgotten. It costs some nanoseconds a task.
+ *
+ * Errors: NULL, MEMORY, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_trace_start(usher_tasks_runtime *runtime,
+					    size_t tasks_per_worker);
+
+/* Writes nothing down any more. Errors: NULL, ENDED. */
+USHER_TASKS_API int usher_tasks_trace_stop(usher_tasks_runtime *runtime);
+
+/*
+ * Writes what has been written down so far into a file, as an enum
+ * usher_tasks_format.
+ *
+ * Errors: NULL, RANGE, FILE, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_trace_write(usher_tasks_runtime *runtime,
+					    int format, const char *path);
+
+/* What a worker has done since the runtime was made. Later versions may add
+ * fields at the end. */
+typedef struct usher_tasks_counters {
+	size_t size; /* sizeof(usher_tasks_counters), from the caller */
+	uint64_t tasks; /* that it ran */
+	/* Chains of tasks that it took from others: of the same last-level cache,
+	 * of the same package, from elsewhere. */
+	uint64_t steals_llc;
+	uint64_t steals_package;
+	uint64_t steals_machine;
+	uint64_t outside; /* times that it took what had come from outside */
+	uint64_t sent; /* tasks, to the owners of their spatial groups */
+	uint64_t group_moves; /* spatial groups that were another's */
+	uint64_t sleeps; /* times that it fell asleep */
+	uint64_t asleep_ns;
+} usher_tasks_counters;
+
+/*
+ * Reads the counters of a worker, from 0, into *counters, whose size the caller has
+ * set.
+ *
+ * Errors: NULL, OPTIONS for a size that cannot be, RANGE, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
+					    uint32_t worker,
+					    usher_tasks_counters *counters);
 
 /* ---- Coloured blocks ---- */
 

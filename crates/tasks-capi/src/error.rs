@@ -54,11 +54,13 @@ pub enum Code {
     Coloring,
     /// A panic of the library.
     Internal,
+    /// A file cannot be written.
+    File,
 }
 
 impl Code {
     /// All, in order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Null,
         Self::Options,
         Self::Workers,
@@ -79,6 +81,7 @@ impl Code {
         Self::Outside,
         Self::Coloring,
         Self::Internal,
+        Self::File,
     ];
 
     /// What it means in general.
@@ -97,13 +100,14 @@ impl Code {
             Self::Deadlock => c"the runtimes would wait for one another",
             Self::Ended => c"the runtime is being destroyed",
             Self::Cycle => c"tasks wait for one another in a circle",
-            Self::Range => c"there is no such task or line",
+            Self::Range => c"there is no such task, line, worker or format",
             Self::TooLarge => c"too many tasks or dependencies",
             Self::Failed => c"tasks have failed",
             Self::Busy => c"the graph is being run",
             Self::Outside => c"only a task may call this",
             Self::Coloring => c"blocks or headers of these sizes cannot be",
             Self::Internal => c"a mistake of the library itself",
+            Self::File => c"a file cannot be written",
         }
     }
 }

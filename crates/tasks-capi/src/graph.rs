@@ -33,6 +33,7 @@ pub struct Builder {
 trait Runs {
     fn run(&mut self, runtime: &Runtime) -> Result<(), RunError>;
     fn count(&self) -> usize;
+    fn explain(&self) -> String;
 }
 
 impl<B: Fn(usize) + Sync> Runs for Graph<B> {
@@ -42,6 +43,10 @@ impl<B: Fn(usize) + Sync> Runs for Graph<B> {
 
     fn count(&self) -> usize {
         self.len()
+    }
+
+    fn explain(&self) -> String {
+        self.explain().to_string()
     }
 }
 
@@ -64,8 +69,10 @@ pub struct GraphHandle {
 impl Builder {
     fn build(&self) -> Result<GraphHandle, GraphError> {
         let mut builder = GraphBuilder::new();
-        for &groups in &self.groups {
-            builder.task_in(groups);
+        for (&groups, call) in self.groups.iter().zip(&self.calls) {
+            let task = builder.task_in(groups);
+            builder.on(task, call.arg.addr());
+            builder.runs(task, (call.entry as *const ()).addr());
         }
         for &(task, before) in &self.dependencies {
             builder.after(task, before);
@@ -101,6 +108,17 @@ impl GraphHandle {
                 format!("the graph of {} tasks is being run", self.count),
             )),
         }
+    }
+
+    /// Why its tasks run in the order in which they do; nothing while it runs.
+    pub fn explain(&self) -> String {
+        if self.take().is_err() {
+            return String::new();
+        }
+        // SAFETY: taken, so nobody else's.
+        let words = unsafe { &*self.graph.get() }.explain();
+        self.give_back();
+        words
     }
 
     fn give_back(&self) {

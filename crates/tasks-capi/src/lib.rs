@@ -11,7 +11,7 @@
 //!
 //! The modules: [`error`] (codes, and the last one in words), [`here`] (which task
 //! this thread runs), [`waits`] (runtimes that wait for one another), [`options`],
-//! [`runtime`], [`report`], [`graph`], [`color`].
+//! [`runtime`], [`report`], [`graph`], [`seen`] (traces, counters), [`color`].
 
 #![allow(
     clippy::missing_safety_doc,
@@ -25,5 +25,6 @@ pub mod here;
 pub mod options;
 pub mod report;
 pub mod runtime;
+pub mod seen;
 pub mod version;
 pub mod waits;

@@ -209,11 +209,14 @@ pub unsafe extern "C" fn usher_tasks_register(
         let to = To(runtime);
         // SAFETY: the caller promises a function that may be called so; once.
         let task = move || unsafe { to.run(call) };
-        let groups = Groups::new(t, s);
+        let data = arg.addr();
         // SAFETY: the caller promises a runtime that lives, or null.
         unsafe {
             enter(runtime, |this| {
-                Ok(this.runtime.register(token, count, groups, task)?)
+                Ok(match Groups::new(t, s) {
+                    Groups::NONE => this.runtime.register_on(token, count, data, task),
+                    groups => this.runtime.register(token, count, groups, task),
+                }?)
             })
         }
     })

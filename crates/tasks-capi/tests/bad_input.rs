@@ -293,11 +293,7 @@ fn graphs_that_cannot_be() {
     assert_eq!(tasks, [1, 2, 3]);
     assert!(circle.iter().all(|line| line.0 == Kind::Cycle as u32));
     let (code, _, told) = graph(&[task; 2], &[(1, 7)]);
-    fails(
-        code,
-        Code::Range,
-        "task 7 is none: the graph has 2",
-    );
+    fails(code, Code::Range, "task 7 is none: the graph has 2");
     assert_eq!(told, []);
 }
 

@@ -19,6 +19,7 @@ use usher_tasks_capi::color::{
 use usher_tasks_capi::error::{Code, usher_tasks_strerror};
 use usher_tasks_capi::options::Options;
 use usher_tasks_capi::report::{Kind, Line};
+use usher_tasks_capi::seen::{Counted, Format};
 use usher_tasks_capi::version::usher_tasks_version;
 
 use common::{include, library, said};
@@ -47,6 +48,7 @@ USHER_TASKS_ERROR_BUSY 17
 USHER_TASKS_ERROR_OUTSIDE 18
 USHER_TASKS_ERROR_COLORING 19
 USHER_TASKS_ERROR_INTERNAL 20
+USHER_TASKS_ERROR_FILE 21
 USHER_TASKS_POLICY_USHER 0
 USHER_TASKS_POLICY_PAPER 1
 USHER_TASKS_POLICY_FCFS 2
@@ -73,6 +75,20 @@ sizeof(usher_coloring) 24
 usher_coloring.block_bytes 0+8
 usher_coloring.header_bytes 8+8
 usher_coloring.colors 16+8
+USHER_TASKS_FORMAT_CHROME 0
+USHER_TASKS_FORMAT_SVG_BY_T 1
+USHER_TASKS_FORMAT_SVG_BY_S 2
+sizeof(usher_tasks_counters) 80
+usher_tasks_counters.size 0+8
+usher_tasks_counters.tasks 8+8
+usher_tasks_counters.steals_llc 16+8
+usher_tasks_counters.steals_package 24+8
+usher_tasks_counters.steals_machine 32+8
+usher_tasks_counters.outside 40+8
+usher_tasks_counters.sent 48+8
+usher_tasks_counters.group_moves 56+8
+usher_tasks_counters.sleeps 64+8
+usher_tasks_counters.asleep_ns 72+8
 ";
 
 /// Compiles `tests/layout.c` as that language, with every warning an error.
@@ -167,6 +183,16 @@ fn places() -> String {
         ),
         places!("usher_tasks_left", Line: task, message, kind, missing),
         places!("usher_coloring", Coloring: block_bytes, header_bytes, colors),
+        Format::ALL
+            .map(|format| {
+                let name = shouted(&format!("{format:?}"));
+                format!("USHER_TASKS_FORMAT_{name} {}\n", format as u32)
+            })
+            .concat(),
+        places!(
+            "usher_tasks_counters", Counted: size, tasks, steals_llc, steals_package,
+            steals_machine, outside, sent, group_moves, sleeps, asleep_ns
+        ),
     ]
     .concat()
 }
@@ -190,9 +216,9 @@ fn every_error_has_a_meaning_of_its_own() {
             .to_str()
             .unwrap()
     };
-    let meanings: BTreeSet<&str> = (0..=20).map(meaning).collect();
-    assert_eq!(meanings.len(), 21);
-    for unknown in [-1, 21, i32::MIN, i32::MAX] {
+    let meanings: BTreeSet<&str> = (0..=21).map(meaning).collect();
+    assert_eq!(meanings.len(), 22);
+    for unknown in [-1, 22, i32::MIN, i32::MAX] {
         assert_eq!(meaning(unknown), "no error of libusher_tasks");
     }
 }

@@ -38,6 +38,7 @@ static void errors(void)
 	VALUE(USHER_TASKS_ERROR_OUTSIDE);
 	VALUE(USHER_TASKS_ERROR_COLORING);
 	VALUE(USHER_TASKS_ERROR_INTERNAL);
+	VALUE(USHER_TASKS_ERROR_FILE);
 }
 
 static void abi(void)
@@ -72,6 +73,20 @@ static void abi(void)
 	PLACE(usher_coloring, block_bytes);
 	PLACE(usher_coloring, header_bytes);
 	PLACE(usher_coloring, colors);
+	VALUE(USHER_TASKS_FORMAT_CHROME);
+	VALUE(USHER_TASKS_FORMAT_SVG_BY_T);
+	VALUE(USHER_TASKS_FORMAT_SVG_BY_S);
+	VALUE(sizeof(usher_tasks_counters));
+	PLACE(usher_tasks_counters, size);
+	PLACE(usher_tasks_counters, tasks);
+	PLACE(usher_tasks_counters, steals_llc);
+	PLACE(usher_tasks_counters, steals_package);
+	PLACE(usher_tasks_counters, steals_machine);
+	PLACE(usher_tasks_counters, outside);
+	PLACE(usher_tasks_counters, sent);
+	PLACE(usher_tasks_counters, group_moves);
+	PLACE(usher_tasks_counters, sleeps);
+	PLACE(usher_tasks_counters, asleep_ns);
 }
 
 static void color(void)
