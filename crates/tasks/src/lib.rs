@@ -10,6 +10,7 @@
 //! | [`Runtime`] | workers, and the order in which they run what is ready |
 //! | [`GraphBuilder`], [`Graph`] | tasks and who waits for whom: declared once, run each frame |
 //! | [`Runtime::register`], [`Runtime::resolve`] | tasks one by one, by token |
+//! | [`Runtime::join`] | two functions at the same time |
 //! | [`Groups`] | which tasks belong together: on one core, or close in time |
 //! | [`color`] | blocks whose headers do not fall into the same cache sets |
 //! | [`dispatch`] | the orders themselves, without threads |
@@ -23,6 +24,7 @@ pub mod dispatch;
 mod error;
 mod graph;
 mod job;
+mod join;
 mod latch;
 mod pool;
 mod runtime;

@@ -10,6 +10,7 @@ use crate::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper};
 use crate::error::{RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
 use crate::job::JobRef;
+use crate::join;
 use crate::tokens::Entry;
 use crate::worker::{Crew, Worker};
 
@@ -136,6 +137,42 @@ impl Runtime {
             None => graph.begin(|job| self.crew.inject(job)).wait(),
         }
         graph.outcome()
+    }
+
+    /// Runs both functions, the second one at the same time as the first if a
+    /// worker has nothing else to do, and gives what they give. They may borrow from
+    /// the caller, and may fork in turn. Called by a task of this runtime it runs on
+    /// its worker, else as a task, for which the caller waits.
+    ///
+    /// ```
+    /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
+    ///     if numbers.len() < 1_000 {
+    ///         return numbers.iter().sum();
+    ///     }
+    ///     let (left, right) = numbers.split_at(numbers.len() / 2);
+    ///     let (left, right) = runtime.join(|| sum(runtime, left), || sum(runtime, right));
+    ///     left + right
+    /// }
+    /// let numbers: Vec<u64> = (0..100_000).collect();
+    /// let runtime = usher_tasks::Runtime::new(2)?;
+    /// assert_eq!(sum(&runtime, &numbers), 4_999_950_000);
+    /// # Ok::<(), usher_tasks::RuntimeError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Where one of them does, when both have ended; the second one may not have
+    /// begun where the first one panics.
+    pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
+    where
+        A: FnOnce() -> RA + Send,
+        B: FnOnce() -> RB + Send,
+        RA: Send,
+        RB: Send,
+    {
+        match self.here() {
+            Some(worker) => join::join(worker, a, b),
+            None => join::run_inside(|job| self.crew.inject(job), || self.join(a, b)),
+        }
     }
 
     fn here(&self) -> Option<&Worker<'_>> {

@@ -3,11 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::hint;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::dispatch::Dispatcher;
-use crate::job::{Chain, JobRef};
+use crate::job::{Chain, Job, JobRef};
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::Sleepers;
 use crate::tokens::Tokens;
@@ -178,7 +179,7 @@ impl<'a> Worker<'a> {
         let mut next = Some(job);
         while let Some(job) = next {
             if self.shares {
-                self.share();
+                self.share(2);
             }
             self.ran.set(self.ran.get() + 1);
             next = job.run(self);
@@ -231,14 +232,29 @@ impl<'a> Worker<'a> {
         self.crew.locked.is_none() && self.other_owner(job).is_none()
     }
 
-    /// Lays something out for others, where they would find nothing.
-    fn share(&self) {
+    /// A task that the caller waits for when it has done something else: somebody
+    /// else may run it meanwhile.
+    pub fn fork(&self, job: JobRef) {
+        self.ready(job);
+        if self.shares {
+            self.share(1);
+        }
+    }
+
+    /// Takes a forked task back, if it is where it was put; whether it was.
+    pub fn unfork(&self, job: NonNull<Job>) -> bool {
+        self.crew.locked.is_none() && self.lanes.borrow_mut().take_back(job)
+    }
+
+    /// Lays something out for others, where they would find nothing and there are
+    /// at least so many tasks, one or more.
+    fn share(&self, least: usize) {
         let shelf = &self.crew.posts[self.index].shelf;
         if !shelf.has_room() {
             return;
         }
         let mut lanes = self.lanes.borrow_mut();
-        if lanes.len() < 2 {
+        if lanes.len() < least {
             return;
         }
         let chain = lanes.split();

@@ -13,8 +13,9 @@
 //! Nothing here is shared between threads.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 
-use crate::job::{Chain, JobRef};
+use crate::job::{Chain, Job, JobRef};
 
 /// Temporal groups that are told apart at a time.
 pub(crate) const LANES: usize = 256;
@@ -92,10 +93,20 @@ impl Lanes {
         }
     }
 
-    /// Gives half of what there is away, never all.
+    /// Takes back the last task that was put in, if it is this one, without groups.
+    pub fn take_back(&mut self, job: NonNull<Job>) -> bool {
+        let is_last = self.others.back().is_some_and(|last| last.as_ptr() == job);
+        if is_last {
+            self.others.pop_back();
+            self.len -= 1;
+        }
+        is_last
+    }
+
+    /// Gives half of what there is away; one where there is but one.
     pub fn split(&mut self) -> Chain {
         let mut chain = Chain::EMPTY;
-        let count = (self.len / 2).min(CHAIN_MAX);
+        let count = (self.len / 2).clamp(1, CHAIN_MAX);
         for _ in 0..count {
             let Some(job) = self.pop_far() else { break };
             chain.push(job);
