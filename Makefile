@@ -27,7 +27,7 @@ RACED := usher-heartbeat
 TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
   TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
-C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' 2>/dev/null)
 C_FLAGS := -O2 -Wall -Wextra -Werror
 
 .PHONY: run test build build-run setup setup-examples lint fmt clippy unit loom doc sanitize c-examples bless install
