@@ -198,10 +198,19 @@ pub const SPAWNING_PEERS: [Contestant; 5] = [
     ),
 ];
 
-/// Whether the runtime orders what is ready, all of it: the order that comes by
-/// default, where nobody has run a successor by hand.
-pub fn is_ordered_by_runtime(one: &Contestant) -> bool {
-    !matches!(one.form, "counters" | "rayon")
+/// Whether, with so many threads, the runtime's pool orders what is ready, all of it:
+/// the order that comes by default.
+///
+/// It does not where the program runs a successor by hand. Nor does OpenMP on one
+/// thread, but for GCC's `depend`: there a task runs as soon as it is made.
+pub fn is_ordered_by_pool(one: &Contestant, threads: u32) -> bool {
+    let by_hand = matches!(one.form, "counters" | "rayon");
+    let at_once = match one.runtime {
+        Runtime::LlvmOpenMp => threads == 1,
+        Runtime::GnuOpenMp => threads == 1 && one.form == "spawn",
+        _ => false,
+    };
+    !by_hand && !at_once
 }
 
 /// Who computes fib.
@@ -264,6 +273,15 @@ mod tests {
     use super::*;
     use crate::tasks::inside::Form;
     use clap::ValueEnum as _;
+
+    #[test]
+    fn a_chain_by_hand_is_no_order_of_a_pool() {
+        let count = |threads| {
+            let all = WAVEFRONT_PEERS.iter().chain(&SPAWNING_PEERS);
+            all.filter(|one| is_ordered_by_pool(one, threads)).count()
+        };
+        assert_eq!((count(1), count(2)), (6, 9));
+    }
 
     #[test]
     fn our_program_knows_what_it_is_asked_for() {

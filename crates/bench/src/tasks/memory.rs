@@ -6,7 +6,7 @@ use usher_report::stats::Estimate;
 
 use super::contestants::{
     BY_HAND, Contestant, HINTED, ORDERS, PAPER, PLAIN, SPAWNING_PEERS, WAVEFRONT_PEERS,
-    is_ordered_by_runtime,
+    is_ordered_by_pool,
 };
 use super::rounds::{self, Extent};
 use super::show;
@@ -39,8 +39,9 @@ fn peers() -> impl Iterator<Item = Contestant> {
 }
 
 /// The peers in the order that their pools give.
-fn by_default() -> Vec<Contestant> {
-    peers().filter(is_ordered_by_runtime).collect()
+fn by_default(threads: u32) -> Vec<Contestant> {
+    let ordered = |one: &Contestant| is_ordered_by_pool(one, threads);
+    peers().filter(ordered).collect()
 }
 
 /// Measures them; `quick`: the smaller state alone.
@@ -85,7 +86,7 @@ fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
     part.notes = vec![
         show::method(samples),
         "259,200 tasks a frame; each reads and writes a word in every cache line of its macroblock's state. Loops run a whole order, precomputed, on one thread.".to_owned(),
-        "A peer's default order is what its pool makes of all tasks that are ready: graphs, 'depend', and counters with 'all spawned'. With plain 'counters' the program itself runs the first successor, here the next stage of the same macroblock, at once: an order that the program has chosen, not the runtime.".to_owned(),
+        "A peer's default order is what its pool makes of all tasks that are ready: graphs, 'depend', and counters with 'all spawned'. With plain 'counters' the program itself runs the first successor, here the next stage of the same macroblock, at once: an order that the program has chosen, not the runtime. OpenMP on one thread has no pool, but for GCC's 'depend': a task runs as soon as it is made, in the program's order.".to_owned(),
         "What hints save is the best peer's time less the hinted one; without hints, the share of that which is saved all the same.".to_owned(),
     ];
     part.notes.extend(notes);
@@ -109,7 +110,7 @@ fn against_any(samples: &Samples, n: u32, case: &str, size: &str) -> Option<Stri
 
 fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<crate::bars::Bar> {
     let of = format!("{size}, {}", show::threads_text(n));
-    let peer = samples.best(&by_default(), n, case);
+    let peer = samples.best(&by_default(n), n, case);
     let label = peer.map_or("no peer", |peer| peer.label);
     let faster = peer.and_then(|peer| samples.ratio((peer, n), (HINTED, n), case));
     let kept = peer.and_then(|peer| gain_kept(samples, peer, n, case));

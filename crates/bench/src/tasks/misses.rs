@@ -10,7 +10,7 @@ use serde_json::json;
 use usher_report::text;
 
 use super::contestants::{
-    Contestant, HINTED, ORDER_TS, ORDERS, PAPER, PLAIN, Program, WAVEFRONT_PEERS,
+    Contestant, HINTED, ORDER_TS, ORDERS, PAPER, PLAIN, Program, Runtime, WAVEFRONT_PEERS,
 };
 use super::overhead::FRAME_720P;
 use super::rounds;
@@ -63,7 +63,8 @@ pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
         eprintln!("tasks: misses, {}", one.label);
         rows.push(count(programs, &one, "memory:4096", scratch)?);
     }
-    for one in [PLAIN, HINTED, ORDER_TS] {
+    let is_runtime = |one: &Contestant| one.runtime != Runtime::None;
+    for one in contestants().into_iter().filter(is_runtime) {
         rows.push(count(programs, &one, "empty", scratch)?);
     }
     Ok(format(&rows))
