@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "libtaskflow-cpp-dev";
 const VERSION: &str = "3.9.0+ds-1+b1";
+/// Of the package for amd64; elsewhere Debian's signature has to do.
 const SHA256: &str = "458054132b620d60b4eff093b4bbe899dab539eb72624c26c450a60e60fdba61";
 /// The header that programs include.
 const HEADER: &str = "taskflow/taskflow.hpp";
@@ -63,11 +64,8 @@ fn fetch(into: &Path) -> Result<()> {
     eprintln!("tasks: fetching {PACKAGE} {VERSION} from Debian {SUITE}, once");
     let scratch = tempfile::tempdir()?;
     let apt = Apt::new(scratch.path())?;
-    apt.run("apt-get", &["--quiet", "update"])?;
-    apt.run(
-        "apt-get",
-        &["--quiet", "download", &format!("{PACKAGE}={VERSION}")],
-    )?;
+    apt.get(&["--quiet", "update"])?;
+    apt.get(&["--quiet", "download", &format!("{PACKAGE}={VERSION}")])?;
     let package = fs::read_dir(scratch.path())?
         .flatten()
         .map(|entry| entry.path())
@@ -76,7 +74,7 @@ fn fetch(into: &Path) -> Result<()> {
     let sum = output(Command::new("sha256sum").arg(&package))?;
     let sum = sum.split(' ').next().unwrap_or_default();
     ensure!(
-        sum == SHA256,
+        sum == SHA256 || !cfg!(target_arch = "x86_64"),
         "the package's SHA-256 is {sum}, not {SHA256}"
     );
     let unpacked = scratch.path().join("unpacked");
@@ -120,8 +118,8 @@ impl<'a> Apt<'a> {
         Ok(Self { folder, options })
     }
 
-    fn run(&self, program: &str, words: &[&str]) -> Result<String> {
-        let mut command = Command::new(program);
+    fn get(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new("apt-get");
         for option in &self.options {
             command.args(["-o", option]);
         }

@@ -34,7 +34,8 @@ template <peer::First first> class Grouped
 	void spawn(uint32_t task)
 	{
 		group.run([this, task] {
-			counters.run_from<first>(task, [this](uint32_t ready) { spawn(ready); });
+			counters.run_from<first>(
+				task, [this](uint32_t ready) { spawn(ready); });
 		});
 	}
 
@@ -48,13 +49,16 @@ class Flow
 	explicit Flow(const workload &work)
 	{
 		for (uint32_t task = 0; task < work.tasks; task++)
-			nodes.emplace_back(graph, [task](const Message &message) {
-				workload_task(task);
-				return message;
-			});
+			nodes.emplace_back(graph,
+					   [task](const Message &message) {
+						   workload_task(task);
+						   return message;
+					   });
 		for (uint32_t task = 0; task < work.tasks; task++)
-			for (uint32_t i = work.first[task]; i < work.first[task + 1]; i++)
-				tbb::flow::make_edge(nodes[task], nodes[work.successors[i]]);
+			for (uint32_t i = work.first[task];
+			     i < work.first[task + 1]; i++)
+				tbb::flow::make_edge(nodes[task],
+						     nodes[work.successors[i]]);
 	}
 
 	uint64_t operator()()
@@ -117,7 +121,8 @@ int main(int argc, char **argv)
 	const workload *work = workload_begin(argc - 2, argv + 2);
 	if (!work)
 		return 2;
-	tbb::global_control most(tbb::global_control::max_allowed_parallelism, work->threads);
+	tbb::global_control most(tbb::global_control::max_allowed_parallelism,
+				 work->threads);
 	tbb::task_arena arena(static_cast<int>(work->threads));
 	return arena.execute([&] { return measure(*work, argv[1]); });
 }

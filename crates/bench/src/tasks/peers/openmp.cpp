@@ -51,7 +51,8 @@ template <peer::First first> class Counted
 class Depending
 {
       public:
-	explicit Depending(const workload &work) : work(work), bytes(work.tasks), before(work.tasks)
+	explicit Depending(const workload &work)
+	    : work(work), bytes(work.tasks), before(work.tasks)
 	{
 		uint32_t tasks[4];
 
@@ -86,15 +87,23 @@ class Depending
 			workload_task(task);
 			break;
 		case 2:
-#pragma omp task firstprivate(task) depend(in : *in[0], *in[1]) depend(out : *out)
+#pragma omp task firstprivate(task) depend(in \
+					   : *in[0], *in[1]) depend(out \
+								    : *out)
 			workload_task(task);
 			break;
 		case 3:
-#pragma omp task firstprivate(task) depend(in : *in[0], *in[1], *in[2]) depend(out : *out)
+#pragma omp task firstprivate(task) depend(in \
+					   : *in[0], *in[1], *in[2]) \
+	depend(out \
+	       : *out)
 			workload_task(task);
 			break;
 		default:
-#pragma omp task firstprivate(task) depend(in : *in[0], *in[1], *in[2], *in[3]) depend(out : *out)
+#pragma omp task firstprivate(task) depend(in \
+					   : *in[0], *in[1], *in[2], *in[3]) \
+	depend(out \
+	       : *out)
 			workload_task(task);
 		}
 	}
@@ -170,7 +179,7 @@ int main(int argc, char **argv)
 	work = workload_begin(argc - 2, argv + 2);
 	if (!work)
 		return 2;
-	call what = { work, argv[1], 1 };
+	call what = {work, argv[1], 1};
 	pthread_attr_init(&attributes);
 	pthread_attr_setstacksize(&attributes, stack_bytes);
 	if (pthread_create(&thread, &attributes, on_large_stack, &what) != 0) {

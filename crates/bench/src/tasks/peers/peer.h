@@ -31,19 +31,23 @@ class Counters
 	    : work(work), pending(new std::atomic<uint32_t>[work.tasks])
 	{
 		for (uint32_t task = 0; task < work.tasks; task++)
-			pending[task].store(work.waits[task], std::memory_order_relaxed);
+			pending[task].store(work.waits[task],
+					    std::memory_order_relaxed);
 	}
 
 	/* Runs a task and, one after another, first ones that become ready by it;
 	 * hands others that do to `spawn`. */
-	template <First first, class Spawn> void run_from(uint32_t task, Spawn &&spawn)
+	template <First first, class Spawn>
+	void run_from(uint32_t task, Spawn &&spawn)
 	{
 		while (task != none) {
 			workload_task(task);
 			/* Nobody else touches the counter before the next frame. */
-			pending[task].store(work.waits[task], std::memory_order_relaxed);
+			pending[task].store(work.waits[task],
+					    std::memory_order_relaxed);
 			uint32_t next = none;
-			for (uint32_t i = work.first[task]; i < work.first[task + 1]; i++) {
+			for (uint32_t i = work.first[task];
+			     i < work.first[task + 1]; i++) {
 				uint32_t successor = work.successors[i];
 				if (!resolve(successor))
 					continue;
@@ -61,7 +65,8 @@ class Counters
 	bool resolve(uint32_t task)
 	{
 		return pending[task].load(std::memory_order_acquire) == 1 ||
-		       pending[task].fetch_sub(1, std::memory_order_acq_rel) == 1;
+		       pending[task].fetch_sub(1, std::memory_order_acq_rel) ==
+			       1;
 	}
 
 	const workload &work;
@@ -75,7 +80,8 @@ constexpr uint32_t source = 0;
 template <class Frame> int measure(Frame &&frame)
 {
 	auto call = [](void *context) -> uint64_t {
-		return (*static_cast<std::remove_reference_t<Frame> *>(context))();
+		return (*static_cast<std::remove_reference_t<Frame> *>(
+			context))();
 	};
 	return workload_measure(call, &frame);
 }

@@ -14,7 +14,8 @@ namespace
 template <peer::First first> class Async
 {
       public:
-	Async(const workload &work, tf::Runtime &runtime) : counters(work), runtime(runtime)
+	Async(const workload &work, tf::Runtime &runtime)
+	    : counters(work), runtime(runtime)
 	{
 	}
 
@@ -29,7 +30,8 @@ template <peer::First first> class Async
 	void spawn(uint32_t task)
 	{
 		runtime.silent_async([this, task] {
-			counters.run_from<first>(task, [this](uint32_t ready) { spawn(ready); });
+			counters.run_from<first>(
+				task, [this](uint32_t ready) { spawn(ready); });
 		});
 	}
 
@@ -45,9 +47,11 @@ class Static
 		std::vector<tf::Task> tasks;
 
 		for (uint32_t task = 0; task < work.tasks; task++)
-			tasks.push_back(graph.emplace([task] { workload_task(task); }));
+			tasks.push_back(
+				graph.emplace([task] { workload_task(task); }));
 		for (uint32_t task = 0; task < work.tasks; task++)
-			for (uint32_t i = work.first[task]; i < work.first[task + 1]; i++)
+			for (uint32_t i = work.first[task];
+			     i < work.first[task + 1]; i++)
 				tasks[task].precede(tasks[work.successors[i]]);
 	}
 
@@ -67,7 +71,8 @@ uint64_t fib(uint32_t n, tf::Runtime &runtime)
 	if (n < 2)
 		return n;
 	uint64_t a, b;
-	runtime.silent_async([&a, n](tf::Runtime &own) { a = fib(n - 1, own); });
+	runtime.silent_async(
+		[&a, n](tf::Runtime &own) { a = fib(n - 1, own); });
 	b = fib(n - 2, runtime);
 	runtime.corun_all();
 	return a + b;
@@ -98,8 +103,9 @@ int main(int argc, char **argv)
 		return 2;
 	tf::Executor executor(work->threads);
 	int status = 1;
-	executor
-	    .async([&](tf::Runtime &runtime) { status = measure(*work, argv[1], runtime); })
-	    .wait();
+	executor.async([&](tf::Runtime &runtime) {
+			status = measure(*work, argv[1], runtime);
+		})
+		.wait();
 	return status;
 }

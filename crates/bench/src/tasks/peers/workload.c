@@ -141,7 +141,9 @@ static bool check_frame(workload_frame *frame, void *context)
 		missing += atomic_load(&stamps[task]) != check;
 	if (missing == 0 && too_early == 0 && twice == 0)
 		return true;
-	fprintf(stderr, "wrong: %u tasks did not run, %u ran twice, %u times one ran before what it waits for\n",
+	fprintf(stderr,
+		"wrong: %u tasks did not run, %u ran twice, %u times one ran "
+		"before what it waits for\n",
 		missing, twice, too_early);
 	return false;
 }
@@ -176,8 +178,8 @@ static uint64_t fib_of(uint32_t n)
 
 /* Runs frames until there are enough, and prints what they took; their number, or 0
  * where one had a wrong value. The first is run to warm up, and counts as run. */
-static uint64_t time_frames(const char *name, uint64_t tasks, workload_frame *frame,
-			    void *context)
+static uint64_t time_frames(const char *name, uint64_t tasks,
+			    workload_frame *frame, void *context)
 {
 	size_t room = 1024, count = 0;
 	uint64_t *times = malloc(room * sizeof(*times));
@@ -185,7 +187,8 @@ static uint64_t time_frames(const char *name, uint64_t tasks, workload_frame *fr
 	bool right = frame(context) == value;
 	uint64_t begun = now_ns(), before = begun, now = begun;
 
-	while (times && (count < least_frames || now - begun < least_ms * 1000000ull)) {
+	while (times &&
+	       (count < least_frames || now - begun < least_ms * 1000000ull)) {
 		right &= frame(context) == value;
 		now = now_ns();
 		if (count == room)
@@ -195,13 +198,16 @@ static uint64_t time_frames(const char *name, uint64_t tasks, workload_frame *fr
 		before = now;
 	}
 	if (!times || !right) {
-		fprintf(stderr, "%s: %s\n", name, right ? "no memory" : "wrong: not that number");
+		fprintf(stderr, "%s: %s\n", name,
+			right ? "no memory" : "wrong: not that number");
 		free(times);
 		return 0;
 	}
 	qsort(times, count, sizeof(*times), by_size);
-	printf("%s %llu %zu %llu %llu\n", name, (unsigned long long)tasks, count,
-	       (unsigned long long)(times[(count - 1) / 2] + times[count / 2]) / 2,
+	printf("%s %llu %zu %llu %llu\n", name, (unsigned long long)tasks,
+	       count,
+	       (unsigned long long)(times[(count - 1) / 2] + times[count / 2]) /
+		       2,
 	       (unsigned long long)times[0]);
 	fflush(stdout);
 	free(times);
@@ -230,20 +236,24 @@ static bool is_right(enum mode mode, uint64_t frames)
 	for (uint32_t block = 0; block < work.columns * work.rows; block++) {
 		const uint64_t *words = state + block * block_words;
 
-		if (mode == COMPUTE && words[0] != lcg_after(block, runs * steps))
+		if (mode == COMPUTE &&
+		    words[0] != lcg_after(block, runs * steps))
 			return false;
-		for (size_t i = 0; mode == MEMORY && i < block_words; i += LINE_WORDS)
+		for (size_t i = 0; mode == MEMORY && i < block_words;
+		     i += LINE_WORDS)
 			if (words[i] != runs)
 				return false;
 	}
 	return true;
 }
 
-static bool time_case(const struct task_case *one, workload_frame *frame, void *context)
+static bool time_case(const struct task_case *one, workload_frame *frame,
+		      void *context)
 {
 	size_t bytes = one->mode == MEMORY ? one->size : LINE_BYTES;
 	uint32_t blocks = work.columns * work.rows;
-	size_t all = (blocks * bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	size_t all =
+		(blocks * bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 	uint64_t frames;
 	bool right;
 
@@ -251,18 +261,22 @@ static bool time_case(const struct task_case *one, workload_frame *frame, void *
 	block_words = bytes / sizeof(uint64_t);
 	state = aligned_alloc(PAGE_BYTES, all);
 	if (!state) {
-		fprintf(stderr, "%s: no memory for %zu bytes\n", one->word, all);
+		fprintf(stderr, "%s: no memory for %zu bytes\n", one->word,
+			all);
 		return false;
 	}
 	memset(state, 0, all);
-	for (uint32_t block = 0; one->mode == COMPUTE && block < blocks; block++)
+	for (uint32_t block = 0; one->mode == COMPUTE && block < blocks;
+	     block++)
 		state[block * block_words] = block;
 	workload_mode = one->mode;
 	frames = time_frames(one->word, work.tasks, frame, context);
 	workload_mode = EMPTY;
 	right = frames > 0 && is_right(one->mode, frames);
 	if (frames > 0 && !right)
-		fprintf(stderr, "%s: wrong: a task ran twice, not at all, or beside another of its macroblock\n",
+		fprintf(stderr,
+			"%s: wrong: a task ran twice, not at all, or beside "
+			"another of its macroblock\n",
 			one->word);
 	free(state);
 	return right;
@@ -275,7 +289,8 @@ int workload_measure(workload_frame *frame, void *context)
 
 		/* As many forks as there are calls that do not end the recursion. */
 		snprintf(name, sizeof(name), "fib:%u", work.fib);
-		return time_frames(name, fib_of(work.fib + 1) - 1, frame, context) == 0;
+		return time_frames(name, fib_of(work.fib + 1) - 1, frame,
+				   context) == 0;
 	}
 	if (!check_frame(frame, context))
 		return 1;
@@ -291,7 +306,8 @@ static bool read_number(const char *word, uint32_t least, uint32_t *into)
 	unsigned long number = strtoul(word, &end, 10);
 
 	*into = (uint32_t)number;
-	return *word >= '0' && *word <= '9' && *end == '\0' && number >= least && number <= INT32_MAX;
+	return *word >= '0' && *word <= '9' && *end == '\0' &&
+	       number >= least && number <= INT32_MAX;
 }
 
 static bool read_case(char *word, struct task_case *one)
@@ -312,7 +328,8 @@ static bool read_case(char *word, struct task_case *one)
 static bool read_wavefront(int count, char **words)
 {
 	if (count < 4 || !read_number(words[0], 1, &work.columns) ||
-	    !read_number(words[1], 1, &work.rows) || !read_number(words[2], 1, &work.stages))
+	    !read_number(words[1], 1, &work.rows) ||
+	    !read_number(words[2], 1, &work.stages))
 		return false;
 	if ((uint64_t)work.columns * work.rows * work.stages > 1u << 28)
 		return false;
@@ -328,7 +345,8 @@ static bool read_wavefront(int count, char **words)
 const struct workload *workload_begin(int count, char **words)
 {
 	bool read = count >= 5 && read_number(words[0], 1, &work.threads) &&
-		    read_number(words[1], 0, &least_ms) && read_number(words[2], 1, &least_frames);
+		    read_number(words[1], 0, &least_ms) &&
+		    read_number(words[2], 1, &least_frames);
 
 	if (read && strcmp(words[3], "fib") == 0)
 		read = read_number(words[4], 2, &work.fib) && work.fib < 60;
@@ -337,6 +355,8 @@ const struct workload *workload_begin(int count, char **words)
 		       read_wavefront(count - 4, words + 4);
 	if (read)
 		return &work;
-	fprintf(stderr, "expected: FORM THREADS MS FRAMES (fib N | wavefront COLUMNS ROWS STAGES CASE...), CASE: empty, compute:STEPS or memory:BYTES\n");
+	fprintf(stderr, "expected: FORM THREADS MS FRAMES (fib N | wavefront "
+			"COLUMNS ROWS STAGES CASE...), CASE: empty, "
+			"compute:STEPS or memory:BYTES\n");
 	return NULL;
 }
