@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{background, machine, progress, seats, sim, worker};
+use crate::{background, machine, progress, seats, sim, tasks, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -32,6 +32,8 @@ enum Command {
     Background(Box<background::BackgroundArgs>),
     /// The thresholds of contention of this machine (paper 2, figure 1)
     Calibrate(background::CalibrateArgs),
+    /// The task runtime against five others: cost, grain, order, memory
+    Tasks(Box<tasks::TasksArgs>),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -43,6 +45,9 @@ enum Command {
     /// Load generators of `background`
     #[command(hide = true)]
     Load(background::load::LoadArgs),
+    /// A runtime in Rust, or none, running the workload of `tasks`
+    #[command(name = tasks::INSIDE, hide = true)]
+    TasksInside(tasks::InsideArgs),
 }
 
 /// Runs the command; 0 when every bar was met, 1 when not, 125 when the
@@ -71,5 +76,7 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Worker(args) => worker::run(&args).map(|()| true),
         Command::Load(args) => background::load::run(&args).map(|()| true),
+        Command::Tasks(args) => tasks::run(&args),
+        Command::TasksInside(args) => tasks::run_inside(&args).map(|()| true),
     }
 }

@@ -6,12 +6,14 @@
 
 mod background;
 mod bars;
+mod chart;
 mod cli;
 mod machine;
 mod processes;
 mod progress;
 mod seats;
 mod sim;
+mod tasks;
 mod worker;
 
 use std::process::ExitCode;

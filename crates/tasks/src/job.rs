@@ -70,11 +70,6 @@ impl JobRef {
         unsafe { self.0.as_ref() }.groups()
     }
 
-    /// Whether it is that one.
-    pub fn is(&self, job: &Job) -> bool {
-        std::ptr::eq(self.0.as_ptr(), job)
-    }
-
     pub fn as_ptr(&self) -> NonNull<Job> {
         self.0
     }

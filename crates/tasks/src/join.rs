@@ -1,111 +1,150 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two things at once, where there is somebody to do the other.
+//! Forking and joining: two functions at the same time, if there is anybody for the
+//! second.
 //!
-//! The second of the two lies on the caller's stack and is offered to others like
-//! any ready task. When the caller is done with the first it takes the second back
-//! and does it itself, unless somebody has taken it; then it runs other tasks until
-//! that one is done. The frame is not left before, whatever panics.
+//! The second one lies, as a task, on the stack of the worker that calls, which puts
+//! it among its ready tasks and runs the first one. After that it takes the second
+//! one back, if nobody has taken it, and calls it: a fork without a thief costs a
+//! few nanoseconds. Else it runs other tasks until the thief has done it. Either
+//! way the stack stays until the task has run, or will never run.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::dispatch::Groups;
 use crate::job::{Job, JobRef};
+use crate::latch::Latch;
 use crate::worker::Worker;
 
-/// Something to be done once, and what came of it.
+/// What a function gave, or what it panicked with.
+type Outcome<R> = Result<R, Box<dyn Any + Send>>;
+
+/// A function as a task, on its caller's stack.
 #[repr(C)]
-pub(crate) struct Forked<F, R> {
+struct Forked<F, R> {
     job: Job,
-    /// Whoever holds the job's.
-    entry: UnsafeCell<Option<F>>,
-    /// Theirs, too, until it is done.
-    outcome: UnsafeCell<Option<thread::Result<R>>>,
-    is_done: AtomicBool,
+    /// Its worker's, from the moment that one has the job.
+    function: UnsafeCell<Option<F>>,
+    /// Written by that worker before `done` says so, read by the caller after.
+    outcome: UnsafeCell<Option<Outcome<R>>>,
+    done: AtomicBool,
+    /// For a caller that sleeps.
+    latch: Option<Arc<Latch>>,
 }
 
 impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
-    pub fn new(entry: F) -> Self {
+    fn new(function: F, latch: Option<Arc<Latch>>) -> Self {
         Self {
             job: Job::new(run::<F, R>, Groups::NONE),
-            entry: UnsafeCell::new(Some(entry)),
+            function: UnsafeCell::new(Some(function)),
             outcome: UnsafeCell::new(None),
-            is_done: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+            latch,
         }
     }
 
-    /// The task, for somebody to run.
-    ///
+    fn place(&self) -> NonNull<Job> {
+        NonNull::from(self).cast()
+    }
+
     /// # Safety
-    /// Once; and this stays where it is until it is done, or the task is back.
-    pub unsafe fn job(&self) -> JobRef {
-        // SAFETY: the caller's promise. The pointer is to all of this, whose head the
-        // job is.
-        unsafe { JobRef::new(NonNull::from(self).cast()) }
+    /// Once; and it is not moved or dropped before the job has run or has been taken
+    /// back.
+    unsafe fn job(&self) -> JobRef {
+        // SAFETY: the caller's promise; what others write to is in cells.
+        unsafe { JobRef::new(self.place()) }
     }
 
-    pub fn is_done(&self) -> bool {
-        self.is_done.load(Ordering::Acquire)
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
     }
 
-    /// What came of it; `None`: it has not been done.
-    pub fn outcome(self) -> Option<thread::Result<R>> {
-        self.outcome.into_inner()
+    /// What came of it; it is done.
+    fn into_outcome(self) -> Outcome<R> {
+        match self.outcome.into_inner() {
+            Some(outcome) => outcome,
+            None => unreachable!("a task is done when its outcome is there"),
+        }
     }
 }
 
-/// Does what was forked.
+/// Runs a forked function.
 ///
 /// # Safety
-/// The job is the head of such a `Forked`.
+/// The job is the head of such a one.
 unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, _: &Worker<'_>) -> Option<JobRef> {
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
-    // SAFETY: it stays where it is until it is done, and until then all in it is
-    // whose the job is: ours.
+    // SAFETY: it stays until it is done, and we have its job.
     unsafe {
-        let entry = (*(*forked).entry.get()).take();
-        *(*forked).outcome.get() = entry.map(|entry| catch_unwind(AssertUnwindSafe(entry)));
-        (*forked).is_done.store(true, Ordering::Release);
+        if let Some(function) = (*(*forked).function.get()).take() {
+            let outcome = catch_unwind(AssertUnwindSafe(function));
+            *(*forked).outcome.get() = Some(outcome);
+        }
+        let latch = (*forked).latch.clone();
+        // Its caller may be gone after that, and it with that one.
+        (*forked).done.store(true, Ordering::Release);
+        if let Some(latch) = latch {
+            latch.open();
+        }
     }
     None
 }
 
-impl Worker<'_> {
-    /// Does `a`, and `b` meanwhile or after it.
-    ///
-    /// # Panics
-    /// As `a` and `b` do; where `a` does, `b` may not be done at all.
-    pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
-    where
-        A: FnOnce() -> RA,
-        B: FnOnce() -> RB + Send,
-        RB: Send,
-    {
-        if !self.has_own_order() {
-            return (a(), b());
-        }
-        let forked = Forked::new(b);
-        // SAFETY: once; and below this frame is left when it is done or back.
-        self.offer(unsafe { forked.job() });
-        let first = catch_unwind(AssertUnwindSafe(a));
-        let is_back = self.take_back(&forked.job);
-        while !is_back && !forked.is_done() {
-            self.work_while(|| !forked.is_done());
-            if !forked.is_done() {
-                thread::yield_now();
-            }
-        }
-        let first = first.unwrap_or_else(|panic| resume_unwind(panic));
-        let second = match forked.entry.into_inner() {
-            Some(entry) => entry(),
-            None => match forked.outcome.into_inner() {
-                Some(outcome) => outcome.unwrap_or_else(|panic| resume_unwind(panic)),
-                None => unreachable!("what is done has an outcome"),
-            },
+/// Runs `a` here and `b` here or elsewhere.
+pub(crate) fn join<A, B, RA, RB>(worker: &Worker<'_>, a: A, b: B) -> (RA, RB)
+where
+    A: FnOnce() -> RA,
+    B: FnOnce() -> RB + Send,
+    RB: Send,
+{
+    // In one order for all, who waits would run whatever comes first, and wait in that.
+    if !worker.has_own_order() {
+        return (a(), b());
+    }
+    let forked = Forked::new(b, None);
+    // SAFETY: this function does not end, nor moves it, before it is done or back.
+    worker.fork(unsafe { forked.job() });
+    let first = catch_unwind(AssertUnwindSafe(a));
+    if worker.unfork(forked.place()) {
+        // Nobody else has it, nor will: it is a function again.
+        let b = forked.function.into_inner();
+        return match (first, b) {
+            (Ok(first), Some(b)) => (first, b()),
+            (Err(panic), _) => resume_unwind(panic),
+            (Ok(_), None) => unreachable!("a task that was taken back has not run"),
         };
-        (first, second)
+    }
+    while !forked.is_done() {
+        worker.work_while(|| !forked.is_done());
+        if !forked.is_done() {
+            thread::yield_now();
+        }
+    }
+    match (first, forked.into_outcome()) {
+        (Ok(first), Ok(second)) => (first, second),
+        (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
+    }
+}
+
+/// Runs a function as a task of a runtime that this thread is no worker of, and
+/// sleeps meanwhile.
+pub(crate) fn run_inside<F, R>(inject: impl FnOnce(JobRef), function: F) -> R
+where
+    F: FnOnce() -> R + Send,
+    R: Send,
+{
+    let latch = Arc::new(Latch::default());
+    let forked = Forked::new(function, Some(Arc::clone(&latch)));
+    // SAFETY: this function does not end, nor moves it, before it is done.
+    inject(unsafe { forked.job() });
+    latch.wait();
+    match forked.into_outcome() {
+        Ok(value) => value,
+        Err(panic) => resume_unwind(panic),
     }
 }

@@ -2,7 +2,6 @@
 //! A runtime: workers, and the order in which they run tasks.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -16,8 +15,7 @@ use crate::error::{RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
 use crate::guess::Together;
 use crate::job::JobRef;
-use crate::join::Forked;
-use crate::latch::Latch;
+use crate::join;
 use crate::places::{self, Places};
 use crate::tokens::{Entry, try_box};
 use crate::trace::Trace;
@@ -194,29 +192,30 @@ impl Runtime {
         graph.outcome()
     }
 
-    fn here(&self) -> Option<&Worker<'_>> {
-        here(&self.crew)
-    }
-
-    /// Does `a` and `b`, at once where another worker has nothing better to do. Under
-    /// policies that keep one order for all workers one is done after the other.
+    /// Runs both functions, the second one at the same time as the first if a
+    /// worker has nothing else to do, and gives what they give. They may borrow from
+    /// the caller, and may fork in turn. Called by a task of this runtime it runs on
+    /// its worker, else as a task, for which the caller waits. Under policies that keep
+    /// one order for all workers the second one runs after the first.
     ///
     /// ```
-    /// use usher_tasks::Runtime;
-    ///
-    /// fn fib(runtime: &Runtime, n: u64) -> u64 {
-    ///     if n < 2 {
-    ///         return n;
+    /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
+    ///     if numbers.len() < 1_000 {
+    ///         return numbers.iter().sum();
     ///     }
-    ///     let (a, b) = runtime.join(|| fib(runtime, n - 1), || fib(runtime, n - 2));
-    ///     a + b
+    ///     let (left, right) = numbers.split_at(numbers.len() / 2);
+    ///     let (left, right) = runtime.join(|| sum(runtime, left), || sum(runtime, right));
+    ///     left + right
     /// }
-    /// assert_eq!(fib(&Runtime::new(2)?, 20), 6765);
+    /// let numbers: Vec<u64> = (0..100_000).collect();
+    /// let runtime = usher_tasks::Runtime::new(2)?;
+    /// assert_eq!(sum(&runtime, &numbers), 4_999_950_000);
     /// # Ok::<(), usher_tasks::RuntimeError>(())
     /// ```
     ///
     /// # Panics
-    /// As `a` and `b` do; where `a` does, `b` may not be done at all.
+    /// Where one of them does, when both have ended; the second one may not have
+    /// begun where the first one panics.
     pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
     where
         A: FnOnce() -> RA + Send,
@@ -225,38 +224,13 @@ impl Runtime {
         RB: Send,
     {
         match self.here() {
-            Some(worker) => worker.join(a, b),
-            None => self.install(|| self.join(a, b)),
+            Some(worker) => join::join(worker, a, b),
+            None => join::run_inside(|job| self.crew.inject(job), || self.join(a, b)),
         }
     }
 
-    /// Has a worker do something, and waits for it; from a worker of this runtime it
-    /// is a call.
-    ///
-    /// # Panics
-    /// As `what` does.
-    pub fn install<F: FnOnce() -> R + Send, R: Send>(&self, what: F) -> R {
-        if self.here().is_some() {
-            return what();
-        }
-        let done = Latch::default();
-        let forked = Forked::new(|| {
-            let outcome = catch_unwind(AssertUnwindSafe(what));
-            done.open();
-            outcome
-        });
-        // SAFETY: once, and this frame is not left before it is done.
-        self.crew.inject(unsafe { forked.job() });
-        done.wait();
-        // The latch opens a moment before the end of what opens it.
-        while !forked.is_done() {
-            thread::yield_now();
-        }
-        match forked.outcome() {
-            Some(Ok(Ok(value))) => value,
-            Some(Ok(Err(panic)) | Err(panic)) => resume_unwind(panic),
-            None => unreachable!("what is done has an outcome"),
-        }
+    fn here(&self) -> Option<&Worker<'_>> {
+        here(&self.crew)
     }
 
     /// Files a task that runs when it has been resolved `count` times (paper 5,

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::hint;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -241,7 +242,7 @@ impl<'a> Worker<'a> {
         let mut next = Some(job);
         while let Some(job) = next {
             if self.shares {
-                self.share();
+                self.share(2);
             }
             self.counts().tasks.add(1);
             next = job.run(self);
@@ -251,19 +252,6 @@ impl<'a> Worker<'a> {
     /// Whether ready tasks are this worker's own until others take them.
     pub fn has_own_order(&self) -> bool {
         self.crew.locked.is_none()
-    }
-
-    /// A task that others may take, and that this worker runs if nobody does.
-    pub fn offer(&self, job: JobRef) {
-        self.lanes.borrow_mut().push(job);
-        if self.shares {
-            self.share();
-        }
-    }
-
-    /// Takes back what was offered last, if nobody has taken it.
-    pub fn take_back(&self, job: &Job) -> bool {
-        self.lanes.borrow_mut().take_back(job)
     }
 
     /// A task has become ready by one that ran here.
@@ -309,17 +297,32 @@ impl<'a> Worker<'a> {
 
     /// Whether a task may run here next, ahead of all that wait.
     pub fn keeps(&self, job: &JobRef) -> bool {
-        self.crew.locked.is_none() && self.other_owner(job).is_none()
+        self.has_own_order() && self.other_owner(job).is_none()
     }
 
-    /// Lays something out for others, where they would find nothing.
-    fn share(&self) {
+    /// A task that the caller waits for when it has done something else: somebody
+    /// else may run it meanwhile.
+    pub fn fork(&self, job: JobRef) {
+        self.ready(job);
+        if self.shares {
+            self.share(1);
+        }
+    }
+
+    /// Takes a forked task back, if it is where it was put; whether it was.
+    pub fn unfork(&self, job: NonNull<Job>) -> bool {
+        self.lanes.borrow_mut().take_back(job)
+    }
+
+    /// Lays something out for others, where they would find nothing and there are
+    /// at least so many tasks, one or more.
+    fn share(&self, least: usize) {
         let shelf = &self.crew.posts[self.index].shelf;
         if !shelf.has_room() {
             return;
         }
         let mut lanes = self.lanes.borrow_mut();
-        if lanes.len() < 2 {
+        if lanes.len() < least {
             return;
         }
         let chain = lanes.split();

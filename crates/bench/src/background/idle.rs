@@ -7,10 +7,10 @@ use clap::ValueEnum as _;
 use serde::Serialize;
 use usher_report::stats;
 
-use super::chart::{self, Line};
 use super::treatments::Treatment;
 use super::watch::{HalfLoad, Resource, Trace, Watcher};
 use crate::bars::{Bar, Figure, Part, Table};
+use crate::chart::{self, Line};
 
 /// 1 s on, 1 s off.
 const BAR_PERIOD_MS: f64 = 2_000.0;

@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 
 use super::actors::Background;
 use super::calibrate::{self, AccuracyMap, Setting, Window};
-use super::chart;
 use super::experiments::Place;
 use super::jobs::{Job, Load};
 use super::metered::Metered;
 use super::stage::{Size, Stage};
 use super::watch::Resource;
 use crate::bars::{Figure, Part, Table};
+use crate::chart;
 
 /// Arguments of `usher bench calibrate`.
 #[derive(Debug, Clone, clap::Args)]

@@ -5,7 +5,6 @@
 mod actors;
 mod calibrate;
 mod cell;
-mod chart;
 mod experiments;
 mod idle;
 mod jobs;

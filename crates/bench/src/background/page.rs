@@ -4,11 +4,11 @@
 use clap::ValueEnum as _;
 use usher_report::text;
 
-use super::chart::{self, Bundle};
 use super::experiments::{Group, Task};
 use super::study::{CellResult, SLOWER_MAX, Tally};
 use super::treatments::Treatment;
 use crate::bars::{Bar, Figure, Part, Table};
+use crate::chart::{self, Bundle};
 
 /// The paper's worst cases, as slow-downs.
 const PAPER: [(Treatment, f64); 2] = [(Treatment::Eii, 1.169), (Treatment::Ipd, 1.067)];

@@ -13,6 +13,7 @@
 //! Nothing here is shared between threads.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 
 use crate::job::{Chain, Job, JobRef};
 
@@ -79,16 +80,6 @@ impl Lanes {
         Some(job)
     }
 
-    /// Takes back a task without a temporal group, if it is the last that was put in.
-    pub fn take_back(&mut self, job: &Job) -> bool {
-        let is_last = (self.others.back()).is_some_and(|last| last.is(job));
-        if is_last {
-            self.others.pop_back();
-            self.len -= 1;
-        }
-        is_last
-    }
-
     fn pop_elsewhere(&mut self) -> Option<JobRef> {
         loop {
             let Some(lane) = self.filled_from(self.active) else {
@@ -102,10 +93,20 @@ impl Lanes {
         }
     }
 
-    /// Gives half of what there is away, never all.
+    /// Takes back the last task that was put in, if it is this one, without groups.
+    pub fn take_back(&mut self, job: NonNull<Job>) -> bool {
+        let is_last = self.others.back().is_some_and(|last| last.as_ptr() == job);
+        if is_last {
+            self.others.pop_back();
+            self.len -= 1;
+        }
+        is_last
+    }
+
+    /// Gives half of what there is away; one where there is but one.
     pub fn split(&mut self) -> Chain {
         let mut chain = Chain::EMPTY;
-        let count = (self.len / 2).min(CHAIN_MAX);
+        let count = (self.len / 2).clamp(1, CHAIN_MAX);
         for _ in 0..count {
             let Some(job) = self.pop_far() else { break };
             chain.push(job);

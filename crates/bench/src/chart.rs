@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Figures of the page: bars as in the paper's figures 2 to 5, heat maps as in
-//! its figure 1, and curves over periods.
+//! Figures of pages: bars on a logarithmic axis (as in paper 2's figures 2 to 5),
+//! heat maps (as in its figure 1), and curves.
 
 use maud::{Markup, html};
 use usher_report::text;
@@ -40,25 +40,46 @@ fn c(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A logarithmic axis from 1 (or the least value) on.
+/// A logarithmic axis.
 struct Axis {
     from: f64,
     to: f64,
 }
 
 impl Axis {
-    fn of(bundles: &[Bundle]) -> Self {
-        let values = || {
-            bundles.iter().flat_map(|b| &b.bars).flat_map(|bar| {
-                let (low, high) = bar.interval.unwrap_or((bar.value, bar.value));
-                [bar.value, low, high]
-            })
-        };
-        let usable = |v: &f64| v.is_finite() && *v > 0.0;
+    /// From 1 (or the least value) on.
+    fn of_ratios(bundles: &[Bundle]) -> Self {
+        let (least, most) = Self::range(bundles);
         Self {
-            from: values().filter(usable).fold(1.0, f64::min).max(0.2),
-            to: values().filter(usable).fold(1.25, f64::max) * 1.05,
+            from: least.min(1.0).max(0.2),
+            to: most.max(1.25) * 1.05,
         }
+    }
+
+    /// From somewhat below the least value on, as a bar must have a length.
+    fn of_times(bundles: &[Bundle]) -> Self {
+        let (least, most) = Self::range(bundles);
+        let (least, most) = if least < f64::INFINITY {
+            (least, most)
+        } else {
+            (1.0, 1.0)
+        };
+        Self {
+            from: least * 0.7,
+            to: most.max(least * 1.25) * 1.05,
+        }
+    }
+
+    /// The least and the largest value, ends of intervals included.
+    fn range(bundles: &[Bundle]) -> (f64, f64) {
+        let values = bundles.iter().flat_map(|b| &b.bars).flat_map(|bar| {
+            let (low, high) = bar.interval.unwrap_or((bar.value, bar.value));
+            [bar.value, low, high]
+        });
+        let usable = values.filter(|v| v.is_finite() && *v > 0.0);
+        usable.fold((f64::INFINITY, 0.0), |(least, most), v| {
+            (v.min(least), v.max(most))
+        })
     }
 
     fn at(&self, value: f64) -> f64 {
@@ -68,7 +89,8 @@ impl Axis {
 
     fn ticks(&self) -> impl Iterator<Item = f64> {
         let all = [
-            0.25, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+            0.25, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0,
+            500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
         ];
         let (from, to) = (self.from, self.to);
         let wide = to / from > 4.0;
@@ -79,7 +101,18 @@ impl Axis {
 
 /// Slow-downs (1 is none) on a logarithmic axis.
 pub fn slow_downs(title: &str, bundles: &[Bundle]) -> String {
-    let axis = Axis::of(bundles);
+    let about =
+        "time of the foreground beside the background / alone (1 is not felt; whiskers: 95 %)";
+    bars(title, about, bundles, &Axis::of_ratios(bundles), Some(1.0))
+}
+
+/// Times on a logarithmic axis.
+pub fn times(about: &str, title: &str, bundles: &[Bundle]) -> String {
+    bars(title, about, bundles, &Axis::of_times(bundles), None)
+}
+
+/// Bars on that axis, with a line across at `mark`.
+fn bars(title: &str, about: &str, bundles: &[Bundle], axis: &Axis, mark: Option<f64>) -> String {
     let height = |bundle: &Bundle| BAR * bundle.bars.len() as f64 + GAP;
     let base = TOP + bundles.iter().map(height).sum::<f64>();
     let mut top = TOP;
@@ -98,13 +131,13 @@ pub fn slow_downs(title: &str, bundles: &[Bundle]) -> String {
                 line.grid x1=(c(axis.at(tick))) x2=(c(axis.at(tick))) y1=(c(TOP)) y2=(c(base)) {}
                 text.small.mid x=(c(axis.at(tick))) y=(c(base + 16.0)) { (text::short(tick, 2)) }
             }
-            line.unit x1=(c(axis.at(1.0))) x2=(c(axis.at(1.0))) y1=(c(TOP)) y2=(c(base)) {}
-            text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 34.0)) {
-                "time of the foreground beside the background / alone (1 is not felt; whiskers: 95 %)"
+            @if let Some(mark) = mark {
+                line.unit x1=(c(axis.at(mark))) x2=(c(axis.at(mark))) y1=(c(TOP)) y2=(c(base)) {}
             }
+            text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 34.0)) { (about) }
             @for (bundle, top) in bundles.iter().zip(tops) {
                 text.small.end x=(c(LEFT - 8.0)) y=(c(top + height(bundle) / 2.0 + 4.0)) { (bundle.label) }
-                @for (i, bar) in bundle.bars.iter().enumerate() { (draw(bar, &axis, top + GAP / 2.0 + BAR * i as f64)) }
+                @for (i, bar) in bundle.bars.iter().enumerate() { (draw(bar, axis, top + GAP / 2.0 + BAR * i as f64)) }
             }
         }
     }
@@ -283,7 +316,7 @@ mod tests {
             label: "cell".to_owned(),
             bars: vec![bar(0.9), bar(50.0)],
         }];
-        let axis = Axis::of(&bundles);
+        let axis = Axis::of_ratios(&bundles);
         assert!(axis.at(0.9) == LEFT && axis.at(1.0) > LEFT);
         assert!(axis.at(10.0) < axis.at(50.0) && axis.at(50.0) < WIDTH - RIGHT);
         let svg = slow_downs("title", &bundles);
@@ -298,5 +331,6 @@ mod tests {
     fn nothing_to_draw_is_nothing() {
         assert_eq!(lines("t", "x", &[], 0.9), "");
         assert!(slow_downs("t", &[]).starts_with("<svg"));
+        assert!(times("ns", "t", &[]).starts_with("<svg"));
     }
 }

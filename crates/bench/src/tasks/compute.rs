@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks that compute for microseconds: nobody is to lose anything.
+
+use serde_json::json;
+
+use super::contestants::{BY_HAND, Contestant, ORDER_TS, PLAIN, WAVEFRONT_PEERS};
+use super::overhead;
+use super::overhead::{FRAME_720P, OURS};
+use super::rounds::{self, Extent};
+use super::show::{self, ns};
+use super::study::Samples;
+use super::toolchain::Programs;
+use crate::bars::Part;
+
+/// Steps of computing in a task: one is about a nanosecond.
+const STEPS: [u32; 2] = [2048, 4096];
+/// Tasks are at least that long, or the bar says nothing.
+const LENGTH_LEAST_NS: f64 = 1_700.0;
+/// What is asked: at most so many times what the best peer takes.
+const LIMIT: f64 = 1.02;
+
+/// The runtimes, and what there is to be had without one.
+fn contestants() -> Vec<Contestant> {
+    let references = [ORDER_TS, BY_HAND];
+    overhead::contestants()
+        .into_iter()
+        .chain(references)
+        .collect()
+}
+
+/// Measures them.
+pub fn run(programs: &Programs, extent: &Extent) -> Part {
+    let cases = STEPS.iter().map(|steps| format!("compute:{steps}"));
+    let workload: Vec<String> = FRAME_720P
+        .into_iter()
+        .map(str::to_owned)
+        .chain(cases)
+        .collect();
+    let samples = rounds::run("compute", programs, &contestants(), extent, &workload);
+    format(&samples, &extent.threads)
+}
+
+fn format(samples: &Samples, threads: &[u32]) -> Part {
+    let mut part = Part::new("compute", "Tasks that compute");
+    let all: Vec<Contestant> = contestants();
+    for steps in STEPS {
+        let case = format!("compute:{steps}");
+        let length_ns = samples
+            .figure((ORDER_TS, 1), &case)
+            .map(|figure| figure.median_ns);
+        let length = length_ns.map_or(String::new(), |length| format!("{} ns", ns(length)));
+        part.bars.push(show::at_least(
+            format!("length of a task of {steps} steps"),
+            length_ns,
+            LENGTH_LEAST_NS,
+            "ns",
+        ));
+        for &n in threads {
+            let ours = samples.best(&OURS, n, &case).unwrap_or(PLAIN);
+            let peer = samples.best(&WAVEFRONT_PEERS, n, &case);
+            let ratio = peer.and_then(|peer| samples.ratio((ours, n), (peer, n), &case));
+            let peer = peer.map_or("no peer", |peer| peer.label);
+            part.bars.push(show::at_most(
+                format!("{length}, {}: usher-tasks / {peer}", show::threads_text(n)),
+                ratio.map(|ratio| ratio.value),
+                LIMIT,
+                "times",
+            ));
+        }
+        let caption = format!("Tasks of {length}");
+        part.figures
+            .push(show::figure(&caption, samples, &all, threads, &case));
+        part.tables
+            .push(show::table(samples, &all, threads, &case, &OURS));
+    }
+    part.notes = vec![
+        show::method(samples),
+        "The best peer is the form, of all of them, with the least median: with so many of them, chance favours it.".to_owned(),
+    ];
+    show::failures(&mut part, samples);
+    part.raw = json!(samples);
+    part
+}

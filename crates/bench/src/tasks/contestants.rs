@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is compared: runtimes, each in the forms in which it can be used.
+
+use serde::{Deserialize, Serialize};
+
+/// Somebody's runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Runtime {
+    Usher,
+    OneTbb,
+    Taskflow,
+    Rayon,
+    GnuOpenMp,
+    LlvmOpenMp,
+    /// A loop, or threads by hand: what there is to be had.
+    None,
+}
+
+impl Runtime {
+    pub const PEERS: [Self; 5] = [
+        Self::OneTbb,
+        Self::Taskflow,
+        Self::Rayon,
+        Self::GnuOpenMp,
+        Self::LlvmOpenMp,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usher => "usher-tasks",
+            Self::OneTbb => "oneTBB",
+            Self::Taskflow => "Taskflow",
+            Self::Rayon => "rayon",
+            Self::GnuOpenMp => "GCC OpenMP",
+            Self::LlvmOpenMp => "LLVM OpenMP",
+            Self::None => "no runtime",
+        }
+    }
+}
+
+/// A program that runs the workload: this one, or one of the peers'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    Own,
+    OneTbb,
+    Taskflow,
+    GnuOpenMp,
+    LlvmOpenMp,
+}
+
+/// A runtime in one of its forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contestant {
+    pub runtime: Runtime,
+    pub program: Program,
+    /// What the program calls it.
+    pub form: &'static str,
+    /// What it is on the page.
+    pub label: &'static str,
+    /// It has one thread, whatever is asked for.
+    pub is_sequential: bool,
+}
+
+const fn contestant(
+    runtime: Runtime,
+    program: Program,
+    form: &'static str,
+    label: &'static str,
+) -> Contestant {
+    Contestant {
+        runtime,
+        program,
+        form,
+        label,
+        is_sequential: false,
+    }
+}
+
+const fn order(form: &'static str, label: &'static str) -> Contestant {
+    Contestant {
+        is_sequential: true,
+        ..contestant(Runtime::None, Program::Own, form, label)
+    }
+}
+
+/// Our runtime without hints.
+pub const PLAIN: Contestant = contestant(
+    Runtime::Usher,
+    Program::Own,
+    "usher",
+    "usher-tasks, no hints",
+);
+/// Our runtime with hints.
+pub const HINTED: Contestant = contestant(
+    Runtime::Usher,
+    Program::Own,
+    "usher-hints",
+    "usher-tasks, hints T row, S macroblock",
+);
+/// Our runtime with the paper's dispatcher.
+pub const PAPER: Contestant = contestant(
+    Runtime::Usher,
+    Program::Own,
+    "usher-paper",
+    "usher-tasks, the paper's dispatcher",
+);
+
+/// The peers, running a wavefront.
+pub const WAVEFRONT_PEERS: [Contestant; 9] = [
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "counters",
+        "oneTBB, task_group and counters",
+    ),
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "flow",
+        "oneTBB, flow graph",
+    ),
+    contestant(
+        Runtime::Taskflow,
+        Program::Taskflow,
+        "counters",
+        "Taskflow, async and counters",
+    ),
+    contestant(
+        Runtime::Taskflow,
+        Program::Taskflow,
+        "graph",
+        "Taskflow, static graph",
+    ),
+    contestant(
+        Runtime::Rayon,
+        Program::Own,
+        "rayon",
+        "rayon, scope and counters",
+    ),
+    contestant(
+        Runtime::GnuOpenMp,
+        Program::GnuOpenMp,
+        "counters",
+        "GCC OpenMP, task and counters",
+    ),
+    contestant(
+        Runtime::GnuOpenMp,
+        Program::GnuOpenMp,
+        "depend",
+        "GCC OpenMP, task depend",
+    ),
+    contestant(
+        Runtime::LlvmOpenMp,
+        Program::LlvmOpenMp,
+        "counters",
+        "LLVM OpenMP, task and counters",
+    ),
+    contestant(
+        Runtime::LlvmOpenMp,
+        Program::LlvmOpenMp,
+        "depend",
+        "LLVM OpenMP, task depend",
+    ),
+];
+
+/// The peers without a chain run by hand: every task that is ready goes to the
+/// runtime's pool, which orders them.
+pub const SPAWNING_PEERS: [Contestant; 5] = [
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "spawn",
+        "oneTBB, task_group, all spawned",
+    ),
+    contestant(
+        Runtime::Taskflow,
+        Program::Taskflow,
+        "spawn",
+        "Taskflow, async, all spawned",
+    ),
+    contestant(
+        Runtime::Rayon,
+        Program::Own,
+        "rayon-spawn",
+        "rayon, scope, all spawned",
+    ),
+    contestant(
+        Runtime::GnuOpenMp,
+        Program::GnuOpenMp,
+        "spawn",
+        "GCC OpenMP, task, all spawned",
+    ),
+    contestant(
+        Runtime::LlvmOpenMp,
+        Program::LlvmOpenMp,
+        "spawn",
+        "LLVM OpenMP, task, all spawned",
+    ),
+];
+
+/// Whether, with so many threads, the runtime's pool orders what is ready, all of it:
+/// the order that comes by default.
+///
+/// It does not where the program runs a successor by hand. Nor does OpenMP on one
+/// thread, but for GCC's `depend`: there a task runs as soon as it is made.
+pub fn is_ordered_by_pool(one: &Contestant, threads: u32) -> bool {
+    let by_hand = matches!(one.form, "counters" | "rayon");
+    let at_once = match one.runtime {
+        Runtime::LlvmOpenMp => threads == 1,
+        Runtime::GnuOpenMp => threads == 1 && one.form == "spawn",
+        _ => false,
+    };
+    !by_hand && !at_once
+}
+
+/// Who computes fib.
+pub const FORK_JOIN: [Contestant; 7] = [
+    contestant(Runtime::Usher, Program::Own, "usher", "usher-tasks, join"),
+    contestant(Runtime::Rayon, Program::Own, "rayon", "rayon, join"),
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "group",
+        "oneTBB, task_group",
+    ),
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "invoke",
+        "oneTBB, parallel_invoke",
+    ),
+    contestant(
+        Runtime::Taskflow,
+        Program::Taskflow,
+        "async",
+        "Taskflow, async of a runtime task",
+    ),
+    contestant(
+        Runtime::GnuOpenMp,
+        Program::GnuOpenMp,
+        "task",
+        "GCC OpenMP, task and taskwait",
+    ),
+    contestant(
+        Runtime::LlvmOpenMp,
+        Program::LlvmOpenMp,
+        "task",
+        "LLVM OpenMP, task and taskwait",
+    ),
+];
+
+/// The loop over macroblocks: what a task takes by itself.
+pub const ORDER_TS: Contestant = order("order-ts", "loop over macroblocks (T/S order)");
+
+/// Whole orders by loops.
+pub const ORDERS: [Contestant; 4] = [
+    ORDER_TS,
+    order("order-fifo", "loop in the order of a queue"),
+    order("order-lifo", "loop in the order of a stack"),
+    order("order-stages", "loop over stages"),
+];
+
+/// Threads without a runtime.
+pub const BY_HAND: Contestant = contestant(
+    Runtime::None,
+    Program::Own,
+    "by-hand",
+    "rows in turn, by hand",
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::inside::Form;
+    use clap::ValueEnum as _;
+
+    #[test]
+    fn a_chain_by_hand_is_no_order_of_a_pool() {
+        let count = |threads| {
+            let all = WAVEFRONT_PEERS.iter().chain(&SPAWNING_PEERS);
+            all.filter(|one| is_ordered_by_pool(one, threads)).count()
+        };
+        assert_eq!((count(1), count(2)), (6, 9));
+    }
+
+    #[test]
+    fn our_program_knows_what_it_is_asked_for() {
+        let all = [PLAIN, HINTED, PAPER, BY_HAND]
+            .into_iter()
+            .chain(WAVEFRONT_PEERS)
+            .chain(SPAWNING_PEERS)
+            .chain(FORK_JOIN)
+            .chain(ORDERS);
+        for one in all.filter(|one| one.program == Program::Own) {
+            assert!(Form::from_str(one.form, false).is_ok(), "{}", one.form);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a registered task takes of memory, and how many can be in flight.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use usher_report::text;
+
+use super::{INSIDE, rounds, show};
+use crate::bars::{Part, Table};
+
+/// Registered at once, to measure by.
+const TASKS: u64 = 1_000_000;
+/// In flight, and fewer where it is to be quick.
+const FLIGHT: u64 = 10_000_000;
+const FLIGHT_QUICK: u64 = 1_000_000;
+/// What is asked.
+const BYTES_MOST: f64 = 96.0;
+
+/// Measures it.
+///
+/// # Errors
+/// Where our own program cannot be run.
+pub fn run(threads: u32, quick: bool) -> Result<Part> {
+    eprintln!("tasks: footprint");
+    let program = std::env::current_exe()?;
+    let print = |words: &[String]| {
+        let mut command = Command::new(&program);
+        rounds::output(command.arg(INSIDE).args(words))
+    };
+    let bytes = print(&["footprint".to_owned(), TASKS.to_string()]).context("footprint")?;
+    let bytes = numbers(&bytes);
+    let flight = if quick { FLIGHT_QUICK } else { FLIGHT };
+    let ran = print(&["flight".to_owned(), flight.to_string(), threads.to_string()]);
+    let failed = ran
+        .as_ref()
+        .err()
+        .map(|error| format!("tasks in flight: {error:#}"));
+    let ran = ran.ok().and_then(|text| numbers(&text).get("ran").copied());
+
+    let mut part = Part::new("footprint", "What tasks take of memory");
+    let of = |name: &str| bytes.get(name).copied();
+    part.bars = vec![
+        show::at_most("a registered task", of("bare"), BYTES_MOST, "bytes"),
+        show::at_most(
+            format!("of {} in flight, not run", text::number(flight as f64, 0)),
+            ran.map(|ran| flight as f64 - ran),
+            0.0,
+            "tasks",
+        ),
+    ];
+    let rows = [
+        (
+            "registered by token, waiting, its closure holds nothing",
+            "bare",
+        ),
+        ("the same, its closure holds a pointer", "pointer"),
+        ("in a graph, a dependency each", "graph"),
+    ];
+    part.tables = vec![Table {
+        head: ["", "bytes a task"].map(str::to_owned).to_vec(),
+        rows: rows
+            .map(|(what, name)| vec![what.to_owned(), text::number(of(name), 1)])
+            .to_vec(),
+    }];
+    part.notes = vec![format!(
+        "Growth of the resident memory over {TASKS} tasks: what the allocator adds, and empty places of hash tables, are in it."
+    )];
+    part.notes.extend(failed);
+    part.raw = json!({ "bytes": bytes, "flight": flight, "ran": ran });
+    Ok(part)
+}
+
+/// Lines of a name and a number.
+fn numbers(text: &str) -> BTreeMap<String, f64> {
+    let number = |line: &str| {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.to_owned(), number.parse().ok()?))
+    };
+    text.lines().filter_map(number).collect()
+}

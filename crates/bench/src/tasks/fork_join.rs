@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Forking and joining: fib(25) without a threshold.
+
+use serde_json::json;
+
+use super::contestants::{Contestant, FORK_JOIN, Runtime};
+use super::rounds::{self, Extent};
+use super::show;
+use super::study::{Samples, forms_of};
+use super::toolchain::Programs;
+use crate::bars::Part;
+
+const WORKLOAD: [&str; 2] = ["fib", "25"];
+const CASE: &str = "fib:25";
+/// What is asked: at most so many times what rayon takes.
+const LIMIT: f64 = 1.5;
+
+/// Measures them.
+pub fn run(programs: &Programs, extent: &Extent) -> Part {
+    let workload: Vec<String> = WORKLOAD.map(str::to_owned).to_vec();
+    let samples = rounds::run("fork-join", programs, &FORK_JOIN, extent, &workload);
+    format(&samples, &extent.threads)
+}
+
+fn format(samples: &Samples, threads: &[u32]) -> Part {
+    let mut part = Part::new("fork-join", "Forking and joining: fib(25)");
+    let of = |runtime| -> Vec<Contestant> { forms_of(&FORK_JOIN, runtime) };
+    let (ours, rayon) = (of(Runtime::Usher), of(Runtime::Rayon));
+    for &n in threads {
+        let best = |forms: &[Contestant]| samples.best(forms, n, CASE);
+        let ratio = best(&ours)
+            .zip(best(&rayon))
+            .and_then(|(ours, rayon)| samples.ratio((ours, n), (rayon, n), CASE));
+        part.bars.push(show::at_most(
+            format!("usher-tasks / rayon, {}", show::threads_text(n)),
+            ratio.map(|ratio| ratio.value),
+            LIMIT,
+            "times",
+        ));
+    }
+    part.figures = vec![show::figure("fib(25)", samples, &FORK_JOIN, threads, CASE)];
+    part.tables = vec![show::table(samples, &FORK_JOIN, threads, CASE, &ours)];
+    part.notes = vec![
+        show::method(samples),
+        "121,392 forks, without a number below which a call would go on alone; a task is a fork."
+            .to_owned(),
+    ];
+    show::failures(&mut part, samples);
+    part.raw = json!(samples);
+    part
+}

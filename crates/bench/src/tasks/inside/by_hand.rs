@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The wavefront without a runtime, as decoders do it: threads take rows in turn,
+//! and in a row stay a macroblock behind the one above. It knows what no runtime
+//! is told, and shows what there is to be had.
+
+use std::hint;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use anyhow::Result;
+
+use crate::tasks::workload::Workload;
+
+/// Looks before a thread lets others run.
+const LOOKS: u32 = 1 << 14;
+
+/// On cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded(AtomicU32);
+
+struct Frame {
+    work: Workload,
+    /// By row: macroblocks done, of all frames.
+    done: Vec<Padded>,
+    /// Frames begun.
+    begun: Padded,
+    over: AtomicBool,
+}
+
+/// Times frames by that many threads.
+pub fn run(work: Workload) -> Result<()> {
+    let frame = Frame {
+        work,
+        done: (0..work.rows()).map(|_| Padded::default()).collect(),
+        begun: Padded::default(),
+        over: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        for thread in 1..work.threads() {
+            let frame = &frame;
+            scope.spawn(move || frame.serve(thread));
+        }
+        let measured = work.measure(|| frame.run());
+        frame.over.store(true, Ordering::Release);
+        measured
+    })
+}
+
+impl Frame {
+    /// The first thread's part of a frame, and the wait for the others'.
+    fn run(&self) -> u64 {
+        let number = self.begun.0.fetch_add(1, Ordering::Release) + 1;
+        self.rows(0, number);
+        let all = number * self.work.columns();
+        for row in &self.done {
+            until(|| row.0.load(Ordering::Acquire) == all);
+        }
+        0
+    }
+
+    /// Another thread's parts.
+    fn serve(&self, thread: usize) {
+        for number in 1.. {
+            until(|| {
+                self.begun.0.load(Ordering::Acquire) >= number || self.over.load(Ordering::Acquire)
+            });
+            if self.begun.0.load(Ordering::Acquire) < number {
+                return;
+            }
+            self.rows(thread, number);
+        }
+    }
+
+    fn rows(&self, thread: usize, number: u32) {
+        let (columns, stages) = (self.work.columns(), self.work.stages());
+        let before = (number - 1) * columns;
+        for row in (thread..self.done.len()).step_by(self.work.threads()) {
+            for x in 0..columns {
+                if let Some(above) = row.checked_sub(1) {
+                    let wanted = before + (x + 2).min(columns);
+                    until(|| self.done[above].0.load(Ordering::Acquire) >= wanted);
+                }
+                let first = (row as u32 * columns + x) * stages;
+                (first..first + stages).for_each(|task| self.work.run(task));
+                self.done[row].0.store(before + x + 1, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// Looks until it is so.
+fn until(holds: impl Fn() -> bool) {
+    for look in 1_u32.. {
+        if holds() {
+            return;
+        }
+        match look % LOOKS {
+            0 => thread::yield_now(),
+            _ => hint::spin_loop(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a registered task takes of memory, and tasks in flight by the million.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use usher_tasks::{GraphBuilder, Groups, Runtime};
+
+fn number(words: &[String], at: usize) -> Result<u64> {
+    let word = words.get(at).context("how many?")?;
+    word.parse()
+        .with_context(|| format!("'{word}' is no number"))
+}
+
+/// Memory of this process that is there, in bytes.
+fn resident_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .context("no second number in statm")?;
+    Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
+}
+
+/// Prints the bytes that a task takes that waits to be resolved: one whose closure
+/// holds nothing, one whose closure holds a pointer, one in a graph.
+pub fn footprint(words: &[String]) -> Result<()> {
+    let count = number(words, 0)?;
+    let each = |before: u64, after: u64| (after - before) as f64 / count as f64;
+
+    let runtime = Runtime::new(1)?;
+    let before = resident_bytes()?;
+    for token in 0..count {
+        runtime.register(token, 1, Groups::NONE, || {})?;
+    }
+    println!("bare {}", each(before, resident_bytes()?));
+
+    let counter = Arc::new(AtomicU64::new(0));
+    let other = Runtime::new(1)?;
+    let before = resident_bytes()?;
+    for token in 0..count {
+        let counter = Arc::clone(&counter);
+        other.register(token, 1, Groups::NONE, move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        })?;
+    }
+    println!("pointer {}", each(before, resident_bytes()?));
+
+    let before = resident_bytes()?;
+    let mut builder = GraphBuilder::new();
+    for task in 0..count as usize {
+        builder.task();
+        if task > 0 {
+            builder.after(task, task - 1);
+        }
+    }
+    let graph = builder.build(|_| {})?;
+    println!("graph {}", each(before, resident_bytes()?));
+    drop(graph);
+    ensure!(
+        runtime.cancel() as u64 == count && other.cancel() as u64 == count,
+        "not all tasks waited"
+    );
+    Ok(())
+}
+
+/// Registers that many tasks before any is ready, resolves each, waits for all, and
+/// prints how many ran.
+pub fn flight(words: &[String]) -> Result<()> {
+    let count = number(words, 0)?;
+    let runtime = Runtime::new(number(words, 1)? as usize)?;
+    let ran = Arc::new(AtomicU64::new(0));
+    for token in 0..count {
+        let ran = Arc::clone(&ran);
+        runtime.register(token, 1, Groups::NONE, move || {
+            ran.fetch_add(1, Ordering::Relaxed);
+        })?;
+    }
+    for token in 0..count {
+        runtime.resolve(token)?;
+    }
+    runtime.wait()?;
+    println!("ran {}", ran.load(Ordering::Relaxed));
+    Ok(())
+}

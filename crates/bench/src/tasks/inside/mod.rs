@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What runs in a process of its own, as every peer does: our runtime, rayon,
+//! whole orders without a runtime, and what a registered task takes of memory.
+
+mod by_hand;
+mod counters;
+mod footprint;
+mod order;
+mod ours;
+mod rayon;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use usher_tasks::{Groups, Policy};
+
+use super::workload::Workload;
+
+/// What runs the workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Our runtime without hints; for fib, its `join`
+    Usher,
+    /// Our runtime: T is the row, S the macroblock
+    UsherHints,
+    /// Our runtime with the paper's dispatcher: T is the row, S the stage
+    UsherPaper,
+    /// rayon: a scope with counters; for fib, `join`
+    Rayon,
+    /// rayon: a scope, everything that is ready spawned
+    RayonSpawn,
+    /// A loop over macroblocks, all stages of each
+    OrderTs,
+    /// A loop in the order of a queue
+    OrderFifo,
+    /// A loop in the order of a stack
+    OrderLifo,
+    /// A loop over stages
+    OrderStages,
+    /// Rows in turn by threads that watch each other's progress
+    ByHand,
+    /// Registers tasks and prints what they take
+    Footprint,
+    /// Registers tasks, resolves each, and counts those that ran
+    Flight,
+}
+
+/// Arguments of the hidden command.
+#[derive(Debug, Clone, clap::Args)]
+pub struct InsideArgs {
+    form: Form,
+    /// `THREADS MS FRAMES` and the workload; for what registers, how many
+    #[arg(trailing_var_arg = true)]
+    words: Vec<String>,
+}
+
+/// Runs one, and prints what it took.
+pub fn run(args: &InsideArgs) -> Result<()> {
+    match args.form {
+        Form::Footprint => return footprint::footprint(&args.words),
+        Form::Flight => return footprint::flight(&args.words),
+        _ => {}
+    }
+    let work = Workload::begin(&args.words)?;
+    if let Some(n) = work.fib() {
+        return match args.form {
+            Form::Usher => ours::fib(work, n),
+            Form::Rayon => rayon::fib(work, n),
+            _ => bail!("it has no way to compute fib"),
+        };
+    }
+    let block = |task: u32| task / work.stages();
+    let row = |task: u32| block(task) / work.columns();
+    match args.form {
+        Form::Usher => ours::wavefront(work, Policy::Usher, |_| Groups::NONE),
+        Form::UsherHints => ours::wavefront(work, Policy::Usher, |task| {
+            Groups::new(row(task) + 1, block(task) + 1)
+        }),
+        Form::UsherPaper => {
+            let policy = Policy::Paper {
+                t_groups: work.rows() + 1,
+                s_groups: work.stages() + 1,
+            };
+            ours::wavefront(work, policy, |task| {
+                Groups::new(row(task) + 1, task % work.stages() + 1)
+            })
+        }
+        Form::Rayon => rayon::wavefront::<true>(work),
+        Form::RayonSpawn => rayon::wavefront::<false>(work),
+        Form::OrderTs => order::run(work, (0..work.tasks()).collect()),
+        Form::OrderFifo => order::run(work, order::queue(work)),
+        Form::OrderLifo => order::run(work, order::stack(work)),
+        Form::OrderStages => order::run(work, order::by_stage(work)),
+        Form::ByHand => by_hand::run(work),
+        Form::Footprint | Form::Flight => Ok(()),
+    }
+}

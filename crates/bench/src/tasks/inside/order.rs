@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole orders of the wavefront, run by a loop: what a runtime could reach that
+//! costs nothing.
+
+use std::collections::VecDeque;
+
+use anyhow::Result;
+
+use crate::tasks::workload::Workload;
+
+/// Times that order.
+pub fn run(work: Workload, order: Vec<u32>) -> Result<()> {
+    work.measure(|| {
+        for &task in &order {
+            work.run(task);
+        }
+        0
+    })
+}
+
+/// Stage by stage over the whole frame.
+pub fn by_stage(work: Workload) -> Vec<u32> {
+    let stages = work.stages();
+    (0..stages)
+        .flat_map(|stage| (stage..work.tasks()).step_by(stages as usize))
+        .collect()
+}
+
+/// What is ready first is run first.
+pub fn queue(work: Workload) -> Vec<u32> {
+    ready_order(work, VecDeque::pop_front)
+}
+
+/// What became ready last is run first, as thread pools do.
+pub fn stack(work: Workload) -> Vec<u32> {
+    ready_order(work, VecDeque::pop_back)
+}
+
+fn ready_order(work: Workload, take: impl Fn(&mut VecDeque<u32>) -> Option<u32>) -> Vec<u32> {
+    let mut waits = work.waits().to_vec();
+    let mut order = Vec::with_capacity(waits.len());
+    let sources = (0..work.tasks()).filter(|&task| waits[task as usize] == 0);
+    let mut ready: VecDeque<u32> = sources.collect();
+    while let Some(task) = take(&mut ready) {
+        order.push(task);
+        for &next in work.successors(task) {
+            waits[next as usize] -= 1;
+            if waits[next as usize] == 0 {
+                ready.push_back(next);
+            }
+        }
+    }
+    order
+}

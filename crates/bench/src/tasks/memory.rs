@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks that wait for memory: what the order is worth.
+
+use serde_json::json;
+use usher_report::stats::Estimate;
+
+use super::contestants::{
+    BY_HAND, Contestant, HINTED, ORDERS, PAPER, PLAIN, SPAWNING_PEERS, WAVEFRONT_PEERS,
+    is_ordered_by_pool,
+};
+use super::rounds::{self, Extent};
+use super::show;
+use super::study::{Samples, ratio_text};
+use super::toolchain::Programs;
+use crate::bars::Part;
+
+/// 3840 x 2160 in macroblocks, eight stages.
+const FRAME_4K: [&str; 4] = ["wavefront", "240", "135", "8"];
+/// State of a macroblock, which each of its stages reads and writes.
+const BYTES: [u32; 2] = [4096, 8192];
+/// What is asked: the best peer takes so many times what we do.
+const FASTER_LEAST: f64 = 1.9;
+/// And we at most so many times what the best whole order takes.
+const ORDER_MOST: f64 = 1.05;
+/// And without hints so much of what they save is saved.
+const GAIN_LEAST: f64 = 0.9;
+
+fn contestants() -> Vec<Contestant> {
+    let ours = [HINTED, PLAIN, PAPER];
+    ours.into_iter()
+        .chain(peers())
+        .chain(ORDERS)
+        .chain([BY_HAND])
+        .collect()
+}
+
+fn peers() -> impl Iterator<Item = Contestant> {
+    WAVEFRONT_PEERS.into_iter().chain(SPAWNING_PEERS)
+}
+
+/// The peers in the order that their pools give.
+fn by_default(threads: u32) -> Vec<Contestant> {
+    let ordered = |one: &Contestant| is_ordered_by_pool(one, threads);
+    peers().filter(ordered).collect()
+}
+
+/// Measures them; `quick`: the smaller state alone.
+pub fn run(programs: &Programs, extent: &Extent, quick: bool) -> Part {
+    let bytes = if quick { &BYTES[..1] } else { &BYTES[..] };
+    let cases = bytes.iter().map(|bytes| format!("memory:{bytes}"));
+    let workload: Vec<String> = FRAME_4K
+        .into_iter()
+        .map(str::to_owned)
+        .chain(cases)
+        .collect();
+    let samples = rounds::run("memory", programs, &contestants(), extent, &workload);
+    format(&samples, &extent.threads, bytes)
+}
+
+fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
+    let mut part = Part::new("memory", "Tasks that wait for memory");
+    let mut notes = Vec::new();
+    let all = contestants();
+    for &bytes in bytes {
+        let case = format!("memory:{bytes}");
+        let size = format!("{} KB", bytes / 1024);
+        for &n in threads {
+            part.bars.extend(bars(samples, n, &case, &size));
+            notes.extend(against_any(samples, n, &case, &size));
+        }
+        let order = samples.best(&ORDERS, 1, &case);
+        let ratio = order.and_then(|order| samples.ratio((HINTED, 1), (order, 1), &case));
+        let order = order.map_or("no order", |order| order.label);
+        part.bars.push(show::at_most(
+            format!("{size}, 1 thread: hinted / {order}"),
+            ratio.map(|ratio| ratio.value),
+            ORDER_MOST,
+            "times",
+        ));
+        let caption = format!("A 4K frame, {size} of state a macroblock");
+        part.figures
+            .push(show::figure(&caption, samples, &all, threads, &case));
+        part.tables
+            .push(show::table(samples, &all, threads, &case, &[HINTED]));
+    }
+    part.notes = vec![
+        show::method(samples),
+        "259,200 tasks a frame; each reads and writes a word in every cache line of its macroblock's state. Loops run a whole order, precomputed, on one thread.".to_owned(),
+        "A peer's default order is what its pool makes of all tasks that are ready: graphs, 'depend', and counters with 'all spawned'. With plain 'counters' the program itself runs the first successor, here the next stage of the same macroblock, at once: an order that the program has chosen, not the runtime. OpenMP on one thread has no pool, but for GCC's 'depend': a task runs as soon as it is made, in the program's order.".to_owned(),
+        "What hints save is the best peer's time less the hinted one; without hints, the share of that which is saved all the same.".to_owned(),
+    ];
+    part.notes.extend(notes);
+    show::failures(&mut part, samples);
+    part.raw = json!(samples);
+    part
+}
+
+/// The best peer in any form, and how it compares.
+fn against_any(samples: &Samples, n: u32, case: &str, size: &str) -> Option<String> {
+    let peers: Vec<Contestant> = peers().collect();
+    let best = samples.best(&peers, n, case)?;
+    let ratio = samples.ratio((best, n), (HINTED, n), case)?;
+    Some(format!(
+        "{size}, {}: the best peer in any form is {}; it takes {} times what we take with hints.",
+        show::threads_text(n),
+        best.label,
+        ratio_text(Some(ratio))
+    ))
+}
+
+fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<crate::bars::Bar> {
+    let of = format!("{size}, {}", show::threads_text(n));
+    let peer = samples.best(&by_default(n), n, case);
+    let label = peer.map_or("no peer", |peer| peer.label);
+    let faster = peer.and_then(|peer| samples.ratio((peer, n), (HINTED, n), case));
+    let kept = peer.and_then(|peer| gain_kept(samples, peer, n, case));
+    let value = |estimate: Option<Estimate>| estimate.map(|estimate| estimate.value);
+    vec![
+        show::at_least(
+            format!("{of}: {label} / hinted"),
+            value(faster),
+            FASTER_LEAST,
+            "times",
+        ),
+        show::at_least(
+            format!("{of}: gain kept without hints"),
+            value(kept),
+            GAIN_LEAST,
+            "of it",
+        ),
+    ]
+}
+
+/// Which part of what hints save against that peer is saved without them.
+fn gain_kept(samples: &Samples, peer: Contestant, n: u32, case: &str) -> Option<Estimate> {
+    samples.over_rounds(|round| {
+        let time = |one| samples.in_round((one, n), case, round);
+        let peer = time(peer)?;
+        let saved = peer - time(HINTED)?;
+        // Where hints save nothing there is nothing to keep.
+        (saved > 0.0).then_some((peer - time(PLAIN)?) / saved)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::study::tests::samples;
+
+    #[test]
+    fn the_gain_kept_is_a_share_of_what_hints_save() {
+        let [_, flow, ..] = WAVEFRONT_PEERS;
+        let case = "memory:4096";
+        let samples = samples(&[
+            ((flow, 1), case, &[100.0, 200.0, 100.0]),
+            ((HINTED, 1), case, &[50.0, 100.0, 50.0]),
+            ((PLAIN, 1), case, &[55.0, 110.0, 70.0]),
+        ]);
+        let kept = gain_kept(&samples, flow, 1, case).unwrap();
+        assert!((kept.value - 0.9).abs() < 1e-12);
+        let part = format(&samples, &[1], &[4096]);
+        let met: Vec<bool> = part.bars.iter().map(crate::bars::Bar::is_met).collect();
+        assert_eq!(met, [true, true, false, true], "no order was measured");
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What misses the caches, and how many instructions a task takes, counted by
+//! valgrind's cachegrind: figures without noise.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use usher_report::text;
+
+use super::contestants::{
+    Contestant, HINTED, ORDER_TS, ORDERS, PAPER, PLAIN, Program, Runtime, WAVEFRONT_PEERS,
+};
+use super::overhead::FRAME_720P;
+use super::rounds;
+use super::show;
+use super::toolchain::Programs;
+use crate::bars::{Part, Table};
+
+const TASKS: f64 = 80.0 * 45.0 * 8.0;
+/// A core's first and second cache of today: bytes, ways, bytes a line.
+const CACHES: [&str; 2] = ["--D1=32768,8,64", "--LL=262144,8,64"];
+/// Frames of the two runs whose difference is taken.
+const FRAMES: [u32; 2] = [1, 3];
+/// What is asked: at most so many times the misses of the T/S order.
+const LIMIT: f64 = 1.1;
+
+/// What cachegrind counts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Counts {
+    instructions: f64,
+    d1: f64,
+    ll: f64,
+}
+
+/// Of whom, in which case, what a frame comes to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    label: String,
+    form: String,
+    case: String,
+    frame: Counts,
+}
+
+/// Programs in C++ are compiled for this very machine, whose instructions valgrind
+/// may not know: only what runs in our own is looked at.
+fn contestants() -> Vec<Contestant> {
+    let all = [HINTED, PLAIN, PAPER]
+        .into_iter()
+        .chain(WAVEFRONT_PEERS)
+        .chain(ORDERS);
+    all.filter(|one| one.program == Program::Own).collect()
+}
+
+/// Counts.
+///
+/// # Errors
+/// Where there is no valgrind, or a run fails.
+pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
+    let mut rows = Vec::new();
+    for one in contestants() {
+        eprintln!("tasks: misses, {}", one.label);
+        rows.push(count(programs, &one, "memory:4096", scratch)?);
+    }
+    let is_runtime = |one: &Contestant| one.runtime != Runtime::None;
+    for one in contestants().into_iter().filter(is_runtime) {
+        rows.push(count(programs, &one, "empty", scratch)?);
+    }
+    Ok(format(&rows))
+}
+
+fn count(programs: &Programs, one: &Contestant, case: &str, scratch: &Path) -> Result<Row> {
+    let counts = |frames| run_once(programs, one, case, frames, scratch);
+    let (few, more) = (counts(FRAMES[0])?, counts(FRAMES[1])?);
+    let each = |of: fn(&Counts) -> f64| (of(&more) - of(&few)) / f64::from(FRAMES[1] - FRAMES[0]);
+    Ok(Row {
+        label: one.label.to_owned(),
+        form: one.form.to_owned(),
+        case: case.to_owned(),
+        frame: Counts {
+            instructions: each(|c| c.instructions),
+            d1: each(|c| c.d1),
+            ll: each(|c| c.ll),
+        },
+    })
+}
+
+fn run_once(
+    programs: &Programs,
+    one: &Contestant,
+    case: &str,
+    frames: u32,
+    scratch: &Path,
+) -> Result<Counts> {
+    let inner = rounds::command(programs, one)?;
+    let file = scratch.join("cachegrind.out");
+    let mut words = inner.get_args();
+    let mut command = std::process::Command::new(inner.get_program());
+    command
+        .args(words.next())
+        .args(["valgrind", "--tool=cachegrind", "--cache-sim=yes"])
+        .args(CACHES)
+        .arg(format!("--cachegrind-out-file={}", file.display()))
+        .args(words)
+        .args(["1", "0", &frames.to_string()])
+        .args(FRAME_720P)
+        .arg(case);
+    rounds::output(&mut command).with_context(|| format!("{} under valgrind", one.label))?;
+    let text = std::fs::read_to_string(&file).context("what cachegrind wrote")?;
+    counts_in(&text).with_context(|| format!("{} is not cachegrind's", file.display()))
+}
+
+/// The totals of cachegrind's file: its last line, in the order of `events:`.
+fn counts_in(text: &str) -> Option<Counts> {
+    let line = |head: &str| text.lines().find_map(|line| line.strip_prefix(head));
+    let names: Vec<&str> = line("events:")?.split_whitespace().collect();
+    let values: Vec<f64> = line("summary:")?
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let value = |name: &str| {
+        let at = names.iter().position(|one| *one == name)?;
+        values.get(at).copied()
+    };
+    Some(Counts {
+        instructions: value("Ir")?,
+        d1: value("D1mr")? + value("D1mw")?,
+        ll: value("DLmr")? + value("DLmw")?,
+    })
+}
+
+fn format(rows: &[Row]) -> Part {
+    let mut part = Part::new("misses", "What misses the caches");
+    let of = |one: Contestant, case: &str| {
+        let mut rows = rows
+            .iter()
+            .filter(|row| row.form == one.form && row.case == case);
+        rows.next().map(|row| row.frame)
+    };
+    let reference = of(ORDER_TS, "memory:4096");
+    let ratio = |frame: Counts, pick: fn(&Counts) -> f64| {
+        reference.map(|reference| pick(&frame) / pick(&reference))
+    };
+    let hinted = of(HINTED, "memory:4096");
+    for (what, pick) in [("D1", (|c| c.d1) as fn(&Counts) -> f64), ("LL", |c| c.ll)] {
+        let measured = hinted.and_then(|hinted| ratio(hinted, pick));
+        let what = format!("{what} misses, hinted / T/S order");
+        part.bars
+            .push(show::at_most(what, measured, LIMIT, "times"));
+    }
+    let head = [
+        "720p, 4 KB, a frame",
+        "D1 misses, thousands",
+        "/ T/S",
+        "LL misses, thousands",
+        "/ T/S",
+    ];
+    let thousands = |value: f64| text::number(value / 1e3, 0);
+    let row = |row: &Row| {
+        let times = |pick| text::number(ratio(row.frame, pick), 2);
+        vec![
+            row.label.clone(),
+            thousands(row.frame.d1),
+            times(|c| c.d1),
+            thousands(row.frame.ll),
+            times(|c| c.ll),
+        ]
+    };
+    let in_memory = rows.iter().filter(|row| row.case != "empty");
+    let empty = rows.iter().filter(|row| row.case == "empty");
+    part.tables = vec![
+        Table {
+            head: head.map(str::to_owned).to_vec(),
+            rows: in_memory.map(row).collect(),
+        },
+        Table {
+            head: ["empty tasks, 1 thread", "instructions a task"]
+                .map(str::to_owned)
+                .to_vec(),
+            rows: empty
+                .map(|row| {
+                    let each = text::number(row.frame.instructions / TASKS, 1);
+                    vec![row.label.clone(), each]
+                })
+                .collect(),
+        },
+    ];
+    part.notes = vec![format!(
+        "valgrind's cachegrind with {} and {}, one thread, a 720p frame (28,800 tasks): the difference of runs of {} and {} frames. Misses of data, reads and writes; a frame's state is 14.7 MB, so that every order misses each of its 230,400 lines once.",
+        CACHES[0], CACHES[1], FRAMES[1], FRAMES[0]
+    )];
+    part.raw = json!(rows);
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_read_by_their_names() {
+        let text = "desc: D1 cache: x\nevents: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw\nfn=(1)\n\
+                    summary: 100 1 2 30 4 5 60 7 8\n";
+        let counts = counts_in(text).unwrap();
+        let expected = Counts {
+            instructions: 100.0,
+            d1: 11.0,
+            ll: 13.0,
+        };
+        assert_eq!(counts, expected);
+        assert_eq!(counts_in("events: Ir\nsummary: 1\n"), None);
+    }
+}

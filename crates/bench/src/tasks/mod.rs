@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `usher bench tasks`: what `usher-tasks` costs and what its order is worth,
+//! against the runtimes that people use today, compiled and run beside it.
+//!
+//! The workload, its checks and its clock are one file in C (`peers/workload.c`)
+//! that is linked into every program: ours, which runs our runtime, rayon and plain
+//! loops (`inside`), and one for each runtime in C++ (`peers/`), which are compiled
+//! when the benchmark runs (`toolchain`). `rounds` runs all of them in turns,
+//! `study` compares them, and a file for each part says what is asked.
+
+mod compute;
+mod contestants;
+mod footprint;
+mod fork_join;
+mod grain;
+mod inside;
+mod memory;
+mod misses;
+mod overhead;
+mod rounds;
+mod show;
+mod study;
+mod taskflow;
+mod toolchain;
+mod workload;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::bars::{Bar, Part};
+use crate::machine;
+use contestants::Program;
+pub use inside::{InsideArgs, run as run_inside};
+use rounds::Extent;
+use toolchain::Programs;
+
+/// The hidden command that runs one runtime.
+pub const INSIDE: &str = "tasks-inside";
+
+/// The parts, in the order in which they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Which {
+    /// What a task costs that does nothing
+    Overhead,
+    /// How short tasks may be: METG(50 %)
+    Grain,
+    /// fib(25) by forking and joining
+    ForkJoin,
+    /// A 4K frame whose tasks wait for memory: what the order is worth
+    Memory,
+    /// Cache misses and instructions, counted by cachegrind
+    Misses,
+    /// Tasks that compute for microseconds
+    Compute,
+    /// Bytes a task, and ten million in flight
+    Footprint,
+}
+
+/// A runtime with a program of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Peer {
+    /// oneTBB
+    Onetbb,
+    /// Taskflow
+    Taskflow,
+    /// GCC's OpenMP, libgomp
+    GnuOpenmp,
+    /// LLVM's OpenMP, libomp
+    LlvmOpenmp,
+}
+
+impl Peer {
+    fn program(self) -> Program {
+        match self {
+            Self::Onetbb => Program::OneTbb,
+            Self::Taskflow => Program::Taskflow,
+            Self::GnuOpenmp => Program::GnuOpenMp,
+            Self::LlvmOpenmp => Program::LlvmOpenMp,
+        }
+    }
+}
+
+/// Options of the benchmark.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Compiles oneTBB's, Taskflow's and OpenMP's versions of the same workload for this
+machine (scripts/setup bench installs compilers and libraries; Taskflow's headers come
+from Debian trixie, by apt-get, once, into your cache), then runs all of them, rayon
+and usher-tasks in turns: each in a process of its own that checks what it did, once a
+round. What is compared are the ratios within a round, so that a busy machine hurts
+least; still, keep it quiet: nothing else should run.
+
+The workload is a video frame as a wavefront: a task is one of eight stages of a
+macroblock, and waits for the stage before and for the neighbours left, above and
+above to the right.
+
+The exit status is 0 when every bar is met, 1 when one is missed, 125 when the
+benchmark could not run. `usher bench format RESULT.JSON` makes the page again.
+
+Examples:
+  usher bench tasks                          # all of it: a quarter of an hour
+  usher bench tasks --quick                  # three minutes; bars may miss by noise
+  usher bench tasks --only overhead,memory
+  usher bench tasks --only grain --peers ''  # against rayon alone: no compiler needed
+  usher bench tasks --threads 1,8,64         # bars are for 1 and 2 threads")]
+pub struct TasksArgs {
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Which>,
+    /// Fewer rounds, shorter ones, less memory
+    #[arg(long)]
+    quick: bool,
+    /// Times that each contestant runs in a part; 9 (memory: 5), or 3 to be quick
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Numbers of threads to compare with
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Only these peers beside rayon: onetbb, taskflow, gnu-openmp, llvm-openmp
+    #[arg(long, value_delimiter = ',', value_parser = peer)]
+    peers: Option<Vec<Option<Peer>>>,
+    /// Taskflow's headers, instead of those of Debian
+    #[arg(long, value_name = "DIR")]
+    taskflow: Option<PathBuf>,
+    /// Prints the saved result as JSON; all else goes to standard error
+    #[arg(long)]
+    json: bool,
+    /// Where the dated folder of results is made
+    #[arg(long, default_value = "out/bench", value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// A peer's name; nothing is nobody.
+fn peer(name: &str) -> Result<Option<Peer>, String> {
+    match name {
+        "" => Ok(None),
+        name => Peer::from_str(name, false).map(Some),
+    }
+}
+
+impl TasksArgs {
+    fn wants(&self, which: Which) -> bool {
+        self.only.is_empty() || self.only.contains(&which)
+    }
+
+    /// Programs to compile.
+    fn programs(&self) -> Vec<Program> {
+        let all = || Peer::value_variants().iter().copied();
+        let peers: Vec<Peer> = match &self.peers {
+            Some(peers) => peers.iter().flatten().copied().collect(),
+            None => all().collect(),
+        };
+        let compared = |which: &Which| !matches!(which, Which::Misses | Which::Footprint);
+        let parts = Which::value_variants()
+            .iter()
+            .filter(|&&which| self.wants(which));
+        match parts.copied().any(|which| compared(&which)) {
+            true => peers.into_iter().map(Peer::program).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// One thread and two, unless told, where there are two CPUs.
+    fn threads(&self) -> Vec<u32> {
+        if !self.threads.is_empty() {
+            return self.threads.clone();
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        (1..=cpus.min(2) as u32).collect()
+    }
+
+    /// How much of a part is measured.
+    fn extent(&self, which: Which) -> Extent {
+        let (ms, frames) = match which {
+            Which::Grain => (30, 5),
+            Which::Memory => (300, 4),
+            Which::Compute => (200, 3),
+            _ => (200, 10),
+        };
+        let rounds = match which {
+            _ if self.quick => 3,
+            Which::Memory => 5,
+            _ => 9,
+        };
+        Extent {
+            rounds: self.rounds.unwrap_or(rounds),
+            ms: if self.quick { ms / 3 } else { ms },
+            frames: if self.quick { 3 } else { frames },
+            threads: self.threads(),
+        }
+    }
+}
+
+/// Runs the parts asked for, saves and shows them. Returns whether every bar was
+/// met.
+pub fn run(args: &TasksArgs) -> Result<bool> {
+    let folder = machine::run_folder(&args.out, "tasks")?;
+    let scratch = tempfile::tempdir()?;
+    let mut machine = usher_host::mix::machine_facts(
+        &usher_topology::load(usher_topology::Source::ThisMachine)?,
+        &usher_probe::Roots::default(),
+    );
+    let programs = toolchain::build(scratch.path(), &args.programs(), args.taskflow.as_deref())?;
+    programs
+        .missing
+        .iter()
+        .for_each(|missing| eprintln!("tasks: {missing}"));
+    machine.notes.extend(notes(&programs));
+    let mut parts: Vec<Part> = Vec::new();
+    for &which in Which::value_variants() {
+        if !args.wants(which) {
+            continue;
+        }
+        let part = part(args, which, &programs, scratch.path())
+            .unwrap_or_else(|error| show::not_measured(&format!("{which:?}"), &error));
+        say(args, &part.lines());
+        parts.push(part);
+        // After each, so that what was measured is there if the next one fails.
+        machine::save(&folder, "usher-tasks and its peers", &machine, &parts)?;
+    }
+    let result = folder.join("result.json");
+    if args.json {
+        let text = std::fs::read_to_string(&result)?;
+        println!("{text}");
+    }
+    let page = folder.join("report.html");
+    say(
+        args,
+        &format!("saved in {}, page {}", folder.display(), page.display()),
+    );
+    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
+}
+
+fn part(args: &TasksArgs, which: Which, programs: &Programs, scratch: &Path) -> Result<Part> {
+    let extent = args.extent(which);
+    Ok(match which {
+        Which::Overhead => overhead::run(programs, &extent),
+        Which::Grain => grain::run(programs, &extent),
+        Which::ForkJoin => fork_join::run(programs, &extent),
+        Which::Memory => memory::run(programs, &extent, args.quick),
+        Which::Misses => misses::run(programs, scratch)?,
+        Which::Compute => compute::run(programs, &extent),
+        Which::Footprint => footprint::run(extent.threads_max(), args.quick)?,
+    })
+}
+
+/// What was compared, and on what kind of day.
+fn notes(programs: &Programs) -> Vec<String> {
+    let mut versions = vec![format!("rayon {}", env!("USHER_BENCH_RAYON"))];
+    versions.extend(programs.versions.iter().cloned());
+    let mut notes = vec![
+        format!("against {}", versions.join("; ")),
+        "peers in C++ compiled with -O3 -march=native; Rust for any processor of its kind; what a task does, in both, by one file in C, compiled the same way".to_owned(),
+    ];
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    if let Some((minute, _)) = load.split_once(' ') {
+        notes.push(format!("load average when it began: {minute}"));
+    }
+    notes.extend(programs.missing.iter().cloned());
+    notes
+}
+
+/// To a reader: on standard output, unless JSON goes there.
+fn say(args: &TasksArgs, text: &str) {
+    match args.json {
+        true => eprintln!("{text}"),
+        false => println!("{text}"),
+    }
+}

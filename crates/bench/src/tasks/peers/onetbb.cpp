@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* oneTBB: task_group with counters, flow graph; fib by task_group and by
+ * parallel_invoke. */
+#include "peer.h"
+
+#include <deque>
+#include <string_view>
+
+#include <tbb/flow_graph.h>
+#include <tbb/global_control.h>
+#include <tbb/parallel_invoke.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_group.h>
+#include <tbb/version.h>
+
+namespace
+{
+
+template <peer::First first> class Grouped
+{
+      public:
+	explicit Grouped(const workload &work) : counters(work)
+	{
+	}
+
+	uint64_t operator()()
+	{
+		spawn(peer::source);
+		group.wait();
+		return 0;
+	}
+
+      private:
+	void spawn(uint32_t task)
+	{
+		group.run([this, task] {
+			counters.run_from<first>(
+				task, [this](uint32_t ready) { spawn(ready); });
+		});
+	}
+
+	peer::Counters counters;
+	tbb::task_group group;
+};
+
+class Flow
+{
+      public:
+	explicit Flow(const workload &work)
+	{
+		for (uint32_t task = 0; task < work.tasks; task++)
+			nodes.emplace_back(graph,
+					   [task](const Message &message) {
+						   workload_task(task);
+						   return message;
+					   });
+		for (uint32_t task = 0; task < work.tasks; task++)
+			for (uint32_t i = work.first[task];
+			     i < work.first[task + 1]; i++)
+				tbb::flow::make_edge(nodes[task],
+						     nodes[work.successors[i]]);
+	}
+
+	uint64_t operator()()
+	{
+		nodes[peer::source].try_put(Message());
+		graph.wait_for_all();
+		return 0;
+	}
+
+      private:
+	using Message = tbb::flow::continue_msg;
+
+	tbb::flow::graph graph;
+	std::deque<tbb::flow::continue_node<Message>> nodes;
+};
+
+uint64_t fib_group(uint32_t n)
+{
+	if (n < 2)
+		return n;
+	uint64_t a, b;
+	tbb::task_group group;
+	group.run([&a, n] { a = fib_group(n - 1); });
+	b = fib_group(n - 2);
+	group.wait();
+	return a + b;
+}
+
+uint64_t fib_invoke(uint32_t n)
+{
+	if (n < 2)
+		return n;
+	uint64_t a, b;
+	tbb::parallel_invoke([&a, n] { a = fib_invoke(n - 1); },
+			     [&b, n] { b = fib_invoke(n - 2); });
+	return a + b;
+}
+
+int measure(const workload &work, std::string_view form)
+{
+	if (form == "counters" && !work.fib)
+		return peer::measure(Grouped<peer::First::run>(work));
+	if (form == "spawn" && !work.fib)
+		return peer::measure(Grouped<peer::First::spawn>(work));
+	if (form == "flow" && !work.fib)
+		return peer::measure(Flow(work));
+	if (form == "group" && work.fib)
+		return peer::measure([&work] { return fib_group(work.fib); });
+	if (form == "invoke" && work.fib)
+		return peer::measure([&work] { return fib_invoke(work.fib); });
+	return peer::unknown(form.data());
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	if (peer::asks_version(argc, argv))
+		return std::printf("oneTBB %s\n", TBB_runtime_version()) < 0;
+	const workload *work = workload_begin(argc - 2, argv + 2);
+	if (!work)
+		return 2;
+	tbb::global_control most(tbb::global_control::max_allowed_parallelism,
+				 work->threads);
+	tbb::task_arena arena(static_cast<int>(work->threads));
+	return arena.execute([&] { return measure(*work, argv[1]); });
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+#include "workload.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LINE_BYTES 64
+#define PAGE_BYTES 4096
+#define LINE_WORDS (LINE_BYTES / sizeof(uint64_t))
+
+/* Knuth's linear congruential generator: a chain of multiplications that no
+ * compiler shortens, and whose end is known without going through it. */
+#define LCG_FACTOR 6364136223846793005u
+#define LCG_SUMMAND 1442695040888963407u
+
+enum mode { EMPTY, COMPUTE, MEMORY, CHECK };
+
+struct task_case {
+	const char *word;
+	enum mode mode;
+	/* Steps of computing, or bytes. */
+	uint32_t size;
+};
+
+uint32_t workload_mode = EMPTY;
+
+static struct workload work;
+static uint32_t least_ms, least_frames;
+static struct task_case *cases;
+static int case_count;
+
+/* What the present case works on: so many words a macroblock. */
+static uint64_t *state;
+static size_t block_words;
+static uint32_t steps;
+
+/* By task: the check that it ran in last. */
+static _Atomic uint32_t *stamps;
+static uint32_t check;
+static _Atomic uint32_t too_early, twice;
+
+uint32_t workload_predecessors(uint32_t task, uint32_t before[4])
+{
+	uint32_t row = work.columns * work.stages;
+	uint32_t x = task / work.stages % work.columns;
+	uint32_t count = 0;
+
+	if (task % work.stages > 0)
+		before[count++] = task - 1;
+	if (x > 0)
+		before[count++] = task - work.stages;
+	if (task >= row) {
+		before[count++] = task - row;
+		if (x + 1 < work.columns)
+			before[count++] = task - row + work.stages;
+	}
+	return count;
+}
+
+/* The graph by who waits for whom, and by who is waited for. */
+static bool make_graph(void)
+{
+	uint32_t *waits = calloc(work.tasks, sizeof(*waits));
+	uint32_t *first = calloc((size_t)work.tasks + 1, sizeof(*first));
+	uint32_t *successors = calloc(work.tasks, 4 * sizeof(*successors));
+	uint32_t *filled = calloc(work.tasks, sizeof(*filled));
+	uint32_t before[4];
+
+	stamps = calloc(work.tasks, sizeof(*stamps));
+	if (!waits || !first || !successors || !filled || !stamps)
+		return false;
+	for (uint32_t task = 0; task < work.tasks; task++) {
+		waits[task] = workload_predecessors(task, before);
+		for (uint32_t i = 0; i < waits[task]; i++)
+			first[before[i] + 1]++;
+	}
+	for (uint32_t task = 0; task < work.tasks; task++)
+		first[task + 1] += first[task];
+	for (uint32_t task = 0; task < work.tasks; task++) {
+		workload_predecessors(task, before);
+		for (uint32_t i = 0; i < waits[task]; i++) {
+			uint32_t from = before[i];
+			successors[first[from] + filled[from]++] = task;
+		}
+	}
+	free(filled);
+	work.waits = waits;
+	work.first = first;
+	work.successors = successors;
+	return true;
+}
+
+static void check_task(uint32_t task)
+{
+	uint32_t before[4];
+	uint32_t count = workload_predecessors(task, before);
+
+	for (uint32_t i = 0; i < count; i++)
+		if (atomic_load(&stamps[before[i]]) != check)
+			atomic_fetch_add(&too_early, 1);
+	if (atomic_exchange(&stamps[task], check) == check)
+		atomic_fetch_add(&twice, 1);
+}
+
+void workload_do(uint32_t task)
+{
+	uint64_t *block;
+
+	if (workload_mode == CHECK) {
+		check_task(task);
+		return;
+	}
+	block = state + task / work.stages * block_words;
+	if (workload_mode == COMPUTE) {
+		uint64_t x = *block;
+
+		for (uint32_t i = 0; i < steps; i++)
+			x = x * LCG_FACTOR + LCG_SUMMAND;
+		*block = x;
+		return;
+	}
+	for (size_t i = 0; i < block_words; i += LINE_WORDS)
+		block[i]++;
+}
+
+/* Runs a frame that looks whether every task ran once, after those that it waits
+ * for. */
+static bool check_frame(workload_frame *frame, void *context)
+{
+	uint32_t missing = 0;
+
+	check++;
+	workload_mode = CHECK;
+	frame(context);
+	workload_mode = EMPTY;
+	for (uint32_t task = 0; task < work.tasks; task++)
+		missing += atomic_load(&stamps[task]) != check;
+	if (missing == 0 && too_early == 0 && twice == 0)
+		return true;
+	fprintf(stderr,
+		"wrong: %u tasks did not run, %u ran twice, %u times one ran "
+		"before what it waits for\n",
+		missing, twice, too_early);
+	return false;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static uint64_t fib_of(uint32_t n)
+{
+	uint64_t a = 0, b = 1;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t sum = a + b;
+
+		a = b;
+		b = sum;
+	}
+	return a;
+}
+
+/* Runs frames until there are enough, and prints what they took; their number, or 0
+ * where one had a wrong value. The first is run to warm up, and counts as run. */
+static uint64_t time_frames(const char *name, uint64_t tasks,
+			    workload_frame *frame, void *context)
+{
+	size_t room = 1024, count = 0;
+	uint64_t *times = malloc(room * sizeof(*times));
+	uint64_t value = fib_of(work.fib);
+	bool right = frame(context) == value;
+	uint64_t begun = now_ns(), before = begun, now = begun;
+
+	while (times &&
+	       (count < least_frames || now - begun < least_ms * 1000000ull)) {
+		right &= frame(context) == value;
+		now = now_ns();
+		if (count == room)
+			times = realloc(times, (room *= 2) * sizeof(*times));
+		if (times)
+			times[count++] = now - before;
+		before = now;
+	}
+	if (!times || !right) {
+		fprintf(stderr, "%s: %s\n", name,
+			right ? "no memory" : "wrong: not that number");
+		free(times);
+		return 0;
+	}
+	qsort(times, count, sizeof(*times), by_size);
+	printf("%s %llu %zu %llu %llu\n", name, (unsigned long long)tasks,
+	       count,
+	       (unsigned long long)(times[(count - 1) / 2] + times[count / 2]) /
+		       2,
+	       (unsigned long long)times[0]);
+	fflush(stdout);
+	free(times);
+	return count + 1;
+}
+
+/* The value of a chain of so many steps. */
+static uint64_t lcg_after(uint64_t x, uint64_t count)
+{
+	uint64_t factor = LCG_FACTOR, summand = LCG_SUMMAND;
+
+	for (; count > 0; count >>= 1) {
+		if (count & 1)
+			x = x * factor + summand;
+		summand *= factor + 1;
+		factor *= factor;
+	}
+	return x;
+}
+
+/* Whether the state is what that many frames leave behind. */
+static bool is_right(enum mode mode, uint64_t frames)
+{
+	uint64_t runs = frames * work.stages;
+
+	for (uint32_t block = 0; block < work.columns * work.rows; block++) {
+		const uint64_t *words = state + block * block_words;
+
+		if (mode == COMPUTE &&
+		    words[0] != lcg_after(block, runs * steps))
+			return false;
+		for (size_t i = 0; mode == MEMORY && i < block_words;
+		     i += LINE_WORDS)
+			if (words[i] != runs)
+				return false;
+	}
+	return true;
+}
+
+static bool time_case(const struct task_case *one, workload_frame *frame,
+		      void *context)
+{
+	size_t bytes = one->mode == MEMORY ? one->size : LINE_BYTES;
+	uint32_t blocks = work.columns * work.rows;
+	size_t all =
+		(blocks * bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	uint64_t frames;
+	bool right;
+
+	steps = one->size;
+	block_words = bytes / sizeof(uint64_t);
+	state = aligned_alloc(PAGE_BYTES, all);
+	if (!state) {
+		fprintf(stderr, "%s: no memory for %zu bytes\n", one->word,
+			all);
+		return false;
+	}
+	memset(state, 0, all);
+	for (uint32_t block = 0; one->mode == COMPUTE && block < blocks;
+	     block++)
+		state[block * block_words] = block;
+	workload_mode = one->mode;
+	frames = time_frames(one->word, work.tasks, frame, context);
+	workload_mode = EMPTY;
+	right = frames > 0 && is_right(one->mode, frames);
+	if (frames > 0 && !right)
+		fprintf(stderr,
+			"%s: wrong: a task ran twice, not at all, or beside "
+			"another of its macroblock\n",
+			one->word);
+	free(state);
+	return right;
+}
+
+int workload_measure(workload_frame *frame, void *context)
+{
+	if (work.fib > 0) {
+		char name[32];
+
+		/* As many forks as there are calls that do not end the recursion. */
+		snprintf(name, sizeof(name), "fib:%u", work.fib);
+		return time_frames(name, fib_of(work.fib + 1) - 1, frame,
+				   context) == 0;
+	}
+	if (!check_frame(frame, context))
+		return 1;
+	for (int i = 0; i < case_count; i++)
+		if (!time_case(&cases[i], frame, context))
+			return 1;
+	return !check_frame(frame, context);
+}
+
+static bool read_number(const char *word, uint32_t least, uint32_t *into)
+{
+	char *end;
+	unsigned long number = strtoul(word, &end, 10);
+
+	*into = (uint32_t)number;
+	return *word >= '0' && *word <= '9' && *end == '\0' &&
+	       number >= least && number <= INT32_MAX;
+}
+
+static bool read_case(char *word, struct task_case *one)
+{
+	one->word = word;
+	one->size = 0;
+	if (strcmp(word, "empty") == 0) {
+		one->mode = EMPTY;
+		return true;
+	}
+	one->mode = strncmp(word, "memory:", 7) == 0 ? MEMORY : COMPUTE;
+	if (one->mode == COMPUTE && strncmp(word, "compute:", 8) != 0)
+		return false;
+	return read_number(strchr(word, ':') + 1, 1, &one->size) &&
+	       (one->mode == COMPUTE || one->size % LINE_BYTES == 0);
+}
+
+static bool read_wavefront(int count, char **words)
+{
+	if (count < 4 || !read_number(words[0], 1, &work.columns) ||
+	    !read_number(words[1], 1, &work.rows) ||
+	    !read_number(words[2], 1, &work.stages))
+		return false;
+	if ((uint64_t)work.columns * work.rows * work.stages > 1u << 28)
+		return false;
+	work.tasks = work.columns * work.rows * work.stages;
+	case_count = count - 3;
+	cases = calloc((size_t)case_count, sizeof(*cases));
+	for (int i = 0; i < case_count; i++)
+		if (!cases || !read_case(words[3 + i], &cases[i]))
+			return false;
+	return make_graph();
+}
+
+const struct workload *workload_begin(int count, char **words)
+{
+	bool read = count >= 5 && read_number(words[0], 1, &work.threads) &&
+		    read_number(words[1], 0, &least_ms) &&
+		    read_number(words[2], 1, &least_frames);
+
+	if (read && strcmp(words[3], "fib") == 0)
+		read = read_number(words[4], 2, &work.fib) && work.fib < 60;
+	else
+		read = read && strcmp(words[3], "wavefront") == 0 &&
+		       read_wavefront(count - 4, words + 4);
+	if (read)
+		return &work;
+	fprintf(stderr, "expected: FORM THREADS MS FRAMES (fib N | wavefront "
+			"COLUMNS ROWS STAGES CASE...), CASE: empty, "
+			"compute:STEPS or memory:BYTES\n");
+	return NULL;
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rounds: each contestant once in each, in a process of its own, so that whatever
+//! the machine's neighbours do meets all of them alike, and no memory layout, warm
+//! or cold, is one contestant's for good.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::contestants::Contestant;
+use super::study::{Sample, Samples};
+use super::toolchain::Programs;
+
+/// A process that takes longer hangs.
+const SECONDS_MAX: u32 = 300;
+
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Extent {
+    pub rounds: u32,
+    /// Of each case.
+    pub ms: u32,
+    /// Of each case.
+    pub frames: u32,
+    /// Numbers of threads.
+    pub threads: Vec<u32>,
+}
+
+impl Extent {
+    /// The most threads.
+    pub fn threads_max(&self) -> u32 {
+        self.threads.iter().copied().max().unwrap_or(1)
+    }
+}
+
+/// The command that runs a form, but for what it is to do.
+pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
+    let path = programs.paths.get(&one.program);
+    let path = path.with_context(|| format!("{}: it was not compiled", one.label))?;
+    let mut command = Command::new("timeout");
+    command.arg(SECONDS_MAX.to_string()).arg(path);
+    if one.program == super::contestants::Program::Own {
+        command.arg(super::INSIDE);
+    }
+    command.arg(one.form);
+    Ok(command)
+}
+
+/// Runs all rounds of that workload, a list of words for each contestant's process.
+pub fn run(
+    part: &str,
+    programs: &Programs,
+    contestants: &[Contestant],
+    extent: &Extent,
+    workload: &[String],
+) -> Samples {
+    let mut samples = Samples::default();
+    let mut turns: Vec<(Contestant, u32)> = contestants
+        .iter()
+        .filter(|one| programs.paths.contains_key(&one.program))
+        .flat_map(|&one| {
+            let sequential = one.is_sequential.then_some(1);
+            let threads = sequential.map_or(extent.threads.clone(), |n| vec![n]);
+            threads.into_iter().map(move |threads| (one, threads))
+        })
+        .collect();
+    for round in 0..extent.rounds {
+        eprintln!("tasks: {part}, round {} of {}", round + 1, extent.rounds);
+        for &(one, threads) in &turns {
+            let words = words(threads, extent, workload);
+            match measure(programs, &one, threads, round, &words) {
+                Ok(measured) => samples.all.extend(measured),
+                Err(error) => samples.failed.push(format!(
+                    "{} with {threads} threads, round {}: {error:#}",
+                    one.label,
+                    round + 1
+                )),
+            }
+        }
+        // Whoever comes first in one round comes last in the next.
+        let first = turns.len().min(1);
+        turns.rotate_left(first);
+    }
+    samples
+}
+
+fn words(threads: u32, extent: &Extent, workload: &[String]) -> Vec<String> {
+    let numbers = [threads, extent.ms, extent.frames].map(|number| number.to_string());
+    numbers
+        .into_iter()
+        .chain(workload.iter().cloned())
+        .collect()
+}
+
+/// One process: a sample for each case.
+fn measure(
+    programs: &Programs,
+    one: &Contestant,
+    threads: u32,
+    round: u32,
+    words: &[String],
+) -> Result<Vec<Sample>> {
+    let text = output(command(programs, one)?.args(words))?;
+    let sample = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let &[case, tasks, frames, median, least] = words.as_slice() else {
+            bail!("'{line}' is not what it should print");
+        };
+        let tasks: f64 = tasks.parse()?;
+        let each = |ns: &str| anyhow::Ok(ns.parse::<f64>()? / tasks);
+        Ok(Sample {
+            form: one.form.to_owned(),
+            runtime: one.runtime,
+            threads,
+            round,
+            case: case.to_owned(),
+            frames: frames.parse()?,
+            median_ns: each(median)?,
+            least_ns: each(least)?,
+        })
+    };
+    let samples: Vec<Sample> = text.lines().map(sample).collect::<Result<_>>()?;
+    ensure!(!samples.is_empty(), "it printed nothing");
+    Ok(samples)
+}
+
+/// What a command prints, where it succeeds.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().context("running it")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().lines().last().unwrap_or("it said nothing");
+    match output.status.code() {
+        Some(0) => Ok(String::from_utf8(output.stdout)?),
+        Some(124) => bail!("it took longer than {SECONDS_MAX} s"),
+        _ => bail!("{}: {said}", output.status),
+    }
+}

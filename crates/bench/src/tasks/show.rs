@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Samples as bars, tables and figures.
+
+use usher_report::text;
+
+use super::contestants::{Contestant, Runtime};
+use super::study::{Samples, Turn, forms_of, ratio_text};
+use crate::bars::{Bar, Figure, Part, Table};
+use crate::chart::{self, Bundle};
+
+/// Something that must not be more than that; not met where there is no figure.
+pub fn at_most(what: impl Into<String>, measured: Option<f64>, limit: f64, unit: &str) -> Bar {
+    Bar {
+        measured,
+        ..Bar::at_most(what, f64::NAN, limit, unit)
+    }
+}
+
+/// Something that must not be less than that.
+pub fn at_least(what: impl Into<String>, measured: Option<f64>, limit: f64, unit: &str) -> Bar {
+    Bar {
+        at_least: Some(limit),
+        ..at_most(what, measured, f64::MAX, unit)
+    }
+}
+
+/// `1 thread`, `2 threads`.
+pub fn threads_text(threads: u32) -> String {
+    text::count(threads as usize, "thread")
+}
+
+/// `usher-tasks` against each peer's best form: at most so many times its time.
+pub fn peer_bars(
+    samples: &Samples,
+    ours: Turn,
+    peers: &[Contestant],
+    case: &str,
+    limit: f64,
+) -> Vec<Bar> {
+    let threads = ours.1;
+    let bar = |runtime: Runtime| {
+        let best = samples.best(&forms_of(peers, runtime), threads, case);
+        let ratio = best.and_then(|best| samples.ratio(ours, (best, threads), case));
+        let label = best.map_or(runtime.name(), |best| best.label);
+        let what = format!("usher-tasks / {label}, {}", threads_text(threads));
+        at_most(what, ratio.map(|ratio| ratio.value), limit, "times")
+    };
+    Runtime::PEERS.into_iter().map(bar).collect()
+}
+
+/// A row for each contestant, the fastest first: its figures, and ours over its.
+pub fn table(
+    samples: &Samples,
+    contestants: &[Contestant],
+    threads: &[u32],
+    case: &str,
+    ours: &[Contestant],
+) -> Table {
+    let mut head = vec!["ns a task".to_owned()];
+    for &n in threads {
+        let of = threads_text(n);
+        head.extend([
+            of.clone(),
+            format!("{of}, least"),
+            "usher-tasks / it".to_owned(),
+        ]);
+    }
+    let cells = |one: Contestant, n: u32| {
+        let Some(figure) = samples.figure((one, n), case) else {
+            return [text::NONE; 3].map(str::to_owned);
+        };
+        let own = samples.best(ours, n, case);
+        let ratio = own.and_then(|own| samples.ratio((own, n), (one, n), case));
+        let (low, high) = figure.quartiles_ns;
+        [
+            format!("{} ({}..{})", ns(figure.median_ns), ns(low), ns(high)),
+            ns(figure.least_ns),
+            ratio_text(ratio),
+        ]
+    };
+    let row = |one: Contestant| {
+        let cells = threads.iter().flat_map(|&n| cells(one, n));
+        std::iter::once(one.label.to_owned()).chain(cells).collect()
+    };
+    Table {
+        head,
+        rows: sorted(samples, contestants, threads, case)
+            .into_iter()
+            .map(row)
+            .collect(),
+    }
+}
+
+/// The fastest first, with the most threads; those that were not measured left out.
+fn sorted(
+    samples: &Samples,
+    contestants: &[Contestant],
+    threads: &[u32],
+    case: &str,
+) -> Vec<Contestant> {
+    let time = |one: Contestant| {
+        let mut figures = threads
+            .iter()
+            .rev()
+            .filter_map(|&n| samples.figure((one, n), case));
+        figures.next().map(|figure| figure.median_ns)
+    };
+    let mut timed: Vec<_> = contestants
+        .iter()
+        .filter_map(|&one| Some((one, time(one)?)))
+        .collect();
+    timed.sort_by(|a, b| a.1.total_cmp(&b.1));
+    timed.into_iter().map(|(one, _)| one).collect()
+}
+
+/// Three significant digits or so.
+pub fn ns(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v < 9.95 => 2,
+        v if v < 99.5 => 1,
+        _ => 0,
+    };
+    text::number(value, decimals)
+}
+
+/// Bars of what a task took, the fastest contestant first.
+pub fn figure(
+    caption: &str,
+    samples: &Samples,
+    contestants: &[Contestant],
+    threads: &[u32],
+    case: &str,
+) -> Figure {
+    let bundle = |one: Contestant| Bundle {
+        label: one.label.to_owned(),
+        bars: (0..)
+            .zip(threads)
+            .filter_map(|(place, &n)| {
+                let figure = samples.figure((one, n), case)?;
+                Some(chart::Bar {
+                    class: class_of(one.runtime, place),
+                    name: match one.runtime {
+                        Runtime::Usher => format!("usher-tasks, {}", threads_text(n)),
+                        Runtime::None => format!("no runtime, {}", threads_text(n)),
+                        _ => format!("peers, {}", threads_text(n)),
+                    },
+                    value: figure.median_ns,
+                    interval: Some(figure.quartiles_ns),
+                    is_least: false,
+                })
+            })
+            .collect(),
+    };
+    let bundles: Vec<Bundle> = sorted(samples, contestants, threads, case)
+        .into_iter()
+        .map(bundle)
+        .collect();
+    Figure {
+        caption: caption.to_owned(),
+        svg: chart::times(
+            "ns a task (whiskers: the middle half of the rounds)",
+            caption,
+            &bundles,
+        ),
+    }
+}
+
+/// The colour of a runtime's bars with the first, the second, ... number of threads.
+fn class_of(runtime: Runtime, place: usize) -> String {
+    let number = match runtime {
+        Runtime::Usher => [1, 5],
+        Runtime::None => [10, 2],
+        _ => [4, 0],
+    };
+    format!("p{}", number[place.min(1)])
+}
+
+/// What went wrong is told, and counted.
+pub fn failures(part: &mut Part, samples: &Samples) {
+    part.bars.push(Bar::none(
+        "processes that failed or did something wrong",
+        samples.failed.len(),
+    ));
+    part.notes.extend(samples.failed.iter().take(8).cloned());
+}
+
+/// A part that could not be measured.
+pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
+    let mut part = Part::new(&name.to_lowercase(), name);
+    part.bars = vec![at_most("measured at all", None, 0.0, "")];
+    part.notes = vec![format!("{error:#}")];
+    part
+}
+
+/// What is to be known of every part with rounds.
+pub fn method(samples: &Samples) -> String {
+    format!(
+        "{}, each runtime once in each, in a process of its own that checks its result, whoever came first last in the next. A figure is the median over the rounds of a process's median frame (its middle half in brackets); 'least' is the fastest frame of all. A ratio is the median of the rounds' ratios, with its 95 % bootstrap interval.",
+        text::count(samples.rounds() as usize, "round")
+    )
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Taskflow's headers: a Debian package of trixie, while this may be Debian 12.
+//!
+//! `apt-get` fetches the package from the mirror that this machine's apt uses, with
+//! lists and caches of its own, so that nothing of the system changes, and checks
+//! Debian's signature; the hash below pins what is compared with. It is unpacked,
+//! not installed.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The release that has it.
+const SUITE: &str = "trixie";
+const PACKAGE: &str = "libtaskflow-cpp-dev";
+const VERSION: &str = "3.9.0+ds-1+b1";
+/// Of the package for amd64; elsewhere Debian's signature has to do.
+const SHA256: &str = "458054132b620d60b4eff093b4bbe899dab539eb72624c26c450a60e60fdba61";
+/// The header that programs include.
+const HEADER: &str = "taskflow/taskflow.hpp";
+/// Where Debian's keys are.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The folder to include from: the one given, else that of an installed package,
+/// else of one fetched before, else of one fetched now.
+///
+/// # Errors
+/// Where there is none to be had.
+pub fn headers(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(folder) = given {
+        let is_there = folder.join(HEADER).is_file();
+        ensure!(is_there, "{} has no {HEADER}", folder.display());
+        return Ok(folder.to_owned());
+    }
+    let installed = Path::new("/usr/include");
+    if installed.join(HEADER).is_file() {
+        return Ok(installed.to_owned());
+    }
+    let cache = cache_folder()?.join(format!("{PACKAGE}_{VERSION}"));
+    let headers = cache.join("usr/include");
+    if !headers.join(HEADER).is_file() {
+        fetch(&cache).with_context(|| {
+            format!("{PACKAGE} {VERSION} of Debian {SUITE} is not to be had; --taskflow names a folder with its headers")
+        })?;
+    }
+    Ok(headers)
+}
+
+/// The user's cache.
+fn cache_folder() -> Result<PathBuf> {
+    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = base.filter(|path| path.is_absolute()).or_else(home);
+    Ok(base
+        .context("neither XDG_CACHE_HOME nor HOME is set")?
+        .join("usher"))
+}
+
+/// Fetches the package and unpacks it into that folder, which then is whole.
+fn fetch(into: &Path) -> Result<()> {
+    eprintln!("tasks: fetching {PACKAGE} {VERSION} from Debian {SUITE}, once");
+    let scratch = tempfile::tempdir()?;
+    let apt = Apt::new(scratch.path())?;
+    apt.get(&["--quiet", "update"])?;
+    apt.get(&["--quiet", "download", &format!("{PACKAGE}={VERSION}")])?;
+    let package = fs::read_dir(scratch.path())?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .context("apt-get downloaded nothing")?;
+    let sum = output(Command::new("sha256sum").arg(&package))?;
+    let sum = sum.split(' ').next().unwrap_or_default();
+    ensure!(
+        sum == SHA256 || !cfg!(target_arch = "x86_64"),
+        "the package's SHA-256 is {sum}, not {SHA256}"
+    );
+    let unpacked = scratch.path().join("unpacked");
+    output(
+        Command::new("dpkg-deb")
+            .arg("-x")
+            .args([&package, &unpacked]),
+    )?;
+    fs::create_dir_all(into.parent().unwrap_or(into))?;
+    // Beside where it goes first, as a file system may end in between.
+    let whole = into.with_extension("part");
+    output(Command::new("cp").arg("-rT").args([&unpacked, &whole]))?;
+    fs::rename(&whole, into).with_context(|| format!("making {}", into.display()))
+}
+
+/// apt with one source, and folders of its own.
+struct Apt<'a> {
+    folder: &'a Path,
+    options: Vec<String>,
+}
+
+impl<'a> Apt<'a> {
+    fn new(folder: &'a Path) -> Result<Self> {
+        let mirror = mirror()?;
+        let source = format!("deb [signed-by={KEYRING}] {mirror} {SUITE} main\n");
+        fs::write(folder.join("sources.list"), source)?;
+        for inside in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(folder.join(inside))?;
+        }
+        let at = |what: &str, name: &str| format!("{what}={}", folder.join(name).display());
+        let options = vec![
+            at("Dir::Etc::sourcelist", "sources.list"),
+            "Dir::Etc::sourceparts=-".to_owned(),
+            at("Dir::State::lists", "lists"),
+            at("Dir::Cache", "cache"),
+            // The packages alone, no translations.
+            "Acquire::Languages=none".to_owned(),
+            // Root's own user for downloads could not read this folder.
+            "APT::Sandbox::User=root".to_owned(),
+        ];
+        Ok(Self { folder, options })
+    }
+
+    fn get(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new("apt-get");
+        for option in &self.options {
+            command.args(["-o", option]);
+        }
+        output(command.args(words).current_dir(self.folder))
+    }
+}
+
+/// The mirror of Debian's main archive that this machine's apt is set up with.
+fn mirror() -> Result<String> {
+    let said = output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(LABEL) $(COMPONENT) $(REPO_URI)",
+        "Created-By: Packages",
+    ]))?;
+    mirror_in(&said).context("this machine's apt has no Debian archive among its sources")
+}
+
+fn mirror_in(targets: &str) -> Option<String> {
+    let mut lines = targets.lines();
+    let found = lines.find_map(|line| line.strip_prefix("Debian main "))?;
+    Some(found.trim().to_owned())
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("running {name}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let error = said.lines().find(|line| line.starts_with("E:"));
+    let error = error.or(said.lines().last()).unwrap_or("no reason given");
+    ensure!(output.status.success(), "{name}: {error}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_that_of_the_main_archive() {
+        let targets = "Debian-Security main http://one/security/\nDebian main http://two/debian/\n\
+                       Debian main http://three/\n";
+        assert_eq!(mirror_in(targets).as_deref(), Some("http://two/debian/"));
+        assert_eq!(mirror_in("Ubuntu main http://one/\n"), None);
+    }
+
+    #[test]
+    fn a_folder_without_the_header_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = headers(Some(folder.path())).unwrap_err();
+        assert!(error.to_string().contains("taskflow/taskflow.hpp"));
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compiles the peers, here and now, for this very machine. The sources are part of
+//! this program.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::contestants::Program;
+use super::taskflow;
+
+const SOURCES: [(&str, &str); 6] = [
+    ("workload.h", include_str!("peers/workload.h")),
+    ("workload.c", include_str!("peers/workload.c")),
+    ("peer.h", include_str!("peers/peer.h")),
+    ("onetbb.cpp", include_str!("peers/onetbb.cpp")),
+    ("taskflow.cpp", include_str!("peers/taskflow.cpp")),
+    ("openmp.cpp", include_str!("peers/openmp.cpp")),
+];
+
+/// The same as in `build.rs`: not for this very machine, so that the work of a task
+/// is the same code in programs in Rust and in C++.
+const C_FLAGS: [&str; 6] = [
+    "-std=gnu11",
+    "-O3",
+    "-fPIC",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-c",
+];
+const CXX_FLAGS: [&str; 5] = ["-std=c++20", "-O3", "-march=native", "-pthread", "-I."];
+
+/// Programs that run the workload.
+#[derive(Debug, Default)]
+pub struct Programs {
+    /// By which.
+    pub paths: BTreeMap<Program, PathBuf>,
+    /// What they say they are.
+    pub versions: Vec<String>,
+    /// Which there are not, and why.
+    pub missing: Vec<String>,
+}
+
+/// Compiles those wanted in that folder. One that cannot be is left out, and why is
+/// told.
+///
+/// # Errors
+/// Where the folder cannot be written to, or there is no C compiler.
+pub fn build(
+    folder: &Path,
+    wanted: &[Program],
+    taskflow_folder: Option<&Path>,
+) -> Result<Programs> {
+    let mut programs = Programs::default();
+    programs
+        .paths
+        .insert(Program::Own, std::env::current_exe()?);
+    let foreign = wanted.iter().filter(|&&program| program != Program::Own);
+    if foreign.clone().next().is_none() {
+        return Ok(programs);
+    }
+    for (name, text) in SOURCES {
+        fs::write(folder.join(name), text)
+            .with_context(|| format!("writing {name} into {}", folder.display()))?;
+    }
+    let object = ["workload.c", "-o", "workload.o"];
+    compile(folder, "cc", C_FLAGS.into_iter().chain(object))?;
+    for &program in foreign {
+        match build_one(folder, program, taskflow_folder) {
+            Ok((path, version)) => {
+                programs.paths.insert(program, path);
+                programs.versions.push(version);
+            }
+            Err(error) => programs.missing.push(format!("{error:#}")),
+        }
+    }
+    Ok(programs)
+}
+
+fn build_one(
+    folder: &Path,
+    program: Program,
+    taskflow_folder: Option<&Path>,
+) -> Result<(PathBuf, String)> {
+    let (name, compiler, source, more): (_, _, _, Vec<String>) = match program {
+        Program::Own => bail!("this program is there already"),
+        Program::OneTbb => ("onetbb", "g++", "onetbb.cpp", vec!["-ltbb".into()]),
+        Program::GnuOpenMp => ("gnu-openmp", "g++", "openmp.cpp", vec!["-fopenmp".into()]),
+        Program::LlvmOpenMp => (
+            "llvm-openmp",
+            "clang++",
+            "openmp.cpp",
+            vec!["-fopenmp".into()],
+        ),
+        Program::Taskflow => {
+            let headers = taskflow::headers(taskflow_folder).context("Taskflow is left out")?;
+            let include = format!("-I{}", headers.display());
+            ("taskflow", "g++", "taskflow.cpp", vec![include])
+        }
+    };
+    eprintln!("tasks: compiling {source} with {compiler}");
+    let words = [source, "workload.o", "-o", name];
+    let words = CXX_FLAGS.into_iter().chain(words);
+    compile(
+        folder,
+        compiler,
+        words.chain(more.iter().map(String::as_str)),
+    )
+    .with_context(|| format!("{name} is left out (scripts/setup bench installs what it needs)"))?;
+    let path = folder.join(name);
+    let output = Command::new(&path).arg("version").output();
+    let output = output.with_context(|| format!("running {}", path.display()))?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    ensure!(output.status.success(), "{name} does not say what it is");
+    Ok((path, version))
+}
+
+fn compile<'a>(folder: &Path, compiler: &str, words: impl Iterator<Item = &'a str>) -> Result<()> {
+    let output = Command::new(compiler)
+        .args(words)
+        .current_dir(folder)
+        .output()
+        .with_context(|| format!("there is no {compiler}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let error = said.lines().find(|line| line.contains("error"));
+    let error = error.or(said.lines().next()).unwrap_or("no reason given");
+    ensure!(output.status.success(), "{compiler}: {error}");
+    Ok(())
+}
