@@ -26,8 +26,8 @@ pub struct Geometry {
 /// A cache that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a cache of {bytes} bytes, {ways} ways, lines of {line_bytes}: lines and sets must be \
-     powers of two in number, and fill it"
+    "a cache of {bytes} bytes, {ways} ways, lines of {line_bytes}: the bytes of a line, two at \
+     least, and the number of sets must be powers of two, and fill it"
 )]
 pub struct GeometryError {
     /// Bytes of the whole.
@@ -52,7 +52,9 @@ impl Geometry {
         let set_bytes = ways.checked_mul(line_bytes).filter(|&set| set > 0);
         let sets = bytes / set_bytes.ok_or(wrong)?;
         let fills = sets * ways * line_bytes == bytes;
-        match fills && sets.is_power_of_two() && line_bytes.is_power_of_two() {
+        // With lines of a byte their numbers would be all that there are.
+        let is_line = line_bytes.is_power_of_two() && line_bytes > 1;
+        match fills && sets.is_power_of_two() && is_line {
             true => Ok(Self {
                 sets,
                 ways,
@@ -200,7 +202,7 @@ mod tests {
         let refused = |bytes, ways, line| Geometry::new(bytes, ways, line).is_err();
         assert!(refused(0, 1, 64) && refused(8192, 0, 64) && refused(8192, 2, 0));
         assert!(refused(8192, 2, 96) && refused(8192, 3, 64) && refused(8200, 2, 64));
-        assert!(refused(8192, usize::MAX, 64));
+        assert!(refused(8192, usize::MAX, 64) && refused(64, 2, 1));
         let whole = Geometry::new(32_768, 8, 64).unwrap();
         assert_eq!((whole.sets(), whole.bytes()), (64, 32_768));
         assert_eq!((whole.line(0x1040), whole.set(0x1040)), (0x41, 1));

@@ -460,7 +460,7 @@ typedef struct usher_tasks_counters {
 
 /*
  * Reads the counters of a worker, from 0, into *counters, whose size the caller has
- * set.
+ * set; fields that this version does not know are 0.
  *
  * Errors: NULL, OPTIONS for a size that cannot be, RANGE, ENDED.
  */

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::{ptr, slice};
+use std::ptr;
 
 use usher_tasks::{ColorBy, Counters, Trace};
 
@@ -185,8 +185,12 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         counted.size = size;
         let known = size.min(size_of::<Counted>());
         let from = (&raw const counted).cast::<u8>();
-        // SAFETY: as many bytes as both have.
-        unsafe { ptr::copy_nonoverlapping(from, counters.cast::<u8>(), known) };
+        let to = counters.cast::<u8>();
+        // SAFETY: as many bytes as both have, and what a newer program has beyond.
+        unsafe {
+            ptr::copy_nonoverlapping(from, to, known);
+            ptr::write_bytes(to.add(known), 0, size - known);
+        }
         Ok(())
     })
 }
@@ -203,11 +207,12 @@ pub unsafe extern "C" fn usher_tasks_graph_explain(
         let graph = unsafe { graph.as_ref() };
         let words = graph.map_or_else(String::new, GraphHandle::explain);
         if !text.is_null() && bytes > 0 {
-            // SAFETY: the caller promises so many bytes to be written.
-            let room = unsafe { slice::from_raw_parts_mut(text.cast::<u8>(), bytes) };
             let shown = words.len().min(bytes - 1);
-            room[..shown].copy_from_slice(&words.as_bytes()[..shown]);
-            room[shown] = 0;
+            // SAFETY: the caller promises so many bytes to be written.
+            unsafe {
+                ptr::copy_nonoverlapping(words.as_ptr(), text.cast(), shown);
+                text.add(shown).write(0);
+            }
         }
         words.len()
     })

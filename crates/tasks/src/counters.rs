@@ -63,9 +63,9 @@ pub struct Counters {
     pub sent: u64,
     /// Spatial groups that were another's and became its own.
     pub group_moves: u64,
-    /// Times that it fell asleep for want of tasks.
+    /// Times that it fell asleep for want of tasks, and woke again.
     pub sleeps: u64,
-    /// How long it slept in all, in ns.
+    /// How long these were in all, in ns.
     pub asleep_ns: u64,
 }
 

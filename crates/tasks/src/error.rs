@@ -2,6 +2,8 @@
 //! What can go wrong, and with which task.
 
 use std::any::Any;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::dispatch::Groups;
 
@@ -201,8 +203,12 @@ fn told(panicked: &[Panicked]) -> String {
 }
 
 /// What a panic said, where it said it in words.
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_owned())
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    // What was thrown may throw when it is dropped; nobody drops what comes of that.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        mem::forget(again);
+    }
+    text.unwrap_or_else(|| "without a message".to_owned())
 }

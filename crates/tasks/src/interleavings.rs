@@ -158,17 +158,17 @@ fn each_task_wakes_a_sleeper_of_its_own() {
 #[test]
 fn spans_that_are_read_are_whole() {
     loom::model(|| {
-        let ring = Arc::new(Ring::new(2));
+        let ring = Arc::new(Ring::new(1));
         ring.write([1; 4]);
         let writer = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || (2..4).for_each(|number| ring.write([number; 4])))
         };
-        let (read, next) = ring.read(0);
+        let read = ring.read(0);
         for words in &read.spans {
             assert!(words.iter().all(|&word| word == words[0]), "{words:?}");
         }
-        assert_eq!(read.lost + read.spans.len() as u64, next);
+        assert!(read.lost + read.spans.len() as u64 <= ring.written());
         writer.join().unwrap();
     });
 }

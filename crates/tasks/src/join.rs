@@ -19,6 +19,7 @@ use std::thread;
 use crate::dispatch::Groups;
 use crate::job::{Job, JobRef};
 use crate::latch::Latch;
+use crate::pool::FORKED;
 use crate::worker::Worker;
 
 /// What a function gave, or what it panicked with.
@@ -38,9 +39,9 @@ struct Forked<F, R> {
 }
 
 impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
-    fn new(function: F, latch: Option<Arc<Latch>>) -> Self {
+    fn new(function: F, groups: Groups, latch: Option<Arc<Latch>>) -> Self {
         Self {
-            job: Job::new(run::<F, R>, Groups::NONE),
+            job: Job::new(run::<F, R>, groups),
             function: UnsafeCell::new(Some(function)),
             outcome: UnsafeCell::new(None),
             done: AtomicBool::new(false),
@@ -106,7 +107,7 @@ where
     if !worker.has_own_order() {
         return (a(), b());
     }
-    let forked = Forked::new(b, None);
+    let forked = Forked::new(b, FORKED, None);
     // SAFETY: this function does not end, nor moves it, before it is done or back.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
@@ -119,6 +120,8 @@ where
             (Ok(_), None) => unreachable!("a task that was taken back has not run"),
         };
     }
+    // It may lie on our own shelf still: rather that than anything else.
+    worker.clear_shelf();
     while !forked.is_done() {
         worker.work_while(|| !forked.is_done());
         if !forked.is_done() {
@@ -139,7 +142,7 @@ where
     R: Send,
 {
     let latch = Arc::new(Latch::default());
-    let forked = Forked::new(function, Some(Arc::clone(&latch)));
+    let forked = Forked::new(function, Groups::NONE, Some(Arc::clone(&latch)));
     // SAFETY: this function does not end, nor moves it, before it is done.
     inject(unsafe { forked.job() });
     latch.wait();

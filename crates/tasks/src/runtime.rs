@@ -68,6 +68,23 @@ thread_local! {
         const { Cell::new((ptr::null(), ptr::null())) };
 }
 
+/// Says which worker this thread is, for as long as it is one.
+struct Here;
+
+impl Here {
+    fn enter(crew: &Arc<Crew>, worker: &Worker<'_>) -> Self {
+        HERE.set((Arc::as_ptr(crew), ptr::from_ref(worker).cast()));
+        Self
+    }
+}
+
+impl Drop for Here {
+    /// What a thread leaves behind may still call in when its worker is gone.
+    fn drop(&mut self) {
+        HERE.set((ptr::null(), ptr::null()));
+    }
+}
+
 impl Runtime {
     /// That many workers under the policy `usher`.
     ///
@@ -124,7 +141,7 @@ impl Runtime {
             // A place is a wish: who may not have it works where it is.
             cpus.inspect(places::go);
             let worker = Worker::new(&crew, index);
-            HERE.set((Arc::as_ptr(&crew), (&raw const worker).cast()));
+            let _here = Here::enter(&crew, &worker);
             worker.work();
         });
         started.map_err(|source| RuntimeError::Thread {
@@ -186,10 +203,13 @@ impl Runtime {
             }
             None => graph.begin(|job| self.crew.inject(job)).wait(),
         }
-        if finds_groups {
-            graph.ran_for(begun.elapsed());
+        let time = begun.elapsed();
+        let outcome = graph.outcome();
+        // A run that was broken off says nothing of its order.
+        if finds_groups && outcome.is_ok() {
+            graph.ran_for(time);
         }
-        graph.outcome()
+        outcome
     }
 
     /// Runs both functions, the second one at the same time as the first if a

@@ -48,28 +48,33 @@ impl Sleepers {
     }
 
     /// Sleeps until woken; not at all if `look` finds something to do.
-    pub fn park(&self, worker: usize, look: impl FnOnce() -> bool) {
+    ///
+    /// Whether it slept.
+    pub fn park(&self, worker: usize, look: impl FnOnce() -> bool) -> bool {
         let (word, bit) = self.bit(worker);
         word.fetch_or(bit, Ordering::Release);
         fence(Ordering::SeqCst);
         if look() {
             word.fetch_and(!bit, Ordering::Relaxed);
-            return;
+            return false;
         }
         while word.load(Ordering::Acquire) & bit != 0 {
             thread::park();
         }
+        true
+    }
+
+    /// Whether somebody seems to sleep.
+    pub fn sleeps_any(&self) -> bool {
+        let mut words = self.asleep.iter();
+        words.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Something to do has been put where workers look: wakes the first of these
     /// that sleeps, if any does.
     pub fn wake_one(&self, order: impl Iterator<Item = usize>) {
         fence(Ordering::SeqCst);
-        if self
-            .asleep
-            .iter()
-            .all(|word| word.load(Ordering::Relaxed) == 0)
-        {
+        if !self.sleeps_any() {
             return;
         }
         for worker in order {

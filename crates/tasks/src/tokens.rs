@@ -279,13 +279,16 @@ impl Tokens {
     }
 
     fn call(&self, token: u64, entry: Option<Entry>) {
-        let Some(entry) = entry.filter(|_| !self.cancelled.load(Ordering::Relaxed)) else {
-            return;
+        let is_cancelled = self.cancelled.load(Ordering::Relaxed);
+        let call = || match entry {
+            Some(entry) if !is_cancelled => entry(),
+            // What it owns may panic when it goes.
+            entry => drop(entry),
         };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(entry)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             lock(&self.panicked).push(Panicked {
                 task: token,
-                message: message(&*panic),
+                message: message(panic),
             });
         }
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which of several ways is best, found out by going each of them.
 //!
-//! The ways are tried in turn, a few rounds of them all, so that what disturbs one
-//! disturbs the others too; of each the fastest run counts, as nothing makes a run
+//! The ways are tried in turn, a few rounds of them all, there and back, so that what
+//! disturbs one disturbs the others too, also if it comes in a beat; of each the fastest run counts, as nothing makes a run
 //! faster than it is. Then the best is taken, unless it is hardly better than one
 //! that was thought likelier before. From time to time, and when runs have become
 //! slower for good, those that were not hopeless are tried again.
 //!
 //! No clock is read here: the caller says how long a run took.
 
-/// Rounds at first.
+/// Rounds; an odd number, so that the likeliest way begins.
 const ROUNDS: u32 = 3;
 /// Runs between two looks at the others.
 const SETTLED_RUNS: u32 = 1000;
@@ -48,11 +48,11 @@ impl Trials {
             runs: 0,
             slower: 0,
         };
-        trials.begin(ROUNDS);
+        trials.begin();
         trials
     }
 
-    fn begin(&mut self, rounds: u32) {
+    fn begin(&mut self) {
         let best = self.fastest_ns.iter().flatten().copied().reduce(f64::min);
         let is_hopeless = |way: &usize| match (self.fastest_ns[*way], best) {
             (Some(ns), Some(best)) => ns > best * HOPELESS,
@@ -64,7 +64,12 @@ impl Trials {
         self.agenda = match ways.len() {
             // There is nothing to choose.
             0 | 1 => Vec::new(),
-            _ => ways.repeat(rounds as usize),
+            _ => (0..ROUNDS)
+                .flat_map(|round| match round % 2 {
+                    0 => ways.clone(),
+                    _ => ways.iter().rev().copied().collect(),
+                })
+                .collect(),
         };
         self.runs = 0;
         self.slower = 0;
@@ -116,7 +121,9 @@ impl Trials {
     }
 
     fn watch(&mut self, ns: f64) {
-        let usual = *self.fastest_ns[self.chosen].get_or_insert(ns);
+        let fastest = &mut self.fastest_ns[self.chosen];
+        let usual = fastest.map_or(ns, |before| before.min(ns));
+        *fastest = Some(usual);
         self.runs += 1;
         self.slower = if ns > usual * SLOWER {
             self.slower + 1
@@ -126,9 +133,9 @@ impl Trials {
         if self.slower >= SLOWER_RUNS {
             // Another kind of work, by which what was hopeless may not be.
             self.fastest_ns.fill(None);
-            self.begin(ROUNDS);
+            self.begin();
         } else if self.runs >= SETTLED_RUNS {
-            self.begin(1);
+            self.begin();
         }
     }
 }
@@ -182,6 +189,42 @@ mod tests {
         go(&mut trials, &[100.0, 900.0], 50);
         go(&mut trials, &[1000.0, 500.0], 50);
         assert_eq!(trials.best(), Some(1));
+    }
+
+    #[test]
+    fn work_that_comes_in_a_beat_does_not_deceive() {
+        let mut trials = Trials::new(2);
+        for run in 0..20 {
+            let heavier = if run % 2 == 0 { 2.0 } else { 1.0 };
+            let ns = [100.0, 110.0][trials.way()];
+            trials.ran(ns * heavier);
+        }
+        assert_eq!(trials.best(), Some(0));
+    }
+
+    #[test]
+    fn a_second_look_that_is_disturbed_once_changes_nothing() {
+        let mut trials = Trials::new(2);
+        go(&mut trials, &[90.0, 50.0], 20);
+        while trials.agenda.is_empty() {
+            trials.ran(50.0);
+        }
+        // The first run of each is slow, as everything was just then.
+        for _ in 0..6 {
+            let is_first = trials.now_ns[trials.way()].is_none();
+            let disturbed = if is_first { 3.0 } else { 1.0 };
+            trials.ran([90.0, 50.0][trials.way()] * disturbed);
+        }
+        assert_eq!(trials.best(), Some(1));
+    }
+
+    #[test]
+    fn the_fastest_run_is_told() {
+        let mut trials = Trials::new(1);
+        for ns in [9.0, 7.0, 8.0] {
+            trials.ran(ns);
+        }
+        assert_eq!(trials.fastest_ns(0), Some(7.0));
     }
 
     #[test]

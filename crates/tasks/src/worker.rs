@@ -2,11 +2,11 @@
 //! A worker: takes ready tasks and runs each to its end.
 
 use std::cell::{Cell, RefCell};
-use std::hint;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use std::{hint, mem, process};
 
 use crate::counters::{AllCounters, Counts};
 use crate::dispatch::Dispatcher;
@@ -134,6 +134,16 @@ fn lock(locked: &Locked) -> MutexGuard<'_, Box<dyn Dispatcher<JobRef> + Send>> {
     locked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Ends the process where a panic gets past all that catches those of tasks.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("usher-tasks: a panic came out of a task after it was caught: giving up");
+        process::abort();
+    }
+}
+
 /// One worker, on its thread.
 pub(crate) struct Worker<'a> {
     crew: &'a Crew,
@@ -196,11 +206,11 @@ impl<'a> Worker<'a> {
     fn sleep(&self) {
         let begun = Instant::now();
         let sleepers = &self.crew.sleepers;
-        sleepers.park(self.index, || self.sees_something());
-        self.counts().sleeps.add(1);
-        self.counts()
-            .asleep_ns
-            .add(begun.elapsed().as_nanos() as u64);
+        if sleepers.park(self.index, || self.sees_something()) {
+            let counts = self.counts();
+            counts.sleeps.add(1);
+            counts.asleep_ns.add(begun.elapsed().as_nanos() as u64);
+        }
     }
 
     fn counts(&self) -> &Counts {
@@ -242,10 +252,13 @@ impl<'a> Worker<'a> {
         let mut next = Some(job);
         while let Some(job) = next {
             if self.shares {
-                self.share(2);
+                self.share();
             }
             self.counts().tasks.add(1);
+            // Frames below may lie on the stack that other workers work for.
+            let unwinding = AbortOnUnwind;
             next = job.run(self);
+            mem::forget(unwinding);
         }
     }
 
@@ -303,9 +316,17 @@ impl<'a> Worker<'a> {
     /// A task that the caller waits for when it has done something else: somebody
     /// else may run it meanwhile.
     pub fn fork(&self, job: JobRef) {
-        self.ready(job);
+        self.lanes.borrow_mut().push(job);
         if self.shares {
-            self.share(1);
+            self.share();
+        }
+    }
+
+    /// Takes back what was laid out and nobody has taken.
+    pub fn clear_shelf(&self) {
+        let shelf = &self.crew.posts[self.index].shelf;
+        while let Some(chain) = shelf.take() {
+            self.lanes.borrow_mut().push_all(chain);
         }
     }
 
@@ -314,14 +335,15 @@ impl<'a> Worker<'a> {
         self.lanes.borrow_mut().take_back(job)
     }
 
-    /// Lays something out for others, where they would find nothing and there are
-    /// at least so many tasks, one or more.
-    fn share(&self, least: usize) {
+    /// Lays something out for others: whatever waits, where they would find nothing
+    /// here, as what this worker is about to run may take long; else a part of more.
+    fn share(&self) {
         let shelf = &self.crew.posts[self.index].shelf;
         if !shelf.has_room() {
             return;
         }
         let mut lanes = self.lanes.borrow_mut();
+        let least = if shelf.is_empty() { 1 } else { 2 };
         if lanes.len() < least {
             return;
         }

@@ -41,9 +41,9 @@ pub struct GraphBuilder {
     groups: Vec<Groups>,
     /// From, to.
     edges: Vec<(usize, usize)>,
-    /// By task, as far as they have been said: addresses of data, and entries.
-    data: Vec<usize>,
-    code: Vec<usize>,
+    /// Tasks with the addresses of their data, and with their entries.
+    data: Vec<(usize, usize)>,
+    code: Vec<(usize, usize)>,
 }
 
 impl GraphBuilder {
@@ -66,14 +66,14 @@ impl GraphBuilder {
     /// `task` works on the data at that address, or with that number: tasks on the
     /// same data, or on neighbouring data, may do well close together.
     pub fn on(&mut self, task: usize, data: usize) -> &mut Self {
-        say(&mut self.data, task, data);
+        self.data.push((task, data));
         self
     }
 
     /// `task` runs the code at that address, or with that number: tasks of the same
     /// code may do well close together.
     pub fn runs(&mut self, task: usize, code: usize) -> &mut Self {
-        say(&mut self.code, task, code);
+        self.code.push((task, code));
         self
     }
 
@@ -86,12 +86,12 @@ impl GraphBuilder {
     /// A graph whose task `i` is a call of `body(i)`.
     ///
     /// # Errors
-    /// Where tasks wait for one another in a circle, or a dependency names a task
-    /// that there is not.
+    /// Where tasks wait for one another in a circle, or a task was named that there
+    /// is not.
     pub fn build<B: Fn(usize) + Sync>(self, body: B) -> Result<Graph<B>, GraphError> {
         let count = self.groups.len();
         let ends = self.edges.iter().flat_map(|&(from, to)| [from, to]);
-        let said = self.data.len().max(self.code.len()).checked_sub(1);
+        let said = self.data.iter().chain(&self.code).map(|&(task, _)| task);
         let mut named = ends.chain(said);
         if let Some(task) = named.find(|&task| task >= count) {
             return Err(GraphError::NoSuchTask { task, count });
@@ -102,24 +102,15 @@ impl GraphBuilder {
         check_acyclic(&after)?;
         let mut graph = Graph::new(&self.groups, &after, body);
         if self.groups.iter().all(|&groups| groups == Groups::NONE) {
-            let all = |mut said: Vec<usize>| {
-                if !said.is_empty() {
-                    said.resize(count, 0);
-                }
-                said
+            let all = |said: &[(usize, usize)]| {
+                let mut all = vec![0; if said.is_empty() { 0 } else { count }];
+                said.iter().for_each(|&(task, what)| all[task] = what);
+                all
             };
-            graph.finder = Some(Finder::new(after, all(self.data), all(self.code)));
+            graph.finder = Some(Finder::new(after, all(&self.data), all(&self.code)));
         }
         Ok(graph)
     }
-}
-
-/// What was said of a task; of those before it nothing has been, maybe.
-fn say(said: &mut Vec<usize>, task: usize, what: usize) {
-    if said.len() <= task {
-        said.resize(task.saturating_add(1), 0);
-    }
-    said[task] = what;
 }
 
 fn check_size(count: usize, what: &'static str) -> Result<(), GraphError> {

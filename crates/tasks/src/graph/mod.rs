@@ -286,7 +286,7 @@ impl<B: Fn(usize) + Sync> Inner<B> {
             self.failed.store(true, Ordering::Relaxed);
             self.panicked().push(Panicked {
                 task: u64::from(index),
-                message: message(&*panic),
+                message: message(panic),
             });
         }
     }

@@ -8,18 +8,22 @@
 //! group the task that became ready last is first, as its data are the warmest;
 //! what is given away is what has waited longest in the group that is farthest
 //! ahead. Tasks without a temporal group come after all others (paper 5, lines 12
-//! to 18).
+//! to 18). What was forked comes before all others, as somebody waits for it; and the
+//! fork that was made first, which is the largest, is the first to be given away.
 //!
 //! Nothing here is shared between threads.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
+use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef};
 
 /// Temporal groups that are told apart at a time.
 pub(crate) const LANES: usize = 256;
 const WORDS: usize = LANES / 64;
+/// The groups of what was forked; nobody else can have them.
+pub(crate) const FORKED: Groups = Groups::new(u32::MAX, 0);
 /// Tasks that are given away together.
 const CHAIN_MAX: usize = 32;
 
@@ -33,6 +37,7 @@ pub(crate) struct Lanes {
     active: usize,
     /// Without a temporal group.
     others: VecDeque<JobRef>,
+    forked: VecDeque<JobRef>,
     len: usize,
 }
 
@@ -43,6 +48,7 @@ impl Lanes {
             filled: [0; WORDS],
             active: 0,
             others: VecDeque::new(),
+            forked: VecDeque::new(),
             len: 0,
         }
     }
@@ -53,8 +59,10 @@ impl Lanes {
 
     pub fn push(&mut self, job: JobRef) {
         self.len += 1;
-        match job.groups().t as usize {
+        let groups = job.groups();
+        match groups.t as usize {
             0 => self.others.push_back(job),
+            _ if groups == FORKED => self.forked.push_back(job),
             t => {
                 let lane = t % LANES;
                 self.lanes[lane].push_back(job);
@@ -72,7 +80,8 @@ impl Lanes {
 
     /// The next to run.
     pub fn pop(&mut self) -> Option<JobRef> {
-        let job = match self.lanes[self.active].pop_back() {
+        let forked = self.forked.pop_back();
+        let job = match forked.or_else(|| self.lanes[self.active].pop_back()) {
             Some(job) => job,
             None => self.pop_elsewhere()?,
         };
@@ -93,11 +102,11 @@ impl Lanes {
         }
     }
 
-    /// Takes back the last task that was put in, if it is this one, without groups.
+    /// Takes back what was forked last, if it is this one.
     pub fn take_back(&mut self, job: NonNull<Job>) -> bool {
-        let is_last = self.others.back().is_some_and(|last| last.as_ptr() == job);
+        let is_last = (self.forked.back()).is_some_and(|last| last.as_ptr() == job);
         if is_last {
-            self.others.pop_back();
+            self.forked.pop_back();
             self.len -= 1;
         }
         is_last
@@ -117,7 +126,7 @@ impl Lanes {
 
     /// What has waited longest in the group that is farthest ahead.
     fn pop_far(&mut self) -> Option<JobRef> {
-        if let Some(job) = self.others.pop_front() {
+        if let Some(job) = self.forked.pop_front().or_else(|| self.others.pop_front()) {
             return Some(job);
         }
         loop {

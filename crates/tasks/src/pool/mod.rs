@@ -7,5 +7,5 @@ mod lanes;
 mod shelf;
 
 pub(crate) use inbox::Inbox;
-pub(crate) use lanes::{LANES, Lanes};
+pub(crate) use lanes::{FORKED, LANES, Lanes};
 pub(crate) use shelf::Shelf;

@@ -41,7 +41,8 @@ pub struct Span {
 pub struct Trace {
     /// Workers of the runtime.
     pub workers: usize,
-    /// By worker, and within one in the order in which they ran.
+    /// By worker, and within one in the order in which they ended: a task that runs a
+    /// graph in turn comes after those of the graph.
     pub spans: Vec<Span>,
     /// Tasks that ran and were written over by later ones.
     pub lost: u64,
@@ -87,7 +88,7 @@ impl Tracer {
         let mut began = self.began();
         let kept = self.kept.get_or_init(|| Kept {
             clock: Clock::new(),
-            rings: std::iter::repeat_with(|| Ring::new(spans_per_worker.saturating_add(1)))
+            rings: std::iter::repeat_with(|| Ring::new(spans_per_worker))
                 .take(workers)
                 .collect(),
         });
@@ -111,7 +112,7 @@ impl Tracer {
         };
         trace.workers = kept.rings.len();
         for (worker, (ring, &from)) in kept.rings.iter().zip(&began.from).enumerate() {
-            let (read, _) = ring.read(from);
+            let read = ring.read(from);
             let ns = |raw: u64| kept.clock.delta_as_nanos(began.raw, raw.max(began.raw));
             trace.lost += read.lost;
             trace.spans.extend(read.spans.iter().map(|words| Span {

@@ -73,33 +73,41 @@ impl Trace {
                     .set("fill", "#fff"),
             )
             .add(text(LEFT, TOP - 16.0, &title));
-        for worker in 0..self.workers {
+        let mut rows = vec![Vec::new(); self.workers];
+        for span in &self.spans {
+            if let Some(row) = rows.get_mut(span.worker) {
+                row.push(*span);
+            }
+        }
+        for (worker, mut row) in rows.into_iter().enumerate() {
+            // Tasks that others ran inside of are drawn first.
+            row.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
             let y = TOP + worker as f64 * (ROW + ROW_GAP);
             picture = picture
                 .add(text(8.0, y + ROW * 0.65, &format!("worker {worker}")))
-                .add(self.row(worker, y, color_by, axis));
+                .add(draw_row(&row, y, color_by, axis));
         }
         axis.add_to(picture, height - BELOW)
     }
+}
 
-    fn row(&self, worker: usize, y: f64, color_by: ColorBy, axis: Axis) -> Group {
-        let mut group = Group::new();
-        let mut open: Option<Bar> = None;
-        for span in self.spans.iter().filter(|span| span.worker == worker) {
-            let bar = Bar::of(span, color_by, axis);
-            open = match open {
-                Some(before) if before.takes(&bar) => Some(before.with(&bar)),
-                Some(before) => {
-                    group = group.add(before.draw(y));
-                    Some(bar)
-                }
-                None => Some(bar),
-            };
-        }
-        match open {
-            Some(last) => group.add(last.draw(y)),
-            None => group,
-        }
+fn draw_row(spans: &[Span], y: f64, color_by: ColorBy, axis: Axis) -> Group {
+    let mut group = Group::new();
+    let mut open: Option<Bar> = None;
+    for span in spans {
+        let bar = Bar::of(span, color_by, axis);
+        open = match open {
+            Some(before) if before.takes(&bar) => Some(before.with(&bar)),
+            Some(before) => {
+                group = group.add(before.draw(y));
+                Some(bar)
+            }
+            None => Some(bar),
+        };
+    }
+    match open {
+        Some(last) => group.add(last.draw(y)),
+        None => group,
     }
 }
 
