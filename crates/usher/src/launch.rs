@@ -7,6 +7,7 @@
 //! registers the program again with a daemon that comes back.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use usher_act::{ActConfig, ActError, Rescue};
-use usher_host::launch::{Exit, Forwarder, LaunchError, LaunchSpec, Running, hold};
+use usher_host::launch::{Exit, Forwarder, LaunchError, LaunchSpec, Running, Stream, hold};
 use usher_model::{ProgramId, Regulation};
 
 use crate::api::Register_Reply;
@@ -159,10 +160,15 @@ impl Wish {
     }
 
     fn spec(&self, page: Option<&Path>, signals: &Forwarder) -> anyhow::Result<LaunchSpec> {
-        let spec = LaunchSpec {
+        let mut spec = LaunchSpec {
             new_session: signals.own_session(),
             ..self.words()?
         };
+        // In a session of its own nothing would keep it from reading what is typed
+        // for others.
+        if spec.new_session && std::io::stdin().is_terminal() {
+            spec.stdin = Stream::Null;
+        }
         let Some(page) = page else {
             return Ok(spec);
         };

@@ -347,6 +347,28 @@ fn it_has_a_session_of_its_own() {
     assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{told}");
 }
 
+/// `usher bg -- cat &` at a shell, whose user goes on typing.
+#[test]
+fn what_is_typed_for_others_is_not_read() {
+    let world = World::new();
+    let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+    let terminal = rustix::fs::open(&name, flags, rustix::fs::Mode::empty()).unwrap();
+    rustix::io::write(&master, b"rm -r precious\n").unwrap();
+    let mut usher = world.usher(&["bg", "--", "cat"]);
+    // SAFETY: setsid is async-signal-safe, and the child is new.
+    unsafe {
+        usher.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        })
+    };
+    let output = usher.stdin(terminal).output().unwrap();
+    assert_eq!(stdout(&output), "", "{}", stderr(&output));
+}
+
 #[test]
 fn who_asks_is_not_taken_in() {
     let mut world = World::new();
