@@ -6,6 +6,7 @@
 
 mod background;
 mod bars;
+mod chip;
 mod cli;
 mod machine;
 mod processes;
