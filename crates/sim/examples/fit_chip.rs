@@ -15,7 +15,7 @@ use usher_sim::chip::study::{
 use usher_sim::chip::{Fitted, Pattern};
 
 /// Parameters with the factor of a step and the least and largest value.
-const KNOBS: [(&str, f64, f64, f64); 12] = [
+const KNOBS: [(&str, f64, f64, f64); 13] = [
     ("macroblock_cycles", 1.15, 500.0, 20_000.0),
     ("code_percent", 1.25, 25.0, 400.0),
     ("workspace_bytes", 1.2, 256.0, 32_768.0),
@@ -25,6 +25,7 @@ const KNOBS: [(&str, f64, f64, f64); 12] = [
     ("parsed_bytes", 1.2, 256.0, 8192.0),
     ("state_bytes", 1.4, 128.0, 2048.0),
     ("line_busy_cycles", 1.06, 20.0, 250.0),
+    ("first_word_cycles", 1.2, 40.0, 200.0),
     ("row_cycles", 1.4, 1.0, 200.0),
     ("write_buffer", 2.0, 1.0, 32.0),
     ("locked_percent", 1.5, 5.0, 100.0),

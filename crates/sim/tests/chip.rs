@@ -18,6 +18,7 @@ use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper, Usher};
 const TIMING: Timing = Timing {
     l1_miss_cycles: 3,
     l2_miss_cycles: 17,
+    first_word_cycles: 13,
     l2_busy_cycles: 2,
     line_busy_cycles: 11,
     row_cycles: 4,
@@ -141,7 +142,7 @@ impl Slow<'_> {
         self.open[bank] = Some(row);
         let moved = answered.max(self.memory_free);
         self.memory_free = moved + timing.line_busy_cycles + more;
-        let there = moved + timing.l2_miss_cycles + more;
+        let there = moved + timing.first_word_cycles + more;
         self.arrives.insert(line, there);
         there - now
     }

@@ -6,7 +6,7 @@ use usher_sim::chip::study::{Compared, Extent, HEADLINE, Ratio, peaks, ratios, s
 use usher_sim::chip::{Fitted, Pattern, Tally};
 
 use super::chart;
-use crate::bars::{Bar, Figure, Part, Table};
+use crate::bars::{Bar, Figure, Table};
 
 /// What of the figures is compared, and how it is shown.
 type Column = (&'static str, fn(&Figures) -> Option<f64>, f64, usize);
@@ -312,13 +312,12 @@ mod tests {
             cores: 1,
         };
         let rows = compare(&[cell], &Pattern::ALL, &Fitted::default(), extent, 1).unwrap();
-        let mut part = Part::new("x", "x");
-        part.tables = tables(&rows);
-        for table in &part.tables {
+        let tables = tables(&rows);
+        for table in &tables {
             assert_eq!(table.rows.len(), 1);
             assert_eq!(table.rows[0].len(), table.head.len());
         }
-        assert_eq!(part.tables[0].rows[0][2], "78.59");
+        assert_eq!(tables[0].rows[0][2], "78.59");
         assert_eq!(bars(&rows).len(), 3, "no headline without its cell");
         assert!(figures(&rows)[0].svg.contains("QVGA, 128 KB"));
     }

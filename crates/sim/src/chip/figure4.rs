@@ -42,6 +42,7 @@ pub fn units(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<u64, 
     let timing = Timing {
         l1_miss_cycles: 0,
         l2_miss_cycles: 0,
+        first_word_cycles: 0,
         l2_busy_cycles: 0,
         line_busy_cycles: 0,
         row_cycles: 0,

@@ -38,6 +38,9 @@ pub struct Fitted {
     pub state_bytes: u32,
     /// What the parser hands over of a macroblock (syntax, coefficients), in bytes.
     pub parsed_bytes: u32,
+    /// On the board, a word that misses the second level comes after so many cycles,
+    /// ahead of the rest of its line (the paper's 200 are its simulator's).
+    pub first_word_cycles: u64,
     /// Memory is busy with a line of 256 bytes, in cycles.
     pub line_busy_cycles: u64,
     /// What another row of a memory bank adds, in cycles.
@@ -58,8 +61,9 @@ impl Default for Fitted {
             tables_bytes: 1536,
             slots: 3,
             lead: 2,
-            state_bytes: 512,
-            parsed_bytes: 2048,
+            state_bytes: 256,
+            parsed_bytes: 2560,
+            first_word_cycles: 110,
             line_busy_cycles: 100,
             row_cycles: 16,
             write_buffer: 4,
@@ -79,6 +83,7 @@ impl Fitted {
                 // Section 5.1.
                 l1_miss_cycles: 10,
                 l2_miss_cycles: 200,
+                first_word_cycles: self.first_word_cycles,
                 // One cycle of the second level's clock, 166 MHz (Table 1).
                 l2_busy_cycles: 2,
                 line_busy_cycles: self.line_busy_cycles,

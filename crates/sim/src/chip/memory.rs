@@ -9,11 +9,12 @@
 //! *Uniform*, as the paper's simulator: each miss of the first level stalls its core
 //! for 10 cycles, each of the second for 200 more, whatever else goes on.
 //!
-//! *Contended*, as its board: the same latencies, and before them the queues. The
-//! second level answers one access at a time, memory fills or writes back one line
-//! at a time, and takes longer where the bank has another row open. A load or a
-//! fetch waits for its line, also one that is on its way for somebody else. A store
-//! goes into the core's write buffer and stalls only where that is full.
+//! *Contended*, as its board: before the latencies there are queues. The second
+//! level answers one access at a time, memory fills or writes back one line at a
+//! time, and takes longer where the bank has another row open. A load or a fetch
+//! waits for its word, also in a line that is on its way for somebody else; the word
+//! comes ahead of the rest of its line. A store goes into the core's write buffer
+//! and stalls only where that is full.
 
 use std::collections::VecDeque;
 
@@ -72,8 +73,12 @@ impl Caches {
 pub struct Timing {
     /// A miss of the first level that the second answers.
     pub l1_miss_cycles: u64,
-    /// What a miss of the second level adds.
+    /// What a miss of the second level adds, where it is always the same: until the
+    /// whole line is there.
     pub l2_miss_cycles: u64,
+    /// What it adds on an idle bus, else: until the word that is waited for is
+    /// there, ahead of the rest of the line.
+    pub first_word_cycles: u64,
     /// The second level is busy with one access.
     pub l2_busy_cycles: u64,
     /// Memory is busy with one line.
@@ -288,7 +293,7 @@ impl Memory {
         }
         let (moved, other_row) = self.bus.occupy(answered, address, &timing);
         let more = if other_row { timing.row_cycles } else { 0 };
-        let there = moved + timing.l2_miss_cycles + more;
+        let there = moved + timing.first_word_cycles + more;
         self.lines[line].arrives = there;
         self.write_back(found, self.bus.free);
         self.counts.bus_cycles = self.bus.busy;
@@ -340,6 +345,7 @@ mod tests {
     const TIMING: Timing = Timing {
         l1_miss_cycles: 10,
         l2_miss_cycles: 200,
+        first_word_cycles: 150,
         l2_busy_cycles: 2,
         line_busy_cycles: 100,
         row_cycles: 20,
@@ -371,12 +377,12 @@ mod tests {
     #[test]
     fn who_comes_second_waits_for_the_first() {
         let mut memory = memory(Mode::Contended);
-        // A row has to be opened: 10 + 200 + 20, and the bus is busy until 130.
-        assert_eq!(load(&mut memory, 0, 0, 0), 230);
+        // A row has to be opened: 10 + 150 + 20, and the bus is busy until 130.
+        assert_eq!(load(&mut memory, 0, 0, 0), 180);
         // The second level is busy until 2, memory until 130; the row is open.
-        assert_eq!(load(&mut memory, 1, 256, 0), 130 + 200);
+        assert_eq!(load(&mut memory, 1, 256, 0), 130 + 150);
         // The line of the first is still on its way.
-        assert_eq!(load(&mut memory, 1, 64, 100), 130);
+        assert_eq!(load(&mut memory, 1, 64, 100), 80);
         assert_eq!(load(&mut memory, 1, 128, 1000), 10);
         assert_eq!(memory.counts.bus_cycles, 220);
     }
@@ -389,7 +395,7 @@ mod tests {
             memory.fill(0, Kind::Store, address, now)
         };
         assert_eq!((store(0, 0), store(256, 0)), (0, 0));
-        assert_eq!(store(512, 0), 230, "the first of two is done at 230");
+        assert_eq!(store(512, 0), 180, "the first of two is done at 180");
         assert_eq!(store(768, 2000), 0);
     }
 

@@ -8,8 +8,8 @@
 //! prediction, *boundary strengths*, luma and chroma reconstruction, *luma and
 //! chroma deblocking*. A task does one stage of a few macroblocks side by side.
 //!
-//! **Who waits for whom.** Within a stage: vectors, reconstruction and deblocking
-//! for the left, upper and upper right neighbours, the others for the left one.
+//! **Who waits for whom.** Within a stage: for the left, upper and upper right
+//! neighbours.
 //! Between stages of a macroblock: residual, prediction and strengths for the
 //! vectors, strengths for the residual, reconstruction for residual and prediction,
 //! deblocking for strengths and reconstruction. Between macroblocks: deblocking
@@ -197,10 +197,7 @@ impl Grid {
 
     fn waits(&self, stage: u32, group: u32, row: u32) -> Vec<u32> {
         let (group, row) = (i64::from(group), i64::from(row));
-        let within: &[(i64, i64)] = match stage {
-            1..=3 => &[(-1, 0)],
-            _ => &[(-1, 0), (0, -1), (1, -1)],
-        };
+        let within = [(-1, 0), (0, -1), (1, -1)];
         let between: &[u32] = match stage {
             0 => &[],
             1 | 2 => &[0],
@@ -282,7 +279,10 @@ mod tests {
             waits,
             [task(6, 0, 0), task(3, 1, 0), task(4, 1, 0), task(4, 2, 1)]
         );
-        assert_eq!(grid.waits(1, 3, 1), [task(1, 2, 1), task(0, 3, 1)]);
+        assert_eq!(
+            grid.waits(1, 3, 1),
+            [task(1, 2, 1), task(1, 3, 0), task(0, 3, 1)]
+        );
         let of_buffer = [task(4, 1, 1), task(5, 1, 1)];
         let waits = [&[task(0, 2, 1), task(0, 3, 0)][..], &of_buffer].concat();
         assert_eq!(grid.waits(0, 3, 1), waits);
