@@ -23,8 +23,10 @@ pub struct Fitted {
     pub macroblock_cycles: u64,
     /// Size of the stages' code.
     pub code_percent: u64,
-    /// A core's stack and tables, in bytes.
+    /// What each core has for each stage's scratch, in bytes.
     pub workspace_bytes: u32,
+    /// Stack of a core that each macroblock writes, in bytes.
+    pub stack_bytes: u32,
     /// Tables that all cores and stages share, in bytes.
     pub tables_bytes: u32,
     /// Buffers for what stages hand on (state, differences, predictions) that a row of macroblocks has, each
@@ -55,17 +57,18 @@ impl Default for Fitted {
     fn default() -> Self {
         Self {
             grain: 5,
-            macroblock_cycles: 5000,
-            code_percent: 120,
-            workspace_bytes: 3072,
-            tables_bytes: 1536,
+            macroblock_cycles: 6000,
+            code_percent: 100,
+            workspace_bytes: 1024,
+            stack_bytes: 3072,
+            tables_bytes: 3072,
             slots: 3,
             lead: 2,
             state_bytes: 256,
             parsed_bytes: 2560,
             first_word_cycles: 110,
-            line_busy_cycles: 100,
-            row_cycles: 16,
+            line_busy_cycles: 98,
+            row_cycles: 18,
             write_buffer: 4,
             locked_percent: 30,
         }

@@ -69,6 +69,7 @@ impl<'a> Maker<'a> {
     fn code(&mut self) {
         let (layout, stage) = (self.layout, self.stage as usize);
         let half = layout.workspace_bytes / 2;
+        let scratch = u64::from(layout.stack_bytes + self.stage * layout.workspace_bytes);
         let cycles = layout.work_cycles[stage];
         let parts = [
             (
@@ -78,13 +79,14 @@ impl<'a> Maker<'a> {
                 false,
             ),
             (Kind::Load, layout.tables, layout.tables_bytes, false),
-            (Kind::Load, 0, half, true),
-            (Kind::Store, u64::from(half), half, true),
+            (Kind::Store, 0, layout.stack_bytes, true),
+            (Kind::Load, scratch, half, true),
+            (Kind::Store, scratch + u64::from(half), half, true),
         ];
         for (kind, address, bytes, private) in parts {
             self.accesses.push(Access {
                 private,
-                cycles: cycles / 4,
+                cycles: cycles / 5,
                 ..Access::row(kind, address, bytes)
             });
         }
