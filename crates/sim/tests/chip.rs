@@ -164,12 +164,9 @@ fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32>) -
     };
     let count = graph.tasks.len();
     let mut waits: Vec<usize> = graph.tasks.iter().map(|task| task.after.len()).collect();
-    for task in 0..count {
-        if waits[task] == 0 {
-            dispatcher.ready(
-                task as u32,
-                Groups::new(graph.tasks[task].t, graph.tasks[task].s),
-            );
+    for (number, task) in graph.tasks.iter().enumerate() {
+        if task.after.is_empty() {
+            dispatcher.ready(number as u32, Groups::new(task.t, task.s));
         }
     }
     let mut ended = vec![0; count];

@@ -57,20 +57,20 @@ impl Default for Fitted {
     fn default() -> Self {
         Self {
             grain: 5,
-            macroblock_cycles: 6000,
-            code_percent: 100,
+            macroblock_cycles: 7200,
+            code_percent: 92,
             workspace_bytes: 1024,
             stack_bytes: 3072,
-            tables_bytes: 3072,
+            tables_bytes: 4352,
             slots: 3,
             lead: 2,
             state_bytes: 256,
             parsed_bytes: 2560,
-            first_word_cycles: 110,
+            first_word_cycles: 88,
             line_busy_cycles: 98,
-            row_cycles: 18,
+            row_cycles: 12,
             write_buffer: 4,
-            locked_percent: 30,
+            locked_percent: 60,
         }
     }
 }

@@ -238,7 +238,10 @@ impl Memory {
                 &mut self.data[core]
             }
         };
-        let hit = cache.access(address).is_hit();
+        let hit = match kind {
+            Kind::Store => cache.holds(address),
+            Kind::Fetch | Kind::Load => cache.access(address).is_hit(),
+        };
         if kind == Kind::Store {
             self.lines[self.l2.geometry().line(address) as usize].dirty = true;
             if shared {

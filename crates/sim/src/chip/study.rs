@@ -316,7 +316,8 @@ pub fn distance(rows: &[Compared], uniform: f64) -> f64 {
         let apart = peak.simulated.abs_diff(peak.published);
         sum.add(1.0, apart.saturating_sub(1) as f64);
     }
-    sum.of() + ((uniform - 1.1096) / 0.03).powi(2) * 0.2
+    let beyond = ((uniform - 1.1096).abs() - 0.02).max(0.0);
+    sum.of() + 0.5 * (beyond / 0.01).powi(2)
 }
 
 /// A weighted mean of squares.
