@@ -2,8 +2,9 @@
 //! Fits what paper 5 does not tell about its chip and decoder (`chip::Fitted`) to
 //! its Tables 2 and 3, one set for all cells: `fit_chip [ROUNDS] [NAME=VALUE]...`.
 //! Each round tries every parameter a step up and down and keeps what brings
-//! `study::distance` down; the cells are every other number of cores, or those that
-//! `CORES=1,2,3,4,5,6` names. With no rounds it shows what the start gives.
+//! `study::distance` down, on `FRAMES=1` frame of a part of the cells with 1, 4 and 6
+//! cores, or of all cells with `CORES=1,2,3,4,5,6`. With no rounds it shows what the
+//! start gives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,11 +16,12 @@ use usher_sim::chip::study::{
 use usher_sim::chip::{Fitted, Pattern};
 
 /// Parameters with the factor of a step and the least and largest value.
-const KNOBS: [(&str, f64, f64, f64); 14] = [
+const KNOBS: [(&str, f64, f64, f64); 15] = [
     ("macroblock_cycles", 1.15, 500.0, 20_000.0),
     ("code_percent", 1.25, 25.0, 400.0),
     ("workspace_bytes", 1.25, 128.0, 32_768.0),
     ("stack_bytes", 1.2, 256.0, 32_768.0),
+    ("stack_writes", 1.5, 1.0, 16.0),
     ("tables_bytes", 1.3, 64.0, 32_768.0),
     ("slots", 1.5, 1.0, 16.0),
     ("lead", 1.5, 0.0, 8.0),
@@ -53,9 +55,10 @@ fn evaluate(fitted: &Fitted, cores: &[usize], patterns: &[Pattern]) -> (Vec<Comp
             cell.input != Input::Vga && (cell.input != Input::Hd || cell.cores == 4)
         });
     }
+    let frames = std::env::var("FRAMES").map_or(1, |frames| frames.parse().unwrap());
     let extent = Extent {
         warm_up: 0,
-        measured: 1,
+        measured: frames,
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let rows = compare(&cells, patterns, fitted, extent, workers).unwrap();

@@ -27,6 +27,8 @@ pub struct Fitted {
     pub workspace_bytes: u32,
     /// Stack of a core that each macroblock writes, in bytes.
     pub stack_bytes: u32,
+    /// How often each line of it is written for a macroblock and stage.
+    pub stack_writes: u32,
     /// Tables that all cores and stages share, in bytes.
     pub tables_bytes: u32,
     /// Buffers for what stages hand on (state, differences, predictions) that a row of macroblocks has, each
@@ -57,17 +59,18 @@ impl Default for Fitted {
     fn default() -> Self {
         Self {
             grain: 5,
-            macroblock_cycles: 7200,
-            code_percent: 92,
-            workspace_bytes: 1024,
-            stack_bytes: 3072,
-            tables_bytes: 4352,
+            macroblock_cycles: 7000,
+            code_percent: 95,
+            workspace_bytes: 1536,
+            stack_bytes: 1280,
+            stack_writes: 7,
+            tables_bytes: 3072,
             slots: 3,
             lead: 2,
-            state_bytes: 256,
-            parsed_bytes: 2560,
-            first_word_cycles: 88,
-            line_busy_cycles: 98,
+            state_bytes: 192,
+            parsed_bytes: 2304,
+            first_word_cycles: 70,
+            line_busy_cycles: 110,
             row_cycles: 12,
             write_buffer: 4,
             locked_percent: 60,

@@ -72,21 +72,17 @@ impl<'a> Maker<'a> {
         let scratch = u64::from(layout.stack_bytes + self.stage * layout.workspace_bytes);
         let cycles = layout.work_cycles[stage];
         let parts = [
-            (
-                Kind::Fetch,
-                layout.code[stage],
-                layout.code_bytes[stage],
-                false,
-            ),
-            (Kind::Load, layout.tables, layout.tables_bytes, false),
-            (Kind::Store, 0, layout.stack_bytes, true),
-            (Kind::Load, scratch, half, true),
-            (Kind::Store, scratch + u64::from(half), half, true),
+            (Kind::Fetch, layout.code[stage], layout.code_bytes[stage], 1),
+            (Kind::Load, layout.tables, layout.tables_bytes, 1),
+            (Kind::Store, 0, layout.stack_bytes, layout.stack_writes),
+            (Kind::Load, scratch, half, 1),
+            (Kind::Store, scratch + u64::from(half), half, 1),
         ];
-        for (kind, address, bytes, private) in parts {
+        for (number, (kind, address, bytes, rows)) in parts.into_iter().enumerate() {
             self.accesses.push(Access {
-                private,
-                cycles: cycles / 5,
+                private: number >= 2,
+                cycles: cycles / parts.len() as u32,
+                rows,
                 ..Access::row(kind, address, bytes)
             });
         }
