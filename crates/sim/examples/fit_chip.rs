@@ -57,7 +57,7 @@ fn evaluate(fitted: &Fitted, cores: &[usize], patterns: &[Pattern]) -> (Vec<Comp
     }
     let frames = std::env::var("FRAMES").map_or(1, |frames| frames.parse().unwrap());
     let extent = Extent {
-        warm_up: 0,
+        warm_up: u32::from(frames > 1),
         measured: frames,
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
