@@ -148,11 +148,120 @@ impl Slow<'_> {
     }
 }
 
+/// A core of the oracle.
+#[derive(Clone)]
+struct SlowCore {
+    /// When it acts.
+    at: u64,
+    /// Since when it wants to.
+    came: u64,
+    step: Step,
+    /// What its task has left.
+    rest: VecDeque<(u64, bool, u64)>,
+    task: usize,
+}
+
+impl SlowCore {
+    /// Goes on with the rest of its task at `at`.
+    fn go_on(&mut self, at: u64) {
+        let (at, step) = match self.rest.pop_front() {
+            Some((work, fetch, address)) => (at + work, Step::Line { fetch, address }),
+            None => (at, Step::Lock(Some(self.task))),
+        };
+        (self.at, self.came, self.step) = (at, at, step);
+    }
+}
+
+/// All tasks and cores of the oracle.
+struct Slowly<'a> {
+    slow: Slow<'a>,
+    dispatcher: &'a mut dyn Dispatcher<u32>,
+    cores: Vec<SlowCore>,
+    waits: Vec<usize>,
+    ended: Vec<u64>,
+    lock_free: u64,
+}
+
+impl Slowly<'_> {
+    fn ready(&mut self, task: usize) {
+        let spec = &self.slow.graph.tasks[task];
+        let groups = Groups::new(spec.t, spec.s);
+        self.dispatcher.ready(task as u32, groups);
+    }
+
+    fn resolve(&mut self, of: usize) {
+        let graph = self.slow.graph;
+        for (after, spec) in graph.tasks.iter().enumerate() {
+            for _ in spec.after.iter().filter(|&&other| other as usize == of) {
+                self.waits[after] -= 1;
+                if self.waits[after] == 0 {
+                    self.ready(after);
+                }
+            }
+        }
+    }
+
+    /// Has the lock, and may have ended a task.
+    fn dispatch(&mut self, core: usize, now: u64, of: Option<usize>) {
+        if let Some(of) = of {
+            self.ended[of] = self.cores[core].came;
+            self.resolve(of);
+        }
+        let chip = self.slow.chip;
+        self.lock_free = now + chip.locked_cycles;
+        let next = self.dispatcher.next(core);
+        let own = &mut self.cores[core];
+        match next {
+            Some(next) => {
+                own.task = next.item as usize;
+                own.rest = self.slow.lines(own.task).into();
+                let work = u64::from(self.slow.graph.tasks[own.task].cycles);
+                own.go_on(now + chip.dispatch_cycles + work);
+            }
+            None => (own.at, own.step) = (self.lock_free, Step::Halted),
+        }
+        let mut wake = match of {
+            Some(_) => self.dispatcher.len(),
+            None => 0,
+        };
+        for (other, plan) in self.cores.iter_mut().enumerate() {
+            if wake > 0 && other != core && matches!(plan.step, Step::Halted) {
+                wake -= 1;
+                plan.step = Step::Lock(None);
+                (plan.at, plan.came) = (self.lock_free, self.lock_free);
+            }
+        }
+    }
+
+    fn act(&mut self, core: usize, now: u64) {
+        match self.cores[core].step.clone() {
+            Step::Halted => {}
+            Step::Lock(_) if self.lock_free > now => self.cores[core].at = self.lock_free,
+            Step::Lock(of) => self.dispatch(core, now, of),
+            Step::Line { fetch, address } => {
+                let stall = match self.slow.first[core][usize::from(fetch)].hits(address) {
+                    true => 0,
+                    false => self.slow.miss(address, now),
+                };
+                self.cores[core].go_on(now + stall);
+            }
+        }
+    }
+
+    /// Who acts next at that time.
+    fn first(&self, now: u64) -> Option<usize> {
+        let acts = |core: &SlowCore| core.at == now && !matches!(core.step, Step::Halted);
+        let order = (0..self.cores.len()).filter(|&core| acts(&self.cores[core]));
+        order.min_by_key(|&core| (self.cores[core].came, core))
+    }
+}
+
 /// Runs a graph cycle by cycle: how long it takes, and when each task ended.
 fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32>) -> (u64, Vec<u64>) {
     let caches = chip.caches;
-    let l1 = || Lists::new(caches.l1_bytes, caches.l1_ways, caches.l1_line_bytes, false);
-    let mut slow = Slow {
+    let (bytes, ways, line) = (caches.l1_bytes, caches.l1_ways, caches.l1_line_bytes);
+    let l1 = || Lists::new(bytes, ways, line, false);
+    let slow = Slow {
         graph,
         chip,
         first: (0..chip.cores).map(|_| [l1(), l1()]).collect(),
@@ -162,89 +271,37 @@ fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32>) -
         memory_free: 0,
         open: [None; 4],
     };
-    let count = graph.tasks.len();
-    let mut waits: Vec<usize> = graph.tasks.iter().map(|task| task.after.len()).collect();
-    for (number, task) in graph.tasks.iter().enumerate() {
-        if task.after.is_empty() {
-            dispatcher.ready(number as u32, Groups::new(task.t, task.s));
+    let core = SlowCore {
+        at: 0,
+        came: 0,
+        step: Step::Lock(None),
+        rest: VecDeque::new(),
+        task: 0,
+    };
+    let mut all = Slowly {
+        slow,
+        dispatcher,
+        cores: vec![core; chip.cores],
+        waits: graph.tasks.iter().map(|task| task.after.len()).collect(),
+        ended: vec![0; graph.tasks.len()],
+        lock_free: 0,
+    };
+    for task in 0..graph.tasks.len() {
+        if graph.tasks[task].after.is_empty() {
+            all.ready(task);
         }
     }
-    let mut ended = vec![0; count];
-    // By core: when it acts, since when it wants to, what, and what comes after.
-    type Plan = (u64, u64, Step, VecDeque<(u64, bool, u64)>, usize);
-    let mut cores: Vec<Plan> = vec![(0, 0, Step::Lock(None), VecDeque::new(), 0); chip.cores];
-    let (mut lock_free, mut last) = (0, 0);
     for now in 0..10_000_000 {
-        loop {
-            let acts = |core: &Plan| core.0 == now && !matches!(core.2, Step::Halted);
-            let order = (0..chip.cores).filter(|&core| acts(&cores[core]));
-            let Some(core) = order.min_by_key(|&core| (cores[core].1, core)) else {
-                break;
-            };
-            last = now;
-            let (_, came, step, mut rest, task) = cores[core].clone();
-            // Goes on with the rest of a task at `at`.
-            let go_on = |at: u64, mut rest: VecDeque<(u64, bool, u64)>, task: usize| match rest
-                .pop_front()
-            {
-                Some((work, fetch, address)) => {
-                    let at = at + work;
-                    (at, at, Step::Line { fetch, address }, rest, task)
-                }
-                None => (at, at, Step::Lock(Some(task)), rest, task),
-            };
-            cores[core] = match step {
-                Step::Halted => break,
-                Step::Lock(of) if lock_free > now => (lock_free, came, Step::Lock(of), rest, task),
-                Step::Lock(of) => {
-                    if let Some(of) = of {
-                        ended[of] = came;
-                        for (after, spec) in graph.tasks.iter().enumerate() {
-                            let times = spec.after.iter().filter(|&&other| other as usize == of);
-                            for _ in times {
-                                waits[after] -= 1;
-                                if waits[after] == 0 {
-                                    dispatcher.ready(after as u32, Groups::new(spec.t, spec.s));
-                                }
-                            }
-                        }
-                    }
-                    let next = dispatcher.next(core);
-                    lock_free = now + chip.locked_cycles;
-                    let plan = match next {
-                        Some(next) => {
-                            let task = next.item as usize;
-                            let at =
-                                now + chip.dispatch_cycles + u64::from(graph.tasks[task].cycles);
-                            rest = slow.lines(task).into();
-                            go_on(at, rest, task)
-                        }
-                        None => (lock_free, lock_free, Step::Halted, rest, task),
-                    };
-                    if of.is_some() {
-                        let mut wake = dispatcher.len();
-                        for (other, core_plan) in cores.iter_mut().enumerate() {
-                            if wake > 0 && other != core && matches!(core_plan.2, Step::Halted) {
-                                wake -= 1;
-                                core_plan.2 = Step::Lock(None);
-                                (core_plan.0, core_plan.1) = (lock_free, lock_free);
-                            }
-                        }
-                    }
-                    plan
-                }
-                Step::Line { fetch, address } => {
-                    let stall = match slow.first[core][usize::from(fetch)].hits(address) {
-                        true => 0,
-                        false => slow.miss(address, now),
-                    };
-                    go_on(now + stall, rest, task)
-                }
-            };
+        while let Some(core) = all.first(now) {
+            all.act(core, now);
         }
-        if cores.iter().all(|core| matches!(core.2, Step::Halted)) {
-            let halted = cores.iter().map(|core| core.0).max().unwrap();
-            return (halted.max(last), ended);
+        if all
+            .cores
+            .iter()
+            .all(|core| matches!(core.step, Step::Halted))
+        {
+            let halted = all.cores.iter().map(|core| core.at).max();
+            return (halted.unwrap_or(0), all.ended);
         }
     }
     panic!("it never ends");
