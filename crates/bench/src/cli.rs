@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{background, machine, progress, seats, sim, tasks, worker};
+use crate::{background, chip, machine, progress, seats, sim, tasks, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -28,6 +28,8 @@ enum Command {
     Progress(progress::ProgressArgs),
     /// The simulator: fidelity, the 210 mixes, speed, ranges, the swarm
     Sim(sim::SimArgs),
+    /// The chip of paper 5, simulated: its Tables 2 and 3 and its Figure 4
+    Chip(chip::ChipArgs),
     /// Background work: what the foreground feels of it (paper 2)
     Background(Box<background::BackgroundArgs>),
     /// The thresholds of contention of this machine (paper 2, figure 1)
@@ -68,6 +70,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Seats(args) => seats::run(&args),
         Command::Progress(args) => progress::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Chip(args) => chip::run(&args),
         Command::Background(args) => background::run(&args),
         Command::Calibrate(args) => background::calibrate(&args),
         Command::Format { result } => {

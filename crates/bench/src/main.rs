@@ -7,6 +7,7 @@
 mod background;
 mod bars;
 mod chart;
+mod chip;
 mod cli;
 mod machine;
 mod processes;

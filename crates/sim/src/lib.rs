@@ -7,6 +7,7 @@
 pub mod alone;
 pub mod audit;
 pub mod campaign;
+pub mod chip;
 mod clock;
 pub mod engine;
 pub mod evaluation;

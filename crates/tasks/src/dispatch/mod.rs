@@ -10,10 +10,12 @@
 mod fcfs;
 mod lcfs;
 mod paper;
+mod usher;
 
 pub use fcfs::Fcfs;
 pub use lcfs::Lcfs;
 pub use paper::Paper;
+pub use usher::Usher;
 
 /// The hints of paper 5, section 4.1: which tasks belong together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

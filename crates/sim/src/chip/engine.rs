@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The chip at work: cores that take tasks from a dispatcher and go through what
+//! each touches, in the order of time.
+//!
+//! A core is at the lock of the dispatcher, at a miss, on its way to one, or halted.
+//! What cores share (lock, second level, memory) is asked for in the order of time,
+//! then of who came first, then of core numbers, so that a run has one outcome. On
+//! the way between two misses a core sees nothing but its own caches and is let go
+//! as far as its next miss.
+//!
+//! A core whose task has ended waits for the lock, resolves what waited for the task
+//! and asks for the next one while it holds it. The rest of the cost of scheduling
+//! is its own. Where there is nothing it halts, until a task that ends elsewhere
+//! makes more ready than the one that its core takes itself.
+
+use usher_cache::GeometryError;
+use usher_tasks::dispatch::{Dispatcher, Groups};
+
+use super::graph::{Access, GraphError, Kind, Order, TaskGraph};
+use super::memory::{Caches, Memory, Mode, Timing};
+use super::tally::{Ran, Span, Tally};
+
+/// A chip, and what scheduling costs on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chip {
+    /// Cores that take tasks.
+    pub cores: usize,
+    /// Its caches.
+    pub caches: Caches,
+    /// How long what takes.
+    pub timing: Timing,
+    /// Whether who comes second waits.
+    pub mode: Mode,
+    /// Cycles that each dispatch costs its core.
+    pub dispatch_cycles: u64,
+    /// Those of them under the lock.
+    pub locked_cycles: u64,
+}
+
+/// A chip that cannot be, or what cannot run on it.
+#[derive(Debug, thiserror::Error)]
+pub enum ChipError {
+    /// A cache.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A graph.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// No cores.
+    #[error("a chip without cores runs nothing")]
+    NoCores,
+    /// There are not as many groups as tasks.
+    #[error("{groups} pairs of groups for {tasks} tasks")]
+    Groups {
+        /// Tasks.
+        tasks: usize,
+        /// Groups.
+        groups: usize,
+    },
+    /// A graph needs more memory than the machine was made for.
+    #[error("the graph touches {needs} bytes, the machine was made for {has}")]
+    Memory {
+        /// Bytes it needs.
+        needs: u64,
+        /// Bytes there are.
+        has: u64,
+    },
+    /// The dispatcher held tasks back when all cores had halted.
+    #[error("{left} of {tasks} tasks were never dispatched")]
+    Stuck {
+        /// Those that did not run.
+        left: usize,
+        /// All.
+        tasks: usize,
+    },
+}
+
+/// A graph with the groups that a pattern gives its tasks.
+#[derive(Debug, Clone, Copy)]
+pub struct Work<'a> {
+    /// The tasks.
+    pub graph: &'a TaskGraph,
+    /// Who follows whom.
+    pub order: &'a Order,
+    /// By task.
+    pub groups: &'a [Groups],
+}
+
+/// How far a core is in what its task touches.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    task: u32,
+    access: usize,
+    row: u32,
+    at: u64,
+    end: u64,
+}
+
+/// A line of the first level that a task touches, or, without bytes, work alone.
+#[derive(Debug, Clone, Copy)]
+struct Touch {
+    kind: Kind,
+    address: u64,
+    bytes: u64,
+    shared: bool,
+    /// Work before it.
+    cycles: u64,
+}
+
+impl Cursor {
+    fn next(&mut self, accesses: &[Access], private_base: u64, line: u64) -> Option<Touch> {
+        let mut cycles = 0;
+        loop {
+            let access = accesses.get(self.access)?;
+            if self.at < self.end {
+                let address = self.at;
+                self.at = self.end.min((address / line + 1) * line);
+                return Some(Touch {
+                    kind: access.kind,
+                    address,
+                    bytes: self.at - address,
+                    shared: !access.private,
+                    cycles,
+                });
+            }
+            if self.row < access.rows.max(1) {
+                if self.row == 0 {
+                    cycles += u64::from(access.cycles);
+                }
+                let base = if access.private { private_base } else { 0 };
+                self.at = base + access.address + u64::from(self.row) * u64::from(access.stride);
+                self.end = self.at + u64::from(access.bytes);
+                self.row += 1;
+                if access.bytes == 0 {
+                    let (kind, address) = (access.kind, self.at);
+                    return Some(Touch {
+                        kind,
+                        address,
+                        bytes: 0,
+                        shared: false,
+                        cycles,
+                    });
+                }
+            } else {
+                (self.access, self.row) = (self.access + 1, 0);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// Wants the lock since `came`; the task that has ended, if one has.
+    Lock { came: u64, ended: Option<u32> },
+    /// On its way to its next miss.
+    Running,
+    /// Has missed.
+    Miss(Kind, u64),
+    /// Halted.
+    Halted,
+}
+
+#[derive(Debug, Clone)]
+struct Core {
+    time: u64,
+    state: State,
+    cursor: Cursor,
+    private_base: u64,
+}
+
+/// The chip with what is in its caches, between runs too.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    chip: Chip,
+    memory: Memory,
+    cores: Vec<Core>,
+    lock_free: u64,
+    memory_bytes: (u64, u64),
+}
+
+/// What a run keeps count of.
+struct Progress<'a> {
+    work: Work<'a>,
+    dispatcher: &'a mut dyn Dispatcher<u32>,
+    waits: Vec<u32>,
+    left: usize,
+    spans: Vec<Span>,
+    tally: Tally,
+}
+
+impl Machine {
+    /// With empty caches, for graphs that touch so many shared and private bytes at
+    /// most.
+    ///
+    /// # Errors
+    /// Where there are no cores, or caches cannot be.
+    pub fn new(chip: &Chip, (shared, private): (u64, u64)) -> Result<Self, ChipError> {
+        if chip.cores == 0 {
+            return Err(ChipError::NoCores);
+        }
+        let line = chip.caches.l2_line_bytes.max(1) as u64;
+        let shared_end = shared.next_multiple_of(line);
+        // A line more each, so that not all begin in the same set.
+        let private_step = private.next_multiple_of(line) + line;
+        let bytes = shared_end + private_step * chip.cores as u64;
+        let memory = Memory::new(&chip.caches, chip.cores, bytes, chip.timing, chip.mode)?;
+        let core = |number: usize| Core {
+            time: 0,
+            state: State::Halted,
+            cursor: Cursor::default(),
+            private_base: shared_end + private_step * number as u64,
+        };
+        Ok(Self {
+            chip: *chip,
+            memory,
+            cores: (0..chip.cores).map(core).collect(),
+            lock_free: 0,
+            memory_bytes: (shared, private),
+        })
+    }
+
+    /// Runs a graph to its end.
+    ///
+    /// # Errors
+    /// Where the work does not fit the machine, or the dispatcher keeps tasks.
+    pub fn run(
+        &mut self,
+        work: Work<'_>,
+        dispatcher: &mut dyn Dispatcher<u32>,
+    ) -> Result<Ran, ChipError> {
+        self.check(&work)?;
+        let tasks = work.graph.tasks.len();
+        let mut progress = Progress {
+            work,
+            dispatcher,
+            waits: work.order.waits.clone(),
+            left: tasks,
+            spans: vec![Span::default(); tasks],
+            tally: Tally::default(),
+        };
+        for (task, _) in work
+            .order
+            .waits
+            .iter()
+            .enumerate()
+            .filter(|(_, waits)| **waits == 0)
+        {
+            progress.dispatcher.ready(task as u32, work.groups[task]);
+        }
+        let began = self.now();
+        let counted = self.memory.counts;
+        for core in &mut self.cores {
+            core.time = began;
+            core.state = State::Lock {
+                came: began,
+                ended: None,
+            };
+        }
+        while let Some((core, horizon)) = self.first() {
+            match self.cores[core].state {
+                State::Lock { came, ended } => self.at_lock(core, came, ended, &mut progress),
+                State::Miss(kind, address) => self.miss(core, kind, address, &mut progress),
+                State::Running => self.advance(core, horizon, &mut progress),
+                State::Halted => {}
+            }
+        }
+        if progress.left > 0 {
+            let left = progress.left;
+            return Err(ChipError::Stuck { left, tasks });
+        }
+        let ended = self.now();
+        let mut tally = progress.tally;
+        tally.idle += self.cores.iter().map(|core| ended - core.time).sum::<u64>();
+        tally.cycles = ended - began;
+        tally.tasks = tasks as u64;
+        tally.counts = self.memory.counts.since(&counted);
+        Ok(Ran {
+            tally,
+            spans: progress.spans,
+        })
+    }
+
+    fn check(&self, work: &Work<'_>) -> Result<(), ChipError> {
+        let (shared, private) = work.graph.extent()?;
+        for (needs, has) in [
+            (shared, self.memory_bytes.0),
+            (private, self.memory_bytes.1),
+        ] {
+            if needs > has {
+                return Err(ChipError::Memory { needs, has });
+            }
+        }
+        let (tasks, groups) = (work.graph.tasks.len(), work.groups.len());
+        match tasks == groups && tasks == work.order.waits.len() {
+            true => Ok(()),
+            false => Err(ChipError::Groups { tasks, groups }),
+        }
+    }
+
+    /// The latest that any core has seen.
+    fn now(&self) -> u64 {
+        self.cores.iter().map(|core| core.time).max().unwrap_or(0)
+    }
+
+    /// The core whose turn it is, and when that of the next one comes.
+    fn first(&self) -> Option<(usize, u64)> {
+        let key = |number: usize, core: &Core| match core.state {
+            State::Halted => None,
+            State::Lock { came, .. } => Some((core.time, came, number)),
+            _ => Some((core.time, core.time, number)),
+        };
+        let mut first: Option<(u64, u64, usize)> = None;
+        let mut second = u64::MAX;
+        for (number, core) in self.cores.iter().enumerate() {
+            let Some(this) = key(number, core) else {
+                continue;
+            };
+            match first {
+                Some(before) if before <= this => second = second.min(this.0),
+                Some((time, _, _)) => {
+                    second = second.min(time);
+                    first = Some(this);
+                }
+                None => first = Some(this),
+            }
+        }
+        first.map(|(_, _, number)| (number, second))
+    }
+
+    fn at_lock(
+        &mut self,
+        number: usize,
+        came: u64,
+        ended: Option<u32>,
+        progress: &mut Progress<'_>,
+    ) {
+        let core = &mut self.cores[number];
+        if self.lock_free > core.time {
+            progress.tally.lock_wait += self.lock_free - core.time;
+            core.time = self.lock_free;
+            core.state = State::Lock { came, ended };
+            return;
+        }
+        if let Some(task) = ended {
+            progress.resolve(task);
+        }
+        let next = progress.dispatcher.next(number);
+        core.time += self.chip.locked_cycles;
+        self.lock_free = core.time;
+        progress.tally.scheduling += self.chip.locked_cycles;
+        match next {
+            Some(dispatch) => {
+                let outside = self
+                    .chip
+                    .dispatch_cycles
+                    .saturating_sub(self.chip.locked_cycles);
+                core.time += outside;
+                progress.tally.scheduling += outside;
+                let spec = &progress.work.graph.tasks[dispatch.item as usize];
+                let span = &mut progress.spans[dispatch.item as usize];
+                (span.core, span.from) = (number, core.time);
+                span.times += 1;
+                core.time += u64::from(spec.cycles);
+                progress.tally.compute += u64::from(spec.cycles);
+                core.cursor = Cursor {
+                    task: dispatch.item,
+                    ..Cursor::default()
+                };
+                core.state = State::Running;
+            }
+            None => core.state = State::Halted,
+        }
+        if ended.is_some() {
+            self.wake(number, progress);
+        }
+    }
+
+    /// Sends halted cores to the lock, as many as there are tasks.
+    fn wake(&mut self, by: usize, progress: &mut Progress<'_>) {
+        let mut count = progress.dispatcher.len();
+        for (number, core) in self.cores.iter_mut().enumerate() {
+            if count > 0 && number != by && matches!(core.state, State::Halted) {
+                count -= 1;
+                progress.tally.idle += self.lock_free - core.time;
+                core.time = self.lock_free;
+                core.state = State::Lock {
+                    came: core.time,
+                    ended: None,
+                };
+            }
+        }
+    }
+
+    /// Lets a core go on until it misses later than `horizon`, or its task ends.
+    fn advance(&mut self, number: usize, horizon: u64, progress: &mut Progress<'_>) {
+        let line = self.memory.l1_line_bytes();
+        let core = &mut self.cores[number];
+        let task = core.cursor.task;
+        let accesses = &progress.work.graph.tasks[task as usize].accesses;
+        while let Some(touch) = core.cursor.next(accesses, core.private_base, line) {
+            core.time += touch.cycles;
+            progress.tally.compute += touch.cycles;
+            let Touch {
+                kind,
+                address,
+                bytes,
+                shared,
+                ..
+            } = touch;
+            if bytes == 0 || self.memory.touch(number, kind, address, bytes, shared) {
+                continue;
+            }
+            if core.time >= horizon {
+                core.state = State::Miss(kind, address);
+                return;
+            }
+            let stall = self.memory.fill(number, kind, address, core.time);
+            core.time += stall;
+            progress.tally.stalled += stall;
+        }
+        progress.spans[task as usize].to = core.time;
+        core.state = State::Lock {
+            came: core.time,
+            ended: Some(task),
+        };
+    }
+
+    fn miss(&mut self, number: usize, kind: Kind, address: u64, progress: &mut Progress<'_>) {
+        let core = &mut self.cores[number];
+        let stall = self.memory.fill(number, kind, address, core.time);
+        core.time += stall;
+        progress.tally.stalled += stall;
+        core.state = State::Running;
+    }
+}
+
+impl Progress<'_> {
+    /// A task has ended: what waited for it alone is ready.
+    fn resolve(&mut self, task: u32) {
+        self.left -= 1;
+        for &after in self.work.order.successors(task) {
+            let waits = &mut self.waits[after as usize];
+            *waits -= 1;
+            if *waits == 0 {
+                self.dispatcher
+                    .ready(after, self.work.groups[after as usize]);
+            }
+        }
+    }
+}

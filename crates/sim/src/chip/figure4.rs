@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paper 5's figure 4: what last come, first served loses.
+//!
+//! The figure shows 24 tasks of one unit each, at most four at a time, and a task
+//! that is put off until there is nobody left to run beside those behind it. Its
+//! drawing is not in the text; chains of 3, 7, 7 and 7 tasks are such tasks.
+
+use usher_tasks::dispatch::{Dispatcher, Groups};
+
+use super::engine::{Chip, ChipError, Machine, Work};
+use super::graph::{Order, TaskGraph, TaskSpec};
+use super::memory::{Caches, Mode, Timing};
+
+/// Cycles of a unit.
+const UNIT: u32 = 1000;
+
+/// The 24 tasks.
+pub fn tasks() -> TaskGraph {
+    let mut tasks: Vec<TaskSpec> = Vec::new();
+    for length in [3, 7, 7, 7] {
+        for place in 0..length {
+            let before = tasks.len() as u32;
+            tasks.push(TaskSpec {
+                after: (place > 0).then(|| before - 1).into_iter().collect(),
+                cycles: UNIT,
+                ..TaskSpec::default()
+            });
+        }
+    }
+    TaskGraph { tasks }
+}
+
+/// Units that the tasks take on so many cores, where neither memory nor dispatching
+/// costs anything.
+///
+/// # Errors
+/// Where there are no cores.
+pub fn units(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<u64, ChipError> {
+    let graph = tasks();
+    let order = Order::of(&graph)?;
+    let groups = vec![Groups::NONE; graph.tasks.len()];
+    let timing = Timing {
+        l1_miss_cycles: 0,
+        l2_miss_cycles: 0,
+        first_word_cycles: 0,
+        l2_busy_cycles: 0,
+        line_busy_cycles: 0,
+        row_cycles: 0,
+        write_buffer: 1,
+    };
+    let chip = Chip {
+        cores,
+        caches: Caches::paper(64 << 10),
+        timing,
+        mode: Mode::Uniform,
+        dispatch_cycles: 0,
+        locked_cycles: 0,
+    };
+    let work = Work {
+        graph: &graph,
+        order: &order,
+        groups: &groups,
+    };
+    let ran = Machine::new(&chip, (0, 0))?.run(work, dispatcher)?;
+    Ok(ran.tally.cycles / u64::from(UNIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_tasks::dispatch::{Fcfs, Lcfs};
+
+    use super::*;
+
+    #[test]
+    fn last_come_first_served_loses_two_units_on_three_cores_and_none_on_four() {
+        let fcfs = |cores| units(cores, &mut Fcfs::default()).unwrap();
+        let lcfs = |cores| units(cores, &mut Lcfs::default()).unwrap();
+        assert_eq!((fcfs(3), lcfs(3)), (8, 10));
+        assert_eq!((fcfs(4), lcfs(4)), (7, 7));
+    }
+}

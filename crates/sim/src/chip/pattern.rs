@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How tasks are ordered: the paper's three ways, and ours.
+
+use serde::{Deserialize, Serialize};
+use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Paper, Usher};
+
+use super::fitted::DISPATCH_CYCLES;
+use super::h264::{Place, STAGES};
+
+/// A dispatcher with groups for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// First come, first served.
+    Fcfs,
+    /// The paper's dispatcher: S by stage, T by two rows of macroblocks, the back
+    /// half's rows one further up.
+    A,
+    /// The paper's dispatcher: S by stage, T the frame's front half, then its back
+    /// half.
+    B,
+    /// The rules of this library's default policy, with the groups of pattern A. A
+    /// dispatch costs as much as the paper's.
+    Usher,
+}
+
+impl Pattern {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Fcfs, Self::A, Self::B, Self::Usher];
+    /// Those that the paper has.
+    pub const PAPER: [Self; 3] = [Self::Fcfs, Self::A, Self::B];
+
+    /// As in the data and on the page.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fcfs => "FCFS",
+            Self::A => "A",
+            Self::B => "B",
+            Self::Usher => "usher",
+        }
+    }
+
+    /// The groups of a task.
+    pub fn groups(self, place: Place) -> Groups {
+        let is_back = matches!(place.stage, 3 | 6 | 7);
+        let s = 1 + place.stage;
+        match self {
+            Self::Fcfs => Groups::NONE,
+            Self::A | Self::Usher => Groups::new(1 + (place.row + u32::from(is_back)) / 2, s),
+            Self::B => Groups::new(1 + u32::from(is_back), s),
+        }
+    }
+
+    /// Its dispatcher, for a frame of so many rows of macroblocks.
+    pub fn dispatcher(self, cores: usize, rows: u32) -> Box<dyn Dispatcher<u32>> {
+        let (t_count, s_count) = (rows as usize / 2 + 2, STAGES + 1);
+        match self {
+            Self::Fcfs => Box::new(Fcfs::default()),
+            Self::A | Self::B => Box::new(Paper::new(cores, t_count.max(3), s_count)),
+            Self::Usher => Box::new(Usher::new(cores)),
+        }
+    }
+
+    /// Cycles of a dispatch.
+    pub fn dispatch_cycles(self) -> u64 {
+        match self {
+            Self::Fcfs => DISPATCH_CYCLES.0,
+            Self::A | Self::B | Self::Usher => DISPATCH_CYCLES.1,
+        }
+    }
+}
