@@ -8,6 +8,7 @@ pub mod alone;
 pub mod audit;
 pub mod campaign;
 mod clock;
+pub mod coloring;
 pub mod engine;
 pub mod evaluation;
 pub mod fault;
