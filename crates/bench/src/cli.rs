@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{background, machine, progress, seats, sim, worker};
+use crate::{background, coloring, machine, progress, seats, sim, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -32,6 +32,7 @@ enum Command {
     Background(Box<background::BackgroundArgs>),
     /// The thresholds of contention of this machine (paper 2, figure 1)
     Calibrate(background::CalibrateArgs),
+    Coloring(coloring::ColoringArgs),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -43,6 +44,9 @@ enum Command {
     /// Load generators of `background`
     #[command(hide = true)]
     Load(background::load::LoadArgs),
+    /// A run of `coloring`, for valgrind
+    #[command(hide = true)]
+    ColoringRun(coloring::RunArgs),
 }
 
 /// Runs the command; 0 when every bar was met, 1 when not, 125 when the
@@ -65,11 +69,13 @@ fn run(command: Command) -> Result<bool> {
         Command::Sim(args) => sim::run(&args),
         Command::Background(args) => background::run(&args),
         Command::Calibrate(args) => background::calibrate(&args),
+        Command::Coloring(args) => coloring::run(&args),
         Command::Format { result } => {
             println!("{}", machine::format_saved(&result)?.display());
             Ok(true)
         }
         Command::Worker(args) => worker::run(&args).map(|()| true),
         Command::Load(args) => background::load::run(&args).map(|()| true),
+        Command::ColoringRun(args) => coloring::run_one(&args).map(|()| true),
     }
 }

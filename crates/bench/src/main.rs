@@ -7,6 +7,7 @@
 mod background;
 mod bars;
 mod cli;
+mod coloring;
 mod machine;
 mod processes;
 mod progress;

@@ -2,10 +2,13 @@
 //! Simulated gains and lock times for several values of the figures that were
 //! fitted (`coloring::machine`), beside what was published.
 //!
-//! `cargo run --release --example fit_coloring [MISS_CYCLES[,MORE]] [OPERATION_CYCLES[,MORE]]`
+//! `cargo run --release --example fit_coloring [MISS_CYCLES[,MORE]] [OPERATION_CYCLES[,MORE]] [AHEAD[,MORE]]`
 
-use usher_sim::coloring::machine::{Colors, Load, Machine};
-use usher_sim::coloring::{Outcome, Setting, SimulationError, gain_percent, published, simulate};
+use usher_sim::coloring::machine::{CHAT_AHEAD, Colors, Load, Machine};
+use usher_sim::coloring::workload::Chat;
+use usher_sim::coloring::{
+    Outcome, Setting, SimulationError, gain_percent, published, simulate, simulate_workload,
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let list = |at: usize, default: u64| -> Result<Vec<u64>, std::num::ParseIntError> {
@@ -21,28 +24,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 operation_cycles,
                 ..Machine::PAPER
             };
-            println!("a miss {miss_cycles}, an operation {operation_cycles} cycles; simulated:");
-            show(&machine)?;
+            for ahead in list(3, CHAT_AHEAD)? {
+                println!(
+                    "a miss {miss_cycles}, an operation {operation_cycles} cycles, {ahead} ahead; simulated:"
+                );
+                show(&machine, ahead)?;
+            }
         }
     }
     Ok(())
 }
 
-fn show(machine: &Machine) -> Result<(), SimulationError> {
+fn show(machine: &Machine, ahead: u64) -> Result<(), SimulationError> {
     for load in Load::ALL {
-        for cpus in [1, 2, 4, 6, 8] {
+        for cpus in [1, 4, 8] {
             let run = |colors| {
-                simulate(
-                    machine,
-                    &Setting {
-                        load,
-                        cpus,
-                        colors,
-                        warm_ms: 500,
-                        measured_ms: 1_000,
-                        seed: 1,
-                    },
-                )
+                let setting = Setting {
+                    load,
+                    cpus,
+                    colors,
+                    warm: load.warm(),
+                    measured: 2 * load.warm(),
+                    seed: 1,
+                };
+                match load {
+                    Load::Web => simulate(machine, &setting),
+                    Load::Chat => simulate_workload(machine, &setting, &Chat::new(30, 20, ahead)),
+                }
             };
             let (plain, colored) = (run(Colors::Plain)?, run(Colors::OURS)?);
             let gain = gain_percent(&plain, &colored);

@@ -23,6 +23,8 @@ use super::workload::{Step, Workload};
 /// What was counted, from the beginning on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Time that passed.
+    pub cycles: u64,
     /// Units of work that the workload completed.
     pub completed: u64,
     /// Operations done.
@@ -52,6 +54,7 @@ impl std::ops::Sub for Counts {
 
     fn sub(self, earlier: Self) -> Self {
         Self {
+            cycles: self.cycles - earlier.cycles,
             completed: self.completed - earlier.completed,
             operations: self.operations - earlier.operations,
             decisions: self.decisions - earlier.decisions,
@@ -141,13 +144,13 @@ impl<'a> Engine<'a> {
         engine
     }
 
-    /// Runs until that cycle; what was counted by then.
-    pub fn run_until(&mut self, cycle: u64) -> Counts {
-        while let Some(&Reverse((at, _, cpu, epoch, event))) = self.events.peek() {
-            if at > cycle {
+    /// Runs until so many units of work are completed, or nothing can happen any
+    /// more; what was counted by then.
+    pub fn run_until_completed(&mut self, units: u64) -> Counts {
+        while self.workload.completed() < units {
+            let Some(Reverse((at, _, cpu, epoch, event))) = self.events.pop() else {
                 break;
-            }
-            self.events.pop();
+            };
             if self.cpus[cpu].epoch != epoch {
                 continue;
             }
@@ -158,6 +161,7 @@ impl<'a> Engine<'a> {
             }
         }
         self.counts.completed = self.workload.completed();
+        self.counts.cycles = self.now;
         self.counts
     }
 

@@ -101,10 +101,10 @@ impl Machine {
         decision_cycles: 400,
         wake_cycles: 300,
         switch_cycles: 1_000,
-        operation_cycles: 14_000,
-        own_lines: 24,
+        operation_cycles: 50_000,
+        own_lines: 64,
         own_bytes: 4096,
-        common_lines: 32,
+        common_lines: 96,
         common_bytes: 128 << 10,
         tick_us: 10_000,
     };
@@ -199,7 +199,7 @@ impl Machine {
             of("common lines an operation reads", common, Assumed),
             of(
                 "chat: messages a member is ahead",
-                Chat::AHEAD.to_string(),
+                CHAT_AHEAD.to_string(),
                 Assumed,
             ),
             of(
@@ -216,9 +216,10 @@ impl Machine {
     }
 }
 
-/// Operations of half a request. Apache 1.3 makes about thirty system calls a
-/// request, and computes between them.
-pub const WEB_OPERATIONS: u32 = 25;
+/// Messages that a member of the chat may be ahead of what it has heard.
+pub const CHAT_AHEAD: u64 = 1;
+/// Operations of half a request.
+pub const WEB_OPERATIONS: u32 = 7;
 /// From what a process sends to what comes back from its client.
 pub const WEB_NETWORK_NS: u64 = 300_000;
 
@@ -244,6 +245,14 @@ impl Load {
         }
     }
 
+    /// Units to simulate before anything is counted: everybody has had some turns.
+    pub fn warm(self) -> u64 {
+        match self {
+            Self::Web => 768,
+            Self::Chat => 24_000,
+        }
+    }
+
     /// What is counted.
     pub fn unit(self) -> &'static str {
         match self {
@@ -256,7 +265,7 @@ impl Load {
     pub fn workload(self) -> Box<dyn Workload> {
         match self {
             Self::Web => Box::new(Web::new(256, WEB_OPERATIONS, WEB_NETWORK_NS)),
-            Self::Chat => Box::new(Chat::paper()),
+            Self::Chat => Box::new(Chat::new(30, 20, CHAT_AHEAD)),
         }
     }
 }

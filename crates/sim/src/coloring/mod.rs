@@ -23,6 +23,7 @@ use usher_tasks::color::ColorError;
 use engine::{Counts, Engine};
 use machine::{Colors, Load, Machine};
 use model::Model;
+use workload::Workload;
 
 /// What cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,10 +56,10 @@ pub struct Setting {
     pub cpus: usize,
     /// Where structures stand.
     pub colors: Colors,
-    /// Simulated time before anything is counted.
-    pub warm_ms: u64,
-    /// Simulated time that is counted.
-    pub measured_ms: u64,
+    /// Messages or requests before anything is counted.
+    pub warm: u64,
+    /// Messages or requests that are counted.
+    pub measured: u64,
     /// Of places and lengths.
     pub seed: u64,
 }
@@ -95,22 +96,34 @@ pub struct Outcome {
 /// # Errors
 /// Where there is no such machine.
 pub fn simulate(machine: &Machine, setting: &Setting) -> Result<Outcome, SimulationError> {
+    simulate_workload(machine, setting, setting.load.workload().as_ref())
+}
+
+/// Simulates one setting with tasks of the caller's, at their start.
+///
+/// # Errors
+/// Where there is no such machine.
+pub fn simulate_workload(
+    machine: &Machine,
+    setting: &Setting,
+    workload: &dyn Workload,
+) -> Result<Outcome, SimulationError> {
     if setting.cpus == 0 {
         return Err(SimulationError::NoCpu);
     }
-    let workload = setting.load.workload();
     let tasks = workload.tasks();
     let model = Model::new(machine, setting.cpus, tasks, setting.colors, setting.seed)?;
-    let mut engine = Engine::new(*machine, workload.as_ref(), model, setting.cpus);
-    let warm = engine.run_until(machine.cycles(setting.warm_ms * 1_000_000));
-    let end = machine.cycles((setting.warm_ms + setting.measured_ms) * 1_000_000);
-    let counts = engine.run_until(end) - warm;
+    let mut engine = Engine::new(*machine, workload, model, setting.cpus);
+    let warm = engine.run_until_completed(setting.warm);
+    let counts = engine.run_until_completed(setting.warm + setting.measured) - warm;
     Ok(outcome(machine, setting, &counts))
 }
 
 fn outcome(machine: &Machine, setting: &Setting, counts: &Counts) -> Outcome {
-    let seconds = setting.measured_ms as f64 / 1_000.0;
-    let cpu_cycles = seconds * machine.clock_mhz as f64 * 1e6 * setting.cpus as f64;
+    let seconds = counts.cycles as f64 / (machine.clock_mhz as f64 * 1e6);
+    let cpu_cycles = (counts.cycles.max(1) * setting.cpus as u64) as f64;
+    // Nothing completed where nothing was to be measured.
+    let seconds = seconds.max(f64::MIN_POSITIVE);
     let per = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     Outcome {
         setting: *setting,

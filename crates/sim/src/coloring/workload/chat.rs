@@ -8,8 +8,8 @@
 //! sender of every member of the room, from where it goes to that member's client.
 //!
 //! Ours is how far members run ahead: in the benchmark the socket buffers limit
-//! that, here each speaks at most [`Chat::AHEAD`] messages before it has heard what
-//! the others said.
+//! that, here each speaks at most so many messages before it has heard what the
+//! others said.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -69,28 +69,23 @@ const THREADS: usize = 4;
 #[derive(Debug)]
 pub struct Chat {
     members_a_room: usize,
+    ahead: u64,
     members: Vec<Member>,
     delivered: AtomicU64,
 }
 
 impl Chat {
-    /// Messages that a member may be ahead of what it has heard.
-    pub const AHEAD: u64 = 10;
-
-    /// Rooms of so many members, four tasks each.
-    pub fn new(rooms: usize, members_a_room: usize) -> Self {
+    /// Rooms of so many members, four tasks each; messages that a member may be
+    /// ahead of what it has heard, 1 at least.
+    pub fn new(rooms: usize, members_a_room: usize, ahead: u64) -> Self {
         Self {
             members_a_room,
+            ahead: ahead.max(1),
             members: (0..rooms * members_a_room)
                 .map(|_| Member::default())
                 .collect(),
             delivered: AtomicU64::new(0),
         }
-    }
-
-    /// The paper's: 30 rooms of 20 members, 2,400 tasks.
-    pub fn paper() -> Self {
-        Self::new(30, 20)
     }
 
     /// Messages sent by all members.
@@ -115,7 +110,7 @@ impl Chat {
 
     fn may_speak(&self, member: &Member) -> bool {
         let rounds = member.received.load(SeqCst) / self.members_a_room as u64;
-        member.sent.load(SeqCst) < rounds + Self::AHEAD
+        member.sent.load(SeqCst) < rounds + self.ahead
     }
 
     fn speak(&self, member: &Member) -> Option<bool> {
@@ -214,7 +209,7 @@ mod tests {
     /// Steps whoever does not wait, in turn, and checks that the count adds up.
     #[test]
     fn every_message_reaches_every_member_once() {
-        let chat = Chat::new(3, 4);
+        let chat = Chat::new(3, 4, 10);
         let mut ready: Vec<usize> = (0..chat.tasks()).collect();
         let mut woken = vec![];
         for turn in 0..20_000 {
@@ -235,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_member_waits_for_the_others_words() {
-        let chat = Chat::new(1, 2);
+        let chat = Chat::new(1, 2, 10);
         let mut woken = vec![];
-        for _ in 0..Chat::AHEAD {
+        for _ in 0..10 {
             assert_eq!(chat.step(0, 0, &mut woken), Step::Done);
         }
         assert_eq!(chat.step(0, 0, &mut woken), Step::Waits);
