@@ -23,7 +23,10 @@ fn at(load: Load, cpus: usize, colors: Colors) -> Outcome {
 
 #[test]
 fn at_the_papers_point_the_web_gains_and_the_walk_stops_missing() {
-    let (plain, colored) = (at(Load::Web, 8, Colors::Plain), at(Load::Web, 8, Colors::OURS));
+    let (plain, colored) = (
+        at(Load::Web, 8, Colors::Plain),
+        at(Load::Web, 8, Colors::OURS),
+    );
     assert!(plain.walk_miss_ratio > 0.9, "{plain:?}");
     assert!(colored.walk_miss_ratio < 0.1, "{colored:?}");
     let gain = gain_percent(&plain, &colored);
@@ -33,7 +36,10 @@ fn at_the_papers_point_the_web_gains_and_the_walk_stops_missing() {
 
 #[test]
 fn at_the_papers_point_the_chat_gains_more() {
-    let (plain, colored) = (at(Load::Chat, 8, Colors::Plain), at(Load::Chat, 8, Colors::OURS));
+    let (plain, colored) = (
+        at(Load::Chat, 8, Colors::Plain),
+        at(Load::Chat, 8, Colors::OURS),
+    );
     assert!(plain.walk_miss_ratio > 0.9, "{plain:?}");
     assert!(colored.walk_miss_ratio < 0.1, "{colored:?}");
     let gain = gain_percent(&plain, &colored);
@@ -154,5 +160,8 @@ fn what_cannot_be_is_said() {
         ..setting(1)
     };
     let memory = simulate(&small, &plain).unwrap_err();
-    assert!(memory.to_string().contains("the memory has 128"), "{memory}");
+    assert!(
+        memory.to_string().contains("the memory has 128"),
+        "{memory}"
+    );
 }

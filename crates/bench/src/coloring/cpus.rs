@@ -22,8 +22,8 @@ const TICK_NS: u64 = 10_000_000;
 /// When a run ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Until {
-    /// After that time.
-    Time(Duration),
+    /// After these two times; only the second counts.
+    Time(Duration, Duration),
     /// After so many operations.
     Operations(u64),
 }
@@ -50,9 +50,9 @@ pub struct Plan {
 /// What a run came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Wall time.
+    /// Wall time that counts.
     pub seconds: f64,
-    /// Messages or requests.
+    /// Messages or requests, from the start on.
     pub completed: u64,
     /// Operations done.
     pub operations: u64,
@@ -146,6 +146,8 @@ struct Cpu<'a> {
     to_wake: Vec<usize>,
     next_tick_ns: u64,
     work: Work,
+    /// When what counts began.
+    counts_from_ns: u64,
     tally: Tally,
 }
 
@@ -159,15 +161,24 @@ impl<'a> Cpu<'a> {
             to_wake: vec![],
             next_tick_ns: TICK_NS,
             work: Work::new(number as u64, machine.plan.turns),
+            counts_from_ns: 0,
             tally: Tally::default(),
         }
     }
 
     fn run(mut self) -> Tally {
+        let warm_ns = match self.machine.plan.until {
+            Until::Time(warm, _) => warm.as_nanos() as u64,
+            Until::Operations(_) => 0,
+        };
         loop {
             let now_ns = self.machine.start.elapsed().as_nanos() as u64;
             if self.ends(now_ns) {
                 break;
+            }
+            if self.counts_from_ns == 0 && now_ns >= warm_ns {
+                self.counts_from_ns = now_ns;
+                self.tally = Tally::default();
             }
             self.machine.workload.arrivals(now_ns, &mut self.to_wake);
             while let Some(task) = self.to_wake.pop() {
@@ -178,13 +189,14 @@ impl<'a> Cpu<'a> {
                 Some(task) => self.go_on(task, now_ns),
             }
         }
-        self.tally.seconds = self.machine.start.elapsed().as_secs_f64();
+        let end_ns = self.machine.start.elapsed().as_nanos() as u64;
+        self.tally.seconds = (end_ns - self.counts_from_ns) as f64 / 1e9;
         self.tally
     }
 
     fn ends(&self, now_ns: u64) -> bool {
         let over = match self.machine.plan.until {
-            Until::Time(time) => u128::from(now_ns) >= time.as_nanos(),
+            Until::Time(warm, time) => u128::from(now_ns) >= (warm + time).as_nanos(),
             Until::Operations(count) => self.machine.operations.load(Relaxed) >= count,
         };
         if over {

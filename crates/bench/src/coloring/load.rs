@@ -17,8 +17,6 @@ const SEED: u64 = 1;
 pub struct Pairs {
     /// Its name.
     pub load: String,
-    /// What it counts.
-    pub unit: String,
     /// Threads.
     pub threads: usize,
     /// Plain and coloured.
@@ -49,16 +47,15 @@ pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
     };
     Ok(Pairs {
         load: load.name().to_owned(),
-        unit: load.unit().to_owned(),
         threads: plan.cpus,
         pairs: (0..pairs).map(pair).collect::<Result<_>>()?,
     })
 }
 
 impl Pairs {
-    /// Throughput coloured over plain.
+    /// Operations a second, coloured over plain.
     pub fn gain(&self) -> Option<Estimate> {
-        let rate = |tally: &Tally| tally.completed as f64 / tally.seconds;
+        let rate = |tally: &Tally| tally.operations as f64 / tally.seconds;
         let ratio = |[plain, colored]: &[Tally; 2]| rate(colored) / rate(plain);
         let ratios: Vec<f64> = self.pairs.iter().map(ratio).collect();
         stats::estimate(&ratios, Statistic::Median, SEED)
@@ -77,14 +74,13 @@ mod tests {
 
     #[test]
     fn the_gain_is_that_of_the_rates() {
-        let tally = |completed, seconds| Tally {
-            completed,
+        let tally = |operations, seconds| Tally {
+            operations,
             seconds,
             ..Tally::default()
         };
         let pairs = Pairs {
             load: "chat".to_owned(),
-            unit: "messages".to_owned(),
             threads: 1,
             pairs: vec![[tally(100, 1.0), tally(300, 2.0)]; 3],
         };

@@ -77,11 +77,11 @@ pub struct ColoringArgs {
     /// Rounds of each walk; 41, or 9 where it is to be quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: Option<u32>,
-    /// Pairs of runs of each workload; 15, or 3 where it is to be quick
+    /// Pairs of runs of each workload; 7, or 3 where it is to be quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: Option<u32>,
     /// How long an operation of a task takes here, but for its misses
-    #[arg(long, default_value_t = 1_500, value_name = "NS")]
+    #[arg(long, default_value_t = 6_000, value_name = "NS")]
     operation_ns: u64,
     /// Seeds of the simulation; the medians count
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
@@ -100,7 +100,7 @@ impl ColoringArgs {
     }
 
     fn pairs(&self) -> usize {
-        self.pairs.unwrap_or(if self.quick { 3 } else { 15 }) as usize
+        self.pairs.unwrap_or(if self.quick { 3 } else { 7 }) as usize
     }
 
     fn lengths(&self) -> Vec<usize> {
@@ -161,7 +161,12 @@ fn walked(args: &ColoringArgs) -> Result<Part> {
 
 fn loaded(args: &ColoringArgs) -> Result<Part> {
     let turns = work::turns_for(args.operation_ns);
-    let time = Duration::from_millis(if args.quick { 150 } else { 600 });
+    let (warm, time) = if args.quick {
+        (300, 500)
+    } else {
+        (1_000, 2_000)
+    };
+    let (warm, time) = (Duration::from_millis(warm), Duration::from_millis(time));
     let mut pairs = Vec::new();
     for workload in Load::ALL {
         for cpus in [1, 2] {
@@ -171,7 +176,7 @@ fn loaded(args: &ColoringArgs) -> Result<Part> {
                 colors: Colors::Plain,
                 pages: Pages::Huge,
                 cpus,
-                until: Until::Time(time),
+                until: Until::Time(warm, time),
                 turns,
                 seed: 1,
             };

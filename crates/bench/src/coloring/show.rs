@@ -33,7 +33,9 @@ fn at_least(what: String, measured: Option<f64>, least: f64, unit: &str) -> Bar 
 /// Walks of run queues.
 pub fn walks(walks: &[Walk]) -> Part {
     let mut part = Part::new("walks", "Walks of run queues on this machine");
-    let asked = walks.iter().filter(|walk| ASKED.contains(&walk.structures));
+    let asked = walks
+        .iter()
+        .filter(|walk| ASKED.contains(&walk.structures) && walk.threads == 1);
     part.bars = asked
         .map(|walk| {
             let what = format!("{} structures, {}", walk.structures, condition(walk));
@@ -152,7 +154,7 @@ fn walk_notes(walks: &[Walk]) -> Vec<String> {
         }
     };
     vec![
-        format!("Structures lie in 8 KiB-aligned blocks, hang on a list in random order, and are walked as Linux 2.4's scheduler does: the fields at 0x20..=0x3f of each. Plain, shifted by (address >> 13) mod 64 lines, and by `Coloring`, in the same blocks and the same order, one after the other, {rounds} rounds, the order of the three alternating. Medians; the gain is the median of the rounds' ratios with its 95 % bootstrap interval."),
+        format!("Structures lie in 8 KiB-aligned blocks, hang on a list in random order, and are walked as Linux 2.4's scheduler does: the fields at 0x20..=0x3f of each. Plain, shifted by (address >> 13) mod 64 lines, and by `Coloring`, in the same blocks and the same order, one after the other, {rounds} rounds, the order of the three alternating; each time the shortest of 8 spells, as whatever else runs here only makes them longer. Medians; the gain is the median of the rounds' ratios with its 95 % bootstrap interval."),
         format!("Coloured or not, a walk touches one page a structure. With 4 KiB pages the walk also misses the TLB, which colouring cannot help; with huge pages (2 MiB, {} of the memory at least; 0 % where they were forbidden: {}) a page holds 256 structures. The kernel of the paper had its structures in large pages, too.", huge(Pages::Huge), huge(Pages::Small)),
         "Two threads: one lock, taken for a walk at a time; ns a structure is wall time over all structures looked at.".to_owned(),
     ]
@@ -167,8 +169,8 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     let head = [
         "measured",
         "threads",
-        "plain, a second",
-        "coloured, a second",
+        "plain, operations a second",
+        "coloured, operations a second",
         "gain [95 %]",
         "structures a walk",
         "lock held, us: plain",
@@ -180,15 +182,12 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     ];
     let row = |pairs: &Pairs| {
         let both = |figure: fn(&super::cpus::Tally) -> f64| [0, 1].map(|w| pairs.median(w, figure));
-        let rates = both(|t| t.completed as f64 / t.seconds);
+        let rates = both(|t| t.operations as f64 / t.seconds);
         let held = both(|t| t.lock.held_ns as f64 / 1e3 / t.lock.acquisitions.max(1) as f64);
         let waited = both(|t| t.lock.waited_ns as f64 / 1e3 / t.lock.acquisitions.max(1) as f64);
         let taken = both(|t| 100.0 * t.lock.contended as f64 / t.lock.acquisitions.max(1) as f64);
         let length = pairs.median(0, |t| t.visits as f64 / t.decisions.max(1) as f64);
-        let mut cells = vec![
-            format!("{} ({})", pairs.load, pairs.unit),
-            pairs.threads.to_string(),
-        ];
+        let mut cells = vec![pairs.load.clone(), pairs.threads.to_string()];
         cells.extend(rates.map(|rate| format!("{rate:.0}")));
         cells.push(interval(pairs.gain()));
         cells.push(format!("{length:.0}"));
@@ -202,7 +201,7 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     });
     let pairs = all.first().map_or(0, |pairs| pairs.pairs.len());
     part.notes = vec![format!(
-        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 24 lines of the task's own written, 32 common ones read), and decide who runs next by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. No bar is asked here: it is what it is."
+        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 24 lines of the task's own written, 32 common ones read), and decide who runs next by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; it takes as many times as long as a visit as in the simulated machine. No bar is asked here."
     )];
     part.raw = json!({ "operation_ns": operation_ns, "pairs": all });
     part

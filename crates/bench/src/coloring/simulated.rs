@@ -107,12 +107,7 @@ pub fn part(quick: bool, seeds: u64) -> Result<Part> {
         colors: chunk[0].setting.colors,
         outcomes: chunk.to_vec(),
     });
-    Ok(shown(
-        &machine,
-        &Results(points.collect()),
-        times,
-        seeds,
-    ))
+    Ok(shown(&machine, &Results(points.collect()), times, seeds))
 }
 
 fn shown(machine: &Machine, results: &Results, times: u64, seeds: u64) -> Part {

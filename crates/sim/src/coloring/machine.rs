@@ -101,7 +101,7 @@ impl Machine {
         decision_cycles: 400,
         wake_cycles: 300,
         switch_cycles: 1_000,
-        operation_cycles: 50_000,
+        operation_cycles: 47_000,
         own_lines: 64,
         own_bytes: 4096,
         common_lines: 96,
@@ -200,7 +200,7 @@ impl Machine {
             of(
                 "chat: messages a member is ahead",
                 CHAT_AHEAD.to_string(),
-                Assumed,
+                Fitted,
             ),
             of(
                 "web: operations of half a request",
@@ -217,7 +217,7 @@ impl Machine {
 }
 
 /// Messages that a member of the chat may be ahead of what it has heard.
-pub const CHAT_AHEAD: u64 = 1;
+pub const CHAT_AHEAD: u64 = 5;
 /// Operations of half a request.
 pub const WEB_OPERATIONS: u32 = 7;
 /// From what a process sends to what comes back from its client.
@@ -249,7 +249,7 @@ impl Load {
     pub fn warm(self) -> u64 {
         match self {
             Self::Web => 768,
-            Self::Chat => 24_000,
+            Self::Chat => 36_000,
         }
     }
 
