@@ -105,7 +105,7 @@ fn interval(estimate: Option<Estimate>) -> String {
             low: Some(low),
             high: Some(high),
             ..
-        }) => format!("{value:.2} [{low:.2}, {high:.2}]"),
+        }) => format!("{value:.2}\u{a0}[{low:.2},\u{a0}{high:.2}]"),
         Some(estimate) => format!("{:.2}", estimate.value),
         None => "–".to_owned(),
     }
@@ -156,7 +156,7 @@ fn walk_notes(walks: &[Walk]) -> Vec<String> {
     vec![
         format!("Structures lie in 8 KiB-aligned blocks, hang on a list in random order, and are walked as Linux 2.4's scheduler does: the fields at 0x20..=0x3f of each. Plain, shifted by (address >> 13) mod 64 lines, and by `Coloring`, in the same blocks and the same order, one after the other, {rounds} rounds, the order of the three alternating; each time the shortest of 8 spells, as whatever else runs here only makes them longer. Medians; the gain is the median of the rounds' ratios with its 95 % bootstrap interval."),
         format!("Coloured or not, a walk touches one page a structure. With 4 KiB pages the walk also misses the TLB, which colouring cannot help; with huge pages (2 MiB, {} of the memory at least; 0 % where they were forbidden: {}) a page holds 256 structures. The kernel of the paper had its structures in large pages, too.", huge(Pages::Huge), huge(Pages::Small)),
-        "Two threads: one lock, taken for a walk at a time; ns a structure is wall time over all structures looked at.".to_owned(),
+        "Two threads: one lock, taken for a walk at a time; ns a structure is wall time over all structures looked at, of the shortest spell; holds and waits are means over all spells, interruptions by other programs included.".to_owned(),
     ]
 }
 
@@ -201,7 +201,7 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     });
     let pairs = all.first().map_or(0, |pairs| pairs.pairs.len());
     part.notes = vec![format!(
-        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 24 lines of the task's own written, 32 common ones read), and decide who runs next by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; it takes as many times as long as a visit as in the simulated machine. No bar is asked here."
+        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common ones read), and decide who runs next by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about as long as on the simulated machine. No bar is asked here."
     )];
     part.raw = json!({ "operation_ns": operation_ns, "pairs": all });
     part
@@ -244,7 +244,7 @@ pub fn misses(grinds: &[Grind]) -> Result<Part> {
         rows: grinds.iter().map(row).collect(),
     });
     part.notes = vec![format!(
-        "One thread, {} operations. First level: {}; second level: {} (this machine's, from sysfs; cachegrind's last level). A structure's fields share a line, so that a walk that always misses has 1.000. The whole program includes its start, in which all memory is written once.",
+        "One thread, {} operations. First level: {}; second level: {} (this machine's, from sysfs; cachegrind's last level). A structure's fields share a line, so that a walk that always misses has 1.000. The whole program includes its start, in which all memory is written once. Cachegrind's caches take a line's set from its address as it is; a processor may spread lines by a hash of more bits, and then misses less than this.",
         grinds.first().map_or(0, |grind| grind.tally.operations),
         first.describe(),
         second.describe()

@@ -322,7 +322,7 @@ fn at_eight(results: &Results) -> Table {
                 figures.iter().map(|(_, show)| show(middle)),
             );
             let gain = results.gain(load, published::CPUS, colors);
-            cells.push(format!("{gain:+.1} %"));
+            cells.push(format!("{gain:+.1}\u{a0}%"));
             rows.push(cells);
         }
     }
@@ -356,14 +356,14 @@ fn by_cpus(results: &Results, load: Load) -> Table {
     let gain = |n: &usize| format!("{:+.1} %", results.gain(load, *n, Colors::OURS));
     let mut rows = vec![row("gain", cpus.iter().map(gain))];
     if load == Load::Web {
-        rows.push(row("  published", known(&published::WEB_GAINS, 1, "%")));
+        rows.push(row("· published", known(&published::WEB_GAINS, 1, "%")));
     }
     let missing = |o: &Outcome| o.walk_miss_ratio;
     let taken = |o: &Outcome| o.contention;
     rows.push(row("walk's misses, plain", percent(Colors::Plain, missing)));
     if load == Load::Chat {
         rows.push(row(
-            "  published",
+            "· published",
             known(&published::CHAT_MISSES_PLAIN, 1, "%"),
         ));
     }
@@ -373,7 +373,7 @@ fn by_cpus(results: &Results, load: Load) -> Table {
     ));
     if load == Load::Chat {
         rows.push(row(
-            "  published",
+            "· published",
             known(&published::CHAT_MISSES_COLORED, 1, "%"),
         ));
     }
@@ -383,7 +383,7 @@ fn by_cpus(results: &Results, load: Load) -> Table {
     ));
     if load == Load::Chat {
         rows.push(row(
-            "  published",
+            "· published",
             known(&published::CHAT_CONTENTION_PLAIN, 2, "%"),
         ));
     }
@@ -393,21 +393,21 @@ fn by_cpus(results: &Results, load: Load) -> Table {
     ));
     if load == Load::Chat {
         rows.push(row(
-            "  published",
+            "· published",
             known(&published::CHAT_CONTENTION_COLORED, 2, "%"),
         ));
     }
     rows.push(row("lock held, plain", us(Colors::Plain)));
     if load == Load::Chat {
         rows.push(row(
-            "  published",
+            "· published",
             known(&published::CHAT_HOLD_US_PLAIN, 2, "us"),
         ));
     }
     rows.push(row("lock held, coloured", us(Colors::OURS)));
     if load == Load::Chat {
         rows.push(row(
-            "  published",
+            "· published",
             known(&published::CHAT_HOLD_US_COLORED, 2, "us"),
         ));
     }

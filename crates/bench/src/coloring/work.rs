@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an operation of a task does on this machine: it writes to lines of its own,
-//! reads lines of all, and computes; the same lines as in the simulation.
+//! reads lines of all, and computes; as many bytes as in the simulation.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,11 +9,11 @@ use std::time::Instant;
 /// Words of 64 bits of a line.
 const LINE_WORDS: usize = 8;
 /// Lines of its own that an operation writes to.
-const OWN_LINES: usize = 24;
+const OWN_LINES: usize = 32;
 /// Of so many words, 4 KiB.
 const OWN_WORDS: usize = 512;
 /// Lines of all that an operation reads.
-const COMMON_LINES: usize = 32;
+const COMMON_LINES: usize = 48;
 /// Of so many words, 128 KiB.
 const COMMON_WORDS: usize = 16 << 10;
 

@@ -164,7 +164,7 @@ impl Machine {
             of("where they lie", of_block, Assumed),
             of(
                 "decisions, wake-ups, list",
-                "as in `kernel.rs`".to_owned(),
+                "schedule(), goodness(), reschedule_idle()".to_owned(),
                 Linux,
             ),
             of("tick", tick, Linux),
@@ -248,7 +248,7 @@ impl Load {
     /// Units to simulate before anything is counted: everybody has had some turns.
     pub fn warm(self) -> u64 {
         match self {
-            Self::Web => 768,
+            Self::Web => 2_560,
             Self::Chat => 36_000,
         }
     }
