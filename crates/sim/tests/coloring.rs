@@ -14,8 +14,8 @@ fn at(load: Load, cpus: usize, colors: Colors) -> Outcome {
         load,
         cpus,
         colors,
-        warm: load.warm(),
-        measured: load.warm(),
+        warm: load.warm() / 2,
+        measured: load.warm() / 2,
         seed: 1,
     };
     simulate(&Machine::PAPER, &setting).unwrap()

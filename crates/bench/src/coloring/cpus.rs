@@ -289,7 +289,9 @@ mod tests {
                 for cpus in [1, 2] {
                     let tally = run(&plan(load, colors, cpus)).unwrap();
                     assert!(tally.operations >= 30_000, "{load:?} {colors:?} {cpus}");
-                    assert!(tally.completed > 0 && tally.decisions > 0);
+                    assert!(tally.decisions > 0 && tally.visits > tally.decisions);
+                    // The first messages are late: all are said before one is heard.
+                    assert!(tally.completed > 0 || load == Load::Chat);
                     assert!(tally.lock.acquisitions >= tally.decisions);
                 }
             }
@@ -300,11 +302,11 @@ mod tests {
     fn one_cpu_decides_alike_wherever_structures_stand() {
         let counts = |colors| {
             let tally = run(&plan(Load::Chat, colors, 1)).unwrap();
-            (tally.completed, tally.operations)
+            (tally.operations, tally.decisions)
         };
         let (plain, ours) = (counts(Colors::Plain), counts(Colors::OURS));
-        assert_eq!(plain.1, ours.1);
+        assert_eq!(plain.0, ours.0);
         // Ticks of the clock may fall on different tasks.
-        assert!(plain.0.abs_diff(ours.0) < plain.0 / 4, "{plain:?} {ours:?}");
+        assert!(plain.1.abs_diff(ours.1) < plain.1 / 4, "{plain:?} {ours:?}");
     }
 }

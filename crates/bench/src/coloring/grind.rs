@@ -240,7 +240,7 @@ summary: 120 1 1 63 52 41 12 11 10
             first,
             second,
         };
-        assert_eq!(walk, of(57, 45, 32));
+        assert_eq!(walk, of(57, 45, 33));
         assert_eq!(all, of(75, 63, 51));
         let none = text.replace("walk_queue", "gone");
         assert!(misses(&none).unwrap_err().to_string().contains("stripped"));
