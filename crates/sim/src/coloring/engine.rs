@@ -83,6 +83,9 @@ enum Event {
     LetsGo,
 }
 
+/// When, in which order among those of one time, whose, of which epoch, what.
+type Due = (u64, u64, usize, u64, Event);
+
 #[derive(Debug, Default)]
 struct Cpu {
     running: Option<u32>,
@@ -106,7 +109,7 @@ pub struct Engine<'a> {
     cpus: Vec<Cpu>,
     owner: Option<usize>,
     waiting: VecDeque<usize>,
-    events: BinaryHeap<Reverse<(u64, u64, usize, u64, Event)>>,
+    events: BinaryHeap<Reverse<Due>>,
     sequence: u64,
     now: u64,
     counts: Counts,
