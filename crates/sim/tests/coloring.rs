@@ -2,6 +2,8 @@
 //! Paper 3a simulated: the bars at the paper's point, and what must hold whatever
 //! the figures are.
 
+#![allow(clippy::unwrap_used)]
+
 use usher_sim::coloring::engine::{Engine, queue};
 use usher_sim::coloring::kernel::{Field, SLEEPING};
 use usher_sim::coloring::machine::{Colors, Load, Machine};

@@ -285,11 +285,14 @@ fn row(what: &str, values: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once(what.to_owned()).chain(values).collect()
 }
 
+/// A column: its heading and how an outcome is shown in it.
+type Column = (&'static str, fn(&Outcome) -> String);
+
 /// Every variant at 8 CPUs.
 fn at_eight(results: &Results) -> Table {
     let mut head = vec!["simulated, 8 CPUs".to_owned()];
     let mut rows: Vec<Vec<String>> = Vec::new();
-    let figures: [(&str, fn(&Outcome) -> String); 7] = [
+    let figures: [Column; 7] = [
         ("a second", |o| format!("{:.0}", o.throughput)),
         ("walk's misses", |o| {
             format!("{:.1} %", 100.0 * o.walk_miss_ratio)
