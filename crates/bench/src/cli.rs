@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{background, chip, machine, progress, seats, sim, tasks, worker};
+use crate::{background, chip, coloring, machine, progress, seats, sim, tasks, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -36,6 +36,7 @@ enum Command {
     Calibrate(background::CalibrateArgs),
     /// The task runtime against five others: cost, grain, order, memory
     Tasks(Box<tasks::TasksArgs>),
+    Coloring(coloring::ColoringArgs),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -50,6 +51,9 @@ enum Command {
     /// A runtime in Rust, or none, running the workload of `tasks`
     #[command(name = tasks::INSIDE, hide = true)]
     TasksInside(tasks::InsideArgs),
+    /// A run of `coloring`, for valgrind
+    #[command(hide = true)]
+    ColoringRun(coloring::RunArgs),
 }
 
 /// Runs the command; 0 when every bar was met, 1 when not, 125 when the
@@ -73,6 +77,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Chip(args) => chip::run(&args),
         Command::Background(args) => background::run(&args),
         Command::Calibrate(args) => background::calibrate(&args),
+        Command::Coloring(args) => coloring::run(&args),
         Command::Format { result } => {
             println!("{}", machine::format_saved(&result)?.display());
             Ok(true)
@@ -81,5 +86,6 @@ fn run(command: Command) -> Result<bool> {
         Command::Load(args) => background::load::run(&args).map(|()| true),
         Command::Tasks(args) => tasks::run(&args),
         Command::TasksInside(args) => tasks::run_inside(&args).map(|()| true),
+        Command::ColoringRun(args) => coloring::run_one(&args).map(|()| true),
     }
 }

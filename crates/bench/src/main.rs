@@ -9,6 +9,7 @@ mod bars;
 mod chart;
 mod chip;
 mod cli;
+mod coloring;
 mod machine;
 mod processes;
 mod progress;

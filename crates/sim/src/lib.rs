@@ -9,6 +9,7 @@ pub mod audit;
 pub mod campaign;
 pub mod chip;
 mod clock;
+pub mod coloring;
 pub mod engine;
 pub mod evaluation;
 pub mod fault;

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Misses of the walk in this machine's first and second level, by cachegrind.
+//!
+//! Cachegrind knows a first level and a last one; the last is given this machine's
+//! second level. Addresses are the program's, as if pages were laid out as the
+//! program sees them, which is so within huge pages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use usher_sim::coloring::machine::{Colors, Load};
+
+use super::cpus::Tally;
+
+/// The function whose misses are counted.
+const FUNCTION: &str = "coloring::region::walk_queue";
+
+/// A cache as cachegrind takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Bytes of the whole.
+    pub bytes: u64,
+    /// Ways.
+    pub ways: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+}
+
+impl Shape {
+    fn option(self, name: &str) -> String {
+        format!("--{name}={},{},{}", self.bytes, self.ways, self.line_bytes)
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        format!(
+            "{} KiB, {} ways, lines of {} B",
+            self.bytes >> 10,
+            self.ways,
+            self.line_bytes
+        )
+    }
+}
+
+/// First level of data, and second level, of a machine's CPU 0.
+pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
+    let dir = sys.join("devices/system/cpu/cpu0/cache");
+    let shape = |level: &str, kind: &[&str]| -> Result<Shape> {
+        for index in 0..8 {
+            let dir = dir.join(format!("index{index}"));
+            let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+            let is = text("level").trim() == level && kind.contains(&text("type").trim());
+            if is {
+                return shape_of(&dir);
+            }
+        }
+        anyhow::bail!("{} has no level {level} for data", dir.display())
+    };
+    Ok((
+        shape("1", &["Data", "Unified"])?,
+        shape("2", &["Data", "Unified"])?,
+    ))
+}
+
+fn shape_of(dir: &Path) -> Result<Shape> {
+    let number = |name: &str| -> Result<u64> {
+        let path = dir.join(name);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = text.trim();
+        let (digits, unit) = match text.strip_suffix('K') {
+            Some(digits) => (digits, 1024),
+            None => (text, 1),
+        };
+        let value: u64 = digits
+            .parse()
+            .with_context(|| format!("{}: {text:?} is no number", path.display()))?;
+        Ok(value * unit)
+    };
+    Ok(Shape {
+        bytes: number("size")?,
+        ways: number("ways_of_associativity")?,
+        line_bytes: number("coherency_line_size")?,
+    })
+}
+
+/// What cachegrind counted of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Grind {
+    /// Which workload.
+    pub load: String,
+    /// Where structures stood.
+    pub colors: String,
+    /// What the run itself counted.
+    pub tally: Tally,
+    /// Of the walk.
+    pub walk: Misses,
+    /// Of the whole program, its start included.
+    pub all: Misses,
+}
+
+/// Reads and writes of data, and their misses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Misses {
+    /// Reads and writes.
+    pub accesses: u64,
+    /// Those that missed in the first level.
+    pub first: u64,
+    /// Those that missed in the second, too.
+    pub second: u64,
+}
+
+/// Runs a workload of so many operations under cachegrind.
+pub fn run(load: Load, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
+    let (first, second) = shapes(Path::new("/sys"))?;
+    let own = std::env::current_exe().context("finding this program")?;
+    let out: PathBuf = scratch.join(format!("cachegrind.{}.{}", load.name(), variant(colors)));
+    let mut command = Command::new("valgrind");
+    command
+        .args(["-q", "--tool=cachegrind", "--cache-sim=yes"])
+        .args([first.option("D1"), second.option("LL")])
+        .arg(format!("--cachegrind-out-file={}", out.display()))
+        .arg(own)
+        .args([
+            "coloring-run",
+            "--load",
+            load.name(),
+            "--colors",
+            variant(colors),
+        ])
+        .args(["--operations", &operations.to_string()]);
+    let output = command
+        .output()
+        .context("running valgrind (scripts/setup bench installs it)")?;
+    ensure!(
+        output.status.success(),
+        "valgrind failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+            .lines()
+            .next_back()
+            .unwrap_or("no message")
+    );
+    let tally = serde_json::from_slice(&output.stdout).context("what the run counted")?;
+    let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
+    let (walk, all) = misses(&text)?;
+    Ok(Grind {
+        load: load.name().to_owned(),
+        colors: colors.name(),
+        tally,
+        walk,
+        all,
+    })
+}
+
+/// The word for colours on the command line of a run.
+pub fn variant(colors: Colors) -> &'static str {
+    match colors {
+        Colors::Plain => "plain",
+        Colors::Modulo(_) => "modulo",
+        Colors::Ours(_) => "ours",
+    }
+}
+
+/// Of [`FUNCTION`], and of everything, in a file of cachegrind's.
+fn misses(text: &str) -> Result<(Misses, Misses)> {
+    let events = text.lines().find_map(|line| line.strip_prefix("events: "));
+    let events: Vec<&str> = events
+        .context("no line 'events:'")?
+        .split_whitespace()
+        .collect();
+    let column = |name: &str| {
+        let found = events.iter().position(|event| *event == name);
+        found.with_context(|| format!("no event {name}"))
+    };
+    let pairs = [("Dr", "Dw"), ("D1mr", "D1mw"), ("DLmr", "DLmw")];
+    let columns = pairs
+        .iter()
+        .map(|(read, write)| Ok([column(read)?, column(write)?]))
+        .collect::<Result<Vec<_>>>()?;
+    let of = |counts: &[u64]| {
+        let sum = |at: usize| columns[at].iter().filter_map(|&c| counts.get(c)).sum();
+        Misses {
+            accesses: sum(0),
+            first: sum(1),
+            second: sum(2),
+        }
+    };
+    let (mut walk, mut all) = (Misses::default(), None);
+    let (mut inside, mut seen) = (false, false);
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("fn=") {
+            inside = name.contains(FUNCTION);
+            seen |= inside;
+        } else if let Some(counts) = line.strip_prefix("summary: ") {
+            all = Some(of(&numbers(counts)));
+        } else if inside && line.starts_with(|c: char| c.is_ascii_digit()) {
+            let more = of(numbers(line).get(1..).unwrap_or(&[]));
+            walk.accesses += more.accesses;
+            walk.first += more.first;
+            walk.second += more.second;
+        }
+    }
+    ensure!(seen, "no function {FUNCTION}: was this program stripped?");
+    Ok((walk, all.context("no line 'summary:'")?))
+}
+
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_of_the_walk_are_summed_over_its_lines() {
+        let text = "\
+desc: D1 cache: 32768 B
+cmd: usher-bench
+events: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw
+fl=a.rs
+fn=other
+10 5 0 0 9 9 9 9 9 9
+fn=usher_bench::coloring::region::walk_queue
+20 100 1 1 50 40 30 2 1 0
+22 7 0 0 3 2 1
+fl=b.rs
+fn=usher_bench::coloring::region::walk_queue
+4 8 0 0 1 1 1 1 1 1
+summary: 120 1 1 63 52 41 12 11 10
+";
+        let (walk, all) = misses(text).unwrap();
+        let of = |accesses, first, second| Misses {
+            accesses,
+            first,
+            second,
+        };
+        assert_eq!(walk, of(57, 45, 33));
+        assert_eq!(all, of(75, 63, 51));
+        let none = text.replace("walk_queue", "gone");
+        assert!(misses(&none).unwrap_err().to_string().contains("stripped"));
+    }
+
+    #[test]
+    fn caches_come_from_sysfs() {
+        let sys = tempfile::tempdir().unwrap();
+        let cache = sys.path().join("devices/system/cpu/cpu0/cache");
+        let files = [
+            ("index0", ["1", "Data", "32K", "8", "64"]),
+            ("index1", ["1", "Instruction", "64K", "4", "64"]),
+            ("index2", ["2", "Unified", "1024K", "8", "64"]),
+        ];
+        let names = [
+            "level",
+            "type",
+            "size",
+            "ways_of_associativity",
+            "coherency_line_size",
+        ];
+        for (index, values) in files {
+            fs::create_dir_all(cache.join(index)).unwrap();
+            for (name, value) in names.iter().zip(values) {
+                fs::write(cache.join(index).join(name), format!("{value}\n")).unwrap();
+            }
+        }
+        let (first, second) = shapes(sys.path()).unwrap();
+        assert_eq!(first.option("D1"), "--D1=32768,8,64");
+        assert_eq!(second.option("LL"), "--LL=1048576,8,64");
+        fs::remove_dir_all(cache.join("index2")).unwrap();
+        assert!(
+            shapes(sys.path())
+                .unwrap_err()
+                .to_string()
+                .contains("level 2")
+        );
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A spin lock as Linux 2.4's, which also says how long it was waited for and held.
+
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// Turns after which a spinning thread lets others run: the holder may be waiting
+/// for the very CPU.
+const TURNS: u32 = 2_000;
+
+/// The lock, on a line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct SpinLock(AtomicBool);
+
+/// What a thread had of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LockTally {
+    /// Times that it was taken.
+    pub acquisitions: u64,
+    /// Times that it was found taken.
+    pub contended: u64,
+    /// Time that it was held.
+    pub held_ns: u64,
+    /// Time until it was got.
+    pub waited_ns: u64,
+}
+
+impl LockTally {
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            acquisitions: self.acquisitions + other.acquisitions,
+            contended: self.contended + other.contended,
+            held_ns: self.held_ns + other.held_ns,
+            waited_ns: self.waited_ns + other.waited_ns,
+        }
+    }
+}
+
+impl SpinLock {
+    /// Does something under the lock.
+    pub fn with<T>(&self, tally: &mut LockTally, work: impl FnOnce() -> T) -> T {
+        let asked = Instant::now();
+        let mut turns = 0_u32;
+        while self.0.swap(true, Acquire) {
+            while self.0.load(Relaxed) {
+                turns += 1;
+                match turns % TURNS {
+                    0 => std::thread::yield_now(),
+                    _ => std::hint::spin_loop(),
+                }
+            }
+        }
+        let got = Instant::now();
+        let done = work();
+        self.0.store(false, Release);
+        tally.acquisitions += 1;
+        tally.contended += u64::from(turns > 0);
+        tally.held_ns += got.elapsed().as_nanos() as u64;
+        tally.waited_ns += (got - asked).as_nanos() as u64;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_in_between() {
+        let (lock, count) = (SpinLock::default(), std::sync::atomic::AtomicU64::new(0));
+        let add = || {
+            let mut tally = LockTally::default();
+            for _ in 0..10_000 {
+                lock.with(&mut tally, || count.store(count.load(Relaxed) + 1, Relaxed));
+            }
+            tally
+        };
+        let tallies = std::thread::scope(|scope| {
+            let threads = [scope.spawn(add), scope.spawn(add), scope.spawn(add)];
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(count.load(Relaxed), 30_000);
+        let all = tallies
+            .into_iter()
+            .fold(LockTally::default(), LockTally::and);
+        assert_eq!(all.acquisitions, 30_000);
+        assert!(all.contended <= all.acquisitions);
+    }
+}

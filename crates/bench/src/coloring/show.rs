@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What was measured on this machine, as tables, figures and bars.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::json;
+use usher_report::stats::Estimate;
+
+use super::chart::{Chart, Line};
+use super::grind::{self, Grind, Misses};
+use super::load::Pairs;
+use super::region::Pages;
+use super::walks::{VARIANTS, Walk};
+use crate::bars::{Bar, Figure, Part, Table};
+
+/// What the coloured walk must be faster by.
+const GAIN_LEAST: f64 = 2.0;
+/// Lengths of the queue at which it must.
+const ASKED: [usize; 2] = [1024, 2400];
+/// Ours, among the variants.
+const OURS: usize = 2;
+
+fn at_least(what: String, measured: Option<f64>, least: f64, unit: &str) -> Bar {
+    Bar {
+        measured,
+        at_most: f64::MAX,
+        at_least: Some(least),
+        ..Bar::at_most(what, f64::NAN, 0.0, unit)
+    }
+}
+
+/// Walks of run queues.
+pub fn walks(walks: &[Walk]) -> Part {
+    let mut part = Part::new("walks", "Walks of run queues on this machine");
+    let asked = walks
+        .iter()
+        .filter(|walk| ASKED.contains(&walk.structures) && walk.threads == 1);
+    part.bars = asked
+        .map(|walk| {
+            let what = format!("{} structures, {}", walk.structures, condition(walk));
+            let gain = walk.gain(OURS).map(|gain| gain.value);
+            at_least(format!("{what}: plain / coloured"), gain, GAIN_LEAST, "x")
+        })
+        .collect();
+    for threads in [1, 2] {
+        let of: Vec<&Walk> = walks
+            .iter()
+            .filter(|walk| walk.threads == threads)
+            .collect();
+        part.figures.push(walk_figure(&of, threads));
+        part.tables.push(walk_table(&of));
+    }
+    part.notes = walk_notes(walks);
+    part.raw = json!(walks);
+    part
+}
+
+fn condition(walk: &Walk) -> String {
+    let threads = if walk.threads == 1 {
+        "1 thread"
+    } else {
+        "2 threads, 1 lock"
+    };
+    format!("{}, {threads}", walk.pages.name())
+}
+
+fn walk_figure(walks: &[&Walk], threads: usize) -> Figure {
+    let line = |pages: Pages, variant: usize, class| {
+        let of = walks.iter().filter(|walk| walk.pages == pages);
+        Line {
+            class,
+            name: format!("{}, {}", VARIANTS[variant].name(), pages.name()),
+            points: of
+                .map(|walk| (walk.structures as f64, walk.ns(variant)))
+                .collect(),
+            compared: pages == Pages::Small,
+        }
+    };
+    let pages = [Pages::Huge, Pages::Small];
+    let classes = ["p5", "p1", "p0"];
+    let lines = pages.iter().flat_map(|&p| (0..3).map(move |v| (p, v)));
+    let title = match threads {
+        1 => "One thread walks: ns a structure (dashed: 4 KiB pages)",
+        _ => "Two threads walk in turn under one lock: ns a structure (dashed: 4 KiB pages)",
+    };
+    let chart = Chart {
+        title: title.to_owned(),
+        x: "structures on the queue",
+        y: "ns a structure",
+        logarithmic: true,
+        mark: None,
+        lines: lines.map(|(p, v)| line(p, v, classes[v])).collect(),
+    };
+    Figure {
+        caption: title.to_owned(),
+        svg: chart.svg(),
+    }
+}
+
+fn interval(estimate: Option<Estimate>) -> String {
+    match estimate {
+        Some(Estimate {
+            value,
+            low: Some(low),
+            high: Some(high),
+            ..
+        }) => format!("{value:.2}\u{a0}[{low:.2},\u{a0}{high:.2}]"),
+        Some(estimate) => format!("{:.2}", estimate.value),
+        None => "–".to_owned(),
+    }
+}
+
+fn walk_table(walks: &[&Walk]) -> Table {
+    let two = walks.iter().any(|walk| walk.threads > 1);
+    let mut head: Vec<String> = vec!["structures".to_owned(), "pages".to_owned()];
+    head.extend(
+        VARIANTS
+            .iter()
+            .map(|colors| format!("{}, ns", colors.name())),
+    );
+    head.extend(["plain / mod", "plain / Coloring [95 %]"].map(str::to_owned));
+    if two {
+        head.extend(["held, us: plain", "coloured"].map(str::to_owned));
+        head.extend(["waited, us: plain", "coloured"].map(str::to_owned));
+    }
+    let row = |walk: &&Walk| {
+        let mut cells = vec![walk.structures.to_string(), walk.pages.name().to_owned()];
+        cells.extend((0..3).map(|variant| format!("{:.1}", walk.ns(variant))));
+        let modulo = walk.gain(1).map_or(f64::NAN, |gain| gain.value);
+        cells.extend([format!("{modulo:.2}"), interval(walk.gain(OURS))]);
+        if two {
+            cells.extend([0, OURS].map(|v| format!("{:.1}", walk.hold_us(v))));
+            cells.extend([0, OURS].map(|v| format!("{:.1}", walk.wait_us(v))));
+        }
+        cells
+    };
+    Table {
+        head,
+        rows: walks.iter().map(row).collect(),
+    }
+}
+
+fn walk_notes(walks: &[Walk]) -> Vec<String> {
+    let rounds = walks.first().map_or(0, |walk| walk.rounds.len());
+    let huge = |pages: Pages| {
+        let of = walks.iter().filter(|walk| walk.pages == pages);
+        let shares: Vec<f64> = of.map(|walk| walk.huge_share).collect();
+        let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+        if least.is_finite() {
+            format!("{:.0} %", 100.0 * least)
+        } else {
+            "–".to_owned()
+        }
+    };
+    vec![
+        format!("Structures lie in 8 KiB-aligned blocks, hang on a list in random order, and are walked as Linux 2.4's scheduler does: the fields at 0x20..=0x3f of each. Plain, shifted by (address >> 13) mod 64 lines, and by `Coloring`, in the same blocks and the same order, one after the other, {rounds} rounds, the order of the three alternating; each time the shortest of 8 spells, as whatever else runs here only makes them longer. Medians; the gain is the median of the rounds' ratios with its 95 % bootstrap interval."),
+        format!("Coloured or not, a walk touches one page a structure. With 4 KiB pages the walk also misses the TLB, which colouring cannot help; with huge pages (2 MiB, {} of the memory at least; 0 % where they were forbidden: {}) a page holds 256 structures. The kernel of the paper had its structures in large pages, too.", huge(Pages::Huge), huge(Pages::Small)),
+        "Two threads: one lock, taken for a walk at a time; ns a structure is wall time over all structures looked at, of the shortest spell; holds and waits are means over all spells, interruptions by other programs included.".to_owned(),
+    ]
+}
+
+/// Workloads on this machine.
+pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
+    let mut part = Part::new(
+        "loads",
+        "Chat and web under a 2.4 scheduler, on this machine",
+    );
+    let head = [
+        "measured",
+        "threads",
+        "plain, operations a second",
+        "coloured, operations a second",
+        "gain [95 %]",
+        "structures a walk",
+        "lock held, us: plain",
+        "coloured",
+        "waited, us: plain",
+        "coloured",
+        "lock found taken: plain",
+        "coloured",
+    ];
+    let row = |pairs: &Pairs| {
+        let both = |figure: fn(&super::cpus::Tally) -> f64| [0, 1].map(|w| pairs.median(w, figure));
+        let rates = both(|t| t.operations as f64 / t.seconds);
+        let held = both(|t| t.lock.held_ns as f64 / 1e3 / t.lock.acquisitions.max(1) as f64);
+        let waited = both(|t| t.lock.waited_ns as f64 / 1e3 / t.lock.acquisitions.max(1) as f64);
+        let taken = both(|t| 100.0 * t.lock.contended as f64 / t.lock.acquisitions.max(1) as f64);
+        let length = pairs.median(0, |t| t.visits as f64 / t.decisions.max(1) as f64);
+        let mut cells = vec![pairs.load.clone(), pairs.threads.to_string()];
+        cells.extend(rates.map(|rate| format!("{rate:.0}")));
+        cells.push(interval(pairs.gain()));
+        cells.push(format!("{length:.0}"));
+        cells.extend(held.into_iter().chain(waited).map(|us| format!("{us:.1}")));
+        cells.extend(taken.map(|share| format!("{share:.0} %")));
+        cells
+    };
+    part.tables.push(Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: all.iter().map(row).collect(),
+    });
+    let pairs = all.first().map_or(0, |pairs| pairs.pairs.len());
+    part.notes = vec![format!(
+        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common ones read), and decide who runs next by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about as long as on the simulated machine. No bar is asked here."
+    )];
+    part.raw = json!({ "operation_ns": operation_ns, "pairs": all });
+    part
+}
+
+/// Cachegrind's counts.
+pub fn misses(grinds: &[Grind]) -> Result<Part> {
+    let mut part = Part::new(
+        "misses",
+        "Misses of the walks in this machine's caches, by cachegrind",
+    );
+    let (first, second) = grind::shapes(Path::new("/sys"))?;
+    let head = [
+        "counted by cachegrind",
+        "",
+        "structures a walk",
+        "walk: first-level misses a structure",
+        "second-level misses a structure",
+        "whole program: first-level misses",
+        "second-level misses",
+    ];
+    let row = |grind: &Grind| {
+        let per = |count: u64| format!("{:.3}", count as f64 / grind.tally.visits.max(1) as f64);
+        let length = grind.tally.visits as f64 / grind.tally.decisions.max(1) as f64;
+        let share = |count: u64, all: Misses| {
+            format!("{:.2} %", 100.0 * count as f64 / all.accesses.max(1) as f64)
+        };
+        vec![
+            grind.load.clone(),
+            grind.colors.clone(),
+            format!("{length:.0}"),
+            per(grind.walk.first),
+            per(grind.walk.second),
+            share(grind.all.first, grind.all),
+            share(grind.all.second, grind.all),
+        ]
+    };
+    part.tables.push(Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: grinds.iter().map(row).collect(),
+    });
+    part.notes = vec![format!(
+        "One thread, {} operations. First level: {}; second level: {} (this machine's, from sysfs; cachegrind's last level). A structure's fields share a line, so that a walk that always misses has 1.000. The whole program includes its start, in which all memory is written once. Cachegrind's caches take a line's set from its address as it is; a processor may spread lines by a hash of more bits, and then misses less than this.",
+        grinds.first().map_or(0, |grind| grind.tally.operations),
+        first.describe(),
+        second.describe()
+    )];
+    part.raw = json!(grinds);
+    Ok(part)
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an operation of a task does on this machine: it writes to lines of its own,
+//! reads lines of all, and computes; as many bytes as in the simulation.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Words of 64 bits of a line.
+const LINE_WORDS: usize = 8;
+/// Lines of its own that an operation writes to.
+const OWN_LINES: usize = 32;
+/// Of so many words, 4 KiB.
+const OWN_WORDS: usize = 512;
+/// Lines of all that an operation reads.
+const COMMON_LINES: usize = 48;
+/// Of so many words, 128 KiB.
+const COMMON_WORDS: usize = 16 << 10;
+
+/// What belongs to a task.
+#[derive(Debug)]
+pub struct Own(Box<[AtomicU64]>);
+
+impl Default for Own {
+    fn default() -> Self {
+        Self((0..OWN_WORDS as u64).map(AtomicU64::new).collect())
+    }
+}
+
+/// The common lines, and a CPU's state.
+#[derive(Debug)]
+pub struct Work {
+    common: Vec<u64>,
+    state: u64,
+    turns: u64,
+}
+
+impl Work {
+    /// With so many turns of arithmetic an operation.
+    pub fn new(seed: u64, turns: u64) -> Self {
+        Self {
+            common: (0..COMMON_WORDS as u64).collect(),
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            turns,
+        }
+    }
+
+    fn turn(&mut self) -> u64 {
+        self.state = self
+            .state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(1);
+        self.state
+    }
+
+    /// Does one.
+    pub fn operation(&mut self, own: &Own) {
+        let first = (self.turn() >> 40) as usize * LINE_WORDS;
+        for nth in 0..OWN_LINES {
+            let word = &own.0[(first + nth * LINE_WORDS) % OWN_WORDS];
+            word.store(word.load(Relaxed) ^ self.state, Relaxed);
+        }
+        let mut sum = 0_u64;
+        for _ in 0..COMMON_LINES {
+            let at = (self.turn() >> 40) as usize * LINE_WORDS % COMMON_WORDS;
+            sum = sum.wrapping_add(self.common[at]);
+        }
+        (0..self.turns).for_each(|_| sum = sum.wrapping_add(self.turn()));
+        black_box(sum);
+    }
+}
+
+/// Turns with which an operation takes about that long here.
+pub fn turns_for(operation_ns: u64) -> u64 {
+    let own = Own::default();
+    let ns = |turns: u64| {
+        let mut work = Work::new(1, turns);
+        let once = |work: &mut Work| {
+            let start = Instant::now();
+            (0..1_000).for_each(|_| work.operation(&own));
+            start.elapsed().as_nanos() as f64 / 1e3
+        };
+        let times = (0..15).map(|_| once(&mut work));
+        times.fold(f64::INFINITY, f64::min)
+    };
+    let (none, many) = (ns(0), ns(1_000));
+    let each = ((many - none) / 1e3).max(0.01);
+    ((operation_ns as f64 - none) / each).max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_changes_lines_of_its_own() {
+        let own = Own::default();
+        Work::new(3, 5).operation(&own);
+        let words = own.0.iter().enumerate();
+        let changed = words
+            .filter(|(n, word)| word.load(Relaxed) != *n as u64)
+            .count();
+        assert_eq!(changed, OWN_LINES);
+    }
+
+    #[test]
+    fn who_asks_for_no_time_gets_no_turns() {
+        assert_eq!(turns_for(0), 0);
+    }
+}
