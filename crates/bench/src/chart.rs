@@ -51,7 +51,7 @@ impl Axis {
     fn of_ratios(bundles: &[Bundle]) -> Self {
         let (least, most) = Self::range(bundles);
         Self {
-            from: least.min(1.0).max(0.2),
+            from: least.clamp(0.2, 1.0),
             to: most.max(1.25) * 1.05,
         }
     }
