@@ -232,18 +232,21 @@ impl<'a> Worker<'a> {
         self.crew.locked.is_none() && self.other_owner(job).is_none()
     }
 
-    /// A task that the caller waits for when it has done something else: somebody
-    /// else may run it meanwhile.
+    /// Whether others may take what is ready here.
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// A task that the caller waits for when it has done something else: another
+    /// worker may run it meanwhile. For a worker that shares.
     pub fn fork(&self, job: JobRef) {
-        self.ready(job);
-        if self.shares {
-            self.share(1);
-        }
+        self.lanes.borrow_mut().push(job);
+        self.share(1);
     }
 
     /// Takes a forked task back, if it is where it was put; whether it was.
     pub fn unfork(&self, job: NonNull<Job>) -> bool {
-        self.crew.locked.is_none() && self.lanes.borrow_mut().take_back(job)
+        self.lanes.borrow_mut().take_back(job)
     }
 
     /// Lays something out for others, where they would find nothing and there are
