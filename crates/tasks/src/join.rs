@@ -7,6 +7,11 @@
 //! one back, if nobody has taken it, and calls it: a fork without a thief costs a
 //! few nanoseconds. Else it runs other tasks until the thief has done it. Either
 //! way the stack stays until the task has run, or will never run.
+//!
+//! Those other tasks run on top of the stack of the one that waits, as in other pools
+//! that fork and join: each adds the depth of its own recursion. From a queue that
+//! gives all workers the oldest first (policies with a lock) one would pile up on the
+//! other without bound: there, nothing is forked.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -96,15 +101,17 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, _: &Worker<'_>) -> 
     None
 }
 
-/// Runs `a` here and `b` here or elsewhere.
+/// Runs `a` here and `b` here or, where others look for tasks of this worker,
+/// elsewhere.
 pub(crate) fn join<A, B, RA, RB>(worker: &Worker<'_>, a: A, b: B) -> (RA, RB)
 where
     A: FnOnce() -> RA,
     B: FnOnce() -> RB + Send,
     RB: Send,
 {
-    // In one order for all, who waits would run whatever comes first, and wait in that.
-    if !worker.has_own_order() {
+    // In one order for all, who waits would run whatever comes first, and wait in that;
+    // alone nobody would take it.
+    if !worker.shares() {
         return (a(), b());
     }
     let forked = Forked::new(b, FORKED, None);

@@ -75,7 +75,7 @@ fn value<T: FromStr>(path: &Path) -> Option<T> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use flate2::read::GzDecoder;
     use usher_topology::{Source, load};

@@ -170,7 +170,7 @@ fn order(llcs: &[Llc], home: Option<CpuId>) -> Vec<usize> {
     order
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use usher_model::DomainId;

@@ -215,8 +215,8 @@ impl Runtime {
     /// Runs both functions, the second one at the same time as the first if a
     /// worker has nothing else to do, and gives what they give. They may borrow from
     /// the caller, and may fork in turn. Called by a task of this runtime it runs on
-    /// its worker, else as a task, for which the caller waits. Under policies that keep
-    /// one order for all workers the second one runs after the first.
+    /// its worker, else as a task, for which the caller waits. Under other policies
+    /// than [`Policy::Usher`] they run one after the other.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {

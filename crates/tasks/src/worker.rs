@@ -313,13 +313,16 @@ impl<'a> Worker<'a> {
         self.has_own_order() && self.other_owner(job).is_none()
     }
 
-    /// A task that the caller waits for when it has done something else: somebody
-    /// else may run it meanwhile.
+    /// Whether others may take what is ready here.
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// A task that the caller waits for when it has done something else: another
+    /// worker may run it meanwhile. For a worker that shares.
     pub fn fork(&self, job: JobRef) {
         self.lanes.borrow_mut().push(job);
-        if self.shares {
-            self.share();
-        }
+        self.share();
     }
 
     /// Takes back what was laid out and nobody has taken.

@@ -42,7 +42,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     part.tables = vec![show::table(samples, &FORK_JOIN, threads, CASE, &ours)];
     part.notes = vec![
         show::method(samples),
-        "121,392 forks, without a number below which a call would go on alone; a task is a fork."
+        "121,392 forks, without a number below which a call would go on alone; a task is a fork. usher-tasks forks nothing where there is but one worker: its figure for one thread is that of calls."
             .to_owned(),
     ];
     show::failures(&mut part, samples);

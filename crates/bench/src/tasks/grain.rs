@@ -92,7 +92,7 @@ fn grain_in(samples: &Samples, one: Contestant, threads: u32, round: u32) -> Opt
     let points = cases
         .iter()
         .filter_map(|case| point(samples, one, threads, case, round));
-    grain_of(&points.collect::<Vec<_>>())
+    grain_of(&by_length(points.collect()))
 }
 
 /// The median over the rounds.
@@ -119,7 +119,13 @@ fn curve(samples: &Samples, one: Contestant, threads: u32) -> Vec<(f64, f64)> {
         let length_ns = samples.figure((ORDER_TS, 1), case)?.median_ns;
         Some((length_ns, of(|(_, efficiency)| efficiency)?.value))
     };
-    cases().iter().filter_map(|case| median(case)).collect()
+    by_length(cases().iter().filter_map(|case| median(case)).collect())
+}
+
+/// Noise may put the lengths of two numbers of steps in the wrong order.
+fn by_length(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    points
 }
 
 /// Of each runtime the form with the smallest granularity.

@@ -130,3 +130,44 @@ fn compile<'a>(folder: &Path, compiler: &str, words: impl Iterator<Item = &'a st
     ensure!(output.status.success(), "{compiler}: {error}");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::contestants::{Contestant, FORK_JOIN, SPAWNING_PEERS, WAVEFRONT_PEERS};
+
+    /// Compiles the peers whose libraries are there, and has each check itself.
+    #[test]
+    fn peers_do_what_they_should_in_every_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = [Program::OneTbb, Program::GnuOpenMp, Program::LlvmOpenMp];
+        let programs = build(folder.path(), &wanted, None).unwrap();
+        for missing in &programs.missing {
+            eprintln!("not tested: {missing}");
+        }
+        let run = |one: &Contestant, workload: &str| {
+            let Some(path) = programs.paths.get(&one.program) else {
+                return;
+            };
+            for threads in ["1", "2"] {
+                let mut command = Command::new(path);
+                command.args([one.form, threads, "0", "2"]);
+                let output = command.args(workload.split(' ')).output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{}: {said}", one.label);
+            }
+        };
+        let is_foreign = |one: &&Contestant| one.program != Program::Own;
+        for one in WAVEFRONT_PEERS
+            .iter()
+            .chain(&SPAWNING_PEERS)
+            .filter(is_foreign)
+        {
+            run(one, "wavefront 20 12 4 empty compute:9 memory:192");
+        }
+        FORK_JOIN
+            .iter()
+            .filter(is_foreign)
+            .for_each(|one| run(one, "fib 12"));
+    }
+}

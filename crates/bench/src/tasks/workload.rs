@@ -137,3 +137,46 @@ impl Workload {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test, as there is one workload a process.
+    #[test]
+    fn whoever_skips_repeats_or_reorders_tasks_is_found_out() {
+        let words = "1 0 2 wavefront 5 4 3 empty compute:7 memory:128";
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let work = Workload::begin(&words).unwrap();
+        assert_eq!((work.tasks(), work.threads(), work.fib()), (60, 1, None));
+        let run = |order: &mut dyn Iterator<Item = u32>| {
+            order.for_each(|task| work.run(task));
+            0
+        };
+        assert!(work.measure(|| run(&mut (0..60))).is_ok());
+        assert!(work.measure(|| run(&mut (1..60))).is_err(), "skips one");
+        assert!(work.measure(|| run(&mut (0..60).chain([7]))).is_err());
+        assert!(work.measure(|| run(&mut (0..60).rev())).is_err());
+        // One to check, three empty ones, and the sixth computes.
+        let mut frame = 0;
+        let repeats_later = || {
+            frame += 1;
+            run(&mut (0..60).chain((frame == 6).then_some(7)))
+        };
+        assert!(work.measure(repeats_later).is_err(), "in a timed frame");
+        assert!(work.measure(|| run(&mut (0..60)) + 1).is_err(), "a value");
+        assert!(work.measure(|| run(&mut (0..60))).is_ok());
+
+        let edges: usize = (0..60).map(|task| work.successors(task).len()).sum();
+        let waits: u32 = work.waits().iter().sum();
+        assert_eq!(edges, waits as usize);
+        // The third macroblock of the second row, stage 1: the next stage, right,
+        // below to the left, below.
+        let task = (5 + 2) * 3 + 1;
+        assert_eq!(
+            work.successors(task),
+            [task + 1, task + 3, task + 12, task + 15]
+        );
+        assert_eq!(work.waits()[task as usize], 4);
+    }
+}

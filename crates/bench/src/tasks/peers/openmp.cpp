@@ -77,35 +77,29 @@ class Depending
 	 * all, is a list that GCC's runtime goes through for each task. */
 	void spawn(uint32_t task, const char *out, const char *const *in)
 	{
+		/* clang-format off */
 		switch (work.waits[task]) {
 		case 0:
-#pragma omp task firstprivate(task) depend(out : *out)
+#pragma omp task firstprivate(task) depend(out: *out)
 			workload_task(task);
 			break;
 		case 1:
-#pragma omp task firstprivate(task) depend(in : *in[0]) depend(out : *out)
+#pragma omp task firstprivate(task) depend(in: *in[0]) depend(out: *out)
 			workload_task(task);
 			break;
 		case 2:
-#pragma omp task firstprivate(task) depend(in \
-					   : *in[0], *in[1]) depend(out \
-								    : *out)
+#pragma omp task firstprivate(task) depend(in: *in[0], *in[1]) depend(out: *out)
 			workload_task(task);
 			break;
 		case 3:
-#pragma omp task firstprivate(task) depend(in \
-					   : *in[0], *in[1], *in[2]) \
-	depend(out \
-	       : *out)
+#pragma omp task firstprivate(task) depend(in: *in[0], *in[1], *in[2]) depend(out: *out)
 			workload_task(task);
 			break;
 		default:
-#pragma omp task firstprivate(task) depend(in \
-					   : *in[0], *in[1], *in[2], *in[3]) \
-	depend(out \
-	       : *out)
+#pragma omp task firstprivate(task) depend(in: *in[0], *in[1], *in[2], *in[3]) depend(out: *out)
 			workload_task(task);
 		}
+		/* clang-format on */
 	}
 
 	const workload &work;

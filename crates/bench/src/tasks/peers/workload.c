@@ -134,6 +134,8 @@ static bool check_frame(workload_frame *frame, void *context)
 	uint32_t missing = 0;
 
 	check++;
+	too_early = 0;
+	twice = 0;
 	workload_mode = CHECK;
 	frame(context);
 	workload_mode = EMPTY;

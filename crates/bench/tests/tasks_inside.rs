@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `usher bench tasks` runs in processes of its own: every form does the
+//! workload, checks that it did, and prints a line a case.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+use std::process::{Command, Output};
+
+fn inside(words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_usher-bench"));
+    command.arg("tasks-inside").args(words.split(' '));
+    command.output().unwrap()
+}
+
+/// The lines that it prints, as words.
+fn lines(words: &str) -> Vec<Vec<String>> {
+    let output = inside(words);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words}: {said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect();
+    text.lines().map(words).collect()
+}
+
+#[test]
+fn every_form_runs_every_case() {
+    let forms = [
+        "usher",
+        "usher-hints",
+        "usher-paper",
+        "rayon",
+        "rayon-spawn",
+        "order-ts",
+        "order-fifo",
+        "order-lifo",
+        "order-stages",
+        "by-hand",
+    ];
+    for form in forms {
+        for threads in 1..=3 {
+            let cases = ["empty", "compute:9", "memory:128"];
+            let words = format!("{form} {threads} 0 3 wavefront 9 7 4 {}", cases.join(" "));
+            let lines = lines(&words);
+            let told: Vec<&str> = lines.iter().map(|line| line[0].as_str()).collect();
+            assert_eq!(told, cases, "{words}");
+            for line in lines {
+                let numbers: Vec<u64> = line[1..].iter().map(|n| n.parse().unwrap()).collect();
+                let &[tasks, frames, median_ns, least_ns] = numbers.as_slice() else {
+                    panic!("{line:?}");
+                };
+                assert_eq!((tasks, frames), (252, 3));
+                assert!(least_ns <= median_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn forks_are_counted_and_joined() {
+    for form in ["usher", "rayon"] {
+        for threads in 1..=3 {
+            let lines = lines(&format!("{form} {threads} 0 2 fib 15"));
+            // fib(16) - 1 calls fork.
+            assert_eq!(lines[0][..3], ["fib:15", "986", "2"]);
+        }
+    }
+}
+
+#[test]
+fn registered_tasks_take_memory_and_all_run() {
+    let told = lines("footprint 20000");
+    let names: Vec<&str> = told.iter().map(|line| line[0].as_str()).collect();
+    assert_eq!(names, ["bare", "pointer", "graph"]);
+    assert!(
+        told.iter()
+            .all(|line| line[1].parse::<f64>().unwrap() > 16.0)
+    );
+    assert_eq!(lines("flight 20000 2"), [["ran", "20000"]]);
+}
+
+#[test]
+fn what_there_is_not_is_refused() {
+    for words in [
+        "usher 0 0 1 wavefront 2 2 2 empty",
+        "usher 1 0 0 wavefront 2 2 2 empty",
+        "usher 1 0 1 wavefront 2 0 2 empty",
+        "usher 1 0 1 wavefront 60000 60000 8 empty",
+        "usher 1 0 1 wavefront 2 2 2 nothing",
+        "usher 1 0 1 wavefront 2 2 2 memory:100",
+        "usher 1 0 1 fib 1",
+        "usher-hints 1 0 1 fib 5",
+        "by-hand 1 0 1 fib 5",
+        "usher",
+        "flight",
+        "footprint many",
+    ] {
+        let output = inside(words);
+        assert_eq!(output.status.code(), Some(125), "{words}");
+        assert!(!output.stderr.is_empty(), "{words}");
+    }
+}
