@@ -20,8 +20,8 @@
 //! the one before has ended.
 //!
 //! **What a stage touches**, for each macroblock: its own code, once from end to
-//! end; tables that all share and a workspace of its core (stack, scratch), once
-//! from end to end; and
+//! end; tables that all share; the core's stack, which it writes several times over;
+//! scratch that each core has for each stage, half read and half written; and
 //!
 //! | stage | reads | writes |
 //! |---|---|---|
