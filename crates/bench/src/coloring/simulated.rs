@@ -332,89 +332,113 @@ fn at_eight(results: &Results) -> Table {
     Table { head, rows }
 }
 
+/// A figure by CPUs, and what was published of the chat: the first number of CPUs
+/// and the values.
+struct ByCpus {
+    name: &'static str,
+    colors: Colors,
+    of: fn(&Outcome) -> f64,
+    unit: &'static str,
+    published: (usize, &'static [f64]),
+}
+
+const BY_CPUS: [ByCpus; 6] = {
+    const fn of(
+        name: &'static str,
+        colors: Colors,
+        of: fn(&Outcome) -> f64,
+        unit: &'static str,
+        published: (usize, &'static [f64]),
+    ) -> ByCpus {
+        ByCpus {
+            name,
+            colors,
+            of,
+            unit,
+            published,
+        }
+    }
+    use published as p;
+    let missing: fn(&Outcome) -> f64 = |o| 100.0 * o.walk_miss_ratio;
+    let taken: fn(&Outcome) -> f64 = |o| 100.0 * o.contention;
+    let held: fn(&Outcome) -> f64 = |o| o.hold_us;
+    let (plain, ours) = (Colors::Plain, Colors::OURS);
+    [
+        of(
+            "walk's misses, plain",
+            plain,
+            missing,
+            "%",
+            (1, &p::CHAT_MISSES_PLAIN),
+        ),
+        of(
+            "walk's misses, coloured",
+            ours,
+            missing,
+            "%",
+            (1, &p::CHAT_MISSES_COLORED),
+        ),
+        of(
+            "lock found taken, plain",
+            plain,
+            taken,
+            "%",
+            (2, &p::CHAT_CONTENTION_PLAIN),
+        ),
+        of(
+            "lock found taken, coloured",
+            ours,
+            taken,
+            "%",
+            (2, &p::CHAT_CONTENTION_COLORED),
+        ),
+        of(
+            "lock held, plain",
+            plain,
+            held,
+            "us",
+            (2, &p::CHAT_HOLD_US_PLAIN),
+        ),
+        of(
+            "lock held, coloured",
+            ours,
+            held,
+            "us",
+            (2, &p::CHAT_HOLD_US_COLORED),
+        ),
+    ]
+};
+
 /// One workload by CPUs, beside what was published.
 fn by_cpus(results: &Results, load: Load) -> Table {
     let cpus = results.cpus();
-    let head = row(
-        &format!("simulated {}, by CPUs", load.name()),
-        cpus.iter().map(ToString::to_string),
-    );
-    let percent = |colors, of: fn(&Outcome) -> f64| {
-        let value = move |n: &usize| 100.0 * results.median(load, *n, colors, of);
-        cpus.iter().map(move |n| format!("{:.1} %", value(n)))
-    };
-    let us = |colors| {
-        let value = move |n: &usize| results.median(load, *n, colors, |o| o.hold_us);
-        cpus.iter().map(move |n| format!("{:.1} us", value(n)))
-    };
-    // Published columns begin with 1 CPU, or with 2.
-    let known = |values: &'static [f64], from: usize, unit: &'static str| {
-        cpus.iter().map(
-            move |n| match n.checked_sub(from).and_then(|at| values.get(at)) {
-                Some(value) => format!("{value} {unit}"),
-                None => "–".to_owned(),
-            },
-        )
+    let known = |(first, values): (usize, &[f64]), unit: &str| {
+        let cell = |n: &usize| match n.checked_sub(first).and_then(|at| values.get(at)) {
+            Some(value) => format!("{value} {unit}"),
+            None => "–".to_owned(),
+        };
+        row("· published", cpus.iter().map(cell))
     };
     let gain = |n: &usize| format!("{:+.1} %", results.gain(load, *n, Colors::OURS));
     let mut rows = vec![row("gain", cpus.iter().map(gain))];
     if load == Load::Web {
-        rows.push(row("· published", known(&published::WEB_GAINS, 1, "%")));
+        rows.push(known((1, &published::WEB_GAINS), "%"));
     }
-    let missing = |o: &Outcome| o.walk_miss_ratio;
-    let taken = |o: &Outcome| o.contention;
-    rows.push(row("walk's misses, plain", percent(Colors::Plain, missing)));
-    if load == Load::Chat {
-        rows.push(row(
-            "· published",
-            known(&published::CHAT_MISSES_PLAIN, 1, "%"),
-        ));
+    for figure in &BY_CPUS {
+        let value = |n: &usize| results.median(load, *n, figure.colors, figure.of);
+        let cells = cpus
+            .iter()
+            .map(|n| format!("{:.1} {}", value(n), figure.unit));
+        rows.push(row(figure.name, cells));
+        if load == Load::Chat {
+            rows.push(known(figure.published, figure.unit));
+        }
     }
-    rows.push(row(
-        "walk's misses, coloured",
-        percent(Colors::OURS, missing),
-    ));
-    if load == Load::Chat {
-        rows.push(row(
-            "· published",
-            known(&published::CHAT_MISSES_COLORED, 1, "%"),
-        ));
+    let title = format!("simulated {}, by CPUs", load.name());
+    Table {
+        head: row(&title, cpus.iter().map(ToString::to_string)),
+        rows,
     }
-    rows.push(row(
-        "lock found taken, plain",
-        percent(Colors::Plain, taken),
-    ));
-    if load == Load::Chat {
-        rows.push(row(
-            "· published",
-            known(&published::CHAT_CONTENTION_PLAIN, 2, "%"),
-        ));
-    }
-    rows.push(row(
-        "lock found taken, coloured",
-        percent(Colors::OURS, taken),
-    ));
-    if load == Load::Chat {
-        rows.push(row(
-            "· published",
-            known(&published::CHAT_CONTENTION_COLORED, 2, "%"),
-        ));
-    }
-    rows.push(row("lock held, plain", us(Colors::Plain)));
-    if load == Load::Chat {
-        rows.push(row(
-            "· published",
-            known(&published::CHAT_HOLD_US_PLAIN, 2, "us"),
-        ));
-    }
-    rows.push(row("lock held, coloured", us(Colors::OURS)));
-    if load == Load::Chat {
-        rows.push(row(
-            "· published",
-            known(&published::CHAT_HOLD_US_COLORED, 2, "us"),
-        ));
-    }
-    Table { head, rows }
 }
 
 fn parameters(machine: &Machine) -> Table {

@@ -129,45 +129,58 @@ impl Machine {
 
     /// Every figure, for a table.
     pub fn parameters(&self) -> Vec<Parameter> {
-        use Source::{Assumed, Fitted, Linux, Paper};
-        let of = |name, value: String, source| Parameter {
-            name,
-            value,
-            source,
-        };
-        let cycles = |n: u64| format!("{n} cycles ({} ns)", self.ns(n));
+        self.known().into_iter().chain(self.chosen()).collect()
+    }
+
+    fn cycles_shown(&self, cycles: u64) -> String {
+        format!("{cycles} cycles ({} ns)", self.ns(cycles))
+    }
+
+    /// Figures that somebody says.
+    fn known(&self) -> [Parameter; 6] {
+        use Source::{Linux, Paper};
         let l2 = format!(
             "{} KiB, {}-way, LRU, one a CPU",
             self.l2_bytes >> 10,
             self.l2_ways
         );
-        let blocks = format!(
-            "at the start of {} KiB, fields at 0x20..=0x3f",
-            BLOCK_BYTES >> 10
-        );
-        let of_block = "random blocks of 896 MiB (those that the kernel maps directly)".to_owned();
+        let block = BLOCK_BYTES >> 10;
+        let tick_ms = self.tick_us / 1_000;
+        [
+            of("clock", format!("{} MHz", self.clock_mhz), Paper),
+            of("second-level cache", l2, Paper),
+            of("line", format!("{} B", self.line_bytes), Paper),
+            of(
+                "task structures",
+                format!("at the start of {block} KiB, fields at 0x20..=0x3f"),
+                Paper,
+            ),
+            of(
+                "decisions, wake-ups",
+                "schedule(), goodness(), reschedule_idle()".to_owned(),
+                Linux,
+            ),
+            of(
+                "tick",
+                format!("{tick_ms} ms; quantum 6 ticks; +15 for the same CPU"),
+                Linux,
+            ),
+        ]
+    }
+
+    /// Figures that were chosen.
+    fn chosen(&self) -> [Parameter; 13] {
+        use Source::{Assumed, Fitted};
+        let cycles = |n| self.cycles_shown(n);
         let own = format!("{} lines of {} B", self.own_lines, self.own_bytes);
         let common = format!(
             "{} lines of {} KiB",
             self.common_lines,
             self.common_bytes >> 10
         );
-        let tick = format!(
-            "{} ms; quantum 6 ticks; +15 for the same CPU",
-            self.tick_us / 1_000
-        );
-        vec![
-            of("clock", format!("{} MHz", self.clock_mhz), Paper),
-            of("second-level cache", l2, Paper),
-            of("line", format!("{} B", self.line_bytes), Paper),
-            of("task structures", blocks, Paper),
-            of("where they lie", of_block, Assumed),
-            of(
-                "decisions, wake-ups, list",
-                "schedule(), goodness(), reschedule_idle()".to_owned(),
-                Linux,
-            ),
-            of("tick", tick, Linux),
+        let places = format!("random blocks of {} MiB", self.memory_bytes >> 20);
+        [
+            of("where structures lie", places, Assumed),
             of(
                 "line from the second level",
                 cycles(self.hit_cycles),
@@ -213,6 +226,14 @@ impl Machine {
                 Assumed,
             ),
         ]
+    }
+}
+
+fn of(name: &'static str, value: String, source: Source) -> Parameter {
+    Parameter {
+        name,
+        value,
+        source,
     }
 }
 
