@@ -4,11 +4,26 @@
 //! BYTES FRAMES]`
 #![allow(clippy::unwrap_used)] // an example that cannot go on fails
 
+use std::cell::UnsafeCell;
 use std::time::Instant;
 
 use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
 
 const STAGES: usize = 8;
+
+/// How large a frame is, in macroblocks, and how much state each has.
+#[derive(Clone, Copy)]
+struct Frame {
+    columns: usize,
+    rows: usize,
+    bytes: usize,
+}
+
+/// The state of all macroblocks.
+struct State(Vec<UnsafeCell<u8>>);
+
+// SAFETY: the graph orders the accesses to each block.
+unsafe impl Sync for State {}
 
 fn main() {
     let numbers: Vec<usize> = std::env::args()
@@ -16,12 +31,16 @@ fn main() {
         .map(|word| word.parse().unwrap())
         .collect();
     let number = |at: usize, or: usize| numbers.get(at).copied().unwrap_or(or);
-    let (workers, columns, rows) = (number(0, 1), number(1, 80), number(2, 45));
-    let (bytes, frames) = (number(3, 0), number(4, 200));
+    let (workers, frames) = (number(0, 1), number(4, 200));
+    let frame = Frame {
+        columns: number(1, 80),
+        rows: number(2, 45),
+        bytes: number(3, 0),
+    };
     for policy in [
         Policy::Usher,
         Policy::Paper {
-            t_groups: rows as u32 + 2,
+            t_groups: frame.rows as u32 + 2,
             s_groups: 9,
         },
         Policy::Fcfs,
@@ -29,59 +48,54 @@ fn main() {
     ] {
         let runtime = Runtime::with_policy(workers, policy).unwrap();
         for hinted in [false, true] {
-            let ns = run(&runtime, columns, rows, bytes, frames, hinted, policy);
+            let groups = |x: usize, y: usize, stage: usize| match (hinted, policy) {
+                (false, _) => Groups::NONE,
+                (true, Policy::Usher) => block_groups(frame, x, y),
+                (true, _) => Groups::new(y as u32 + 1, stage as u32 + 1),
+            };
+            let ns = run(&runtime, frame, frames, frame.graph(groups));
             println!("{policy:?}, hints {hinted}: {ns:.1} ns a task");
         }
     }
 }
 
-fn run(
-    runtime: &Runtime,
-    columns: usize,
-    rows: usize,
-    bytes: usize,
-    frames: usize,
-    hinted: bool,
-    policy: Policy,
-) -> f64 {
-    let mut builder = GraphBuilder::new();
-    for y in 0..rows {
-        for x in 0..columns {
-            for stage in 0..STAGES {
-                let s = if policy == Policy::Usher {
-                    y * columns + x + 1
-                } else {
-                    stage + 1
-                };
-                let groups = if hinted {
-                    Groups::new(y as u32 + 1, s as u32)
-                } else {
-                    Groups::NONE
-                };
-                let task = builder.task_in(groups);
-                let at = |x: usize, y: usize, stage: usize| (y * columns + x) * STAGES + stage;
-                if stage > 0 {
-                    builder.after(task, at(x, y, stage - 1));
-                }
-                if x > 0 {
-                    builder.after(task, at(x - 1, y, stage));
-                }
-                if y > 0 {
-                    builder.after(task, at(x, y - 1, stage));
-                    if x + 1 < columns {
+/// A row is close in time, and a macroblock stays on its core.
+fn block_groups(frame: Frame, x: usize, y: usize) -> Groups {
+    Groups::new(y as u32 + 1, (y * frame.columns + x + 1) as u32)
+}
+
+impl Frame {
+    fn graph(self, groups: impl Fn(usize, usize, usize) -> Groups) -> GraphBuilder {
+        let mut builder = GraphBuilder::new();
+        let at = |x: usize, y: usize, stage: usize| (y * self.columns + x) * STAGES + stage;
+        for y in 0..self.rows {
+            for x in 0..self.columns {
+                for stage in 0..STAGES {
+                    let task = builder.task_in(groups(x, y, stage));
+                    if stage > 0 {
+                        builder.after(task, at(x, y, stage - 1));
+                    }
+                    if x > 0 {
+                        builder.after(task, at(x - 1, y, stage));
+                    }
+                    if y > 0 {
+                        builder.after(task, at(x, y - 1, stage));
+                    }
+                    if y > 0 && x + 1 < self.columns {
                         builder.after(task, at(x + 1, y - 1, stage));
                     }
                 }
             }
         }
+        builder
     }
-    let state: Vec<std::cell::UnsafeCell<u8>> = (0..columns * rows * bytes)
-        .map(|_| std::cell::UnsafeCell::new(0))
-        .collect();
-    struct State(Vec<std::cell::UnsafeCell<u8>>);
-    // SAFETY: the graph orders the accesses to each block.
-    unsafe impl Sync for State {}
-    let state = State(state);
+}
+
+/// The median time of a task, in ns.
+fn run(runtime: &Runtime, frame: Frame, frames: usize, builder: GraphBuilder) -> f64 {
+    let bytes = frame.bytes;
+    let blocks = frame.columns * frame.rows;
+    let state = State((0..blocks * bytes).map(|_| UnsafeCell::new(0)).collect());
     let state = &state;
     let mut graph = builder
         .build(move |task| {
@@ -93,9 +107,10 @@ fn run(
             }
         })
         .unwrap();
-    // Until an order has been found, where there is one to find.
     runtime.run(&mut graph).unwrap();
-    while policy == Policy::Usher && !graph.explain().hinted && graph.explain().chosen.is_none() {
+    // Until an order has been found, where there is one to find.
+    let finds = runtime.together().is_some() && !graph.explain().hinted;
+    while finds && graph.explain().chosen.is_none() {
         runtime.run(&mut graph).unwrap();
     }
     let mut times: Vec<f64> = (0..frames)
@@ -105,7 +120,7 @@ fn run(
             begun.elapsed().as_nanos() as f64 / graph.len() as f64
         })
         .collect();
-    if policy == Policy::Usher {
+    if finds {
         print!("{}", graph.explain());
     }
     times.sort_by(f64::total_cmp);
