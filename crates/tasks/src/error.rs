@@ -206,9 +206,19 @@ fn told(panicked: &[Panicked]) -> String {
 pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    // What was thrown may throw when it is dropped; nobody drops what comes of that.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        mem::forget(again);
+    // What was thrown may throw when it is dropped, and so on; at some point nobody
+    // drops what comes of that.
+    let mut thrown = panic;
+    for _ in 0..8 {
+        match catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
+            Ok(()) => return or_nothing(text),
+            Err(again) => thrown = again,
+        }
     }
+    mem::forget(thrown);
+    or_nothing(text)
+}
+
+fn or_nothing(text: Option<String>) -> String {
     text.unwrap_or_else(|| "without a message".to_owned())
 }
