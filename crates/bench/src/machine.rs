@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use usher_report::data::MachineFacts;
 
-use crate::bars::Part;
+use crate::bars::{Bar, Part};
 
 /// A new folder `YYYY-MM-DD-HHMMSS-NAME` below `base`.
 pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
@@ -19,6 +19,22 @@ pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
     let folder = base.join(format!("{stamp}-{name}"));
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     Ok(folder)
+}
+
+/// This machine, as pages describe it.
+pub fn facts() -> Result<MachineFacts> {
+    Ok(usher_host::mix::machine_facts(
+        &usher_topology::load(usher_topology::Source::ThisMachine)?,
+        &usher_probe::Roots::default(),
+    ))
+}
+
+/// Saves what was measured on this machine, and says where; whether every bar was
+/// met.
+pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
+    let page = save(folder, title, &facts()?, parts).context("saving the results")?;
+    println!("saved in {}, page {}", folder.display(), page.display());
+    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }
 
 /// Saves what was measured, then a page made of nothing but what was saved.

@@ -321,10 +321,7 @@ fn line(row: &Row) -> String {
 
 fn save(args: &ProgressArgs, rows: &[Row]) -> Result<()> {
     let folder = machine::run_folder(&args.out, "progress")?;
-    let facts = usher_host::mix::machine_facts(
-        &usher_topology::load(usher_topology::Source::ThisMachine)?,
-        &Roots::default(),
-    );
+    let facts = crate::machine::facts()?;
     let data = serde_json::json!({ "machine": facts, "rows": rows, "repeats": args.repeats });
     std::fs::write(
         folder.join("result.json"),

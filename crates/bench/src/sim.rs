@@ -77,13 +77,7 @@ pub fn run(args: &SimArgs) -> Result<bool> {
         println!("{}", part.lines());
         parts.push(part);
     }
-    let facts = usher_host::mix::machine_facts(
-        &usher_topology::load(Source::ThisMachine)?,
-        &usher_probe::Roots::default(),
-    );
-    let page = crate::machine::save(&folder, "The simulator", &facts, &parts)?;
-    println!("saved in {}, page {}", folder.display(), page.display());
-    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
+    crate::machine::finish(&folder, "The simulator", &parts)
 }
 
 fn topology(spec: &str) -> Result<Topology> {

@@ -32,22 +32,17 @@ impl Job {
         Self {
             run,
             link: UnsafeCell::new(ptr::null_mut()),
-            groups: AtomicU64::new(packed(groups)),
+            groups: AtomicU64::new(groups.packed()),
         }
     }
 
     pub fn groups(&self) -> Groups {
-        let packed = self.groups.load(Ordering::Relaxed);
-        Groups::new((packed >> 32) as u32, packed as u32)
+        Groups::unpacked(self.groups.load(Ordering::Relaxed))
     }
 
     pub fn set_groups(&self, groups: Groups) {
-        self.groups.store(packed(groups), Ordering::Relaxed);
+        self.groups.store(groups.packed(), Ordering::Relaxed);
     }
-}
-
-fn packed(groups: Groups) -> u64 {
-    u64::from(groups.t) << 32 | u64::from(groups.s)
 }
 
 /// A ready task that one holder has.

@@ -116,15 +116,12 @@ impl<T> Slab<T> {
     pub unsafe fn remove(&mut self, blocks: &Blocks, at: NonNull<T>) -> T {
         let coloring = blocks.coloring();
         let inside = at.as_ptr().cast::<u8>();
-        let back = coloring.header(inside.addr());
+        let header_at = coloring.header(inside.addr());
         // SAFETY: the caller's promise: this is a slot, its block is ours, and its
         // header stands where colouring says.
         unsafe {
-            let header = match back <= inside.addr() {
-                true => inside.sub(inside.addr() - back),
-                false => inside.add(back - inside.addr()),
-            };
-            let header = header.cast::<Header>();
+            // Slots lie behind it.
+            let header = inside.sub(inside.addr() - header_at).cast::<Header>();
             let value = at.as_ptr().read();
             if Self::is_full(header) {
                 self.link(header);

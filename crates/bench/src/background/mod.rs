@@ -25,10 +25,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::bars::{Bar, Part};
+use crate::bars::Part;
 use crate::{machine, processes};
 use cell::Limits;
 use experiments::{Cell, Group, Place, Task, is_there, matrix};
@@ -313,11 +313,5 @@ fn finish(title: &str, folder: &Path, parts: &[Part]) -> Result<bool> {
     for part in parts {
         println!("{}", part.lines());
     }
-    let facts = usher_host::mix::machine_facts(
-        &usher_topology::load(usher_topology::Source::ThisMachine)?,
-        &usher_probe::Roots::default(),
-    );
-    let page = machine::save(folder, title, &facts, parts).context("saving the results")?;
-    println!("saved in {}, page {}", folder.display(), page.display());
-    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
+    crate::machine::finish(folder, title, parts)
 }

@@ -14,7 +14,6 @@ use usher_sim::chip::published::TABLE_3;
 use usher_sim::chip::study::{Extent, cells, compare, table_3};
 use usher_sim::chip::{Fitted, Pattern, figure4};
 use usher_tasks::dispatch::{Fcfs, Lcfs};
-use usher_topology::Source;
 
 use crate::bars::{Bar, Part};
 
@@ -75,14 +74,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
         println!("{}", part.lines());
         parts.push(part);
     }
-    let facts = usher_host::mix::machine_facts(
-        &usher_topology::load(Source::ThisMachine)?,
-        &usher_probe::Roots::default(),
-    );
-    let title = "Paper 5's chip, simulated";
-    let page = crate::machine::save(&folder, title, &facts, &parts)?;
-    println!("saved in {}, page {}", folder.display(), page.display());
-    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
+    crate::machine::finish(&folder, "Paper 5's chip, simulated", &parts)
 }
 
 /// Table 2.

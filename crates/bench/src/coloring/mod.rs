@@ -131,10 +131,7 @@ pub fn run(args: &ColoringArgs) -> Result<bool> {
         }
         parts.push(part);
     }
-    let facts = usher_host::mix::machine_facts(
-        &usher_topology::load(usher_topology::Source::ThisMachine)?,
-        &usher_probe::Roots::default(),
-    );
+    let facts = crate::machine::facts()?;
     let page = machine::save(&folder, "Coloured structures", &facts, &parts)?;
     match args.json {
         true => print!("{}", std::fs::read_to_string(folder.join("result.json"))?),

@@ -87,13 +87,5 @@ pub fn run(args: &SeatsArgs) -> Result<bool> {
         println!("{}", part.lines());
         parts.push(part);
     }
-    let facts = usher_host::mix::machine_facts(
-        &usher_topology::load(usher_topology::Source::ThisMachine)?,
-        &usher_probe::Roots::default(),
-    );
-    let page = machine::save(&folder, "Usher: seats", &facts, &parts)?;
-    println!("saved in {}, page {}", folder.display(), page.display());
-    Ok(parts
-        .iter()
-        .all(|part| part.bars.iter().all(crate::bars::Bar::is_met)))
+    crate::machine::finish(&folder, "Usher: seats", &parts)
 }

@@ -198,10 +198,7 @@ impl TasksArgs {
 pub fn run(args: &TasksArgs) -> Result<bool> {
     let folder = machine::run_folder(&args.out, "tasks")?;
     let scratch = tempfile::tempdir()?;
-    let mut machine = usher_host::mix::machine_facts(
-        &usher_topology::load(usher_topology::Source::ThisMachine)?,
-        &usher_probe::Roots::default(),
-    );
+    let mut machine = crate::machine::facts()?;
     let programs = toolchain::build(scratch.path(), &args.programs(), args.taskflow.as_deref())?;
     programs
         .missing

@@ -36,6 +36,16 @@ impl Groups {
     pub const fn new(t: u32, s: u32) -> Self {
         Self { t, s }
     }
+
+    /// Both in one word.
+    pub(crate) fn packed(self) -> u64 {
+        u64::from(self.t) << 32 | u64::from(self.s)
+    }
+
+    /// From [`Self::packed`].
+    pub(crate) const fn unpacked(word: u64) -> Self {
+        Self::new((word >> 32) as u32, word as u32)
+    }
 }
 
 /// A task on its way to a worker.

@@ -117,7 +117,7 @@ impl Tracer {
             trace.lost += read.lost;
             trace.spans.extend(read.spans.iter().map(|words| Span {
                 task: words[0],
-                groups: Groups::new((words[1] >> 32) as u32, words[1] as u32),
+                groups: Groups::unpacked(words[1]),
                 worker,
                 start_ns: ns(words[2]),
                 end_ns: ns(words[3]),
@@ -151,8 +151,8 @@ impl<'a> Running<'a> {
     }
 
     pub fn end(self, task: u64) {
-        let groups = u64::from(self.groups.t) << 32 | u64::from(self.groups.s);
         let end = self.clock.raw();
+        let groups = self.groups.packed();
         self.ring.write([task, groups, self.start, end]);
     }
 }
