@@ -7,7 +7,7 @@
 //! time do not put each other's new store aside.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use usher_model::{CurvePoint, ProgramKey};
@@ -23,6 +23,9 @@ use crate::schema::{STEPS, Unfit, migrate};
 
 /// How long to wait for another process's write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Between two attempts to open a store that others are just opening.
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// A store of profiles: a file, or memory.
 #[derive(Debug)]
@@ -43,6 +46,21 @@ impl Store {
                 source,
             })?;
         }
+        let until = Instant::now() + BUSY_TIMEOUT;
+        loop {
+            match Self::open_now(path) {
+                Err(StoreError::Busy { .. }) if Instant::now() < until => {
+                    std::thread::sleep(BUSY_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// SQLite refuses at once, whatever the busy timeout, where waiting could
+    /// be for ever: of two that turn a new file to WAL at the same time, one
+    /// is to let go and come again.
+    fn open_now(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| StoreError::from(path, error);
         let connection = Connection::open(path).map_err(failed)?;
         let mut store = Self {
