@@ -164,6 +164,16 @@ enum usher_tasks_policy {
 	USHER_TASKS_POLICY_LCFS = 3
 };
 
+/* Where workers run. */
+enum usher_tasks_binding {
+	/* On the cores of one last-level cache after another, each bound to the
+	 * CPUs of its own; a further runtime of the program begins where most cores
+	 * are left. On machines with one such cache nobody is bound. */
+	USHER_TASKS_BINDING_LLC = 0,
+	/* Wherever the thread that makes the runtime may. */
+	USHER_TASKS_BINDING_NONE = 1
+};
+
 /* How a runtime is to be. Later versions may add fields at the end. */
 typedef struct usher_tasks_options {
 	size_t size; /* sizeof(usher_tasks_options) */
@@ -173,6 +183,8 @@ typedef struct usher_tasks_options {
 	 * t_groups x s_groups queues, 2^22 at most. 0 is as 1. */
 	uint32_t t_groups;
 	uint32_t s_groups;
+	uint32_t binding; /* an enum usher_tasks_binding */
+	uint32_t reserved; /* 0 */
 } usher_tasks_options;
 
 /* Options for so many workers under the default policy; what it does not name
@@ -180,7 +192,8 @@ typedef struct usher_tasks_options {
 #define USHER_TASKS_OPTIONS_INIT(workers) \
 	{ \
 		sizeof(usher_tasks_options), (workers), \
-			USHER_TASKS_POLICY_USHER, 0, 0 \
+			USHER_TASKS_POLICY_USHER, 0, 0, \
+			USHER_TASKS_BINDING_LLC, 0 \
 	}
 
 /* On how many CPUs this process may run: a fair number of workers. 1 where the
@@ -475,7 +488,9 @@ USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
  * any pointer into the block: by masking, as the kernel finds the task structure
  * below a stack. The headers of such blocks fall into the same few cache sets.
  * Coloured ones do not: each is shifted by whole cache lines, by a hash of the
- * block's address, so that it can still be computed.
+ * block's address, so that it can still be computed. Half of them stand near the
+ * start of their blocks and half near the end, so that pages of a block share them,
+ * too.
  */
 
 /* Bytes of a cache line, by which headers are shifted. */
@@ -525,8 +540,12 @@ static inline size_t usher_coloring_inline_shift(const usher_coloring *coloring,
 	uintptr_t number = base / coloring->block_bytes;
 	uintptr_t folded =
 		number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
+	size_t color = (size_t)(folded % coloring->colors);
+	size_t in_by = color / 2 * USHER_COLORING_LINE_BYTES;
+	size_t last = (coloring->block_bytes - coloring->header_bytes) /
+		      USHER_COLORING_LINE_BYTES * USHER_COLORING_LINE_BYTES;
 
-	return (size_t)(folded % coloring->colors) * USHER_COLORING_LINE_BYTES;
+	return color % 2 ? last - in_by : in_by;
 }
 
 static inline uintptr_t

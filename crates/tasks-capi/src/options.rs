@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a runtime is to be, as a program of any version says it.
 
-use std::{slice, thread};
+use std::mem::MaybeUninit;
+use std::{ptr, slice, thread};
 
-use usher_tasks::Policy;
+use usher_tasks::{Places, Policy, Runtime};
 
 use crate::error::{Code, Failure, boundary_or};
 
 /// Queues that the paper's policy may keep, 32 bytes each while empty.
 const QUEUES_MAX: u64 = 1 << 22;
+/// More workers than any runtime may have are refused.
+const WORKERS_MAX: usize = 1024;
 /// No version's options are larger: what claims to be is no options.
 const SIZE_MAX: usize = 4096;
 
@@ -26,6 +29,10 @@ pub struct Options {
     pub t_groups: u32,
     /// Its spatial groups.
     pub s_groups: u32,
+    /// 0 to the CPUs of last-level caches, 1 not at all.
+    pub binding: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// As the first version had it.
@@ -40,6 +47,8 @@ impl Options {
             policy: 0,
             t_groups: 0,
             s_groups: 0,
+            binding: 0,
+            reserved: 0,
         }
     }
 
@@ -75,8 +84,40 @@ impl Options {
             );
             return Err(Failure::new(Code::Options, words));
         }
-        // SAFETY: the first version had all of these fields.
-        Ok(unsafe { from.read_unaligned() })
+        let mut options = MaybeUninit::<Self>::zeroed();
+        // SAFETY: the caller's promise; no more than either of them has. Numbers may be
+        // any, and what a caller does not know of is 0.
+        let options = unsafe {
+            let to = options.as_mut_ptr().cast::<u8>();
+            ptr::copy_nonoverlapping(from.cast::<u8>(), to, known);
+            options.assume_init()
+        };
+        match options.reserved {
+            0 => Ok(options),
+            _ => Err(Failure::new(
+                Code::Options,
+                "reserved is set in the options".to_owned(),
+            )),
+        }
+    }
+
+    /// A runtime of this kind.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn runtime(&self) -> Result<Runtime, Failure> {
+        let policy = self.policy()?;
+        let workers = self.workers as usize;
+        match self.binding {
+            0 => Ok(Runtime::with_policy(workers, policy)?),
+            // The number is not looked at before, and each takes memory.
+            1 if workers > WORKERS_MAX => Ok(Runtime::with_policy(workers, policy)?),
+            1 => Ok(Runtime::with_places(Places::anywhere(workers), policy)?),
+            other => {
+                let words = format!("binding {other}: there are 0 and 1");
+                Err(Failure::new(Code::Options, words))
+            }
+        }
     }
 
     /// The policy.

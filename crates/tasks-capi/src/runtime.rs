@@ -75,9 +75,8 @@ pub unsafe extern "C" fn usher_tasks_runtime_new(
         let out = unsafe { out(runtime, "the place for the runtime") }?;
         // SAFETY: the caller promises options of the size that they say.
         let options = unsafe { Options::read(options) }?;
-        let workers = options.workers as usize;
         let handle = RuntimeHandle {
-            runtime: Runtime::with_policy(workers, options.policy()?)?,
+            runtime: options.runtime()?,
             gate: Arc::default(),
             has_ended: AtomicBool::new(false),
         };
@@ -251,7 +250,11 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
                 discard,
             };
             let task = move || owned.run();
-            let register = || this.runtime.register(token, count, groups, task);
+            let data = call.arg.addr();
+            let register = || match groups {
+                Groups::NONE => this.runtime.register_on(token, count, data, task),
+                groups => this.runtime.register(token, count, groups, task),
+            };
             Ok(here::registering(register)?)
         };
         // SAFETY: the caller promises a runtime that lives, or null.

@@ -75,11 +75,39 @@ fn options_of_other_versions() {
     fails(
         new(whole, [0, 0, 1 << 8]),
         Code::Options,
-        "byte 41 of the options is set: version 0.1.0 knows 24 bytes",
+        "byte 49 of the options is set: version 0.1.0 knows 32 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
-        let words = format!("options of {size} bytes: usher_tasks_options has 24");
+        let words = format!("options of {size} bytes: usher_tasks_options has 32");
         fails(new(size, [0; 3]), Code::Options, &words);
+    }
+}
+
+#[test]
+fn workers_are_bound_or_not() {
+    for (binding, reserved, words) in [
+        (0, 0, None),
+        (1, 0, None),
+        (2, 0, Some("binding 2: there are 0 and 1")),
+        (0, 1, Some("reserved is set in the options")),
+    ] {
+        let bound = Options {
+            binding,
+            reserved,
+            ..options(2, 0, (0, 0))
+        };
+        let (code, runtime) = runtime_new(&bound);
+        match words {
+            None => assert_eq!(code, OK),
+            Some(words) => fails(code, Code::Options, words),
+        }
+        // SAFETY: null or new.
+        assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
+        // A program of the first version knows of neither.
+        let (code, runtime) = runtime_new(&Options { size: 24, ..bound });
+        assert_eq!(code, OK);
+        // SAFETY: new.
+        assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
     }
 }
 

@@ -185,7 +185,9 @@ fn any_options_are_refused_or_make_a_runtime() {
             |random: &mut Rand64, of: &[u64]| of[random.rand_range(0..of.len() as u64) as usize];
         let mut bytes = [0_u64; 6];
         let beyond = any(random, &[0, 0, 0, 1 << 40]);
-        bytes[3 + random.rand_range(0..3) as usize] = beyond;
+        let binding = any(random, &[0, 0, 1, 2]);
+        bytes[3] = binding;
+        bytes[3 + random.rand_range(0..3) as usize] |= beyond;
         let size = any(random, &[24, 24, 32, 40, 48, 0, 23, 4097, u64::MAX]);
         let workers = any(random, &[1, 2, 3, 0, 1025, u64::from(u32::MAX)]) as u32;
         let policy = any(random, &[0, 1, 2, 3, 4, u64::from(u32::MAX)]) as u32;
@@ -195,12 +197,20 @@ fn any_options_are_refused_or_make_a_runtime() {
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
         let known = (size as usize / 8).clamp(3, 6);
-        let is_known = (24..=4096).contains(&size) && bytes[3..known].iter().all(|&word| word == 0);
+        // The fourth word is how workers are bound, and what is reserved.
+        let beyond = bytes[3..known].iter().enumerate();
+        let is_known = (24..=4096).contains(&size)
+            && beyond
+                .map(|(at, word)| if at == 0 { word >> 32 } else { *word })
+                .sum::<u64>()
+                == 0;
+        let is_bound = known < 4 || binding < 2;
         let queues = groups[0].max(1) * groups[1].max(1);
         let expected = match (workers, policy) {
             _ if !is_known => Code::Options as c_int,
             (_, 4..) => Code::Options as c_int,
             (_, 1) if queues > 1 << 22 => Code::Groups as c_int,
+            _ if !is_bound => Code::Options as c_int,
             (0 | 1025.., _) => Code::Workers as c_int,
             _ => OK,
         };

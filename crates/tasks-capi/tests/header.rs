@@ -53,18 +53,22 @@ USHER_TASKS_POLICY_USHER 0
 USHER_TASKS_POLICY_PAPER 1
 USHER_TASKS_POLICY_FCFS 2
 USHER_TASKS_POLICY_LCFS 3
+USHER_TASKS_BINDING_LLC 0
+USHER_TASKS_BINDING_NONE 1
 USHER_TASKS_LEFT_FAILED 1
 USHER_TASKS_LEFT_UNRESOLVED 2
 USHER_TASKS_LEFT_UNREGISTERED 3
 USHER_TASKS_LEFT_CYCLE 4
 USHER_COLORING_LINE_BYTES 64
-sizeof(usher_tasks_options) 24
+sizeof(usher_tasks_options) 32
 usher_tasks_options.size 0+8
 usher_tasks_options.workers 8+4
 usher_tasks_options.policy 12+4
 usher_tasks_options.t_groups 16+4
 usher_tasks_options.s_groups 20+4
-options.size 24
+usher_tasks_options.binding 24+4
+usher_tasks_options.reserved 28+4
+options.size 32
 options.workers 3
 sizeof(usher_tasks_left) 24
 usher_tasks_left.task 0+8
@@ -145,6 +149,14 @@ fn of_the_crate() -> String {
         assert!(own.to_uppercase().contains(name), "{own} is {name}");
         writeln!(lines, "USHER_TASKS_POLICY_{name} {policy}").unwrap();
     }
+    for (binding, name) in ["LLC", "NONE"].iter().enumerate() {
+        let bound = Options {
+            binding: binding as u32,
+            ..common::options(1, 0, (0, 0))
+        };
+        assert!(bound.runtime().is_ok());
+        writeln!(lines, "USHER_TASKS_BINDING_{name} {binding}").unwrap();
+    }
     for kind in kinds {
         let name = shouted(&format!("{kind:?}"));
         writeln!(lines, "USHER_TASKS_LEFT_{name} {}", kind as u32).unwrap();
@@ -176,7 +188,8 @@ fn bytes<T>(size: impl Fn(&T) -> usize) -> usize {
 fn places() -> String {
     let made = common::options(3, 0, (0, 0));
     [
-        places!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups),
+        places!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups,
+            binding, reserved),
         format!(
             "options.size {}\noptions.workers {}\n",
             made.size, made.workers

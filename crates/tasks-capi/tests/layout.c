@@ -51,6 +51,8 @@ static void abi(void)
 	VALUE(USHER_TASKS_POLICY_PAPER);
 	VALUE(USHER_TASKS_POLICY_FCFS);
 	VALUE(USHER_TASKS_POLICY_LCFS);
+	VALUE(USHER_TASKS_BINDING_LLC);
+	VALUE(USHER_TASKS_BINDING_NONE);
 	VALUE(USHER_TASKS_LEFT_FAILED);
 	VALUE(USHER_TASKS_LEFT_UNRESOLVED);
 	VALUE(USHER_TASKS_LEFT_UNREGISTERED);
@@ -62,6 +64,8 @@ static void abi(void)
 	PLACE(usher_tasks_options, policy);
 	PLACE(usher_tasks_options, t_groups);
 	PLACE(usher_tasks_options, s_groups);
+	PLACE(usher_tasks_options, binding);
+	PLACE(usher_tasks_options, reserved);
 	VALUE(options.size);
 	VALUE(options.workers);
 	VALUE(sizeof(usher_tasks_left));

@@ -8,11 +8,14 @@ use std::fs::{File, create_dir_all};
 use std::hint::black_box;
 use std::path::PathBuf;
 
-use usher_tasks::{ColorBy, GraphBuilder, Groups, Policy, Runtime};
+mod frame;
+
+use usher_tasks::{ColorBy, Groups, Policy, Runtime};
+
+use frame::STAGES;
 
 const COLUMNS: usize = 40;
 const ROWS: usize = 22;
-const STAGES: usize = 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
@@ -30,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("usher", Policy::Usher),
     ] {
         let runtime = Runtime::with_policy(workers, policy)?;
-        let mut graph = frame().build(|task| {
+        let mut graph = frame::wavefront(COLUMNS, ROWS, groups).build(|task| {
             // A microsecond or two of arithmetic.
             black_box((0..700_u64).fold(task as u64, |sum, x| sum.rotate_left(5) ^ x));
         })?;
@@ -50,26 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Macroblocks that wait for those to the left and above, stage by stage; T is the
-/// row, S the stage.
-fn frame() -> GraphBuilder {
-    let mut builder = GraphBuilder::new();
-    let at = |x: usize, y: usize, stage: usize| (y * COLUMNS + x) * STAGES + stage;
-    for y in 0..ROWS {
-        for x in 0..COLUMNS {
-            for stage in 0..STAGES {
-                let task = builder.task_in(Groups::new(y as u32 + 1, stage as u32 + 1));
-                if stage > 0 {
-                    builder.after(task, at(x, y, stage - 1));
-                }
-                if x > 0 {
-                    builder.after(task, at(x - 1, y, stage));
-                }
-                if y > 0 {
-                    builder.after(task, at(x, y - 1, stage));
-                }
-            }
-        }
-    }
-    builder
+/// T is the row, S the stage.
+fn groups(_: usize, y: usize, stage: usize) -> Groups {
+    Groups::new(y as u32 + 1, stage as u32 + 1)
 }

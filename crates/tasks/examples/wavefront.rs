@@ -4,12 +4,14 @@
 //! BYTES FRAMES]`
 #![allow(clippy::unwrap_used)] // an example that cannot go on fails
 
+mod frame;
+
 use std::cell::UnsafeCell;
 use std::time::Instant;
 
 use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
 
-const STAGES: usize = 8;
+use frame::{STAGES, wavefront};
 
 /// How large a frame is, in macroblocks, and how much state each has.
 #[derive(Clone, Copy)]
@@ -53,7 +55,8 @@ fn main() {
                 (true, Policy::Usher) => block_groups(frame, x, y),
                 (true, _) => Groups::new(y as u32 + 1, stage as u32 + 1),
             };
-            let ns = run(&runtime, frame, frames, frame.graph(groups));
+            let graph = wavefront(frame.columns, frame.rows, groups);
+            let ns = run(&runtime, frame, frames, graph);
             println!("{policy:?}, hints {hinted}: {ns:.1} ns a task");
         }
     }
@@ -62,33 +65,6 @@ fn main() {
 /// A row is close in time, and a macroblock stays on its core.
 fn block_groups(frame: Frame, x: usize, y: usize) -> Groups {
     Groups::new(y as u32 + 1, (y * frame.columns + x + 1) as u32)
-}
-
-impl Frame {
-    fn graph(self, groups: impl Fn(usize, usize, usize) -> Groups) -> GraphBuilder {
-        let mut builder = GraphBuilder::new();
-        let at = |x: usize, y: usize, stage: usize| (y * self.columns + x) * STAGES + stage;
-        for y in 0..self.rows {
-            for x in 0..self.columns {
-                for stage in 0..STAGES {
-                    let task = builder.task_in(groups(x, y, stage));
-                    if stage > 0 {
-                        builder.after(task, at(x, y, stage - 1));
-                    }
-                    if x > 0 {
-                        builder.after(task, at(x - 1, y, stage));
-                    }
-                    if y > 0 {
-                        builder.after(task, at(x, y - 1, stage));
-                    }
-                    if y > 0 && x + 1 < self.columns {
-                        builder.after(task, at(x + 1, y - 1, stage));
-                    }
-                }
-            }
-        }
-        builder
-    }
 }
 
 /// The median time of a task, in ns.

@@ -13,15 +13,24 @@
 //! the upper bits of the block's address, the bits that masking leaves. Whoever has
 //! any pointer into the block can compute base, hash and header from it, as before.
 //!
+//! Half of the headers stand at the start of their blocks and half at the end:
+//!
 //! ```text
 //! base        header            room                                   base + bytes
 //! |  colour   |----------------|------------------------- ... ---------------|
+//! |------------------------- ... ---------------|----------------|  colour   |
 //! ```
+//!
+//! A block of several pages has a header in its first page or in its last, so that
+//! headers are spread over the sets of the translation look-aside buffers, too. With
+//! headers at the start alone, blocks of two pages have every hot field in an even
+//! page, and half of those sets lies idle. And colours take half as many bytes.
 
 use std::alloc::{self, Layout};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Bytes of a cache line, by which headers are shifted.
 pub const LINE_BYTES: usize = 64;
@@ -103,7 +112,12 @@ impl Coloring {
         let number = base / self.block_bytes;
         // Upper bits too: blocks that lie a power of two apart are usual.
         let folded = number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
-        folded % self.colors * LINE_BYTES
+        let color = folded % self.colors;
+        let in_by = color / 2 * LINE_BYTES;
+        match color % 2 {
+            0 => in_by,
+            _ => (self.block_bytes - self.header_bytes) / LINE_BYTES * LINE_BYTES - in_by,
+        }
     }
 
     /// The address of the header of the block that an address lies in.
@@ -112,9 +126,18 @@ impl Coloring {
         base + self.shift(base)
     }
 
-    /// What the block that an address lies in has for its user, behind the header.
+    /// What the block that an address lies in has for its user in one piece: behind
+    /// the header, or before it.
     pub fn room(&self, inside: usize) -> Range<usize> {
-        self.header(inside) + self.header_bytes..self.base(inside) + self.block_bytes
+        let (base, header) = (self.base(inside), self.header(inside));
+        let (before, behind) = (
+            base..header,
+            header + self.header_bytes..base + self.block_bytes,
+        );
+        match before.len() > behind.len() {
+            true => before,
+            false => behind,
+        }
     }
 }
 
@@ -186,7 +209,7 @@ impl Blocks {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     fn more(&self, kept: &mut Kept) -> Result<(), ColorError> {
@@ -239,13 +262,29 @@ mod tests {
         for stride in [1, 2, 4, 64, 128] {
             let mut uses = [0; 64];
             for block in 0..64 * 64 {
-                uses[coloring.shift(block * stride * 8192) / LINE_BYTES] += 1;
+                uses[coloring.shift(block * stride * 8192) / LINE_BYTES % 64] += 1;
             }
             assert!(
                 uses.iter().all(|count| (32..=128).contains(count)),
                 "{stride}: {uses:?}"
             );
         }
+    }
+
+    #[test]
+    fn headers_stand_in_even_and_odd_pages_and_leave_room_in_one_piece() {
+        let coloring = Coloring::new(8192, 128, 64).unwrap();
+        let blocks = 0..4096_usize;
+        // The four sets that the two lowest bits of a page's number select.
+        let mut pages = [0; 4];
+        for base in blocks.map(|block| block * 8192) {
+            pages[coloring.header(base) / 4096 % 4] += 1;
+            let room = coloring.room(base);
+            assert!(room.len() >= 8192 - 128 - 32 * LINE_BYTES);
+            let header = coloring.header(base)..coloring.header(base) + 128;
+            assert!(room.end <= header.start || header.end <= room.start);
+        }
+        assert_eq!(pages, [1024; 4]);
     }
 
     #[test]
@@ -280,8 +319,10 @@ mod tests {
             let header = coloring.header(at);
             prop_assert_eq!(header, coloring.header(base));
             prop_assert!(header >= base && header.is_multiple_of(LINE_BYTES.min(block)));
-            prop_assert_eq!(coloring.room(at).end, base + block);
-            prop_assert!(coloring.room(at).start <= base + block);
+            prop_assert!(header + 64.min(block) <= base + block);
+            let room = coloring.room(at);
+            prop_assert!(room.start >= base && room.end <= base + block);
+            prop_assert!(room.end <= header || room.start >= header + 64.min(block));
         }
     }
 }

@@ -2,7 +2,9 @@
 //! What workers have done, counted as they go.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::places::Distance;
 
@@ -17,7 +19,7 @@ pub(crate) struct Counts {
     pub sent: Count,
     pub group_moves: Count,
     pub sleeps: Count,
-    pub asleep_ns: Count,
+    pub asleep: Asleep,
 }
 
 /// A number that one thread raises.
@@ -27,12 +29,63 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     /// By the thread that it belongs to: no two raise it at once, so that it need not
     /// be done in one step.
+    #[inline]
     pub fn add(&self, more: u64) {
-        self.0.store(self.get() + more, Ordering::Relaxed);
+        let more = self.get().wrapping_add(more);
+        self.0.store(more, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    #[inline]
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How long a thread has slept, told also while it sleeps.
+///
+/// In one word, so that whoever reads it reads what belongs together: twice the time
+/// slept when it is awake; when it sleeps one more than twice the time slept before less
+/// the time at which it fell asleep, both by the same clock, so that the time now is all
+/// that is to be added.
+#[derive(Debug, Default)]
+pub(crate) struct Asleep(AtomicU64);
+
+/// Nanoseconds since somebody asked for the first time.
+fn now_ns() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+impl Asleep {
+    /// The thread falls asleep.
+    pub fn begin(&self) {
+        self.begin_at(now_ns());
+    }
+
+    /// The thread has woken.
+    pub fn end(&self) {
+        self.end_at(now_ns());
+    }
+
+    fn begin_at(&self, now: u64) {
+        let before = self.0.load(Ordering::Relaxed);
+        self.0
+            .store(before.wrapping_sub(now << 1) | 1, Ordering::Relaxed);
+    }
+
+    fn end_at(&self, now: u64) {
+        let before = self.0.load(Ordering::Relaxed);
+        self.0
+            .store(before.wrapping_add(now << 1) & !1, Ordering::Relaxed);
+    }
+
+    fn ns_at(&self, now: impl FnOnce() -> u64) -> u64 {
+        let word = self.0.load(Ordering::Relaxed);
+        match word & 1 {
+            0 => word >> 1,
+            // Seen asleep before the clock was read, and so not later than that.
+            _ => word.wrapping_add(now() << 1) >> 1,
+        }
     }
 }
 
@@ -45,7 +98,7 @@ impl Counts {
             sent: self.sent.get(),
             group_moves: self.group_moves.get(),
             sleeps: self.sleeps.get(),
-            asleep_ns: self.asleep_ns.get(),
+            asleep_ns: self.asleep.ns_at(now_ns),
         }
     }
 }
@@ -63,9 +116,9 @@ pub struct Counters {
     pub sent: u64,
     /// Spatial groups that were another's and became its own.
     pub group_moves: u64,
-    /// Times that it fell asleep for want of tasks, and woke again.
+    /// Times that it fell asleep for want of tasks.
     pub sleeps: u64,
-    /// How long these were in all, in ns.
+    /// How long it has slept in all, in ns, what it sleeps now included.
     pub asleep_ns: u64,
 }
 
@@ -102,5 +155,24 @@ impl fmt::Display for AllCounters {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_is_seen_sleeping() {
+        let asleep = Asleep::default();
+        assert_eq!(asleep.ns_at(|| 50), 0);
+        asleep.begin_at(100);
+        assert_eq!((asleep.ns_at(|| 100), asleep.ns_at(|| 130)), (0, 30));
+        asleep.end_at(150);
+        assert_eq!(asleep.ns_at(|| 500), 50);
+        asleep.begin_at(1000);
+        assert_eq!(asleep.ns_at(|| 1001), 51);
+        asleep.end_at(1002);
+        assert_eq!(asleep.ns_at(|| 0), 52);
     }
 }

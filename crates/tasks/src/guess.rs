@@ -8,19 +8,20 @@
 //! make a trial. Tasks that became ready under one way and run under the next count
 //! for the next; a trial is long enough for that not to matter.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::dispatch::Groups;
 use crate::pool::LANES;
+use crate::sync::Mutex;
 use crate::trials::Trials;
 
 /// One task in so many is timed.
 pub(crate) const SAMPLE: u64 = 64;
 /// Timed tasks of a trial.
 const SAMPLES: u32 = 256;
-/// Tasks that came one after the other, of a group.
-const TASKS: u64 = 512;
+/// Tasks that came one after the other from the same thread, of a group.
+const TASKS: u32 = 512;
 /// Bytes of a region of data, of a group.
 const REGION_BYTES: usize = 1 << 16;
 
@@ -41,9 +42,18 @@ const WAYS: [Together; 3] = [Together::Time, Together::Data, Together::Nothing];
 #[derive(Debug)]
 pub(crate) struct Guess {
     way: AtomicUsize,
-    /// Tasks that came.
-    came: AtomicU64,
+    /// Which of this process' it is.
+    number: u64,
+    /// Groups by time that threads have begun.
+    begun: AtomicU64,
     learnt: Mutex<Learnt>,
+}
+
+thread_local! {
+    /// The group by time that this thread's tasks go into: whose it is, its number, and
+    /// how many more it takes. Threads share nothing but the numbers of groups, and what
+    /// one of them registers in a row stays together.
+    static OPEN: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 #[derive(Debug)]
@@ -55,10 +65,12 @@ struct Learnt {
 
 impl Default for Guess {
     fn default() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(1);
         let trials = Trials::new(WAYS.len());
         Self {
             way: AtomicUsize::new(trials.way()),
-            came: AtomicU64::new(0),
+            number: MADE.fetch_add(1, Ordering::Relaxed),
+            begun: AtomicU64::new(0),
             learnt: Mutex::new(Learnt {
                 trials,
                 samples: 0,
@@ -76,16 +88,26 @@ impl Guess {
         let group = match (way, data) {
             (Together::Nothing, _) => return Groups::NONE,
             (Together::Data, Some(data)) => data / REGION_BYTES % lanes,
-            (Together::Time, _) | (Together::Data, None) => {
-                (self.came.fetch_add(1, Ordering::Relaxed) / TASKS) as usize % lanes
-            }
+            (Together::Time, _) | (Together::Data, None) => self.by_time() as usize % lanes,
         };
         Groups::new(1 + group as u32, 0)
     }
 
+    fn by_time(&self) -> u64 {
+        // A thread that ends may still register from what it leaves behind; nothing here
+        // needs to be dropped before that.
+        let (of, group, more) = OPEN.get();
+        let (group, more) = match of == self.number && more > 0 {
+            true => (group, more),
+            false => (self.begun.fetch_add(1, Ordering::Relaxed), TASKS),
+        };
+        OPEN.set((self.number, group, more - 1));
+        group
+    }
+
     /// A task that was timed ran so long.
     pub fn ran(&self, ns: u64) {
-        let mut learnt = self.learnt.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut learnt = self.learnt.lock();
         learnt.samples += 1;
         learnt.ns += ns;
         if learnt.samples == SAMPLES {
@@ -130,6 +152,13 @@ mod tests {
         let group = |_| guess.groups(None).t;
         let groups: Vec<u32> = (0..3 * TASKS).map(group).collect();
         assert!(groups.is_sorted() && groups.last() == Some(&3) && groups[0] == 1);
+        let of_other = std::thread::scope(|scope| {
+            let other = scope.spawn(|| (0..TASKS).map(group).collect::<Vec<u32>>());
+            other.join().unwrap()
+        });
+        assert!(of_other.iter().all(|&group| group == 4));
+        let another = Guess::default();
+        assert_eq!(another.groups(None).t, 1);
         guess.way.store(1, Ordering::Relaxed);
         let at = |data| guess.groups(Some(data));
         assert_eq!(at(0x12_3456), at(0x12_ffff));

@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::dispatch::Groups;
-use crate::job::{Chain, Job, JobRef};
+use crate::job::{Chain, Job, JobRef, Kind};
 use crate::pool::{Inbox, Shelf};
 use crate::sleep::Sleepers;
 use crate::trace::Ring;
@@ -17,10 +17,12 @@ use crate::worker::Worker;
 
 /// A job that is never run, but counted when it is taken.
 fn job(number: u32) -> JobRef {
-    unsafe fn never(_: JobRef, _: &Worker<'_>) -> Option<JobRef> {
+    unsafe fn never(_: JobRef, _: &Worker<'_>) {
         unreachable!("jobs of these tests are not run")
     }
-    let job = Box::new(Job::new(never, Groups::new(0, number)));
+    static NEVER: Kind = Kind { run: never };
+    let kind = NonNull::from(&NEVER);
+    let job = Box::new(Job::new(kind, Groups::new(0, number)));
     // SAFETY: leaked here and freed by `number`, once.
     unsafe { JobRef::new(NonNull::from(Box::leak(job))) }
 }
@@ -118,7 +120,7 @@ fn nobody_sleeps_beside_work() {
                 let (sleepers, work) = &*shared;
                 sleepers.enrol(0);
                 while work.load(Ordering::Relaxed) == 0 {
-                    sleepers.park(0, || work.load(Ordering::Relaxed) != 0);
+                    sleepers.park(0, || work.load(Ordering::Relaxed) != 0, || ());
                 }
             })
         };
@@ -141,7 +143,7 @@ fn each_task_wakes_a_sleeper_of_its_own() {
                 let (sleepers, done) = &*shared;
                 sleepers.enrol(index);
                 // Each takes one, and ends.
-                sleepers.park(index, || done.load(Ordering::Relaxed) > 0);
+                sleepers.park(index, || done.load(Ordering::Relaxed) > 0, || ());
             })
         };
         let workers = [worker(0), worker(1)];
@@ -151,6 +153,85 @@ fn each_task_wakes_a_sleeper_of_its_own() {
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
+    });
+}
+
+/// For what has more interleavings than can be gone through: all of those in which
+/// threads are interrupted so often at most, beside where they wait.
+fn bounded() -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model
+}
+
+/// Two tasks come one after the other, each of which wakes one, and two workers take
+/// one each: nobody sleeps beside the second task because the first one's waking was
+/// meant for somebody who was awake, or the same was woken twice.
+#[test]
+fn two_tasks_do_not_wake_the_same_sleeper() {
+    bounded().check(|| {
+        let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0)));
+        let worker = |index: usize| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, tasks) = &*shared;
+                sleepers.enrol(index);
+                let take = || {
+                    let less = |tasks: usize| tasks.checked_sub(1);
+                    tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+                };
+                while take().is_err() {
+                    sleepers.park(index, || tasks.load(Ordering::Relaxed) > 0, || ());
+                }
+            })
+        };
+        let workers = [worker(0), worker(1)];
+        let (sleepers, tasks) = &*shared;
+        for _ in 0..2 {
+            tasks.fetch_add(1, Ordering::Relaxed);
+            sleepers.wake_one(0..2);
+        }
+        // Should one sleep for ever, loom finds nobody who can go on.
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+        assert_eq!(tasks.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// A worker waits for something that is no task, and sleeps: whoever makes it so wakes
+/// it, while somebody else wakes it for a task.
+#[test]
+fn who_waits_for_something_else_is_woken_for_it() {
+    bounded().check(|| {
+        let shared = Arc::new((Sleepers::new(1), AtomicUsize::new(0), AtomicUsize::new(0)));
+        let worker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, done, tasks) = &*shared;
+                sleepers.enrol(0);
+                while done.load(Ordering::Acquire) == 0 {
+                    if tasks.swap(0, Ordering::Relaxed) == 0 {
+                        let look =
+                            || done.load(Ordering::Acquire) + tasks.load(Ordering::Relaxed) > 0;
+                        sleepers.park(0, look, || ());
+                    }
+                }
+            })
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, _, tasks) = &*shared;
+                tasks.store(1, Ordering::Relaxed);
+                sleepers.wake_one(0..1);
+            })
+        };
+        let (sleepers, done, _) = &*shared;
+        done.store(1, Ordering::Release);
+        sleepers.wake_for(0);
+        other.join().unwrap();
+        worker.join().unwrap();
     });
 }
 

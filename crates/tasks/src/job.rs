@@ -12,14 +12,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::dispatch::Groups;
 use crate::worker::Worker;
 
-/// Runs a job; the successor that the same worker is to run next, if any.
-pub(crate) type Run = unsafe fn(JobRef, &Worker<'_>) -> Option<JobRef>;
+/// What jobs of one kind have in common. It may be the head of something larger, of
+/// which the kind's own function knows: all tasks of a graph point to the graph.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// Runs a job of this kind, and maybe others that become ready by it.
+    pub run: unsafe fn(JobRef, &Worker<'_>),
+}
 
 /// The head of every task.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Job {
-    run: Run,
+    kind: NonNull<Kind>,
     /// The next in a chain.
     link: UnsafeCell<*mut Job>,
     /// Its groups, both in one. Whoever sets them has the task to itself, as whoever
@@ -28,14 +34,21 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub fn new(run: Run, groups: Groups) -> Self {
+    /// Of a kind that lives as long as jobs of it are run.
+    pub fn new(kind: NonNull<Kind>, groups: Groups) -> Self {
         Self {
-            run,
+            kind,
             link: UnsafeCell::new(ptr::null_mut()),
             groups: AtomicU64::new(groups.packed()),
         }
     }
 
+    #[inline]
+    pub fn kind(&self) -> NonNull<Kind> {
+        self.kind
+    }
+
+    #[inline]
     pub fn groups(&self) -> Groups {
         Groups::unpacked(self.groups.load(Ordering::Relaxed))
     }
@@ -56,26 +69,30 @@ unsafe impl Send for JobRef {}
 impl JobRef {
     /// # Safety
     /// The job lives until it has run, and nobody else holds it.
+    #[inline]
     pub unsafe fn new(job: NonNull<Job>) -> Self {
         Self(job)
     }
 
+    #[inline]
     pub fn groups(&self) -> Groups {
         // SAFETY: the job lives, as it has not run.
         unsafe { self.0.as_ref() }.groups()
     }
 
+    #[inline]
     pub fn as_ptr(&self) -> NonNull<Job> {
         self.0
     }
 
     /// Runs it on this worker.
-    pub fn run(self, worker: &Worker<'_>) -> Option<Self> {
-        // SAFETY: the function is the one made for this job, which lives and is
-        // ours, and is given away.
+    #[inline]
+    pub fn run(self, worker: &Worker<'_>) {
+        // SAFETY: the function is the one made for this kind of job, which lives and
+        // is ours, and is given away.
         unsafe {
-            let run = self.0.as_ref().run;
-            run(self, worker)
+            let run = self.0.as_ref().kind.as_ref().run;
+            run(self, worker);
         }
     }
 }
@@ -116,6 +133,7 @@ impl Chain {
     }
 
     /// The groups of each.
+    #[inline]
     pub fn groups(&self) -> impl Iterator<Item = Groups> + '_ {
         let mut next = self.head;
         std::iter::from_fn(move || {

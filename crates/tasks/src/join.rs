@@ -19,10 +19,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use crate::dispatch::Groups;
-use crate::job::{Job, JobRef};
+use crate::job::{Job, JobRef, Kind};
 use crate::latch::Latch;
 use crate::pool::FORKED;
 use crate::worker::Worker;
@@ -39,18 +38,27 @@ struct Forked<F, R> {
     /// Written by that worker before `done` says so, read by the caller after.
     outcome: UnsafeCell<Option<Outcome<R>>>,
     done: AtomicBool,
-    /// For a caller that sleeps.
-    latch: Option<Arc<Latch>>,
+    caller: Caller,
+}
+
+/// Who waits for a function, and may sleep.
+#[derive(Debug, Clone)]
+enum Caller {
+    /// A worker of the same runtime.
+    Worker(usize),
+    /// Some other thread.
+    Outside(Arc<Latch>),
 }
 
 impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
-    fn new(function: F, groups: Groups, latch: Option<Arc<Latch>>) -> Self {
+    fn new(function: F, groups: Groups, caller: Caller) -> Self {
+        let kind = const { &Kind { run: run::<F, R> } };
         Self {
-            job: Job::new(run::<F, R>, groups),
+            job: Job::new(NonNull::from(kind), groups),
             function: UnsafeCell::new(Some(function)),
             outcome: UnsafeCell::new(None),
             done: AtomicBool::new(false),
-            latch,
+            caller,
         }
     }
 
@@ -83,7 +91,8 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
 ///
 /// # Safety
 /// The job is the head of such a one.
-unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, _: &Worker<'_>) -> Option<JobRef> {
+unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
+    worker.count_task();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
     // SAFETY: it stays until it is done, and we have its job.
     unsafe {
@@ -91,14 +100,14 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, _: &Worker<'_>) -> 
             let outcome = catch_unwind(AssertUnwindSafe(function));
             *(*forked).outcome.get() = Some(outcome);
         }
-        let latch = (*forked).latch.clone();
+        let caller = (*forked).caller.clone();
         // Its caller may be gone after that, and it with that one.
         (*forked).done.store(true, Ordering::Release);
-        if let Some(latch) = latch {
-            latch.open();
+        match caller {
+            Caller::Worker(caller) => worker.wake(caller),
+            Caller::Outside(latch) => latch.open(),
         }
     }
-    None
 }
 
 /// Runs `a` here and `b` here or, where others look for tasks of this worker,
@@ -114,7 +123,7 @@ where
     if !worker.shares() {
         return (a(), b());
     }
-    let forked = Forked::new(b, FORKED, None);
+    let forked = Forked::new(b, FORKED, Caller::Worker(worker.index()));
     // SAFETY: this function does not end, nor moves it, before it is done or back.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
@@ -129,12 +138,7 @@ where
     }
     // It may lie on our own shelf still: rather that than anything else.
     worker.clear_shelf();
-    while !forked.is_done() {
-        worker.work_while(|| !forked.is_done());
-        if !forked.is_done() {
-            thread::yield_now();
-        }
-    }
+    worker.work_until(|| forked.is_done());
     match (first, forked.into_outcome()) {
         (Ok(first), Ok(second)) => (first, second),
         (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
@@ -149,7 +153,7 @@ where
     R: Send,
 {
     let latch = Arc::new(Latch::default());
-    let forked = Forked::new(function, Groups::NONE, Some(Arc::clone(&latch)));
+    let forked = Forked::new(function, Groups::NONE, Caller::Outside(Arc::clone(&latch)));
     // SAFETY: this function does not end, nor moves it, before it is done.
     inject(unsafe { forked.job() });
     latch.wait();

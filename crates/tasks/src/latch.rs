@@ -2,7 +2,8 @@
 //! Something that happens once, and those who wait for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::sync::{Condvar, Mutex};
 
 /// Open once it has happened, until it is closed for the next time.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ impl Latch {
     }
 
     pub fn open(&self) {
-        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let door = self.door.lock();
         self.is_open.store(true, Ordering::Release);
         self.opened.notify_all();
         drop(door);
@@ -30,9 +31,9 @@ impl Latch {
     }
 
     pub fn wait(&self) {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut door = self.door.lock();
         while !self.is_open() {
-            door = (self.opened.wait(door)).unwrap_or_else(PoisonError::into_inner);
+            door = self.opened.wait(door);
         }
     }
 }

@@ -9,12 +9,20 @@
 //!
 //! Nobody is bound where there is nothing to choose (one LLC), or where workers
 //! outnumber CPUs.
+//!
+//! A program may have several runtimes: cores that the workers of one are meant for
+//! count as taken when the next one is placed, which so begins with the LLC that has
+//! most left. What a runtime may use is what the thread that makes it may, but for what
+//! we have bound that thread to ourselves, where it is a worker.
 
+use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::path::Path;
 
 use usher_model::{CpuId, CpuSet, Topology};
 
 use crate::llc::{self, Llc};
+use crate::sync::Mutex;
 
 /// Where the workers of a runtime run, and in which order they look at one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,15 +67,16 @@ impl Places {
     /// # }
     /// ```
     pub fn on(topology: &Topology, workers: usize, home: Option<CpuId>) -> Self {
-        Self::on_llcs(&llc::of(topology), workers, home)
+        Self::on_llcs(&llc::of(topology), workers, home, &[])
     }
 
-    fn on_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>) -> Self {
+    /// `taken`: what workers of other runtimes are bound to.
+    fn on_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> Self {
         let cpus: usize = llcs.iter().map(|llc| llc.cpus.len()).sum();
         if llcs.len() < 2 || workers > cpus {
             return Self::anywhere(workers);
         }
-        let of_worker = fill(llcs, workers, home);
+        let of_worker = fill(llcs, workers, home, taken);
         let cpus = of_worker.iter().map(|&llc| Some(llcs[llc].cpus.clone()));
         Self::new(cpus.collect(), |one, other| {
             let (one, other) = (of_worker[one], of_worker[other]);
@@ -110,15 +119,63 @@ impl Places {
     }
 }
 
+/// Where workers of this process are bound, each runtime's.
+static TAKEN: Mutex<Vec<CpuSet>> = Mutex::new(Vec::new());
+
+/// What the workers of a runtime have taken, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Seats(Vec<CpuSet>);
+
+impl Seats {
+    /// Those of workers that are placed by somebody else.
+    pub fn of(places: &Places) -> Self {
+        Self::take(places, &mut TAKEN.lock())
+    }
+
+    fn take(places: &Places, taken: &mut Vec<CpuSet>) -> Self {
+        let bound: Vec<CpuSet> = places.cpus.iter().flatten().cloned().collect();
+        taken.extend(bound.iter().cloned());
+        Self(bound)
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        let mut taken = TAKEN.lock();
+        for seat in &self.0 {
+            if let Some(at) = taken.iter().position(|one| one == seat) {
+                taken.swap_remove(at);
+            }
+        }
+    }
+}
+
 /// Places on this machine, as far as this thread may use it; anywhere, where that
 /// cannot be told.
-pub(crate) fn here(workers: usize) -> Places {
+pub(crate) fn here(workers: usize) -> (Places, Seats) {
     let allowed = (workers > 1).then(allowed_cpus).flatten();
     let llcs = allowed.and_then(|cpus| llc::read(Path::new("/"), &cpus));
-    Places::on_llcs(&llcs.unwrap_or_default(), workers, current_cpu())
+    let mut taken = TAKEN.lock();
+    let places = Places::on_llcs(&llcs.unwrap_or_default(), workers, current_cpu(), &taken);
+    let seats = Seats::take(&places, &mut taken);
+    (places, seats)
+}
+
+thread_local! {
+    /// What this thread could use before we bound it.
+    static OUTER: RefCell<Option<CpuSet>> = const { RefCell::new(None) };
+}
+
+/// What this thread could use before we bound it; `None`: we have not.
+pub(crate) fn outer() -> Option<CpuSet> {
+    OUTER.with_borrow(Clone::clone)
 }
 
 fn allowed_cpus() -> Option<CpuSet> {
+    outer().or_else(own_cpus)
+}
+
+fn own_cpus() -> Option<CpuSet> {
     let mask = rustix::thread::sched_getaffinity(None).ok()?;
     let all = 0..rustix::thread::CpuSet::MAX_CPU;
     Some(
@@ -128,6 +185,19 @@ fn allowed_cpus() -> Option<CpuSet> {
     )
 }
 
+/// Puts this thread, a new worker, where it belongs; `outer` is what the thread could
+/// use that made its runtime, where that one was bound by us.
+pub(crate) fn settle(cpus: Option<&CpuSet>, outer: Option<CpuSet>) {
+    match (cpus, outer) {
+        (Some(cpus), outer) => {
+            OUTER.set(outer.or_else(own_cpus));
+            go(cpus);
+        }
+        (None, Some(outer)) => go(&outer),
+        (None, None) => {}
+    }
+}
+
 fn current_cpu() -> Option<CpuId> {
     // SAFETY: takes and returns numbers. (rustix asks the vDSO for it itself, which
     // programs under valgrind do not have.)
@@ -135,7 +205,7 @@ fn current_cpu() -> Option<CpuId> {
 }
 
 /// Binds this thread to those CPUs, as far as it may have them.
-pub(crate) fn go(cpus: &CpuSet) {
+fn go(cpus: &CpuSet) {
     let mut mask = rustix::thread::CpuSet::new();
     let known = |&cpu: &CpuId| (cpu as usize) < rustix::thread::CpuSet::MAX_CPU;
     cpus.iter()
@@ -147,25 +217,43 @@ pub(crate) fn go(cpus: &CpuSet) {
 }
 
 /// The LLC of each worker.
-fn fill(llcs: &[Llc], workers: usize, home: Option<CpuId>) -> Vec<usize> {
-    let order = order(llcs, home);
-    let times = |count: fn(&Llc) -> usize| {
-        let of = move |&llc: &usize| std::iter::repeat_n(llc, count(&llcs[llc]));
-        order.iter().flat_map(of)
+fn fill(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> Vec<usize> {
+    let free: Vec<usize> = llcs.iter().map(|llc| free_cores(llc, taken)).collect();
+    let order = order(llcs, &free, home);
+    let times = |count: &dyn Fn(usize) -> usize| -> Vec<usize> {
+        let of = |&llc: &usize| std::iter::repeat_n(llc, count(llc));
+        order.iter().flat_map(of).collect()
     };
-    // Each core once before any is given out a second time.
-    let by_core = times(|llc| llc.cores);
-    let siblings = times(|llc| llc.cpus.len().saturating_sub(llc.cores));
-    let mut of_worker: Vec<usize> = by_core.chain(siblings).take(workers).collect();
+    // Each core that is free before any that another runtime has, each of these before
+    // any is given out a second time.
+    let by_core = times(&|llc| free[llc]);
+    let taken = times(&|llc| llcs[llc].cores - free[llc]);
+    let siblings = times(&|llc| llcs[llc].cpus.len().saturating_sub(llcs[llc].cores));
+    let all = by_core.into_iter().chain(taken).chain(siblings);
+    let mut of_worker: Vec<usize> = all.take(workers).collect();
     of_worker.sort_by_key(|llc| order.iter().position(|other| other == llc));
     of_worker
 }
 
-/// LLCs as they are filled: that of `home`, others of its package, the rest.
-fn order(llcs: &[Llc], home: Option<CpuId>) -> Vec<usize> {
+/// Cores that no worker of another runtime is meant for.
+fn free_cores(llc: &Llc, taken: &[CpuSet]) -> usize {
+    let there = taken.iter().filter(|cpus| cpus.intersects(&llc.cpus));
+    llc.cores.saturating_sub(there.count())
+}
+
+/// LLCs as they are filled: that with most cores free, which is that of `home` where
+/// others have no more; others of its package, the rest.
+fn order(llcs: &[Llc], free: &[usize], home: Option<CpuId>) -> Vec<usize> {
     let count = llcs.len();
     let at_home = |llc: &Llc| home.is_some_and(|cpu| llc.cpus.contains(cpu));
-    let first = llcs.iter().position(at_home).unwrap_or(0);
+    let home = llcs.iter().position(at_home).unwrap_or(0);
+    let from_home = |llc: usize| (llc + count - home) % count;
+    let is_full = |llc: usize| free[llc] < llcs[llc].cores;
+    let by_room = (0..count).min_by_key(|&llc| (is_full(llc), Reverse(free[llc]), from_home(llc)));
+    let first = match is_full(home) {
+        true => by_room.unwrap_or(home),
+        false => home,
+    };
     let package = llcs[first].package;
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by_key(|&llc| (llcs[llc].package != package, (llc + count - first) % count));
@@ -212,6 +300,59 @@ mod tests {
         assert_eq!(on(9, None), [0, 0, 0, 1, 1, 2, 2, 3, 3]);
         let of_last = machine.domains[3].cpus.first();
         assert_eq!(on(5, of_last), [3, 3, 2, 2, 0]);
+    }
+
+    #[test]
+    fn several_runtimes_spread() {
+        let machine = machine("package:2 l3:2 core:2 pu:2");
+        let llcs = llc::of(&machine);
+        let mut taken: Vec<CpuSet> = Vec::new();
+        let mut sit = |workers| {
+            let places = Places::on_llcs(&llcs, workers, None, &taken);
+            taken.extend(places.cpus.iter().flatten().cloned());
+            let of = domains(&machine, &places);
+            of.into_iter().flatten().collect::<Vec<DomainId>>()
+        };
+        assert_eq!(sit(2), [0, 0]);
+        assert_eq!(sit(3), [1, 1, 2], "LLC 0 is full");
+        assert_eq!(sit(2), [3, 3]);
+        assert_eq!(sit(2), [2, 2], "a core is free there, and then nowhere");
+        assert_eq!(sit(2), [0, 0], "all are full");
+    }
+
+    #[test]
+    fn seats_are_given_back() {
+        let machine = machine("package:2 l3:2 core:2 pu:2");
+        let places = Places::on(&machine, 3, None);
+        let seat = places.cpus(0).unwrap();
+        let count = || TAKEN.lock().iter().filter(|one| *one == seat).count();
+        let before = count();
+        let seats = Seats::of(&places);
+        assert_eq!(count(), before + 2);
+        drop(seats);
+        assert_eq!(count(), before);
+    }
+
+    #[test]
+    fn what_a_worker_is_bound_to_does_not_bind_its_runtimes() {
+        let all = own_cpus().unwrap();
+        let one = CpuSet::single(all.first().unwrap());
+        let bound = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                settle(Some(&one), None);
+                let inner = std::thread::scope(|scope| {
+                    let outer = outer();
+                    let of_one = scope.spawn(|| {
+                        settle(None, outer);
+                        own_cpus()
+                    });
+                    of_one.join().unwrap()
+                });
+                (own_cpus(), allowed_cpus(), inner)
+            });
+            thread.join().unwrap()
+        });
+        assert_eq!(bound, (Some(one), Some(all.clone()), Some(all)));
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::graph::Graph;
 use crate::guess::Together;
 use crate::job::JobRef;
 use crate::join;
-use crate::places::{self, Places};
-use crate::tokens::{Entry, try_box};
+use crate::places::{self, Places, Seats};
+use crate::tokens::{Entry, Hints, try_box};
 use crate::trace::Trace;
 use crate::worker::{Crew, Worker};
 
@@ -50,6 +50,7 @@ pub enum Policy {
 pub struct Runtime {
     crew: Arc<Crew>,
     threads: Vec<JoinHandle<()>>,
+    _seats: Seats,
 }
 
 fn check(workers: usize) -> Result<(), RuntimeError> {
@@ -102,7 +103,8 @@ impl Runtime {
     /// As [`Self::new`].
     pub fn with_policy(workers: usize, policy: Policy) -> Result<Self, RuntimeError> {
         check(workers)?;
-        Self::with_places(places::here(workers), policy)
+        let (places, seats) = places::here(workers);
+        Self::seated(places, seats, policy)
     }
 
     /// As many workers as there are places, under that policy.
@@ -110,8 +112,13 @@ impl Runtime {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_places(places: Places, policy: Policy) -> Result<Self, RuntimeError> {
+        check(places.workers())?;
+        let seats = Seats::of(&places);
+        Self::seated(places, seats, policy)
+    }
+
+    fn seated(places: Places, seats: Seats, policy: Policy) -> Result<Self, RuntimeError> {
         let workers = places.workers();
-        check(workers)?;
         let mut groups_below = (u32::MAX, u32::MAX);
         let locked: Option<Box<dyn Dispatcher<JobRef> + Send>> = match policy {
             Policy::Usher => None,
@@ -127,6 +134,7 @@ impl Runtime {
         let mut runtime = Self {
             crew: Arc::new(Crew::new(places, groups_below, locked)),
             threads: Vec::with_capacity(workers),
+            _seats: seats,
         };
         for (worker, cpus) in of_worker.into_iter().enumerate() {
             runtime.threads.push(runtime.start(worker, cpus)?);
@@ -137,9 +145,10 @@ impl Runtime {
     fn start(&self, index: usize, cpus: Option<CpuSet>) -> Result<JoinHandle<()>, RuntimeError> {
         let crew = Arc::clone(&self.crew);
         let thread = thread::Builder::new().name(format!("usher-tasks-{index}"));
+        let outer = places::outer();
         let started = thread.spawn(move || {
             // A place is a wish: who may not have it works where it is.
-            cpus.inspect(places::go);
+            places::settle(cpus.as_ref(), outer);
             let worker = Worker::new(&crew, index);
             let _here = Here::enter(&crew, &worker);
             worker.work();
@@ -195,13 +204,10 @@ impl Runtime {
         let begun = Instant::now();
         match self.here() {
             Some(worker) => {
-                let done = graph.begin(|job| worker.ready(job));
-                while !done.is_open() {
-                    worker.work_while(|| !done.is_open());
-                    thread::yield_now();
-                }
+                let done = graph.begin(Some(worker.index()), |job| worker.ready(job));
+                worker.work_until(|| done.is_open());
             }
-            None => graph.begin(|job| self.crew.inject(job)).wait(),
+            None => graph.begin(None, |job| self.crew.inject(job)).wait(),
         }
         let time = begun.elapsed();
         let outcome = graph.outcome();
@@ -283,8 +289,8 @@ impl Runtime {
         groups: Groups,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        let hints = Hints::Groups(groups);
-        register(&self.crew, token, count, hints, entry)
+        let said = Said::Groups(groups);
+        register(&self.crew, token, count, said, entry)
     }
 
     /// As [`Self::register`], without groups, for a task that works on the data at
@@ -299,7 +305,7 @@ impl Runtime {
         data: usize,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        register(&self.crew, token, count, Hints::Data(data), entry)
+        register(&self.crew, token, count, Said::Data(data), entry)
     }
 
     /// What registered tasks without groups are taken to have in common at present;
@@ -362,7 +368,22 @@ impl Handle {
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
         let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&crew, token, count, Hints::Groups(groups), entry)
+        register(&crew, token, count, Said::Groups(groups), entry)
+    }
+
+    /// As [`Runtime::register_on`].
+    ///
+    /// # Errors
+    /// As there, and where the runtime has ended.
+    pub fn register_on(
+        &self,
+        token: u64,
+        count: u32,
+        data: usize,
+        entry: impl FnOnce() + Send + 'static,
+    ) -> Result<(), TaskError> {
+        let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
+        register(&crew, token, count, Said::Data(data), entry)
     }
 
     /// As [`Runtime::resolve`].
@@ -390,23 +411,28 @@ fn here(crew: &Arc<Crew>) -> Option<&Worker<'_>> {
 
 /// What is said of a task that is registered.
 #[derive(Debug, Clone, Copy)]
-enum Hints {
+enum Said {
     Groups(Groups),
     /// None, but where its data are.
     Data(usize),
 }
 
-impl Hints {
-    fn groups(self, crew: &Crew) -> Groups {
+impl Said {
+    fn hints(self, crew: &Crew) -> Hints {
         let data = match self {
-            Self::Groups(groups) if groups != Groups::NONE => return groups,
+            Self::Groups(groups) if groups != Groups::NONE => {
+                let guessed = false;
+                return Hints { groups, guessed };
+            }
             Self::Groups(_) => None,
             Self::Data(data) => Some(data),
         };
-        match crew.finds_groups() {
+        let guessed = crew.finds_groups();
+        let groups = match guessed {
             true => crew.guess.groups(data),
             false => Groups::NONE,
-        }
+        };
+        Hints { groups, guessed }
     }
 }
 
@@ -414,13 +440,14 @@ fn register(
     crew: &Arc<Crew>,
     token: u64,
     count: u32,
-    hints: Hints,
+    said: Said,
     entry: impl FnOnce() + Send + 'static,
 ) -> Result<(), TaskError> {
     if crew.is_closing() && here(crew).is_none() {
         return Err(TaskError::Ended { token });
     }
-    let groups = hints.groups(crew);
+    let hints = said.hints(crew);
+    let groups = hints.groups;
     let (t_groups, s_groups) = crew.groups_below;
     if groups.t >= t_groups || groups.s >= s_groups {
         return Err(TaskError::Groups {
@@ -431,7 +458,7 @@ fn register(
         });
     }
     let entry: Entry = try_box(entry).ok_or(TaskError::Memory { token })?;
-    start(crew, crew.tokens.register(token, count, groups, entry)?);
+    start(crew, crew.tokens.register(token, count, hints, entry)?);
     Ok(())
 }
 

@@ -120,8 +120,7 @@ impl<T> Slab<T> {
         // SAFETY: the caller's promise: this is a slot, its block is ours, and its
         // header stands where colouring says.
         unsafe {
-            // Slots lie behind it.
-            let header = inside.sub(inside.addr() - header_at).cast::<Header>();
+            let header = inside.with_addr(header_at).cast::<Header>();
             let value = at.as_ptr().read();
             if Self::is_full(header) {
                 self.link(header);
@@ -148,9 +147,9 @@ impl<T> Slab<T> {
         let slots = room.len() / Self::SLOT_BYTES;
         let header = base.cast::<MaybeUninit<Header>>();
         // SAFETY: the block is ours alone now, its header has room for this one, and
-        // the slots lie behind it.
+        // the slots lie beside it.
         unsafe {
-            let fresh = base.add(room.start - base.addr());
+            let fresh = base.with_addr(room.start);
             (*header).write(Header {
                 free: ptr::null_mut(),
                 fresh,

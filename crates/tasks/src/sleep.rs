@@ -47,10 +47,9 @@ impl Sleepers {
         (&self.asleep[worker / BITS], 1 << (worker % BITS))
     }
 
-    /// Sleeps until woken; not at all if `look` finds something to do.
-    ///
-    /// Whether it slept.
-    pub fn park(&self, worker: usize, look: impl FnOnce() -> bool) -> bool {
+    /// Sleeps until woken; not at all if `look` finds something to do. Whether it
+    /// slept; `begins` is told before.
+    pub fn park(&self, worker: usize, look: impl FnOnce() -> bool, begins: impl FnOnce()) -> bool {
         let (word, bit) = self.bit(worker);
         word.fetch_or(bit, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -58,6 +57,7 @@ impl Sleepers {
             word.fetch_and(!bit, Ordering::Relaxed);
             return false;
         }
+        begins();
         while word.load(Ordering::Acquire) & bit != 0 {
             thread::park();
         }

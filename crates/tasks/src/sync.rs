@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What threads share, from the standard library or, to be explored in every
 //! interleaving, from loom. Lock-free parts take it from here alone.
+//!
+//! Locks, too: the standard library comes without ThreadSanitizer's instrumentation,
+//! which does not see what its locks order. With the feature `tsan` they are those of
+//! parking_lot, which are compiled with the tests. Neither kind is poisoned: nothing
+//! is done behind a lock that leaves things halfway where it panics.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -13,3 +18,62 @@ pub(crate) use std::thread;
 
 #[cfg(feature = "loom")]
 pub(crate) use loom::thread;
+
+pub(crate) use lock::{Condvar, Mutex, MutexGuard};
+
+#[cfg(not(feature = "tsan"))]
+mod lock {
+    use std::sync::{self, PoisonError};
+
+    pub(crate) use sync::MutexGuard;
+
+    /// A lock.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub const fn new(value: T) -> Self {
+            Self(sync::Mutex::new(value))
+        }
+
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// Where holders of a lock wait for one another.
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(sync::Condvar);
+
+    impl Condvar {
+        /// Gives the lock up, and has it again when told, or for no reason.
+        pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
+
+#[cfg(feature = "tsan")]
+mod lock {
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+
+    /// Where holders of a lock wait for one another.
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(parking_lot::Condvar);
+
+    impl Condvar {
+        /// Gives the lock up, and has it again when told, or for no reason.
+        pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(&mut guard);
+            guard
+        }
+
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}

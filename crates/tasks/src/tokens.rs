@@ -13,15 +13,15 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::color::Blocks;
 use crate::dispatch::Groups;
 use crate::error::{Left, Panicked, TaskError, message};
-use crate::job::{Job, JobRef};
+use crate::job::{Job, JobRef, Kind};
 use crate::slab::{self, Slab};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::worker::Worker;
 
 /// Locks, so that few wait for the same.
@@ -35,10 +35,39 @@ pub(crate) type Entry = Box<dyn FnOnce() + Send>;
 enum State {
     /// Resolved that often, and not registered yet.
     Early(u32),
-    /// To be resolved that often yet, of how many times.
+    /// To be resolved that often yet, of how many times; once at least.
     Waiting(u32, u32),
     /// It is ready, or runs; it was to be resolved that often.
     Ready(u32),
+}
+
+/// A state in eight bytes. Nobody waits to be resolved more often than he was to be,
+/// so that pairs which say so are free for those who are early.
+#[derive(Debug, Clone, Copy)]
+struct Packed {
+    left: u32,
+    count: u32,
+}
+
+impl Packed {
+    const fn of(state: State) -> Self {
+        let (left, count) = match state {
+            State::Early(u32::MAX) => (1, 0),
+            State::Early(times) => (u32::MAX, times),
+            State::Waiting(left, count) => (left, count),
+            State::Ready(count) => (0, count),
+        };
+        Self { left, count }
+    }
+
+    const fn state(self) -> State {
+        match (self.left, self.count) {
+            (0, count) => State::Ready(count),
+            (1, 0) => State::Early(u32::MAX),
+            (left, count) if left > count => State::Early(count),
+            (left, count) => State::Waiting(left, count),
+        }
+    }
 }
 
 #[repr(C)]
@@ -46,7 +75,7 @@ struct Task {
     job: Job,
     token: u64,
     /// Behind the lock of the shard.
-    state: State,
+    state: Packed,
     /// Whoever may write the state has it, until the task is ready; then whoever
     /// runs it.
     entry: Option<Entry>,
@@ -74,25 +103,46 @@ impl Place {
     fn state(self, _: &Shard) -> State {
         // SAFETY: a task in a table lives; states are read and written behind the
         // lock alone, of which the shard is the proof.
-        unsafe { (*self.0.as_ptr()).state }
+        unsafe { (*self.0.as_ptr()).state }.state()
     }
 
     fn set_state(self, _: &mut Shard, state: State) {
         // SAFETY: as above.
-        unsafe { (*self.0.as_ptr()).state = state };
+        unsafe { (*self.0.as_ptr()).state = Packed::of(state) };
     }
 
     /// What an early one is to do, and in which groups.
     ///
     /// # Safety
     /// The task is an early one.
-    unsafe fn set_entry(self, _: &mut Shard, groups: Groups, entry: Entry) {
+    unsafe fn set_entry(self, _: &mut Shard, hints: Hints, entry: Entry) {
         let task = self.0.as_ptr();
         // SAFETY: nobody but the holder of the lock touches an early task.
         unsafe {
-            (*task).job.set_groups(groups);
+            (*task).job = hints.job();
             (*task).entry = Some(entry);
         }
+    }
+}
+
+/// A task's groups, and whether they are but a guess, by which to learn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hints {
+    pub groups: Groups,
+    pub guessed: bool,
+}
+
+impl Hints {
+    const NONE: Self = Self {
+        groups: Groups::NONE,
+        guessed: false,
+    };
+
+    fn job(self) -> Job {
+        static HINTED: Kind = Kind { run: run::<false> };
+        static GUESSED: Kind = Kind { run: run::<true> };
+        let kind = if self.guessed { &GUESSED } else { &HINTED };
+        Job::new(NonNull::from(kind), self.groups)
     }
 }
 
@@ -101,6 +151,8 @@ impl Place {
 struct Shard {
     places: HashTable<Place>,
     tasks: Slab<Task>,
+    /// Tasks that are ready or run.
+    active: usize,
 }
 
 /// As `Box::new`, which cannot say that there is no memory.
@@ -126,8 +178,9 @@ pub(crate) struct Tokens {
     /// Where tasks lie; `None`: there is no memory for any.
     blocks: Option<Blocks>,
     hasher: DefaultHashBuilder,
-    /// Tasks that are ready or run.
-    active: AtomicUsize,
+    /// Shards with tasks that are ready or run. It changes where a shard has the first
+    /// one or the last: hardly ever, where there are many.
+    busy: AtomicUsize,
     /// Held by whoever ends the last one, and by those who wait for that.
     quiet: Mutex<()>,
     is_quiet: Condvar,
@@ -144,25 +197,20 @@ impl Default for Tokens {
                 .collect(),
             blocks: slab::blocks().ok(),
             hasher: DefaultHashBuilder::default(),
-            active: AtomicUsize::new(0),
-            quiet: Mutex::new(()),
-            is_quiet: Condvar::new(),
+            busy: AtomicUsize::new(0),
+            quiet: Mutex::default(),
+            is_quiet: Condvar::default(),
             cancelled: AtomicBool::new(false),
             panicked: Mutex::default(),
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that can panic is done in between.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Tokens {
     fn shard(&self, token: u64) -> (u64, MutexGuard<'_, Shard>) {
         let hash = self.hasher.hash_one(token);
         // The table goes by the lower and the uppermost bits.
-        (hash, lock(&self.shards[(hash >> 40) as usize % SHARDS]))
+        (hash, self.shards[(hash >> 40) as usize % SHARDS].lock())
     }
 
     /// Files a task; it, where it is ready at once.
@@ -170,7 +218,7 @@ impl Tokens {
         &self,
         token: u64,
         count: u32,
-        groups: Groups,
+        hints: Hints,
         entry: Entry,
     ) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
@@ -192,7 +240,7 @@ impl Tokens {
             });
         };
         // SAFETY: found early, or made early just now.
-        unsafe { place.set_entry(&mut shard, groups, entry) };
+        unsafe { place.set_entry(&mut shard, hints, entry) };
         Ok(self.advance(place, &mut shard, left, count))
     }
 
@@ -230,7 +278,10 @@ impl Tokens {
             return None;
         }
         place.set_state(shard, State::Ready(count));
-        self.active.fetch_add(1, Ordering::Relaxed);
+        shard.active += 1;
+        if shard.active == 1 {
+            self.busy.fetch_add(1, Ordering::Relaxed);
+        }
         // SAFETY: it lives until it has run, and becomes ready once.
         Some(unsafe { JobRef::new(place.0.cast()) })
     }
@@ -241,9 +292,9 @@ impl Tokens {
         let hasher = |place: &Place| self.hasher.hash_one(place.token());
         shard.places.try_reserve(1, hasher).map_err(|_| none())?;
         let task = Task {
-            job: Job::new(run, Groups::NONE),
+            job: Hints::NONE.job(),
             token,
-            state: State::Early(0),
+            state: Packed::of(State::Early(0)),
             entry: None,
         };
         let blocks = self.blocks.as_ref().ok_or_else(none)?;
@@ -270,10 +321,13 @@ impl Tokens {
         }
         // SAFETY: out of the table, and run by us, so nobody else knows of it.
         let task = unsafe { self.take_out(&mut shard, place) };
+        shard.active -= 1;
+        // Others of this shard have ended behind its lock, and by that before this one.
+        let was_last = shard.active == 0 && self.busy.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(shard);
         drop(task);
-        if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drop(lock(&self.quiet));
+        if was_last {
+            drop(self.quiet.lock());
             self.is_quiet.notify_all();
         }
     }
@@ -286,7 +340,7 @@ impl Tokens {
             entry => drop(entry),
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
-            lock(&self.panicked).push(Panicked {
+            self.panicked.lock().push(Panicked {
                 task: token,
                 message: message(panic),
             });
@@ -299,17 +353,17 @@ impl Tokens {
     /// Where tasks wait that nobody is going to resolve, as far as this runtime goes;
     /// where tokens were resolved that nobody has registered; where tasks panicked.
     pub fn wait(&self) -> Result<(), Left> {
-        let mut quiet = lock(&self.quiet);
-        while self.active.load(Ordering::Acquire) > 0 {
-            quiet = (self.is_quiet.wait(quiet)).unwrap_or_else(PoisonError::into_inner);
+        let mut quiet = self.quiet.lock();
+        while self.busy.load(Ordering::Acquire) > 0 {
+            quiet = self.is_quiet.wait(quiet);
         }
         drop(quiet);
         let mut left = Left {
-            panicked: std::mem::take(&mut *lock(&self.panicked)),
+            panicked: mem::take(&mut *self.panicked.lock()),
             ..Left::default()
         };
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             for place in shard.places.iter() {
                 match place.state(&shard) {
                     State::Early(_) => left.unregistered.push(place.token()),
@@ -337,7 +391,7 @@ impl Tokens {
     pub fn drop_waiting(&self) -> usize {
         let mut dropped = Vec::new();
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             let is_ready = |place: &Place| matches!(place.state(&shard), State::Ready(_));
             let waiting: Vec<Place> = shard
                 .places
@@ -363,7 +417,7 @@ impl Drop for Tokens {
     /// There are no workers any more: what is ready will not run either.
     fn drop(&mut self) {
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             let places = mem::take(&mut shard.places);
             // SAFETY: out of the table, and nobody is left who could run it.
             let out = places
@@ -376,17 +430,45 @@ impl Drop for Tokens {
     }
 }
 
-/// Runs a registered task.
+/// Runs a registered task, whose groups are a guess or not.
 ///
 /// # Safety
 /// The job is the head of a task of this worker's runtime.
-unsafe fn run(job: JobRef, worker: &Worker<'_>) -> Option<JobRef> {
+unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) {
+    worker.count_task();
     let place = Place(job.as_ptr().cast());
-    // SAFETY: the task is ready, and its entry ours; its job is not written any more.
-    let (entry, job) = unsafe { ((*place.0.as_ptr()).entry.take(), job.as_ptr().as_ref()) };
+    // SAFETY: the task is ready, and its entry ours.
+    let entry = unsafe { (*place.0.as_ptr()).entry.take() };
     let tokens = worker.tokens();
-    let token = place.token();
-    worker.trace(token, job, || worker.timing(|| tokens.call(token, entry)));
+    let (token, groups) = (place.token(), job.groups());
+    let call = || tokens.call(token, entry);
+    worker.trace(token, groups, || match GUESSED {
+        true => worker.timing(call),
+        false => call(),
+    });
     tokens.end(place);
-    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_what_they_were_when_unpacked() {
+        let numbers = [0, 1, 2, 7, u32::MAX - 1, u32::MAX];
+        for one in numbers {
+            let waiting = numbers.map(|count| State::Waiting(one, count));
+            let all = [State::Early(one), State::Ready(one)]
+                .into_iter()
+                .chain(waiting);
+            let may_be = |state: &State| match *state {
+                State::Waiting(left, count) => (1..=count).contains(&left),
+                State::Early(_) | State::Ready(_) => true,
+            };
+            for state in all.filter(may_be) {
+                assert_eq!(Packed::of(state).state(), state);
+            }
+        }
+        assert_eq!(size_of::<Task>(), 56);
+    }
 }

@@ -4,22 +4,26 @@
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{hint, mem, process};
 
 use crate::counters::{AllCounters, Counts};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Groups};
 use crate::guess::{Guess, SAMPLE};
 use crate::job::{Chain, Job, JobRef};
 use crate::places::{Distance, Places};
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::Sleepers;
+use crate::sync::{Mutex, MutexGuard};
 use crate::tokens::Tokens;
 use crate::trace::{Running, Tracer};
 
 /// Looks for something to do before a worker goes to sleep.
 const LOOKS: u32 = 200;
+/// How long a worker leaves the others alone that has taken something from one. Where
+/// tasks take nanoseconds, what is taken is soon done, and each taking costs both sides
+/// as much as tens of tasks; where they take longer, nobody notices.
+const REST: Duration = Duration::from_micros(2);
 /// Spatial groups that are told apart; others share an owner.
 const OWNERS: usize = 1024;
 /// Nobody's.
@@ -131,11 +135,11 @@ impl Crew {
 
 fn lock(locked: &Locked) -> MutexGuard<'_, Box<dyn Dispatcher<JobRef> + Send>> {
     // A dispatcher that has panicked has lost no task.
-    locked.lock().unwrap_or_else(PoisonError::into_inner)
+    locked.lock()
 }
 
 /// Ends the process where a panic gets past all that catches those of tasks.
-struct AbortOnUnwind;
+pub(crate) struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
@@ -147,11 +151,14 @@ impl Drop for AbortOnUnwind {
 /// One worker, on its thread.
 pub(crate) struct Worker<'a> {
     crew: &'a Crew,
+    post: &'a Post,
     index: usize,
     lanes: RefCell<Lanes>,
-    /// There are others.
+    /// There are others, who may take what is ready here.
     shares: bool,
-    /// Registered tasks that ran since one was timed.
+    /// When it took something from another worker last.
+    took: Cell<Option<Instant>>,
+    /// Tasks with groups that were guessed that ran since one was timed.
     untimed: Cell<u64>,
 }
 
@@ -159,20 +166,28 @@ impl<'a> Worker<'a> {
     pub fn new(crew: &'a Crew, index: usize) -> Self {
         Self {
             crew,
+            post: &crew.posts[index],
             index,
             lanes: RefCell::new(Lanes::new()),
             shares: crew.workers() > 1 && crew.locked.is_none(),
+            took: Cell::new(None),
             untimed: Cell::new(0),
         }
     }
 
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// Whether nobody else runs tasks of this runtime, so that nothing that only
     /// tasks touch needs to be atomic.
+    #[inline]
     pub fn is_alone(&self) -> bool {
         self.crew.workers() == 1
     }
 
-    /// Runs a registered task, and times one now and then.
+    /// Runs a registered task whose groups were guessed, and times one now and then:
+    /// one that has run no other inside it, whose time would be in its own.
     pub fn timing(&self, run: impl FnOnce()) {
         let untimed = self.untimed.get() + 1;
         if untimed < SAMPLE {
@@ -180,10 +195,13 @@ impl<'a> Worker<'a> {
             return run();
         }
         self.untimed.set(0);
+        let before = self.counts().tasks.get();
         let begun = Instant::now();
         run();
         let ns = begun.elapsed().as_nanos();
-        self.crew.guess.ran(u64::try_from(ns).unwrap_or(u64::MAX));
+        if self.counts().tasks.get() == before {
+            self.crew.guess.ran(u64::try_from(ns).unwrap_or(u64::MAX));
+        }
     }
 
     /// The tasks that were registered one by one.
@@ -199,39 +217,67 @@ impl<'a> Worker<'a> {
             if self.crew.is_closing() {
                 return;
             }
-            self.sleep();
+            self.sleep(|| self.sees_something() || self.crew.is_closing());
         }
     }
 
-    fn sleep(&self) {
-        let begun = Instant::now();
-        let sleepers = &self.crew.sleepers;
-        if sleepers.park(self.index, || self.sees_something()) {
-            let counts = self.counts();
-            counts.sleeps.add(1);
-            counts.asleep_ns.add(begun.elapsed().as_nanos() as u64);
+    /// Works until that is so, and sleeps where there is nothing to do. Whoever makes
+    /// it so wakes this worker after that.
+    pub fn work_until(&self, is_so: impl Fn() -> bool) {
+        loop {
+            self.work_while(|| !is_so());
+            if is_so() {
+                return;
+            }
+            self.sleep(|| self.sees_something() || is_so());
         }
     }
 
+    fn sleep(&self, look: impl FnOnce() -> bool) {
+        let asleep = &self.counts().asleep;
+        let begin = || {
+            self.counts().sleeps.add(1);
+            asleep.begin();
+        };
+        if self.crew.sleepers.park(self.index, look, begin) {
+            asleep.end();
+        }
+    }
+
+    /// Wakes a worker of this runtime that waits for something other than a task, which
+    /// has happened now.
+    pub fn wake(&self, worker: usize) {
+        self.crew.sleepers.wake_for(worker);
+    }
+
+    #[inline]
     fn counts(&self) -> &Counts {
-        &self.crew.posts[self.index].counts
+        &self.post.counts
+    }
+
+    /// Counts a task that is about to run here.
+    #[inline]
+    pub fn count_task(&self) {
+        self.counts().tasks.add(1);
+    }
+
+    /// Whether tasks are to be written down.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        self.crew.tracer.is_on()
     }
 
     /// Does what a task is there for, and writes it down where that is wanted, before
     /// anybody can know that it has been done.
-    pub fn trace(&self, task: u64, job: &Job, body: impl FnOnce()) {
-        match self.crew.tracer.of(self.index) {
-            None => body(),
-            Some(to) => {
-                let running = Running::begin(to, job.groups());
-                body();
-                running.end(task);
-            }
-        }
+    pub fn trace(&self, task: u64, groups: Groups, body: impl FnOnce()) {
+        // Written where it is dropped, also by a panic.
+        let to = self.crew.tracer.of(self.index);
+        let _running = to.map(|to| Running::begin(to, task, groups));
+        body();
     }
 
     /// Runs tasks as long as there are any and `goes_on` says so.
-    pub fn work_while(&self, goes_on: impl Fn() -> bool) {
+    fn work_while(&self, goes_on: impl Fn() -> bool) {
         let mut looks = 0;
         while goes_on() && looks < LOOKS {
             match self.next() {
@@ -249,22 +295,23 @@ impl<'a> Worker<'a> {
 
     /// Runs a task, and those that it hands on.
     fn run(&self, job: JobRef) {
-        let mut next = Some(job);
-        while let Some(job) = next {
-            if self.shares {
-                self.share();
-            }
-            self.counts().tasks.add(1);
-            // Frames below may lie on the stack that other workers work for.
-            let unwinding = AbortOnUnwind;
-            next = job.run(self);
-            mem::forget(unwinding);
-        }
+        self.share();
+        // Frames below may lie on the stack that other workers work for.
+        let unwinding = AbortOnUnwind;
+        job.run(self);
+        mem::forget(unwinding);
     }
 
-    /// Whether ready tasks are this worker's own until others take them.
-    pub fn has_own_order(&self) -> bool {
-        self.crew.locked.is_none()
+    /// Whether tasks that become ready here may have to go elsewhere, those with a
+    /// spatial group if they have one.
+    #[inline]
+    pub fn sends(&self, has_s: bool) -> bool {
+        (has_s && self.shares) || self.crew.locked.is_some()
+    }
+
+    /// A task has become ready by one that ran here, and stays here.
+    pub fn push(&self, job: JobRef) {
+        self.lanes.borrow_mut().push(job);
     }
 
     /// A task has become ready by one that ran here.
@@ -285,7 +332,7 @@ impl<'a> Worker<'a> {
                     crew.sleepers.wake_one(crew.near(owner));
                 }
             }
-            None => self.lanes.borrow_mut().push(job),
+            None => self.push(job),
         }
     }
 
@@ -310,7 +357,7 @@ impl<'a> Worker<'a> {
 
     /// Whether a task may run here next, ahead of all that wait.
     pub fn keeps(&self, job: &JobRef) -> bool {
-        self.has_own_order() && self.other_owner(job).is_none()
+        self.crew.locked.is_none() && self.other_owner(job).is_none()
     }
 
     /// Whether others may take what is ready here.
@@ -327,8 +374,7 @@ impl<'a> Worker<'a> {
 
     /// Takes back what was laid out and nobody has taken.
     pub fn clear_shelf(&self) {
-        let shelf = &self.crew.posts[self.index].shelf;
-        while let Some(chain) = shelf.take() {
+        while let Some(chain) = self.post.shelf.take() {
             self.lanes.borrow_mut().push_all(chain);
         }
     }
@@ -338,58 +384,76 @@ impl<'a> Worker<'a> {
         self.lanes.borrow_mut().take_back(job)
     }
 
-    /// Lays something out for others: whatever waits, where they would find nothing
-    /// here, as what this worker is about to run may take long; else a part of more.
-    fn share(&self) {
-        let shelf = &self.crew.posts[self.index].shelf;
-        if !shelf.has_room() {
-            return;
+    /// Lets others have some of what waits here, unless something is there for them.
+    #[inline]
+    pub fn share(&self) {
+        if self.shares && self.post.shelf.needs_more() {
+            self.lay_out();
         }
+    }
+
+    /// Lays out for others whatever waits, where they would find nothing here, as what
+    /// this worker is about to run may take long; else a part of more.
+    fn lay_out(&self) {
+        let shelf = &self.post.shelf;
         let mut lanes = self.lanes.borrow_mut();
-        let least = if shelf.is_empty() { 1 } else { 2 };
-        if lanes.len() < least {
-            return;
-        }
-        let chain = lanes.split();
-        if let Err(chain) = shelf.put(chain) {
-            lanes.push_all(chain);
-            return;
+        let mut has_put = false;
+        while lanes.len() >= if has_put || !shelf.is_empty() { 2 } else { 1 } {
+            let chain = lanes.split();
+            if let Err(chain) = shelf.put(chain) {
+                lanes.push_all(chain);
+                break;
+            }
+            has_put = true;
         }
         drop(lanes);
-        self.crew.sleepers.wake_one(self.crew.near(self.index));
+        if has_put {
+            self.crew.sleepers.wake_one(self.crew.near(self.index));
+        }
     }
 
     fn next(&self) -> Option<JobRef> {
-        let crew = self.crew;
-        if let Some(locked) = &crew.locked {
+        if let Some(locked) = &self.crew.locked {
             let dispatch = lock(locked).next(self.index)?;
             self.counts().group_moves.add(dispatch.group_moved.into());
             return Some(dispatch.item);
         }
-        let own = &crew.posts[self.index];
         let mut lanes = self.lanes.borrow_mut();
-        if !own.inbox.is_empty() {
-            lanes.push_all(own.inbox.take());
+        if !self.post.inbox.is_empty() {
+            lanes.push_all(self.post.inbox.take());
         }
         if let Some(job) = lanes.pop() {
             return Some(job);
         }
-        let chain = own.shelf.take().or_else(|| self.steal())?;
+        let chain = self.post.shelf.take().or_else(|| self.steal())?;
         lanes.push_all(chain);
         lanes.pop()
     }
 
-    /// Takes what others have laid out, else what others have been sent, else
-    /// what has come from outside. Spatial groups go along.
+    /// Whether it is time to take something from others again.
+    fn may_take(&self) -> bool {
+        match self.took.get() {
+            Some(took) if took.elapsed() < REST => false,
+            _ => {
+                self.took.set(None);
+                true
+            }
+        }
+    }
+
+    /// Takes what others have laid out, else what has come from outside, else what
+    /// others have been sent. Spatial groups go along.
     fn steal(&self) -> Option<Chain> {
         let crew = self.crew;
         let counts = self.counts();
+        let may_take = self.may_take();
         let from = |take: fn(&Post) -> Option<Chain>| {
-            let mut near = crew.places.near(self.index).iter();
+            let mut near = crew.places.near(self.index).iter().filter(|_| may_take);
             near.find_map(|&(other, distance)| Some((take(&crew.posts[other])?, distance)))
         };
         let stolen = |(chain, distance): (Chain, Distance)| {
             counts.steals[distance as usize].add(1);
+            self.took.set(Some(Instant::now()));
             chain
         };
         let chain = from(|post| post.shelf.take())
@@ -417,14 +481,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether there is anything to do, or nothing ever will be.
+    /// Whether there is anything to do.
     fn sees_something(&self) -> bool {
         let crew = self.crew;
         let locked = crew.locked.as_ref();
         locked.is_some_and(|locked| !lock(locked).is_empty())
             || !crew.injector.is_empty()
             || (crew.posts.iter()).any(|post| !post.inbox.is_empty() || !post.shelf.is_empty())
-            || crew.is_closing()
     }
 }
 

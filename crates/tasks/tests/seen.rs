@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use usher_tasks::{ColorBy, Graph, GraphBuilder, Groups, Order, Policy, Runtime, Trace};
+use usher_tasks::{ColorBy, Counters, Graph, GraphBuilder, Groups, Order, Places, Policy};
+use usher_tasks::{Runtime, Trace};
+use usher_topology::{Source, load};
 
 const ROWS: usize = 12;
 const COLUMNS: usize = 20;
@@ -105,6 +107,30 @@ fn a_trace_keeps_the_last_and_tells_how_many_are_lost() {
 }
 
 #[test]
+fn a_task_that_panics_is_in_the_trace_and_its_followers_are_not() {
+    let runtime = Runtime::new(2).unwrap();
+    let mut graph = wavefront(by_row, |task| assert!(task != 7, "no"));
+    for _ in 0..10 {
+        runtime.start_trace(TASKS);
+        let error = runtime.run(&mut graph).unwrap_err().to_string();
+        assert!(error.contains("task 7 panicked: no"), "{error}");
+        let trace = runtime.trace();
+        let ran: BTreeSet<u64> = trace.spans.iter().map(|span| span.task).collect();
+        assert!(ran.contains(&7) && !ran.contains(&8) && !ran.contains(&(TASKS as u64 - 1)));
+        runtime.stop_trace();
+    }
+    assert_eq!(
+        runtime
+            .counters()
+            .0
+            .iter()
+            .map(|one| one.tasks)
+            .sum::<u64>(),
+        10 * TASKS as u64
+    );
+}
+
+#[test]
 fn a_trace_can_be_read_while_it_is_written() {
     let runtime = Runtime::new(2).unwrap();
     runtime.start_trace(50);
@@ -181,10 +207,126 @@ fn counters_add_up() {
         let tasks: u64 = counters.0.iter().map(|counted| counted.tasks).sum();
         // A worker counts a task before it runs it.
         assert_eq!(tasks, 5 * TASKS as u64);
+        let of_all = |of: fn(&Counters) -> u64| counters.0.iter().map(of).sum::<u64>();
+        let is_usher = policy == Policy::Usher;
+        let moved = of_all(|counted| counted.group_moves);
+        assert!(moved <= 5 * TASKS as u64 && (is_usher || of_all(|one| one.sent) == 0));
+        let knows_groups = is_usher || matches!(policy, Policy::Paper { .. });
+        assert!(knows_groups || moved == 0, "{counters}");
         let outside: u64 = counters.0.iter().map(|counted| counted.outside).sum();
         assert_eq!(policy == Policy::Usher, outside > 0, "{counters}");
         assert_eq!(counters.to_string().lines().count(), 1 + 3);
     }
+}
+
+/// Of four tasks two must run at the same time, so that one of them is stolen, and with
+/// it its group; the task after each is of the other one's group.
+#[test]
+fn what_moves_between_workers_is_counted() {
+    for _ in 0..20 {
+        let runtime = Runtime::new(2).unwrap();
+        let barrier = std::sync::Barrier::new(2);
+        let mut builder = GraphBuilder::new();
+        let first = builder.task();
+        let [a, b] = [1, 2].map(|s| builder.task_in(Groups::new(0, s)));
+        let [after_a, after_b] = [2, 1].map(|s| builder.task_in(Groups::new(0, s)));
+        builder.after(a, first).after(b, first);
+        builder.after(after_a, a).after(after_b, b);
+        let body = |task| {
+            if task == a || task == b {
+                barrier.wait();
+            }
+        };
+        runtime.run(&mut builder.build(body).unwrap()).unwrap();
+        let counters = runtime.counters();
+        let sum = |of: fn(&Counters) -> u64| counters.0.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|counted| counted.tasks), 5);
+        assert_eq!(sum(|counted| counted.outside), 1);
+        assert_eq!(sum(|counted| counted.sent), 2, "{counters}");
+        let [near, package, machine] = [0, 1, 2].map(|distance| {
+            let steals = counters.0.iter().map(|counted| counted.steals[distance]);
+            steals.sum::<u64>()
+        });
+        // One of the two, and maybe what was sent.
+        assert!((1..=3).contains(&near), "{counters}");
+        assert_eq!((package, machine), (0, 0));
+        assert_eq!(sum(|counted| counted.group_moves), near, "{counters}");
+    }
+}
+
+#[test]
+fn steals_are_counted_by_distance() {
+    let machine = load(Source::parse("package:2 l3:1 core:1 pu:1").unwrap()).unwrap();
+    let places = Places::on(&machine, 2, None);
+    let runtime = Runtime::with_places(places, Policy::Usher).unwrap();
+    let barrier = std::sync::Barrier::new(2);
+    runtime.join(|| barrier.wait(), || barrier.wait());
+    let counters = runtime.counters().0;
+    let steals = counters.iter().map(|counted| counted.steals);
+    let sum = steals.fold([0; 3], |sum, of| [0, 1, 2].map(|at| sum[at] + of[at]));
+    assert_eq!(sum, [0, 0, 1]);
+}
+
+#[test]
+fn who_sleeps_is_counted_while_it_sleeps() {
+    let runtime = Runtime::new(2).unwrap();
+    let counters = || runtime.counters().0;
+    while counters().iter().any(|counted| counted.sleeps == 0) {
+        std::thread::yield_now();
+    }
+    let before = counters();
+    let sleeps_on = |(now, before): (&Counters, &Counters)| {
+        now.asleep_ns > before.asleep_ns && now.sleeps == before.sleeps
+    };
+    while !counters().iter().zip(&before).all(sleeps_on) {
+        std::thread::yield_now();
+    }
+    runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
+    let after = counters();
+    let grows = |(now, before): (&Counters, &Counters)| now.asleep_ns >= before.asleep_ns;
+    assert!(after.iter().zip(&before).all(grows));
+}
+
+/// A worker whose task waits for others, with nothing to do itself, sleeps.
+#[test]
+fn a_task_that_waits_sleeps_and_is_woken() {
+    let runtime = Runtime::new(2).unwrap();
+    let sleeps = || -> u64 {
+        runtime
+            .counters()
+            .0
+            .iter()
+            .map(|counted| counted.sleeps)
+            .sum()
+    };
+    let barrier = std::sync::Barrier::new(2);
+    let ((), ()) = runtime.join(
+        || {
+            barrier.wait();
+        },
+        || {
+            // Both workers are awake, and this one stays so.
+            let before = sleeps();
+            barrier.wait();
+            while sleeps() == before {
+                std::thread::yield_now();
+            }
+        },
+    );
+    let mut builder = GraphBuilder::new();
+    let [first, second] = [(); 2].map(|()| builder.task());
+    let mut inner = builder
+        .build(|task| {
+            if task == first || task == second {
+                barrier.wait();
+            }
+        })
+        .unwrap();
+    let mut outer = GraphBuilder::new();
+    outer.task();
+    let inner = std::sync::Mutex::new(&mut inner);
+    let run = |_| runtime.run(*inner.lock().unwrap()).unwrap();
+    runtime.run(&mut outer.build(run).unwrap()).unwrap();
 }
 
 #[test]

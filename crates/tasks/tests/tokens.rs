@@ -189,6 +189,55 @@ fn groups_that_the_policy_has_no_place_for_are_refused() {
     runtime.wait().unwrap();
 }
 
+#[test]
+fn tasks_may_register_others_on_data() {
+    let runtime = runtime();
+    let (tell, told) = mpsc::channel();
+    let handle = runtime.handle();
+    let first = move || {
+        for token in 2..5 {
+            let tell = tell.clone();
+            let entry = move || tell.send(token).unwrap();
+            handle.register_on(token, 0, token as usize, entry).unwrap();
+        }
+    };
+    runtime.register(1, 0, Groups::NONE, first).unwrap();
+    runtime.wait().unwrap();
+    let mut all: Vec<u64> = told.iter().collect();
+    all.sort_unstable();
+    assert_eq!(all, [2, 3, 4]);
+    let handle = runtime.handle();
+    drop(runtime);
+    let ended = handle.register_on(9, 0, 0, nothing);
+    assert_eq!(ended, Err(TaskError::Ended { token: 9 }));
+}
+
+/// Waits while tasks come and go, so that what is quiet is so and not in between: each
+/// task begins the next one before it ends.
+#[test]
+fn nothing_is_taken_for_quiet_while_tasks_follow_one_another() {
+    fn follow(handle: usher_tasks::Handle, token: u64, ran: Arc<AtomicU32>) {
+        ran.fetch_add(1, Ordering::Relaxed);
+        if token % 1000 < 200 {
+            let next = handle.clone();
+            let entry = move || follow(next, token + 1, ran);
+            handle.register(token + 1, 0, Groups::NONE, entry).unwrap();
+        }
+    }
+    let runtime = runtime();
+    let ran = Arc::new(AtomicU32::new(0));
+    for round in 1..50 {
+        for chain in 0..3 {
+            let (handle, ran) = (runtime.handle(), Arc::clone(&ran));
+            let token = chain * 1000;
+            let entry = move || follow(handle, token, ran);
+            runtime.register(token, 0, Groups::NONE, entry).unwrap();
+        }
+        runtime.wait().unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), round * 3 * 201);
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Call {
     Register(u64, u32),

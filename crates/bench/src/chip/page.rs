@@ -294,6 +294,32 @@ pub fn table_3(published: &[Simulated; 2], tallies: &[Tally; 2], extent: Extent)
     }
 }
 
+/// Who runs on each core in each unit of time, for several orders on as many cores.
+pub fn schedules(orders: &[(&str, &Vec<Vec<Option<usize>>>)]) -> Table {
+    let lengths = orders.iter().map(|(_, cores)| cores[0].len());
+    let units = lengths.max().unwrap_or(0);
+    let cores = orders.first().map_or(0, |(_, cores)| cores.len());
+    let row = |name: &str, core: usize, tasks: &[Option<usize>]| {
+        let mut row = vec![format!("{name}, core {}", core + 1)];
+        row.extend((0..units).map(|unit| match tasks.get(unit) {
+            Some(Some(task)) => (task + 1).to_string(),
+            Some(None) => "idle".to_owned(),
+            None => String::new(),
+        }));
+        row
+    };
+    let mut head = vec![format!("{cores} cores, unit of time")];
+    head.extend((1..=units).map(|unit| unit.to_string()));
+    let rows = orders.iter().flat_map(|(name, cores)| {
+        let cores = cores.iter().enumerate();
+        cores.map(|(core, tasks)| row(name, core, tasks))
+    });
+    Table {
+        head,
+        rows: rows.collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use usher_sim::chip::study::compare;

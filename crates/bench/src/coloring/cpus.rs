@@ -13,7 +13,7 @@ use usher_sim::coloring::machine::{Colors, Load};
 use usher_sim::coloring::workload::{Step, Workload};
 
 use super::lock::{LockTally, SpinLock};
-use super::region::{Pages, Region, View, shuffled, walk_queue};
+use super::region::{Pages, Region, View, walk_queue};
 use super::work::{Own, Work};
 
 /// Between two ticks.
@@ -43,7 +43,7 @@ pub struct Plan {
     pub until: Until,
     /// Turns of arithmetic an operation.
     pub turns: u64,
-    /// Order of the queue at its start.
+    /// Of the queue's order and the tasks' CPUs at the start.
     pub seed: u64,
 }
 
@@ -102,11 +102,7 @@ pub fn run(plan: &Plan) -> Result<Tally> {
     let region = Region::new(tasks, plan.pages)?;
     let places = region.places(tasks, plan.colors)?;
     let mut view = View::new(&region, &places);
-    view.fill(
-        Some(workload.as_ref()),
-        plan.cpus,
-        &shuffled(tasks, plan.seed),
-    );
+    view.fill(Some(workload.as_ref()), plan.cpus, plan.seed);
     let own: Vec<Own> = (0..tasks).map(|_| Own::default()).collect();
     let machine = Machine {
         workload: workload.as_ref(),

@@ -2,7 +2,7 @@
 //! `usher bench coloring`: paper 3a. What it costs that the hot fields of many
 //! structures fall into the same cache sets, and what colouring them saves.
 
-mod chart;
+pub mod chart;
 mod cpus;
 mod grind;
 mod load;
@@ -83,9 +83,10 @@ pub struct ColoringArgs {
     /// How long an operation of a task takes here, but for its misses
     #[arg(long, default_value_t = 6_000, value_name = "NS")]
     operation_ns: u64,
-    /// Seeds of the simulation, one where it is to be quick; the medians count
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// Seeds of the simulation, 1 to so many; 5, or 1 where it is to be quick. The
+    /// medians count
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
     /// Prints the saved result instead of lines
     #[arg(long)]
     json: bool,
@@ -101,6 +102,10 @@ impl ColoringArgs {
 
     fn pairs(&self) -> usize {
         self.pairs.unwrap_or(if self.quick { 3 } else { 7 }) as usize
+    }
+
+    fn seeds(&self) -> u64 {
+        self.seeds.unwrap_or(if self.quick { 1 } else { 5 })
     }
 
     fn lengths(&self) -> Vec<usize> {
@@ -123,7 +128,7 @@ pub fn run(args: &ColoringArgs) -> Result<bool> {
             Which::Walks => walked(args),
             Which::Loads => loaded(args),
             Which::Misses => ground(args),
-            Which::Simulated => simulated::part(args.quick, args.seeds),
+            Which::Simulated => simulated::part(args.quick, args.seeds()),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         if !args.json {
@@ -251,6 +256,8 @@ mod tests {
         let (whole, quick) = (args(&[]), args(&["--quick"]));
         assert!(quick.rounds() < whole.rounds() && quick.pairs() < whole.pairs());
         assert!(quick.lengths().iter().all(|n| whole.lengths().contains(n)));
-        assert_eq!(args(&["--quick", "--rounds", "30"]).rounds(), 30);
+        assert_eq!((whole.seeds(), quick.seeds()), (5, 1));
+        let given = args(&["--quick", "--rounds", "30", "--seeds", "3"]);
+        assert_eq!((given.rounds(), given.seeds()), (30, 3));
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use oorandom::Rand64;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 use usher_sim::coloring::kernel::{self, BLOCK_BYTES, Field, Structures, Walked};
@@ -181,13 +182,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Writes new structures, and puts all on the queue: the last of `order` will
-    /// be the first.
-    pub fn fill(&mut self, workload: Option<&dyn Workload>, cpus: usize, order: &[usize]) {
+    /// Writes new structures, and puts all on the queue, in an order that is drawn, as
+    /// is the CPU that each is said to have run on.
+    pub fn fill(&mut self, workload: Option<&dyn Workload>, cpus: usize, seed: u64) {
         kernel::empty(self);
-        for &task in order {
+        let mut random = Rand64::new(u128::from(seed));
+        for task in shuffled(self.tasks.len(), &mut random) {
             let space = workload.map_or(1, |w| w.address_space(task));
-            kernel::create(self, self.tasks[task], space, (task % cpus) as u32);
+            let cpu = random.rand_range(0..cpus as u64) as u32;
+            kernel::create(self, self.tasks[task], space, cpu);
             kernel::add(self, self.tasks[task]);
         }
     }
@@ -220,9 +223,8 @@ pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, so_far: Walked) -> 
     kernel::walk(view, cpu, space, so_far)
 }
 
-/// 0..n in an order drawn from a seed.
-pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
-    let mut random = oorandom::Rand64::new(u128::from(seed));
+/// 0..n in an order that is drawn.
+fn shuffled(n: usize, random: &mut Rand64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for at in (1..n).rev() {
         order.swap(at, random.rand_range(0..at as u64 + 1) as usize);
@@ -241,7 +243,7 @@ mod tests {
         for colors in [Colors::Plain, Colors::MODULO, Colors::OURS] {
             let places = region.places(300, colors).unwrap();
             let mut view = View::new(&region, &places);
-            view.fill(None, 1, &shuffled(300, 1));
+            view.fill(None, 1, 1);
             let walked = walk_queue(&mut view, 0, 1, Walked::NOTHING);
             assert_eq!(walked.visits, 300, "{colors:?}");
             let block = |place: u32| place as usize * 4 / BLOCK_BYTES;
@@ -256,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_shuffle_has_everything_once() {
-        let mut order = shuffled(100, 3);
+        let mut order = shuffled(100, &mut Rand64::new(3));
         assert_ne!(order, (0..100).collect::<Vec<_>>());
         order.sort_unstable();
         assert_eq!(order, (0..100).collect::<Vec<_>>());

@@ -15,7 +15,7 @@ use usher_sim::coloring::kernel::Walked;
 use usher_sim::coloring::machine::Colors;
 
 use super::lock::{LockTally, SpinLock};
-use super::region::{Pages, Region, View, shuffled, walk_queue};
+use super::region::{Pages, Region, View, walk_queue};
 
 /// Structures on the queue.
 pub const LENGTHS: [usize; 8] = [64, 128, 256, 512, 1024, 2400, 4096, 8192];
@@ -84,7 +84,6 @@ impl Walk {
 /// Measures a queue; the variants take turns, in alternating order.
 pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -> Result<Walk> {
     let region = Region::new(structures, pages)?;
-    let order = shuffled(structures, structures as u64);
     let mut walk = Walk {
         structures,
         pages,
@@ -102,7 +101,7 @@ pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -
             };
             let places = region.places(structures, VARIANTS[variant])?;
             let mut view = View::new(&region, &places);
-            view.fill(None, threads, &order);
+            view.fill(None, threads, structures as u64);
             timed[variant] = time(view, structures, threads)?;
         }
         walk.rounds.push(timed);

@@ -10,6 +10,7 @@ use usher_tasks::dispatch::{Dispatcher, Groups};
 use super::engine::{Chip, ChipError, Machine, Work};
 use super::graph::{Order, TaskGraph, TaskSpec};
 use super::memory::{Caches, Mode, Timing};
+use super::tally::Ran;
 
 /// Cycles of a unit.
 const UNIT: u32 = 1000;
@@ -30,12 +31,25 @@ pub fn tasks() -> TaskGraph {
     TaskGraph { tasks }
 }
 
-/// Units that the tasks take on so many cores, where neither memory nor dispatching
-/// costs anything.
+/// For each core and unit of time the task that runs, from 0; all of a length. Neither
+/// memory nor dispatching costs anything.
 ///
 /// # Errors
 /// Where there are no cores.
-pub fn units(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<u64, ChipError> {
+pub fn schedule(
+    cores: usize,
+    dispatcher: &mut dyn Dispatcher<u32>,
+) -> Result<Vec<Vec<Option<usize>>>, ChipError> {
+    let ran = run(cores, dispatcher)?;
+    let unit = |cycles: u64| (cycles / u64::from(UNIT)) as usize;
+    let mut schedule = vec![vec![None; unit(ran.tally.cycles)]; cores];
+    for (task, span) in ran.spans.iter().enumerate() {
+        schedule[span.core][unit(span.from)..unit(span.to)].fill(Some(task));
+    }
+    Ok(schedule)
+}
+
+fn run(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<Ran, ChipError> {
     let graph = tasks();
     let order = Order::of(&graph)?;
     let groups = vec![Groups::NONE; graph.tasks.len()];
@@ -61,20 +75,27 @@ pub fn units(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<u64, 
         order: &order,
         groups: &groups,
     };
-    let ran = Machine::new(&chip, (0, 0))?.run(work, dispatcher)?;
-    Ok(ran.tally.cycles / u64::from(UNIT))
+    Machine::new(&chip, (0, 0))?.run(work, dispatcher)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use usher_tasks::dispatch::{Fcfs, Lcfs};
 
     use super::*;
 
     #[test]
     fn last_come_first_served_loses_two_units_on_three_cores_and_none_on_four() {
-        let fcfs = |cores| units(cores, &mut Fcfs::default()).unwrap();
-        let lcfs = |cores| units(cores, &mut Lcfs::default()).unwrap();
+        let units = |cores, dispatcher: &mut dyn Dispatcher<u32>| {
+            let schedule = schedule(cores, dispatcher).unwrap();
+            let tasks = schedule.iter().flatten().flatten();
+            assert_eq!(tasks.collect::<BTreeSet<_>>().len(), 24, "each once");
+            schedule[0].len()
+        };
+        let fcfs = |cores| units(cores, &mut Fcfs::default());
+        let lcfs = |cores| units(cores, &mut Lcfs::default());
         assert_eq!((fcfs(3), lcfs(3)), (8, 10));
         assert_eq!((fcfs(4), lcfs(4)), (7, 7));
     }

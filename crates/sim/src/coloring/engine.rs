@@ -116,7 +116,8 @@ pub struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// All tasks on the queue, all CPUs about to call the scheduler.
+    /// All tasks on the queue, each as if it had run on a CPU drawn by the model's
+    /// seed; all CPUs about to call the scheduler.
     pub fn new(machine: Machine, workload: &'a dyn Workload, model: Model, cpus: usize) -> Self {
         let mut engine = Self {
             machine,
@@ -134,7 +135,8 @@ impl<'a> Engine<'a> {
         for task in 0..workload.tasks() {
             let number = Model::number(task);
             let space = workload.address_space(task);
-            kernel::create(&mut engine.model, number, space, (task % cpus) as u32);
+            let cpu = engine.model.draw_cpu(cpus);
+            kernel::create(&mut engine.model, number, space, cpu);
             kernel::add(&mut engine.model, number);
         }
         engine.model.take();

@@ -113,6 +113,13 @@ impl Model {
         }
     }
 
+    /// One of so many CPUs, drawn evenly. A rule in its place, such as the task's
+    /// number modulo theirs, would put tasks of one kind together wherever it divides
+    /// the threads of a chat's member.
+    pub fn draw_cpu(&mut self, cpus: usize) -> u32 {
+        self.random.rand_range(0..cpus as u64) as u32
+    }
+
     /// Of `length`, from three quarters to five quarters, evenly.
     pub fn about(&mut self, length: u64) -> u64 {
         length - length / 4 + self.random.rand_range(0..length / 2 + 1)

@@ -46,6 +46,8 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
         policy,
         t_groups: groups.0,
         s_groups: groups.1,
+        binding: 0,
+        reserved: 0,
     }
 }
 

@@ -18,13 +18,32 @@ pub(super) struct Finder {
     after: Successors,
     data: Vec<usize>,
     code: Vec<usize>,
-    orders: Vec<Order>,
-    trials: Trials,
+    /// By how many workers: what is best for one need not be for many, and whoever runs
+    /// a graph on several runtimes in turn is not to begin anew each time.
+    searches: Vec<(usize, Search)>,
+    /// The one of the last run.
+    present: usize,
     /// What the tasks' ranks say at present.
     applied: Option<Order>,
-    /// By how many workers it was run; other numbers are other trials.
-    workers: usize,
+}
+
+/// Orders, and how they have done.
+#[derive(Debug)]
+struct Search {
+    orders: Vec<Order>,
+    trials: Trials,
     runs: u64,
+}
+
+impl Search {
+    fn of(orders: Vec<Order>) -> Self {
+        let trials = Trials::new(orders.len());
+        Self {
+            orders,
+            trials,
+            runs: 0,
+        }
+    }
 }
 
 impl Finder {
@@ -33,40 +52,35 @@ impl Finder {
             after,
             data,
             code,
-            orders: Vec::new(),
-            trials: Trials::new(1),
+            searches: Vec::new(),
+            present: 0,
             applied: None,
-            workers: 0,
-            runs: 0,
         }
     }
 
     /// Before a run by so many workers: the ranks that tasks are to have from now
     /// on, where they change.
     pub fn prepare(&mut self, workers: usize) -> Option<Vec<u32>> {
-        if self.workers != workers {
-            self.workers = workers;
-            self.runs = 0;
-        }
+        let known = self.searches.iter().position(|(of, _)| *of == workers);
+        self.present = known.unwrap_or(self.searches.len());
         // Whoever runs a graph once does not want to pay for looking at it.
-        match self.runs {
-            0 => self.try_orders(vec![self.likeliest()]),
-            1 if self.is_worth_trials() => self.try_orders(self.known().orders()),
-            _ => {}
+        if known.is_none() {
+            let search = Search::of(vec![self.likeliest()]);
+            self.searches.push((workers, search));
+        } else if self.searches[self.present].1.runs == 1 && self.is_worth_trials() {
+            let orders = self.known().orders();
+            self.searches[self.present].1 = Search::of(orders);
+            self.searches[self.present].1.runs = 1;
         }
-        self.runs += 1;
-        let order = self.orders[self.trials.way()];
+        let search = &mut self.searches[self.present].1;
+        search.runs += 1;
+        let order = search.orders[search.trials.way()];
         let is_new = self.applied.replace(order) != Some(order);
         is_new.then(|| self.known().ranks(order))
     }
 
     fn is_worth_trials(&self) -> bool {
         self.after.count() >= TASKS_MIN
-    }
-
-    fn try_orders(&mut self, orders: Vec<Order>) {
-        self.trials = Trials::new(orders.len());
-        self.orders = orders;
     }
 
     fn likeliest(&self) -> Order {
@@ -91,25 +105,34 @@ impl Finder {
 
     /// A run took so long.
     pub fn ran(&mut self, ns: f64) {
-        self.trials.ran(ns);
+        if let Some((_, search)) = self.searches.get_mut(self.present) {
+            search.trials.ran(ns);
+        }
     }
 
     pub fn explain(&self) -> Explanation {
+        let Some((_, search)) = self.searches.get(self.present) else {
+            return Explanation {
+                hinted: false,
+                orders: Vec::new(),
+                chosen: None,
+            };
+        };
         let tasks = self.after.count().max(1) as f64;
-        let orders = self.orders.iter().enumerate();
+        let orders = search.orders.iter().enumerate();
         let tried = |(way, &order): (usize, &Order)| Tried {
             order,
-            ns_per_task: self.trials.fastest_ns(way).map(|ns| ns / tasks),
+            ns_per_task: search.trials.fastest_ns(way).map(|ns| ns / tasks),
         };
         // After one run nothing has been tried.
-        let best = self
+        let best = search
             .trials
             .best()
-            .filter(|_| self.runs > 1 || !self.is_worth_trials());
+            .filter(|_| search.runs > 1 || !self.is_worth_trials());
         Explanation {
             hinted: false,
             orders: orders.map(tried).collect(),
-            chosen: best.and_then(|way| self.orders.get(way)).copied(),
+            chosen: best.and_then(|way| search.orders.get(way)).copied(),
         }
     }
 }
@@ -124,7 +147,8 @@ pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
     )
 }
 
-/// In which order a graph's tasks are preferred, and why.
+/// In which order a graph's tasks are preferred, and why: by as many workers as ran it
+/// last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// The tasks have groups, which settle it.
@@ -165,6 +189,32 @@ impl fmt::Display for Explanation {
         match self.chosen {
             Some(_) => Ok(()),
             None => writeln!(f, "still trying"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_of_workers_has_trials_of_its_own() {
+        let edges: Vec<(usize, usize)> = (0..TASKS_MIN).map(|task| (task, task + 1)).collect();
+        let after = Successors::new(TASKS_MIN + 1, &edges);
+        let data = (0..=TASKS_MIN).rev().collect();
+        let mut finder = Finder::new(after, data, Vec::new());
+        // One worker likes the order of data, two the order of declaration.
+        let liked = [Order::Data, Order::Declared];
+        for _ in 0..50 {
+            for workers in [1, 2] {
+                finder.prepare(workers);
+                let is_liked = finder.applied == Some(liked[workers - 1]);
+                finder.ran(if is_liked { 100.0 } else { 200.0 });
+            }
+        }
+        for workers in [1, 2] {
+            finder.prepare(workers);
+            assert_eq!(finder.explain().chosen, Some(liked[workers - 1]));
         }
     }
 }

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs of tasks that are declared once and run again and again.
 //!
-//! A task counts what it waits for down to 0, and is ready. When it runs it sets
-//! its counter back first, which nobody touches again before the next run: all
-//! that it waits for have counted it down, and each does so once a run. So a graph
-//! needs no preparation between two runs.
-//!
-//! The run has ended when all tasks without successors have run: every other task
-//! has run before one of these. Whoever runs a task touches nothing of the graph
-//! after its last dependency has been resolved, or, where it has none, after it has
-//! counted itself off: the graph may be gone by then.
+//! A task counts what it waits for down to 0, and is ready. Counters are set back before
+//! each run, all at once (`plan`). The run has ended when all tasks without successors
+//! have run: every other task has run before one of these. What a worker does with a
+//! task that is ready stands in `chain`.
 
 mod builder;
+mod chain;
 mod finder;
 mod order;
+mod plan;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use builder::GraphBuilder;
@@ -27,53 +23,53 @@ use builder::Successors;
 use finder::Finder;
 pub use finder::{Explanation, Tried};
 pub use order::Order;
+use plan::Plan;
 
 use crate::dispatch::Groups;
-use crate::error::{Panicked, RunError, message};
-use crate::job::{Job, JobRef};
+use crate::error::{Panicked, RunError};
+use crate::job::{Job, JobRef, Kind};
 use crate::latch::Latch;
-use crate::worker::Worker;
+use crate::sync::Mutex;
 
-/// A task of a graph.
 #[repr(C)]
-#[derive(Debug)]
-struct Node {
-    job: Job,
-    /// The graph's `Inner<B>`; written once, before anything runs.
-    graph: AtomicPtr<()>,
-    /// What it still waits for in this run.
-    pending: AtomicU32,
-    /// What it waits for.
-    waits: u32,
-    /// Its successors, from and to.
-    from: u32,
-    to: u32,
-    index: u32,
-    /// Where it stands in the order that is wished for; written between runs.
-    rank: AtomicU32,
-}
-
-// SAFETY: the link of a job is its holder's alone; all else is atomic or never
-// written after the graph was made.
-unsafe impl Send for Node {}
-// SAFETY: as above.
-unsafe impl Sync for Node {}
-
 struct Inner<B> {
-    nodes: Box<[Node]>,
-    successors: Box<[u32]>,
-    sources: Box<[u32]>,
-    sinks: u32,
+    /// What its jobs point to, and by that to all of this.
+    kind: Kind,
+    /// By task.
+    jobs: Box<[Job]>,
+    plan: Plan,
     /// The largest numbers of groups, temporal and spatial.
     most: (u32, u32),
+    /// Some task has a spatial group.
+    has_s: bool,
     body: B,
-    /// Sinks that have not run.
-    left: AtomicU32,
     done: Arc<Latch>,
+    /// The worker that waits for the run, if one does.
+    waiter: Option<usize>,
     /// A task has panicked: no other is run.
     failed: AtomicBool,
     panicked: Mutex<Vec<Panicked>>,
     skipped: AtomicU64,
+}
+
+// SAFETY: the link of a job is its holder's alone, and points to other jobs only while
+// they are ready; all else may be sent where the body may.
+unsafe impl<B: Send> Send for Inner<B> {}
+// SAFETY: as above; bodies are called by many threads at once only where they may be.
+unsafe impl<B: Sync> Sync for Inner<B> {}
+
+impl<B> Inner<B> {
+    /// The job of a task, which is ready and nobody else's.
+    fn job(&self, task: u32) -> JobRef {
+        // SAFETY: a job outlives the run, and becomes ready once in it.
+        unsafe { JobRef::new(NonNull::from(&self.jobs[task as usize])) }
+    }
+
+    /// The task of one of its jobs.
+    fn task(&self, job: &JobRef) -> u32 {
+        let offset = job.as_ptr().as_ptr().addr() - self.jobs.as_ptr().addr();
+        (offset / size_of::<Job>()) as u32
+    }
 }
 
 /// Tasks that can be run, as often as wanted.
@@ -86,51 +82,54 @@ pub struct Graph<B> {
 
 impl<B: Fn(usize) + Sync> Graph<B> {
     fn new(groups: &[Groups], after: &Successors, body: B) -> Self {
-        let node = |index: usize| Node {
-            job: Job::new(run::<B>, groups[index]),
-            graph: AtomicPtr::default(),
-            pending: AtomicU32::new(after.waits[index]),
-            waits: after.waits[index],
-            from: after.first[index],
-            to: after.first[index + 1],
-            index: index as u32,
-            rank: AtomicU32::new(index as u32),
-        };
-        let tasks = 0..after.count();
-        let is_source = |task: &u32| after.waits[*task as usize] == 0;
-        let inner = Arc::new(Inner {
-            nodes: tasks.clone().map(node).collect(),
-            successors: after.tasks.clone().into(),
-            sources: (0..after.count() as u32).filter(is_source).collect(),
-            sinks: tasks.filter(|&task| after.of(task).is_empty()).count() as u32,
-            most: groups
-                .iter()
-                .fold((0, 0), |(t, s), groups| (t.max(groups.t), s.max(groups.s))),
-            body,
-            left: AtomicU32::new(0),
-            done: Arc::default(),
-            failed: AtomicBool::new(false),
-            panicked: Mutex::default(),
-            skipped: AtomicU64::new(0),
+        let most = groups
+            .iter()
+            .fold((0, 0), |(t, s), groups| (t.max(groups.t), s.max(groups.s)));
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner<B>>| {
+            // SAFETY: to a place that is there already. What is to be there is there
+            // when jobs are run, and does not move.
+            let kind = unsafe { NonNull::new_unchecked(inner.as_ptr().cast_mut()) }.cast();
+            Inner {
+                kind: Kind {
+                    run: chain::run::<B>,
+                },
+                jobs: groups
+                    .iter()
+                    .map(|&groups| Job::new(kind, groups))
+                    .collect(),
+                plan: Plan::new(after),
+                most,
+                has_s: most.1 > 0,
+                body,
+                done: Arc::default(),
+                waiter: None,
+                failed: AtomicBool::new(false),
+                panicked: Mutex::default(),
+                skipped: AtomicU64::new(0),
+            }
         });
-        let graph = Arc::as_ptr(&inner).cast_mut().cast();
-        for node in &inner.nodes {
-            node.graph.store(graph, Ordering::Relaxed);
-        }
         Self {
             inner,
             finder: None,
         }
     }
 
+    /// All of it, for whoever has the graph to itself, between two runs.
+    fn inner_mut(&mut self) -> &mut Inner<B> {
+        match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner,
+            None => unreachable!("a graph has one owner, and tasks know it by pointers"),
+        }
+    }
+
     /// How many tasks there are.
     pub fn len(&self) -> usize {
-        self.inner.nodes.len()
+        self.inner.jobs.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.inner.nodes.is_empty()
+        self.inner.jobs.is_empty()
     }
 
     /// The first task whose groups are not below these numbers.
@@ -140,11 +139,11 @@ impl<B: Fn(usize) + Sync> Graph<B> {
             return None;
         }
         let is_outside = |groups: Groups| groups.t >= t_groups || groups.s >= s_groups;
-        let mut all = self.inner.nodes.iter().map(|node| node.job.groups());
+        let mut all = self.inner.jobs.iter().map(Job::groups);
         let task = all.position(is_outside)?;
         Some(RunError::Groups {
             task,
-            groups: self.inner.nodes[task].job.groups(),
+            groups: self.inner.jobs[task].groups(),
             t_groups,
             s_groups,
         })
@@ -164,28 +163,33 @@ impl<B: Fn(usize) + Sync> Graph<B> {
     }
 
     /// Before a run by so many workers whose policy leaves it to us which tasks
-    /// belong together.
+    /// belong together, and in which order they are gone through.
     pub(crate) fn find_order(&mut self, workers: usize) {
-        let Some(ranks) = self
-            .finder
-            .as_mut()
-            .and_then(|finder| finder.prepare(workers))
-        else {
+        let Some(finder) = &mut self.finder else {
+            let Inner { plan, jobs, .. } = self.inner_mut();
+            if !plan.is_sorted() {
+                plan.sort(&|task| task as u32, &|task| jobs[task].groups().s);
+            }
             return;
         };
-        for (node, &rank) in self.inner.nodes.iter().zip(&ranks) {
-            node.rank.store(rank, Ordering::Relaxed);
-            node.job.set_groups(finder::groups_of(rank, ranks.len()));
+        if let Some(ranks) = finder.prepare(workers) {
+            let inner = self.inner_mut();
+            for (job, &rank) in inner.jobs.iter().zip(&ranks) {
+                job.set_groups(finder::groups_of(rank, ranks.len()));
+            }
+            inner.plan.sort(&|task| ranks[task], &|_| 0);
         }
     }
 
     /// Before a run by a policy that takes groups as they are given.
     pub(crate) fn forget_order(&mut self) {
-        if !self.finder.as_mut().is_some_and(Finder::forget) {
-            return;
+        if self.finder.as_mut().is_some_and(Finder::forget) {
+            for job in &self.inner.jobs {
+                job.set_groups(Groups::NONE);
+            }
         }
-        for node in &self.inner.nodes {
-            node.job.set_groups(Groups::NONE);
+        if self.inner.plan.is_sorted() {
+            self.inner_mut().plan.unsort();
         }
     }
 
@@ -196,28 +200,33 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Begins a run: gives each task that waits for nothing to `give`. The graph
-    /// must stay where it is until the latch opens.
-    pub(crate) fn begin(&mut self, mut give: impl FnMut(JobRef)) -> Arc<Latch> {
-        let inner = &self.inner;
+    /// Begins a run, for which that worker waits, if any does: gives each task that
+    /// waits for nothing to `give`. The graph must stay where it is until the latch
+    /// opens.
+    pub(crate) fn begin(&mut self, waiter: Option<usize>, give: impl Fn(JobRef)) -> Arc<Latch> {
+        let inner = self.inner_mut();
         let done = Arc::clone(&inner.done);
-        if inner.nodes.is_empty() {
+        if inner.jobs.is_empty() {
             done.open();
             return done;
         }
         done.close();
-        inner.failed.store(false, Ordering::Relaxed);
-        inner.skipped.store(0, Ordering::Relaxed);
-        inner.left.store(inner.sinks, Ordering::Relaxed);
-        for &source in &inner.sources {
-            give(inner.nodes[source as usize].job());
+        inner.waiter = waiter;
+        *inner.failed.get_mut() = false;
+        *inner.skipped.get_mut() = 0;
+        inner.plan.reset();
+        // The last of these may be the last there is, after which the graph is only
+        // ours again when the latch is open.
+        let inner = &self.inner;
+        for &source in &inner.plan.sources {
+            give(inner.job(source));
         }
         done
     }
 
     /// How a run has ended.
     pub(crate) fn outcome(&mut self) -> Result<(), RunError> {
-        let panicked = std::mem::take(&mut *self.inner.panicked());
+        let panicked = std::mem::take(&mut *self.inner.panicked.lock());
         match panicked.is_empty() {
             true => Ok(()),
             false => Err(RunError::Panicked {
@@ -230,114 +239,9 @@ impl<B: Fn(usize) + Sync> Graph<B> {
 
 impl<B> fmt::Debug for Graph<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tasks = self.inner.nodes.len();
+        let tasks = self.inner.jobs.len();
         f.debug_struct("Graph")
             .field("tasks", &tasks)
             .finish_non_exhaustive()
     }
-}
-
-/// How far a successor is from the task that made it ready: whether it is in another
-/// spatial group, so that it will not find its data or code where this one leaves
-/// them; and how much later in the order it stands, round at the end.
-type Distance = (bool, u32);
-
-impl Node {
-    fn distance(&self, successor: &Self) -> Distance {
-        let rank = |node: &Self| node.rank.load(Ordering::Relaxed);
-        let elsewhere = successor.job.groups().s != self.job.groups().s;
-        (elsewhere, rank(successor).wrapping_sub(rank(self)))
-    }
-
-    /// The task, which is ready and nobody else's.
-    fn job(&self) -> JobRef {
-        // SAFETY: a node outlives the run, and becomes ready once in it. The pointer
-        // is to the whole node, whose head the job is.
-        unsafe { JobRef::new(NonNull::from(self).cast()) }
-    }
-
-    /// One thing that it waits for has been done; whether that was the last.
-    fn resolve(&self, is_alone: bool) -> bool {
-        if is_alone {
-            let left = self.pending.load(Ordering::Relaxed) - 1;
-            self.pending.store(left, Ordering::Relaxed);
-            return left == 0;
-        }
-        // Who finds 1 is the last: the others have been here before.
-        self.pending.load(Ordering::Acquire) == 1
-            || self.pending.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-}
-
-impl<B: Fn(usize) + Sync> Inner<B> {
-    fn panicked(&self) -> MutexGuard<'_, Vec<Panicked>> {
-        self.panicked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn call(&self, index: u32) {
-        if self.failed.load(Ordering::Relaxed) {
-            self.skipped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        // What the body leaves behind when it panics is its owner's business, who
-        // is told.
-        let called = catch_unwind(AssertUnwindSafe(|| (self.body)(index as usize)));
-        if let Err(panic) = called {
-            self.failed.store(true, Ordering::Relaxed);
-            self.panicked().push(Panicked {
-                task: u64::from(index),
-                message: message(panic),
-            });
-        }
-    }
-
-    /// Resolves what waited for that task; of those that are ready now, the one that
-    /// is to run next here.
-    fn resolve(&self, node: &Node, worker: &Worker<'_>) -> Option<JobRef> {
-        let is_alone = worker.is_alone();
-        let mut next: Option<(Distance, JobRef)> = None;
-        for &successor in &self.successors[node.from as usize..node.to as usize] {
-            let successor = &self.nodes[successor as usize];
-            if !successor.resolve(is_alone) {
-                continue;
-            }
-            let job = successor.job();
-            let distance = node.distance(successor);
-            let is_nearer = next.as_ref().is_none_or(|(nearest, _)| distance < *nearest);
-            match is_nearer && worker.keeps(&job) {
-                true => {
-                    if let Some((_, before)) = next.replace((distance, job)) {
-                        worker.ready(before);
-                    }
-                }
-                false => worker.ready(job),
-            }
-        }
-        next.map(|(_, job)| job)
-    }
-}
-
-/// Runs the task of a node.
-///
-/// # Safety
-/// The job is the head of a node of a graph with that kind of body.
-unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) -> Option<JobRef> {
-    // SAFETY: the caller's promise; the node lives until the graph's run has ended,
-    // which takes this very task.
-    let node = unsafe { job.as_ptr().cast::<Node>().as_ref() };
-    let graph = node.graph.load(Ordering::Relaxed).cast_const();
-    // SAFETY: it was set when the graph was made, which stays where it is, and
-    // lives as the node does.
-    let graph = unsafe { &*graph.cast::<Inner<B>>() };
-    worker.trace(u64::from(node.index), &node.job, || graph.call(node.index));
-    node.pending.store(node.waits, Ordering::Relaxed);
-    if node.from < node.to {
-        return graph.resolve(node, worker);
-    }
-    // Every other sink's work is to be seen by whoever waits for the run.
-    if graph.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-        let done = Arc::clone(&graph.done);
-        done.open();
-    }
-    None
 }

@@ -36,10 +36,11 @@ impl Default for Shelf {
 }
 
 impl Shelf {
-    /// Whether something can be laid out. The owner alone may rely on it.
-    pub fn has_room(&self) -> bool {
-        // The last place is filled last.
-        self.places[PLACES - 1].load(Ordering::Relaxed).is_null()
+    /// Whether something was taken, or nothing laid out yet.
+    #[inline]
+    pub fn needs_more(&self) -> bool {
+        // The first place is filled first, and emptied first.
+        self.places[0].load(Ordering::Relaxed).is_null()
     }
 
     /// Whether there seems to be nothing on it.

@@ -12,7 +12,6 @@ mod ring;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quanta::Clock;
 
@@ -20,6 +19,7 @@ pub use picture::ColorBy;
 pub(crate) use ring::Ring;
 
 use crate::dispatch::Groups;
+use crate::sync::{Mutex, MutexGuard};
 
 /// A task that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +73,16 @@ struct Began {
 }
 
 impl Tracer {
-    /// Whether tasks are to be written down; the clock and the ring of a worker.
+    /// Whether tasks are to be written down.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// The clock and the ring of a worker, if tasks are to be written down.
     pub fn of(&self, worker: usize) -> Option<(&Clock, &Ring)> {
-        if !self.is_on.load(Ordering::Relaxed) {
+        // What was made before tracing was begun is there.
+        if !self.is_on.load(Ordering::Acquire) {
             return None;
         }
         let kept = self.kept.get()?;
@@ -127,32 +134,35 @@ impl Tracer {
     }
 
     fn began(&self) -> MutexGuard<'_, Began> {
-        self.began.lock().unwrap_or_else(PoisonError::into_inner)
+        self.began.lock()
     }
 }
 
-/// A task about to run, if it is to be written down.
+/// A task that runs, to be written down when it ends.
 pub(crate) struct Running<'a> {
     clock: &'a Clock,
     ring: &'a Ring,
+    task: u64,
     groups: Groups,
     start: u64,
 }
 
 impl<'a> Running<'a> {
-    pub fn begin((clock, ring): (&'a Clock, &'a Ring), groups: Groups) -> Self {
-        let start = clock.raw();
+    pub fn begin((clock, ring): (&'a Clock, &'a Ring), task: u64, groups: Groups) -> Self {
         Self {
             clock,
             ring,
+            task,
             groups,
-            start,
+            start: clock.raw(),
         }
     }
+}
 
-    pub fn end(self, task: u64) {
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
         let end = self.clock.raw();
         let groups = self.groups.packed();
-        self.ring.write([task, groups, self.start, end]);
+        self.ring.write([self.task, groups, self.start, end]);
     }
 }
