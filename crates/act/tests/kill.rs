@@ -11,6 +11,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -65,6 +66,7 @@ fn nothing_is_left_whoever_dies() {
 /// Returns how long after the last death everything was undone.
 fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
     let runtime = tempfile::tempdir().unwrap();
+    let _witness = Witness(runtime.path());
     let mut programs = [
         Program::start(&["tree", "2", "1"]),
         Program::start_in_session(command(&["tree", "0", "0"])),
@@ -131,9 +133,38 @@ fn start_master(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Ch
         .arg((seed & 0xffff_ffff).to_string())
         .args(ids)
         .stdout(Stdio::piped())
-        .stderr(Stdio::null()) // it complains when a program dies under it
+        // It complains when a program dies under it.
+        .stderr(fs::File::create(runtime.join(SAID)).unwrap())
         .spawn()
         .unwrap()
+}
+
+/// What the master and its keepers said, in the runtime directory.
+const SAID: &str = "said";
+
+/// Tells, where the test fails, what those who are to undo said and left.
+struct Witness<'a>(&'a Path);
+
+impl Drop for Witness<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let said = fs::read_to_string(self.0.join(SAID)).unwrap_or_default();
+        eprintln!("said: {said}");
+        for instance in fs::read_dir(self.0.join("instances")).into_iter().flatten() {
+            let instance = instance.unwrap().path();
+            for file in fs::read_dir(&instance).into_iter().flatten() {
+                let file = file.unwrap().path();
+                let text = fs::read_to_string(&file).unwrap_or_default();
+                eprintln!("left: {}\n{text}", file.display());
+            }
+            eprintln!(
+                "keeper: {:?}",
+                keeper(&instance).map(|pid| (pid, lives(pid)))
+            );
+        }
+    }
 }
 
 fn first_line(master: &mut Child) -> PathBuf {
@@ -148,8 +179,10 @@ fn keeper(instance: &Path) -> Option<i32> {
     text.split(' ').next()?.parse().ok()
 }
 
+/// A zombie has died, and so has one that is being buried: it is seen for a moment
+/// after that.
 fn lives(pid: i32) -> bool {
-    stat(pid).is_some_and(|stat| stat.state != 'Z')
+    stat(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 fn kill_keeper(instance: &Path) {

@@ -133,10 +133,11 @@ pub(crate) struct Crowds {
     pub queues: u32,
     pub looks: u64,
     pub looks_ns: u64,
+    pub alone_since_ns: u64,
 }
 
 impl Layout for Crowds {
-    const BYTES: usize = 64;
+    const BYTES: usize = 80;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
@@ -146,6 +147,7 @@ impl Layout for Crowds {
             queues: word(bytes, 6),
             looks: long(bytes, 4),
             looks_ns: long(bytes, 5),
+            alone_since_ns: long(bytes, 8),
         }
     }
 }

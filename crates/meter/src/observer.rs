@@ -237,11 +237,13 @@ impl Observer {
         let Crowds {
             vacant_since_ns,
             vacant_cpus,
+            alone_since_ns,
             ..
         } = self.crowds;
         self.watches().then_some(Vacancy {
             since_ns: Some(vacant_since_ns).filter(|ns| *ns != 0),
             cpus: vacant_cpus,
+            alone_ns: Some(alone_since_ns).filter(|ns| *ns != 0),
         })
     }
 

@@ -30,13 +30,14 @@ _Bool rules_note_vacancy(struct crowds *seen, __u32 vacant, __u64 now,
 }
 
 _Bool rules_look(struct crowds *seen, __u32 *looks, const struct load *loads,
-		 __u32 cpus)
+		 __u32 cpus, __u64 now)
 {
 	__u32 cpu;
 
 	begin_look(seen);
 	for (cpu = 0; cpu < cpus; cpu++)
 		add_cpu(seen, &looks[cpu], &loads[cpu]);
+	note_alone(seen, now);
 	return end_look(seen);
 }
 

@@ -18,7 +18,13 @@ unsafe extern "C" {
     fn rules_turn_page(used: *mut [u64; 6], epoch: u64);
     fn rules_is_recent(before: u64, now: u64, recent: u64) -> bool;
     fn rules_note_vacancy(seen: *mut Seen, vacant: u32, now: u64, is_wanted: bool) -> bool;
-    fn rules_look(seen: *mut Seen, looks: *mut u32, loads: *const Load, cpus: u32) -> bool;
+    fn rules_look(
+        seen: *mut Seen,
+        looks: *mut u32,
+        loads: *const Load,
+        cpus: u32,
+        now: u64,
+    ) -> bool;
     fn rules_minus_or_none(all: u32, some: u32) -> u32;
 }
 
@@ -115,6 +121,11 @@ fn a_vacancy_is_told_once_to_whoever_wants_to_know() {
 
 /// Looks at CPUs: at which ones a crowd is told of.
 fn crowds(looks: &[&[Load]]) -> Vec<usize> {
+    seen_at(looks).1
+}
+
+/// Looks at CPUs, 1 ms apart: what is known in the end, and at which a crowd is told of.
+fn seen_at(looks: &[&[Load]]) -> (Crowds, Vec<usize>) {
     let mut seen = Seen::default();
     let mut crowded = [0; 8];
     let mut told = Vec::new();
@@ -122,11 +133,27 @@ fn crowds(looks: &[&[Load]]) -> Vec<usize> {
         let cpus = loads.len() as u32;
         // SAFETY: the words are a `struct crowds`, the rest as many words and loads
         // as there are CPUs.
-        let tells = unsafe { rules_look(&mut seen, crowded.as_mut_ptr(), loads.as_ptr(), cpus) };
+        let tells = unsafe {
+            let crowded = crowded.as_mut_ptr();
+            let now = (look as u64 + 1) * MS;
+            rules_look(&mut seen, crowded, loads.as_ptr(), cpus, now)
+        };
         told.extend(tells.then_some(look));
     }
-    assert_eq!(crowds_of(&seen).found, told.len() as u64);
-    told
+    let seen = crowds_of(&seen);
+    assert_eq!(seen.found, told.len() as u64);
+    (seen, told)
+}
+
+#[test]
+fn background_work_is_alone_until_two_looks_in_a_row_find_somebody_else() {
+    let alone_since = |looks: &[&[Load]]| seen_at(looks).0.alone_since_ns / MS;
+    let (alone, shared): (&[Load], &[Load]) = (&[BACK, IDLE], &[BACK, ONE]);
+    assert_eq!(alone_since(&[shared, alone, alone]), 2);
+    assert_eq!(alone_since(&[alone, shared, alone, shared, alone]), 1);
+    assert_eq!(alone_since(&[alone, shared, shared]), 0);
+    assert_eq!(alone_since(&[alone, shared, shared, alone]), 4);
+    assert_eq!(alone_since(&[&[BACK, BOTH], &[BACK, REAL], alone]), 3);
 }
 
 /// CPUs: idle, with a background thread, with an ordinary one, with two, with one

@@ -164,6 +164,10 @@ pub struct Vacancy {
     pub since_ns: Option<u64>,
     /// How many were idle at least, all that time.
     pub cpus: u32,
+    /// Since when none has run anything but background work, of anybody's; `None`:
+    /// some do.
+    #[serde(default)]
+    pub alone_ns: Option<u64>,
 }
 
 /// One look at the meter.
@@ -219,6 +223,7 @@ mod tests {
             vacancy: Some(Vacancy {
                 since_ns: Some(4),
                 cpus: 2,
+                alone_ns: Some(3),
             }),
             foreground: usage.clone(),
             ignored: Usage::default(),

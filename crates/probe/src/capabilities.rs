@@ -2,6 +2,7 @@
 //! What kernel and machine offer, and what Usher does where they do not.
 
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -111,10 +112,23 @@ fn may_load_bpf(roots: &Roots) -> bool {
     has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
 }
 
+/// The inode of the initial pid namespace, `PROC_PID_INIT_INO` of the kernel's
+/// `linux/proc_ns.h`: programs in the kernel see the numbers of that one.
+const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
+
+fn is_numbered_by_container(roots: &Roots) -> bool {
+    let pids = std::fs::metadata(roots.proc.join("self/ns/pid"));
+    pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS)
+}
+
 fn bpf(roots: &Roots) -> Capability {
     let btf = roots.sys.join("kernel/btf/vmlinux").exists();
     let able = may_load_bpf(roots);
     let found = match (btf, able) {
+        (true, true) if is_numbered_by_container(roots) => {
+            "BTF is there, and we may load programs; processes are numbered by a container here: \
+             without a cgroup of its own, a program is taken for foreground"
+        }
         (true, true) => "BTF is there, and we may load programs",
         (true, false) => "BTF is there, but loading programs needs root (CAP_BPF and CAP_PERFMON)",
         (false, _) => "no /sys/kernel/btf/vmlinux",

@@ -72,8 +72,12 @@ const GIVEN_UP: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// Attempts to undo before the rest is left to the next start.
-const ATTEMPTS: usize = 3;
+/// How long it tries to undo before the rest is left to the next start...
+const PATIENCE: Duration = Duration::from_secs(10);
+/// ... which is soon where it starts the master again.
+const PATIENCE_RESPAWN: Duration = Duration::from_secs(2);
+/// Between two attempts.
+const PAUSE_UNDO: Duration = Duration::from_millis(50);
 
 /// What `usher keeper` is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,18 +262,22 @@ fn sign(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
 }
 
 fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
-    let mut errors = Vec::new();
-    for _ in 0..ATTEMPTS {
-        match undo::undo_instance(&task.config, &task.instance_dir) {
-            Ok(report) if report.instances == 1 || report.errors.is_empty() => {
-                errors = report.errors;
-                break;
-            }
-            Ok(report) => errors = report.errors,
-            Err(error) => errors = vec![error],
+    let patience = match task.respawn.is_empty() {
+        true => PATIENCE,
+        false => PATIENCE_RESPAWN,
+    };
+    let begun = Instant::now();
+    loop {
+        let (undone, errors) = match undo::undo_instance(&task.config, &task.instance_dir) {
+            Ok(report) => (report.instances == 1, report.errors),
+            Err(error) => (false, vec![error]),
+        };
+        // Somebody else may have done it.
+        if undone || !task.instance_dir.exists() || begun.elapsed() >= patience {
+            return errors.into_iter().next().map_or(Ok(()), Err);
         }
+        std::thread::sleep(PAUSE_UNDO);
     }
-    errors.into_iter().next().map_or(Ok(()), Err)
 }
 
 fn respawn(command: &[OsString], soon_dead: u32) -> Result<(), ActError> {

@@ -4,8 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::fs;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
+use procfs::FromRead;
+use procfs::process::Stat;
 use usher_meter::{Meter, MeterConfig, Names, Party, Wanted, held_up};
 use usher_model::{
     Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
@@ -206,6 +211,17 @@ fn name_of<'a, T: Display>(number: &str, names: &'a BTreeMap<T, String>) -> Opti
     Some(found.1)
 }
 
+/// The Usher that launched a program and waits for it. What it was given it keeps
+/// open (the pipe in `usher bg -- tar c /data | upload`), as shells do not.
+fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
+    let parent = Stat::from_file(proc.join(root.to_string()).join("stat"));
+    let parent = parent.ok()?.ppid;
+    let executable = |pid: &str| fs::metadata(proc.join(pid).join("exe")).ok();
+    let (own, theirs) = (executable("self")?, executable(&parent.to_string())?);
+    let is_usher = (own.dev(), own.ino()) == (theirs.dev(), theirs.ino());
+    is_usher.then_some(parent)
+}
+
 impl RealWorld {
     /// Has the meter tell a background program from foreground.
     pub(super) fn meter_program(&mut self, home: &Home) {
@@ -263,16 +279,18 @@ impl RealWorld {
             member.program.background.is_some()
                 && (is_stopped(member.frozen_ns) || held_before.contains(&member.id()))
         });
+        let proc = &self.roots.proc;
         let holders: BTreeMap<i32, ProgramId> = suspects
             .flat_map(|member| {
-                let processes = self.actuator.processes(member.id());
-                processes.into_iter().map(|pid| (pid, member.id()))
+                let processes = self.actuator.processes(member.id()).into_iter();
+                let launcher = launcher_of(proc, member.home.root.pid);
+                processes.chain(launcher).map(|pid| (pid, member.id()))
             })
             .collect();
         let begun_ns = thread_cpu_ns();
         let waiters = match holders.is_empty() {
             true => Vec::new(),
-            false => held_up(&self.roots.proc, &|pid| holders.get(&pid).copied()),
+            false => held_up(proc, &|pid| holders.get(&pid).copied()),
         };
         let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
         let pause_ns = match waiters.is_empty() {
@@ -287,9 +305,39 @@ impl RealWorld {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+
     use usher_model::{DiskId, LinkId};
 
     use super::*;
+
+    #[test]
+    fn who_waits_for_its_own_child_is_its_launcher() {
+        let shell = "sleep 60 & echo $!; exec cat";
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", shell])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let grandchild: i32 = line.trim().parse().unwrap();
+        let proc = Path::new("/proc");
+        let own = std::process::id() as i32;
+        assert_eq!(launcher_of(proc, child.id() as i32), Some(own));
+        assert_eq!(
+            launcher_of(proc, grandchild),
+            None,
+            "a shell is no launcher"
+        );
+        // SAFETY: ends the process that the shell above has started.
+        unsafe { libc::kill(grandchild, libc::SIGKILL) };
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(launcher_of(proc, child.id() as i32), None);
+    }
 
     #[test]
     fn numbers_of_devices_become_names_where_they_are_known() {

@@ -197,7 +197,7 @@ pub enum EngineError {
         asking: u32,
     },
     /// A thread of the kernel's.
-    #[error("process {pid} is a kernel thread: it has no seats")]
+    #[error("process {pid} is a kernel thread: only programs are managed")]
     KernelThread {
         /// Its number.
         pid: i32,

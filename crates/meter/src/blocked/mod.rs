@@ -33,8 +33,8 @@ use crate::text;
 use ends::Ends;
 
 /// Foreground processes that cannot go on before a background program does.
-/// `holder` says which background program a process belongs to; `proc` is
-/// `/proc`.
+/// `holder` says which background program a process belongs to (its launcher, too,
+/// which keeps open what it was given and waits for nobody else); `proc` is `/proc`.
 ///
 /// Costs a read of a small file for each thread on the machine, and of every
 /// process's list of descriptors if one waits for a pipe or a socket: for when

@@ -148,6 +148,7 @@ static __u64 look_at_queues(struct control *orders, struct crowds *seen)
 	vacant = seen->idle + (orders->vacancies ? seen->background : 0);
 	if (note_vacancy(seen, vacant, now, orders->vacancies))
 		ring(now);
+	note_alone(seen, now);
 	if (end_look(seen) && orders->crowds)
 		ring(now);
 	seen->looks += 1;

@@ -120,6 +120,8 @@ static void add_cpu(struct crowds *seen, __u32 *looks, const struct load *load)
 		seen->idle += 1;
 	else if (load->all == load->background)
 		seen->background += 1;
+	else
+		seen->others += 1;
 	if (load->ordinary < 2)
 		*looks = 0;
 	else if (seen->was_full)
@@ -134,7 +136,25 @@ static void begin_look(struct crowds *seen)
 {
 	seen->idle = 0;
 	seen->background = 0;
+	seen->others = 0;
 	seen->crowds = 0;
+}
+
+/*
+ * Whether background work is alone on the CPUs. One look that finds somebody else
+ * is no matter: services and the kernel's threads come and go in microseconds.
+ */
+static void note_alone(struct crowds *seen, __u64 now)
+{
+	if (!seen->others) {
+		seen->others_looks = 0;
+		if (!seen->alone_since_ns)
+			seen->alone_since_ns = now;
+		return;
+	}
+	seen->others_looks += 1;
+	if (seen->others_looks >= 2)
+		seen->alone_since_ns = 0;
 }
 
 /* Ends a look; whether it found a crowd to tell of. */

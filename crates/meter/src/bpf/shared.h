@@ -142,6 +142,12 @@ struct crowds {
 	__u32 crowds;
 	/* Whether the last look found background work and no idle CPU. */
 	__u32 was_full;
+	/* Since when no CPU has run anything but background work, but for single
+	 * looks; 0: some do. */
+	__u64 alone_since_ns;
+	/* This look: CPUs that run anything else; for how many looks some have. */
+	__u32 others;
+	__u32 others_looks;
 };
 
 /* What could not be counted. */

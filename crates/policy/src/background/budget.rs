@@ -88,6 +88,11 @@ impl Budget {
         self.level_ns = (self.level_ns - cost_ns).max(-self.debt_ns);
     }
 
+    /// Owes nothing any more.
+    pub fn forgive(&mut self) {
+        self.level_ns = self.level_ns.max(0.0);
+    }
+
     /// When so much will be in it if nothing is spent.
     pub fn reaches_at_ns(&self, level_ns: f64) -> u64 {
         let missing_ns = level_ns.min(self.cap_ns) - self.level_ns;
@@ -110,6 +115,12 @@ mod tests {
         assert_eq!(budget.level_ns(), CAP_NS);
         budget.spend(1e12);
         assert_eq!(budget.level_ns(), -CAP_NS);
+        let mut forgiven = budget;
+        forgiven.forgive();
+        assert_eq!(forgiven.level_ns(), 0.0);
+        forgiven.earn(u64::MAX / 2 + 100, 1.0);
+        forgiven.forgive();
+        assert_eq!(forgiven.level_ns(), EARN * 100.0);
         budget.hold(100e6);
         assert_eq!(
             budget.reaches_at_ns(1e12) - budget.reaches_at_ns(-CAP_NS),

@@ -27,7 +27,9 @@
 //! `crowds`), at once. It goes on when half of the account is there again and half
 //! a CPU was idle over a window, or one CPU all the time for as long as a window has
 //! to be, where somebody watches: a foreground that leaves nothing is left alone. Where
-//! the kernel does its part, waits stay below what is earned and background work
+//! the foreground has used no CPU for `FORGIVEN_NS` the account owes nothing any more:
+//! at a hundredth of the time a debt would keep background work off for seconds in which
+//! there is nobody to be spared. Where the kernel does its part, waits stay below what is earned and background work
 //! is never stopped; where it does not, background work gets the partial share
 //! that the budget pays for, in turns of a second and more.
 
@@ -58,6 +60,10 @@ pub const SOME_CPUS: f64 = 0.02;
 const DEBT_NS: f64 = 100e6;
 /// How long the foreground's own waits are remembered.
 const BASE_NS: f64 = 5e9;
+/// After so long without a foreground on the CPUs a debt is forgiven: shorter than
+/// the 100 ms within which background work is to be back, and long enough that each
+/// return of the foreground buys one look's waits for no less than this.
+const FORGIVEN_NS: u64 = 60_000_000;
 
 /// CPU figures at one reading.
 #[derive(Debug, Clone, Copy, Default)]
@@ -99,6 +105,8 @@ pub struct Cpus {
     base: (f64, u64),
     /// Since when background work has been kept off.
     shut_ns: Option<u64>,
+    /// Since when no reading found foreground on CPUs.
+    alone_ns: Option<u64>,
     crowds: Crowds,
     /// Idle CPUs, where somebody watches.
     vacancy: Option<Vacancy>,
@@ -117,6 +125,7 @@ impl Cpus {
             found: Found::default(),
             base: (0.0, 0),
             shut_ns: None,
+            alone_ns: None,
             crowds: Crowds::default(),
             vacancy: None,
             is_crowd: false,
@@ -131,7 +140,7 @@ impl Cpus {
         }
         self.vacancy = metering.vacancy;
         self.read(at_ns, metering, idle_threshold);
-        self.fill_vacancy(at_ns, metering.cpus);
+        self.fill_vacancy(at_ns);
     }
 
     /// Takes CPU times in, where they have been read anew.
@@ -168,7 +177,7 @@ impl Cpus {
 
     /// Opens where a CPU has been idle for long enough with background work kept
     /// off: no need to know what all threads did meanwhile.
-    fn fill_vacancy(&mut self, at_ns: u64, cpus: u32) {
+    fn fill_vacancy(&mut self, at_ns: u64) {
         let (Some(shut_ns), Some(vacancy)) = (self.shut_ns, self.vacancy) else {
             return;
         };
@@ -177,10 +186,20 @@ impl Cpus {
         };
         // As at the last reading: this is no time to read again.
         self.budget.earn(at_ns, self.found.foreground.max(1.0));
-        let is_alone = vacancy.cpus >= cpus;
+        if let Some(alone_ns) = vacancy.alone_ns {
+            self.forgive(at_ns, alone_ns);
+        }
+        let is_alone = vacancy.alone_ns.is_some();
         let is_long = at_ns >= since_ns.max(shut_ns) + WINDOW_NS_MIN;
-        if is_long && self.budget.level_ns() > needed_ns(is_alone) {
+        if is_long && self.budget.level_ns() >= needed_ns(is_alone) {
             self.open();
+        }
+    }
+
+    /// The foreground has not been on the CPUs since then.
+    fn forgive(&mut self, at_ns: u64, since_ns: u64) {
+        if at_ns >= since_ns + FORGIVEN_NS {
+            self.budget.forgive();
         }
     }
 
@@ -211,17 +230,27 @@ impl Cpus {
 
     /// Shuts or opens.
     fn turn(&mut self, at_ns: u64, window_from_ns: u64, cpus: u32, is_bargain: bool) {
-        let level_ns = self.budget.level_ns();
+        let is_alone = self.found.foreground < SOME_CPUS;
+        let alone_ns = self.alone_ns.filter(|_| is_alone);
+        self.alone_ns = is_alone.then(|| alone_ns.unwrap_or(window_from_ns));
+        let seen_alone_ns = self.vacancy.and_then(|vacancy| vacancy.alone_ns);
+        if let Some(alone_ns) = seen_alone_ns.or(self.alone_ns) {
+            self.forgive(at_ns, alone_ns);
+        }
+        // Who caused the waits of this window is known; whether anybody is left to wait
+        // is another matter.
+        let is_over = seen_alone_ns.is_some_and(|ns| at_ns >= ns + WINDOW_NS_MIN);
         match self.shut_ns {
-            None if level_ns <= 0.0 || !is_bargain => {
+            None if is_over => {}
+            None if self.budget.level_ns() < 0.0 || !is_bargain => {
                 (self.shut_ns, self.is_crowd) = (Some(at_ns), false);
             }
             None => {}
             Some(shut_ns) => {
-                let is_alone = self.found.foreground < SOME_CPUS;
+                let level_ns = self.budget.level_ns();
                 let room = ROOM_CPUS.min(f64::from(cpus) / 2.0);
                 let is_after = window_from_ns >= shut_ns || self.found.background < SOME_CPUS;
-                if is_after && self.found.idle >= room && level_ns > needed_ns(is_alone) {
+                if is_after && self.found.idle >= room && level_ns >= needed_ns(is_alone) {
                     self.open();
                 }
             }

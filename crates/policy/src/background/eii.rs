@@ -113,7 +113,7 @@ impl Eii {
             until_ns: sight.at_ns + stop_ns,
         };
         let seconds = stop_ns / 1_000_000_000;
-        let why = format!("for {seconds} s: {}", describe(&found));
+        let why = format!("{}; for {seconds} s", describe(&found));
         Some(Change::Stop(found, why))
     }
 

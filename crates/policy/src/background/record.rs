@@ -31,10 +31,15 @@ impl History {
         }
     }
 
-    /// Share of the last 10 s, or of its life, for which it ran.
-    pub fn share(&self, at_ns: u64) -> f64 {
+    /// Of how much time its share is that: 10 s, or its life.
+    pub fn span_ns(&self, at_ns: u64) -> u64 {
         let first_ns = self.turns.front().map_or(at_ns, |first| first.0);
-        let from_ns = at_ns.saturating_sub(SHARE_NS).max(first_ns);
+        at_ns.saturating_sub(first_ns).min(SHARE_NS)
+    }
+
+    /// Share of that time for which it ran.
+    pub fn share(&self, at_ns: u64) -> f64 {
+        let from_ns = at_ns - self.span_ns(at_ns);
         let ends = self.turns.iter().skip(1).map(|next| next.0);
         let spans = self.turns.iter().zip(ends.chain([at_ns]));
         let ran = spans.filter(|((_, runs), _)| *runs);
@@ -83,6 +88,10 @@ mod tests {
         assert_eq!(history.share(0), 1.0);
         history.turn(S, false);
         assert_eq!(history.share(4 * S), 0.25);
+        assert_eq!(
+            (history.span_ns(4 * S), history.span_ns(11 * S)),
+            (4 * S, SHARE_NS)
+        );
         history.turn(6 * S, true);
         assert_eq!(history.share(11 * S), 0.5);
         history.turn(16 * S, false);

@@ -116,7 +116,8 @@ impl Member {
         self.since_ns = at_ns;
         self.history.turn(at_ns, runs);
         let percent = self.history.share(at_ns) * 100.0;
-        let sentence = format!("{sentence}; it ran for {percent:.0} % of the last 10 s");
+        let seconds = self.history.span_ns(at_ns) as f64 * 1e-9;
+        let sentence = format!("{sentence}; it ran for {percent:.0} % of the last {seconds:.1} s");
         self.voices[voice].say(at_ns, sentence)
     }
 

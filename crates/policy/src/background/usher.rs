@@ -389,8 +389,9 @@ fn long_enough() -> String {
 
 fn for_cpus(found: Found) -> (Contention, String) {
     let why = format!(
-        "foreground waits for CPUs: {:.1} ms in the last {} ms, {:.1} CPUs idle; its budget of delay is spent",
-        found.waits * found.window_ns as f64 / 1e6,
+        "foreground waits for CPUs: {:.1} threads at a time in the last {} ms, with {:.1} CPUs \
+         idle; its budget of delay is spent",
+        found.waits,
         found.window_ns / 1_000_000,
         found.idle
     );

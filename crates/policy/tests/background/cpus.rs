@@ -150,6 +150,7 @@ fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
         Some(Vacancy {
             since_ns: since_ms.map(|ms| ms * MS),
             cpus,
+            alone_ns: None,
         })
     };
     let mut metering = no_metering(2);
@@ -181,4 +182,67 @@ fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
         "too short"
     );
     assert!(look(61, 1, vacancy(Some(45), 1)).0);
+}
+
+#[test]
+fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
+    for watched in [true, false] {
+        let mut metering = no_metering(2);
+        let mut policy = regulated(2);
+        let mut goes_on_ms = None;
+        for at_ms in (0..2000).step_by(10) {
+            let at_ns = at_ms * MS;
+            // Three foreground threads on two CPUs, of which one waits for background
+            // work, until they have ended after a second.
+            let busy_ns = at_ns.min(S);
+            metering.cpu_read_ns = at_ns - at_ns % (20 * MS);
+            metering.idle_ns = metering.cpu_read_ns.saturating_sub(S) * 2;
+            metering.foreground.cpu_ns = metering.cpu_read_ns.min(S) * 3 / 2;
+            metering.foreground.wait_ns = metering.cpu_read_ns.min(S) * 3 / 2;
+            metering.vacancy = watched.then_some(Vacancy {
+                since_ns: (busy_ns < at_ns).then_some(S),
+                cpus: if busy_ns < at_ns { 2 } else { 0 },
+                alone_ns: (busy_ns < at_ns).then_some(S),
+            });
+            let usage = metering.background.entry(ProgramId(1)).or_default();
+            usage.cpu_ns = metering.cpu_read_ns.min(100 * MS) / 2;
+            let decision = usher_policy::Policy::decide(&mut policy, &a_look(at_ns, &metering));
+            let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
+            if at_ns > S && decision.actions.iter().any(goes_on) {
+                goes_on_ms.get_or_insert(at_ms - 1000);
+            }
+        }
+        let goes_on_ms = goes_on_ms.unwrap();
+        assert!(
+            (60..=90).contains(&goes_on_ms),
+            "{watched}: {goes_on_ms} ms"
+        );
+    }
+}
+
+#[test]
+fn nobody_is_stopped_for_the_sake_of_a_foreground_that_has_gone() {
+    for gone in [true, false] {
+        let mut metering = no_metering(2);
+        let mut policy = regulated(2);
+        let mut stops = 0;
+        for at_ms in [0, 500, 520] {
+            let at_ns = at_ms * MS;
+            // Read half a second apart; the foreground ended 20 ms before the second.
+            metering.cpu_read_ns = at_ns.min(500 * MS);
+            metering.foreground.cpu_ns = metering.cpu_read_ns;
+            metering.foreground.wait_ns = metering.cpu_read_ns;
+            metering.vacancy = Some(Vacancy {
+                since_ns: None,
+                cpus: 0,
+                alone_ns: (gone && at_ms > 0).then_some(480 * MS),
+            });
+            let usage = metering.background.entry(ProgramId(1)).or_default();
+            usage.cpu_ns = metering.cpu_read_ns;
+            let decision = usher_policy::Policy::decide(&mut policy, &a_look(at_ns, &metering));
+            let freezes = |action: &&Action| matches!(action, Action::Freeze { .. });
+            stops += decision.actions.iter().filter(freezes).count();
+        }
+        assert_eq!(stops, usize::from(!gone));
+    }
 }

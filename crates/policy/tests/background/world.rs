@@ -392,7 +392,15 @@ impl World {
             None => idle,
         };
         let since_ns = since_ns.or((idle > 0).then_some(at_ns));
-        self.live.vacancy = Some(Vacancy { since_ns, cpus });
+        let is_alone = idle == self.live.cpus;
+        let alone_ns = before
+            .and_then(|vacancy| vacancy.alone_ns)
+            .filter(|_| is_alone);
+        self.live.vacancy = Some(Vacancy {
+            since_ns,
+            cpus,
+            alone_ns: alone_ns.or(is_alone.then_some(at_ns)),
+        });
         let waits = (self.background.values()).any(|b| b.frozen && b.resource == Resource::Cpu);
         let is_told = since_ns.is_some_and(|ns| at_ns == ns + VACANT_NS);
         if waits && is_told && self.bell_ns.is_none() {
