@@ -3,6 +3,7 @@
 #   make run       a mix of four real programs under four policies, with a report
 #   make test      everything that CI checks
 #   make lint      formatting and lints only
+#   make lab       all that is tested in guests: other machines, other kernels
 #   make bless     accept the present output as the golden output
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
@@ -24,7 +25,7 @@ HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
 # Lock-free code; in a target directory of its own, as the flags differ.
-RACED := usher-heartbeat
+RACED := usher-heartbeat usher-tasks
 TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
   TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
@@ -39,17 +40,25 @@ VALGRIND := valgrind --quiet --error-exitcode=9 --fair-sched=yes --leak-check=fu
 VALGRIND_TESTS := $(VALGRIND) --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
 RUNNER = CARGO_TARGET_$(shell echo $(HOST) | tr a-z- A-Z_)_RUNNER
 
-.PHONY: run test build build-run build-tasks setup setup-examples lint fmt clippy unit loom doc sanitize \
-  c-examples valgrind bless install install-tasks
+IN_GUESTS = $(CARGO) test --locked --workspace
+# Test programs of a crate, each run in a guest.
+GUEST_RUNNER = $(RUNNER)="$(abspath $(TARGET))/debug/usher-lab --topology core:4 --timeout 1500 --kernel
+UNDO := --package usher-act --package usher --tests
+
+.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy unit loom doc \
+  sanitize c-examples valgrind bless install install-tasks kernels guests lab
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy unit loom doc c-examples valgrind sanitize
+test: setup fmt clippy unit guests loom doc c-examples valgrind sanitize
 	@echo "make test: everything passed"
 
 setup:
 	@scripts/stage setup scripts/setup build
+
+setup-lab:
+	@scripts/stage "setup of the lab" scripts/setup build lab
 
 setup-examples:
 	@scripts/stage setup scripts/setup build examples
@@ -73,9 +82,33 @@ fmt:
 
 clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab -- -D warnings
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
+
+# What guests run on: fetched once.
+kernels: setup-lab
+	@$(CARGO) build --locked --quiet --workspace --bin usher-lab
+	@scripts/stage kernels $(TARGET)/debug/usher-lab --prepare
+
+# Other machines and kernels: the quick part.
+ifeq ($(shell id -u),0)
+guests: kernels
+	@scripts/stage guests $(IN_GUESTS) --test guests
+	@scripts/stage "Usher in guests" $(IN_GUESTS) --test lab -- quick::
+else
+guests:
+	@echo "== guests: skipped: without root no files can be shared with them"
+endif
+
+# Every kernel on every machine; and what undoes, with a real cgroup v2.
+lab: guests
+	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::
+	@for kernel in oldest newest; do \
+	  $(GUEST_RUNNER) $$kernel --" scripts/stage "tests under the $$kernel kernel" \
+	    $(CARGO) test --locked $(UNDO) --no-fail-fast; \
+	done
 
 # Lock-free code in every interleaving; with optimisation, as there are many.
 loom:
@@ -126,6 +159,7 @@ sanitize:
 	  $(CARGO) test --locked --target $(HOST) --lib --tests $(SANITIZED:%=--package %)
 	@$(TSAN) scripts/stage "thread sanitizer" \
 	  $(CARGO) test --locked --target $(HOST) --target-dir $(TARGET)/tsan --lib --tests $(RACED:%=--package %) \
+	  --features usher-tasks/tsan \
 	  -- --test-threads 1 --nocapture
 
 bless: setup

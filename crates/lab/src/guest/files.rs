@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What of the host's files the command sees, and where it may write.
+//!
+//! The root is the host's, read-only. Directories that may be written in are
+//! taken hold of while everything can still be reached, and put back over the
+//! rest at the end. Scratch directories are the host's with a layer of memory
+//! above: everything can be read and written, and nothing of that reaches the
+//! host.
+
+use std::fs::{self, File, Permissions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{self, MountFlags, MoveMountFlags, OpenTreeFlags};
+
+use super::{Refusal, machine};
+use crate::job::Job;
+
+/// `finit_module`: the file is compressed.
+const COMPRESSED: i32 = 4;
+/// Where the layers of memory are.
+const LAYERS: &str = "/run/usher-lab";
+
+/// Arranges the files as the job asks.
+pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
+    let held = job
+        .writable
+        .iter()
+        .map(|dir| Ok((dir.as_path(), hold(dir)?)));
+    let held = held.collect::<Result<Vec<_>, Refusal>>()?;
+    let config = fs::read(&job.config)
+        .map_err(|why| Refusal::because(format!("reading {}", job.config.display()), why))?;
+    load(job.overlay.as_deref())?;
+    mount::mount_remount("/", MountFlags::BIND | MountFlags::RDONLY, "")
+        .map_err(|why| Refusal::because("making the host's files read-only", why))?;
+    for place in ["/run", "/boot"] {
+        machine::mount("tmpfs", place, "tmpfs", "mode=755")?;
+    }
+    let config_path = format!("/boot/config-{}", machine::release());
+    fs::write(&config_path, config)
+        .map_err(|why| Refusal::because(format!("writing {config_path}"), why))?;
+    for (number, dir) in job.scratch.iter().enumerate() {
+        lay_over(dir, &Path::new(LAYERS).join(number.to_string()))?;
+    }
+    held.into_iter()
+        .try_for_each(|(dir, tree)| put_back(dir, &tree))
+}
+
+/// A directory as it is now, whatever is mounted above it later.
+fn hold(dir: &Path) -> Result<OwnedFd, Refusal> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
+    mount::open_tree(CWD, dir, flags)
+        .map_err(|why| Refusal::because(format!("opening {}", dir.display()), why))
+}
+
+fn put_back(dir: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
+    let doing = || format!("making {} writable", dir.display());
+    if !dir.exists() {
+        fs::create_dir_all(dir).map_err(|why| Refusal::because(doing(), why))?;
+    }
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    mount::move_mount(tree, "", CWD, dir, flags).map_err(|why| Refusal::because(doing(), why))
+}
+
+/// Loads the module of overlays, where it is one.
+fn load(module: Option<&Path>) -> Result<(), Refusal> {
+    let Some(path) = module else { return Ok(()) };
+    let doing = || format!("loading {}", path.display());
+    let file = File::open(path).map_err(|why| Refusal::because(doing(), why))?;
+    let plain = path.extension().is_some_and(|extension| extension == "ko");
+    let flags = if plain { 0 } else { COMPRESSED };
+    match rustix::system::finit_module(&file, c"", flags) {
+        Err(why) if why != Errno::EXIST => Err(Refusal::because(doing(), why)),
+        _ => Ok(()),
+    }
+}
+
+/// Lays memory over a directory.
+fn lay_over(dir: &Path, layer: &Path) -> Result<(), Refusal> {
+    let doing = || format!("laying memory over {}", dir.display());
+    let prepare = || {
+        let [upper, work] = ["upper", "work"].map(|part| layer.join(part));
+        fs::create_dir_all(&upper)?;
+        fs::create_dir_all(&work)?;
+        // The layer's owner and permissions are the directory's.
+        let below = fs::metadata(dir)?;
+        std::os::unix::fs::chown(&upper, Some(below.uid()), Some(below.gid()))?;
+        fs::set_permissions(&upper, Permissions::from_mode(below.mode()))?;
+        Ok(format!(
+            "lowerdir={},upperdir={},workdir={}",
+            dir.display(),
+            upper.display(),
+            work.display()
+        ))
+    };
+    let layers = prepare().map_err(|why: std::io::Error| Refusal::because(doing(), why))?;
+    machine::mount("overlay", dir, "overlay", &layers)
+}

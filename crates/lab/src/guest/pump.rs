@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs the command, carries what it writes to the host, and reaps whatever
+//! dies meanwhile, as a first program must.
+//!
+//! The command writes into pipes and not into the ports themselves: a port can
+//! be open once only, and programs open /dev/stderr anew.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+
+use super::Refusal;
+use crate::job::Job;
+
+/// What is carried at a time, and how often in a row: as much as a pipe holds
+/// at most, so that one who writes without end holds up nobody.
+const CHUNK_BYTES: usize = 32 << 10;
+const CHUNKS: usize = 32;
+
+/// A pipe from the command and the port that it is carried to.
+struct Stream<'a> {
+    from: File,
+    to: &'a mut File,
+    open: bool,
+}
+
+/// Runs the command to its end: its exit status.
+pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refusal> {
+    let io = |doing: &'static str| move |why: io::Error| Refusal::because(doing, why);
+    let (mut death, deaths) = UnixStream::pair().map_err(io("making a socket"))?;
+    signal_hook::low_level::pipe::register(libc::SIGCHLD, deaths)
+        .map_err(io("asking for SIGCHLD"))?;
+    death
+        .set_nonblocking(true)
+        .map_err(io("setting up a socket"))?;
+    let (command, from_out, from_err) = start(job)?;
+    let mut streams = [
+        Stream {
+            from: from_out,
+            to: out,
+            open: true,
+        },
+        Stream {
+            from: from_err,
+            to: err,
+            open: true,
+        },
+    ];
+    loop {
+        wait(&streams, &death).map_err(io("waiting for the command"))?;
+        let _ = death.read(&mut [0; 64]);
+        // First who died, then what was written before that.
+        let ended = reap(command);
+        for stream in &mut streams {
+            stream
+                .carry()
+                .map_err(io("carrying what the command wrote"))?;
+        }
+        if let Some(status) = ended {
+            return Ok(status);
+        }
+    }
+}
+
+fn start(job: &Job) -> Result<(Pid, File, File), Refusal> {
+    let [program, arguments @ ..] = job.argv.as_slice() else {
+        return Err(Refusal(
+            crate::OWN_FAILURE,
+            "there is no command".to_owned(),
+        ));
+    };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(job.environment.iter().map(|(name, value)| (name, value)))
+        .current_dir(&job.directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // SAFETY: setsid is async-signal-safe, and the child is new.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        })
+    };
+    let refused = |why: io::Error| {
+        let status = match why.kind() {
+            ErrorKind::NotFound => crate::NOT_FOUND,
+            _ => crate::NOT_RUNNABLE,
+        };
+        let why = super::said(&why);
+        Refusal(
+            status,
+            format!("running {program} in {}: {why}", job.directory.display()),
+        )
+    };
+    let mut child = command.spawn().map_err(refused)?;
+    let pipes = (
+        child.stdout.take().map(OwnedFd::from),
+        child.stderr.take().map(OwnedFd::from),
+    );
+    let (Some(out), Some(err)) = pipes else {
+        return Err(Refusal(
+            crate::OWN_FAILURE,
+            "the command has no pipes".to_owned(),
+        ));
+    };
+    for pipe in [&out, &err] {
+        rustix::fs::fcntl_setfl(pipe, OFlags::NONBLOCK)
+            .map_err(|why| Refusal::because("setting up a pipe", why))?;
+    }
+    let pid = Pid::from_child(&child);
+    Ok((pid, File::from(out), File::from(err)))
+}
+
+fn wait(streams: &[Stream], death: &UnixStream) -> io::Result<()> {
+    let open = streams
+        .iter()
+        .filter(|stream| stream.open)
+        .map(|stream| stream.from.as_fd());
+    let all = open.chain([death.as_fd()]);
+    let mut all: Vec<PollFd> = all
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    match rustix::event::poll(&mut all, None) {
+        Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// Reaps everybody who is dead; the command's exit status, if it is among them.
+fn reap(command: Pid) -> Option<u8> {
+    let mut ended = None;
+    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+        if pid == command {
+            ended = Some(exit_status(status));
+        }
+    }
+    ended
+}
+
+fn exit_status(status: WaitStatus) -> u8 {
+    let signal = || status.terminating_signal().map(|signal| 128 + signal);
+    status
+        .exit_status()
+        .or_else(signal)
+        .map_or(crate::OWN_FAILURE, |status| status as u8)
+}
+
+impl Stream<'_> {
+    /// Carries what is there.
+    fn carry(&mut self) -> io::Result<()> {
+        let mut chunk = [0; CHUNK_BYTES];
+        for _ in 0..CHUNKS {
+            if !self.open {
+                break;
+            }
+            match self.from.read(&mut chunk) {
+                Ok(0) => self.open = false,
+                Ok(bytes) => self.to.write_all(&chunk[..bytes])?,
+                Err(why) if why.kind() == ErrorKind::WouldBlock => break,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+}

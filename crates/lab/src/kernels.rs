@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernels with sched_ext, fetched from Debian.
+//!
+//! Debian's own stable kernels have no sched_ext; those of the suites below
+//! do. Which versions they hold changes from week to week, and packages of
+//! older ones disappear in part, so nothing here names a version: apt is asked,
+//! and of each series (6.18, 7.2) the newest release counts whose packages are
+//! all there. Guests need the flavour for virtual machines, which has virtio
+//! file systems and consoles built in and starts without an initramfs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::LabError;
+use crate::apt::{Apt, Package};
+use crate::cache::{Cache, Lock};
+
+/// Suites whose kernels have sched_ext.
+const SUITES: [&str; 2] = ["trixie-backports", "sid"];
+/// What the flavour's packages end in.
+const FLAVOUR: &str = "-cloud-amd64";
+/// Packages that make up a kernel today; up to 6.18 it was the first alone.
+const PARTS: [&str; 4] = [
+    "linux-image-",
+    "linux-base-",
+    "linux-binary-",
+    "linux-modules-",
+];
+/// An image smaller than this is no kernel but the sum of the other parts.
+const IMAGE_BYTES_LEAST: u64 = 1 << 20;
+/// Options without which a kernel is of no use here.
+const OPTIONS: [&str; 2] = ["CONFIG_SCHED_CLASS_EXT=y", "CONFIG_DEBUG_INFO_BTF=y"];
+/// What they lie under in the cache.
+const KIND: &str = "kernels";
+
+/// A kernel that is here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kernel {
+    /// As `uname -r` says it.
+    pub release: String,
+    /// Where its files are.
+    pub dir: PathBuf,
+}
+
+impl Kernel {
+    /// Its series: `7.2` of `7.2.13+deb14-cloud-amd64`.
+    pub fn series(&self) -> String {
+        series(&self.release).to_string()
+    }
+
+    pub(crate) fn vmlinuz(&self) -> PathBuf {
+        self.dir.join("vmlinuz")
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.dir.join("config")
+    }
+
+    /// The file of a module, by its path in the kernel's tree.
+    pub(crate) fn module(&self, path: &str) -> Option<PathBuf> {
+        let endings = ["", ".xz", ".zst"].into_iter();
+        let mut files = endings.map(|end| self.dir.join(format!("modules/kernel/{path}.ko{end}")));
+        files.find(|file| file.exists())
+    }
+}
+
+/// Which kernel is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// The newest that is here.
+    Newest,
+    /// The oldest that is here.
+    Oldest,
+    /// The newest release of a series (`7.2`), or one release.
+    Named(String),
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbered = text.starts_with(|c: char| c.is_ascii_digit());
+        let plain = text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || ".+-~".contains(c));
+        match text {
+            "newest" => Ok(Self::Newest),
+            "oldest" => Ok(Self::Oldest),
+            _ if numbered && plain => Ok(Self::Named(text.to_owned())),
+            _ => Err("a series such as 7.2, a release, newest, oldest or list is due".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Newest => "newest",
+            Self::Oldest => "oldest",
+            Self::Named(name) => name,
+        })
+    }
+}
+
+/// A kernel that the archive holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Offer {
+    release: String,
+    /// With versions, as apt takes them.
+    packages: Vec<String>,
+}
+
+/// The kernels that are here, oldest first.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn here(cache: &Cache) -> Result<Vec<Kernel>, LabError> {
+    let names = cache.entries(KIND)?.into_iter();
+    let mut kernels: Vec<Kernel> = names
+        .map(|release| Kernel {
+            dir: cache.entry(KIND, &release),
+            release,
+        })
+        .collect();
+    kernels.sort_by_key(|kernel| version(&kernel.release));
+    Ok(kernels)
+}
+
+/// The kernel asked for; fetched when it is not here, and with it, where none
+/// is here at all, the others that are tested on.
+///
+/// # Errors
+/// When it is neither here nor to be had.
+pub fn find(cache: &Cache, wanted: &Wanted) -> Result<Kernel, LabError> {
+    if let Some(kernel) = pick(here(cache)?, wanted) {
+        return Ok(kernel);
+    }
+    let lock = cache.lock()?;
+    let kernels = here(cache)?;
+    if let Some(kernel) = pick(kernels.clone(), wanted) {
+        return Ok(kernel);
+    }
+    let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
+    let offers = offers(&apt)?;
+    let Wanted::Named(name) = wanted else {
+        fetch_all(cache, &lock, &apt, matrix(&offers))?;
+        return pick(here(cache)?, wanted).ok_or_else(|| none(wanted, &offers));
+    };
+    let offer = offers.iter().rfind(|offer| is_named(&offer.release, name));
+    fetch(
+        cache,
+        &lock,
+        &apt,
+        offer.ok_or_else(|| none(wanted, &offers))?,
+    )
+}
+
+/// Has the kernels that are tested on: two series or more. With `update`,
+/// those that the archive holds now.
+///
+/// # Errors
+/// When there are none to be had.
+pub fn prepare(cache: &Cache, update: bool) -> Result<Vec<Kernel>, LabError> {
+    let enough = |kernels: &[Kernel]| {
+        let first = kernels.first().map(Kernel::series);
+        !update && kernels.iter().any(|kernel| Some(kernel.series()) != first)
+    };
+    if enough(&here(cache)?) {
+        return here(cache);
+    }
+    let lock = cache.lock()?;
+    if enough(&here(cache)?) {
+        return here(cache);
+    }
+    let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
+    let offers = offers(&apt)?;
+    fetch_all(cache, &lock, &apt, matrix(&offers))?;
+    match here(cache)? {
+        kernels if kernels.is_empty() => Err(none(&Wanted::Newest, &offers)),
+        kernels => Ok(kernels),
+    }
+}
+
+/// Releases that the archive holds complete, oldest first.
+///
+/// # Errors
+/// When the archive cannot be asked.
+pub fn offered(cache: &Cache) -> Result<Vec<String>, LabError> {
+    let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
+    Ok(offers(&apt)?
+        .into_iter()
+        .map(|offer| offer.release)
+        .collect())
+}
+
+fn none(wanted: &Wanted, offers: &[Offer]) -> LabError {
+    let suites = SUITES.join(" and ");
+    let names: Vec<&str> = offers.iter().map(|offer| offer.release.as_str()).collect();
+    let reason = match names.is_empty() {
+        true => format!("Debian's {suites} hold no complete kernel for virtual machines today"),
+        false => format!("{suites} hold {}", names.join(", ")),
+    };
+    LabError::Kernel {
+        wanted: wanted.to_string(),
+        reason,
+    }
+}
+
+fn pick(kernels: Vec<Kernel>, wanted: &Wanted) -> Option<Kernel> {
+    let mut kernels = kernels.into_iter();
+    match wanted {
+        Wanted::Oldest => kernels.next(),
+        Wanted::Newest => kernels.next_back(),
+        Wanted::Named(name) => kernels.rfind(|kernel| is_named(&kernel.release, name)),
+    }
+}
+
+/// `7.2` and `7.2.13` and `7.2.13+deb14-cloud-amd64` are names of the last.
+fn is_named(release: &str, name: &str) -> bool {
+    let rest = release.strip_prefix(name);
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The archive's complete kernels, oldest first.
+fn offers(apt: &Apt) -> Result<Vec<Offer>, LabError> {
+    let mut parts = BTreeMap::new();
+    for prefix in PARTS {
+        for package in apt.packages(prefix, FLAVOUR)? {
+            if let Some(release) = package.name.strip_prefix(prefix) {
+                parts.insert((release.to_owned(), prefix), package);
+            }
+        }
+    }
+    Ok(complete(&parts))
+}
+
+fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<Offer> {
+    let exact = |package: &Package| format!("{}={}", package.name, package.version);
+    let images = parts.iter().filter(|((_, prefix), _)| *prefix == PARTS[0]);
+    let offers = images.filter_map(|((release, _), image)| {
+        let packages = if image.bytes >= IMAGE_BYTES_LEAST {
+            vec![exact(image)]
+        } else {
+            let part = |prefix: &&'static str| parts.get(&(release.clone(), *prefix)).map(exact);
+            PARTS[1..].iter().map(part).collect::<Option<_>>()?
+        };
+        Some(Offer {
+            release: release.clone(),
+            packages,
+        })
+    });
+    let mut offers: Vec<Offer> = offers
+        .filter(|offer| series(&offer.release) >= LEAST)
+        .collect();
+    offers.sort_by_key(|offer| version(&offer.release));
+    offers
+}
+
+/// The kernels to test on: the newest release of the oldest series and of the
+/// two newest.
+fn matrix(offers: &[Offer]) -> Vec<&Offer> {
+    let newest: BTreeMap<Series, &Offer> = offers.iter().map(|o| (series(&o.release), o)).collect();
+    let newest: Vec<&Offer> = newest.into_values().collect();
+    let late = newest.len().saturating_sub(2).max(1).min(newest.len());
+    newest[..newest.len().min(1)]
+        .iter()
+        .chain(&newest[late..])
+        .copied()
+        .collect()
+}
+
+fn fetch_all(cache: &Cache, lock: &Lock, apt: &Apt, offers: Vec<&Offer>) -> Result<(), LabError> {
+    let mut last = Ok(());
+    for offer in offers {
+        if let Err(error) = fetch(cache, lock, apt, offer) {
+            // The others may do.
+            eprintln!("lab: {error}");
+            last = Err(error);
+        }
+    }
+    match here(cache)?.is_empty() {
+        true => last,
+        false => Ok(()),
+    }
+}
+
+fn fetch(cache: &Cache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel, LabError> {
+    let release = &offer.release;
+    let dir = cache.entry(KIND, release);
+    if !dir.exists() {
+        eprintln!("lab: fetching kernel {release}");
+        cache.add(lock, KIND, release, |into| {
+            let scratch = cache.scratch()?;
+            apt.unpack(&offer.packages, scratch.path())?;
+            arrange(release, scratch.path(), into)
+        })?;
+    }
+    Ok(Kernel {
+        release: release.clone(),
+        dir,
+    })
+}
+
+/// Brings what the packages hold, whose layout has changed over time, into
+/// ours, and checks that it will do.
+fn arrange(release: &str, unpacked: &Path, into: &Path) -> Result<(), LabError> {
+    let refuse = |reason: String| LabError::Kernel {
+        wanted: release.to_owned(),
+        reason,
+    };
+    let take = |name: &str, places: &[String]| {
+        let mut found = places.iter().map(|place| unpacked.join(place));
+        let from = found.find(|path| path.exists());
+        let from = from.ok_or_else(|| refuse(format!("its packages hold no {name}")))?;
+        let to = into.join(name);
+        fs::rename(&from, &to).map_err(LabError::file("moving", from))
+    };
+    let trees = ["usr/lib/modules", "lib/modules"].map(|tree| format!("{tree}/{release}"));
+    for name in ["vmlinuz", "config"] {
+        let mut places = vec![format!("boot/{name}-{release}")];
+        places.extend(trees.iter().map(|tree| format!("{tree}/{name}")));
+        take(name, &places)?;
+    }
+    let config = into.join("config");
+    let config = fs::read_to_string(&config).map_err(LabError::file("reading", config))?;
+    for option in OPTIONS {
+        if !config.lines().any(|line| line == option) {
+            return Err(refuse(format!("it was built without {option}")));
+        }
+    }
+    take("modules", &trees)
+}
+
+/// Major and minor number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Series(u32, u32);
+
+/// The first series with sched_ext.
+const LEAST: Series = Series(6, 12);
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+fn series(release: &str) -> Series {
+    let (numbers, _) = version(release);
+    Series(numbers[0], numbers[1])
+}
+
+/// Its numbers, by which releases are ordered, and then its name.
+fn version(release: &str) -> ([u32; 3], String) {
+    let end = release
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(release.len());
+    let mut numbers = [0; 3];
+    for (number, text) in numbers.iter_mut().zip(release[..end].split('.')) {
+        *number = text.parse().unwrap_or(0);
+    }
+    (numbers, release.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(release: &str) -> Kernel {
+        Kernel {
+            release: release.to_owned(),
+            dir: PathBuf::from(release),
+        }
+    }
+
+    #[test]
+    fn a_series_a_version_and_a_release_name_a_kernel() {
+        let kernels = [
+            "6.18.9+deb13-x",
+            "7.2.9+deb13-x",
+            "7.2.13+deb14-x",
+            "7.10.1-x",
+        ]
+        .map(kernel);
+        let picked = |wanted: &str| {
+            let kernel = pick(kernels.to_vec(), &wanted.parse().unwrap());
+            kernel.map(|kernel| kernel.release)
+        };
+        for (wanted, release) in [
+            ("7.2", Some("7.2.13+deb14-x")),
+            ("7.2.9", Some("7.2.9+deb13-x")),
+            ("7.2.9+deb13-x", Some("7.2.9+deb13-x")),
+            ("7.1", None),
+            ("7.2.1", None),
+            ("oldest", Some("6.18.9+deb13-x")),
+            ("newest", Some("7.10.1-x")),
+        ] {
+            assert_eq!(picked(wanted).as_deref(), release, "{wanted}");
+        }
+        assert!("seven".parse::<Wanted>().is_err());
+        assert!("7.2;reboot".parse::<Wanted>().is_err());
+    }
+
+    #[test]
+    fn releases_are_ordered_by_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(dir.path())).unwrap();
+        for release in ["7.2.9-x", "7.2.13-x", "6.18.1-x"] {
+            fs::create_dir_all(cache.entry(KIND, release)).unwrap();
+        }
+        let releases: Vec<String> = here(&cache)
+            .unwrap()
+            .into_iter()
+            .map(|k| k.release)
+            .collect();
+        assert_eq!(releases, ["6.18.1-x", "7.2.9-x", "7.2.13-x"]);
+    }
+
+    fn offers_of(packages: &[(&'static str, &str, u64)]) -> Vec<Offer> {
+        let part = |&(prefix, release, bytes): &(&'static str, &str, u64)| {
+            let name = format!("{prefix}{release}");
+            (
+                (release.to_owned(), prefix),
+                Package {
+                    name,
+                    version: "1".to_owned(),
+                    bytes,
+                },
+            )
+        };
+        complete(&packages.iter().map(part).collect())
+    }
+
+    #[test]
+    fn a_kernel_counts_when_all_its_parts_are_there() {
+        let [image, base, binary, modules] = PARTS;
+        let offers = offers_of(&[
+            (image, "6.18.1-x", 50 << 20),
+            (image, "6.1.1-x", 50 << 20),
+            (image, "6.19.1-x", 2000),
+            (binary, "6.19.1-x", 13 << 20),
+            (image, "7.2.1-x", 2000),
+            (base, "7.2.1-x", 1),
+            (binary, "7.2.1-x", 1),
+            (modules, "7.2.1-x", 1),
+        ]);
+        let packages: Vec<String> = offers.iter().map(|o| o.packages.join(" ")).collect();
+        let split = "linux-base-7.2.1-x=1 linux-binary-7.2.1-x=1 linux-modules-7.2.1-x=1";
+        assert_eq!(packages, ["linux-image-6.18.1-x=1", split]);
+    }
+
+    #[test]
+    fn tested_on_are_the_oldest_series_and_the_two_newest() {
+        let releases = |given: &[&str]| {
+            let offers: Vec<_> = given.iter().map(|r| (PARTS[0], *r, 50 << 20)).collect();
+            let offers = offers_of(&offers);
+            matrix(&offers)
+                .iter()
+                .map(|o| o.release.clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(releases(&[]), [""; 0]);
+        assert_eq!(releases(&["7.2.1"]), ["7.2.1"]);
+        assert_eq!(releases(&["7.2.1", "7.3.4"]), ["7.2.1", "7.3.4"]);
+        let many = ["6.16.3", "6.16.12", "6.18.1", "7.2.6", "7.2.13", "7.3.4"];
+        assert_eq!(releases(&many), ["6.16.12", "7.2.13", "7.3.4"]);
+    }
+
+    #[test]
+    fn both_layouts_of_packages_are_arranged_and_checked() {
+        let good = "CONFIG_SCHED_CLASS_EXT=y\nCONFIG_DEBUG_INFO_BTF=y\n";
+        let arranged = |files: &[(&str, &str)]| {
+            let dir = tempfile::tempdir().unwrap();
+            let (from, into) = (dir.path().join("from"), dir.path().join("into"));
+            fs::create_dir(&into).unwrap();
+            for (path, text) in files {
+                let path = from.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            arrange("7.2-x", &from, &into).map_err(|e| e.to_string())?;
+            let kernel = Kernel {
+                release: "7.2-x".to_owned(),
+                dir: into,
+            };
+            assert!(kernel.vmlinuz().exists() && kernel.config().exists());
+            kernel
+                .module("fs/a")
+                .map(|_| ())
+                .ok_or("no module".to_owned())
+        };
+        let (old, new) = ("lib/modules/7.2-x", "usr/lib/modules/7.2-x");
+        let module = |tree: &str| format!("{tree}/kernel/fs/a.ko.xz");
+        let (old_module, new_module) = (module(old), module(new));
+        let in_boot = [
+            ("boot/vmlinuz-7.2-x", ""),
+            ("boot/config-7.2-x", good),
+            (&old_module, ""),
+        ];
+        assert_eq!(arranged(&in_boot), Ok(()));
+        let (vmlinuz, config) = (format!("{new}/vmlinuz"), format!("{new}/config"));
+        assert_eq!(
+            arranged(&[(&vmlinuz, ""), (&config, good), (&new_module, "")]),
+            Ok(())
+        );
+        let without = [
+            ("boot/vmlinuz-7.2-x", ""),
+            ("boot/config-7.2-x", "CONFIG_DEBUG_INFO_BTF=y"),
+        ];
+        let said = arranged(&without).unwrap_err();
+        assert_eq!(
+            said,
+            "no kernel 7.2-x: it was built without CONFIG_SCHED_CLASS_EXT=y"
+        );
+        let said = arranged(&in_boot[..1]).unwrap_err();
+        assert_eq!(said, "no kernel 7.2-x: its packages hold no config");
+    }
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One guest from its start to its end, as the host sees it.
+//!
+//! ```text
+//!   this process ── ports (socket pairs) ── QEMU ── virtiofsd ── files
+//! ```
+//!
+//! The guest says over its control port when it is ready and how the command
+//! ended; then nothing of it is needed any more and QEMU is killed. When the
+//! port closes without that, the guest has died. QEMU and virtiofsd are killed
+//! by the kernel when this process is (PR_SET_PDEATHSIG), so that nothing of a
+//! guest outlives who started it, by SIGKILL either. No file is made: sockets
+//! are pairs, or have an abstract name.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::FdFlags;
+use rustix::process::Signal;
+
+use crate::LabError;
+use crate::emulator::{Emulator, Guest, Wires, virtiofsd};
+use crate::job::{CONTROL, ERR, Job, OUT, Report};
+use crate::vm::{End, Streams};
+
+/// What is read at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// What is kept of the console.
+const CONSOLE_BYTES: usize = 64 << 10;
+
+/// How long a guest may take, from its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// To be ready.
+    pub boot: Duration,
+    /// To its end.
+    pub whole: Duration,
+}
+
+/// How a guest ended, and when it did what.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub end: End,
+    /// The kernel, as it named itself, once it was ready.
+    pub release: Option<String>,
+    pub boot: Duration,
+    pub ran: Duration,
+    /// The last that it wrote to its console.
+    pub console: String,
+}
+
+/// A child that is killed when nobody holds it any more.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The guest's side of a connection to it.
+struct Ends {
+    out: UnixStream,
+    err: UnixStream,
+    control: UnixStream,
+    console: UnixStream,
+}
+
+struct Session<'a, 'b> {
+    ours: Ends,
+    streams: &'a mut Streams<'b>,
+    console: Vec<u8>,
+    /// What the guest has said and not yet finished.
+    line: Vec<u8>,
+    begun: Instant,
+    ready: Option<(String, Instant)>,
+    end: Option<End>,
+}
+
+/// Starts a guest, gives it the job and sees it to its end.
+pub(crate) fn run(
+    emulator: &Emulator,
+    guest: &Guest,
+    job: &Job,
+    limits: &Limits,
+    streams: &mut Streams,
+) -> Result<Ended, LabError> {
+    let begun = Instant::now();
+    let (ours, theirs) = ends()?;
+    let name = unique_name();
+    let _share = share(&name, &theirs.console)?;
+    let _qemu = start(emulator, guest, &name, &theirs)?;
+    drop(theirs);
+    let mut session = Session {
+        ours,
+        streams,
+        console: Vec::new(),
+        line: Vec::new(),
+        begun,
+        ready: None,
+        end: None,
+    };
+    session.hand_over(job)?;
+    let end = session.follow(limits)?;
+    Ok(session.ended(end))
+}
+
+fn pair() -> Result<(UnixStream, UnixStream), LabError> {
+    UnixStream::pair().map_err(LabError::io("making a socket"))
+}
+
+fn ends() -> Result<(Ends, Ends), LabError> {
+    let (out, their_out) = pair()?;
+    let (err, their_err) = pair()?;
+    let (control, their_control) = pair()?;
+    let (console, their_console) = pair()?;
+    let ours = Ends {
+        out,
+        err,
+        control,
+        console,
+    };
+    let theirs = Ends {
+        out: their_out,
+        err: their_err,
+        control: their_control,
+        console: their_console,
+    };
+    Ok((ours, theirs))
+}
+
+/// A name that no other guest has.
+fn unique_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(0, |now| now.as_nanos());
+    format!("usher-lab-{}-{number}-{nanos}", std::process::id())
+}
+
+/// virtiofsd, which waits for QEMU at the socket of that name.
+fn share(name: &str, console: &UnixStream) -> Result<Killed, LabError> {
+    let address = SocketAddr::from_abstract_name(name);
+    let socket = address.and_then(|address| UnixListener::bind_addr(&address));
+    let socket = socket.map_err(LabError::io("making the socket of virtiofsd"))?;
+    let mut command = virtiofsd(socket.as_raw_fd())?;
+    spawn(&mut command, vec![socket.as_raw_fd()], console)
+        .map_err(LabError::io("starting virtiofsd"))
+}
+
+fn start(
+    emulator: &Emulator,
+    guest: &Guest,
+    share: &str,
+    theirs: &Ends,
+) -> Result<Killed, LabError> {
+    let wires = Wires {
+        share,
+        console: theirs.console.as_raw_fd(),
+        ports: [
+            (OUT, theirs.out.as_raw_fd()),
+            (ERR, theirs.err.as_raw_fd()),
+            (CONTROL, theirs.control.as_raw_fd()),
+        ],
+    };
+    let mut command = emulator.command();
+    command.args(guest.arguments(&wires));
+    let ports = wires.ports.iter().map(|(_, fd)| *fd);
+    let kept = ports.chain([wires.console]).collect();
+    spawn(&mut command, kept, &theirs.console).map_err(LabError::io("starting QEMU"))
+}
+
+/// Starts a child that keeps these descriptors, talks to the console, is not
+/// reached by the terminal's signals and dies with this thread.
+fn spawn(command: &mut Command, kept: Vec<RawFd>, console: &UnixStream) -> io::Result<Killed> {
+    let talk = |fd: BorrowedFd| fd.try_clone_to_owned().map(Stdio::from);
+    command
+        .stdin(Stdio::null())
+        .stdout(talk(console.as_fd())?)
+        .stderr(talk(console.as_fd())?)
+        .process_group(0);
+    let parent = rustix::process::getpid();
+    // SAFETY: only async-signal-safe system calls; the descriptors are open, as
+    // the caller holds them until the child is started.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in &kept {
+                rustix::io::fcntl_setfd(BorrowedFd::borrow_raw(*fd), FdFlags::empty())?;
+            }
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            match rustix::process::getppid() == Some(parent) {
+                true => Ok(()),
+                // It has died already.
+                false => Err(io::ErrorKind::BrokenPipe.into()),
+            }
+        })
+    };
+    command.spawn().map(Killed)
+}
+
+impl Session<'_, '_> {
+    /// The guest reads it when it is up.
+    fn hand_over(&mut self, job: &Job) -> Result<(), LabError> {
+        let line = serde_json::to_string(job).unwrap_or_default();
+        let length = line.len();
+        let mut control = &self.ours.control;
+        let set = |size| rustix::net::sockopt::set_socket_send_buffer_size(control, size);
+        // All of it is taken now; nobody waits here for a guest.
+        set(2 * length + CHUNK_BYTES)
+            .map_err(|why| LabError::io("growing a buffer")(why.into()))?;
+        control
+            .set_nonblocking(true)
+            .map_err(LabError::io("setting up a socket"))?;
+        control
+            .write_all(format!("{line}\n").as_bytes())
+            .map_err(LabError::io(format!(
+                "handing over {length} bytes of command and environment"
+            )))
+    }
+
+    /// Carries everything to where it belongs until the guest is at its end.
+    fn follow(&mut self, limits: &Limits) -> Result<End, LabError> {
+        loop {
+            let now = Instant::now();
+            let until = match &self.ready {
+                None => (self.begun + limits.boot).min(self.begun + limits.whole),
+                Some(_) => self.begun + limits.whole,
+            };
+            if until <= now {
+                return Ok(End::TimedOut);
+            }
+            let ready = self.wait(until - now, self.streams.interrupt)?;
+            if ready[4] {
+                return Ok(End::Interrupted);
+            }
+            self.take_console(ready[3]);
+            self.pass_on([ready[0], ready[1]])?;
+            let alive = !ready[2] || self.listen()?;
+            if let Some(end) = self.end.take() {
+                self.drain()?;
+                return Ok(end);
+            }
+            if !alive {
+                self.drain()?;
+                return Ok(End::Died);
+            }
+        }
+    }
+
+    /// Which of output, complaints, control, console and interruption have
+    /// something to be read.
+    fn wait(&self, most: Duration, interrupt: Option<BorrowedFd>) -> Result<[bool; 5], LabError> {
+        let Ends {
+            out,
+            err,
+            control,
+            console,
+        } = &self.ours;
+        let sources = [out.as_fd(), err.as_fd(), control.as_fd(), console.as_fd()];
+        let sources = sources.into_iter().chain(interrupt);
+        let mut polled: Vec<PollFd> = sources
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let most = Timespec::try_from(most).ok();
+        match rustix::event::poll(&mut polled, most.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => {}
+            Err(why) => return Err(LabError::io("waiting for the guest")(why.into())),
+        }
+        let mut ready = [false; 5];
+        for (ready, polled) in ready.iter_mut().zip(&polled) {
+            *ready = !polled.revents().is_empty();
+        }
+        Ok(ready)
+    }
+
+    fn take_console(&mut self, ready: bool) {
+        let mut chunk = [0; CHUNK_BYTES];
+        let read = if ready {
+            (&self.ours.console).read(&mut chunk)
+        } else {
+            Ok(0)
+        };
+        let new = &chunk[..read.unwrap_or(0)];
+        if let Some(copy) = &mut self.streams.console {
+            // A console that nobody keeps is no failure of the guest.
+            let _ = copy.write_all(new);
+        }
+        self.console.extend_from_slice(new);
+        let surplus = self.console.len().saturating_sub(CONSOLE_BYTES);
+        self.console.drain(..surplus);
+    }
+
+    fn pass_on(&mut self, ready: [bool; 2]) -> Result<(), LabError> {
+        let Ends { out, err, .. } = &self.ours;
+        let ways = [(out, &mut *self.streams.out), (err, &mut *self.streams.err)];
+        for (ready, (from, to)) in ready.into_iter().zip(ways) {
+            let mut chunk = [0; CHUNK_BYTES];
+            let mut from: &UnixStream = from;
+            let bytes = if ready { from.read(&mut chunk) } else { Ok(0) };
+            let bytes = bytes.map_err(LabError::io("reading what the guest writes"))?;
+            let passed = to.write_all(&chunk[..bytes]).and_then(|()| to.flush());
+            passed.map_err(LabError::io("passing on what the guest writes"))?;
+        }
+        Ok(())
+    }
+
+    /// Hears what the guest says; whether it can say more.
+    fn listen(&mut self) -> Result<bool, LabError> {
+        let mut chunk = [0; CHUNK_BYTES];
+        let bytes = match (&self.ours.control).read(&mut chunk) {
+            Ok(0) => return Ok(false),
+            Ok(bytes) => bytes,
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(why) if why.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
+            Err(why) => return Err(LabError::io("listening to the guest")(why)),
+        };
+        self.line.extend_from_slice(&chunk[..bytes]);
+        while let Some(at) = self.line.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=at).collect();
+            let report: Report = serde_json::from_slice(&line).map_err(|why| {
+                LabError::Guest(format!("it says what nobody understands: {why}"))
+            })?;
+            self.note(report);
+        }
+        Ok(true)
+    }
+
+    fn note(&mut self, report: Report) {
+        match report {
+            Report::Ready { release } => self.ready = Some((release, Instant::now())),
+            Report::Refused { status, reason } => self.end = Some(End::Refused { status, reason }),
+            Report::Ended { status } => self.end = Some(End::Exited { status }),
+        }
+    }
+
+    /// Everything that was written before the end.
+    fn drain(&mut self) -> Result<(), LabError> {
+        loop {
+            let ready = self.wait(Duration::ZERO, None)?;
+            let written = |stream: &UnixStream| rustix::io::ioctl_fionread(stream).unwrap_or(0) > 0;
+            let out = ready[0] && written(&self.ours.out);
+            let err = ready[1] && written(&self.ours.err);
+            let console = ready[3] && written(&self.ours.console);
+            self.take_console(console);
+            self.pass_on([out, err])?;
+            if !(out || err || console) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn ended(self, end: End) -> Ended {
+        let now = Instant::now();
+        let up = self.ready.as_ref().map_or(now, |(_, at)| *at);
+        Ended {
+            end,
+            release: self.ready.map(|(release, _)| release),
+            boot: up - self.begun,
+            ran: now - up,
+            console: String::from_utf8_lossy(&self.console).into_owned(),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lab as its users meet it: every test boots a guest, a small one.
+//! `make test` runs these.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+const SMALL: &[&str] = &["--topology", "core:2", "--memory", "1024"];
+
+fn lab(options: &[&str], command: &[&str]) -> Command {
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_usher-lab"));
+    lab.args(SMALL)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .stdin(Stdio::null());
+    lab
+}
+
+/// Runs a command in a guest; once more where the guest died, as it may on a
+/// starved host.
+fn run(options: &[&str], command: &[&str]) -> Output {
+    let output = lab(options, command).output().unwrap();
+    if output.status.code() != Some(125) {
+        return output;
+    }
+    eprintln!(
+        "the guest died and is started once more:\n{}",
+        stderr(&output)
+    );
+    lab(options, command).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a shell sees there, with what it writes on both streams, where that
+/// goes, and how it ends.
+#[test]
+fn a_command_runs_on_the_hosts_files_in_a_system_of_its_own() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let kept = tempfile::tempdir().unwrap();
+    fs::write(kept.path().join("given"), "given").unwrap();
+    let script = r#"
+        set -e
+        echo to stdout; echo to stderr >/dev/stderr
+        [ "$VALUE" = "a b" ] && [ -z "${XDG_RUNTIME_DIR-}" ]
+        echo here >made; cat "$KEPT/given" >"$KEPT/made"
+        echo lost >"$(dirname "$KEPT")/usher-lab-lost"; echo lost >/var/tmp/usher-lab-lost
+        ! touch /etc/usher-lab-made 2>/dev/null
+        cd /sys/fs/cgroup
+        for name in cpuset cpu io memory pids; do grep -qw $name cgroup.subtree_control; done
+        mkdir a; echo 1 >a/cgroup.freeze; grep -q "frozen 1" a/cgroup.events
+        [ -d /sys/kernel/tracing/events/sched ]; [ -d /sys/kernel/debug/sched ]
+        mkdir /sys/fs/bpf/a; [ -s /sys/kernel/btf/vmlinux ]
+        grep -q CONFIG_SCHED_CLASS_EXT=y /boot/config-$(uname -r)
+        cd /sys/devices/system/cpu
+        cat online; echo 1 >cpu1/online; cat online; echo 0 >cpu1/online; cat online
+        seq 100000
+        exit 7
+    "#;
+    let mut lab = lab(
+        &[
+            "--writable",
+            kept.path().to_str().unwrap(),
+            "--env",
+            "VALUE=a b",
+            "--cpus-off",
+            "1",
+        ],
+        &["sh", "-c", script],
+    );
+    lab.current_dir(dir.path())
+        .env("KEPT", kept.path())
+        .env("XDG_RUNTIME_DIR", "/nowhere");
+    let output = lab.output().unwrap();
+    assert_eq!(stderr(&output), "to stderr\n");
+    let numbers: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(stdout(&output), format!("to stdout\n0\n0-1\n0\n{numbers}"));
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(fs::read(dir.path().join("made")).unwrap(), b"here\n");
+    assert_eq!(fs::read(kept.path().join("made")).unwrap(), b"given");
+    assert!(!kept.path().with_file_name("usher-lab-lost").exists());
+    assert!(!Path::new("/var/tmp/usher-lab-lost").exists());
+}
+
+#[test]
+fn commands_that_cannot_be_run_and_signals_are_told_apart() {
+    let missing = run(&[], &["/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(
+        stderr(&missing).contains("/no/such/program"),
+        "{}",
+        stderr(&missing)
+    );
+    let killed = run(&[], &["sh", "-c", "kill -9 $$"]);
+    assert_eq!(killed.status.code(), Some(137), "{}", stderr(&killed));
+}
+
+#[test]
+fn a_guest_that_died_shows_its_console() {
+    // Before it dies, it writes.
+    let script = "echo written; echo c >/proc/sysrq-trigger";
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let file = report.path().to_str().unwrap();
+    let output = lab(&["--report", file], &["sh", "-c", script])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let text = stderr(&output);
+    assert!(text.contains("died") && text.contains("sysrq"), "{text}");
+    assert_eq!(stdout(&output), "written\n");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(report["end"], "died");
+}
+
+#[test]
+fn time_is_bounded() {
+    let output = lab(&["--timeout", "1"], &["sleep", "1000"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(124));
+    assert!(
+        stderr(&output).contains("not done in 1 s"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// The processes below one.
+fn children(pid: u32) -> Vec<String> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    list.split_whitespace().map(str::to_owned).collect()
+}
+
+fn gone(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// A guest whose command runs, and the processes that make it up.
+fn started() -> (Child, Vec<String>) {
+    let mut lab = lab(&[], &["sh", "-c", "echo up; sleep 1000"]);
+    let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(lab.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "up\n");
+    let below = children(lab.id());
+    assert_eq!(below.len(), 2, "QEMU and virtiofsd");
+    (lab, below)
+}
+
+#[test]
+fn nothing_of_a_guest_outlives_its_caller() {
+    for (signal, status) in [(libc::SIGTERM, Some(143)), (libc::SIGKILL, None)] {
+        let (mut lab, below) = started();
+        // SAFETY: the process is our child and has not been waited for.
+        unsafe { libc::kill(lab.id() as i32, signal) };
+        assert_eq!(lab.wait().unwrap().code(), status);
+        wait_for("QEMU and virtiofsd to end", || {
+            below.iter().all(|pid| gone(pid)).then_some(())
+        });
+    }
+}
+
+/// Where nobody computes, time passes at once: ten minutes here.
+#[test]
+fn virtual_time_does_not_wait() {
+    let script = "read before rest </proc/uptime; sleep 600; read after rest </proc/uptime; \
+                  echo ${before%.*} ${after%.*}";
+    let options = ["--virtual-time", "--timeout", "300"];
+    let output = run(&options, &["sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let times = stdout(&output);
+    let (before, after) = times.trim().split_once(' ').unwrap();
+    let passed = after.parse::<u64>().unwrap() - before.parse::<u64>().unwrap();
+    assert!(passed >= 600, "{times}");
+}
+
+#[test]
+fn every_kernel_has_sched_ext() {
+    let list = Command::new(env!("CARGO_BIN_EXE_usher-lab"))
+        .args(["--prepare", "--json"])
+        .output();
+    let list: serde_json::Value = serde_json::from_slice(&list.unwrap().stdout).unwrap();
+    let kernels = list["here"].as_array().unwrap();
+    assert!(kernels.len() >= 2, "{list}");
+    for kernel in kernels {
+        let release = kernel["release"].as_str().unwrap();
+        let script = "uname -r; cat /sys/kernel/sched_ext/state";
+        let output = run(&["--kernel", release], &["sh", "-c", script]);
+        assert_eq!(
+            stdout(&output),
+            format!("{release}\ndisabled\n"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
