@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{background, chip, coloring, machine, progress, seats, sim, tasks, worker};
+use crate::{background, chip, coloring, machine, progress, sched, seats, sim, tasks, worker};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -37,6 +37,7 @@ enum Command {
     /// The task runtime against five others: cost, grain, order, memory
     Tasks(Box<tasks::TasksArgs>),
     Coloring(coloring::ColoringArgs),
+    Sched(sched::SchedArgs),
     /// Makes the page of a saved result again
     Format {
         /// The saved result.json
@@ -51,6 +52,9 @@ enum Command {
     /// A runtime in Rust, or none, running the workload of `tasks`
     #[command(name = tasks::INSIDE, hide = true)]
     TasksInside(tasks::InsideArgs),
+    /// The other process of `sched`
+    #[command(name = sched::PARTNER, hide = true)]
+    SwitchPartner(sched::PartnerArgs),
     /// A run of `coloring`, for valgrind
     #[command(hide = true)]
     ColoringRun(coloring::RunArgs),
@@ -86,6 +90,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Load(args) => background::load::run(&args).map(|()| true),
         Command::Tasks(args) => tasks::run(&args),
         Command::TasksInside(args) => tasks::run_inside(&args).map(|()| true),
+        Command::Sched(args) => sched::run(&args),
+        Command::SwitchPartner(args) => sched::partner(&args).map(|()| true),
         Command::ColoringRun(args) => coloring::run_one(&args).map(|()| true),
     }
 }

@@ -13,6 +13,7 @@ mod coloring;
 mod machine;
 mod processes;
 mod progress;
+mod sched;
 mod seats;
 mod sim;
 mod tasks;

@@ -7,17 +7,19 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 19] = [
+const LAYERS: [(&str, u32); 21] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
     ("probe", 1),
     ("meter", 1),
+    ("scx", 2),
     ("policy", 1),
     ("act", 1),
     ("store", 1),
     ("report", 1),
     ("cache", 1),
+    ("lab", 2),
     ("ompt", 1),
     ("tasks", 2),
     ("tasks-capi", 3),

@@ -109,6 +109,7 @@ pub enum Command {
     Doctor(commands::doctor::Args),
     Profile(commands::profile::Args),
     Plan(commands::plan::Args),
+    Sched(commands::sched::Args),
     Sim(commands::sim::Args),
     Mix(commands::mix::Args),
     Daemon(commands::daemon::Args),

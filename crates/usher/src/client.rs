@@ -185,11 +185,23 @@ pub struct Newcomer {
 
 /// What the daemon said, in words.
 #[derive(Debug)]
-pub struct Said(String);
+pub struct Said {
+    words: String,
+    /// The program that a process is part of already.
+    part_of: Option<i64>,
+}
+
+impl Said {
+    /// The program that a process is part of, where an error says that this is why
+    /// the daemon did not take it in.
+    pub fn part_of(error: &anyhow::Error) -> Option<i64> {
+        error.downcast_ref::<Self>()?.part_of
+    }
+}
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.words)
     }
 }
 
@@ -198,14 +210,18 @@ impl std::error::Error for Said {}
 impl From<api::Error> for Said {
     fn from(error: api::Error) -> Self {
         use ErrorKind as E;
-        Self(match error.kind() {
+        let part_of = match error.kind() {
+            E::AlreadyManaged(Some(e)) => Some(e.id),
+            _ => None,
+        };
+        let words = match error.kind() {
             E::NoSuchProcess(Some(e)) => format!("there is no process {}", e.pid),
             E::NotYours(Some(e)) => format!(
                 "process {} belongs to user {}; only that user and root may manage it",
                 e.pid, e.owner
             ),
             E::KernelThread(Some(e)) => {
-                format!("{} is a kernel thread; only programs have seats", e.pid)
+                format!("{} is a kernel thread: only programs are managed", e.pid)
             }
             E::NoSuchProgram(Some(e)) => format!(
                 "no managed program is called or numbered '{}'; 'usher status' lists them",
@@ -218,7 +234,8 @@ impl From<api::Error> for Said {
             E::Failed(Some(e)) => e.reason.clone(),
             E::Stopping(_) => "the daemon is ending".to_owned(),
             _ => transport(&error),
-        })
+        };
+        Self { words, part_of }
     }
 }
 

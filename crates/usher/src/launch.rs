@@ -20,7 +20,7 @@ use usher_host::launch::{Exit, Forwarder, LaunchError, LaunchSpec, Running, Stre
 use usher_model::{ProgramId, Regulation};
 
 use crate::api::Register_Reply;
-use crate::client::{Daemon, Newcomer};
+use crate::client::{Daemon, Newcomer, Said};
 use crate::commands::bg::RegulationArgs;
 use crate::failure::{self, Outcome};
 use crate::measure;
@@ -72,14 +72,25 @@ pub fn run(wish: &Wish) -> Outcome {
     let registered = match wish.background {
         // Background work that nobody regulates would be foreground work: it
         // is not let go, and so killed, where the daemon does not take it.
-        Some(_) => Ok(registered?),
-        None => registered,
+        Some(_)
+            if registered
+                .as_ref()
+                .is_err_and(|e| Said::part_of(e).is_none()) =>
+        {
+            Ok(registered?)
+        }
+        _ => registered,
     };
     let running = held.release()?;
     match registered {
         Ok(reply) => Minder::new(wish, newcomer, daemon, &reply).wait(running, &mut signals),
         Err(error) => {
-            failure::complain(&format!("runs unmanaged: {}", failure::line(&error)));
+            failure::complain(&match Said::part_of(&error) {
+                Some(program) => {
+                    format!("runs as part of program {program}, in which it was started")
+                }
+                None => format!("runs unmanaged: {}", failure::line(&error)),
+            });
             wait(running, &mut signals)
         }
     }
@@ -398,6 +409,9 @@ impl Minder {
             self.program = reply.id;
             self.instance = PathBuf::from(&reply.instance);
             self.daemon = Some(daemon);
+            if self.newcomer.background.is_some() {
+                failure::complain("there is a daemon again: it regulates the program");
+            }
         }
     }
 

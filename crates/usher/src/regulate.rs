@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,32 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Who is seen for so many looks after the command's end is left behind.
 const LEFT_BEHIND: u32 = 3;
+
+/// Set by Ctrl-C and `SIGTERM`. Made before anything is changed, so that nobody who
+/// asks this process to end meets one that has not heard of undoing yet.
+pub struct Stop(Arc<OwnedFd>);
+
+impl Stop {
+    /// Catches the signals from now on.
+    ///
+    /// # Errors
+    /// A handler cannot be set.
+    pub fn catch() -> anyhow::Result<Self> {
+        const CATCHING: &str = "catching signals";
+        // Stopped by Ctrl-Z, nobody would let go on what is stopped here.
+        signal_hook::flag::register(SIGTSTP, Arc::default()).context(CATCHING)?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
+        for signal in [SIGINT, SIGTERM] {
+            let stop = stop.clone();
+            let ring = move || {
+                let _ = rustix::io::write(stop.as_fd(), &1u64.to_ne_bytes());
+            };
+            // SAFETY: write(2) is async-signal-safe, and nothing else is done.
+            unsafe { signal_hook::low_level::register(signal, ring) }.context(CATCHING)?;
+        }
+        Ok(Self(stop))
+    }
+}
 
 /// A loop of this process's own.
 pub struct Regulator {
@@ -104,19 +131,13 @@ impl Regulator {
     ///
     /// # Errors
     /// None of them can be managed.
-    pub fn attend(self, pids: &[i32], name: Option<&str>, policy: Regulation) -> Outcome {
-        // Stopped by Ctrl-Z, nobody would let go on what is stopped here.
-        signal_hook::flag::register(SIGTSTP, Arc::default()).context("catching signals")?;
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
-        for signal in [SIGINT, SIGTERM] {
-            let stop = stop.clone();
-            let ring = move || {
-                let _ = rustix::io::write(stop.as_fd(), &1u64.to_ne_bytes());
-            };
-            // SAFETY: write(2) is async-signal-safe, and nothing else is done.
-            unsafe { signal_hook::low_level::register(signal, ring) }
-                .context("catching signals")?;
-        }
+    pub fn attend(
+        self,
+        pids: &[i32],
+        name: Option<&str>,
+        policy: Regulation,
+        stop: &Stop,
+    ) -> Outcome {
         let mut refused = Vec::new();
         let asking = rustix::process::geteuid().as_raw();
         for &pid in pids {
@@ -134,7 +155,7 @@ impl Regulator {
             }
         }
         self.tell_lacking()?;
-        while !self.programs()?.is_empty() && !self.rings(&[stop.as_fd()])? {}
+        while !self.programs()?.is_empty() && !self.rings(&[stop.0.as_fd()])? {}
         self.end();
         failure::of_parts(refused)
     }
@@ -172,7 +193,18 @@ impl Regulator {
         if all.is_empty() {
             return Ok(());
         }
-        failure::complain("regulated with less than there could be (as root there is most):");
+        let advice = match rustix::process::geteuid().is_root() {
+            true => "",
+            false => " (as root there is most)",
+        };
+        let what = format!("regulated with less than there could be{advice}");
+        // Nobody wants the same lines in each mail of a nightly job.
+        if !std::io::stderr().is_terminal() {
+            let count = usher_report::text::count(all.len(), "reason");
+            failure::complain(&format!("{what}: {count}, told on a terminal"));
+            return Ok(());
+        }
+        failure::complain(&format!("{what}:"));
         for text in all {
             failure::complain(&format!("  {text}"));
         }

@@ -391,3 +391,29 @@ fn what_only_a_daemon_can_be_told_is_refused_beside_one() {
         assert!(stderr(&output).contains("usher daemon"));
     }
 }
+
+/// Scripts that call `usher` are started by `usher`, too.
+#[test]
+fn inside_a_managed_program_commands_run_as_part_of_it() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let usher = env!("CARGO_BIN_EXE_usher");
+    let dir = world.runtime_dir().display().to_string();
+    for (outer, inner) in [("bg", "bg"), ("run", "bg"), ("bg", "run")] {
+        let nested = [
+            usher,
+            "--runtime-dir",
+            &dir,
+            inner,
+            "--",
+            "sh",
+            "-c",
+            "exit 7",
+        ];
+        let output = world.run(&[&[outer, "--"], &nested[..]].concat());
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "{outer} {inner}: {told}");
+        assert!(told.contains("runs as part of program"), "{told}");
+    }
+    assert_eq!(world.end(daemon), Some(0));
+}

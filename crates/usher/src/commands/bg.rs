@@ -13,7 +13,7 @@ use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, Wish};
 use crate::output::Output;
-use crate::regulate::Regulator;
+use crate::regulate::{Regulator, Stop};
 
 /// Runs a program on what is idle, and stops it when others need the machine
 #[derive(Debug, clap::Args)]
@@ -148,8 +148,9 @@ impl Args {
         let Some(mut daemon) = Daemon::find(global.runtime_dir.as_deref()) else {
             let store = self.store.path.as_deref();
             let dir = global.runtime_dir.as_deref();
+            let stop = Stop::catch()?;
             let regulator = Regulator::start(dir, store, &self.regulation)?;
-            return regulator.attend(&self.attach, self.name.as_deref(), policy);
+            return regulator.attend(&self.attach, self.name.as_deref(), policy, &stop);
         };
         self.regulation.refuse_beside_daemon()?;
         for &pid in &self.attach {

@@ -16,6 +16,7 @@ pub mod plan;
 pub mod profile;
 pub mod replay;
 pub mod run;
+pub mod sched;
 pub mod seated;
 pub mod sim;
 pub mod status;
@@ -46,6 +47,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Profile(args) => profile::run(&args, global, *out),
         Command::Mix(args) => mix::run(&args, global, *out),
         Command::Plan(args) => plan::run(&args, *out),
+        Command::Sched(args) => sched::run(&args, global, *out),
         Command::Sim(args) => sim::run(&args, *out),
         Command::Replay(args) => replay::run(&args, *out),
         Command::Completions(args) => completions::run(&args, *out),

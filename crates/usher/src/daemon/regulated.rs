@@ -4,6 +4,9 @@
 use usher_host::engine::{BackgroundStatus, ProgramStatus};
 use usher_model::{Contention, Regulation, Resource};
 
+/// The share of time that is told is that of so many seconds.
+const SHARE_SECONDS: f64 = 10.0;
+
 /// Whether it runs, since when, and what for.
 pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     let policy = status.regulation.name();
@@ -16,11 +19,16 @@ pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
         (true, None) => format!("it has been stopped for {since}"),
         (false, _) => format!("it has run for {since}"),
     };
+    let of = match program.seconds < SHARE_SECONDS {
+        true => "its time so far".to_owned(),
+        false => format!("the last {SHARE_SECONDS:.0} s"),
+    };
     format!(
-        "is background work under the policy {policy}: {now}; it ran {:.0} % of the last ten \
-         seconds and was stopped {}",
+        "is background work under the policy {policy}: {now}; it might run for {:.0} % of {of}, \
+         was stopped {}, and has {:.2} CPUs",
         standing.share * 100.0,
-        times(standing.stops)
+        times(standing.stops),
+        program.busy_cpus
     )
 }
 
@@ -29,7 +37,7 @@ pub fn known(status: &BackgroundStatus) -> String {
     let cause = status.standing.as_ref().and_then(|one| one.cause.as_ref());
     let figures = match cause {
         Some(cause) => figures(status, cause),
-        None => "nobody has been in its way".to_owned(),
+        None => "it has not been stopped: who else wants a CPU is served first".to_owned(),
     };
     let figures = match &status.user {
         Some(user) => format!("{figures}; most of it by {user}"),
@@ -46,27 +54,27 @@ fn figures(status: &BackgroundStatus, cause: &Contention) -> String {
     let window = seconds(cause.window_ns as f64 * 1e-9);
     let used = |count: u64| amount(status.regulation, cause.resource, count);
     match status.regulation {
+        // Run queues are looked at much more often than times are.
+        Regulation::Usher if cause.resource == Resource::Cpu && cause.background == 0 => {
+            format!("last stopped for {what}, at once: threads waited for one another")
+        }
         Regulation::Usher => {
-            let quiet = match cause.resource {
-                Resource::Cpu => String::new(),
-                _ => format!(
-                    ", and goes on after {} without",
-                    seconds(cause.threshold * 1e-9)
-                ),
-            };
             let foreground = used(cause.foreground);
             let background = match cause.resource {
                 Resource::Link(_) => format!("{} packets", cause.background),
                 _ => used(cause.background),
             };
-            let waited = match cause.resource {
-                Resource::Cpu => "waited for",
-                _ => "used",
-            };
-            format!(
-                "last stopped for {what}: foreground {waited} {foreground} of it in {window}, \
-                 where background used {background}{quiet}"
-            )
+            match cause.resource {
+                Resource::Cpu => format!(
+                    "last stopped for {what}: foreground threads waited for {foreground} in all \
+                     in {window}, in which background used {background}"
+                ),
+                _ => format!(
+                    "last stopped for {what}: foreground used {foreground} of it in {window}, \
+                     where background used {background}, and goes on after {} without",
+                    seconds(cause.threshold * 1e-9)
+                ),
+            }
         }
         Regulation::Eii | Regulation::Ipd => {
             let all = (cause.background + cause.foreground).max(1);
@@ -158,8 +166,11 @@ mod tests {
         assert_eq!(
             place(&one, &eii),
             "is background work under the policy eii: it has been stopped for 250.0 ms: \
-             foreground uses disk vda; it ran 50 % of the last ten seconds and was stopped 3 times"
+             foreground uses disk vda; it might run for 50 % of its time so far, was stopped \
+             3 times, and has 0.00 CPUs"
         );
+        one.seconds = 60.0;
+        assert!(place(&one, &eii).contains("for 50 % of the last 10 s, was"));
         assert_eq!(
             known(&eii),
             "last stopped for disk vda: 80.0 % of its use in 100.0 ms was background work's \
@@ -172,8 +183,17 @@ mod tests {
             "last stopped for disk vda: foreground used 20 requests of it in 100.0 ms, where \
              background used 80 requests, and goes on after 20.0 ms without"
         );
+        let crowd = Contention {
+            resource: Resource::Cpu,
+            background: 0,
+            foreground: 0,
+            window_ns: 20_000_000,
+            threshold: 0.0,
+        };
+        let crowd = status(Regulation::Usher, Some(crowd));
+        assert!(known(&crowd).ends_with("at once: threads waited for one another"));
         let mut free = status(Regulation::Usher, None);
-        assert_eq!(known(&free), "nobody has been in its way");
+        assert!(known(&free).starts_with("it has not been stopped"));
         free.lacking = vec!["its nice value stays, as it could not be given back".to_owned()];
         assert!(known(&free).ends_with("; its nice value stays, as it could not be given back"));
     }

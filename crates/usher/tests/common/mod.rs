@@ -13,6 +13,9 @@ use serde_json::Value;
 /// How long anything may take on a loaded machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Between two looks at a state.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// Directories of one test's own; whatever daemon still lives there is ended.
 pub struct World {
     dir: tempfile::TempDir,
@@ -158,7 +161,7 @@ fn state(pid: i32) -> Option<u8> {
 
 /// Whether a process is there and not yet dead.
 fn lives(pid: i32) -> bool {
-    state(pid).is_some_and(|state| state != b'Z')
+    state(pid).is_some_and(|state| !matches!(state, b'Z' | b'X'))
 }
 
 pub fn signal(pid: i32, signal: i32) {
@@ -169,13 +172,13 @@ pub fn signal(pid: i32, signal: i32) {
 
 /// Asks again and again until there is an answer.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+    let deadline = Instant::now() + DEADLINE;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(begun.elapsed() < DEADLINE, "waited in vain for {what}");
-        std::thread::yield_now();
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What it costs to switch to another address space: two that take turns on one CPU,
+//! each going through memory of its own, once as threads of one process and once as
+//! two processes. Code, system calls, memory and its amount are the same; what
+//! differs is whose page tables are loaded.
+
+use std::io::{self, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+use usher_report::stats;
+
+/// Memory that each of the two goes through at its turn.
+pub const WORKING_SETS: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// The command that is the other process.
+pub const PARTNER: &str = "switch-partner";
+
+/// Turns of which the mean is taken; of these the median, as others use the machine,
+/// too. The first block does not count: pages are not there, caches are cold.
+const BLOCK: u32 = 16;
+
+const LINE: usize = 64;
+
+/// What the other one goes through.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PartnerArgs {
+    /// Bytes of memory
+    #[arg(long)]
+    bytes: usize,
+}
+
+/// Times of one pair of runs, one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Pair {
+    /// Nanoseconds a switch and a walk, between threads.
+    pub threads_ns: f64,
+    /// The same, between processes.
+    pub processes_ns: f64,
+}
+
+impl Pair {
+    /// What another address space costs a switch.
+    pub fn cost_ns(&self) -> f64 {
+        self.processes_ns - self.threads_ns
+    }
+}
+
+/// The other process: as [`answer`], until its standard input ends.
+pub fn partner(args: &PartnerArgs) -> Result<()> {
+    answer(io::stdin().lock(), io::stdout().lock(), args.bytes).context("taking turns")
+}
+
+/// So many pairs of runs of about that long, in alternating order.
+pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> {
+    let before = sched_getaffinity(None).context("asking for this thread's CPUs")?;
+    let cpu = (0..Affinity::MAX_CPU).find(|&cpu| before.is_set(cpu));
+    let mut alone = Affinity::new();
+    alone.set(cpu.context("this thread has no CPU")?);
+    sched_setaffinity(None, &alone).context("staying on one CPU")?;
+    let measured = (0..pairs)
+        .map(|pair| {
+            let (threads_ns, processes_ns) = match pair % 2 {
+                0 => {
+                    let threads_ns = between_threads(bytes, time)?;
+                    (threads_ns, between_processes(bytes, time)?)
+                }
+                _ => {
+                    let processes_ns = between_processes(bytes, time)?;
+                    (between_threads(bytes, time)?, processes_ns)
+                }
+            };
+            Ok(Pair {
+                threads_ns,
+                processes_ns,
+            })
+        })
+        .collect();
+    sched_setaffinity(None, &before).context("giving this thread its CPUs back")?;
+    measured
+}
+
+fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
+    let (their_input, our_output) = io::pipe()?;
+    let (our_input, their_output) = io::pipe()?;
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| answer(their_input, their_output, bytes));
+        // Ends its input, and so the other one, however it goes.
+        let took = ask(our_input, our_output, bytes, time);
+        let answered = other.join();
+        ensure!(answered.is_ok_and(|a| a.is_ok()), "the other thread failed");
+        took
+    })
+}
+
+fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
+    let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+    let mut other = Command::new(exe)
+        .args([PARTNER, "--bytes", &bytes.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the other process")?;
+    let pipes = other.stdin.take().zip(other.stdout.take());
+    let (output, input) = pipes.context("the other process has no pipes")?;
+    let took = ask(input, output, bytes, time);
+    let status = other.wait().context("waiting for the other process")?;
+    let took = took?;
+    ensure!(status.success(), "the other process failed: {status}");
+    Ok(took)
+}
+
+/// Has turns taken for about that long; nanoseconds a turn, of either one.
+fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duration) -> Result<f64> {
+    let mut memory = vec![1; bytes];
+    let mut turn = || -> io::Result<()> {
+        walk(&mut memory);
+        output.write_all(&[0])?;
+        input.read_exact(&mut [0])
+    };
+    let mut block = || -> Result<f64> {
+        let begun = Instant::now();
+        for _ in 0..BLOCK {
+            turn().context("taking turns")?;
+        }
+        Ok(begun.elapsed().as_nanos() as f64 / f64::from(BLOCK) / 2.0)
+    };
+    block()?;
+    let begun = Instant::now();
+    let mut blocks = vec![block()?];
+    while begun.elapsed() < time {
+        blocks.push(block()?);
+    }
+    stats::median(&blocks).context("no turn was taken")
+}
+
+/// Takes a turn for each byte that comes, until no more do.
+fn answer(mut input: impl Read, mut output: impl Write, bytes: usize) -> io::Result<()> {
+    let mut memory = vec![1; bytes];
+    while input.read(&mut [0])? == 1 {
+        walk(&mut memory);
+        output.write_all(&[0])?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+/// Writes to each cache line.
+fn walk(memory: &mut [u8]) {
+    for line in memory.iter_mut().step_by(LINE) {
+        *line = std::hint::black_box(line.wrapping_add(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answers_takes_a_turn_for_each_byte() {
+        let mut out = Vec::new();
+        answer(&[7; 5][..], &mut out, 1000).unwrap();
+        assert_eq!(out, [0; 5]);
+        let mut memory = vec![1; 3 * LINE];
+        walk(&mut memory);
+        let written = memory.iter().filter(|byte| **byte == 2).count();
+        assert_eq!(written, 3);
+    }
+
+    #[test]
+    fn turns_between_threads_are_taken_and_a_partner_that_goes_is_told() {
+        assert!(between_threads(4096, Duration::from_millis(1)).unwrap() > 0.0);
+        let gone = ask(io::empty(), io::sink(), 64, Duration::ZERO).unwrap_err();
+        assert_eq!(gone.to_string(), "taking turns");
+    }
+
+    #[test]
+    fn the_threads_own_cpus_are_given_back() {
+        let before = sched_getaffinity(None).unwrap();
+        assert!(measure(64, 0, Duration::ZERO).unwrap().is_empty());
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+    }
+}

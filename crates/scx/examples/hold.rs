@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Runs a command under the scheduler, or under the kernel's own, and prints what
+//! both counters counted, as JSON:
+//!
+//!   hold usher|smt|aggregate|plain|fifo|kernel CMD…
+
+use std::process::{Command, ExitCode};
+
+use usher_scx::{Counter, Kernel, Scheduler, Settings};
+use usher_topology::Source;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let mode = args.next().unwrap_or_default();
+    match hold(&mode, args.collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hold: {error}");
+            let mut cause = error.source();
+            while let Some(why) = cause {
+                eprintln!("hold: {why}");
+                cause = why.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn settings(mode: &str) -> Option<Settings> {
+    let (smt, aggregate, fifo) = match mode {
+        "usher" => (true, true, false),
+        "smt" => (true, false, false),
+        "aggregate" => (false, true, false),
+        "plain" => (false, false, false),
+        "fifo" => (false, false, true),
+        _ => return None,
+    };
+    Some(Settings {
+        smt,
+        aggregate,
+        fifo,
+        ..Settings::default()
+    })
+}
+
+fn hold(mode: &str, command: Vec<String>) -> Result<(), Box<dyn std::error::Error>> {
+    let kernel = Kernel::at("/sys".as_ref());
+    let machine = usher_topology::load(Source::ThisMachine)?;
+    let scheduler = settings(mode)
+        .map(|settings| Scheduler::start(&kernel, &machine, &settings))
+        .transpose()?;
+    let counter = Counter::start(&machine)?;
+    let before = counter.read()?;
+    let (program, rest) = command.split_first().ok_or("a command is due")?;
+    let status = Command::new(program).args(rest).status()?;
+    let counted = counter.read()?.since(&before);
+    println!("{status}; {:?}", kernel.state()?);
+    println!("{counted:?}");
+    println!(
+        "below ns: half {:?}, 99 % {:?}",
+        counted.latency_below_ns(0.5),
+        counted.latency_below_ns(0.99)
+    );
+    if let Some(scheduler) = scheduler {
+        println!("{:?}", scheduler.tally()?);
+        if let Some(ending) = scheduler.ending()? {
+            println!("{} {}\n{}", ending.reason, ending.message, ending.dump);
+        }
+    }
+    Ok(())
+}

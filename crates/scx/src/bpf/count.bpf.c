@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Counts what any scheduler does, ours or another: at the kernel's trace points,
+ * so that all are measured by the same meter.
+ *
+ * - A real switch of address spaces is a user thread after one of another
+ *   address space *on that CPU*, whatever idle or kernel thread ran in between.
+ * - Two on a core while another core is idle: a core counts the threads that it
+ *   works on; how many cores are shared and how many idle is one word, changed
+ *   in one step, and time is charged to what that word said until now.
+ * - A migration is a thread that begins to run elsewhere than where it last ran,
+ *   by how far that is.
+ * - The latency of a wake-up is from the kernel's saying that the thread may run
+ *   until it runs.
+ */
+#include "machine.h"
+#include "rules.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct trace {
+	__u64 woken_ns;
+	/* The CPU that it last ran on, and 1; 0 if that is not known. */
+	__u32 last;
+	__u32 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct trace);
+} traces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+struct cpu_now {
+	__u64 last_mm;
+	__u64 previous_mm;
+	__u32 works;
+	__u32 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cpu_now);
+} cpus_now SEC(".maps");
+
+/* Threads that a core works on, by its first CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CPUS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} working SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sharing);
+} sharing SEC(".maps");
+
+#define SHARED_ONE (1ULL << 32)
+
+static inline void charge(struct sharing *all, __u64 before, __u64 now)
+{
+	__u64 since = __sync_lock_test_and_set(&all->since_ns, now);
+	__u64 shared = before >> 32;
+
+	if (!since || !is_before(since, now) || !shared)
+		return;
+	__sync_fetch_and_add(&all->shared_ns, now - since);
+	if ((__u32)before)
+		__sync_fetch_and_add(&all->needless_ns, now - since);
+}
+
+/* A CPU begins to work, or ceases to. */
+static void change(__u32 cpu, _Bool works, __u64 now)
+{
+	struct sharing *all = ONLY(sharing);
+	struct place *here = place_of(cpu);
+	__u64 step = works ? 1 : -1ULL;
+	__u64 delta = 0;
+	__u64 *threads;
+	__u64 before;
+	__u32 core;
+
+	if (!all || !here || !here->known)
+		return;
+	core = first_of(&here->core, &here->core, 0);
+	threads = bpf_map_lookup_elem(&working, &core);
+	if (!threads)
+		return;
+	before = __sync_fetch_and_add(threads, step);
+	if (before == !works)
+		delta = works ? -1ULL : 1;
+	else if (before == 1 + !works)
+		delta = works ? SHARED_ONE : -SHARED_ONE;
+	before = __sync_fetch_and_add(&all->cores, delta);
+	charge(all, before, now);
+}
+
+static inline void note_move(struct counts *here, __u32 from, __u32 to)
+{
+	struct place *place = place_of(from);
+
+	if (!place || from == to)
+		return;
+	if (has_cpu(&place->core, to))
+		here->migrations_core++;
+	else if (has_cpu(&place->near, to))
+		here->migrations_llc++;
+	else if (has_cpu(&place->node, to))
+		here->migrations_node++;
+	else
+		here->migrations_far++;
+}
+
+static inline void note_run(struct counts *here, struct task_struct *next,
+			    __u32 cpu, __u64 now)
+{
+	struct trace *trace;
+
+	trace = bpf_task_storage_get(&traces, next, 0,
+				     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!trace)
+		return;
+	if (trace->last)
+		note_move(here, trace->last - 1, cpu);
+	trace->last = cpu + 1;
+	if (trace->woken_ns) {
+		__u64 latency = is_before(trace->woken_ns, now)
+					? now - trace->woken_ns
+					: 0;
+		__u32 slot = log2_of(latency);
+
+		trace->woken_ns = 0;
+		here->wakeups++;
+		/* The compiler knows that it is below; the verifier does not. */
+		asm volatile("" : "+r"(slot));
+		here->latency[slot % LATENCY_SLOTS]++;
+	}
+}
+
+/* Was told that it may run while it ran: it has not waited. */
+static inline void note_rest(struct task_struct *prev)
+{
+	struct trace *trace = bpf_task_storage_get(&traces, prev, 0, 0);
+
+	if (trace)
+		trace->woken_ns = 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(count_switch, _Bool preempt, struct task_struct *prev,
+	     struct task_struct *next)
+{
+	__u64 mm = (__u64)BPF_CORE_READ(next, mm);
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_now *now_here = ONLY(cpus_now);
+	struct counts *here = ONLY(counts);
+	__u64 now = bpf_ktime_get_ns();
+	_Bool works = next->pid;
+
+	if (!here || !now_here)
+		return 0;
+	here->switches++;
+	if (works != now_here->works) {
+		now_here->works = works;
+		change(cpu, works, now);
+	}
+	if (mm && mm != now_here->previous_mm)
+		here->mm_changes++;
+	now_here->previous_mm = mm;
+	if (mm && mm != now_here->last_mm) {
+		now_here->last_mm = mm;
+		here->space_switches++;
+	}
+	if (prev->pid)
+		note_rest(prev);
+	if (works)
+		note_run(here, next, cpu, now);
+	return 0;
+}
+
+static inline void note_wake(struct task_struct *p)
+{
+	struct trace *trace;
+
+	trace = bpf_task_storage_get(&traces, p, 0,
+				     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (trace)
+		trace->woken_ns = bpf_ktime_get_ns();
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(count_wakeup, struct task_struct *p)
+{
+	note_wake(p);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(count_first_wakeup, struct task_struct *p)
+{
+	note_wake(p);
+	return 0;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * The few fields of the kernel's structures and the few of its functions that
+ * the programs use. libbpf finds both in the kernel that runs (CO-RE), so
+ * neither the order here nor what is left out matters.
+ *
+ * Functions that changed between 6.12 and 7.3 are declared in all their forms,
+ * each weak, and a function here picks the one that is there. libbpf drops the
+ * last ___word of a name; the kernel's own end in ___v2, too.
+ */
+#ifndef USHER_SCX_KERNEL_H
+#define USHER_SCX_KERNEL_H
+
+#include "shared.h"
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+enum {
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+
+	BPF_F_NO_PREALLOC = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+};
+
+#define PF_KTHREAD 0x00200000
+
+enum scx_dsq_id_flags {
+	SCX_DSQ_LOCAL = 1,
+	SCX_DSQ_LOCAL_ON = 2,
+};
+
+enum scx_enq_flags {
+	SCX_ENQ_WAKEUP = 1,
+	SCX_ENQ_LAST = 3,
+	SCX_ENQ_PREEMPT = 4,
+};
+
+enum scx_exit_kind {
+	SCX_EXIT_NONE,
+};
+
+enum scx_ent_flags {
+	SCX_TASK_QUEUED = 1,
+};
+
+enum scx_kick_flags {
+	SCX_KICK_IDLE = 1,
+	SCX_KICK_PREEMPT = 2,
+};
+
+/* Their values in the kernel that runs. */
+#define DSQ_LOCAL bpf_core_enum_value(enum scx_dsq_id_flags, SCX_DSQ_LOCAL)
+#define DSQ_LOCAL_ON \
+	bpf_core_enum_value(enum scx_dsq_id_flags, SCX_DSQ_LOCAL_ON)
+#define ENQ_WAKEUP bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_WAKEUP)
+#define ENQ_LAST bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_LAST)
+#define ENQ_PREEMPT bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_PREEMPT)
+#define TASK_QUEUED bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)
+#define KICK_IDLE bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_IDLE)
+#define KICK_PREEMPT bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_PREEMPT)
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), \
+			     apply_to = record)
+
+struct cpumask {
+	unsigned long bits[1];
+};
+
+struct mm_struct;
+
+struct sched_ext_entity {
+	__u32 flags;
+	__u64 slice;
+	__u64 dsq_vtime;
+	__u32 weight;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int pid;
+	int nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
+	unsigned short migration_disabled;
+	struct mm_struct *mm;
+	struct sched_ext_entity scx;
+};
+
+struct scx_init_task_args {
+	_Bool fork;
+};
+
+struct scx_exit_info {
+	enum scx_exit_kind kind;
+	__s64 exit_code;
+	const char *reason;
+	char *msg;
+	char *dump;
+};
+
+#pragma clang attribute pop
+
+/* From 6.19 on. */
+struct scx_bpf_dsq_insert_vtime_args {
+	__u64 dsq_id;
+	__u64 slice;
+	__u64 vtime;
+	__u64 enq_flags;
+};
+
+/*
+ * What is registered; not CO-RE, for libbpf matches its members by their names
+ * and leaves out empty ones that this kernel does not know. What user space
+ * fills in comes first, so that it need not know the rest.
+ */
+struct sched_ext_ops {
+	__u64 hotplug_seq;
+	__u64 flags;
+	__u32 timeout_ms;
+	__u32 exit_dump_len;
+	__s32 (*select_cpu)(struct task_struct *p, __s32 prev, __u64 flags);
+	void (*enqueue)(struct task_struct *p, __u64 flags);
+	void (*dispatch)(__s32 cpu, struct task_struct *prev);
+	void (*tick)(struct task_struct *p);
+	void (*running)(struct task_struct *p);
+	void (*stopping)(struct task_struct *p, _Bool runnable);
+	void (*quiescent)(struct task_struct *p, __u64 flags);
+	void (*update_idle)(__s32 cpu, _Bool idle);
+	void (*enable)(struct task_struct *p);
+	__s32 (*init_task)(struct task_struct *p,
+			   struct scx_init_task_args *args);
+	__s32 (*init)(void);
+	void (*exit)(struct scx_exit_info *info);
+	char name[128];
+};
+
+/* SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST: the interface's, as it was
+ * first published. */
+#define OPS_FLAGS (1 << 0 | 1 << 1)
+
+extern __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node) __ksym;
+extern void scx_bpf_kick_cpu(__s32 cpu, __u64 flags) __ksym;
+extern const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
+extern const struct cpumask *scx_bpf_get_idle_smtmask(void) __ksym;
+extern void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
+extern _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu) __ksym;
+extern __s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+extern __u32 scx_bpf_nr_cpu_ids(void) __ksym;
+
+extern __u64 scx_bpf_now(void) __ksym __weak;
+extern _Bool scx_bpf_task_set_slice(struct task_struct *p,
+				    __u64 slice) __ksym __weak;
+/* 6.19, 6.13, 6.12. */
+extern _Bool scx_bpf_dsq_insert___v2___here(struct task_struct *p, __u64 dsq,
+					    __u64 slice,
+					    __u64 flags) __ksym __weak;
+extern void scx_bpf_dsq_insert___v1(struct task_struct *p, __u64 dsq,
+				    __u64 slice, __u64 flags) __ksym __weak;
+extern void scx_bpf_dispatch___here(struct task_struct *p, __u64 dsq,
+				    __u64 slice, __u64 flags) __ksym __weak;
+extern _Bool __scx_bpf_dsq_insert_vtime(
+	struct task_struct *p,
+	struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
+extern void scx_bpf_dsq_insert_vtime___here(struct task_struct *p, __u64 dsq,
+					    __u64 slice, __u64 vtime,
+					    __u64 flags) __ksym __weak;
+extern void scx_bpf_dispatch_vtime___here(struct task_struct *p, __u64 dsq,
+					  __u64 slice, __u64 vtime,
+					  __u64 flags) __ksym __weak;
+/* 7.1, 6.13, 6.12. */
+extern _Bool scx_bpf_dsq_move_to_local___v2___here(__u64 dsq,
+						   __u64 flags) __ksym __weak;
+extern _Bool scx_bpf_dsq_move_to_local___v1(__u64 dsq) __ksym __weak;
+extern _Bool scx_bpf_consume___here(__u64 dsq) __ksym __weak;
+
+static inline __u64 now_ns(void)
+{
+	return bpf_ksym_exists(scx_bpf_now) ? scx_bpf_now()
+					    : bpf_ktime_get_ns();
+}
+
+static inline void set_slice(struct task_struct *p, __u64 slice)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_slice))
+		scx_bpf_task_set_slice(p, slice);
+	else
+		p->scx.slice = slice;
+}
+
+static inline void insert(struct task_struct *p, __u64 dsq, __u64 slice,
+			  __u64 flags)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___here))
+		scx_bpf_dsq_insert___v2___here(p, dsq, slice, flags);
+	else if (bpf_ksym_exists(scx_bpf_dsq_insert___v1))
+		scx_bpf_dsq_insert___v1(p, dsq, slice, flags);
+	else
+		scx_bpf_dispatch___here(p, dsq, slice, flags);
+}
+
+static inline void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
+			     __u64 vtime, __u64 flags)
+{
+	if (bpf_core_type_exists(struct scx_bpf_dsq_insert_vtime_args)) {
+		struct scx_bpf_dsq_insert_vtime_args args = {
+			.dsq_id = dsq,
+			.slice = slice,
+			.vtime = vtime,
+			.enq_flags = flags,
+		};
+
+		__scx_bpf_dsq_insert_vtime(p, &args);
+	} else if (bpf_ksym_exists(scx_bpf_dsq_insert_vtime___here)) {
+		scx_bpf_dsq_insert_vtime___here(p, dsq, slice, vtime, flags);
+	} else {
+		scx_bpf_dispatch_vtime___here(p, dsq, slice, vtime, flags);
+	}
+}
+
+/* Takes the first of the queue that may run here. */
+static inline _Bool take(__u64 dsq)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___here))
+		return scx_bpf_dsq_move_to_local___v2___here(dsq, 0);
+	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v1))
+		return scx_bpf_dsq_move_to_local___v1(dsq);
+	return scx_bpf_consume___here(dsq);
+}
+
+/* A walk through a queue. */
+struct bpf_iter_scx_dsq {
+	__u64 opaque[6];
+} __attribute__((aligned(8)));
+extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, __u64 dsq,
+				__u64 flags) __ksym;
+extern struct task_struct *
+bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
+extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
+
+/* Virtual time of the first in the queue; `none` if it is empty. */
+static inline __u64 first_vtime(__u64 dsq, __u64 none)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (p)
+			none = p->scx.dsq_vtime;
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return none;
+}
+
+/* Open-coded loops, 6.4. */
+struct bpf_iter_num {
+	__u64 opaque[1];
+} __attribute__((aligned(8)));
+extern int bpf_iter_num_new(struct bpf_iter_num *it, int start,
+			    int end) __weak __ksym;
+extern int *bpf_iter_num_next(struct bpf_iter_num *it) __weak __ksym;
+extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __weak __ksym;
+
+#endif

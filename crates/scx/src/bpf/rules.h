@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * What decides, in integers alone: src/rules.c compiles it for tests on this
+ * machine, too.
+ *
+ * Where (3b, the paper on SMT). A CPU whose core is wholly idle is better than
+ * any that shares its core, and better than the CPU that the thread last ran on;
+ * among equals the nearest: the last one itself, the same LLC, the same node.
+ *
+ * When (4, the paper on aggregation). Threads of one address space wait in a
+ * queue of their own, ordered by virtual time. The address space that has the
+ * CPU goes on while its turn lasts *and* while it is not further ahead in
+ * virtual time than `lead` of whoever waits elsewhere; then the queue whose
+ * first thread is furthest behind has its turn. Hence the bound: a thread that
+ * waits is passed by any other until that one is `lead` ahead and its last slice
+ * is over, and no further. With n threads of equal weight on a CPU, the wait is
+ * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
+ * (n - 1) slices of strict rotation.
+ */
+#ifndef USHER_SCX_RULES_H
+#define USHER_SCX_RULES_H
+
+#include "shared.h"
+
+#define NOWHERE (-1)
+/* scx.weight of nice 0. */
+#define WEIGHT_NORMAL 100
+/* Threads that sleep after less than this are waited for by somebody. */
+#define SHORT_BURST_NS 500000ULL
+
+/* In an order that survives overflow. */
+static inline _Bool is_before(__u64 a, __u64 b)
+{
+	return (__s64)(a - b) < 0;
+}
+
+/* Without a branch: the verifier would follow each of them. */
+static inline __u32 bits_in(__u64 word)
+{
+	word -= word >> 1 & 0x5555555555555555ULL;
+	word = (word & 0x3333333333333333ULL) +
+	       (word >> 2 & 0x3333333333333333ULL);
+	word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0fULL;
+	return word * 0x0101010101010101ULL >> 56;
+}
+
+static inline __s32 lowest_bit(__u64 bits)
+{
+	return bits_in((bits & -bits) - 1);
+}
+
+/* The binary logarithm, rounded down; 0 of 0. */
+static inline __u32 log2_of(__u64 value)
+{
+	value |= 1;
+	value |= value >> 1;
+	value |= value >> 2;
+	value |= value >> 4;
+	value |= value >> 8;
+	value |= value >> 16;
+	value |= value >> 32;
+	return bits_in(value) - 1;
+}
+
+/* The first CPU that is in all three sets; the third may be all there is. */
+static inline __s32 first_of(const struct cpu_set *some,
+			     const struct cpu_set *allowed,
+			     const struct cpu_set *within)
+{
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++) {
+		__u64 bits = some->words[word] & allowed->words[word];
+
+		if (within)
+			bits &= within->words[word];
+		if (bits)
+			return word * 64 + lowest_bit(bits);
+	}
+	return NOWHERE;
+}
+
+static inline _Bool has_cpu(const struct cpu_set *set, __u32 cpu)
+{
+	return set->words[cpu / 64 % CPU_WORDS] >> cpu % 64 & 1;
+}
+
+/* The nearest CPU to `last`, which lies at `here`, that is in both sets. */
+static inline __s32 nearest_of(const struct cpu_set *some,
+			       const struct cpu_set *allowed, __u32 last,
+			       const struct place *here)
+{
+	__s32 cpu;
+
+	if (has_cpu(some, last) && has_cpu(allowed, last))
+		return last;
+	cpu = first_of(some, allowed, &here->near);
+	if (cpu < 0)
+		cpu = first_of(some, allowed, &here->node);
+	if (cpu < 0)
+		cpu = first_of(some, allowed, 0);
+	return cpu;
+}
+
+/* The sets that a choice is made from. */
+struct outlook {
+	struct cpu_set idle;
+	/* CPUs of cores that are idle with all their threads. */
+	struct cpu_set cores;
+	struct cpu_set allowed;
+};
+
+static inline __s32 choose_cpu(_Bool smt, const struct outlook *sees,
+			       __u32 last, const struct place *here)
+{
+	__s32 cpu = NOWHERE;
+
+	if (smt)
+		cpu = nearest_of(&sees->cores, &sees->allowed, last, here);
+	if (cpu < 0)
+		cpu = nearest_of(&sees->idle, &sees->allowed, last, here);
+	return cpu;
+}
+
+/* Virtual time that running so long takes. */
+static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
+{
+	return ran_ns * WEIGHT_NORMAL / (weight ? weight : 1);
+}
+
+/* Whoever slept is not owed more than a slice. */
+static inline __u64 wake_at(__u64 vtime, __u64 now_v, __u64 slice_ns)
+{
+	__u64 least = now_v - slice_ns;
+
+	return is_before(vtime, least) ? least : vtime;
+}
+
+/*
+ * Wakes for a moment, and has not had more than its share: it is not made to
+ * wait for anybody's turn to end.
+ */
+static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 now_v)
+{
+	return burst_ns < SHORT_BURST_NS && !is_before(now_v, vtime);
+}
+
+/* The average length of a burst after one more. */
+static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
+{
+	return (3 * average_ns + burst_ns) / 4;
+}
+
+struct turn {
+	__u64 began_ns;
+	__u64 turn_ns;
+	__u64 lead_ns;
+};
+
+/*
+ * The address space whose next thread is at `own` goes on, though another's is
+ * at `other`.
+ */
+static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
+			    __u64 other)
+{
+	return now_ns - turn->began_ns < turn->turn_ns &&
+	       !is_before(other + turn->lead_ns, own);
+}
+
+/* A queue: the threads of an address space that wait in an LLC. */
+struct space {
+	/* The address space's address; whose the queue was last, if it is empty. */
+	__u64 mm;
+	/* Virtual time of the first that waits. */
+	__u64 least;
+	__u32 waiting;
+	__u32 unused;
+};
+
+/* A thread is about to wait here. */
+static inline void join_space(struct space *space, __u64 mm, __u64 vtime)
+{
+	if (!space->waiting)
+		space->mm = mm;
+	if (!space->waiting || is_before(vtime, space->least))
+		space->least = vtime;
+	__sync_fetch_and_add(&space->waiting, 1);
+}
+
+/* One has left; `first` is now the virtual time of the first. */
+static inline void leave_space(struct space *space, __u64 first)
+{
+	space->least = first;
+	__sync_fetch_and_sub(&space->waiting, 1);
+}
+
+/* Which of the queues is this address space's from now on. */
+static inline __u32 space_of(const struct space *spaces, __u64 mm)
+{
+	__u32 home = (mm >> 6 ^ mm >> 13 ^ mm >> 21) % SPACES;
+	__u32 vacant = SPACES;
+	__u32 step;
+
+	for (step = 0; step < 8; step++) {
+		__u32 at = (home + step) % SPACES;
+
+		if (spaces[at].mm == mm)
+			return at;
+		if (vacant == SPACES && !spaces[at].waiting)
+			vacant = at;
+	}
+	return vacant < SPACES ? vacant : home;
+}
+
+/* The queue that is furthest behind, but for those in `not`; SPACES if none. */
+static inline __u32 hindmost(const struct space *spaces, __u32 not )
+{
+	__u32 found = SPACES;
+	__u64 least = 0;
+	__u32 at;
+
+	for (at = 0; at < SPACES; at++) {
+		if (!spaces[at].waiting || not >> at & 1)
+			continue;
+		if (found == SPACES || is_before(spaces[at].least, least)) {
+			found = at;
+			least = spaces[at].least;
+		}
+	}
+	return found;
+}
+
+/* Whoever waits here has seen urgent threads come first for long enough. */
+static inline _Bool is_late(const struct space *space, __u64 now_v,
+			    __u64 lead_ns)
+{
+	return is_before(space->least + lead_ns, now_v);
+}
+
+enum next {
+	/* Let the thread that runs run on. */
+	NEXT_SAME,
+	/* Take the first of the queue. */
+	NEXT_QUEUE,
+};
+
+/* What a CPU knows when it asks who is next. */
+struct moment {
+	struct turn turn;
+	__u64 now_ns;
+	/* The thread that has just used up its slice; none if it sleeps. */
+	__u32 has_prev;
+	__u32 aggregate;
+	__u64 prev_vtime;
+	/* The queue of the address space whose turn it is; SPACES if none. */
+	__u32 own;
+	/* Queues that held nobody who may run here. */
+	__u32 not ;
+};
+
+/*
+ * Who is next. `queue` is the queue to take from, where that is the answer;
+ * SPACES with NEXT_QUEUE: nobody waits.
+ */
+static inline enum next who_is_next(const struct moment *is,
+				    const struct space *spaces, __u32 *queue)
+{
+	__u32 other = hindmost(spaces, is->not );
+	_Bool own_waits = is->own < SPACES && !(is->not >> is->own & 1) &&
+			  spaces[is->own % SPACES].waiting;
+	__u64 own = is->prev_vtime;
+	_Bool prev_first = is->has_prev;
+
+	*queue = other;
+	if (other == SPACES)
+		return is->has_prev ? NEXT_SAME : NEXT_QUEUE;
+	if (own_waits &&
+	    (!is->has_prev || is_before(spaces[is->own % SPACES].least, own))) {
+		own = spaces[is->own % SPACES].least;
+		prev_first = 0;
+	}
+	if (is->aggregate && (own_waits || is->has_prev) &&
+	    goes_on(&is->turn, is->now_ns, own, spaces[other % SPACES].least)) {
+		if (prev_first)
+			return NEXT_SAME;
+		*queue = is->own;
+		return NEXT_QUEUE;
+	}
+	if (is->has_prev &&
+	    is_before(is->prev_vtime, spaces[other % SPACES].least))
+		return NEXT_SAME;
+	return NEXT_QUEUE;
+}
+
+#endif

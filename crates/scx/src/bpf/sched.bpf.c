@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Usher's scheduler: the kernel's callbacks, in the order of a thread's life.
+ *
+ *   where.h   on which CPU: idle physical cores first (paper 3b)
+ *   when.h    who is next: address spaces in turns (paper 4)
+ *   rules.h   the arithmetic of both, without a kernel
+ *   state.h   what is known of the machine, of threads and queues
+ *   kernel.h  the kernel, as far as we use it
+ *
+ * A thread that wakes goes straight to an idle CPU, if there is one. Otherwise
+ * it waits in its LLC: among urgent ones if it only wakes for a moment, else in
+ * the queue of its address space. Virtual time (CPU time over weight) orders
+ * each queue and all of them. A CPU that has used up a slice asks who is next;
+ * one that finds nobody in its LLC asks the others.
+ *
+ * When a CPU comes or goes, the kernel ends us and user space begins us anew, for
+ * there is no callback for it here. A CPU that goes is not asked for its next
+ * thread any more and yet waits until it has none, so that threads that may run
+ * nowhere else must not be in our queues.
+ *
+ * Per-CPU kernel threads never wait in a queue. If anything is wrong, the
+ * kernel takes all threads back to its own scheduler and calls `end`.
+ */
+#include "when.h"
+#include "where.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define MS 1000000ULL
+#define OP(name) SEC("struct_ops/" #name)
+#define OP_SLEEPABLE(name) SEC("struct_ops.s/" #name)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ending);
+} endings SEC(".maps");
+
+struct dump {
+	char text[DUMP_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct dump);
+} dumps SEC(".maps");
+
+/* A page; user space says how large one is here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} ended SEC(".maps");
+
+static inline _Bool stays_here(struct task_struct *p)
+{
+	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
+}
+
+/* A thread that has slept: what it is owed, and whether it is urgent. */
+static inline void wake(struct thread *thread, const struct settings *wants)
+{
+	__u64 now = now_v;
+
+	thread->vtime = wake_at(thread->vtime, now, wants->slice_ns);
+	thread->urgent =
+		is_urgent(thread->burst_average_ns, thread->vtime, now);
+}
+
+OP(usher_select_cpu)
+__s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
+{
+	struct settings *wants = ONLY(settings);
+	__s32 cpu;
+
+	if (!wants)
+		return prev;
+	cpu = claim(p, prev, wants->smt && !wants->fifo, 0);
+	if (cpu < 0)
+		return prev;
+	insert(p, DSQ_LOCAL, wants->slice_ns, 0);
+	return cpu;
+}
+
+/* Off to an idle CPU: of an idle core, where it would keep the one it has. */
+static inline _Bool move_over(struct task_struct *p, __u32 cpu, __u64 flags,
+			      const struct settings *wants)
+{
+	_Bool is_last = flags & ENQ_LAST;
+	__s32 to;
+
+	if (flags & ENQ_WAKEUP || !is_movable(p) || (is_last && !wants->smt))
+		return 0;
+	to = claim(p, cpu, wants->smt, is_last);
+	if (to < 0)
+		return 0;
+	COUNT(moved);
+	insert(p, DSQ_LOCAL_ON | to, wants->slice_ns, flags);
+	scx_bpf_kick_cpu(to, KICK_IDLE);
+	return 1;
+}
+
+OP(usher_enqueue)
+void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
+{
+	__u32 cpu = scx_bpf_task_cpu(p);
+	struct settings *wants = ONLY(settings);
+	struct thread *thread = thread_of(p);
+	struct place *here = place_of(cpu);
+	struct seat *seat = seat_of(cpu);
+
+	if (stays_here(p) && wants && !wants->fifo) {
+		/* What the CPU itself wants done, and somebody waits for. */
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
+		return;
+	}
+	if (!wants || !thread || !here || !seat || stays_here(p)) {
+		insert(p, DSQ_LOCAL, 20 * MS, flags);
+		return;
+	}
+	if (wants->fifo) {
+		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO, wants->slice_ns,
+		       flags);
+		return;
+	}
+	leave_queue(thread);
+	if (flags & ENQ_WAKEUP)
+		wake(thread, wants);
+	if (move_over(p, cpu, flags, wants))
+		return;
+	if (flags & ENQ_LAST) {
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
+		return;
+	}
+	join_queue(p, thread, here->llc, wants, flags);
+	if (thread->urgent && seat->running && !seat->urgent) {
+		COUNT(preempted);
+		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	}
+}
+
+/* Lets a thread run on, if nobody waits and no idle core does. */
+static inline void prolong(struct task_struct *prev, __u32 cpu,
+			   const struct settings *wants)
+{
+	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
+		return;
+	COUNT(prolonged);
+	set_slice(prev, wants->slice_ns);
+}
+
+/* A turn of the CPU's LLC; whether the CPU has something to run now. */
+static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
+			      struct hall *hall, __u32 llc,
+			      const struct settings *wants)
+{
+	int try;
+
+	bpf_for(try, 0, SPACES)
+	{
+		__s32 at = ask_next(llc, is);
+
+		if (at == SPACES + 1) {
+			if (!prev)
+				return 0;
+			COUNT(turns_kept);
+			set_slice(prev, wants->slice_ns);
+			return 1;
+		}
+		if (at < 0 || at >= SPACES)
+			return 0;
+		if (take(queue_at(llc, at)))
+			return 1;
+		is->not |= 1U << at;
+	}
+	return 0;
+}
+
+static inline void look_at_prev(struct moment *is, struct task_struct *prev)
+{
+	struct thread *thread = thread_of(prev);
+
+	if (!thread)
+		return;
+	is->has_prev = 1;
+	is->prev_vtime =
+		thread->vtime +
+		virtual_ns(is->now_ns - thread->began_ns, prev->scx.weight);
+}
+
+static inline void dispatch(__u32 cpu, struct task_struct *prev,
+			    const struct settings *wants)
+{
+	struct moment is = {.now_ns = now_ns(), .aggregate = wants->aggregate};
+	struct place *here = place_of(cpu);
+	struct seat *seat = seat_of(cpu);
+	struct hall *hall;
+	__u32 far;
+
+	if (!here || !seat)
+		return;
+	hall = hall_of(here->llc);
+	if (!hall)
+		return;
+	if (hall->urgent && take_urgent(hall, here->llc, wants))
+		return;
+	if (prev)
+		look_at_prev(&is, prev);
+	is.turn.began_ns = seat->turn_began_ns;
+	is.turn.turn_ns = wants->turn_ns;
+	is.turn.lead_ns = wants->lead_ns;
+	is.own = wants->aggregate ? space_of(hall->spaces, seat->turn_mm)
+				  : SPACES;
+	/* Another LLC is looked at now and then, for those left far behind. */
+	far = bpf_get_prandom_u32() % LLCS_MAX;
+	if (far < wants->llcs && far != here->llc &&
+	    take_hindmost(far, 0, now_v - 4 * wants->lead_ns, 0)) {
+		COUNT(stolen);
+		return;
+	}
+	if (hall->waiting && next_turn(&is, prev, hall, here->llc, wants))
+		return;
+	if (prev)
+		prolong(prev, cpu, wants);
+	else
+		steal(here->llc, wants);
+}
+
+OP(usher_dispatch)
+void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
+{
+	struct settings *wants = ONLY(settings);
+
+	if (!wants)
+		return;
+	if (prev && !(prev->scx.flags & TASK_QUEUED))
+		prev = 0;
+	if (!wants->fifo)
+		dispatch(cpu, prev, wants);
+	else if (!take(FIFO) && prev)
+		prolong(prev, cpu, wants);
+}
+
+static inline void note_space(struct seat *seat, struct thread *thread,
+			      __u64 mm, __u64 now)
+{
+	COUNT(switches);
+	if (!mm)
+		return;
+	if (mm != seat->last_mm) {
+		seat->last_mm = mm;
+		COUNT(space_switches);
+	}
+	if (mm != seat->turn_mm && !thread->urgent) {
+		seat->turn_mm = mm;
+		seat->turn_began_ns = now;
+	}
+}
+
+OP(usher_running)
+void BPF_PROG(usher_running, struct task_struct *p)
+{
+	__u32 cpu = scx_bpf_task_cpu(p);
+	struct thread *thread = thread_of(p);
+	struct seat *seat = seat_of(cpu);
+	__u64 now = now_ns();
+
+	if (!thread || !seat)
+		return;
+	leave_queue(thread);
+	thread->began_ns = now;
+	if (is_before(now_v, thread->vtime))
+		now_v = thread->vtime;
+	note_space(seat, thread, (__u64)BPF_CORE_READ(p, mm), now);
+	seat->movable = is_movable(p);
+	seat->urgent = thread->urgent || stays_here(p);
+	read_set(&seat->allowed, p->cpus_ptr);
+	seat->running = 1;
+}
+
+/* For a core that the idle one's kick did not bring into order. */
+OP(usher_tick)
+void BPF_PROG(usher_tick, struct task_struct *p)
+{
+	struct settings *wants = ONLY(settings);
+
+	if (wants && wants->smt && !wants->fifo &&
+	    wants_out(p, scx_bpf_task_cpu(p)))
+		set_slice(p, 0);
+}
+
+OP(usher_stopping)
+void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
+{
+	struct thread *thread = thread_of(p);
+	struct seat *seat = seat_of(scx_bpf_task_cpu(p));
+	__u64 ran;
+
+	if (!thread || !seat)
+		return;
+	seat->running = 0;
+	ran = now_ns() - thread->began_ns;
+	thread->vtime += virtual_ns(ran, p->scx.weight);
+	thread->burst_ns += ran;
+	thread->urgent = 0;
+	if (runnable)
+		return;
+	thread->burst_average_ns =
+		burst_after(thread->burst_average_ns, thread->burst_ns);
+	thread->burst_ns = 0;
+}
+
+/* Sleeps, or is taken out of its queue, to be put into another. */
+OP(usher_quiescent)
+void BPF_PROG(usher_quiescent, struct task_struct *p, __u64 flags)
+{
+	struct thread *thread = thread_of(p);
+
+	if (thread)
+		leave_queue(thread);
+}
+
+OP(usher_update_idle)
+void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
+{
+	struct settings *wants = ONLY(settings);
+
+	if (idle && wants && wants->smt && !wants->fifo)
+		invite(cpu);
+}
+
+OP(usher_enable)
+void BPF_PROG(usher_enable, struct task_struct *p)
+{
+	struct thread *thread = thread_of(p);
+
+	if (!thread)
+		return;
+	thread->vtime = now_v;
+	thread->queue = NO_QUEUE;
+}
+
+/*
+ * Of threads that are there already the kernel tells in a thread that may
+ * migrate, so that what disables it here is this very callback.
+ */
+OP(usher_init_task)
+__s32 BPF_PROG(usher_init_task, struct task_struct *p,
+	       struct scx_init_task_args *args)
+{
+	if (!args->fork)
+		added_by_bpf = bpf_get_current_task_btf()->migration_disabled;
+	return bpf_task_storage_get(&threads, p, 0,
+				    BPF_LOCAL_STORAGE_GET_F_CREATE)
+		       ? 0
+		       : -12;
+}
+
+OP_SLEEPABLE(usher_init)
+__s32 BPF_PROG(usher_init)
+{
+	struct settings *wants = ONLY(settings);
+	int llc, at;
+	__s32 failed;
+
+	if (!wants)
+		return -22;
+	failed = scx_bpf_create_dsq(FIFO, -1);
+	if (failed)
+		return failed;
+	bpf_for(llc, 0, LLCS_MAX)
+	{
+		if ((__u32)llc >= wants->llcs)
+			break;
+		bpf_for(at, 0, SPACES + 1)
+		{
+			failed = scx_bpf_create_dsq(queue_at(llc, at), -1);
+			if (failed)
+				return failed;
+		}
+	}
+	return 0;
+}
+
+OP(usher_exit)
+void BPF_PROG(usher_exit, struct scx_exit_info *info)
+{
+	struct ending *ending = ONLY(endings);
+	struct dump *dump = ONLY(dumps);
+	__u32 kind = BPF_CORE_READ(info, kind);
+
+	if (!ending || !dump)
+		return;
+	ending->code = BPF_CORE_READ(info, exit_code);
+	bpf_probe_read_kernel_str(ending->reason, sizeof(ending->reason),
+				  BPF_CORE_READ(info, reason));
+	bpf_probe_read_kernel_str(ending->message, sizeof(ending->message),
+				  BPF_CORE_READ(info, msg));
+	bpf_probe_read_kernel_str(dump->text, sizeof(dump->text),
+				  BPF_CORE_READ(info, dump));
+	ending->kind = kind;
+	bpf_ringbuf_output(&ended, &kind, sizeof(kind), 0);
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops usher = {
+	.flags = OPS_FLAGS,
+	.timeout_ms = 10000,
+	.exit_dump_len = DUMP_BYTES,
+	.select_cpu = (void *)usher_select_cpu,
+	.enqueue = (void *)usher_enqueue,
+	.dispatch = (void *)usher_dispatch,
+	.tick = (void *)usher_tick,
+	.running = (void *)usher_running,
+	.stopping = (void *)usher_stopping,
+	.quiescent = (void *)usher_quiescent,
+	.update_idle = (void *)usher_update_idle,
+	.enable = (void *)usher_enable,
+	.init_task = (void *)usher_init_task,
+	.init = (void *)usher_init,
+	.exit = (void *)usher_exit,
+	.name = "usher",
+};

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * What the scheduler knows: its settings, each CPU, each thread, each queue.
+ */
+#ifndef USHER_SCX_STATE_H
+#define USHER_SCX_STATE_H
+
+#include "machine.h"
+#include "rules.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* A CPU, as others see it. */
+struct seat {
+	__u32 running;
+	/* What runs may run elsewhere. */
+	__u32 movable;
+	__u32 urgent;
+	__u32 unused;
+	/* The last user thread's address space. */
+	__u64 last_mm;
+	/* Whose turn it is; an urgent thread of another's comes in between. */
+	__u64 turn_mm;
+	__u64 turn_began_ns;
+	struct cpu_set allowed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CPUS_MAX);
+	__type(key, __u32);
+	__type(value, struct seat);
+} seats SEC(".maps");
+
+/* The queues of an LLC. */
+struct hall {
+	struct space spaces[SPACES];
+	__u32 waiting;
+	__u32 urgent;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LLCS_MAX);
+	__type(key, __u32);
+	__type(value, struct hall);
+} halls SEC(".maps");
+
+struct thread {
+	__u64 vtime;
+	__u64 began_ns;
+	/* Ran since it woke. */
+	__u64 burst_ns;
+	__u64 burst_average_ns;
+	/* The queue that it waits in, or NO_QUEUE. */
+	__u32 queue;
+	__u32 urgent;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tally);
+} tallies SEC(".maps");
+
+/* No callback interrupts another on a CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct outlook);
+} outlooks SEC(".maps");
+
+/* Queues are numbered by LLC, then by address space; behind those, the queue
+ * of urgent threads. */
+#define QUEUES_EACH 64
+#define URGENT SPACES
+#define QUEUES 0x1000
+#define NO_QUEUE 0
+#define FIFO (QUEUES - 1)
+
+/* The virtual time of whoever runs, at its latest. */
+__u64 now_v;
+/* What a callback itself adds to the current thread's migration_disabled. */
+__u32 added_by_bpf;
+
+#define COUNT(what) \
+	do { \
+		struct tally *tally = ONLY(tallies); \
+		if (tally) \
+			tally->what++; \
+	} while (0)
+
+static inline struct seat *seat_of(__u32 cpu)
+{
+	return bpf_map_lookup_elem(&seats, &cpu);
+}
+
+static inline struct hall *hall_of(__u32 llc)
+{
+	return bpf_map_lookup_elem(&halls, &llc);
+}
+
+static inline struct thread *thread_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&threads, p, 0, 0);
+}
+
+static inline void read_set(struct cpu_set *to, const struct cpumask *from)
+{
+	__u32 bytes = (scx_bpf_nr_cpu_ids() + 63) / 64 * 8;
+
+	__builtin_memset(to, 0, sizeof(*to));
+	if (bytes > sizeof(*to))
+		bytes = sizeof(*to);
+	bpf_probe_read_kernel(to, bytes, from);
+}
+
+/* May run on other CPUs than the one that it is on. */
+static inline _Bool is_movable(struct task_struct *p)
+{
+	__u32 disabled = p->migration_disabled;
+
+	if (p->nr_cpus_allowed == 1)
+		return 0;
+	if (p == bpf_get_current_task_btf() && disabled)
+		disabled -= added_by_bpf;
+	return !disabled;
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Who is next on a CPU: the queues of address spaces (paper 4).
+ *
+ * How many wait in each queue is counted here and not asked of the kernel: a
+ * thread counts from before it is put into the queue until after it has left,
+ * so that a queue that counts as empty is empty. The virtual time of its first
+ * is known to within a race of two CPUs, until the next thread leaves.
+ */
+#ifndef USHER_SCX_WHEN_H
+#define USHER_SCX_WHEN_H
+
+#include "state.h"
+
+static inline __u64 queue_at(__u32 llc, __u32 at)
+{
+	return QUEUES + llc * QUEUES_EACH + at;
+}
+
+static inline void leave_queue(struct thread *thread)
+{
+	__u32 queue = thread->queue;
+	__u32 at = queue % QUEUES_EACH;
+	struct hall *hall;
+
+	if (queue == NO_QUEUE)
+		return;
+	thread->queue = NO_QUEUE;
+	hall = hall_of((queue - QUEUES) / QUEUES_EACH);
+	if (!hall)
+		return;
+	if (at < SPACES)
+		leave_space(&hall->spaces[at],
+			    hall->spaces[at].waiting > 1
+				    ? first_vtime(queue, thread->vtime)
+				    : thread->vtime);
+	else
+		__sync_fetch_and_sub(&hall->urgent, 1);
+	__sync_fetch_and_sub(&hall->waiting, 1);
+}
+
+/* Threads of the kernel's have no address space: they share a queue. */
+static inline __u64 address_space(struct task_struct *p,
+				  const struct settings *wants)
+{
+	return wants->aggregate ? (__u64)BPF_CORE_READ(p, mm) : 0;
+}
+
+static inline void join_queue(struct task_struct *p, struct thread *thread,
+			      __u32 llc, const struct settings *wants,
+			      __u64 flags)
+{
+	struct hall *hall = hall_of(llc);
+	__u32 at = URGENT;
+
+	if (!hall) {
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
+		return;
+	}
+	if (thread->urgent) {
+		__sync_fetch_and_add(&hall->urgent, 1);
+		COUNT(soon);
+	} else {
+		__u64 mm = address_space(p, wants);
+
+		at = space_of(hall->spaces, mm) % SPACES;
+		join_space(&hall->spaces[at], mm, thread->vtime);
+	}
+	__sync_fetch_and_add(&hall->waiting, 1);
+	thread->queue = queue_at(llc, at);
+	COUNT(queued);
+	insert_at(p, queue_at(llc, at), wants->slice_ns, thread->vtime, flags);
+}
+
+/* Verified once: who_is_next over the queues of an LLC. */
+__noinline int ask_next(__u32 llc, struct moment *is)
+{
+	struct hall *hall = hall_of(llc);
+	__u32 queue = SPACES;
+
+	if (!hall || !is)
+		return -1;
+	if (who_is_next(is, hall->spaces, &queue) == NEXT_SAME)
+		return SPACES + 1;
+	return queue;
+}
+
+/* Urgent threads come first, but for whoever is late. */
+static inline _Bool take_urgent(struct hall *hall, __u32 llc,
+				const struct settings *wants)
+{
+	struct moment is = {.own = SPACES};
+	__s32 at = ask_next(llc, &is);
+
+	if (at >= 0 && at < SPACES &&
+	    is_late(&hall->spaces[at], now_v, wants->lead_ns) &&
+	    take(queue_at(llc, at)))
+		return 1;
+	return take(queue_at(llc, URGENT));
+}
+
+/* Takes the thread that is furthest behind in an LLC. */
+static inline _Bool take_hindmost(__u32 llc, __u32 not, __u64 unless_before,
+				  _Bool always)
+{
+	struct moment is = {.own = SPACES, .not = not };
+	struct hall *hall = hall_of(llc);
+	int try;
+
+	if (!hall || !hall->waiting)
+		return 0;
+	if (hall->urgent && take(queue_at(llc, URGENT)))
+		return 1;
+	bpf_for(try, 0, SPACES)
+	{
+		__s32 at = ask_next(llc, &is);
+
+		if (at < 0 || at >= SPACES)
+			return 0;
+		if (!always &&
+		    !is_before(hall->spaces[at].least, unless_before))
+			return 0;
+		if (take(queue_at(llc, at)))
+			return 1;
+		is.not |= 1U << at;
+	}
+	return 0;
+}
+
+/* With nothing to do here, anything from elsewhere is welcome. */
+static inline _Bool steal(__u32 here, const struct settings *wants)
+{
+	int step;
+
+	bpf_for(step, 1, LLCS_MAX)
+	{
+		__u32 llc = here + step;
+
+		if ((__u32)step >= wants->llcs)
+			break;
+		if (llc >= wants->llcs)
+			llc -= wants->llcs;
+		if (take_hindmost(llc, 0, 0, 1)) {
+			COUNT(stolen);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+#endif

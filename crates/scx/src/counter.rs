@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a scheduler does, whichever it is: counted at the kernel's trace points.
+
+use std::fmt;
+
+use libbpf_rs::{Link, MapHandle, Object};
+use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+use usher_model::Topology;
+
+use crate::ScxError;
+use crate::layout::words;
+use crate::machine;
+use crate::object::{self, Aligned};
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
+
+const LATENCY_SLOTS: usize = 64;
+const COUNTS_BYTES: usize = 8 * (8 + LATENCY_SLOTS);
+const SHARING_BYTES: usize = 32;
+
+/// What was counted, over all CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    /// Context switches, those to idle included.
+    pub switches: u64,
+    /// User threads after ones of another address space on their CPU.
+    pub space_switches: u64,
+    /// The same where any switch to another one's memory counts, though a thread
+    /// without any came in between.
+    pub mm_changes: u64,
+    /// Threads that began to run on another hardware thread of their core.
+    pub migrations_core: u64,
+    /// On another core of their LLC.
+    pub migrations_llc: u64,
+    /// In another LLC of their NUMA node.
+    pub migrations_node: u64,
+    /// In another NUMA node.
+    pub migrations_far: u64,
+    /// Wake-ups whose latency was measured.
+    pub wakeups: u64,
+    /// How many of them took 2^n to 2^(n+1) nanoseconds.
+    pub latency: Vec<u64>,
+    /// Time in which at least one core worked on two threads.
+    pub shared_ns: u64,
+    /// The same while another core was idle.
+    pub needless_ns: u64,
+}
+
+impl Counted {
+    /// What has come since an earlier look.
+    pub fn since(&self, before: &Self) -> Self {
+        let latency = self.latency.iter().zip(&before.latency);
+        Self {
+            switches: self.switches - before.switches,
+            space_switches: self.space_switches - before.space_switches,
+            mm_changes: self.mm_changes - before.mm_changes,
+            migrations_core: self.migrations_core - before.migrations_core,
+            migrations_llc: self.migrations_llc - before.migrations_llc,
+            migrations_node: self.migrations_node - before.migrations_node,
+            migrations_far: self.migrations_far - before.migrations_far,
+            wakeups: self.wakeups - before.wakeups,
+            latency: latency.map(|(now, before)| now - before).collect(),
+            shared_ns: self.shared_ns - before.shared_ns,
+            needless_ns: self.needless_ns - before.needless_ns,
+        }
+    }
+
+    /// What that share of wake-ups stayed below, in nanoseconds: the upper end
+    /// of a power of two. `None` without any.
+    pub fn latency_below_ns(&self, share: f64) -> Option<u64> {
+        let wanted = (share * self.wakeups as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let found = self.latency.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        });
+        found.map(|slot| 2_u64.saturating_pow(slot as u32 + 1))
+    }
+}
+
+/// Counts for as long as it lives.
+pub struct Counter {
+    /// Detached before the object goes.
+    _links: Vec<Link>,
+    counts: MapHandle,
+    sharing: MapHandle,
+    _object: Object,
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counter").finish_non_exhaustive()
+    }
+}
+
+impl Counter {
+    /// Begins to count on this machine.
+    ///
+    /// # Errors
+    /// The kernel refuses: not root, or without BTF.
+    pub fn start(machine: &Topology) -> Result<Self, ScxError> {
+        let tables = machine::tables(machine)?;
+        let loaded = object::open(&OBJECT.0)?.load();
+        let object = loaded.map_err(ScxError::bpf("loading the counter, which takes root"))?;
+        object::set_places(&object, &tables)?;
+        let sharing = object::map(&object, "sharing", SHARING_BYTES)?;
+        let mut all_idle = [0; SHARING_BYTES];
+        all_idle[24..].copy_from_slice(&tables.cores.to_ne_bytes());
+        object::set(&sharing, 0, &all_idle)?;
+        let links: Result<Vec<Link>, _> = object.progs_mut().map(|p| p.attach()).collect();
+        let counter = Self {
+            _links: links.map_err(ScxError::bpf("attaching the counter"))?,
+            counts: object::map(&object, "counts", COUNTS_BYTES)?,
+            sharing,
+            _object: object,
+        };
+        visit_all(machine);
+        Ok(counter)
+    }
+
+    /// What was counted until now.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn read(&self) -> Result<Counted, ScxError> {
+        let mut sums = [0; 8 + LATENCY_SLOTS];
+        for of_cpu in object::get_each(&self.counts)? {
+            for (sum, word) in sums.iter_mut().zip(words(&of_cpu)) {
+                *sum += word;
+            }
+        }
+        let sharing: Vec<u64> = words(&object::get(&self.sharing)?).collect();
+        Ok(Counted {
+            switches: sums[0],
+            space_switches: sums[1],
+            mm_changes: sums[2],
+            migrations_core: sums[3],
+            migrations_llc: sums[4],
+            migrations_node: sums[5],
+            migrations_far: sums[6],
+            wakeups: sums[7],
+            latency: sums[8..].to_vec(),
+            shared_ns: sharing[0],
+            needless_ns: sharing[1],
+        })
+    }
+}
+
+/// Every CPU switches at least once, so that those which work on one thing for
+/// long are known to work.
+fn visit_all(machine: &Topology) {
+    let visit = || {
+        let Ok(before) = sched_getaffinity(None) else {
+            return;
+        };
+        for cpu in machine.cpus.iter().map(|cpu| cpu.os as usize) {
+            let mut only = Mask::new();
+            if cpu < Mask::MAX_CPU {
+                only.set(cpu);
+                // A CPU that is not ours to visit stays unknown.
+                let _ = sched_setaffinity(None, &only);
+            }
+        }
+        let _ = sched_setaffinity(None, &before);
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(visit);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(latency: &[(usize, u64)]) -> Counted {
+        let mut slots = vec![0; LATENCY_SLOTS];
+        for (slot, count) in latency {
+            slots[*slot] = *count;
+        }
+        Counted {
+            switches: 0,
+            space_switches: 0,
+            mm_changes: 0,
+            migrations_core: 0,
+            migrations_llc: 0,
+            migrations_node: 0,
+            migrations_far: 0,
+            wakeups: slots.iter().sum(),
+            latency: slots,
+            shared_ns: 0,
+            needless_ns: 0,
+        }
+    }
+
+    #[test]
+    fn percentiles_are_upper_ends() {
+        assert_eq!(counted(&[]).latency_below_ns(0.5), None);
+        let some = counted(&[(10, 98), (20, 1), (30, 1)]);
+        assert_eq!(some.latency_below_ns(0.5), Some(1 << 11));
+        assert_eq!(some.latency_below_ns(0.99), Some(1 << 21));
+        assert_eq!(some.latency_below_ns(1.0), Some(1 << 31));
+        let before = counted(&[(10, 90)]);
+        assert_eq!(some.since(&before).latency[10], 8);
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The values of the maps, as `bpf/shared.h` has them.
+
+use serde::Serialize;
+
+const MS: u64 = 1_000_000;
+
+/// What the scheduler is to do; it may be told anew while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// How long a thread runs before the CPU asks who is next.
+    pub slice_ns: u64,
+    /// How long threads of one address space may follow one another.
+    pub turn_ns: u64,
+    /// How far they may get ahead of whoever waits, in virtual time.
+    pub lead_ns: u64,
+    /// Idle physical cores first, and no two on a core beside an idle one.
+    pub smt: bool,
+    /// Threads of one address space one after another.
+    pub aggregate: bool,
+    /// First come, first served, blind to SMT: to compare with.
+    pub fifo: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            slice_ns: 3 * MS,
+            turn_ns: 24 * MS,
+            lead_ns: 24 * MS,
+            smt: true,
+            aggregate: true,
+            fifo: false,
+        }
+    }
+}
+
+impl Settings {
+    /// `struct settings`.
+    pub(crate) fn bytes(&self, llcs: u32) -> Vec<u8> {
+        let long = [self.slice_ns, self.turn_ns, self.lead_ns];
+        let flags = [self.smt, self.aggregate, self.fifo];
+        let words = flags.map(u32::from).into_iter().chain([llcs]);
+        let mut bytes: Vec<u8> = long.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        bytes.extend(words.flat_map(u32::to_ne_bytes));
+        bytes
+    }
+}
+
+/// What the scheduler has done since it began, over all CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Threads that began to run.
+    pub switches: u64,
+    /// User threads after ones of another address space on their CPU.
+    pub space_switches: u64,
+    /// Threads sent to an idle core.
+    pub idle_cores: u64,
+    /// Threads sent to an idle CPU of a core that works already.
+    pub idle_threads: u64,
+    /// Threads that had to wait in a queue.
+    pub queued: u64,
+    /// Slices given anew, for nobody waited.
+    pub prolonged: u64,
+    /// Slices given anew though somebody waited: the turn went on.
+    pub turns_kept: u64,
+    /// Threads taken from another LLC's queues.
+    pub stolen: u64,
+    /// Kicks of idle cores at threads that share one.
+    pub pulls: u64,
+    /// Running threads moved to an idle CPU.
+    pub moved: u64,
+    /// Threads that waited among the urgent ones.
+    pub soon: u64,
+    /// Threads preempted by urgent ones.
+    pub preempted: u64,
+}
+
+impl Tally {
+    pub(crate) const BYTES: usize = 12 * 8;
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let all = [
+            &mut self.switches,
+            &mut self.space_switches,
+            &mut self.idle_cores,
+            &mut self.idle_threads,
+            &mut self.queued,
+            &mut self.prolonged,
+            &mut self.turns_kept,
+            &mut self.stolen,
+            &mut self.pulls,
+            &mut self.moved,
+            &mut self.soon,
+            &mut self.preempted,
+        ];
+        for (sum, word) in all.into_iter().zip(words(bytes)) {
+            *sum += word;
+        }
+    }
+}
+
+/// How the kernel ended the scheduler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ending {
+    /// `enum scx_exit_kind`.
+    pub kind: u64,
+    /// What is to be done about it, in the kernel's numbers.
+    pub code: u64,
+    /// The kernel's word for the kind.
+    pub reason: String,
+    /// What it has to say.
+    pub message: String,
+    /// The state of the CPUs and of the threads that waited.
+    pub dump: String,
+}
+
+/// SCX_ECODE_ACT_RESTART of the kernel: nothing was wrong, begin anew.
+const RESTART: u64 = 1 << 48;
+/// From here on the kernel calls it an error.
+const KIND_ERROR: u64 = 1024;
+
+impl Ending {
+    pub(crate) const BYTES: usize = 16 + 128 + 1024;
+
+    pub(crate) fn read(bytes: &[u8], dump: &[u8]) -> Self {
+        let mut numbers = words(bytes);
+        Self {
+            kind: numbers.next().unwrap_or(0),
+            code: numbers.next().unwrap_or(0),
+            reason: text(&bytes[16..144]),
+            message: text(&bytes[144..]),
+            dump: text(dump),
+        }
+    }
+
+    /// The machine has changed: a new scheduler knows the new one.
+    pub fn asks_for_restart(&self) -> bool {
+        !self.is_error() && self.code & RESTART != 0
+    }
+
+    /// Something went wrong.
+    pub fn is_error(&self) -> bool {
+        self.kind >= KIND_ERROR
+    }
+}
+
+pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(8).map(|chunk| {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        u64::from_ne_bytes(word)
+    })
+}
+
+/// A C string.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_are_told_apart() {
+        let ending = |kind: u64, code: u64| {
+            let mut bytes = vec![0; Ending::BYTES];
+            bytes[..8].copy_from_slice(&kind.to_ne_bytes());
+            bytes[8..16].copy_from_slice(&code.to_ne_bytes());
+            bytes[16..22].copy_from_slice(b"reason");
+            Ending::read(&bytes, b"dump\0rest")
+        };
+        let stall = ending(1026, 0);
+        assert!(stall.is_error() && !stall.asks_for_restart());
+        assert_eq!(
+            (stall.reason.as_str(), stall.dump.as_str()),
+            ("reason", "dump")
+        );
+        assert!(ending(66, RESTART | 1 << 32).asks_for_restart());
+        assert!(!ending(64, 0).asks_for_restart());
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher sched`: a scheduler for kernels with sched_ext, and a counter that
+//! measures any scheduler.
+//!
+//! What decides is in `bpf/`, and its arithmetic in `bpf/rules.h`, which the
+//! tests of this crate compile too. Here is what loads it, tells it of the
+//! machine and reads what it counts. docs/sched.md says what it is good for.
+//!
+//! - `scheduler`: one that is attached for as long as the value lives;
+//! - `counter`: address-space switches, needless sharing of cores, migrations,
+//!   latencies;
+//! - `kernel`: what this kernel has, and which scheduler it runs;
+//! - `layout`, `machine`: the maps' values.
+
+mod counter;
+mod error;
+mod kernel;
+mod layout;
+mod machine;
+mod object;
+mod scheduler;
+
+pub use counter::{Counted, Counter};
+pub use error::ScxError;
+pub use kernel::{Kernel, State};
+pub use layout::{Ending, Settings, Tally};
+pub use machine::CPUS_MAX;
+pub use scheduler::{Scheduler, tally_of};
+
+#[cfg(test)]
+mod rules;

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A topology as the programs' tables have it.
+
+use usher_model::{CpuSet, Topology};
+
+use crate::ScxError;
+
+/// CPUs that the tables hold.
+pub const CPUS_MAX: usize = 512;
+/// LLCs that they hold; those behind share their queues.
+const LLCS_MAX: usize = 64;
+const WORDS: usize = CPUS_MAX / 64;
+/// Bytes of `struct place`.
+pub(crate) const PLACE_BYTES: usize = 8 + 3 * 8 * WORDS;
+
+/// `struct place`s by CPU, and how many LLCs have queues.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub places: Vec<(u32, Vec<u8>)>,
+    pub llcs: u32,
+    /// Cores, of which the counter takes each for idle at first.
+    pub cores: u64,
+}
+
+/// # Errors
+/// A CPU has a number beyond the tables.
+pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
+    let beyond = machine.cpus.iter().find(|cpu| cpu.os as usize >= CPUS_MAX);
+    if let Some(cpu) = beyond {
+        return Err(ScxError::TooManyCpus {
+            cpu: cpu.os,
+            most: CPUS_MAX,
+        });
+    }
+    let places = machine.cpus.iter().map(|cpu| {
+        let core = &machine.cores[cpu.core];
+        let domain = &machine.domains[core.domain];
+        let node = machine.nodes.iter().find(|node| node.cpus.contains(cpu.os));
+        let node = node.map_or(&domain.cpus, |node| &node.cpus);
+        let llc = (core.domain % LLCS_MAX) as u32;
+        (cpu.os, place(llc, [&core.cpus, &domain.cpus, node]))
+    });
+    Ok(Tables {
+        places: places.collect(),
+        llcs: machine.domains.len().min(LLCS_MAX) as u32,
+        cores: machine.cores.len() as u64,
+    })
+}
+
+fn place(llc: u32, sets: [&CpuSet; 3]) -> Vec<u8> {
+    let known = 1_u32;
+    let mut bytes: Vec<u8> = [known, llc]
+        .into_iter()
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    for set in sets {
+        bytes.extend(words_of(set).into_iter().flat_map(u64::to_ne_bytes));
+    }
+    bytes
+}
+
+/// `struct cpu_set`.
+pub(crate) fn words_of(set: &CpuSet) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for cpu in set.iter().map(|cpu| cpu as usize) {
+        if let Some(word) = words.get_mut(cpu / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(description: &str) -> Topology {
+        usher_topology::load(usher_topology::Source::Synthetic(description.to_owned())).unwrap()
+    }
+
+    #[test]
+    fn a_place_holds_core_llc_and_node() {
+        let tables = tables(&machine("package:2 l3:2 core:2 pu:2")).unwrap();
+        assert_eq!((tables.llcs, tables.cores, tables.places.len()), (4, 8, 16));
+        let (cpu, bytes) = &tables.places[5];
+        assert_eq!(bytes.len(), PLACE_BYTES);
+        let words: Vec<u64> = crate::layout::words(bytes).collect();
+        assert_eq!(*cpu, 5);
+        assert_eq!(words[0], 1 | 1 << 32);
+        assert_eq!(words[1], 0b11_0000);
+        assert_eq!(words[1 + WORDS], 0b1111_0000);
+    }
+
+    #[test]
+    fn a_machine_beyond_the_tables_is_refused() {
+        let error = tables(&machine("package:513 core:1")).unwrap_err();
+        assert!(matches!(error, ScxError::TooManyCpus { cpu: 512, .. }));
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the scheduler and the counter have in common: BPF objects and their maps.
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut, Object, ObjectBuilder, OpenObject};
+
+use crate::ScxError;
+use crate::machine::{PLACE_BYTES, Tables};
+
+/// Compiled programs, placed as a reader of ELF files wants them.
+#[repr(C, align(8))]
+pub(crate) struct Aligned<T: ?Sized>(pub T);
+
+/// # Errors
+/// When it is no object.
+pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
+    // What libbpf would print is in the error, too.
+    libbpf_rs::set_print(None);
+    let open = ObjectBuilder::default().open_memory(bytes);
+    open.map_err(ScxError::bpf("reading the BPF programs"))
+}
+
+/// A map of that name, whose values have that size.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
+    let mut maps = object.maps();
+    let map = maps.find(|map| map.name() == name && map.value_size() as usize == bytes);
+    let map = map.ok_or_else(|| ScxError::layout(name))?;
+    MapHandle::try_from(&map).map_err(ScxError::bpf(format!("taking hold of the map '{name}'")))
+}
+
+/// The same, to be attached.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn map_mut<'a>(object: &'a mut Object, name: &str) -> Result<MapMut<'a>, ScxError> {
+    let found = object.maps_mut().find(|map| map.name() == name);
+    found.ok_or_else(|| ScxError::layout(name))
+}
+
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn set(map: &MapHandle, key: u32, value: &[u8]) -> Result<(), ScxError> {
+    let doing = || format!("writing the map '{}'", map.name().to_string_lossy());
+    let written = map.update(&key.to_ne_bytes(), value, MapFlags::ANY);
+    written.map_err(|error| ScxError::bpf(doing())(error))
+}
+
+/// The only value of an array.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn get(map: &MapHandle) -> Result<Vec<u8>, ScxError> {
+    let name = map.name().to_string_lossy().into_owned();
+    let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+    let value = value.map_err(ScxError::bpf(format!("reading the map '{name}'")))?;
+    value.ok_or_else(|| ScxError::layout(&name))
+}
+
+/// The only value of a map that has one for each CPU.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
+    let name = map.name().to_string_lossy().into_owned();
+    let values = map.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
+    let values = values.map_err(ScxError::bpf(format!("reading the map '{name}'")))?;
+    values.ok_or_else(|| ScxError::layout(&name))
+}
+
+/// Tells the programs where each CPU lies.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxError> {
+    let places = map(object, "places", PLACE_BYTES)?;
+    let mut all = tables.places.iter();
+    all.try_for_each(|(cpu, place)| set(&places, *cpu, place))
+}

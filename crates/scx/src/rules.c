@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The rules with names that tests on this machine can call. */
+#include "bpf/rules.h"
+
+__s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
+		       const struct place *here)
+{
+	return choose_cpu(smt, sees, last, here);
+}
+
+__u32 rules_who_is_next(const struct moment *is, const struct space *spaces,
+			__u32 *queue)
+{
+	return who_is_next(is, spaces, queue);
+}
+
+__u32 rules_space_of(const struct space *spaces, __u64 mm)
+{
+	return space_of(spaces, mm);
+}
+
+void rules_join_space(struct space *space, __u64 mm, __u64 vtime)
+{
+	join_space(space, mm, vtime);
+}
+
+void rules_leave_space(struct space *space, __u64 vtime)
+{
+	leave_space(space, vtime);
+}
+
+__u64 rules_virtual_ns(__u64 ran_ns, __u64 weight)
+{
+	return virtual_ns(ran_ns, weight);
+}
+
+__u64 rules_wake_at(__u64 vtime, __u64 now_v, __u64 slice_ns)
+{
+	return wake_at(vtime, now_v, slice_ns);
+}
+
+_Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 now_v)
+{
+	return is_urgent(burst_ns, vtime, now_v);
+}
+
+__u32 rules_log2_of(__u64 value)
+{
+	return log2_of(value);
+}
+
+_Bool rules_is_late(const struct space *space, __u64 now_v, __u64 lead_ns)
+{
+	return is_late(space, now_v, lead_ns);
+}

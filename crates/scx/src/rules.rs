@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests of the arithmetic in `bpf/rules.h`, compiled for this machine.
+
+mod choice;
+mod turns;
+
+/// `struct cpu_set`.
+type Set = [u64; 8];
+
+/// `struct outlook`.
+#[repr(C)]
+struct Outlook {
+    idle: Set,
+    cores: Set,
+    allowed: Set,
+}
+
+/// `struct place`.
+#[repr(C)]
+struct Place {
+    known: u32,
+    llc: u32,
+    core: Set,
+    near: Set,
+    node: Set,
+}
+
+/// `struct space`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Space {
+    mm: u64,
+    least: u64,
+    waiting: u32,
+    unused: u32,
+}
+
+const SPACES: usize = 32;
+
+/// `struct moment`.
+#[repr(C)]
+#[derive(Debug)]
+struct Moment {
+    began_ns: u64,
+    turn_ns: u64,
+    lead_ns: u64,
+    now_ns: u64,
+    has_prev: u32,
+    aggregate: u32,
+    prev_vtime: u64,
+    own: u32,
+    not: u32,
+}
+
+const NEXT_SAME: u32 = 0;
+
+// Of rules.c, which build.rs compiles.
+#[link(name = "usher_scx_rules", kind = "static")]
+unsafe extern "C" {
+    fn rules_choose_cpu(smt: bool, sees: *const Outlook, last: u32, here: *const Place) -> i32;
+    fn rules_who_is_next(is: *const Moment, spaces: *const Space, queue: *mut u32) -> u32;
+    fn rules_space_of(spaces: *const Space, mm: u64) -> u32;
+    fn rules_join_space(space: *mut Space, mm: u64, vtime: u64);
+    fn rules_leave_space(space: *mut Space, vtime: u64);
+    fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
+    fn rules_wake_at(vtime: u64, now_v: u64, slice_ns: u64) -> u64;
+    fn rules_is_urgent(burst_ns: u64, vtime: u64, now_v: u64) -> bool;
+    fn rules_is_late(space: *const Space, now_v: u64, lead_ns: u64) -> bool;
+    fn rules_log2_of(value: u64) -> u32;
+}
+
+#[test]
+fn logarithms_are_rounded_down() {
+    let values = (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) + 1, u64::MAX >> bit]);
+    for value in values {
+        // SAFETY: numbers alone.
+        assert_eq!(unsafe { rules_log2_of(value) }, value.ilog2(), "{value}");
+    }
+    // SAFETY: numbers alone.
+    assert_eq!(unsafe { rules_log2_of(0) }, 0);
+}

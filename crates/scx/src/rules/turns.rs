@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who is next: paper 4's example, and the bound on how long anybody waits, on a
+//! CPU that is played here by the rules alone.
+
+use proptest::prelude::*;
+
+use super::{
+    Moment, NEXT_SAME, SPACES, Space, rules_is_late, rules_is_urgent, rules_join_space,
+    rules_leave_space, rules_space_of, rules_virtual_ns, rules_wake_at, rules_who_is_next,
+};
+
+#[derive(Debug, Clone)]
+struct Thread {
+    name: char,
+    mm: u64,
+    vtime: u64,
+    weight: u64,
+    slices_left: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    slice_ns: u64,
+    turn_ns: u64,
+    lead_ns: u64,
+    aggregate: bool,
+}
+
+/// One CPU with its queues.
+struct Cpu {
+    limits: Limits,
+    spaces: [Space; SPACES],
+    queues: Vec<Vec<Thread>>,
+    now_ns: u64,
+    turn_mm: u64,
+    turn_began_ns: u64,
+}
+
+impl Cpu {
+    fn new(limits: Limits, threads: Vec<Thread>) -> Self {
+        let mut cpu = Self {
+            limits,
+            spaces: [Space::default(); SPACES],
+            queues: vec![Vec::new(); SPACES],
+            now_ns: 1,
+            turn_mm: 0,
+            turn_began_ns: 0,
+        };
+        threads.into_iter().for_each(|thread| cpu.join(thread));
+        cpu
+    }
+
+    fn at(&self, mm: u64) -> usize {
+        // SAFETY: the header reads the array that is given.
+        unsafe { rules_space_of(self.spaces.as_ptr(), mm) as usize }
+    }
+
+    /// Into its queue, which is by virtual time, as the kernel's is.
+    fn join(&mut self, thread: Thread) {
+        let mm = if self.limits.aggregate { thread.mm } else { 0 };
+        let at = self.at(mm);
+        // SAFETY: the space is this array's, and nobody else's.
+        unsafe { rules_join_space(&mut self.spaces[at], mm, thread.vtime) };
+        let queue = &mut self.queues[at];
+        let behind = queue.partition_point(|other| other.vtime <= thread.vtime);
+        queue.insert(behind, thread);
+    }
+
+    fn take(&mut self, at: usize) -> Thread {
+        let thread = self.queues[at].remove(0);
+        let first = self.queues[at].first().unwrap_or(&thread).vtime;
+        // SAFETY: the space is this array's, and nobody else's.
+        unsafe { rules_leave_space(&mut self.spaces[at], first) };
+        thread
+    }
+
+    /// Who runs after `prev`, which has had its slice.
+    fn next(&mut self, prev: Option<Thread>) -> Option<Thread> {
+        let own = match self.limits.aggregate {
+            true => self.at(self.turn_mm) as u32,
+            false => SPACES as u32,
+        };
+        let moment = Moment {
+            began_ns: self.turn_began_ns,
+            turn_ns: self.limits.turn_ns,
+            lead_ns: self.limits.lead_ns,
+            now_ns: self.now_ns,
+            has_prev: u32::from(prev.is_some()),
+            aggregate: u32::from(self.limits.aggregate),
+            prev_vtime: prev.as_ref().map_or(0, |prev| prev.vtime),
+            own,
+            not: 0,
+        };
+        let mut queue = 0;
+        // SAFETY: all are laid out as the header has them.
+        let next = unsafe { rules_who_is_next(&moment, self.spaces.as_ptr(), &mut queue) };
+        if next == NEXT_SAME {
+            return prev;
+        }
+        if queue as usize == SPACES {
+            return None;
+        }
+        let next = self.take(queue as usize);
+        if let Some(prev) = prev {
+            self.join(prev);
+        }
+        if next.mm != self.turn_mm {
+            (self.turn_mm, self.turn_began_ns) = (next.mm, self.now_ns);
+        }
+        Some(next)
+    }
+
+    fn run(&mut self, thread: &mut Thread) {
+        self.now_ns += self.limits.slice_ns;
+        // SAFETY: numbers alone.
+        thread.vtime += unsafe { rules_virtual_ns(self.limits.slice_ns, thread.weight) };
+        thread.slices_left -= 1;
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Thread> {
+        self.queues.iter().flatten()
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+/// The order in which threads of one slice each run, and how often the address
+/// space changes on the way.
+fn order(aggregate: bool) -> (String, usize) {
+    let limits = Limits {
+        slice_ns: 3 * MS,
+        turn_ns: 24 * MS,
+        lead_ns: 24 * MS,
+        aggregate,
+    };
+    let threads = "ABCDE".chars().zip([1, 2, 1, 1, 2]).enumerate();
+    let threads = threads.map(|(at, (name, space))| Thread {
+        name,
+        mm: space << 20,
+        vtime: at as u64,
+        weight: 100,
+        slices_left: 1,
+    });
+    let mut cpu = Cpu::new(limits, threads.collect());
+    let mut ran: Vec<Thread> = Vec::new();
+    while let Some(mut thread) = cpu.next(None) {
+        cpu.run(&mut thread);
+        ran.push(thread);
+    }
+    let switches = ran.windows(2).filter(|pair| pair[0].mm != pair[1].mm);
+    (
+        ran.iter().map(|thread| thread.name).collect(),
+        switches.count(),
+    )
+}
+
+#[test]
+fn the_papers_example() {
+    assert_eq!(order(false), ("ABCDE".to_owned(), 3));
+    assert_eq!(order(true), ("ACDBE".to_owned(), 1));
+}
+
+fn threads() -> impl Strategy<Value = Vec<Thread>> {
+    let thread = (1..6_u64, 0..6 * MS).prop_map(|(space, vtime)| Thread {
+        name: '-',
+        mm: space << 20,
+        vtime,
+        weight: 100,
+        slices_left: u32::MAX,
+    });
+    proptest::collection::vec(thread, 2..9)
+}
+
+proptest! {
+    /// The header's promise: nobody gets further ahead of whoever waits than
+    /// `lead` and two slices, so the wait is at most (n - 1) times that.
+    #[test]
+    fn nobody_waits_longer_than_the_bound(
+        threads in threads(),
+        aggregate: bool,
+        turn_slices in 1..12_u64,
+        lead_slices in 0..12_u64,
+    ) {
+        let slice_ns = 3 * MS;
+        let limits = Limits {
+            slice_ns,
+            turn_ns: turn_slices * slice_ns,
+            lead_ns: lead_slices * slice_ns,
+            aggregate,
+        };
+        let started = threads.iter().map(|thread| thread.vtime).max().unwrap_or(0);
+        let bound = limits.lead_ns + 2 * slice_ns;
+        let mut cpu = Cpu::new(limits, threads);
+        let mut running = cpu.next(None);
+        for _ in 0..600 {
+            let mut thread = running.unwrap();
+            cpu.run(&mut thread);
+            // At the beginning they may lie apart already.
+            if thread.vtime > started {
+                for other in cpu.waiting().filter(|other| other.vtime >= started) {
+                    prop_assert!(thread.vtime <= other.vtime + bound);
+                }
+            }
+            running = cpu.next(Some(thread));
+        }
+    }
+
+    #[test]
+    fn an_address_space_has_one_queue_while_it_waits(
+        mms in proptest::collection::vec(0..200_u64, 1..40),
+    ) {
+        let mut spaces = [Space::default(); SPACES];
+        for mm in mms.iter().map(|mm| (mm + 1) << 6) {
+            // SAFETY: the array and its entries are nobody else's.
+            let (first, again) = unsafe {
+                let first = rules_space_of(spaces.as_ptr(), mm) as usize;
+                let shares = spaces[first].waiting > 0;
+                rules_join_space(&mut spaces[first], mm, 0);
+                (first, if shares { first } else { rules_space_of(spaces.as_ptr(), mm) as usize })
+            };
+            prop_assert!(first < SPACES);
+            prop_assert_eq!(first, again);
+        }
+    }
+}
+
+#[test]
+fn weight_slows_virtual_time() {
+    // SAFETY: numbers alone.
+    let virtual_ns = |weight| unsafe { rules_virtual_ns(6 * MS, weight) };
+    assert_eq!(
+        [virtual_ns(100), virtual_ns(200), virtual_ns(50)],
+        [6 * MS, 3 * MS, 12 * MS]
+    );
+    assert_eq!(virtual_ns(0), 600 * MS);
+}
+
+#[test]
+fn whoever_slept_is_owed_a_slice_and_no_more() {
+    // SAFETY: numbers alone.
+    let wake = |vtime| unsafe { rules_wake_at(vtime, 100 * MS, 3 * MS) };
+    assert_eq!(
+        [wake(0), wake(98 * MS), wake(105 * MS)],
+        [97 * MS, 98 * MS, 105 * MS]
+    );
+}
+
+#[test]
+fn urgent_are_short_bursts_within_their_share() {
+    // SAFETY: numbers alone.
+    let urgent = |burst, vtime| unsafe { rules_is_urgent(burst, vtime, 100 * MS) };
+    assert!(urgent(MS / 10, 100 * MS));
+    assert!(!urgent(MS, 100 * MS));
+    assert!(!urgent(MS / 10, 101 * MS));
+}
+
+#[test]
+fn urgent_threads_do_not_come_first_for_ever() {
+    let mut space = Space::default();
+    // SAFETY: the space is nobody else's.
+    unsafe { rules_join_space(&mut space, 1 << 20, 10 * MS) };
+    // SAFETY: it is only read.
+    let late = |now| unsafe { rules_is_late(&space, now, 24 * MS) };
+    assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
+}

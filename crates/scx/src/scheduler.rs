@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The scheduler, attached for as long as its value lives.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use libbpf_rs::{Link, MapCore, MapHandle, Object, OpenObject, RingBuffer, RingBufferBuilder};
+use usher_model::Topology;
+
+use crate::layout::{Ending, Settings, Tally};
+use crate::machine::{self, Tables};
+use crate::object::{self, Aligned};
+use crate::{Kernel, ScxError};
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
+
+/// `struct sched_ext_ops` in kernel.h begins with `hotplug_seq`.
+const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
+const SETTINGS_BYTES: usize = 40;
+const DUMP_BYTES: usize = 32768;
+
+/// Usher's scheduler has the threads of this machine. When the value is dropped,
+/// the kernel's own has them again; it has them, too, when this process dies.
+pub struct Scheduler {
+    /// Detached before the object goes.
+    link: Option<Link>,
+    ended: RingBuffer<'static>,
+    settings: MapHandle,
+    tallies: MapHandle,
+    endings: MapHandle,
+    dumps: MapHandle,
+    llcs: u32,
+    _object: Object,
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("llcs", &self.llcs)
+            .field("attached", &self.link.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// Loads it and has the kernel give it all threads.
+    ///
+    /// # Errors
+    /// The kernel cannot have one, has another, or refuses this one.
+    pub fn start(
+        kernel: &Kernel,
+        machine: &Topology,
+        settings: &Settings,
+    ) -> Result<Self, ScxError> {
+        kernel.ready()?;
+        if !rustix::process::geteuid().is_root() {
+            return Err(ScxError::NotRoot);
+        }
+        let tables = machine::tables(machine)?;
+        let mut open = object::open(&OBJECT.0)?;
+        prepare(&mut open, kernel.hotplug_seq()?)?;
+        let loaded = open.load();
+        let object = loaded.map_err(ScxError::bpf("loading the scheduler"))?;
+        let mut scheduler = Self::of(object, &tables)?;
+        scheduler.set(settings)?;
+        object::set_places(&scheduler._object, &tables)?;
+        let mut ops = object::map_mut(&mut scheduler._object, "usher")?;
+        let link = ops.attach_struct_ops();
+        scheduler.link = Some(link.map_err(ScxError::bpf("starting the scheduler"))?);
+        Ok(scheduler)
+    }
+
+    fn of(object: Object, tables: &Tables) -> Result<Self, ScxError> {
+        let ended = object.maps().find(|map| map.name() == "ended");
+        let ended = ended.ok_or_else(|| ScxError::layout("ended"))?;
+        let mut ring = RingBufferBuilder::new();
+        // What is told is that there is something to be read.
+        let added = ring.add(&ended, |_| 0).map(drop);
+        let ended = added.and_then(|()| ring.build());
+        Ok(Self {
+            link: None,
+            ended: ended.map_err(ScxError::bpf("listening for the scheduler's end"))?,
+            settings: object::map(&object, "settings", SETTINGS_BYTES)?,
+            tallies: object::map(&object, "tallies", Tally::BYTES)?,
+            endings: object::map(&object, "endings", Ending::BYTES)?,
+            dumps: object::map(&object, "dumps", DUMP_BYTES)?,
+            llcs: tables.llcs,
+            _object: object,
+        })
+    }
+
+    /// Tells it what to do from now on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set(&self, settings: &Settings) -> Result<(), ScxError> {
+        object::set(&self.settings, 0, &settings.bytes(self.llcs))
+    }
+
+    /// What it has done.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn tally(&self) -> Result<Tally, ScxError> {
+        sum(&self.tallies)
+    }
+
+    /// The kernel's number of the map of [`Scheduler::tally`], by which another
+    /// process can read it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn tally_id(&self) -> Result<u32, ScxError> {
+        let info = self.tallies.info();
+        Ok(info
+            .map_err(ScxError::bpf("asking for a map's number"))?
+            .info
+            .id)
+    }
+
+    /// Readable when it has ended by itself.
+    pub fn bell(&self) -> RawFd {
+        self.ended.epoll_fd().as_raw_fd()
+    }
+
+    /// How the kernel ended it; `None` while it runs.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn ending(&self) -> Result<Option<Ending>, ScxError> {
+        let _ = self.ended.poll(Duration::ZERO);
+        let told = object::get(&self.endings)?;
+        let ending = Ending::read(&told, &object::get(&self.dumps)?);
+        Ok((ending.kind != 0).then_some(ending))
+    }
+}
+
+/// Settings of the object that are known only here.
+fn prepare(open: &mut OpenObject, hotplug_seq: u64) -> Result<(), ScxError> {
+    let page_bytes = rustix::param::page_size() as u32;
+    for mut map in open.maps_mut() {
+        if map.name() == "ended" {
+            let set = map.set_max_entries(page_bytes);
+            set.map_err(ScxError::bpf("setting a ring's size"))?;
+        } else if map.name() == "usher" {
+            let ops = map
+                .initial_value_mut()
+                .and_then(|ops| ops.get_mut(HOTPLUG_SEQ));
+            let ops = ops.ok_or_else(|| ScxError::layout("usher"))?;
+            ops.copy_from_slice(&hotplug_seq.to_ne_bytes());
+        }
+    }
+    Ok(())
+}
+
+fn sum(map: &MapHandle) -> Result<Tally, ScxError> {
+    let mut tally = Tally::default();
+    for of_cpu in object::get_each(map)? {
+        tally.add(&of_cpu);
+    }
+    Ok(tally)
+}
+
+/// What the scheduler that another process holds has done, by the number of
+/// [`Scheduler::tally_id`].
+///
+/// # Errors
+/// There is no such map, or it is something else's.
+pub fn tally_of(id: u32) -> Result<Tally, ScxError> {
+    let map = MapHandle::from_map_id(id);
+    let map = map.map_err(ScxError::bpf("opening the scheduler's counts"))?;
+    if map.name() != "tallies" || map.value_size() as usize != Tally::BYTES {
+        return Err(ScxError::layout("tallies"));
+    }
+    sum(&map)
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The guests, and which checks run in each.
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use usher_lab::kernels::{self, Wanted};
+use usher_lab::{Cache, Clock, End, Idle, Outcome, Streams, Vm};
+
+use crate::MACHINE;
+
+/// For all checks of one guest, on a host that does other things, too.
+const TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Guests print one after the other.
+static PRINTING: Mutex<()> = Mutex::new(());
+
+struct Boot {
+    name: &'static str,
+    machine: &'static str,
+    kernel: Wanted,
+    /// Usher gives its own processes ten seconds to answer, which a busy host
+    /// may not leave a guest. Time that goes by instructions does; at 4 ns each
+    /// it passes about as fast as an idle host's own. What waits for the host's
+    /// files waits in the host's time.
+    instruction_ns: u32,
+    /// Beginnings of the names of checks; none: all.
+    checks: &'static [&'static str],
+}
+
+/// Everything that seats programs; background work is as it is on any machine.
+const SEATING: &[&str] = &["machine::", "seats::", "hotplug::", "crash::"];
+const SEATING_AND_SCHED: &[&str] = &["machine::", "seats::", "hotplug::", "crash::", "sched::"];
+const SCHED: &[&str] = &["sched::"];
+const PAPER: &str = "package:4 die:2 core:6 pu:1";
+
+/// The guests of `make test`, and those of `make lab`.
+pub fn all() -> Vec<Trial> {
+    let quick = [
+        Boot {
+            name: "quick::dies",
+            machine: "package:2 die:2 core:2 pu:1",
+            kernel: Wanted::Newest,
+            instruction_ns: 4,
+            checks: SEATING,
+        },
+        Boot {
+            name: "quick::hardware_threads",
+            machine: "package:2 [numa:1] core:2 pu:2",
+            kernel: Wanted::Oldest,
+            instruction_ns: 4,
+            checks: SEATING,
+        },
+        Boot {
+            name: "quick::forty_eight",
+            machine: PAPER,
+            kernel: Wanted::Newest,
+            instruction_ns: 4,
+            checks: &["machine::", "seats::", "crash::without"],
+        },
+        Boot {
+            name: "quick::sched_newest",
+            machine: "package:2 core:2 pu:2",
+            kernel: Wanted::Newest,
+            instruction_ns: 1,
+            checks: SCHED,
+        },
+        Boot {
+            name: "quick::sched_oldest",
+            machine: "core:2 pu:2",
+            kernel: Wanted::Oldest,
+            instruction_ns: 1,
+            checks: SCHED,
+        },
+        Boot {
+            name: "quick::background",
+            machine: "core:2",
+            kernel: Wanted::Newest,
+            // The kernel checks BPF programs before the daemon can answer.
+            instruction_ns: 1,
+            checks: &["background::"],
+        },
+    ];
+    quick.into_iter().chain(long()).map(trial).collect()
+}
+
+/// Every kernel that is here on every machine.
+fn long() -> Vec<Boot> {
+    let cache = Cache::open(
+        std::env::var_os("USHER_LAB_CACHE")
+            .as_deref()
+            .map(AsRef::as_ref),
+    );
+    let kernels = cache.and_then(|cache| kernels::here(&cache)).unwrap();
+    let machines = [
+        ("dies", "package:2 die:2 core:2 pu:1"),
+        ("hardware_threads", "package:2 [numa:1] core:2 pu:2"),
+        ("forty_eight", PAPER),
+        (
+            "forty_eight_threads",
+            "package:2 [numa:1] die:2 core:6 pu:2",
+        ),
+        ("two", "core:2"),
+    ];
+    let boot = |kernel: &kernels::Kernel, (name, machine): (&str, &'static str)| {
+        let series = kernel.series().replace('.', "_");
+        let (instruction_ns, checks): (_, &'static [&'static str]) = match machine {
+            "core:2" => (1, &["machine::", "background::"]),
+            PAPER => (4, SEATING),
+            _ => (4, SEATING_AND_SCHED),
+        };
+        Boot {
+            name: format!("long::{name}_on_{series}").leak(),
+            machine,
+            kernel: Wanted::Named(kernel.release.clone()),
+            instruction_ns,
+            checks,
+        }
+    };
+    let pairs = kernels
+        .iter()
+        .flat_map(|kernel| machines.map(|machine| boot(kernel, machine)));
+    pairs.collect()
+}
+
+fn trial(boot: Boot) -> Trial {
+    Trial::test(boot.name, move || {
+        let outcome = match run(&boot)? {
+            // A starved host can bring a guest to its end; a fault of ours
+            // does so again.
+            Outcome {
+                end: End::Died,
+                console,
+                ..
+            } => {
+                eprintln!(
+                    "{}: the guest died and is started once more:\n{console}",
+                    boot.name
+                );
+                run(&boot)?
+            }
+            outcome => outcome,
+        };
+        match outcome.end {
+            End::Exited { status: 0 } => Ok(()),
+            end => Err(Failed::from(format!(
+                "{end:?} on {}\n{}",
+                outcome.kernel, outcome.console
+            ))),
+        }
+    })
+}
+
+fn run(boot: &Boot) -> Result<Outcome, Failed> {
+    let mut vm = Vm::new(boot.machine)?;
+    vm.kernel = boot.kernel.clone();
+    vm.timeout = TIMEOUT;
+    vm.clock = Clock::Instructions {
+        ns: boot.instruction_ns,
+        idle: Idle::Waits,
+    };
+    vm.environment = vec![(MACHINE.to_owned(), boot.machine.to_owned())];
+    vm.cache = std::env::var_os("USHER_LAB_CACHE").map(Into::into);
+    let mut command = vec![std::env::current_exe()?.display().to_string()];
+    command.push("--test-threads=1".to_owned());
+    let names = super::checks(boot.machine);
+    let names = names.iter().map(|check| check.name().to_owned());
+    let mut skipped = names.filter(|name| !boot.checks.iter().any(|part| name.starts_with(part)));
+    skipped
+        .by_ref()
+        .for_each(|name| command.extend(["--skip".to_owned(), name]));
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let outcome = vm.run(
+        &command,
+        &mut Streams {
+            out: &mut out,
+            err: &mut err,
+            console: None,
+            interrupt: None,
+        },
+    );
+    let _printing = PRINTING.lock();
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "== {} with {}:", boot.name, boot.machine)?;
+    stdout.write_all(&out)?;
+    stdout.write_all(&err)?;
+    let outcome = outcome?;
+    writeln!(
+        stdout,
+        "== up in {} ms, checked in {} ms",
+        outcome.boot_ms, outcome.ran_ms
+    )?;
+    Ok(outcome)
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Daemons that are killed, and what is left of what they did.
+
+use std::fs;
+
+use crate::common::{World, signal, wait_for};
+use crate::seats::{Programs, cleared, machine, seated};
+
+const CONTROL: &str = "/sys/fs/cgroup/cgroup.subtree_control";
+
+/// The keeper undoes what it did and starts another, which seats everybody
+/// again.
+pub fn a_killed_daemon_is_replaced() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let machine = machine();
+    let programs = Programs::run(&world, 3);
+    seated(&programs, &machine);
+    signal(daemon, libc::SIGKILL);
+    world.reap(daemon);
+    let next = wait_for("the keeper to start another daemon", || {
+        let status = world.json(&["status"])?;
+        let all_there = status["programs"].as_array()?.len() == 3;
+        all_there.then(|| status["pid"].as_i64())?
+    });
+    assert_ne!(next, i64::from(daemon));
+    seated(&programs, &machine);
+    signal(next as i32, libc::SIGTERM);
+    programs.roam(&machine.all_cpus());
+    cleared();
+}
+
+/// Where nobody else is left, down to the controller that Usher had enabled.
+pub fn without_a_keeper_launchers_undo() {
+    fs::write(CONTROL, "-cpuset").unwrap();
+    let enabled = || fs::read_to_string(CONTROL).unwrap().contains("cpuset");
+    assert!(!enabled());
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let machine = machine();
+    let programs = Programs::run(&world, 3);
+    seated(&programs, &machine);
+    assert!(enabled());
+    world.kill_with_keeper(daemon);
+    programs.roam(&machine.all_cpus());
+    // Launchers see to their programs; what the instance had made goes with
+    // the next that starts.
+    let daemon = world.daemon(&["--policy", "equal"]);
+    seated(&programs, &machine);
+    assert_eq!(world.end(daemon), Some(0));
+    programs.roam(&machine.all_cpus());
+    cleared();
+    assert!(!enabled(), "the controller stays on");
+    fs::write(CONTROL, "+cpuset").unwrap();
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! CPUs that go while programs sit on them.
+
+use std::fs;
+
+use usher_model::CpuSet;
+
+use crate::common::{World, wait_for};
+use crate::seats::{Programs, machine, seated};
+
+/// Brings CPUs back, also when a check fails.
+struct Online(CpuSet);
+
+impl Drop for Online {
+    fn drop(&mut self) {
+        switch(&self.0, "1");
+    }
+}
+
+fn switch(cpus: &CpuSet, state: &str) {
+    for cpu in cpus.iter() {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+        // A kernel refuses while it is busy with another CPU.
+        wait_for("a CPU to be switched", || fs::write(&path, state).ok());
+    }
+}
+
+/// All CPUs of a program go, and come back; the others keep theirs to
+/// themselves meanwhile.
+pub fn seats_follow_the_cpus_there_are() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let whole = machine();
+    let programs = Programs::run(&world, 3);
+    let seats = seated(&programs, &whole);
+    // CPU 0 cannot go, and there is to be a core for each of the programs.
+    let can_go = seats.iter().filter(|seat| !seat.contains(0));
+    let lost = can_go.min_by_key(|seat| seat.len()).unwrap().clone();
+    let back = Online(lost.clone());
+    switch(&lost, "0");
+    let left = machine();
+    assert_eq!(left.all_cpus(), whole.all_cpus().minus(&lost));
+    wait_for("the daemon to see fewer CPUs", || {
+        let usable: CpuSet = world.status()["usable"].as_str()?.parse().ok()?;
+        (usable == left.all_cpus()).then_some(())
+    });
+    let seats = seated(&programs, &left);
+    assert!(
+        seats.iter().all(|seat| !seat.intersects(&lost)),
+        "{seats:?}"
+    );
+    drop(back);
+    wait_for("the daemon to see all CPUs again", || {
+        let usable: CpuSet = world.status()["usable"].as_str()?.parse().ok()?;
+        (usable == whole.all_cpus()).then_some(())
+    });
+    wait_for("the seats to be used again", || {
+        let masks = programs.masks()?;
+        masks
+            .iter()
+            .any(|mask| mask.intersects(&lost))
+            .then_some(())
+    });
+    seated(&programs, &whole);
+    assert_eq!(world.end(daemon), Some(0));
+    programs.roam(&whole.all_cpus());
+}

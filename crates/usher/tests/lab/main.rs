@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Usher on machines that this one is not: in guests of the lab, which have
+//! many CPUs, hardware threads, caches, a real cgroup v2 without an owner, and
+//! a kernel with sched_ext.
+//!
+//! This program is its own guest. On the host its tests are boots; each boots a
+//! machine and runs this same program there, where its tests are checks. The
+//! guest's kernel starts it, too. `quick::` boots are part of `make test`, all
+//! of them of `make lab`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod background;
+mod boots;
+#[path = "../common/mod.rs"]
+mod common;
+mod crash;
+mod hotplug;
+mod machine;
+mod sched;
+mod seats;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Tells the program in a guest which machine that was to be.
+const MACHINE: &str = "USHER_LAB_MACHINE";
+
+fn main() -> ExitCode {
+    usher_lab::become_guest();
+    let arguments = Arguments::from_args();
+    let trials = match std::env::var(MACHINE) {
+        Ok(machine) => checks(&machine),
+        Err(_) => boots::all(),
+    };
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// What is checked in a guest.
+fn checks(machine: &str) -> Vec<Trial> {
+    let described = machine.to_owned();
+    let check = |name: &str, check: fn()| {
+        Trial::test(name, move || {
+            check();
+            Ok(())
+        })
+    };
+    vec![
+        Trial::test("machine::is_the_one_described", move || {
+            machine::is_the_one_described(&described);
+            Ok(())
+        }),
+        check(
+            "machine::has_what_usher_can_use",
+            machine::has_what_usher_can_use,
+        ),
+        check(
+            "seats::lie_along_caches_and_apart",
+            seats::lie_along_caches_and_apart,
+        ),
+        check(
+            "hotplug::seats_follow_the_cpus_there_are",
+            hotplug::seats_follow_the_cpus_there_are,
+        ),
+        check(
+            "crash::a_killed_daemon_is_replaced",
+            crash::a_killed_daemon_is_replaced,
+        ),
+        check(
+            "crash::without_a_keeper_launchers_undo",
+            crash::without_a_keeper_launchers_undo,
+        ),
+        check(
+            "sched::runs_a_crowd_and_lets_go",
+            sched::runs_a_crowd_and_lets_go,
+        ),
+        check("sched::follows_the_cpus", sched::follows_the_cpus),
+        check("sched::ends_with_its_holder", sched::ends_with_its_holder),
+        check(
+            "background::is_frozen_and_goes_on",
+            background::is_frozen_and_goes_on,
+        ),
+        check(
+            "background::is_thawed_when_all_die",
+            background::is_thawed_when_all_die,
+        ),
+    ]
+}

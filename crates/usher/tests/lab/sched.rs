@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The scheduler under load: threads that talk, that change where they may run,
+//! CPUs that come and go, and its end, good or bad.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet as Mask, sched_setaffinity};
+use serde_json::Value;
+
+use crate::common::{World, wait_for};
+
+const PAIRS: usize = 12;
+const ROUNDS: usize = 80;
+
+/// The scheduler is ended also when a check fails.
+struct Running<'a>(&'a World);
+
+impl<'a> Running<'a> {
+    fn start(world: &'a World) -> Self {
+        world.json(&["sched", "start"]).unwrap();
+        assert_eq!(kernel_says("root/ops"), "usher");
+        Self(world)
+    }
+
+    fn status(&self) -> Value {
+        self.0.json(&["sched", "status"]).unwrap()
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.json(&["sched", "stop"]);
+    }
+}
+
+fn kernel_says(name: &str) -> String {
+    let text = fs::read_to_string(format!("/sys/kernel/sched_ext/{name}"));
+    text.unwrap_or_default().trim().to_owned()
+}
+
+fn cpus() -> usize {
+    thread::available_parallelism().unwrap().get()
+}
+
+fn switch(cpu: usize, state: &str) {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    wait_for("a CPU to be switched", || fs::write(&path, state).ok());
+}
+
+/// Pairs of threads that send one another messages; every other one hops from
+/// CPU to CPU meanwhile.
+fn crowd(cpus: usize) {
+    let answer = |mut end: UnixStream| {
+        let mut message = [0; 100];
+        while end.read_exact(&mut message).is_ok() {
+            end.write_all(&message).unwrap();
+        }
+    };
+    let ask = |pair: usize, mut end: UnixStream| {
+        let mut message = [pair as u8; 100];
+        for round in 0..ROUNDS {
+            if pair.is_multiple_of(2) {
+                let mut only = Mask::new();
+                only.set((pair + round) % cpus);
+                // The CPU may just be away.
+                let _ = sched_setaffinity(None, &only);
+            }
+            end.write_all(&message).unwrap();
+            end.read_exact(&mut message).unwrap();
+        }
+    };
+    thread::scope(|threads| {
+        for pair in 0..PAIRS {
+            let (one, other) = UnixStream::pair().unwrap();
+            threads.spawn(move || answer(other));
+            threads.spawn(move || ask(pair, one));
+        }
+    });
+}
+
+fn console() -> String {
+    let output = std::process::Command::new("dmesg").output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// No task was kept waiting, the kernel found no fault, and only we ended it.
+fn assert_nothing_went_wrong() {
+    let is_bad = |line: &&str| {
+        let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
+        let signs = ["BUG:", "Oops", "soft lockup", "rcu: INFO"];
+        ended && !line.contains("(unregistered from ")
+            || signs.iter().any(|sign| line.contains(sign))
+    };
+    let console = console();
+    assert!(console.contains("sched_ext: BPF scheduler \"usher\" disabled"));
+    let lines: Vec<&str> = console.lines().filter(is_bad).collect();
+    assert!(lines.is_empty(), "{lines:?}");
+}
+
+/// Messages and affinities; then the kernel's own has the threads again.
+pub fn runs_a_crowd_and_lets_go() {
+    let world = World::new();
+    let running = Running::start(&world);
+    crowd(cpus());
+    assert_eq!(running.status()["running"], true);
+    let ours = &world.json(&["sched", "stats"]).unwrap()["ours"];
+    let least = (PAIRS * ROUNDS) as u64;
+    assert!(ours["switches"].as_u64().unwrap() >= least, "{ours}");
+    drop(running);
+    assert_eq!(kernel_says("state"), "disabled");
+    let after = world.json(&["sched", "status"]).unwrap();
+    let nobody = (&false.into(), &Value::Null);
+    assert_eq!((&after["running"], &after["scheduler"]), nobody);
+    assert_nothing_went_wrong();
+}
+
+/// A CPU goes and comes while threads hop onto it: the scheduler begins anew.
+pub fn follows_the_cpus() {
+    let world = World::new();
+    let running = Running::start(&world);
+    let runs_again = |least: u64| {
+        wait_for("the scheduler to begin anew", || {
+            let status = running.status();
+            let restarts = status["last"]["restarts"].as_u64()?;
+            (restarts >= least && status["running"] == true).then_some(restarts)
+        })
+    };
+    let last = cpus() - 1;
+    thread::scope(|threads| {
+        threads.spawn(|| crowd(last + 1));
+        switch(last, "0");
+        let restarts = runs_again(1);
+        switch(last, "1");
+        runs_again(restarts + 1);
+    });
+    drop(running);
+    assert_eq!(kernel_says("state"), "disabled");
+    assert_nothing_went_wrong();
+}
+
+/// By SIGKILL, so that it can undo nothing.
+pub fn ends_with_its_holder() {
+    let world = World::new();
+    let running = Running::start(&world);
+    let pid = running.status()["last"]["pid"].as_i64().unwrap();
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    wait_for("the kernel's own scheduler", || {
+        (kernel_says("state") == "disabled").then_some(())
+    });
+    assert_eq!(running.status()["running"], false);
+    assert_nothing_went_wrong();
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Programs in seats: who sits where, by the kernel's word alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use usher_model::{CpuSet, Topology};
+
+use crate::common::{World, allowed, children, signal, wait_for};
+
+/// Programs that compute, and their launchers.
+pub struct Programs {
+    launchers: Vec<Child>,
+    /// The programs' process numbers.
+    pub pids: Vec<i32>,
+}
+
+impl Programs {
+    /// So many, of `usher run`.
+    pub fn run(world: &World, count: usize) -> Self {
+        Self::of(world, &["run"], count)
+    }
+
+    /// So many, launched so.
+    pub fn of(world: &World, words: &[&str], count: usize) -> Self {
+        let words = [words, &["--", "sh", "-c", "while :; do :; done"]].concat();
+        let launcher = |_| world.usher(&words).spawn().unwrap();
+        let launchers: Vec<Child> = (0..count).map(launcher).collect();
+        let program = |launcher: &Child| {
+            wait_for("a program to run", || {
+                children(launcher.id() as i32).into_iter().find(|pid| {
+                    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                    line.starts_with(b"sh\0-c\0")
+                })
+            })
+        };
+        let pids = launchers.iter().map(program).collect();
+        Self { launchers, pids }
+    }
+
+    /// Where each may run.
+    pub fn masks(&self) -> Option<Vec<CpuSet>> {
+        self.pids
+            .iter()
+            .map(|&pid| allowed(pid)?.parse().ok())
+            .collect()
+    }
+
+    /// Waits until each may run everywhere again.
+    pub fn roam(&self, everywhere: &CpuSet) {
+        wait_for("the programs to be let go", || {
+            self.masks()?
+                .iter()
+                .all(|mask| mask == everywhere)
+                .then_some(())
+        });
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for &pid in &self.pids {
+            signal(pid, libc::SIGKILL);
+        }
+        for launcher in &mut self.launchers {
+            let _ = launcher.wait();
+        }
+    }
+}
+
+/// The machine that the kernel shows now.
+pub fn machine() -> Topology {
+    usher_topology::load(usher_topology::Source::ThisMachine).unwrap()
+}
+
+/// Waits until everybody has a seat: CPUs of the machine's that nobody else
+/// has, whole domains where there are enough for all and whole cores where
+/// not. These seats.
+pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
+    let domains: Vec<&CpuSet> = machine.domains.iter().map(|domain| &domain.cpus).collect();
+    let cores: Vec<&CpuSet> = machine.cores.iter().map(|core| &core.cpus).collect();
+    let units = if domains.len() >= programs.pids.len() {
+        domains
+    } else {
+        cores
+    };
+    let all = machine.all_cpus();
+    let fit = |seat: &CpuSet| {
+        let whole = |unit: &&CpuSet| !unit.intersects(seat) || unit.is_subset(seat);
+        !seat.is_empty() && *seat != all && units.iter().all(whole)
+    };
+    wait_for("everybody to have a seat", || {
+        let masks = programs.masks()?;
+        // What is offline does not count, whoever may run there.
+        let seats: Vec<CpuSet> = masks.iter().map(|mask| mask.and(&all)).collect();
+        let apart = |(at, seat): (usize, &CpuSet)| {
+            !seats[at + 1..].iter().any(|other| other.intersects(seat))
+        };
+        let right = seats.iter().all(fit) && seats.iter().enumerate().all(apart);
+        right.then_some(seats)
+    })
+}
+
+/// The cgroup of a process.
+pub fn cgroup(pid: i32) -> Option<PathBuf> {
+    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = lines
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))?
+        .to_owned();
+    Some(Path::new("/sys/fs/cgroup").join(path))
+}
+
+/// Cgroups of Usher's.
+fn cgroups() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("usher-"));
+    ours.map(|entry| entry.path()).collect()
+}
+
+/// Waits until no cgroup of Usher's is left.
+pub fn cleared() {
+    wait_for("cgroups to be removed", || {
+        cgroups().is_empty().then_some(())
+    });
+}
+
+/// By cpusets of cgroup v2, and gone without a trace afterwards.
+pub fn lie_along_caches_and_apart() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    assert_eq!(world.status()["acting"], "cgroup v2 cpuset");
+    let machine = machine();
+    let programs = Programs::run(&world, 3);
+    let seats = seated(&programs, &machine);
+    for (&pid, seat) in programs.pids.iter().zip(&seats) {
+        let dir = cgroup(pid).unwrap();
+        let text = fs::read_to_string(dir.join("cpuset.cpus.effective")).unwrap();
+        assert_eq!(text.trim(), seat.to_string(), "{}", dir.display());
+        let told = wait_for("the daemon to tell of the seat", || {
+            let all = world.status()["programs"].as_array()?.clone();
+            let program = all.into_iter().find(|program| program["pid"] == pid)?;
+            (program["mode"] == "seated").then_some(program)
+        });
+        assert_eq!(told["cpus"], seat.to_string());
+    }
+    assert_eq!(world.end(daemon), Some(0));
+    programs.roam(&machine.all_cpus());
+    cleared();
+}
