@@ -108,4 +108,9 @@ pub struct Decision {
     /// How the background programs stand, by rising id, when that has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standings: Option<Vec<Standing>>,
+    /// Whether a scheduler may keep the seats, which lends what is idle and takes it
+    /// back at once: not while somebody is measured on a seat. `None`: as before;
+    /// at first not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softly: Option<bool>,
 }

@@ -322,6 +322,8 @@ impl Policy for Casas {
             self.plan(&mut decision);
         }
         decision.notes = std::mem::take(&mut self.notes);
+        // A trial is measured on its cores alone.
+        decision.softly = Some(self.trial.is_none());
         decision
     }
 }

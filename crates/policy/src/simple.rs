@@ -111,6 +111,7 @@ impl Policy for Equal {
                 Decision {
                     actions,
                     plan: Some(seating.plan),
+                    softly: Some(true),
                     ..Decision::default()
                 }
             }

@@ -62,7 +62,10 @@ fn hold(mode: &str, command: Vec<String>) -> Result<(), Box<dyn std::error::Erro
         counted.latency_below_ns(0.99)
     );
     if let Some(scheduler) = scheduler {
-        println!("{:?}", scheduler.tally()?);
+        println!(
+            "{:?}",
+            usher_scx::Held::open(&scheduler.map_ids()?).and_then(|held| held.tally())?
+        );
         if let Some(ending) = scheduler.ending()? {
             println!("{} {}\n{}", ending.reason, ending.message, ending.dump);
         }

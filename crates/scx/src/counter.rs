@@ -9,13 +9,12 @@ use serde::Serialize;
 use usher_model::Topology;
 
 use crate::ScxError;
-use crate::layout::words;
+use crate::layout::{LATENCY_SLOTS, below, words};
 use crate::machine;
 use crate::object::{self, Aligned};
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
 
-const LATENCY_SLOTS: usize = 64;
 const COUNTS_BYTES: usize = 8 * (8 + LATENCY_SLOTS);
 const SHARING_BYTES: usize = 32;
 
@@ -69,13 +68,7 @@ impl Counted {
     /// What that share of wake-ups stayed below, in nanoseconds: the upper end
     /// of a power of two. `None` without any.
     pub fn latency_below_ns(&self, share: f64) -> Option<u64> {
-        let wanted = (share * self.wakeups as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        let found = self.latency.iter().position(|count| {
-            seen += count;
-            seen >= wanted
-        });
-        found.map(|slot| 2_u64.saturating_pow(slot as u32 + 1))
+        below(&self.latency, share)
     }
 }
 
@@ -101,8 +94,8 @@ impl Counter {
     /// The kernel refuses: not root, or without BTF.
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
         let tables = machine::tables(machine)?;
-        let loaded = object::open(&OBJECT.0)?.load();
-        let object = loaded.map_err(ScxError::bpf("loading the counter, which takes root"))?;
+        let open = object::open(&OBJECT.0)?;
+        let object = object::load(open, "loading the counter, which takes root")?;
         object::set_places(&object, &tables)?;
         let sharing = object::map(&object, "sharing", SHARING_BYTES)?;
         let mut all_idle = [0; SHARING_BYTES];

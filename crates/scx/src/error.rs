@@ -55,6 +55,16 @@ pub enum ScxError {
         /// What it said.
         source: libbpf_rs::Error,
     },
+    /// The kernel did not take the programs, and said why.
+    #[error("{doing}: {source}; the kernel's last words on it:\n{words}")]
+    Unloaded {
+        /// What was being done.
+        doing: String,
+        /// What libbpf made of it.
+        source: libbpf_rs::Error,
+        /// The end of the verifier's log.
+        words: String,
+    },
     /// A map is not what this program expects.
     #[error("the map '{name}' is not there or has another size: it is another version's")]
     Layout {

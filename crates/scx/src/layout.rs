@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The values of the maps, as `bpf/shared.h` has them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 const MS: u64 = 1_000_000;
+pub(crate) const LATENCY_SLOTS: usize = 64;
 
 /// What the scheduler is to do; it may be told anew while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// How long a thread runs before the CPU asks who is next.
     pub slice_ns: u64,
@@ -74,10 +75,14 @@ pub struct Tally {
     pub soon: u64,
     /// Threads preempted by urgent ones.
     pub preempted: u64,
+    /// CPUs that guests had to give back.
+    pub returned: u64,
+    /// Threads sent to idle cores of other programs.
+    pub borrowed: u64,
 }
 
 impl Tally {
-    pub(crate) const BYTES: usize = 12 * 8;
+    pub(crate) const BYTES: usize = 14 * 8;
 
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let all = [
@@ -93,9 +98,176 @@ impl Tally {
             &mut self.moved,
             &mut self.soon,
             &mut self.preempted,
+            &mut self.returned,
+            &mut self.borrowed,
         ];
         for (sum, word) in all.into_iter().zip(words(bytes)) {
             *sum += word;
+        }
+    }
+}
+
+/// What became of a program's seat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SeatTally {
+    /// CPU time of its threads on its own CPUs.
+    pub home_ns: u64,
+    /// CPU time of its threads on others'.
+    pub guest_ns: u64,
+    /// Threads that had one of their CPUs back from a guest.
+    pub returns: u64,
+    /// How many of these ran after so many nanoseconds, by powers of two.
+    pub return_latency: Vec<u64>,
+}
+
+impl Default for SeatTally {
+    fn default() -> Self {
+        Self {
+            home_ns: 0,
+            guest_ns: 0,
+            returns: 0,
+            return_latency: vec![0; LATENCY_SLOTS],
+        }
+    }
+}
+
+impl SeatTally {
+    pub(crate) const BYTES: usize = 3 * 8 + LATENCY_SLOTS * 8;
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let first = [&mut self.home_ns, &mut self.guest_ns, &mut self.returns];
+        let all = first.into_iter().chain(&mut self.return_latency);
+        for (sum, word) in all.zip(words(bytes)) {
+            *sum += word;
+        }
+    }
+
+    /// A time within which that share of returns was over; `None`: there were none.
+    pub fn return_below_ns(&self, share: f64) -> Option<u64> {
+        below(&self.return_latency, share)
+    }
+}
+
+/// The upper end of the power of two within which that share of all lies.
+pub(crate) fn below(slots: &[u64], share: f64) -> Option<u64> {
+    let all: u64 = slots.iter().sum();
+    let wanted = (all as f64 * share).ceil().max(1.0) as u64;
+    let mut sum = 0;
+    let slot = slots.iter().position(|count| {
+        sum += count;
+        sum >= wanted
+    })?;
+    Some(2_u64.saturating_pow(slot as u32 + 1))
+}
+
+/// Why a thread is where it runs, or waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// It was there before the scheduler was.
+    Unknown,
+    /// It may run nowhere else.
+    OnlyHere,
+    /// The core was idle.
+    IdleCore,
+    /// The CPU was idle, another thread of its core was not.
+    IdleThread,
+    /// A CPU of its program's that a guest had.
+    Returned,
+    /// The turn of its address space.
+    Turn,
+    /// It wakes for moments only, and waits among those that do.
+    Urgent,
+    /// Taken over from another LLC.
+    Stolen,
+    /// Nobody else wanted the CPU.
+    Alone,
+    /// First come, first served.
+    Fifo,
+}
+
+const WHYS: [Why; 10] = [
+    Why::Unknown,
+    Why::OnlyHere,
+    Why::IdleCore,
+    Why::IdleThread,
+    Why::Returned,
+    Why::Turn,
+    Why::Urgent,
+    Why::Stolen,
+    Why::Alone,
+    Why::Fifo,
+];
+
+/// Where a thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queue {
+    /// Among the urgent ones of this LLC.
+    Urgent {
+        /// Its number, as topology discovery has it.
+        llc: u32,
+    },
+    /// In a queue of its address space in this LLC.
+    AddressSpace {
+        /// Its number, as topology discovery has it.
+        llc: u32,
+        /// Which of the queues.
+        queue: u32,
+    },
+}
+
+/// What the scheduler knows of a thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ThreadState {
+    /// The CPU that it last ran on.
+    pub cpu: u32,
+    /// How it came there.
+    pub why: Why,
+    /// Where it waits, if it does.
+    pub waits: Option<Queue>,
+    /// It is served before others.
+    pub urgent: bool,
+    /// How long it runs before it sleeps, on average.
+    pub burst_average_ns: u64,
+    /// How far ahead of the others it was when it last ran, in virtual time.
+    pub ahead_ns: i64,
+    /// The cgroup that gives it a seat.
+    pub seat: Option<u64>,
+    /// It may run on none of its seat's CPUs, so that it has none.
+    pub kept_from_seat: bool,
+}
+
+/// `QUEUES`, `QUEUES_EACH` and `URGENT` of state.h.
+const QUEUES: u32 = 0x1000;
+const QUEUES_EACH: u32 = 64;
+const URGENT: u32 = 32;
+
+impl ThreadState {
+    pub(crate) const BYTES: usize = 9 * 8 + 4 * 4;
+
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        let long: Vec<u64> = words(bytes).collect();
+        let [cgroup, seat] = [long[5], long[7]];
+        let low = |word: u64| word as u32;
+        let (queue, urgent) = (low(long[9]), long[9] >> 32 != 0);
+        let (cpu, why) = (low(long[10]), (long[10] >> 32) as usize);
+        let waits = queue.checked_sub(QUEUES).map(|at| {
+            let (llc, queue) = (at / QUEUES_EACH, at % QUEUES_EACH);
+            match queue {
+                URGENT => Queue::Urgent { llc },
+                _ => Queue::AddressSpace { llc, queue },
+            }
+        });
+        Self {
+            cpu,
+            why: WHYS.get(why).copied().unwrap_or(Why::Unknown),
+            waits,
+            urgent,
+            burst_average_ns: long[3],
+            ahead_ns: long[4] as i64,
+            seat: (cgroup != 0).then_some(cgroup),
+            kept_from_seat: cgroup != 0 && seat == 0,
         }
     }
 }
@@ -154,7 +326,7 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// A C string.
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
 }

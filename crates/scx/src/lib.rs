@@ -7,6 +7,7 @@
 //! machine and reads what it counts. docs/sched.md says what it is good for.
 //!
 //! - `scheduler`: one that is attached for as long as the value lives;
+//! - `seats`: one that another process holds: seats, counts, threads;
 //! - `counter`: address-space switches, needless sharing of cores, migrations,
 //!   latencies;
 //! - `kernel`: what this kernel has, and which scheduler it runs;
@@ -19,13 +20,15 @@ mod layout;
 mod machine;
 mod object;
 mod scheduler;
+mod seats;
 
 pub use counter::{Counted, Counter};
 pub use error::ScxError;
 pub use kernel::{Kernel, State};
-pub use layout::{Ending, Settings, Tally};
+pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use machine::CPUS_MAX;
-pub use scheduler::{Scheduler, tally_of};
+pub use scheduler::Scheduler;
+pub use seats::{Held, MapIds, Seat};
 
 #[cfg(test)]
 mod rules;

@@ -9,7 +9,7 @@ use crate::ScxError;
 pub const CPUS_MAX: usize = 512;
 /// LLCs that they hold; those behind share their queues.
 const LLCS_MAX: usize = 64;
-const WORDS: usize = CPUS_MAX / 64;
+pub(crate) const WORDS: usize = CPUS_MAX / 64;
 /// Bytes of `struct place`.
 pub(crate) const PLACE_BYTES: usize = 8 + 3 * 8 * WORDS;
 

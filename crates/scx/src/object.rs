@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the scheduler and the counter have in common: BPF objects and their maps.
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut, Object, ObjectBuilder, OpenObject};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, MapMut, Object, ObjectBuilder, OpenObject, PrintCallback,
+    PrintLevel,
+};
 
 use crate::ScxError;
 use crate::machine::{PLACE_BYTES, Tables};
@@ -10,13 +15,42 @@ use crate::machine::{PLACE_BYTES, Tables};
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
+/// What libbpf has said since an object was opened.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// As much of it as an error tells.
+const WORDS_LINES: usize = 60;
+
+fn said() -> MutexGuard<'static, String> {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// # Errors
 /// When it is no object.
 pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
-    // What libbpf would print is in the error, too.
-    libbpf_rs::set_print(None);
+    said().clear();
+    let keep: PrintCallback = |_, text| said().push_str(&text);
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
     let open = ObjectBuilder::default().open_memory(bytes);
     open.map_err(ScxError::bpf("reading the BPF programs"))
+}
+
+/// Has the kernel take the programs.
+///
+/// # Errors
+/// It does not, and why.
+pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
+    open.load().map_err(|source| {
+        let said = said();
+        // libbpf frames what the verifier says.
+        let framed = said.lines().filter(|line| !line.starts_with("-- END"));
+        let lines: Vec<&str> = framed.collect();
+        ScxError::Unloaded {
+            doing: doing.to_owned(),
+            source,
+            words: lines[lines.len().saturating_sub(WORDS_LINES)..].join("\n"),
+        }
+    })
 }
 
 /// A map of that name, whose values have that size.

@@ -8,6 +8,12 @@ __s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
 	return choose_cpu(smt, sees, last, here);
 }
 
+_Bool rules_find_home(struct cpu_set *home, const struct cpu_set *allowed,
+		      const struct cpu_set *seat)
+{
+	return find_home(home, allowed, seat);
+}
+
 __u32 rules_who_is_next(const struct moment *is, const struct space *spaces,
 			__u32 *queue)
 {
@@ -19,9 +25,9 @@ __u32 rules_space_of(const struct space *spaces, __u64 mm)
 	return space_of(spaces, mm);
 }
 
-void rules_join_space(struct space *space, __u64 mm, __u64 vtime)
+void rules_join_space(struct space *space, __u64 mm, __u64 seat, __u64 vtime)
 {
-	join_space(space, mm, vtime);
+	join_space(space, mm, seat, vtime);
 }
 
 void rules_leave_space(struct space *space, __u64 vtime)

@@ -13,6 +13,8 @@ struct Outlook {
     idle: Set,
     cores: Set,
     allowed: Set,
+    home: Set,
+    guests: Set,
 }
 
 /// `struct place`.
@@ -31,6 +33,7 @@ struct Place {
 struct Space {
     mm: u64,
     least: u64,
+    seat: u64,
     waiting: u32,
     unused: u32,
 }
@@ -58,9 +61,10 @@ const NEXT_SAME: u32 = 0;
 #[link(name = "usher_scx_rules", kind = "static")]
 unsafe extern "C" {
     fn rules_choose_cpu(smt: bool, sees: *const Outlook, last: u32, here: *const Place) -> i32;
+    fn rules_find_home(home: *mut Set, allowed: *const Set, seat: *const Set) -> bool;
     fn rules_who_is_next(is: *const Moment, spaces: *const Space, queue: *mut u32) -> u32;
     fn rules_space_of(spaces: *const Space, mm: u64) -> u32;
-    fn rules_join_space(space: *mut Space, mm: u64, vtime: u64);
+    fn rules_join_space(space: *mut Space, mm: u64, seat: u64, vtime: u64);
     fn rules_leave_space(space: *mut Space, vtime: u64);
     fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     fn rules_wake_at(vtime: u64, now_v: u64, slice_ns: u64) -> u64;

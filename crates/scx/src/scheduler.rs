@@ -2,16 +2,18 @@
 //! The scheduler, attached for as long as its value lives.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use libbpf_rs::{Link, MapCore, MapHandle, Object, OpenObject, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    Link, MapCore, MapHandle, MapInfo, Object, OpenObject, RingBuffer, RingBufferBuilder,
+};
 use usher_model::Topology;
 
-use crate::layout::{Ending, Settings, Tally};
+use crate::layout::{Ending, Settings};
 use crate::machine::{self, Tables};
 use crate::object::{self, Aligned};
-use crate::{Kernel, ScxError};
+use crate::{Kernel, MapIds, ScxError};
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
 
@@ -27,7 +29,6 @@ pub struct Scheduler {
     link: Option<Link>,
     ended: RingBuffer<'static>,
     settings: MapHandle,
-    tallies: MapHandle,
     endings: MapHandle,
     dumps: MapHandle,
     llcs: u32,
@@ -60,8 +61,7 @@ impl Scheduler {
         let tables = machine::tables(machine)?;
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, kernel.hotplug_seq()?)?;
-        let loaded = open.load();
-        let object = loaded.map_err(ScxError::bpf("loading the scheduler"))?;
+        let object = object::load(open, "loading the scheduler")?;
         let mut scheduler = Self::of(object, &tables)?;
         scheduler.set(settings)?;
         object::set_places(&scheduler._object, &tables)?;
@@ -82,7 +82,6 @@ impl Scheduler {
             link: None,
             ended: ended.map_err(ScxError::bpf("listening for the scheduler's end"))?,
             settings: object::map(&object, "settings", SETTINGS_BYTES)?,
-            tallies: object::map(&object, "tallies", Tally::BYTES)?,
             endings: object::map(&object, "endings", Ending::BYTES)?,
             dumps: object::map(&object, "dumps", DUMP_BYTES)?,
             llcs: tables.llcs,
@@ -98,25 +97,25 @@ impl Scheduler {
         object::set(&self.settings, 0, &settings.bytes(self.llcs))
     }
 
-    /// What it has done.
+    /// The kernel's numbers of its maps, by which other processes take hold of them.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn tally(&self) -> Result<Tally, ScxError> {
-        sum(&self.tallies)
-    }
-
-    /// The kernel's number of the map of [`Scheduler::tally`], by which another
-    /// process can read it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    pub fn tally_id(&self) -> Result<u32, ScxError> {
-        let info = self.tallies.info();
-        Ok(info
-            .map_err(ScxError::bpf("asking for a map's number"))?
-            .info
-            .id)
+    pub fn map_ids(&self) -> Result<MapIds, ScxError> {
+        let id = |name: &str| {
+            let found = self._object.maps().find(|map| map.name() == name);
+            let map = found.ok_or_else(|| ScxError::layout(name))?;
+            let info = MapInfo::new(map.as_fd());
+            let info = info.map_err(ScxError::bpf("asking for a map's number"))?;
+            Ok(info.info.id)
+        };
+        Ok(MapIds {
+            tallies: id("tallies")?,
+            threads: id("threads")?,
+            seats: id("seats")?,
+            seat_tallies: id("seat_tallies")?,
+            seatings: id("seatings")?,
+        })
     }
 
     /// Readable when it has ended by itself.
@@ -152,26 +151,4 @@ fn prepare(open: &mut OpenObject, hotplug_seq: u64) -> Result<(), ScxError> {
         }
     }
     Ok(())
-}
-
-fn sum(map: &MapHandle) -> Result<Tally, ScxError> {
-    let mut tally = Tally::default();
-    for of_cpu in object::get_each(map)? {
-        tally.add(&of_cpu);
-    }
-    Ok(tally)
-}
-
-/// What the scheduler that another process holds has done, by the number of
-/// [`Scheduler::tally_id`].
-///
-/// # Errors
-/// There is no such map, or it is something else's.
-pub fn tally_of(id: u32) -> Result<Tally, ScxError> {
-    let map = MapHandle::from_map_id(id);
-    let map = map.map_err(ScxError::bpf("opening the scheduler's counts"))?;
-    if map.name() != "tallies" || map.value_size() as usize != Tally::BYTES {
-        return Err(ScxError::layout("tallies"));
-    }
-    sum(&map)
 }

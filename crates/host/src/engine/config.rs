@@ -14,6 +14,7 @@ use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Regulation, Topology};
 use usher_probe::{ProbeError, Roots};
 use usher_store::StoreError;
 
+use super::softly::SoftSeats;
 use crate::launch::{LaunchError, OWN_FAILURE};
 
 /// What an [`crate::engine::Engine`] works with.
@@ -32,6 +33,8 @@ pub struct EngineConfig {
     /// Names of always-on services, besides the usual ones: what they use is
     /// not foreground's.
     pub ignore: Vec<String>,
+    /// A scheduler that may keep seats, where the policy lets it.
+    pub soft: Option<Arc<dyn SoftSeats>>,
     /// The process that undoes everything when this one dies.
     pub keeper: Option<KeeperCommand>,
     /// An eventfd that is written to when the loop has ended, for whatever
@@ -52,6 +55,7 @@ impl EngineConfig {
             profiles: ProfileUse::default(),
             record: None,
             ignore: Vec::new(),
+            soft: None,
             keeper: None,
             ended: None,
             log_entries_max: 100_000,

@@ -20,6 +20,7 @@ mod newcomer;
 mod profiles;
 mod prompt;
 mod requests;
+mod softly;
 mod status;
 mod watch;
 mod world;
@@ -33,6 +34,7 @@ use std::thread::JoinHandle;
 
 pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse};
 pub use log::{Change, LogEntry, Place};
+pub use softly::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
 use usher_act::keeper::{KeeperHandle, KeeperTask};
@@ -96,6 +98,7 @@ impl Engine {
             keeper,
             mailbox,
             profiles: profiles.clone(),
+            soft: config.soft,
             recorder,
             ignore: config.ignore,
             state: State::new(
@@ -376,5 +379,6 @@ fn turn_until_stopped(
     }));
     panicked.store(turned.is_err(), Ordering::SeqCst);
     let (_, mut world) = control.into_parts();
+    world.unseat_all();
     world.actuator.undo_all()
 }

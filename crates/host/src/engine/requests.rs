@@ -233,6 +233,7 @@ impl RealWorld {
     fn depart(&mut self, id: ProgramId) -> Result<(), EngineError> {
         let at_ns = now_ns();
         self.note_neighbours(at_ns);
+        self.unseat(id);
         let steal = self.state.steal;
         if let Some(mut member) = self.state.members.remove(&id) {
             member.sample(at_ns, steal);
@@ -281,6 +282,7 @@ impl RealWorld {
         Status {
             policy: self.policy.to_owned(),
             acting: self.actuator.describe().clone(),
+            kept_by_scheduler: state.kept_by.is_some(),
             keeper_pid: self
                 .keeper
                 .as_ref()

@@ -12,6 +12,8 @@ pub struct Status {
     pub policy: String,
     /// What is acted with, and why with nothing better.
     pub acting: Description,
+    /// Seats are kept by a scheduler now, and not by that.
+    pub kept_by_scheduler: bool,
     /// The keeper's process, where there is one.
     pub keeper_pid: Option<i32>,
     /// The machine's name.

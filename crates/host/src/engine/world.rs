@@ -33,6 +33,7 @@ use super::log::{Change, Log};
 use super::mailbox::{Mailbox, Reply};
 use super::member::Member;
 use super::profiles::Profiles;
+use super::softly::SoftSeats;
 use super::status::TimedNote;
 
 /// CPUs and threads are looked after so often, while there are programs.
@@ -57,6 +58,8 @@ pub(super) struct RealWorld {
     pub keeper: Option<KeeperHandle>,
     pub mailbox: Mailbox,
     pub profiles: Arc<Profiles>,
+    /// A scheduler that may keep seats.
+    pub soft: Option<Arc<dyn SoftSeats>>,
     pub recorder: Option<Recorder<BufWriter<File>>>,
     /// Services whose use is not foreground's, besides the usual ones.
     pub ignore: Vec<String>,
@@ -101,6 +104,10 @@ pub(super) struct State {
     /// The policy is to look because of `usable`.
     pub cpus_changed: bool,
     pub stopping: bool,
+    /// The policy says that seats need not be kept firmly.
+    pub softly: bool,
+    /// The scheduler that keeps them ([`SoftSeats::running`]).
+    pub kept_by: Option<u64>,
 }
 
 impl State {
@@ -165,7 +172,7 @@ impl World for RealWorld {
             // It ended between the look and the decision.
             return Ok(());
         }
-        if let Err(error) = self.actuator.act(action) {
+        if let Err(error) = self.carry_out(action) {
             self.state.failed_actions += 1;
             let text = error.to_string();
             let arriving = self.state.arriving.iter_mut();
@@ -193,6 +200,10 @@ impl World for RealWorld {
         }
         let at_ns = now_ns();
         self.state.background.decided(decision);
+        if let Some(softly) = decision.softly {
+            self.state.softly = softly;
+        }
+        self.follow_scheduler();
         if let Some(plan) = &decision.plan {
             self.state.plan = plan.clone();
             let abstains = plan.abstains;
@@ -249,7 +260,13 @@ impl RealWorld {
     fn look_at_programs(&mut self, at_ns: u64) -> Vec<ProgramSample> {
         self.state.sampled = true;
         let (members, steal) = (self.state.members.values_mut(), self.state.steal);
-        members.filter_map(|m| m.sample(at_ns, steal)).collect()
+        let mut samples: Vec<_> = members.filter_map(|m| m.sample(at_ns, steal)).collect();
+        if self.state.kept_by.is_some() {
+            // Of which cores they made it is not known.
+            let progress = samples.iter_mut().filter_map(|s| s.progress.as_mut());
+            progress.for_each(|progress| progress.confidence = 0.0);
+        }
+        samples
     }
 
     /// Says it once, as far as that is still known.
@@ -293,6 +310,7 @@ impl RealWorld {
         {
             self.state.steal = sample.steal_in_cpu_time;
         }
+        self.follow_scheduler();
         let mut failed = Vec::new();
         let refreshed = self.due_for_refresh();
         for &id in self.state.members.keys() {
@@ -429,7 +447,8 @@ impl RealWorld {
         for member in state.members.values_mut() {
             let own = u32::from(member.is_busy(at_ns));
             let crowded = |cpu| busy_on.get(&cpu).is_some_and(|&n| n > own);
-            let disturbed = member.reach(&state.usable).iter().any(crowded);
+            let disturbed =
+                state.kept_by.is_some() || member.reach(&state.usable).iter().any(crowded);
             member.stay.disturbed(at_ns, disturbed);
         }
     }

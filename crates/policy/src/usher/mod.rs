@@ -362,6 +362,12 @@ impl Usher {
         moved
     }
 
+    /// Somebody is measured on a seat, which must be all that it has.
+    fn measures_on_seats(&self) -> bool {
+        let explores = self.members.values().any(Member::explores);
+        explores || self.survey.is_on() || self.comparison.is_on()
+    }
+
     /// Lends and takes back; true when a loan began or ended.
     fn lend(&mut self, observation: &Observation) -> bool {
         if self.seats.is_empty() || self.survey.is_on() {
@@ -516,6 +522,7 @@ impl Policy for Usher {
             wake_after_ns: self.wake_after_ns(at_ns),
             look: Look::All,
             standings: None,
+            softly: Some(!self.measures_on_seats()),
         }
     }
 }

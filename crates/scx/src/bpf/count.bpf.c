@@ -140,13 +140,11 @@ static inline void note_run(struct counts *here, struct task_struct *next,
 		__u64 latency = is_before(trace->woken_ns, now)
 					? now - trace->woken_ns
 					: 0;
-		__u32 slot = log2_of(latency);
+		__u32 slot = latency_slot(latency);
 
 		trace->woken_ns = 0;
 		here->wakeups++;
-		/* The compiler knows that it is below; the verifier does not. */
-		asm volatile("" : "+r"(slot));
-		here->latency[slot % LATENCY_SLOTS]++;
+		here->latency[slot]++;
 	}
 }
 

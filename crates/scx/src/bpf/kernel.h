@@ -18,7 +18,9 @@
 #include <bpf/bpf_core_read.h>
 
 enum {
+	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
@@ -73,6 +75,23 @@ struct cpumask {
 
 struct mm_struct;
 
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct sched_ext_entity {
 	__u32 flags;
 	__u64 slice;
@@ -87,6 +106,7 @@ struct task_struct {
 	const struct cpumask *cpus_ptr;
 	unsigned short migration_disabled;
 	struct mm_struct *mm;
+	struct css_set *cgroups;
 	struct sched_ext_entity scx;
 };
 

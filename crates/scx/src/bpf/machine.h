@@ -4,6 +4,7 @@
 #define USHER_SCX_MACHINE_H
 
 #include "kernel.h"
+#include "rules.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -17,6 +18,15 @@ struct {
 		__u32 only = 0; \
 		bpf_map_lookup_elem(&map, &only); \
 	})
+
+static inline __u32 latency_slot(__u64 latency_ns)
+{
+	__u32 slot = log2_of(latency_ns);
+
+	/* The compiler knows that it is below; the verifier does not. */
+	barrier_var(slot);
+	return slot % LATENCY_SLOTS;
+}
 
 static inline struct place *place_of(__u32 cpu)
 {

@@ -7,6 +7,10 @@
  * any that shares its core, and better than the CPU that the thread last ran on;
  * among equals the nearest: the last one itself, the same LLC, the same node.
  *
+ * Whose CPU (1, the paper on seats). Where programs have seats, a thread's own CPUs
+ * come first; there it takes the place of a guest at once. It is a guest itself
+ * on cores that are idle, and only there.
+ *
  * When (4, the paper on aggregation). Threads of one address space wait in a
  * queue of their own, ordered by virtual time. The address space that has the
  * CPU goes on while its turn lasts *and* while it is not further ahead in
@@ -108,18 +112,55 @@ struct outlook {
 	/* CPUs of cores that are idle with all their threads. */
 	struct cpu_set cores;
 	struct cpu_set allowed;
+	/* Those of them where the thread is at home; all, if it has no seat. */
+	struct cpu_set home;
+	/* CPUs that run threads which are not at home there. */
+	struct cpu_set guests;
 };
 
+/*
+ * At home first, and there before a guest; then as a guest of cores that are
+ * idle, so that nobody's core is shared with one; at last beside a thread at home.
+ */
 static inline __s32 choose_cpu(_Bool smt, const struct outlook *sees,
 			       __u32 last, const struct place *here)
 {
-	__s32 cpu = NOWHERE;
+	const struct cpu_set *best = smt ? &sees->cores : &sees->idle;
+	__s32 cpu;
 
-	if (smt)
-		cpu = nearest_of(&sees->cores, &sees->allowed, last, here);
+	cpu = nearest_of(best, &sees->home, last, here);
 	if (cpu < 0)
-		cpu = nearest_of(&sees->idle, &sees->allowed, last, here);
+		cpu = nearest_of(&sees->guests, &sees->home, last, here);
+	if (cpu < 0)
+		cpu = nearest_of(best, &sees->allowed, last, here);
+	if (cpu < 0)
+		cpu = nearest_of(&sees->idle, &sees->home, last, here);
 	return cpu;
+}
+
+/* The same, of idle cores alone. */
+static inline __s32 choose_core_of(const struct outlook *sees, __u32 last,
+				   const struct place *here)
+{
+	__s32 cpu = nearest_of(&sees->cores, &sees->home, last, here);
+
+	return cpu >= 0 ? cpu
+			: nearest_of(&sees->cores, &sees->allowed, last, here);
+}
+
+/* Where a thread with this seat is at home; false: it may run nowhere there. */
+static inline _Bool find_home(struct cpu_set *home,
+			      const struct cpu_set *allowed,
+			      const struct cpu_set *seat)
+{
+	__u64 any = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++) {
+		home->words[word] = allowed->words[word] & seat->words[word];
+		any |= home->words[word];
+	}
+	return any != 0;
 }
 
 /* Virtual time that running so long takes. */
@@ -174,15 +215,22 @@ struct space {
 	__u64 mm;
 	/* Virtual time of the first that waits. */
 	__u64 least;
+	/* The seat of those that wait; 0: none, or several. */
+	__u64 seat;
 	__u32 waiting;
 	__u32 unused;
 };
 
 /* A thread is about to wait here. */
-static inline void join_space(struct space *space, __u64 mm, __u64 vtime)
+static inline void join_space(struct space *space, __u64 mm, __u64 seat,
+			      __u64 vtime)
 {
-	if (!space->waiting)
+	if (!space->waiting) {
 		space->mm = mm;
+		space->seat = seat;
+	} else if (space->seat != seat) {
+		space->seat = 0;
+	}
 	if (!space->waiting || is_before(vtime, space->least))
 		space->least = vtime;
 	__sync_fetch_and_add(&space->waiting, 1);

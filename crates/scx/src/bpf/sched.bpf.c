@@ -2,14 +2,15 @@
 /*
  * Usher's scheduler: the kernel's callbacks, in the order of a thread's life.
  *
+ *   seats.h   whose CPU: programs' own ones, softly kept (paper 1)
  *   where.h   on which CPU: idle physical cores first (paper 3b)
  *   when.h    who is next: address spaces in turns (paper 4)
  *   rules.h   the arithmetic of both, without a kernel
  *   state.h   what is known of the machine, of threads and queues
  *   kernel.h  the kernel, as far as we use it
  *
- * A thread that wakes goes straight to an idle CPU, if there is one. Otherwise
- * it waits in its LLC: among urgent ones if it only wakes for a moment, else in
+ * A thread that wakes goes straight to an idle CPU, if there is one, or to one
+ * that a guest has to give back. Otherwise it waits in its LLC: among urgent ones if it only wakes for a moment, else in
  * the queue of its address space. Virtual time (CPU time over weight) orders
  * each queue and all of them. A CPU that has used up a slice asks who is next;
  * one that finds nobody in its LLC asks the others.
@@ -23,7 +24,6 @@
  * kernel takes all threads back to its own scheduler and calls `end`.
  */
 #include "when.h"
-#include "where.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -70,23 +70,31 @@ static inline void wake(struct thread *thread, const struct settings *wants)
 		is_urgent(thread->burst_average_ns, thread->vtime, now);
 }
 
+/* A guest that has to go does not wait for the end of its slice. */
+static inline __u64 or_preempt(const struct thread *thread)
+{
+	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
+}
+
 OP(usher_select_cpu)
 __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 {
 	struct settings *wants = ONLY(settings);
+	struct thread *thread = thread_of(p);
 	__s32 cpu;
 
-	if (!wants)
+	if (!wants || !thread)
 		return prev;
-	cpu = claim(p, prev, wants->smt && !wants->fifo, 0);
+	cpu = claim(p, thread, prev, wants->smt && !wants->fifo, 0);
 	if (cpu < 0)
 		return prev;
-	insert(p, DSQ_LOCAL, wants->slice_ns, 0);
+	insert(p, DSQ_LOCAL, wants->slice_ns, or_preempt(thread));
 	return cpu;
 }
 
 /* Off to an idle CPU: of an idle core, where it would keep the one it has. */
-static inline _Bool move_over(struct task_struct *p, __u32 cpu, __u64 flags,
+static inline _Bool move_over(struct task_struct *p, struct thread *thread,
+			      __u32 cpu, __u64 flags,
 			      const struct settings *wants)
 {
 	_Bool is_last = flags & ENQ_LAST;
@@ -94,13 +102,33 @@ static inline _Bool move_over(struct task_struct *p, __u32 cpu, __u64 flags,
 
 	if (flags & ENQ_WAKEUP || !is_movable(p) || (is_last && !wants->smt))
 		return 0;
-	to = claim(p, cpu, wants->smt, is_last);
+	to = claim(p, thread, cpu, wants->smt, is_last);
 	if (to < 0)
 		return 0;
 	COUNT(moved);
-	insert(p, DSQ_LOCAL_ON | to, wants->slice_ns, flags);
+	insert(p, DSQ_LOCAL_ON | to, wants->slice_ns,
+	       flags | or_preempt(thread));
 	scx_bpf_kick_cpu(to, KICK_IDLE);
 	return 1;
+}
+
+/*
+ * A CPU that fell idle while the thread was being put into its queue has looked
+ * there too early, and would sleep on.
+ */
+static inline void rouse(struct task_struct *p, struct thread *thread,
+			 __u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	__s32 idle;
+
+	if (!sees || !here)
+		return;
+	look_around(sees, p, thread);
+	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }
 
 OP(usher_enqueue)
@@ -110,18 +138,21 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	struct settings *wants = ONLY(settings);
 	struct thread *thread = thread_of(p);
 	struct place *here = place_of(cpu);
-	struct seat *seat = seat_of(cpu);
+	struct cpu_state *state = state_of(cpu);
 
-	if (stays_here(p) && wants && !wants->fifo) {
-		/* What the CPU itself wants done, and somebody waits for. */
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
-		return;
-	}
-	if (!wants || !thread || !here || !seat || stays_here(p)) {
+	if (!wants || !thread || !here || !state) {
 		insert(p, DSQ_LOCAL, 20 * MS, flags);
 		return;
 	}
+	if (stays_here(p)) {
+		/* What the CPU itself wants done, and somebody waits for. */
+		thread->why = WHY_ONLY_HERE;
+		insert(p, DSQ_LOCAL, wants->slice_ns,
+		       wants->fifo ? flags : flags | ENQ_PREEMPT);
+		return;
+	}
 	if (wants->fifo) {
+		thread->why = WHY_FIFO;
 		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO, wants->slice_ns,
 		       flags);
 		return;
@@ -129,17 +160,23 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	leave_queue(thread);
 	if (flags & ENQ_WAKEUP)
 		wake(thread, wants);
-	if (move_over(p, cpu, flags, wants))
+	else if (!thread->began_ns)
+		thread->urgent = 1;
+	if (move_over(p, thread, cpu, flags, wants))
 		return;
 	if (flags & ENQ_LAST) {
+		thread->why = WHY_ALONE;
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
 		return;
 	}
-	join_queue(p, thread, here->llc, wants, flags);
-	if (thread->urgent && seat->running && !seat->urgent) {
+	join_queue(p, thread, waits_in(p, thread, cpu, here->llc), wants,
+		   flags);
+	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
+	    !state->urgent && is_home(thread->seat, cpu)) {
 		COUNT(preempted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
+	rouse(p, thread, cpu);
 }
 
 /* Lets a thread run on, if nobody waits and no idle core does. */
@@ -154,29 +191,29 @@ static inline void prolong(struct task_struct *prev, __u32 cpu,
 
 /* A turn of the CPU's LLC; whether the CPU has something to run now. */
 static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
-			      struct hall *hall, __u32 llc,
-			      const struct settings *wants)
+			      __u32 llc, const struct settings *wants)
 {
+	_Bool found = 0;
 	int try;
 
 	bpf_for(try, 0, SPACES)
 	{
 		__s32 at = ask_next(llc, is);
 
-		if (at == SPACES + 1) {
-			if (!prev)
-				return 0;
+		if (at == SPACES + 1 && prev) {
 			COUNT(turns_kept);
 			set_slice(prev, wants->slice_ns);
-			return 1;
+			found = 1;
+		} else if (at >= 0 && at < SPACES) {
+			found = take(queue_at(llc, at));
+			is->not |= 1U << at;
+		} else {
+			break;
 		}
-		if (at < 0 || at >= SPACES)
-			return 0;
-		if (take(queue_at(llc, at)))
-			return 1;
-		is->not |= 1U << at;
+		if (found)
+			break;
 	}
-	return 0;
+	return found;
 }
 
 static inline void look_at_prev(struct moment *is, struct task_struct *prev)
@@ -191,42 +228,70 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 		virtual_ns(is->now_ns - thread->began_ns, prev->scx.weight);
 }
 
+/* Nobody who is at home here wants the CPU: anybody may have it. */
+static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
+			       struct moment *is, const struct settings *wants)
+{
+	is->not = 0;
+	if (prev)
+		look_at_prev(is, prev);
+	if (next_turn(is, prev, llc, wants))
+		return;
+	if (prev)
+		prolong(prev, cpu, wants);
+	else
+		steal(cpu, llc, 1, wants);
+}
+
 static inline void dispatch(__u32 cpu, struct task_struct *prev,
 			    const struct settings *wants)
 {
 	struct moment is = {.now_ns = now_ns(), .aggregate = wants->aggregate};
 	struct place *here = place_of(cpu);
-	struct seat *seat = seat_of(cpu);
+	struct cpu_state *state = state_of(cpu);
 	struct hall *hall;
+	_Bool prev_is_guest;
 	__u32 far;
 
-	if (!here || !seat)
+	if (!here || !state)
 		return;
 	hall = hall_of(here->llc);
 	if (!hall)
 		return;
-	if (hall->urgent && take_urgent(hall, here->llc, wants))
+	is.not = strangers(here->llc, cpu);
+	if (hall->urgent && take_urgent(hall, here->llc, is.not, wants))
 		return;
-	if (prev)
+	prev_is_guest = prev && has_guest(cpu);
+	if (prev && !prev_is_guest)
 		look_at_prev(&is, prev);
-	is.turn.began_ns = seat->turn_began_ns;
+	is.turn.began_ns = state->turn_began_ns;
 	is.turn.turn_ns = wants->turn_ns;
 	is.turn.lead_ns = wants->lead_ns;
-	is.own = wants->aggregate ? space_of(hall->spaces, seat->turn_mm)
+	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_mm)
 				  : SPACES;
 	/* Another LLC is looked at now and then, for those left far behind. */
 	far = bpf_get_prandom_u32() % LLCS_MAX;
 	if (far < wants->llcs && far != here->llc &&
-	    take_hindmost(far, 0, now_v - 4 * wants->lead_ns, 0)) {
+	    take_hindmost(far, strangers(far, cpu), now_v - 4 * wants->lead_ns,
+			  0)) {
 		COUNT(stolen);
+		state->why = WHY_STOLEN;
 		return;
 	}
-	if (hall->waiting && next_turn(&is, prev, hall, here->llc, wants))
+	if (hall->waiting && next_turn(&is, prev, here->llc, wants))
 		return;
-	if (prev)
+	if (prev && !prev_is_guest) {
 		prolong(prev, cpu, wants);
-	else
-		steal(here->llc, wants);
+		return;
+	}
+	if (steal(cpu, here->llc, 0, wants)) {
+		state->why = WHY_STOLEN;
+		return;
+	}
+	if (seats_version() && !is_shared(cpu, 1))
+		have_guests(cpu, here->llc, prev, &is, wants);
+	else if (prev)
+		prolong(prev, cpu, wants);
 }
 
 OP(usher_dispatch)
@@ -244,19 +309,19 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 		prolong(prev, cpu, wants);
 }
 
-static inline void note_space(struct seat *seat, struct thread *thread,
+static inline void note_space(struct cpu_state *state, struct thread *thread,
 			      __u64 mm, __u64 now)
 {
 	COUNT(switches);
 	if (!mm)
 		return;
-	if (mm != seat->last_mm) {
-		seat->last_mm = mm;
+	if (mm != state->last_mm) {
+		state->last_mm = mm;
 		COUNT(space_switches);
 	}
-	if (mm != seat->turn_mm && !thread->urgent) {
-		seat->turn_mm = mm;
-		seat->turn_began_ns = now;
+	if (mm != state->turn_mm && !thread->urgent) {
+		state->turn_mm = mm;
+		state->turn_began_ns = now;
 	}
 }
 
@@ -265,30 +330,39 @@ void BPF_PROG(usher_running, struct task_struct *p)
 {
 	__u32 cpu = scx_bpf_task_cpu(p);
 	struct thread *thread = thread_of(p);
-	struct seat *seat = seat_of(cpu);
+	struct cpu_state *state = state_of(cpu);
 	__u64 now = now_ns();
 
-	if (!thread || !seat)
+	if (!thread || !state)
 		return;
+	if (thread->queue != NO_QUEUE && state->why)
+		thread->why = state->why;
+	state->why = WHY_UNKNOWN;
 	leave_queue(thread);
 	thread->began_ns = now;
+	thread->cpu = cpu;
 	if (is_before(now_v, thread->vtime))
 		now_v = thread->vtime;
-	note_space(seat, thread, (__u64)BPF_CORE_READ(p, mm), now);
-	seat->movable = is_movable(p);
-	seat->urgent = thread->urgent || stays_here(p);
-	read_set(&seat->allowed, p->cpus_ptr);
-	seat->running = 1;
+	note_arrival(thread, cpu, now);
+	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now);
+	state->movable = is_movable(p);
+	state->urgent = thread->urgent || stays_here(p);
+	read_set(&state->allowed, p->cpus_ptr);
+	state->running = 1;
 }
 
-/* For a core that the idle one's kick did not bring into order. */
+/* For what no kick has brought into order. */
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
 {
 	struct settings *wants = ONLY(settings);
+	struct thread *thread = thread_of(p);
+	__u32 cpu = scx_bpf_task_cpu(p);
 
-	if (wants && wants->smt && !wants->fifo &&
-	    wants_out(p, scx_bpf_task_cpu(p)))
+	if (!wants || !thread || wants->fifo)
+		return;
+	follow_seats(p, thread, cpu);
+	if (wants->smt && wants_out(p, cpu))
 		set_slice(p, 0);
 }
 
@@ -296,15 +370,17 @@ OP(usher_stopping)
 void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
 	struct thread *thread = thread_of(p);
-	struct seat *seat = seat_of(scx_bpf_task_cpu(p));
+	struct cpu_state *state = state_of(scx_bpf_task_cpu(p));
 	__u64 ran;
 
-	if (!thread || !seat)
+	if (!thread || !state)
 		return;
-	seat->running = 0;
+	state->running = 0;
 	ran = now_ns() - thread->began_ns;
 	thread->vtime += virtual_ns(ran, p->scx.weight);
+	thread->ahead_ns = thread->vtime - now_v;
 	thread->burst_ns += ran;
+	note_use(thread, thread->cpu, ran);
 	thread->urgent = 0;
 	if (runnable)
 		return;
@@ -328,7 +404,10 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 {
 	struct settings *wants = ONLY(settings);
 
-	if (idle && wants && wants->smt && !wants->fifo)
+	if (!idle)
+		return;
+	note_guest(cpu, 0);
+	if (wants && wants->smt && !wants->fifo)
 		invite(cpu);
 }
 

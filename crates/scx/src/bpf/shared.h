@@ -24,8 +24,11 @@ typedef __u32 __wsum;
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 #define DUMP_BYTES 32768
-/* Wake-up latencies by their binary logarithm in nanoseconds. */
+/* Latencies by their binary logarithm in nanoseconds. */
 #define LATENCY_SLOTS 64
+/* Programs that may have seats at the same time. */
+#define SEATS_MAX 256
+#define NAME_BYTES 32
 
 struct cpu_set {
 	__u64 words[CPU_WORDS];
@@ -54,6 +57,73 @@ struct place {
 	struct cpu_set node;
 };
 
+/*
+ * The CPUs of a program: its threads are at home there, and guests elsewhere,
+ * where they make room at once. The program is whoever is in a cgroup.
+ */
+struct seat {
+	struct cpu_set cpus;
+	char name[NAME_BYTES];
+};
+
+/* What became of it, for each CPU that its threads ran on. */
+struct seat_tally {
+	__u64 home_ns;
+	__u64 guest_ns;
+	/* Threads that had one of their CPUs back from a guest. */
+	__u64 returns;
+	/* From such a wake-up until the thread ran. */
+	__u64 return_latency[LATENCY_SLOTS];
+};
+
+/* Written by whoever writes seats, after it. */
+struct seating {
+	/* Another one after every change; 0: nobody has a seat. */
+	__u64 version;
+};
+
+/* Why a thread is where it runs. */
+enum why {
+	WHY_UNKNOWN,
+	/* It may run nowhere else. */
+	WHY_ONLY_HERE,
+	WHY_IDLE_CORE,
+	WHY_IDLE_THREAD,
+	/* Its program's CPU, which a guest had. */
+	WHY_RETURNED,
+	/* It waited in the queue of its address space. */
+	WHY_TURN,
+	WHY_URGENT,
+	/* Taken from another LLC's queues. */
+	WHY_STOLEN,
+	/* There was nobody else. */
+	WHY_ALONE,
+	WHY_FIFO,
+};
+
+/* A thread, as long as the scheduler has it. */
+struct thread {
+	__u64 vtime;
+	__u64 began_ns;
+	/* Ran since it woke. */
+	__u64 burst_ns;
+	__u64 burst_average_ns;
+	/* How far ahead of the others it was when it last ran, in virtual time. */
+	__s64 ahead_ns;
+	/* The cgroup whose seat is this thread's, as of that version; 0: none. */
+	__u64 cgroup;
+	__u64 seat_version;
+	/* The same, where it may run on one of the seat's CPUs at all. */
+	__u64 seat;
+	/* When it was given a guest's CPU; 0: long there. */
+	__u64 returning_ns;
+	/* The queue that it waits in, or NO_QUEUE. */
+	__u32 queue;
+	__u32 urgent;
+	__u32 cpu;
+	__u32 why;
+};
+
 struct tally {
 	__u64 switches;
 	/* User threads after ones of another address space on that CPU. */
@@ -68,6 +138,10 @@ struct tally {
 	__u64 moved;
 	__u64 soon;
 	__u64 preempted;
+	/* CPUs that guests had to give back. */
+	__u64 returned;
+	/* Threads sent to cores of other programs, which were idle. */
+	__u64 borrowed;
 };
 
 /* How the kernel ended it. */

@@ -16,7 +16,7 @@ struct {
 } settings SEC(".maps");
 
 /* A CPU, as others see it. */
-struct seat {
+struct cpu_state {
 	__u32 running;
 	/* What runs may run elsewhere. */
 	__u32 movable;
@@ -27,6 +27,10 @@ struct seat {
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
 	__u64 turn_began_ns;
+	/* How the next thread is come by. */
+	__u32 why;
+	/* What runs has a seat elsewhere. */
+	__u32 has_guest;
 	struct cpu_set allowed;
 };
 
@@ -34,8 +38,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, CPUS_MAX);
 	__type(key, __u32);
-	__type(value, struct seat);
-} seats SEC(".maps");
+	__type(value, struct cpu_state);
+} cpu_states SEC(".maps");
 
 /* The queues of an LLC. */
 struct hall {
@@ -50,17 +54,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct hall);
 } halls SEC(".maps");
-
-struct thread {
-	__u64 vtime;
-	__u64 began_ns;
-	/* Ran since it woke. */
-	__u64 burst_ns;
-	__u64 burst_average_ns;
-	/* The queue that it waits in, or NO_QUEUE. */
-	__u32 queue;
-	__u32 urgent;
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -104,9 +97,9 @@ __u32 added_by_bpf;
 			tally->what++; \
 	} while (0)
 
-static inline struct seat *seat_of(__u32 cpu)
+static inline struct cpu_state *state_of(__u32 cpu)
 {
-	return bpf_map_lookup_elem(&seats, &cpu);
+	return bpf_map_lookup_elem(&cpu_states, &cpu);
 }
 
 static inline struct hall *hall_of(__u32 llc)

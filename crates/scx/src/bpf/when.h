@@ -10,7 +10,7 @@
 #ifndef USHER_SCX_WHEN_H
 #define USHER_SCX_WHEN_H
 
-#include "state.h"
+#include "where.h"
 
 static inline __u64 queue_at(__u32 llc, __u32 at)
 {
@@ -39,11 +39,41 @@ static inline void leave_queue(struct thread *thread)
 	__sync_fetch_and_sub(&hall->waiting, 1);
 }
 
-/* Threads of the kernel's have no address space: they share a queue. */
-static inline __u64 address_space(struct task_struct *p,
+/*
+ * Whose queue: threads of the kernel's have no address space, and share one.
+ * Where address spaces do not count, seats do.
+ */
+static inline __u64 address_space(struct task_struct *p, struct thread *thread,
 				  const struct settings *wants)
 {
-	return wants->aggregate ? (__u64)BPF_CORE_READ(p, mm) : 0;
+	return wants->aggregate ? (__u64)BPF_CORE_READ(p, mm) : thread->seat;
+}
+
+/* In which LLC a thread waits: where it is at home, and this CPU if that is. */
+__noinline int home_llc(__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	__s32 at;
+
+	if (!sees || !here)
+		return 0;
+	at = nearest_of(&sees->home, &sees->home, cpu, here);
+	if (at >= 0)
+		here = place_of(at);
+	return here ? here->llc : 0;
+}
+
+/* The same of a thread that is about to wait. */
+static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
+			     __u32 cpu, __u32 llc)
+{
+	struct outlook *sees = ONLY(outlooks);
+
+	if (!sees || !seats_version())
+		return llc;
+	look_around(sees, p, thread);
+	return home_llc(cpu);
 }
 
 static inline void join_queue(struct task_struct *p, struct thread *thread,
@@ -57,14 +87,15 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
 		return;
 	}
+	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
 	if (thread->urgent) {
 		__sync_fetch_and_add(&hall->urgent, 1);
 		COUNT(soon);
 	} else {
-		__u64 mm = address_space(p, wants);
+		__u64 mm = address_space(p, thread, wants);
 
 		at = space_of(hall->spaces, mm) % SPACES;
-		join_space(&hall->spaces[at], mm, thread->vtime);
+		join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
 	}
 	__sync_fetch_and_add(&hall->waiting, 1);
 	thread->queue = queue_at(llc, at);
@@ -86,10 +117,10 @@ __noinline int ask_next(__u32 llc, struct moment *is)
 }
 
 /* Urgent threads come first, but for whoever is late. */
-static inline _Bool take_urgent(struct hall *hall, __u32 llc,
+static inline _Bool take_urgent(struct hall *hall, __u32 llc, __u32 not,
 				const struct settings *wants)
 {
-	struct moment is = {.own = SPACES};
+	struct moment is = {.own = SPACES, .not = not };
 	__s32 at = ask_next(llc, &is);
 
 	if (at >= 0 && at < SPACES &&
@@ -127,8 +158,9 @@ static inline _Bool take_hindmost(__u32 llc, __u32 not, __u64 unless_before,
 	return 0;
 }
 
-/* With nothing to do here, anything from elsewhere is welcome. */
-static inline _Bool steal(__u32 here, const struct settings *wants)
+/* Takes from other LLCs whoever is at home on this CPU; or guests, too. */
+static inline _Bool steal(__u32 cpu, __u32 here, _Bool guests,
+			  const struct settings *wants)
 {
 	int step;
 
@@ -140,7 +172,8 @@ static inline _Bool steal(__u32 here, const struct settings *wants)
 			break;
 		if (llc >= wants->llcs)
 			llc -= wants->llcs;
-		if (take_hindmost(llc, 0, 0, 1)) {
+		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu), 0,
+				  1)) {
 			COUNT(stolen);
 			return 1;
 		}

@@ -11,10 +11,13 @@
 #ifndef USHER_SCX_WHERE_H
 #define USHER_SCX_WHERE_H
 
-#include "state.h"
+#include "seats.h"
 
-static inline void look_around(struct outlook *sees, struct task_struct *p)
+static inline void look_around(struct outlook *sees, struct task_struct *p,
+			       struct thread *thread)
 {
+	struct cpu_set *all = ONLY(guests);
+
 	const struct cpumask *mask = scx_bpf_get_idle_cpumask();
 
 	read_set(&sees->idle, mask);
@@ -23,6 +26,21 @@ static inline void look_around(struct outlook *sees, struct task_struct *p)
 	read_set(&sees->cores, mask);
 	scx_bpf_put_idle_cpumask(mask);
 	read_set(&sees->allowed, p->cpus_ptr);
+	if (all)
+		sees->guests = *all;
+	look_home(sees, p, thread);
+}
+
+/* Seats have changed while this thread ran. */
+static inline void follow_seats(struct task_struct *p, struct thread *thread,
+				__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+
+	if (!sees || thread->seat_version == seats_version())
+		return;
+	look_around(sees, p, thread);
+	note_guest(cpu, !is_home(thread->seat, cpu));
 }
 
 /* Verified once, for whoever calls it. */
@@ -43,7 +61,7 @@ __noinline int choose_core(__u32 last)
 
 	if (!sees || !here)
 		return NOWHERE;
-	return nearest_of(&sees->cores, &sees->allowed, last, here);
+	return choose_core_of(sees, last, here);
 }
 
 static inline void strike(struct cpu_set *set, __u32 cpu)
@@ -51,40 +69,65 @@ static inline void strike(struct cpu_set *set, __u32 cpu)
 	set->words[cpu / 64 % CPU_WORDS] &= ~(1ULL << cpu % 64);
 }
 
-/* An idle CPU for this thread, taken; somebody else may take one first. */
-static inline __s32 claim(struct task_struct *p, __u32 last, _Bool smt,
-			  _Bool cores_only)
+/* A guest's CPU, if nobody else has just had it back. */
+static inline _Bool claim_from_guest(struct thread *thread, __u32 cpu)
+{
+	if (!evict(cpu))
+		return 0;
+	COUNT(returned);
+	thread->why = WHY_RETURNED;
+	thread->returning_ns = now_ns();
+	return 1;
+}
+
+static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
+			       const struct outlook *sees)
+{
+	if (!scx_bpf_test_and_clear_cpu_idle(cpu))
+		return 0;
+	if (has_cpu(&sees->cores, cpu)) {
+		COUNT(idle_cores);
+		thread->why = WHY_IDLE_CORE;
+	} else {
+		COUNT(idle_threads);
+		thread->why = WHY_IDLE_THREAD;
+	}
+	if (!has_cpu(&sees->home, cpu))
+		COUNT(borrowed);
+	return 1;
+}
+
+/* A CPU for this thread, taken; somebody else may take one first. */
+static inline __s32 claim(struct task_struct *p, struct thread *thread,
+			  __u32 last, _Bool smt, _Bool cores_only)
 {
 	struct outlook *sees = ONLY(outlooks);
 	int try;
 
 	if (!sees)
 		return NOWHERE;
-	look_around(sees, p);
+	look_around(sees, p, thread);
 	bpf_for(try, 0, 4)
 	{
 		__s32 cpu = cores_only ? choose_core(last) : choose(smt, last);
 
 		if (cpu < 0)
 			break;
-		if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
-			if (has_cpu(&sees->cores, cpu))
-				COUNT(idle_cores);
-			else
-				COUNT(idle_threads);
+		if (has_cpu(&sees->idle, cpu) ? claim_idle(thread, cpu, sees)
+					      : claim_from_guest(thread, cpu))
 			return cpu;
-		}
 		strike(&sees->idle, cpu);
 		strike(&sees->cores, cpu);
+		strike(&sees->guests, cpu);
 	}
 	return NOWHERE;
 }
 
-/* Another thread works on this CPU's core. */
-__noinline int is_shared(__u32 cpu)
+/* Another thread works on this CPU's core; one that is at home there, if so asked. */
+__noinline int is_shared(__u32 cpu, __u32 at_home)
 {
 	struct place *here = place_of(cpu);
-	struct seat *seat;
+	struct cpu_state *state;
 	__u32 word;
 
 	if (!here)
@@ -101,8 +144,10 @@ __noinline int is_shared(__u32 cpu)
 			if (!bits)
 				break;
 			bits &= bits - 1;
-			seat = seat_of(other);
-			if (other != cpu && seat && seat->running)
+			state = state_of(other);
+			if (other == cpu || !state || !state->running)
+				continue;
+			if (!at_home || !has_guest(other))
 				return 1;
 		}
 	}
@@ -113,10 +158,11 @@ __noinline int is_shared(__u32 cpu)
 static inline _Bool wants_out(struct task_struct *p, __u32 cpu)
 {
 	struct outlook *sees = ONLY(outlooks);
+	struct thread *thread = thread_of(p);
 
-	if (!sees || !is_movable(p) || !is_shared(cpu))
+	if (!sees || !thread || !is_movable(p) || !is_shared(cpu, 0))
 		return 0;
-	look_around(sees, p);
+	look_around(sees, p, thread);
 	return choose_core(cpu) >= 0;
 }
 
@@ -131,15 +177,15 @@ __noinline int find_sharer(__u32 idle, __u32 any_llc)
 		return NOWHERE;
 	bpf_for(cpu, 0, (int)cpus)
 	{
-		struct seat *seat = seat_of(cpu);
+		struct cpu_state *state = state_of(cpu);
 
-		if (!seat || !seat->running || !seat->movable)
+		if (!state || !state->running || !state->movable)
 			continue;
-		if (!has_cpu(&seat->allowed, idle))
+		if (!has_cpu(&state->allowed, idle))
 			continue;
 		if (!any_llc && !has_cpu(&here->near, cpu))
 			continue;
-		if (is_shared(cpu))
+		if (is_shared(cpu, 0))
 			return cpu;
 	}
 	return NOWHERE;
@@ -150,7 +196,7 @@ static inline void invite(__u32 cpu)
 {
 	__s32 from;
 
-	if (is_shared(cpu))
+	if (is_shared(cpu, 0))
 		return;
 	from = find_sharer(cpu, 0);
 	if (from < 0)

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;
 
-use super::{Outlook, Place, rules_choose_cpu};
+use super::{Outlook, Place, rules_choose_cpu, rules_find_home};
 use crate::machine::words_of;
 
 const MACHINES: [&str; 5] = [
@@ -40,17 +40,40 @@ fn around(machine: &Topology, cpu: u32) -> Around {
     }
 }
 
-fn chosen(machine: &Topology, smt: bool, idle: &CpuSet, allowed: &CpuSet, last: u32) -> i32 {
-    let whole = machine
-        .cores
-        .iter()
-        .filter(|core| core.cpus.is_subset(idle));
-    let whole = whole.fold(CpuSet::new(), |all, core| all.or(&core.cpus));
+/// What a thread that wakes finds.
+struct Scene {
+    idle: CpuSet,
+    allowed: CpuSet,
+    home: CpuSet,
+    guests: CpuSet,
+}
+
+impl Scene {
+    /// Of a thread without a seat.
+    fn new(idle: CpuSet, allowed: CpuSet) -> Self {
+        Self {
+            idle,
+            home: allowed.clone(),
+            allowed,
+            guests: CpuSet::new(),
+        }
+    }
+
+    fn whole_cores(&self, machine: &Topology) -> CpuSet {
+        let idle = machine.cores.iter().map(|core| &core.cpus);
+        let idle = idle.filter(|cpus| cpus.is_subset(&self.idle));
+        idle.fold(CpuSet::new(), |all, cpus| all.or(cpus))
+    }
+}
+
+fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
     let around = around(machine, last);
     let sees = Outlook {
-        idle: words_of(idle),
-        cores: words_of(&whole),
-        allowed: words_of(allowed),
+        idle: words_of(&scene.idle),
+        cores: words_of(&scene.whole_cores(machine)),
+        allowed: words_of(&scene.allowed),
+        home: words_of(&scene.home),
+        guests: words_of(&scene.guests),
     };
     let here = Place {
         known: 1,
@@ -63,24 +86,42 @@ fn chosen(machine: &Topology, smt: bool, idle: &CpuSet, allowed: &CpuSet, last: 
     unsafe { rules_choose_cpu(smt, &sees, last, &here) }
 }
 
-/// Every idle CPU that is allowed, ranked: idle cores first, then the nearest.
-fn best(machine: &Topology, smt: bool, idle: &CpuSet, allowed: &CpuSet, last: u32) -> i32 {
-    let home = around(machine, last);
+/// Every CPU that could be had, ranked: at home on an idle core, in a guest's
+/// place, as a guest on an idle core, at home beside somebody; then the nearest.
+fn best(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
+    let around = around(machine, last);
+    let whole = match smt {
+        true => scene.whole_cores(machine),
+        false => scene.idle.clone(),
+    };
     let rank = |cpu: u32| {
-        let core = &machine.cores[machine.cpu(cpu).unwrap().core].cpus;
-        let shares = smt && !core.iter().all(|thread| idle.contains(thread));
+        let at_home = scene.home.contains(cpu);
+        let kind = match scene.idle.contains(cpu) {
+            true if whole.contains(cpu) && at_home => 0,
+            true if whole.contains(cpu) => 2,
+            true if at_home => 3,
+            false if scene.guests.contains(cpu) && at_home => 1,
+            _ => return None,
+        };
         let distance = match cpu {
             _ if cpu == last => 0,
-            _ if home.near.contains(cpu) => 1,
-            _ if home.node.contains(cpu) => 2,
+            _ if around.near.contains(cpu) => 1,
+            _ if around.node.contains(cpu) => 2,
             _ => 3,
         };
-        (shares, distance, cpu)
+        Some((kind, distance, cpu))
     };
-    let candidates = idle.iter().filter(|cpu| allowed.contains(*cpu));
-    candidates
-        .min_by_key(|cpu| rank(*cpu))
-        .map_or(-1, |cpu| cpu as i32)
+    let ranks = scene.allowed.iter().filter_map(rank);
+    ranks.min().map_or(-1, |(_, _, cpu)| cpu as i32)
+}
+
+/// Where a thread with this seat is at home, and whether it may run there at all.
+fn find_home(allowed: &CpuSet, seat: &CpuSet) -> (CpuSet, bool) {
+    let mut home = [0; 8];
+    // SAFETY: sets as the header has them; the first is written, and this function's.
+    let any = unsafe { rules_find_home(&mut home, &words_of(allowed), &words_of(seat)) };
+    let bits = (0..512).filter(|cpu| home[cpu / 64] >> (cpu % 64) & 1 == 1);
+    (bits.map(|cpu| cpu as u32).collect(), any)
 }
 
 fn subset(machine: &Topology, mask: u128) -> CpuSet {
@@ -96,15 +137,25 @@ proptest! {
         idle: u128,
         some: u128,
         anywhere: bool,
+        seat: u128,
+        seated: bool,
+        guests: u128,
         last: u32,
     ) {
         let machine = machine(at);
         let last = last % machine.cpus.len() as u32;
         let idle = subset(&machine, idle);
         let allowed = subset(&machine, if anywhere { u128::MAX } else { some });
+        let guests = subset(&machine, guests).minus(&idle);
+        let seat = if seated { subset(&machine, seat) } else { machine.all_cpus() };
+        let home = find_home(&allowed, &seat);
+        prop_assert_eq!(&home.0, &allowed.and(&seat));
+        prop_assert_eq!(home.1, !home.0.is_empty());
+        let home = if home.1 { home.0 } else { allowed.clone() };
+        let scene = Scene { idle, allowed, home, guests };
         prop_assert_eq!(
-            chosen(&machine, smt, &idle, &allowed, last),
-            best(&machine, smt, &idle, &allowed, last)
+            chosen(&machine, smt, &scene, last),
+            best(&machine, smt, &scene, last)
         );
     }
 }
@@ -114,7 +165,39 @@ fn an_idle_core_comes_before_the_cpu_last_used() {
     let machine = machine(1);
     let all = machine.all_cpus();
     let idle = all.minus(&CpuSet::single(1));
-    assert_eq!(chosen(&machine, true, &idle, &all, 0), 2);
-    assert_eq!(chosen(&machine, false, &idle, &all, 0), 0);
-    assert_eq!(chosen(&machine, true, &idle, &CpuSet::range(0, 1), 0), 0);
+    let anywhere = Scene::new(idle.clone(), all);
+    assert_eq!(chosen(&machine, true, &anywhere, 0), 2);
+    assert_eq!(chosen(&machine, false, &anywhere, 0), 0);
+    let on_one_core = Scene::new(idle, CpuSet::range(0, 1));
+    assert_eq!(chosen(&machine, true, &on_one_core, 0), 0);
+}
+
+/// Two cores of two threads each in each of two packages; the thread's program
+/// has the first package.
+#[test]
+fn a_guest_gives_way_to_whoever_is_at_home() {
+    let machine = machine(1);
+    let all = machine.all_cpus();
+    let scene = |idle: CpuSet, guests: CpuSet| Scene {
+        idle,
+        allowed: all.clone(),
+        home: CpuSet::range(0, 3),
+        guests,
+    };
+    let guest = CpuSet::single(2);
+    let idle = CpuSet::range(4, 7);
+    // Before it would be a guest itself.
+    assert_eq!(
+        chosen(&machine, true, &scene(idle.clone(), guest.clone()), 0),
+        2
+    );
+    assert_eq!(
+        chosen(&machine, true, &scene(idle.clone(), CpuSet::new()), 0),
+        4
+    );
+    // Nobody else's core is shared.
+    let half = CpuSet::single(5);
+    assert_eq!(chosen(&machine, true, &scene(half, CpuSet::new()), 0), -1);
+    let beside = CpuSet::single(1);
+    assert_eq!(chosen(&machine, true, &scene(beside, CpuSet::new()), 0), 1);
 }

@@ -60,7 +60,7 @@ impl Cpu {
         let mm = if self.limits.aggregate { thread.mm } else { 0 };
         let at = self.at(mm);
         // SAFETY: the space is this array's, and nobody else's.
-        unsafe { rules_join_space(&mut self.spaces[at], mm, thread.vtime) };
+        unsafe { rules_join_space(&mut self.spaces[at], mm, 0, thread.vtime) };
         let queue = &mut self.queues[at];
         let behind = queue.partition_point(|other| other.vtime <= thread.vtime);
         queue.insert(behind, thread);
@@ -215,7 +215,7 @@ proptest! {
             let (first, again) = unsafe {
                 let first = rules_space_of(spaces.as_ptr(), mm) as usize;
                 let shares = spaces[first].waiting > 0;
-                rules_join_space(&mut spaces[first], mm, 0);
+                rules_join_space(&mut spaces[first], mm, 0, 0);
                 (first, if shares { first } else { rules_space_of(spaces.as_ptr(), mm) as usize })
             };
             prop_assert!(first < SPACES);
@@ -258,7 +258,7 @@ fn urgent_are_short_bursts_within_their_share() {
 fn urgent_threads_do_not_come_first_for_ever() {
     let mut space = Space::default();
     // SAFETY: the space is nobody else's.
-    unsafe { rules_join_space(&mut space, 1 << 20, 10 * MS) };
+    unsafe { rules_join_space(&mut space, 1 << 20, 0, 10 * MS) };
     // SAFETY: it is only read.
     let late = |now| unsafe { rules_is_late(&space, now, 24 * MS) };
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);

@@ -318,6 +318,7 @@ pub mod samples {
                 freezing: Freezing::Sigstop,
                 reasons: Vec::new(),
             },
+            kept_by_scheduler: false,
             keeper_pid: None,
             machine: "m".to_owned(),
             usable: topology.all_cpus(),

@@ -170,6 +170,7 @@ fn start_engine(
     };
     settings.record = config.record.clone();
     settings.ignore = config.ignore.clone();
+    settings.soft = Some(crate::commands::sched::seats(&config.runtime_dir));
     // A daemon without its loop is none.
     settings.ended = Some(ending.clone());
     // Nobody asks a daemon for a timeline.

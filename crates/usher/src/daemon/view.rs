@@ -16,7 +16,10 @@ pub fn state(status: &Status) -> api::State {
         keeper_pid: status.keeper_pid.map(i64::from),
         policy: status.policy.clone(),
         machine: status.machine.clone(),
-        acting: status.acting.backend.to_string(),
+        acting: match status.kept_by_scheduler {
+            true => "Usher's scheduler".to_owned(),
+            false => status.acting.backend.to_string(),
+        },
         uptime_seconds: status.uptime_seconds,
         usable: status.usable.to_string(),
         decisions: to_int(status.decisions),

@@ -18,6 +18,7 @@ mod hotplug;
 mod machine;
 mod sched;
 mod seats;
+mod softly;
 
 use std::process::ExitCode;
 
@@ -76,6 +77,10 @@ fn checks(machine: &str) -> Vec<Trial> {
         ),
         check("sched::follows_the_cpus", sched::follows_the_cpus),
         check("sched::ends_with_its_holder", sched::ends_with_its_holder),
+        check(
+            "sched::keeps_seats_and_lends_them",
+            softly::keeps_seats_and_lends_them,
+        ),
         check(
             "background::is_frozen_and_goes_on",
             background::is_frozen_and_goes_on,

@@ -17,10 +17,10 @@ const PAIRS: usize = 12;
 const ROUNDS: usize = 80;
 
 /// The scheduler is ended also when a check fails.
-struct Running<'a>(&'a World);
+pub struct Running<'a>(&'a World);
 
 impl<'a> Running<'a> {
-    fn start(world: &'a World) -> Self {
+    pub fn start(world: &'a World) -> Self {
         world.json(&["sched", "start"]).unwrap();
         assert_eq!(kernel_says("root/ops"), "usher");
         Self(world)
@@ -88,7 +88,7 @@ fn console() -> String {
 }
 
 /// No task was kept waiting, the kernel found no fault, and only we ended it.
-fn assert_nothing_went_wrong() {
+pub fn assert_nothing_went_wrong() {
     let is_bad = |line: &&str| {
         let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
         let signs = ["BUG:", "Oops", "soft lockup", "rcu: INFO"];

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The process that holds the scheduler: starts it, starts it anew when the
-//! machine has got or lost a CPU, and ends when it is told to or the kernel ends it.
+//! machine has got or lost a CPU, tells it what else it is to do, and ends when it
+//! is told to or the kernel ends it.
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use usher_scx::{Ending, Scheduler, Settings};
 use usher_topology::Source;
 
-use super::record::{Held, dump_path};
+use super::record::{self, Held, dump_path};
 
 /// How long the kernel may take to end a scheduler.
 const ENDING: Duration = Duration::from_secs(20);
@@ -32,12 +34,16 @@ pub fn hold(
 ) -> anyhow::Result<()> {
     super::kernel().ready()?;
     let mut held = Held::take(dir, settings)?;
-    let told = signals()?;
-    let mut scheduler = begin(settings, &mut held)?;
+    let ends = told_by(&[SIGTERM, SIGINT, SIGHUP])?;
+    let changes = told_by(&[SIGUSR1])?;
+    let mut scheduler = begin(&mut held)?;
     ready()?;
     loop {
-        if wait(&scheduler, &told)? {
+        if wait(&scheduler, [&ends, &changes])? {
             return Ok(());
+        }
+        if (&changes).read(&mut [0; 64]).is_ok() {
+            change(dir, &scheduler, &mut held)?;
         }
         let Some(ending) = scheduler.ending()? else {
             continue;
@@ -47,24 +53,38 @@ pub fn hold(
             return give_up(dir, &mut held, &ending);
         }
         held.write(|record| record.restarts += 1)?;
-        scheduler = begin_again(settings, &mut held)?;
+        scheduler = begin_again(&mut held)?;
     }
 }
 
-fn begin(settings: &Settings, held: &mut Held) -> anyhow::Result<Scheduler> {
+fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
     let machine = usher_topology::load(Source::ThisMachine)?;
-    let scheduler = Scheduler::start(&super::kernel(), &machine, settings)?;
-    let tally_id = scheduler.tally_id()?;
-    held.write(|record| record.tally_id = tally_id)?;
+    let scheduler = Scheduler::start(&super::kernel(), &machine, &held.settings())?;
+    let maps = scheduler.map_ids()?;
+    held.write(|record| record.maps = maps)?;
     Ok(scheduler)
+}
+
+/// What `usher sched set` has left is done from now on.
+fn change(dir: &Path, scheduler: &Scheduler, held: &mut Held) -> anyhow::Result<()> {
+    // A signal of somebody else's changes nothing.
+    let Ok(settings) = record::wanted(dir) else {
+        return Ok(());
+    };
+    scheduler.set(&settings)?;
+    held.write(|record| {
+        record.does = super::described(&settings);
+        record.settings = settings;
+        record.changes += 1;
+    })
 }
 
 /// The kernel has just ended one, and may not be through with it, nor with the
 /// CPU that comes or goes.
-fn begin_again(settings: &Settings, held: &mut Held) -> anyhow::Result<Scheduler> {
+fn begin_again(held: &mut Held) -> anyhow::Result<Scheduler> {
     let deadline = Instant::now() + ENDING;
     loop {
-        match begin(settings, held) {
+        match begin(held) {
             Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
             Err(error) => {
                 let why = format!("it could not begin anew: {error:#}");
@@ -76,22 +96,25 @@ fn begin_again(settings: &Settings, held: &mut Held) -> anyhow::Result<Scheduler
     }
 }
 
-/// A stream that is readable after a signal that says to end.
-fn signals() -> anyhow::Result<UnixStream> {
+/// A stream that is readable after one of these signals.
+fn told_by(signals: &[i32]) -> anyhow::Result<UnixStream> {
     let (told, tell) = UnixStream::pair().context("making a pipe")?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    told.set_nonblocking(true).context("setting up a pipe")?;
+    for &signal in signals {
         let tell = tell.try_clone().context("copying a pipe")?;
         signal_hook::low_level::pipe::register(signal, tell).context("listening for signals")?;
     }
     Ok(told)
 }
 
-/// Whether it was a signal that ended the waiting.
-fn wait(scheduler: &Scheduler, told: &UnixStream) -> anyhow::Result<bool> {
+/// Waits for a signal to end or to change, or for the scheduler's end; whether it
+/// was the first.
+fn wait(scheduler: &Scheduler, told: [&UnixStream; 2]) -> anyhow::Result<bool> {
     // SAFETY: the descriptor is the scheduler's, which lives longer than this.
     let bell = unsafe { BorrowedFd::borrow_raw(scheduler.bell()) };
     let mut fds = [
-        PollFd::new(told, PollFlags::IN),
+        PollFd::new(told[0], PollFlags::IN),
+        PollFd::new(told[1], PollFlags::IN),
         PollFd::from_borrowed_fd(bell, PollFlags::IN),
     ];
     match poll(&mut fds, None) {

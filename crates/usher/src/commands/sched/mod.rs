@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched`: the scheduler for kernels with sched_ext.
 
+mod explain;
 mod hold;
+mod keeping;
 mod record;
+mod set;
 mod start;
 mod stats;
 mod status;
@@ -17,6 +20,8 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::runtime;
 
+pub use keeping::seats;
+
 /// Has Usher's own scheduler run this machine's threads
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -27,6 +32,8 @@ Examples:
   usher sched start                       idle cores first, address spaces in turns
   usher sched start --aggregate off       idle cores first alone
   usher sched status
+  usher sched set --turn-ms 8             while it runs
+  usher sched explain 4711                where the threads of a process are, and why
   usher sched stats -- make -j8           what the scheduler that runs does meanwhile
   usher sched stop")]
 pub struct Args {
@@ -39,7 +46,9 @@ enum Command {
     Start(start::Args),
     Stop(stop::Args),
     Status(status::Args),
+    Set(set::Args),
     Stats(stats::Args),
+    Explain(explain::Args),
 }
 
 /// Calls what was asked for.
@@ -49,8 +58,16 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         Command::Start(args) => start::run(args, &dir, out),
         Command::Stop(_) => stop::run(&dir, out),
         Command::Status(_) => status::run(&dir, out),
+        Command::Set(args) => set::run(args, &dir, out),
         Command::Stats(args) => stats::run(args, &dir, out),
+        Command::Explain(args) => explain::run(args, &dir, out),
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 fn kernel() -> Kernel {
@@ -64,8 +81,9 @@ fn described(settings: &Settings) -> String {
     }
     let on = |on: bool| if on { "on" } else { "off" };
     format!(
-        "idle cores first {}, address spaces in turns {}",
+        "idle cores first {}, address spaces in turns {} ({} ms)",
         on(settings.smt),
-        on(settings.aggregate)
+        on(settings.aggregate),
+        settings.turn_ns / 1_000_000
     )
 }

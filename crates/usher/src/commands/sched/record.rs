@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The file by which `start`, `stop` and `status` know of one another. Whoever
-//! holds the scheduler holds a lock on it, which ends with its process.
+//! The file by which the commands know of one another. Whoever holds the scheduler
+//! holds a lock on it, which ends with its process, and alone writes it; what is
+//! asked of it lies in another file, and a signal says that it does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use usher_scx::Settings;
+use usher_scx::{MapIds, Settings};
 
 /// What is known of a scheduler that was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,8 +19,12 @@ pub struct Record {
     pub pid: i32,
     /// What it is to do, for people.
     pub does: String,
-    /// The kernel's number of its counts.
-    pub tally_id: u32,
+    /// The same, as it is told.
+    pub settings: Settings,
+    /// How often that was changed while it ran.
+    pub changes: u32,
+    /// The kernel's numbers of its maps.
+    pub maps: MapIds,
     /// How often it began anew because CPUs came or went.
     pub restarts: u32,
     /// Why the kernel ended it.
@@ -34,6 +39,43 @@ pub fn path(dir: &Path) -> PathBuf {
 /// Where the kernel's dump goes when it ends the scheduler.
 pub fn dump_path(dir: &Path) -> PathBuf {
     dir.join("sched.dump")
+}
+
+/// Where lies what the scheduler is to do from now on.
+fn wanted_path(dir: &Path) -> PathBuf {
+    dir.join("sched.wanted.json")
+}
+
+/// Leaves new settings for the scheduler's process.
+///
+/// # Errors
+/// They cannot be written.
+pub fn leave(dir: &Path, wanted: &Settings) -> anyhow::Result<()> {
+    let path = wanted_path(dir);
+    let unfinished = path.with_extension("new");
+    let written = std::fs::write(&unfinished, serde_json::to_vec(wanted)?);
+    let written = written.and_then(|()| std::fs::rename(&unfinished, &path));
+    written.with_context(|| format!("writing {}", path.display()))
+}
+
+/// What was left.
+///
+/// # Errors
+/// It cannot be read, or is nothing that [`leave`] writes.
+pub fn wanted(dir: &Path) -> anyhow::Result<Settings> {
+    let path = wanted_path(dir);
+    let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))
+}
+
+/// The record, if its process lives.
+///
+/// # Errors
+/// It cannot be read, or no scheduler of Usher's runs.
+pub fn of_running(dir: &Path) -> anyhow::Result<Record> {
+    let running = read(dir)?.filter(|(_, lives)| *lives);
+    let (record, _) = running.context("no scheduler of Usher's runs: 'usher sched start'")?;
+    Ok(record)
 }
 
 /// The record, and whether its process holds the scheduler still.
@@ -85,11 +127,18 @@ impl Held {
         let record = Record {
             pid: std::process::id() as i32,
             does: super::described(settings),
-            tally_id: 0,
+            settings: *settings,
+            changes: 0,
+            maps: MapIds::default(),
             restarts: 0,
             ended: None,
         };
         Ok(Self { file, record })
+    }
+
+    /// What the scheduler is to do.
+    pub fn settings(&self) -> Settings {
+        self.record.settings
     }
 
     /// Changes the record and writes it.
@@ -117,12 +166,25 @@ mod tests {
         assert!(read(dir.path()).unwrap().is_none());
         let mut held = Held::take(dir.path(), &Settings::default()).unwrap();
         assert!(read(dir.path()).unwrap().is_none());
-        held.write(|record| record.tally_id = 7).unwrap();
+        held.write(|record| record.changes = 7).unwrap();
         let (record, lives) = read(dir.path()).unwrap().unwrap();
-        assert_eq!((record.tally_id, lives), (7, true));
+        assert_eq!((record.changes, lives), (7, true));
         let second = Held::take(dir.path(), &Settings::default());
         assert!(second.unwrap_err().to_string().contains("already"));
         drop(held);
         assert!(!read(dir.path()).unwrap().unwrap().1);
+        assert!(of_running(dir.path()).is_err());
+    }
+
+    #[test]
+    fn what_is_wanted_is_what_was_left() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(wanted(dir.path()).is_err());
+        let settings = Settings {
+            smt: false,
+            ..Settings::default()
+        };
+        leave(dir.path(), &settings).unwrap();
+        assert_eq!(wanted(dir.path()).unwrap(), settings);
     }
 }

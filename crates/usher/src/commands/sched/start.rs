@@ -14,6 +14,8 @@ use usher_scx::Settings;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
+use super::Switch;
+
 /// Starts the scheduler, held by a process of its own
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -42,12 +44,6 @@ pub struct Args {
     /// Hold it, and say on standard output when it runs
     #[arg(long, hide = true)]
     held: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
-    On,
-    Off,
 }
 
 impl Args {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Context;
 use serde::Serialize;
-use usher_scx::{Counted, Counter, State, Tally, tally_of};
+use usher_scx::{Counted, Counter, Held, Seat, State, Tally};
 use usher_topology::Source;
 
 use crate::failure::Outcome;
@@ -38,6 +38,8 @@ struct Answer {
     counted: Option<Counted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ours: Option<Tally>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    seats: Vec<Seat>,
 }
 
 /// Counts and tells.
@@ -58,13 +60,16 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         let (code, counts) = count(&args.command)?;
         (status, counted) = (code, Some(counts));
     }
-    let tally = ours
-        .map(|(record, _)| tally_of(record.tally_id))
+    let held = ours
+        .map(|(record, _)| Held::open(&record.maps))
         .transpose()?;
+    let tally = held.as_ref().map(Held::tally).transpose()?;
+    let seats = held.as_ref().map(Held::seats).transpose()?;
     let answer = Answer {
         scheduler,
         counted,
         ours: tally,
+        seats: seats.unwrap_or_default(),
     };
     out.answer(&answer, || text(&answer))?;
     Ok(status)
@@ -129,6 +134,18 @@ fn text(answer: &Answer) -> String {
             tally.moved.to_string(),
         );
         row("  taken from another LLC", tally.stolen.to_string());
+        row("  guests of idle cores", tally.borrowed.to_string());
+        row("  CPUs that guests gave back", tally.returned.to_string());
+    }
+    for seat in &answer.seats {
+        let tally = &seat.tally;
+        row("seat", format!("{} on {}", seat.name, seat.cpus));
+        row("  at home", ms(tally.home_ns));
+        row("  as a guest", ms(tally.guest_ns));
+        row("  CPUs had back", tally.returns.to_string());
+        if let Some(ns) = tally.return_below_ns(0.99) {
+            row("    99 % of them within", ms(ns));
+        }
     }
     output::columns(&rows)
 }

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Whose CPU: the seats of programs (paper 1), kept softly.
+ *
+ * User space says which CPUs a program has, and names it by its cgroup. On these
+ * its threads are at home, and run before all that are not. Elsewhere they are
+ * guests: on cores that are idle, until somebody who is at home there wakes, who
+ * then has the CPU at once. A thread without a seat is at home everywhere, and so
+ * is one that may not run where its program has its seat.
+ */
+#ifndef USHER_SCX_SEATS_H
+#define USHER_SCX_SEATS_H
+
+#include "state.h"
+
+/* A cgroup of a program's may have others below it. */
+#define CGROUPS_DEEP 16
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SEATS_MAX);
+	__type(key, __u64);
+	__type(value, struct seat);
+} seats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SEATS_MAX);
+	__type(key, __u64);
+	__type(value, struct seat_tally);
+} seat_tallies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct seating);
+} seatings SEC(".maps");
+
+/* CPUs that run guests. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cpu_set);
+} guests SEC(".maps");
+
+static inline __u64 seats_version(void)
+{
+	struct seating *now = ONLY(seatings);
+
+	return now ? now->version : 0;
+}
+
+static inline __u64 find_seat(struct task_struct *p)
+{
+	struct cgroup *cgroup = BPF_CORE_READ(p, cgroups, dfl_cgrp);
+	int level;
+
+	bpf_for(level, 0, CGROUPS_DEEP)
+	{
+		struct cgroup_subsys_state *parent;
+		__u64 id;
+
+		if (!cgroup)
+			break;
+		id = BPF_CORE_READ(cgroup, kn, id);
+		if (bpf_map_lookup_elem(&seats, &id))
+			return id;
+		parent = BPF_CORE_READ(cgroup, self.parent);
+		if (!parent)
+			break;
+		cgroup = (void *)parent -
+			 bpf_core_field_offset(struct cgroup, self);
+	}
+	return 0;
+}
+
+/* Where the thread is at home, of where it may run. */
+static inline void look_home(struct outlook *sees, struct task_struct *p,
+			     struct thread *thread)
+{
+	__u64 version = seats_version();
+	struct seat *seat;
+
+	thread->seat = 0;
+	sees->home = sees->allowed;
+	if (thread->seat_version != version) {
+		thread->cgroup = version ? find_seat(p) : 0;
+		thread->seat_version = version;
+	}
+	if (!thread->cgroup)
+		return;
+	seat = bpf_map_lookup_elem(&seats, &thread->cgroup);
+	if (seat && find_home(&sees->home, &sees->allowed, &seat->cpus))
+		thread->seat = thread->cgroup;
+	else
+		sees->home = sees->allowed;
+}
+
+static inline _Bool is_home(__u64 cgroup, __u32 cpu)
+{
+	struct seat *seat;
+
+	if (!cgroup)
+		return 1;
+	seat = bpf_map_lookup_elem(&seats, &cgroup);
+	return !seat || has_cpu(&seat->cpus, cpu);
+}
+
+static inline _Bool has_guest(__u32 cpu)
+{
+	struct cpu_set *all = ONLY(guests);
+
+	return all && has_cpu(all, cpu);
+}
+
+/* What runs on this CPU is a guest there, or is not. */
+static inline void note_guest(__u32 cpu, _Bool is_guest)
+{
+	struct cpu_set *all = ONLY(guests);
+	__u64 bit = 1ULL << cpu % 64;
+
+	if (!all || has_cpu(all, cpu) == is_guest)
+		return;
+	if (is_guest)
+		__sync_fetch_and_or(&all->words[cpu / 64 % CPU_WORDS], bit);
+	else
+		__sync_fetch_and_and(&all->words[cpu / 64 % CPU_WORDS], ~bit);
+}
+
+/* Of several that want a guest's CPU back, one has it. */
+static inline _Bool evict(__u32 cpu)
+{
+	struct cpu_set *all = ONLY(guests);
+	__u64 bit = 1ULL << cpu % 64;
+
+	return all &&
+	       __sync_fetch_and_and(&all->words[cpu / 64 % CPU_WORDS], ~bit) &
+		       bit;
+}
+
+/* The queues of an LLC in which only guests of this CPU wait. */
+__noinline __u32 strangers(__u32 llc, __u32 cpu)
+{
+	struct hall *hall = hall_of(llc);
+	__u32 found = 0;
+	int at;
+
+	if (!hall || !seats_version())
+		return 0;
+	bpf_for(at, 0, SPACES)
+	{
+		struct space *space = &hall->spaces[at % SPACES];
+
+		if (space->waiting && !is_home(space->seat, cpu))
+			found |= 1U << at % SPACES;
+	}
+	return found;
+}
+
+static inline struct seat_tally *tally_of(struct thread *thread)
+{
+	if (!thread->seat)
+		return 0;
+	return bpf_map_lookup_elem(&seat_tallies, &thread->seat);
+}
+
+/* A thread begins to run, maybe on a CPU that was had back for it. */
+static inline void note_arrival(struct thread *thread, __u32 cpu, __u64 now)
+{
+	struct seat_tally *tally;
+
+	note_guest(cpu, !is_home(thread->seat, cpu));
+	if (!thread->returning_ns)
+		return;
+	tally = tally_of(thread);
+	if (tally) {
+		tally->returns++;
+		tally->return_latency[latency_slot(now -
+						   thread->returning_ns)]++;
+	}
+	thread->returning_ns = 0;
+}
+
+static inline void note_use(struct thread *thread, __u32 cpu, __u64 ran)
+{
+	struct seat_tally *tally = tally_of(thread);
+
+	if (!tally)
+		return;
+	if (is_home(thread->seat, cpu))
+		tally->home_ns += ran;
+	else
+		tally->guest_ns += ran;
+}
+
+#endif

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A scheduler that another process holds: the seats that it keeps, what it has
+//! done, and what it knows of threads. All of it by the kernel's numbers of its maps.
+
+use std::os::fd::AsRawFd;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use usher_model::CpuSet;
+
+use crate::ScxError;
+use crate::layout::{SeatTally, Tally, ThreadState, words};
+use crate::machine::{WORDS, words_of};
+use crate::object;
+
+/// `struct seat`.
+const NAME_BYTES: usize = 32;
+const SEAT_BYTES: usize = WORDS * 8 + NAME_BYTES;
+const SEATING_BYTES: usize = 8;
+/// `PIDFD_THREAD` of the kernel's: any thread, not only the first of a process.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
+
+/// The kernel's numbers of a scheduler's maps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapIds {
+    /// What it has done.
+    pub tallies: u32,
+    /// What it knows of threads.
+    pub threads: u32,
+    /// Seats by cgroup.
+    pub seats: u32,
+    /// What became of them.
+    pub seat_tallies: u32,
+    /// Which version of the seats is in force.
+    pub seatings: u32,
+}
+
+/// A program's seat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Seat {
+    /// The number of the cgroup whose threads have it.
+    pub cgroup: u64,
+    /// Whose it is, for people.
+    pub name: String,
+    /// The CPUs on which they are at home.
+    pub cpus: CpuSet,
+    /// What became of it.
+    pub tally: SeatTally,
+}
+
+/// A scheduler that runs.
+#[derive(Debug)]
+pub struct Held {
+    tallies: MapHandle,
+    threads: MapHandle,
+    seats: MapHandle,
+    seat_tallies: MapHandle,
+    seatings: MapHandle,
+}
+
+impl Held {
+    /// Takes hold of its maps.
+    ///
+    /// # Errors
+    /// They are gone, or not what they are to be.
+    pub fn open(ids: &MapIds) -> Result<Self, ScxError> {
+        Ok(Self {
+            tallies: by_id(ids.tallies, "tallies", Tally::BYTES)?,
+            threads: by_id(ids.threads, "threads", ThreadState::BYTES)?,
+            seats: by_id(ids.seats, "seats", SEAT_BYTES)?,
+            seat_tallies: by_id(ids.seat_tallies, "seat_tallies", SeatTally::BYTES)?,
+            seatings: by_id(ids.seatings, "seatings", SEATING_BYTES)?,
+        })
+    }
+
+    /// What it has done since it began.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn tally(&self) -> Result<Tally, ScxError> {
+        let mut tally = Tally::default();
+        for of_cpu in object::get_each(&self.tallies)? {
+            tally.add(&of_cpu);
+        }
+        Ok(tally)
+    }
+
+    /// Gives the threads of a cgroup, and of those below it, a seat; or another one.
+    ///
+    /// # Errors
+    /// The kernel refuses, as where there are too many.
+    pub fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), ScxError> {
+        let key = cgroup.to_ne_bytes();
+        let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
+        let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
+        let told = self
+            .seat_tallies
+            .update_percpu(&key, &none, MapFlags::NO_EXIST);
+        // There already: its counts go on.
+        if let Err(error) = told
+            && error.kind() != libbpf_rs::ErrorKind::AlreadyExists
+        {
+            return Err(ScxError::bpf("counting for a seat")(error));
+        }
+        let mut value: Vec<u8> = words_of(cpus)
+            .into_iter()
+            .flat_map(u64::to_ne_bytes)
+            .collect();
+        let mut end = name.len().min(NAME_BYTES - 1);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        value.extend(&name.as_bytes()[..end]);
+        value.resize(SEAT_BYTES, 0);
+        let written = self.seats.update(&key, &value, MapFlags::ANY);
+        written.map_err(ScxError::bpf("writing a seat"))?;
+        self.renew()
+    }
+
+    /// Takes a cgroup's seat away, if it has one: its threads are at home everywhere.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn unseat(&self, cgroup: u64) -> Result<(), ScxError> {
+        for map in [&self.seats, &self.seat_tallies] {
+            match map.delete(&cgroup.to_ne_bytes()) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(ScxError::bpf("taking a seat away")(error));
+                }
+                _ => {}
+            }
+        }
+        self.renew()
+    }
+
+    /// All seats, by their names.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn seats(&self) -> Result<Vec<Seat>, ScxError> {
+        let mut all = Vec::new();
+        for key in self.seats.keys() {
+            let read = self.seats.lookup(&key, MapFlags::ANY);
+            // One that has just gone is not told.
+            let Some(value) = read.map_err(ScxError::bpf("reading a seat"))? else {
+                continue;
+            };
+            let counts = self.seat_tallies.lookup_percpu(&key, MapFlags::ANY);
+            let counts = counts.map_err(ScxError::bpf("reading what became of a seat"))?;
+            let mut tally = SeatTally::default();
+            counts.iter().flatten().for_each(|of_cpu| tally.add(of_cpu));
+            all.push(seat(&key, &value, tally));
+        }
+        all.sort_by(|a, b| (&a.name, a.cgroup).cmp(&(&b.name, b.cgroup)));
+        Ok(all)
+    }
+
+    /// What it knows of a thread; `None` where there is no such thread, or it is
+    /// not one of those that the scheduler has.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn thread(&self, tid: i32) -> Result<Option<ThreadState>, ScxError> {
+        let Some(tid) = Pid::from_raw(tid) else {
+            return Ok(None);
+        };
+        let thread = match pidfd_open(tid, PIDFD_THREAD) {
+            // Before 6.9 only the first thread of a process can be had.
+            Err(Errno::INVAL) => pidfd_open(tid, PidfdFlags::empty()),
+            opened => opened,
+        };
+        let Ok(thread) = thread else {
+            return Ok(None);
+        };
+        let key = thread.as_raw_fd().to_ne_bytes();
+        let state = self.threads.lookup(&key, MapFlags::ANY);
+        let state = state.map_err(ScxError::bpf("asking for a thread"))?;
+        Ok(state.map(|bytes| ThreadState::read(&bytes)))
+    }
+
+    /// Has every thread look for its seat again.
+    fn renew(&self) -> Result<(), ScxError> {
+        let now = clock_gettime(ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let version = match self.seats.keys().next() {
+            Some(_) => now_ns.max(1),
+            None => 0,
+        };
+        object::set(&self.seatings, 0, &version.to_ne_bytes())
+    }
+}
+
+fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
+    let map = MapHandle::from_map_id(id);
+    let map = map.map_err(ScxError::bpf(format!("opening the map '{name}'")))?;
+    match map.name() == name && map.value_size() as usize == bytes {
+        true => Ok(map),
+        false => Err(ScxError::layout(name)),
+    }
+}
+
+fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
+    let (cpus, name) = value.split_at(value.len().min(WORDS * 8));
+    let bits = words(cpus).enumerate().flat_map(|(at, word)| {
+        let first = at as u32 * 64;
+        (0..64)
+            .filter(move |bit| word >> bit & 1 == 1)
+            .map(move |bit| first + bit)
+    });
+    Seat {
+        cgroup: words(key).next().unwrap_or(0),
+        name: crate::layout::text(name),
+        cpus: bits.collect(),
+        tally,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_is_read_as_it_was_written() {
+        let cpus: CpuSet = [0, 5, 64, 511].into_iter().collect();
+        let mut value: Vec<u8> = words_of(&cpus)
+            .into_iter()
+            .flat_map(u64::to_ne_bytes)
+            .collect();
+        value.extend(b"make");
+        value.resize(SEAT_BYTES, 0);
+        let seat = seat(&7_u64.to_ne_bytes(), &value, SeatTally::default());
+        assert_eq!(
+            (seat.cgroup, seat.name.as_str(), seat.cpus),
+            (7, "make", cpus)
+        );
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher sched explain`.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use procfs::process::{Process, Task};
+use serde::Serialize;
+use usher_scx::{Held, Queue, Seat, ThreadState, Why};
+
+use crate::failure::Outcome;
+use crate::output::{self, Output};
+
+use super::record;
+
+/// Says where the threads of a process are, and why there
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
+queue that it waits in; how it came there; how far ahead of the others it is in
+virtual time (CPU time over weight: who is behind is next); how long it runs before it
+sleeps, on average.
+
+Examples:
+  usher sched explain 4711
+  usher sched explain $(pidof firefox) --json")]
+pub struct Args {
+    /// The process, or one of its threads
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
+}
+
+#[derive(Debug, Serialize)]
+struct Thread {
+    tid: i32,
+    name: String,
+    /// As the kernel has it: R, S, D and so on.
+    state: char,
+    #[serde(flatten)]
+    sched: Option<ThreadState>,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    pid: i32,
+    seat: Option<Seat>,
+    threads: Vec<Thread>,
+}
+
+/// Looks and tells.
+pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
+    let held = Held::open(&record::of_running(dir)?.maps)?;
+    let gone = || format!("there is no process {}", args.pid);
+    let process = Process::new(args.pid).with_context(gone)?;
+    let mut threads = Vec::new();
+    for task in process.tasks().with_context(gone)?.flatten() {
+        threads.extend(thread(&held, &task)?);
+    }
+    if threads.is_empty() {
+        bail!("{}", gone());
+    }
+    let seats: Vec<_> = threads
+        .iter()
+        .filter_map(|t| t.sched.as_ref()?.seat)
+        .collect();
+    let all = held.seats()?;
+    let answer = Answer {
+        pid: args.pid,
+        seat: all.into_iter().find(|seat| seats.contains(&seat.cgroup)),
+        threads,
+    };
+    out.answer(&answer, || text(&answer))?;
+    Ok(0)
+}
+
+/// `None`: it has just ended.
+fn thread(held: &Held, task: &Task) -> anyhow::Result<Option<Thread>> {
+    let Ok(stat) = task.stat() else {
+        return Ok(None);
+    };
+    Ok(Some(Thread {
+        tid: task.tid,
+        name: stat.comm,
+        state: stat.state,
+        sched: held.thread(task.tid)?,
+    }))
+}
+
+fn text(answer: &Answer) -> String {
+    let mut lines = String::new();
+    if let Some(seat) = &answer.seat {
+        lines = format!("'{}' is at home on CPUs {}\n\n", seat.name, seat.cpus);
+    }
+    let head = ["thread", "name", "", "where", "why", "ahead", "bursts"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for thread in &answer.threads {
+        let Some(sched) = &thread.sched else {
+            rows.push(vec![
+                thread.tid.to_string(),
+                thread.name.clone(),
+                word(thread.state, None).to_owned(),
+                "-".to_owned(),
+                "another scheduler has it (real-time, deadline, or new)".to_owned(),
+            ]);
+            continue;
+        };
+        rows.push(vec![
+            thread.tid.to_string(),
+            thread.name.clone(),
+            word(thread.state, sched.waits).to_owned(),
+            place(sched, thread.state),
+            reason(sched, answer.seat.as_ref()),
+            format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+            format!("{:.2} ms", sched.burst_average_ns as f64 / 1e6),
+        ]);
+    }
+    lines + &output::columns(&rows)
+}
+
+fn word(state: char, waits: Option<Queue>) -> &'static str {
+    match (state, waits) {
+        (_, Some(_)) => "waits",
+        ('R', None) => "runs",
+        ('T' | 't', None) => "stopped",
+        ('Z' | 'X', None) => "ended",
+        _ => "sleeps",
+    }
+}
+
+fn place(sched: &ThreadState, state: char) -> String {
+    match sched.waits {
+        Some(Queue::Urgent { llc }) => format!("LLC {llc}, among the urgent"),
+        Some(Queue::AddressSpace { llc, queue }) => {
+            format!("LLC {llc}, its address space's queue ({queue})")
+        }
+        None if state == 'R' => format!("CPU {}", sched.cpu),
+        None => format!("last on CPU {}", sched.cpu),
+    }
+}
+
+fn reason(sched: &ThreadState, seat: Option<&Seat>) -> String {
+    let why = match (sched.why, sched.waits.is_some()) {
+        (Why::Turn, true) => "for its address space's turn",
+        (Why::Urgent, true) => "for the next CPU: it runs for moments only",
+        (Why::Unknown, _) => "it has not run since the scheduler began",
+        (Why::OnlyHere, _) => "it may run nowhere else",
+        (Why::IdleCore, _) => "the core was idle",
+        (Why::IdleThread, _) => "the CPU was idle, its core was not",
+        (Why::Returned, _) => "its program's CPU, which a guest gave back",
+        (Why::Turn, false) => "its address space's turn",
+        (Why::Urgent, false) => "it runs for moments only, and came first",
+        (Why::Stolen, _) => "taken over from another LLC",
+        (Why::Alone, _) => "nobody else wanted the CPU",
+        (Why::Fifo, _) => "first come, first served",
+    };
+    let is_guest = seat.is_some_and(|seat| {
+        sched.waits.is_none() && !sched.kept_from_seat && !seat.cpus.contains(sched.cpu)
+    });
+    match (is_guest, sched.kept_from_seat) {
+        (true, _) => format!("{why}; as a guest"),
+        (_, true) => format!("{why}; its affinity keeps it from its seat"),
+        _ => why.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(why: Why, waits: Option<Queue>) -> ThreadState {
+        ThreadState {
+            cpu: 3,
+            why,
+            waits,
+            urgent: false,
+            burst_average_ns: 2_000_000,
+            ahead_ns: -1_500_000,
+            seat: Some(9),
+            kept_from_seat: false,
+        }
+    }
+
+    #[test]
+    fn guests_and_those_that_wait_are_told() {
+        let seat = Seat {
+            cgroup: 9,
+            name: "make".to_owned(),
+            cpus: usher_model::CpuSet::range(0, 1),
+            tally: Default::default(),
+        };
+        let thread = |tid, letter, sched| Thread {
+            tid,
+            name: "cc1".to_owned(),
+            state: letter,
+            sched,
+        };
+        let waits = Queue::AddressSpace { llc: 1, queue: 4 };
+        let answer = Answer {
+            pid: 10,
+            seat: Some(seat),
+            threads: vec![
+                thread(10, 'R', Some(state(Why::IdleCore, None))),
+                thread(11, 'R', Some(state(Why::Turn, Some(waits)))),
+                thread(12, 'S', None),
+            ],
+        };
+        let told = text(&answer);
+        for expected in [
+            "'make' is at home on CPUs 0-1",
+            "CPU 3",
+            "the core was idle; as a guest",
+            "LLC 1, its address space's queue (4)",
+            "for its address space's turn",
+            "-1.5 ms",
+            "another scheduler has it",
+        ] {
+            assert!(told.contains(expected), "{expected}: {told}");
+        }
+    }
+}

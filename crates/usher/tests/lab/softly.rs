@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Seats that the scheduler keeps: nobody is narrowed, idle CPUs are used by guests,
+//! and who is at home has them back.
+
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::common::{World, allowed, children, signal, wait_for};
+use crate::sched::{Running, assert_nothing_went_wrong};
+use crate::seats::{cleared, machine};
+
+/// A program of so many busy processes, under a launcher.
+struct Program {
+    launcher: Child,
+}
+
+/// Its last process sleeps.
+const BUSY: &str = "for i in $0; do (while :; do :; done) & done; exec sleep 100000";
+
+impl Program {
+    fn run(world: &World, name: &str, processes: usize) -> Self {
+        let list = vec!["x"; processes].join(" ");
+        let words = [
+            "run",
+            "--name",
+            name,
+            "--",
+            "sh",
+            "-c",
+            &BUSY.replace("$0", &list),
+        ];
+        let mut command = world.usher(&words);
+        let launcher = command.stderr(Stdio::null()).spawn().unwrap();
+        let program = Self { launcher };
+        wait_for("a program's processes", || {
+            (program.pids().len() > processes).then_some(())
+        });
+        program
+    }
+
+    /// The shell and its busy children.
+    fn pids(&self) -> Vec<i32> {
+        let shells = children(self.launcher.id() as i32);
+        let busy = shells.iter().flat_map(|&shell| children(shell));
+        shells.iter().copied().chain(busy).collect()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        for pid in self.pids() {
+            signal(pid, libc::SIGKILL);
+        }
+        let _ = self.launcher.wait();
+    }
+}
+
+/// The scheduler's word for the seat of that name.
+fn seat(world: &World, name: &str) -> Option<Value> {
+    let stats = world.json(&["sched", "stats"])?;
+    let seats = stats["seats"].as_array()?.clone();
+    seats.into_iter().find(|seat| seat["name"] == name)
+}
+
+fn figure(seat: &Value, name: &str) -> u64 {
+    seat["tally"][name].as_u64().unwrap()
+}
+
+/// By the plan of the control loop. When the scheduler ends, cpusets take over.
+pub fn keeps_seats_and_lends_them() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let running = Running::start(&world);
+    let everywhere = machine().all_cpus().to_string();
+    let masks = |program: &Program| {
+        let masks = program.pids().into_iter().map(allowed);
+        masks.collect::<Option<Vec<String>>>()
+    };
+    let quiet = Program::run(&world, "quiet", 0);
+    let many = Program::run(&world, "many", 2 * machine().cpus.len());
+    let lent = wait_for("a guest on an idle core", || {
+        seat(&world, "many").filter(|seat| figure(seat, "guest_ns") > 0)
+    });
+    let own = seat(&world, "quiet").unwrap();
+    assert_ne!(own["cpus"], lent["cpus"]);
+    assert!(masks(&many).unwrap().iter().all(|mask| *mask == everywhere));
+    let explained = world.usher(&["sched", "explain", &many.pids()[1].to_string()]);
+    let explained = { explained }.output().unwrap();
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    assert!(
+        explained.contains("'many' is at home on CPUs"),
+        "{explained}"
+    );
+    // Another program than the first, on the same seat as its.
+    drop(quiet);
+    let back = Program::run(&world, "back", 1);
+    wait_for("a guest to give a CPU back", || {
+        seat(&world, "back").filter(|seat| figure(seat, "returns") > 0)
+    });
+    let mut stopped = world.usher(&["sched", "stop"]);
+    assert!(stopped.output().unwrap().status.success());
+    drop(running);
+    wait_for("cpusets in the scheduler's place", || {
+        let (many, back) = (masks(&many)?, masks(&back)?);
+        let narrow = |masks: &[String]| masks.iter().all(|mask| *mask != everywhere);
+        (narrow(&many) && narrow(&back)).then_some(())
+    });
+    assert_eq!(world.end(daemon), Some(0));
+    wait_for("the programs to be let go", || {
+        masks(&many)?
+            .iter()
+            .all(|mask| *mask == everywhere)
+            .then_some(())
+    });
+    cleared();
+    assert_nothing_went_wrong();
+}
