@@ -244,7 +244,7 @@ const QUEUES_EACH: u32 = 64;
 const URGENT: u32 = 32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 9 * 8 + 4 * 4;
+    pub(crate) const BYTES: usize = 9 * 8 + 6 * 4;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();

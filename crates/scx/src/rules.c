@@ -40,14 +40,24 @@ __u64 rules_virtual_ns(__u64 ran_ns, __u64 weight)
 	return virtual_ns(ran_ns, weight);
 }
 
-__u64 rules_wake_at(__u64 vtime, __u64 now_v, __u64 slice_ns)
+__u64 rules_wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 {
-	return wake_at(vtime, now_v, slice_ns);
+	return wake_at(vtime, clock, slice_ns);
 }
 
-_Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 now_v)
+__u64 rules_join_at(__u64 vtime, __u64 least, __u64 lead_ns)
 {
-	return is_urgent(burst_ns, vtime, now_v);
+	return join_at(vtime, least, lead_ns);
+}
+
+_Bool rules_first_of_seat(const struct space *spaces, __u64 seat, __u64 *least)
+{
+	return first_of_seat(spaces, seat, least);
+}
+
+_Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 clock)
+{
+	return is_urgent(burst_ns, vtime, clock);
 }
 
 __u32 rules_log2_of(__u64 value)
@@ -55,7 +65,7 @@ __u32 rules_log2_of(__u64 value)
 	return log2_of(value);
 }
 
-_Bool rules_is_late(const struct space *space, __u64 now_v, __u64 lead_ns)
+_Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {
-	return is_late(space, now_v, lead_ns);
+	return is_late(served_ns, now_ns, lead_ns);
 }

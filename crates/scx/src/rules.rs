@@ -15,6 +15,7 @@ struct Outlook {
     allowed: Set,
     home: Set,
     guests: Set,
+    left: Set,
 }
 
 /// `struct place`.
@@ -67,9 +68,11 @@ unsafe extern "C" {
     fn rules_join_space(space: *mut Space, mm: u64, seat: u64, vtime: u64);
     fn rules_leave_space(space: *mut Space, vtime: u64);
     fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
-    fn rules_wake_at(vtime: u64, now_v: u64, slice_ns: u64) -> u64;
-    fn rules_is_urgent(burst_ns: u64, vtime: u64, now_v: u64) -> bool;
-    fn rules_is_late(space: *const Space, now_v: u64, lead_ns: u64) -> bool;
+    fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
+    fn rules_join_at(vtime: u64, least: u64, lead_ns: u64) -> u64;
+    fn rules_first_of_seat(spaces: *const Space, seat: u64, least: *mut u64) -> bool;
+    fn rules_is_urgent(burst_ns: u64, vtime: u64, clock: u64) -> bool;
+    fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     fn rules_log2_of(value: u64) -> u32;
 }
 

@@ -116,6 +116,8 @@ struct outlook {
 	struct cpu_set home;
 	/* CPUs that run threads which are not at home there. */
 	struct cpu_set guests;
+	/* Idle ones that have not been looked at yet. */
+	struct cpu_set left;
 };
 
 /*
@@ -136,6 +138,19 @@ static inline __s32 choose_cpu(_Bool smt, const struct outlook *sees,
 	if (cpu < 0)
 		cpu = nearest_of(&sees->idle, &sees->home, last, here);
 	return cpu;
+}
+
+/* Nobody works on this core but guests. */
+static inline _Bool is_left_to_guests(const struct cpu_set *core,
+				      const struct outlook *sees)
+{
+	__u64 others = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++)
+		others |= core->words[word] &
+			  ~(sees->idle.words[word] | sees->guests.words[word]);
+	return !others;
 }
 
 /* The same, of idle cores alone. */
@@ -170,20 +185,28 @@ static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 }
 
 /* Whoever slept is not owed more than a slice. */
-static inline __u64 wake_at(__u64 vtime, __u64 now_v, __u64 slice_ns)
+static inline __u64 wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 {
-	__u64 least = now_v - slice_ns;
+	__u64 least = clock - slice_ns;
 
 	return is_before(vtime, least) ? least : vtime;
 }
 
-/*
- * Wakes for a moment, and has not had more than its share: it is not made to
- * wait for anybody's turn to end.
- */
-static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 now_v)
+/* Nor does anybody wait for more than a turn of those that wait already. */
+static inline __u64 join_at(__u64 vtime, __u64 least, __u64 lead_ns)
 {
-	return burst_ns < SHORT_BURST_NS && !is_before(now_v, vtime);
+	__u64 most = least + lead_ns;
+
+	return is_before(most, vtime) ? most : vtime;
+}
+
+/*
+ * Wakes for a moment, and is not the one that has had the most: it is not made
+ * to wait for anybody's turn to end.
+ */
+static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 clock)
+{
+	return burst_ns < SHORT_BURST_NS && is_before(vtime, clock);
 }
 
 /* The average length of a burst after one more. */
@@ -279,11 +302,27 @@ static inline __u32 hindmost(const struct space *spaces, __u32 not )
 	return found;
 }
 
-/* Whoever waits here has seen urgent threads come first for long enough. */
-static inline _Bool is_late(const struct space *space, __u64 now_v,
-			    __u64 lead_ns)
+/* The first of those that wait with this seat. */
+static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
+				  __u64 *least)
 {
-	return is_before(space->least + lead_ns, now_v);
+	_Bool found = 0;
+	__u32 at;
+
+	for (at = 0; at < SPACES; at++) {
+		if (!spaces[at].waiting || spaces[at].seat != seat)
+			continue;
+		if (!found || is_before(spaces[at].least, *least))
+			*least = spaces[at].least;
+		found = 1;
+	}
+	return found;
+}
+
+/* Nobody but urgent threads has been served for so long: others are next. */
+static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
+{
+	return now_ns - served_ns > lead_ns;
 }
 
 enum next {

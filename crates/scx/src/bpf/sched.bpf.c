@@ -63,11 +63,13 @@ static inline _Bool stays_here(struct task_struct *p)
 /* A thread that has slept: what it is owed, and whether it is urgent. */
 static inline void wake(struct thread *thread, const struct settings *wants)
 {
-	__u64 now = now_v;
+	struct hall *hall = hall_of(thread->llc);
 
-	thread->vtime = wake_at(thread->vtime, now, wants->slice_ns);
+	if (!hall)
+		return;
+	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
 	thread->urgent =
-		is_urgent(thread->burst_average_ns, thread->vtime, now);
+		is_urgent(thread->burst_average_ns, thread->vtime, hall->clock);
 }
 
 /* A guest that has to go does not wait for the end of its slice. */
@@ -179,6 +181,17 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	rouse(p, thread, cpu);
 }
 
+/* Has the thread run on, as any other would. */
+static inline void keep(struct task_struct *prev, __u32 llc, __u64 now,
+			const struct settings *wants)
+{
+	struct hall *hall = hall_of(llc);
+
+	if (hall)
+		hall->served_ns = now;
+	set_slice(prev, wants->slice_ns);
+}
+
 /* Lets a thread run on, if nobody waits and no idle core does. */
 static inline void prolong(struct task_struct *prev, __u32 cpu,
 			   const struct settings *wants)
@@ -202,7 +215,7 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 
 		if (at == SPACES + 1 && prev) {
 			COUNT(turns_kept);
-			set_slice(prev, wants->slice_ns);
+			keep(prev, llc, is->now_ns, wants);
 			found = 1;
 		} else if (at >= 0 && at < SPACES) {
 			found = take(queue_at(llc, at));
@@ -228,6 +241,32 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 		virtual_ns(is->now_ns - thread->began_ns, prev->scx.weight);
 }
 
+/* Even with one thread less, as moving has its price. */
+static inline _Bool has_more_to_do(__u32 llc, const struct hall *than)
+{
+	struct hall *hall = hall_of(llc);
+
+	return hall && hall != than && hall->waiting > than->waiting + 2;
+}
+
+/* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
+static inline void call_sibling(__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	const struct cpumask *idle;
+	__s32 sibling;
+
+	if (!sees || !here)
+		return;
+	idle = scx_bpf_get_idle_cpumask();
+	read_set(&sees->left, idle);
+	scx_bpf_put_idle_cpumask(idle);
+	sibling = first_of(&sees->left, &here->core, 0);
+	if (sibling >= 0)
+		scx_bpf_kick_cpu(sibling, KICK_IDLE);
+}
+
 /* Nobody who is at home here wants the CPU: anybody may have it. */
 static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 			       struct moment *is, const struct settings *wants)
@@ -235,12 +274,11 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 	is->not = 0;
 	if (prev)
 		look_at_prev(is, prev);
-	if (next_turn(is, prev, llc, wants))
-		return;
-	if (prev)
+	if (next_turn(is, prev, llc, wants) ||
+	    (!prev && steal(cpu, llc, 1, wants)))
+		call_sibling(cpu);
+	else if (prev)
 		prolong(prev, cpu, wants);
-	else
-		steal(cpu, llc, 1, wants);
 }
 
 static inline void dispatch(__u32 cpu, struct task_struct *prev,
@@ -269,11 +307,10 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	is.turn.lead_ns = wants->lead_ns;
 	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_mm)
 				  : SPACES;
-	/* Another LLC is looked at now and then, for those left far behind. */
+	/* Another LLC is looked at now and then: it may have more to do. */
 	far = bpf_get_prandom_u32() % LLCS_MAX;
-	if (far < wants->llcs && far != here->llc &&
-	    take_hindmost(far, strangers(far, cpu), now_v - 4 * wants->lead_ns,
-			  0)) {
+	if (far < wants->llcs && has_more_to_do(far, hall) &&
+	    take_hindmost(far, strangers(far, cpu))) {
 		COUNT(stolen);
 		state->why = WHY_STOLEN;
 		return;
@@ -325,6 +362,20 @@ static inline void note_space(struct cpu_state *state, struct thread *thread,
 	}
 }
 
+static inline void note_service(struct thread *thread, __u32 cpu, __u64 now)
+{
+	struct place *here = place_of(cpu);
+	struct hall *hall = here ? hall_of(here->llc) : 0;
+
+	if (!hall)
+		return;
+	follow_clock(thread, here->llc);
+	if (is_before(hall->clock, thread->vtime))
+		hall->clock = thread->vtime;
+	if (!thread->urgent)
+		hall->served_ns = now;
+}
+
 OP(usher_running)
 void BPF_PROG(usher_running, struct task_struct *p)
 {
@@ -341,8 +392,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	leave_queue(thread);
 	thread->began_ns = now;
 	thread->cpu = cpu;
-	if (is_before(now_v, thread->vtime))
-		now_v = thread->vtime;
+	note_service(thread, cpu, now);
 	note_arrival(thread, cpu, now);
 	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now);
 	state->movable = is_movable(p);
@@ -371,6 +421,7 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(scx_bpf_task_cpu(p));
+	struct hall *hall;
 	__u64 ran;
 
 	if (!thread || !state)
@@ -378,7 +429,8 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 	state->running = 0;
 	ran = now_ns() - thread->began_ns;
 	thread->vtime += virtual_ns(ran, p->scx.weight);
-	thread->ahead_ns = thread->vtime - now_v;
+	hall = hall_of(thread->llc);
+	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
 	thread->burst_ns += ran;
 	note_use(thread, thread->cpu, ran);
 	thread->urgent = 0;
@@ -415,10 +467,13 @@ OP(usher_enable)
 void BPF_PROG(usher_enable, struct task_struct *p)
 {
 	struct thread *thread = thread_of(p);
+	struct place *here = place_of(scx_bpf_task_cpu(p));
+	struct hall *hall = here ? hall_of(here->llc) : 0;
 
-	if (!thread)
+	if (!thread || !hall)
 		return;
-	thread->vtime = now_v;
+	thread->vtime = hall->clock;
+	thread->llc = here->llc;
 	thread->queue = NO_QUEUE;
 }
 

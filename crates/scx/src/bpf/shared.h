@@ -122,6 +122,9 @@ struct thread {
 	__u32 urgent;
 	__u32 cpu;
 	__u32 why;
+	/* By whose clock its virtual time is. */
+	__u32 llc;
+	__u32 unused;
 };
 
 struct tally {

@@ -44,6 +44,11 @@ struct {
 /* The queues of an LLC. */
 struct hall {
 	struct space spaces[SPACES];
+	/* The virtual time of whoever ran here, at its latest. Others' clocks are
+	 * ahead or behind, as they have more or less to do. */
+	__u64 clock;
+	/* When one that is not urgent last ran. */
+	__u64 served_ns;
 	__u32 waiting;
 	__u32 urgent;
 };
@@ -85,8 +90,6 @@ struct {
 #define NO_QUEUE 0
 #define FIFO (QUEUES - 1)
 
-/* The virtual time of whoever runs, at its latest. */
-__u64 now_v;
 /* What a callback itself adds to the current thread's migration_disabled. */
 __u32 added_by_bpf;
 
@@ -105,6 +108,17 @@ static inline struct cpu_state *state_of(__u32 cpu)
 static inline struct hall *hall_of(__u32 llc)
 {
 	return bpf_map_lookup_elem(&halls, &llc);
+}
+
+/* A thread's virtual time is by the clock of an LLC, from now on of this one. */
+static inline void follow_clock(struct thread *thread, __u32 llc)
+{
+	struct hall *here = hall_of(llc);
+	struct hall *there = hall_of(thread->llc);
+
+	if (here && there && here != there)
+		thread->vtime += here->clock - there->clock;
+	thread->llc = llc;
 }
 
 static inline struct thread *thread_of(struct task_struct *p)

@@ -76,6 +76,19 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 	return home_llc(cpu);
 }
 
+/* Verified once: where in the queues of an LLC a thread is put. */
+__noinline int ask_place(__u32 llc, struct thread *thread, __u64 lead_ns)
+{
+	struct hall *hall = hall_of(llc);
+	__u64 least = 0;
+
+	if (!hall || !thread)
+		return 0;
+	if (first_of_seat(hall->spaces, thread->seat, &least))
+		thread->vtime = join_at(thread->vtime, least, lead_ns);
+	return 0;
+}
+
 static inline void join_queue(struct task_struct *p, struct thread *thread,
 			      __u32 llc, const struct settings *wants,
 			      __u64 flags)
@@ -88,12 +101,14 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		return;
 	}
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
+	follow_clock(thread, llc);
 	if (thread->urgent) {
 		__sync_fetch_and_add(&hall->urgent, 1);
 		COUNT(soon);
 	} else {
 		__u64 mm = address_space(p, thread, wants);
 
+		ask_place(llc, thread, wants->lead_ns);
 		at = space_of(hall->spaces, mm) % SPACES;
 		join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
 	}
@@ -124,15 +139,14 @@ static inline _Bool take_urgent(struct hall *hall, __u32 llc, __u32 not,
 	__s32 at = ask_next(llc, &is);
 
 	if (at >= 0 && at < SPACES &&
-	    is_late(&hall->spaces[at], now_v, wants->lead_ns) &&
+	    is_late(hall->served_ns, now_ns(), wants->lead_ns) &&
 	    take(queue_at(llc, at)))
 		return 1;
 	return take(queue_at(llc, URGENT));
 }
 
 /* Takes the thread that is furthest behind in an LLC. */
-static inline _Bool take_hindmost(__u32 llc, __u32 not, __u64 unless_before,
-				  _Bool always)
+static inline _Bool take_hindmost(__u32 llc, __u32 not )
 {
 	struct moment is = {.own = SPACES, .not = not };
 	struct hall *hall = hall_of(llc);
@@ -147,9 +161,6 @@ static inline _Bool take_hindmost(__u32 llc, __u32 not, __u64 unless_before,
 		__s32 at = ask_next(llc, &is);
 
 		if (at < 0 || at >= SPACES)
-			return 0;
-		if (!always &&
-		    !is_before(hall->spaces[at].least, unless_before))
 			return 0;
 		if (take(queue_at(llc, at)))
 			return 1;
@@ -172,8 +183,7 @@ static inline _Bool steal(__u32 cpu, __u32 here, _Bool guests,
 			break;
 		if (llc >= wants->llcs)
 			llc -= wants->llcs;
-		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu), 0,
-				  1)) {
+		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu))) {
 			COUNT(stolen);
 			return 1;
 		}

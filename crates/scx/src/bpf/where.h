@@ -69,6 +69,39 @@ static inline void strike(struct cpu_set *set, __u32 cpu)
 	set->words[cpu / 64 % CPU_WORDS] &= ~(1ULL << cpu % 64);
 }
 
+/* More idle CPUs than these are not looked at for a guest. */
+#define LOOKS 8
+
+/*
+ * An idle CPU beside other guests: with all cores at work, a guest may share one
+ * of those on which nobody is at home.
+ */
+__noinline int choose_beside_guests(__u32 last)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(last);
+	__s32 found = NOWHERE;
+	int look;
+
+	if (!sees || !here || !seats_version())
+		return NOWHERE;
+	sees->left = sees->idle;
+	bpf_for(look, 0, LOOKS)
+	{
+		__s32 cpu = nearest_of(&sees->left, &sees->allowed, last, here);
+		struct place *there = place_of(cpu);
+
+		if (cpu < 0 || !there)
+			break;
+		if (is_left_to_guests(&there->core, sees)) {
+			found = cpu;
+			break;
+		}
+		strike(&sees->left, cpu);
+	}
+	return found;
+}
+
 /* A guest's CPU, if nobody else has just had it back. */
 static inline _Bool claim_from_guest(struct thread *thread, __u32 cpu)
 {
@@ -111,6 +144,8 @@ static inline __s32 claim(struct task_struct *p, struct thread *thread,
 	{
 		__s32 cpu = cores_only ? choose_core(last) : choose(smt, last);
 
+		if (cpu < 0 && !cores_only)
+			cpu = choose_beside_guests(last);
 		if (cpu < 0)
 			break;
 		if (has_cpu(&sees->idle, cpu) ? claim_idle(thread, cpu, sees)

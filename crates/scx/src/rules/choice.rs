@@ -74,6 +74,7 @@ fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
         allowed: words_of(&scene.allowed),
         home: words_of(&scene.home),
         guests: words_of(&scene.guests),
+        left: words_of(&CpuSet::new()),
     };
     let here = Place {
         known: 1,

@@ -5,8 +5,9 @@
 use proptest::prelude::*;
 
 use super::{
-    Moment, NEXT_SAME, SPACES, Space, rules_is_late, rules_is_urgent, rules_join_space,
-    rules_leave_space, rules_space_of, rules_virtual_ns, rules_wake_at, rules_who_is_next,
+    Moment, NEXT_SAME, SPACES, Space, rules_first_of_seat, rules_is_late, rules_is_urgent,
+    rules_join_at, rules_join_space, rules_leave_space, rules_space_of, rules_virtual_ns,
+    rules_wake_at, rules_who_is_next,
 };
 
 #[derive(Debug, Clone)]
@@ -249,17 +250,41 @@ fn whoever_slept_is_owed_a_slice_and_no_more() {
 fn urgent_are_short_bursts_within_their_share() {
     // SAFETY: numbers alone.
     let urgent = |burst, vtime| unsafe { rules_is_urgent(burst, vtime, 100 * MS) };
-    assert!(urgent(MS / 10, 100 * MS));
-    assert!(!urgent(MS, 100 * MS));
-    assert!(!urgent(MS / 10, 101 * MS));
+    assert!(urgent(MS / 10, 99 * MS));
+    assert!(!urgent(MS, 99 * MS));
+    assert!(!urgent(MS / 10, 100 * MS));
 }
 
 #[test]
 fn urgent_threads_do_not_come_first_for_ever() {
-    let mut space = Space::default();
-    // SAFETY: the space is nobody else's.
-    unsafe { rules_join_space(&mut space, 1 << 20, 0, 10 * MS) };
-    // SAFETY: it is only read.
-    let late = |now| unsafe { rules_is_late(&space, now, 24 * MS) };
+    // SAFETY: numbers alone.
+    let late = |now| unsafe { rules_is_late(10 * MS, now, 24 * MS) };
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
+}
+
+/// Though it has had much more elsewhere, a thread waits for a turn of the others
+/// of its seat, and no longer.
+#[test]
+fn whoever_comes_from_elsewhere_waits_for_a_turn() {
+    let mut spaces = [Space::default(); SPACES];
+    for (at, seat, vtime) in [(3, 7, 50), (9, 7, 40), (20, 8, 10)] {
+        // SAFETY: the array and its entries are nobody else's.
+        unsafe { rules_join_space(&mut spaces[at], at as u64 + 1, seat, vtime * MS) };
+    }
+    let first = |seat| {
+        let mut least = 0;
+        // SAFETY: the array is read, the number is written.
+        let found = unsafe { rules_first_of_seat(spaces.as_ptr(), seat, &mut least) };
+        found.then_some(least)
+    };
+    assert_eq!(
+        [first(7), first(8), first(9)],
+        [Some(40 * MS), Some(10 * MS), None]
+    );
+    // SAFETY: numbers alone.
+    let join = |vtime| unsafe { rules_join_at(vtime, 40 * MS, 24 * MS) };
+    assert_eq!(
+        [join(900 * MS), join(60 * MS), join(0)],
+        [64 * MS, 60 * MS, 0]
+    );
 }

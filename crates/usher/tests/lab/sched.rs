@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::common::{World, wait_for};
 
-const PAIRS: usize = 12;
-const ROUNDS: usize = 80;
+const PAIRS: usize = 8;
+const ROUNDS: usize = 40;
 
 /// The scheduler is ended also when a check fails.
 pub struct Running<'a>(&'a World);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use procfs::process::{Process, Task};
 use serde::Serialize;
 use usher_scx::{Held, Queue, Seat, ThreadState, Why};
@@ -18,8 +18,8 @@ use super::record;
 #[command(after_help = "\
 For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
 queue that it waits in; how it came there; how far ahead of the others it is in
-virtual time (CPU time over weight: who is behind is next); how long it runs before it
-sleeps, on average.
+virtual time (CPU time over weight: who is behind is next), or behind with a minus; how
+long it runs before it sleeps, on average.
 
 Examples:
   usher sched explain 4711
@@ -50,14 +50,15 @@ struct Answer {
 /// Looks and tells.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let held = Held::open(&record::of_running(dir)?.maps)?;
-    let gone = || format!("there is no process {}", args.pid);
-    let process = Process::new(args.pid).with_context(gone)?;
     let mut threads = Vec::new();
-    for task in process.tasks().with_context(gone)?.flatten() {
-        threads.extend(thread(&held, &task)?);
+    // A process that is gone, or ends meanwhile, has none.
+    if let Ok(tasks) = Process::new(args.pid).and_then(|process| process.tasks()) {
+        for task in tasks.flatten() {
+            threads.extend(thread(&held, &task)?);
+        }
     }
     if threads.is_empty() {
-        bail!("{}", gone());
+        bail!("there is no process {}", args.pid);
     }
     let seats: Vec<_> = threads
         .iter()
@@ -111,7 +112,10 @@ fn text(answer: &Answer) -> String {
             place(sched, thread.state),
             reason(sched, answer.seat.as_ref()),
             format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
-            format!("{:.2} ms", sched.burst_average_ns as f64 / 1e6),
+            match sched.burst_average_ns {
+                0 => "never slept".to_owned(),
+                ns => format!("{:.2} ms", ns as f64 / 1e6),
+            },
         ]);
     }
     lines + &output::columns(&rows)
