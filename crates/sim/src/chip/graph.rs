@@ -255,7 +255,18 @@ impl Order {
         Ok(order)
     }
 
-    /// The tasks that wait for that one.
+    /// With each task's successors as a graph of the runtime wants them: the one that
+    /// was declared next after the task first, round at the end.
+    #[must_use]
+    pub fn onward(mut self) -> Self {
+        for (task, ends) in self.first.windows(2).enumerate() {
+            let after = &mut self.after[ends[0] as usize..ends[1] as usize];
+            after.sort_unstable_by_key(|next| next.wrapping_sub(task as u32));
+        }
+        self
+    }
+
+    /// The tasks that wait for that one, ascending unless [`Self::onward`].
     pub fn successors(&self, task: u32) -> &[u32] {
         let task = task as usize;
         &self.after[self.first[task] as usize..self.first[task + 1] as usize]
@@ -311,6 +322,20 @@ mod tests {
             (order.successors(0), &order.waits[..]),
             (&[1][..], &[0, 1][..])
         );
+    }
+
+    #[test]
+    fn onward_begins_with_the_task_declared_next() {
+        let task = |after: &[u32]| TaskSpec {
+            after: after.to_vec(),
+            ..TaskSpec::default()
+        };
+        let graph = TaskGraph {
+            tasks: vec![task(&[2]), task(&[2]), task(&[]), task(&[2]), task(&[2])],
+        };
+        let order = Order::of(&graph).unwrap();
+        assert_eq!(order.successors(2), [0, 1, 3, 4]);
+        assert_eq!(order.onward().successors(2), [3, 4, 0, 1]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Paper, Usher};
 
 use super::fitted::DISPATCH_CYCLES;
+use super::graph::Order;
 use super::h264::{Place, STAGES};
 
 /// A dispatcher with groups for it.
@@ -48,6 +49,15 @@ impl Pattern {
             Self::Fcfs => Groups::NONE,
             Self::A | Self::Usher => Groups::new(1 + (place.row + u32::from(is_back)) / 2, s),
             Self::B => Groups::new(1 + u32::from(is_back), s),
+        }
+    }
+
+    /// Who follows whom, in the order in which its dispatcher is told of what has become
+    /// ready.
+    pub fn order(self, of: &Order) -> Order {
+        match self {
+            Self::Fcfs | Self::A | Self::B => of.clone(),
+            Self::Usher => of.clone().onward(),
         }
     }
 

@@ -62,13 +62,14 @@ fn decode(
     }
     let mut machine = Machine::new(&chip, bytes)?;
     let groups = [0, 1].map(|of| film[of].groups(|place| pattern.groups(place)));
+    let orders = [0, 1].map(|of: usize| pattern.order(&film[of].order));
     let mut dispatcher = pattern.dispatcher(cell.cores, film[0].rows);
     let mut sum = Tally::default();
     for number in 0..extent.warm_up + extent.measured {
         let of = number as usize % 2;
         let work = Work {
             graph: &film[of].graph,
-            order: &film[of].order,
+            order: &orders[of],
             groups: &groups[of],
         };
         let ran = machine.run(work, &mut *dispatcher)?;

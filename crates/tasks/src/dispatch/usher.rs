@@ -2,37 +2,51 @@
 //! The rules of the runtime's default policy as a dispatcher: one thread, no
 //! atomics, the same answers every time.
 //!
-//! The runtime spreads that policy over its workers (`worker.rs`, `pool`), which
-//! run at the same time; a model of a chip needs its order alone. The rules are
+//! The runtime spreads that policy over its workers (`worker.rs`, `pool`, and for
+//! graphs `graph/chain.rs`), which run at the same time; a model of a chip needs its
+//! order alone. The rules are
 //!
 //! 1. What a worker's task has made ready is the worker's own, unless its spatial
 //!    group is another's: then it is sent there. A group without an owner becomes
 //!    the worker's.
 //! 2. Of what the worker may keep, one runs at once, ahead of all that waits: the
-//!    first, or the first of the spatial group of the task that has just run.
-//! 3. Else the worker goes on with its active temporal group, last in, first out;
-//!    when that has run out, with the next one by number, and round again; tasks
-//!    without a temporal group come last.
-//! 4. Else it takes half of what another worker has waiting, at most
-//!    [`CHAIN_MAX`], the longest waiting of the group farthest ahead, else all that
-//!    was sent to another. Spatial groups go along: they are the thief's.
+//!    first, or the first of the spatial group of the task that has just run. The
+//!    others wait so that they would be run in that order.
+//! 3. Before each task a worker with an empty shelf lays out for others what waits
+//!    for it: half, half of what is left, and so on, at most [`CHAIN_MAX`] at a time;
+//!    one where there is but one. It gives away what has waited longest of the group
+//!    farthest ahead.
+//! 4. A worker goes on with its active temporal group, last in, first out; when that
+//!    has run out, with the next one by number, and round again; tasks without a
+//!    temporal group come last. Then it takes back what it has laid out.
+//! 5. Else it takes what another worker has laid out, else all that has come from
+//!    outside, else all that was sent to another. Spatial groups go along: they are the
+//!    thief's.
 //!
-//! Two things differ. A [`Dispatcher`] is not told who has made a task ready: what
-//! has become ready since the last [`Dispatcher::next`] is taken for the work of
-//! the worker that asks next. And a thief takes from the other's lanes, where the
-//! runtime takes what the other has laid out on its shelf before each task.
+//! `tests/model.rs` holds this against the runtime. What is different:
+//!
+//! - A [`Dispatcher`] is not told who has made a task ready: what has become ready
+//!   since the last [`Dispatcher::next`] is taken for the work of the worker that asks
+//!   next, or, where that one got nothing when it asked last, for something from
+//!   outside. Of one task's successors the one wanted most is to come first: for the
+//!   runtime that is the one declared next after the task, round at the end.
+//! - It reads no clock, where a worker of the runtime rests for a moment between two
+//!   thefts; and all workers are equally near.
+//! - The runtime keeps owners of spatial groups in a table of fixed size, where groups
+//!   whose numbers are far apart may share one.
 
+use std::array;
 use std::collections::VecDeque;
+use std::mem;
 
 use super::{Dispatch, Dispatcher, Groups};
-
-/// Temporal groups that are told apart at a time, as in the runtime.
-const LANES: usize = 256;
-/// Tasks that are taken together, as in the runtime.
-const CHAIN_MAX: usize = 32;
+use crate::pool::{CHAIN_MAX, LANES, PLACES};
 
 /// A task that waits.
 type Waiting<I> = (I, Groups);
+
+/// Tasks that are given away together, those to be taken out first at the end.
+type Chain<I> = Vec<Waiting<I>>;
 
 /// What one worker has.
 #[derive(Debug, Clone)]
@@ -45,10 +59,14 @@ struct Post<I> {
     others: VecDeque<Waiting<I>>,
     /// What is in lanes and others.
     len: usize,
+    /// Laid out for other workers.
+    shelf: [Chain<I>; PLACES],
     /// Sent by other workers.
     inbox: VecDeque<Waiting<I>>,
     /// The spatial group of the task that it ran last.
     last_s: u32,
+    /// It was given a task when it asked last.
+    is_busy: bool,
 }
 
 impl<I> Post<I> {
@@ -58,8 +76,10 @@ impl<I> Post<I> {
             active: 0,
             others: VecDeque::new(),
             len: 0,
+            shelf: array::from_fn(|_| Vec::new()),
             inbox: VecDeque::new(),
             last_s: 0,
+            is_busy: false,
         }
     }
 
@@ -68,6 +88,12 @@ impl<I> Post<I> {
         match waiting.1.t as usize {
             0 => self.others.push_back(waiting),
             t => self.lanes[t % LANES].push_back(waiting),
+        }
+    }
+
+    fn push_all(&mut self, mut chain: Chain<I>) {
+        while let Some(waiting) = chain.pop() {
+            self.push(waiting);
         }
     }
 
@@ -96,6 +122,29 @@ impl<I> Post<I> {
         self.len -= 1;
         Some(waiting)
     }
+
+    /// Rule 3.
+    fn lay_out(&mut self) {
+        if !self.shelf[0].is_empty() {
+            return;
+        }
+        let has_some = |shelf: &[Chain<I>]| shelf.iter().any(|chain| !chain.is_empty());
+        while self.len >= if has_some(&self.shelf) { 2 } else { 1 } {
+            let half = (self.len / 2).clamp(1, CHAIN_MAX);
+            let chain = (0..half).map_while(|_| self.pop_far()).collect();
+            let Some(place) = self.shelf.iter_mut().find(|place| place.is_empty()) else {
+                self.push_all(chain);
+                return;
+            };
+            *place = chain;
+        }
+    }
+
+    /// What was laid out first.
+    fn take_from_shelf(&mut self) -> Option<Chain<I>> {
+        let place = self.shelf.iter_mut().find(|place| !place.is_empty());
+        place.map(mem::take)
+    }
 }
 
 /// Workers with what waits for each, and who owns what.
@@ -106,6 +155,8 @@ pub struct Usher<I> {
     owners: Vec<Option<usize>>,
     /// Became ready since a worker asked last.
     fresh: VecDeque<Waiting<I>>,
+    /// Came from outside.
+    outside: VecDeque<Waiting<I>>,
     len: usize,
 }
 
@@ -118,6 +169,7 @@ impl<I> Usher<I> {
                 .collect(),
             owners: Vec::new(),
             fresh: VecDeque::new(),
+            outside: VecDeque::new(),
             len: 0,
         }
     }
@@ -151,63 +203,68 @@ impl<I> Usher<I> {
 
     /// Rules 1 and 2: spreads what is fresh; what runs at once.
     fn spread(&mut self, worker: usize) -> Option<Waiting<I>> {
+        if !self.posts[worker].is_busy {
+            self.outside.append(&mut self.fresh);
+            return None;
+        }
         let last_s = self.posts[worker].last_s;
+        let mut fresh: Vec<Waiting<I>> = self.fresh.drain(..).collect();
+        fresh.sort_by_key(|(_, groups)| groups.s != last_s);
         let mut at_once: Option<Waiting<I>> = None;
-        while let Some(waiting) = self.fresh.pop_front() {
-            let s = waiting.1.s;
-            if let Some(owner) = self.other_owner(s, worker) {
+        // What is wanted least is put in first, as what is put in last comes out first.
+        for waiting in fresh.into_iter().rev() {
+            if let Some(owner) = self.other_owner(waiting.1.s, worker) {
                 self.posts[owner].inbox.push_back(waiting);
-                continue;
-            }
-            let prefers = match &at_once {
-                None => true,
-                Some((_, before)) => before.s != last_s && s == last_s,
-            };
-            let waits = match prefers {
-                true => at_once.replace(waiting),
-                false => Some(waiting),
-            };
-            if let Some(waiting) = waits {
-                self.posts[worker].push(waiting);
+            } else if let Some(before) = at_once.replace(waiting) {
+                self.posts[worker].push(before);
             }
         }
         at_once
     }
 
-    /// Rule 4: whether there is something in the worker's lanes now.
-    fn steal(&mut self, worker: usize) {
-        let count = self.posts.len();
-        let others = || (1..count).map(move |step| (worker + step) % count);
-        let taken: Vec<Waiting<I>> = if let Some(other) =
-            others().find(|&other| self.posts[other].len >= 2)
-        {
-            let post = &mut self.posts[other];
-            let half = (post.len / 2).min(CHAIN_MAX);
-            (0..half).map_while(|_| post.pop_far()).collect()
-        } else if let Some(other) = others().find(|&other| !self.posts[other].inbox.is_empty()) {
-            self.posts[other].inbox.drain(..).collect()
-        } else {
-            return;
-        };
-        for waiting in taken {
-            if waiting.1.s != 0 {
-                self.own(waiting.1.s, worker);
-            }
-            self.posts[worker].push(waiting);
+    /// Rule 3, where there are others.
+    fn share(&mut self, worker: usize) {
+        if self.posts.len() > 1 {
+            self.posts[worker].lay_out();
         }
     }
 
-    /// Rule 3, and 4 where that finds nothing; whether it was stolen.
-    fn find(&mut self, worker: usize) -> Option<(Waiting<I>, bool)> {
-        while let Some(sent) = self.posts[worker].inbox.pop_front() {
-            self.posts[worker].push(sent);
+    /// Rule 5; whether it was another worker's.
+    fn steal(&mut self, worker: usize) -> Option<(Chain<I>, bool)> {
+        let count = self.posts.len();
+        let mut others = (1..count).map(|step| (worker + step) % count);
+        let mut laid_out = others.clone();
+        let laid_out = laid_out.find_map(|other| self.posts[other].take_from_shelf());
+        let (chain, stolen) = if let Some(chain) = laid_out {
+            (chain, true)
+        } else if !self.outside.is_empty() {
+            (self.outside.drain(..).rev().collect(), false)
+        } else {
+            let other = others.find(|&other| !self.posts[other].inbox.is_empty())?;
+            (self.posts[other].inbox.drain(..).rev().collect(), true)
+        };
+        for &(_, groups) in chain.iter().filter(|(_, groups)| groups.s != 0) {
+            self.own(groups.s, worker);
         }
-        if let Some(waiting) = self.posts[worker].pop() {
+        Some((chain, stolen))
+    }
+
+    /// Rule 4, and 5 where that finds nothing; whether it was stolen.
+    fn find(&mut self, worker: usize) -> Option<(Waiting<I>, bool)> {
+        let post = &mut self.posts[worker];
+        while let Some(sent) = post.inbox.pop_front() {
+            post.push(sent);
+        }
+        if let Some(waiting) = post.pop() {
             return Some((waiting, false));
         }
-        self.steal(worker);
-        let waiting = self.posts[worker].pop()?;
-        Some((waiting, true))
+        let (chain, stolen) = match post.take_from_shelf() {
+            Some(chain) => (chain, false),
+            None => self.steal(worker)?,
+        };
+        let post = &mut self.posts[worker];
+        post.push_all(chain);
+        Some((post.pop()?, stolen))
     }
 }
 
@@ -221,7 +278,11 @@ impl<I> Dispatcher<I> for Usher<I> {
     /// Where there is no such worker.
     fn next(&mut self, worker: usize) -> Option<Dispatch<I>> {
         let at_once = self.spread(worker).map(|waiting| (waiting, false));
-        let ((item, groups), stolen) = at_once.or_else(|| self.find(worker))?;
+        self.share(worker);
+        let found = at_once.or_else(|| self.find(worker));
+        self.posts[worker].is_busy = found.is_some();
+        let ((item, groups), stolen) = found?;
+        self.share(worker);
         self.posts[worker].last_s = groups.s;
         self.len -= 1;
         Some(Dispatch {
@@ -244,46 +305,70 @@ mod tests {
         std::iter::from_fn(|| order.next(worker).map(|dispatch| dispatch.item)).collect()
     }
 
-    fn ready(order: &mut Usher<char>, tasks: &[(char, u32, u32)]) {
+    /// A task of the worker makes those ready.
+    fn ready(order: &mut Usher<char>, worker: usize, tasks: &[(char, u32, u32)]) {
+        if !order.posts[worker].is_busy {
+            order.ready('.', Groups::NONE);
+            assert_eq!(order.next(worker).unwrap().item, '.');
+        }
         for &(name, t, s) in tasks {
             order.ready(name, Groups::new(t, s));
         }
     }
 
+    const FIVE: [(char, u32, u32); 5] = [
+        ('a', 2, 1),
+        ('b', 1, 1),
+        ('c', 1, 2),
+        ('d', 0, 1),
+        ('e', 2, 2),
+    ];
+
     #[test]
-    fn one_runs_at_once_and_the_others_last_in_first_out_by_temporal_group() {
+    fn one_runs_at_once_and_the_others_by_temporal_group_the_latest_first() {
         let mut order = Usher::new(1);
-        ready(
-            &mut order,
-            &[
-                ('a', 2, 1),
-                ('b', 1, 1),
-                ('c', 1, 2),
-                ('d', 0, 1),
-                ('e', 2, 2),
-            ],
-        );
+        ready(&mut order, 0, &FIVE);
         assert_eq!(order.len(), 5);
-        assert_eq!(names(&mut order, 0), "acbed");
+        assert_eq!(order.next(0).unwrap().item, 'a');
+        ready(&mut order, 0, &[('f', 1, 2), ('g', 1, 2)]);
+        assert_eq!(names(&mut order, 0), "fgbced");
         assert!(order.is_empty());
+    }
+
+    #[test]
+    fn from_outside_the_latest_comes_first() {
+        let mut order = Usher::new(1);
+        for (name, t, s) in FIVE {
+            order.ready(name, Groups::new(t, s));
+        }
+        assert_eq!(names(&mut order, 0), "cbead");
+        assert_eq!(order.owner(2), Some(0));
+    }
+
+    #[test]
+    fn those_that_become_ready_together_run_in_the_order_in_which_they_came() {
+        let mut order = Usher::new(1);
+        let tasks = ['a', 'b', 'c', 'd'].map(|name| (name, 1, 0));
+        ready(&mut order, 0, &tasks);
+        assert_eq!(names(&mut order, 0), "abcd");
     }
 
     #[test]
     fn the_same_code_goes_on() {
         let mut order = Usher::new(1);
-        ready(&mut order, &[('a', 1, 7)]);
+        ready(&mut order, 0, &[('a', 1, 7)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
-        ready(&mut order, &[('b', 1, 1), ('c', 1, 7), ('d', 1, 7)]);
+        ready(&mut order, 0, &[('b', 1, 1), ('c', 1, 7), ('d', 1, 7)]);
         assert_eq!(names(&mut order, 0), "cdb");
     }
 
     #[test]
     fn groups_stick_to_their_owner_until_it_is_robbed() {
         let mut order = Usher::new(3);
-        ready(&mut order, &[('a', 1, 1)]);
+        ready(&mut order, 0, &[('a', 1, 1)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // Worker 1 makes a task of group 1 ready: it is sent to worker 0.
-        ready(&mut order, &[('b', 1, 1), ('c', 1, 2)]);
+        // A task of worker 1 makes one of group 1 ready: it is sent to worker 0.
+        ready(&mut order, 1, &[('b', 1, 1), ('c', 1, 2)]);
         assert_eq!(order.next(1).unwrap().item, 'c');
         assert_eq!((order.owner(1), order.owner(2)), (Some(0), Some(1)));
         // Worker 2 finds nothing but what was sent to worker 0.
@@ -296,19 +381,28 @@ mod tests {
     #[test]
     fn a_thief_takes_half_from_the_far_end() {
         let mut order = Usher::new(2);
-        ready(
-            &mut order,
-            &[
-                ('a', 1, 0),
-                ('b', 1, 0),
-                ('c', 1, 0),
-                ('d', 2, 0),
-                ('e', 2, 0),
-            ],
-        );
+        let tasks = [('a', 1), ('b', 1), ('c', 1), ('d', 2), ('e', 2)];
+        ready(&mut order, 0, &tasks.map(|(name, t)| (name, t, 0)));
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // Of b, c, d and e it takes d and e, which are farthest ahead.
-        assert_eq!(names(&mut order, 1), "edb");
-        assert_eq!(names(&mut order, 0), "c");
+        // Laid out are e and d, which are farthest ahead, then c.
+        assert_eq!(names(&mut order, 1), "edc");
+        assert_eq!(names(&mut order, 0), "b");
+    }
+
+    #[test]
+    fn one_that_waits_alone_is_there_for_others() {
+        let mut order = Usher::new(2);
+        ready(&mut order, 0, &[('a', 1, 0), ('b', 1, 0)]);
+        assert_eq!(order.next(0).unwrap().item, 'a');
+        assert_eq!(names(&mut order, 1), "b");
+    }
+
+    #[test]
+    fn what_nobody_has_taken_is_taken_back() {
+        let mut order = Usher::new(2);
+        let tasks = ['a', 'b', 'c', 'd', 'e'].map(|name| (name, 1, 0));
+        ready(&mut order, 0, &tasks);
+        // All but b were laid out: e and d, then c.
+        assert_eq!(names(&mut order, 0), "abedc");
     }
 }

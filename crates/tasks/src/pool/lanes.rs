@@ -25,7 +25,7 @@ const WORDS: usize = LANES / 64;
 /// The groups of what was forked; nobody else can have them.
 pub(crate) const FORKED: Groups = Groups::new(u32::MAX, 0);
 /// Tasks that are given away together.
-const CHAIN_MAX: usize = 32;
+pub(crate) const CHAIN_MAX: usize = 32;
 
 /// Ready tasks of one worker.
 #[derive(Debug)]

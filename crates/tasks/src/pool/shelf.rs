@@ -15,9 +15,9 @@ use crate::sync::{AtomicPtr, Ordering};
 
 /// Places: one is being emptied while another is still full.
 #[cfg(not(feature = "loom"))]
-const PLACES: usize = 4;
+pub(crate) const PLACES: usize = 4;
 #[cfg(feature = "loom")]
-const PLACES: usize = 2;
+pub(crate) const PLACES: usize = 2;
 
 /// A shelf; on cache lines of its own, as others look at it all the time when
 /// they have nothing to do.

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The default policy as a dispatcher without threads, from which models draw their
+//! conclusions, against the runtime's own: the same graph, the same order.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+use std::sync::{Mutex, mpsc};
+
+use proptest::prelude::*;
+use usher_tasks::dispatch::{Dispatcher, Usher};
+use usher_tasks::{GraphBuilder, Groups, Runtime};
+
+/// Tasks of which the first is the only one that waits for nothing.
+#[derive(Debug, Clone)]
+struct Dag {
+    groups: Vec<Groups>,
+    /// By task: who waits for it, ascending.
+    after: Vec<Vec<usize>>,
+}
+
+impl Dag {
+    /// Groups, and whom each task waits for, from those named before it.
+    fn new(tasks: &[(Groups, Vec<prop::sample::Index>)]) -> Self {
+        let mut after = vec![Vec::new(); tasks.len()];
+        for (task, (_, before)) in tasks.iter().enumerate().skip(1) {
+            let mut before: Vec<usize> = before.iter().map(|before| before.index(task)).collect();
+            before.sort_unstable();
+            before.dedup();
+            before.iter().for_each(|&before| after[before].push(task));
+        }
+        let groups = tasks.iter().map(|&(groups, _)| groups).collect();
+        Self { groups, after }
+    }
+
+    /// The same with other numbers, so that some tasks wait for later ones: task `i`
+    /// is now `names[i]`.
+    fn renamed(&self, names: &[usize]) -> Self {
+        let mut renamed = self.clone();
+        for (task, &name) in names.iter().enumerate() {
+            renamed.groups[name] = self.groups[task];
+            renamed.after[name] = self.after[task].iter().map(|&next| names[next]).collect();
+            renamed.after[name].sort_unstable();
+        }
+        renamed
+    }
+
+    fn waits(&self) -> Vec<usize> {
+        let mut waits = vec![0; self.groups.len()];
+        (self.after.iter().flatten()).for_each(|&task| waits[task] += 1);
+        waits
+    }
+
+    /// The order of the first of so many workers of the model, if no other asks.
+    fn modelled(&self, workers: usize) -> Vec<usize> {
+        let mut dispatcher = Usher::new(workers);
+        let mut waits = self.waits();
+        let source = waits.iter().position(|&waits| waits == 0).unwrap();
+        dispatcher.ready(source, self.groups[source]);
+        let mut order = Vec::new();
+        while let Some(dispatch) = dispatcher.next(0) {
+            let task = dispatch.item;
+            order.push(task);
+            // The one declared next is wanted most.
+            let after = &self.after[task];
+            let (round, onward) = after.split_at(after.partition_point(|&next| next < task));
+            for &next in onward.iter().chain(round) {
+                waits[next] -= 1;
+                if waits[next] == 0 {
+                    dispatcher.ready(next, self.groups[next]);
+                }
+            }
+        }
+        order
+    }
+
+    /// The order of a runtime, in which one worker at most has nothing else to do.
+    fn run_by(&self, runtime: &Runtime) -> Vec<usize> {
+        let mut builder = GraphBuilder::new();
+        self.groups.iter().for_each(|&groups| {
+            builder.task_in(groups);
+        });
+        for (task, after) in self.after.iter().enumerate() {
+            after.iter().for_each(|&next| {
+                builder.after(next, task);
+            });
+        }
+        let order = Mutex::new(Vec::new());
+        let mut graph = builder
+            .build(|task| order.lock().unwrap().push(task))
+            .unwrap();
+        runtime.run(&mut graph).unwrap();
+        drop(graph);
+        order.into_inner().unwrap()
+    }
+}
+
+/// Of two workers one does nothing but wait until the sender is gone.
+fn half_busy() -> (Runtime, mpsc::Sender<()>) {
+    let runtime = Runtime::new(2).unwrap();
+    let (release, released) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let wait = move || {
+        tell.send(()).unwrap();
+        // An error: the sender is gone.
+        let _ = released.recv();
+    };
+    runtime.register(0, 0, Groups::NONE, wait).unwrap();
+    told.recv().unwrap();
+    (runtime, release)
+}
+
+/// Temporal groups, of which some share a lane, and spatial ones; at least one of
+/// either, as a graph without any is run in an order of its own.
+fn groups() -> impl Strategy<Value = Groups> {
+    let t = prop::sample::select(vec![0, 1, 2, 3, 200, 255, 256, 257, 300]);
+    (t, 0..5_u32).prop_map(|(t, s)| match (t, s) {
+        (0, 0) => Groups::new(1, 0),
+        _ => Groups::new(t, s),
+    })
+}
+
+fn dag(tasks: usize) -> impl Strategy<Value = Dag> {
+    // Few edges, and many tasks ready at a time.
+    let before = prop::collection::vec(any::<prop::sample::Index>(), 1..3);
+    prop::collection::vec((groups(), before), 1..tasks).prop_flat_map(|tasks| {
+        let dag = Dag::new(&tasks);
+        let names: Vec<usize> = (0..tasks.len()).collect();
+        let names = Just(names).prop_shuffle();
+        (Just(dag), names, any::<bool>()).prop_map(|(dag, names, renames)| match renames {
+            true => dag.renamed(&names),
+            false => dag,
+        })
+    })
+}
+
+/// A task with so many successors of one group, all ready by it.
+fn fan(count: usize) -> Dag {
+    Dag {
+        groups: vec![Groups::new(1, 0); count + 1],
+        after: std::iter::once((1..=count).collect())
+            .chain(std::iter::repeat_n(Vec::new(), count))
+            .collect(),
+    }
+}
+
+#[test]
+fn successors_run_as_they_were_declared() {
+    let runtime = Runtime::new(1).unwrap();
+    assert_eq!(fan(5).run_by(&runtime), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(fan(5).modelled(1), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_shelf_that_nobody_takes_from_is_emptied_in_the_same_order() {
+    let (runtime, _release) = half_busy();
+    // From one to more than shelf and chains hold.
+    for count in [1, 2, 3, 5, 31, 32, 33, 64, 200, 1000] {
+        let dag = fan(count);
+        assert_eq!(dag.run_by(&runtime), dag.modelled(2), "{count} successors");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_worker_runs_a_graph_in_the_order_of_the_model(dag in dag(120)) {
+        let runtime = Runtime::new(1).unwrap();
+        prop_assert_eq!(dag.run_by(&runtime), dag.modelled(1));
+    }
+
+    #[test]
+    fn a_worker_that_nobody_robs_runs_a_graph_in_the_order_of_the_model(dag in dag(120)) {
+        let (runtime, _release) = half_busy();
+        prop_assert_eq!(dag.run_by(&runtime), dag.modelled(2));
+    }
+}
