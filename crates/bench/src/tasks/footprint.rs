@@ -43,7 +43,13 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let mut part = Part::new("footprint", "What tasks take of memory");
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
-        show::at_most("a registered task", of("bare"), BYTES_MOST, "bytes"),
+        // One that can do something: the paper's, an entry and its argument.
+        show::at_most(
+            "a registered task, its closure holds a pointer",
+            of("pointer"),
+            BYTES_MOST,
+            "bytes",
+        ),
         show::at_most(
             format!("of {} in flight, not run", text::number(flight as f64, 0)),
             ran.map(|ran| flight as f64 - ran),
