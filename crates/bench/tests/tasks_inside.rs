@@ -55,6 +55,20 @@ fn every_form_runs_every_case() {
     }
 }
 
+/// From 256 tasks on orders are tried.
+#[test]
+fn without_hints_an_order_is_chosen_for_each_case_before_it_is_timed() {
+    let told = |form: &str| {
+        let output = inside(&format!("{form} 1 0 1 wavefront 9 8 4 empty memory:128"));
+        assert!(output.status.success(), "{form}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let orders = said.lines().filter(|line| line.starts_with("order: "));
+        orders.count()
+    };
+    assert_eq!(told("usher"), 2);
+    assert_eq!(told("usher-hints"), 0);
+}
+
 #[test]
 fn forks_are_counted_and_joined() {
     for form in ["usher", "rayon"] {

@@ -126,11 +126,16 @@ fn measure(
 
 /// What a command prints, where it succeeds.
 pub fn output(command: &mut Command) -> Result<String> {
+    Ok(outputs(command)?.0)
+}
+
+/// What a command prints and what it says on standard error, where it succeeds.
+pub fn outputs(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().context("running it")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().lines().last().unwrap_or("it said nothing");
+    let all = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = all.trim().lines().last().unwrap_or("it said nothing");
     match output.status.code() {
-        Some(0) => Ok(String::from_utf8(output.stdout)?),
+        Some(0) => Ok((String::from_utf8(output.stdout)?, all)),
         Some(124) => bail!("it took longer than {SECONDS_MAX} s"),
         _ => bail!("{}: {said}", output.status),
     }

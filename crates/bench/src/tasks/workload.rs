@@ -25,8 +25,33 @@ struct Raw {
 unsafe extern "C" {
     static mut workload_mode: u32;
     fn workload_begin(count: c_int, words: *mut *mut c_char) -> *const Raw;
-    fn workload_measure(frame: extern "C" fn(*mut c_void) -> u64, context: *mut c_void) -> c_int;
+    fn workload_measure(
+        frame: extern "C" fn(*mut c_void) -> u64,
+        settled: extern "C" fn(*mut c_void, u32) -> c_int,
+        context: *mut c_void,
+    ) -> c_int;
     fn workload_do(task: u32);
+}
+
+/// What runs frames.
+pub trait Frames {
+    /// Runs a whole frame, and gives 0; or computes fib(n).
+    fn run(&mut self) -> u64;
+
+    /// Whether frames of the present case are now what they will be, after so many of
+    /// it; else another one is run before any is timed.
+    fn is_settled(&mut self, _frames: u32) -> bool {
+        true
+    }
+}
+
+/// All frames alike.
+struct Alike<F>(F);
+
+impl<F: FnMut() -> u64> Frames for Alike<F> {
+    fn run(&mut self) -> u64 {
+        (self.0)()
+    }
 }
 
 /// The workload of this process: there is one.
@@ -126,13 +151,27 @@ impl Workload {
     ///
     /// # Errors
     /// Where what it did is wrong.
-    pub fn measure<F: FnMut() -> u64>(self, mut frame: F) -> Result<()> {
-        extern "C" fn call<F: FnMut() -> u64>(frame: *mut c_void) -> u64 {
-            // SAFETY: the function given below, which lives and is not used but here.
-            unsafe { (*frame.cast::<F>())() }
+    pub fn measure(self, frame: impl FnMut() -> u64) -> Result<()> {
+        self.measure_settled(&mut Alike(frame))
+    }
+
+    /// As [`Self::measure`], but nothing is timed that has not settled.
+    ///
+    /// # Errors
+    /// Where what it did is wrong.
+    pub fn measure_settled<F: Frames>(self, frames: &mut F) -> Result<()> {
+        extern "C" fn run<F: Frames>(frames: *mut c_void) -> u64 {
+            // SAFETY: what is given below, which lives and is not used but here and in
+            // the other function, which is never called from within this one.
+            unsafe { &mut *frames.cast::<F>() }.run()
         }
-        // SAFETY: the context is what the function takes it for.
-        let status = unsafe { workload_measure(call::<F>, (&raw mut frame).cast()) };
+        extern "C" fn settled<F: Frames>(frames: *mut c_void, count: u32) -> c_int {
+            // SAFETY: as above.
+            unsafe { &mut *frames.cast::<F>() }.is_settled(count).into()
+        }
+        let context = (&raw mut *frames).cast();
+        // SAFETY: the context is what the functions take it for.
+        let status = unsafe { workload_measure(run::<F>, settled::<F>, context) };
         ensure!(status == 0, "what the workload says above");
         Ok(())
     }
@@ -141,6 +180,21 @@ impl Workload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs tasks in their order, and needs three frames of each case before it is timed.
+    struct Slow(Workload, u32);
+
+    impl Frames for Slow {
+        fn run(&mut self) -> u64 {
+            self.1 += 1;
+            (0..60).for_each(|task| self.0.run(task));
+            0
+        }
+
+        fn is_settled(&mut self, frames: u32) -> bool {
+            frames == 3
+        }
+    }
 
     /// One test, as there is one workload a process.
     #[test]
@@ -166,6 +220,11 @@ mod tests {
         assert!(work.measure(repeats_later).is_err(), "in a timed frame");
         assert!(work.measure(|| run(&mut (0..60)) + 1).is_err(), "a value");
         assert!(work.measure(|| run(&mut (0..60))).is_ok());
+
+        let mut slow = Slow(work, 0);
+        assert!(work.measure_settled(&mut slow).is_ok());
+        // Two checks, and of three cases three frames to settle and two that are timed.
+        assert_eq!(slow.1, 2 + 3 * (3 + 2));
 
         let edges: usize = (0..60).map(|task| work.successors(task).len()).sum();
         let waits: u32 = work.waits().iter().sum();

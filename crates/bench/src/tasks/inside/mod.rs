@@ -9,6 +9,8 @@ mod order;
 mod ours;
 mod rayon;
 
+pub use ours::CHOSEN;
+
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use usher_tasks::{Groups, Policy};

@@ -5,11 +5,15 @@
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
-use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
+use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, Policy, Runtime};
 
-use crate::tasks::workload::Workload;
+use crate::tasks::workload::{Frames, Workload};
 
-/// The graph, declared once, run each frame.
+/// How a line on standard error begins that tells an order.
+pub const CHOSEN: &str = "order: ";
+
+/// The graph, declared once a case, run each frame. Without hints no frame is timed
+/// before an order was chosen.
 pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups) -> Result<()> {
     let mut builder = GraphBuilder::new();
     for task in 0..work.tasks() {
@@ -20,15 +24,61 @@ pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups)
             builder.after(next as usize, task as usize);
         }
     }
-    let mut graph = builder.build(move |task| work.run(task as u32))?;
+    let make = move || builder.clone().build(move |task| work.run(task as u32));
+    let graph = make()?;
     on_worker(work, policy, move |runtime| {
-        let mut failed = None;
-        let measured = work.measure(|| {
-            failed = runtime.run(&mut graph).err().or(failed.take());
-            0
-        });
-        failed.map_or(measured, |error| Err(error.into()))
+        let mut ours = Ours {
+            runtime,
+            make,
+            graph,
+            failed: None,
+        };
+        let measured = work.measure_settled(&mut ours);
+        ours.failed.map_or(measured, Err)
     })
+}
+
+/// Frames by a runtime of ours.
+struct Ours<'a, B, M> {
+    runtime: &'a Runtime,
+    make: M,
+    graph: Graph<B>,
+    failed: Option<anyhow::Error>,
+}
+
+impl<B, M> Frames for Ours<'_, B, M>
+where
+    B: Fn(usize) + Sync,
+    M: Fn() -> Result<Graph<B>, GraphError>,
+{
+    fn run(&mut self) -> u64 {
+        let outcome = self.runtime.run(&mut self.graph);
+        if let Err(error) = outcome {
+            self.failed = Some(error.into());
+        }
+        0
+    }
+
+    /// Says on standard error which order was chosen: not every run may choose the same.
+    fn is_settled(&mut self, frames: u32) -> bool {
+        let finds = self.runtime.together().is_some() && !self.graph.explain().hinted;
+        if !finds || self.failed.is_some() {
+            return true;
+        }
+        if frames == 1 {
+            // What was found for another case says nothing of this one.
+            match (self.make)() {
+                Ok(graph) => self.graph = graph,
+                Err(error) => self.failed = Some(error.into()),
+            }
+            return false;
+        }
+        let chosen = self.graph.explain().chosen;
+        if let Some(order) = chosen {
+            eprintln!("{CHOSEN}{order}");
+        }
+        chosen.is_some()
+    }
 }
 
 /// `join`, without a threshold below which it would go on alone.

@@ -83,7 +83,7 @@ template <class Frame> int measure(Frame &&frame)
 		return (*static_cast<std::remove_reference_t<Frame> *>(
 			context))();
 	};
-	return workload_measure(call, &frame);
+	return workload_measure(call, nullptr, &frame);
 }
 
 /* Whether it is asked what it is. */

@@ -178,20 +178,41 @@ static uint64_t fib_of(uint32_t n)
 	return a;
 }
 
-/* Runs frames until there are enough, and prints what they took; their number, or 0
- * where one had a wrong value. The first is run to warm up, and counts as run. */
+/* What runs frames. */
+struct runner {
+	workload_frame *frame;
+	workload_settled *settled;
+	void *context;
+};
+
+/* Runs frames that are not timed; how many, or 0 where one had a wrong value. */
+static uint64_t warm_up(const struct runner *run, uint64_t value)
+{
+	uint32_t frames = 0;
+
+	do {
+		if (run->frame(run->context) != value)
+			return 0;
+		frames++;
+	} while (run->settled && !run->settled(run->context, frames));
+	return frames;
+}
+
+/* Runs frames until there are enough, and prints what they took; their number with
+ * those to warm up, or 0 where one had a wrong value. */
 static uint64_t time_frames(const char *name, uint64_t tasks,
-			    workload_frame *frame, void *context)
+			    const struct runner *run)
 {
 	size_t room = 1024, count = 0;
 	uint64_t *times = malloc(room * sizeof(*times));
 	uint64_t value = fib_of(work.fib);
-	bool right = frame(context) == value;
+	uint64_t untimed = warm_up(run, value);
+	bool right = untimed > 0;
 	uint64_t begun = now_ns(), before = begun, now = begun;
 
 	while (times &&
 	       (count < least_frames || now - begun < least_ms * 1000000ull)) {
-		right &= frame(context) == value;
+		right &= run->frame(run->context) == value;
 		now = now_ns();
 		if (count == room)
 			times = realloc(times, (room *= 2) * sizeof(*times));
@@ -213,7 +234,7 @@ static uint64_t time_frames(const char *name, uint64_t tasks,
 	       (unsigned long long)times[0]);
 	fflush(stdout);
 	free(times);
-	return count + 1;
+	return count + untimed;
 }
 
 /* The value of a chain of so many steps. */
@@ -249,8 +270,7 @@ static bool is_right(enum mode mode, uint64_t frames)
 	return true;
 }
 
-static bool time_case(const struct task_case *one, workload_frame *frame,
-		      void *context)
+static bool time_case(const struct task_case *one, const struct runner *run)
 {
 	size_t bytes = one->mode == MEMORY ? one->size : LINE_BYTES;
 	uint32_t blocks = work.columns * work.rows;
@@ -272,7 +292,7 @@ static bool time_case(const struct task_case *one, workload_frame *frame,
 	     block++)
 		state[block * block_words] = block;
 	workload_mode = one->mode;
-	frames = time_frames(one->word, work.tasks, frame, context);
+	frames = time_frames(one->word, work.tasks, run);
 	workload_mode = EMPTY;
 	right = frames > 0 && is_right(one->mode, frames);
 	if (frames > 0 && !right)
@@ -284,20 +304,22 @@ static bool time_case(const struct task_case *one, workload_frame *frame,
 	return right;
 }
 
-int workload_measure(workload_frame *frame, void *context)
+int workload_measure(workload_frame *frame, workload_settled *settled,
+		     void *context)
 {
+	const struct runner run = {frame, settled, context};
+
 	if (work.fib > 0) {
 		char name[32];
 
 		/* As many forks as there are calls that do not end the recursion. */
 		snprintf(name, sizeof(name), "fib:%u", work.fib);
-		return time_frames(name, fib_of(work.fib + 1) - 1, frame,
-				   context) == 0;
+		return time_frames(name, fib_of(work.fib + 1) - 1, &run) == 0;
 	}
 	if (!check_frame(frame, context))
 		return 1;
 	for (int i = 0; i < case_count; i++)
-		if (!time_case(&cases[i], frame, context))
+		if (!time_case(&cases[i], &run))
 			return 1;
 	return !check_frame(frame, context);
 }

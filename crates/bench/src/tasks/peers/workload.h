@@ -49,11 +49,19 @@ typedef uint64_t workload_frame(void *context);
 const struct workload *workload_begin(int count, char **words);
 
 /*
- * Times all cases, after a frame to warm up, and checks what they have done. Prints
+ * Whether frames of the present case are now what they will be, after so many of it;
+ * 0: another one is run before any is timed.
+ */
+typedef int workload_settled(void *context, uint32_t frames);
+
+/*
+ * Times all cases, after a frame to warm up, or as many as it takes until it has
+ * settled if that is not NULL, and checks what they have done. Prints
  * a line each: CASE TASKS FRAMES MEDIAN_NS MIN_NS, times of a frame. 0, or 1 and a
  * line on standard error where something ran twice, too early, or not at all.
  */
-int workload_measure(workload_frame *frame, void *context);
+int workload_measure(workload_frame *frame, workload_settled *settled,
+		     void *context);
 
 /* Not 0: tasks have something to do. Written between frames only. */
 extern uint32_t workload_mode;
