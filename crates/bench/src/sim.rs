@@ -36,8 +36,8 @@ pub struct SimArgs {
     /// Seeds of the swarm
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// Where the dated folder goes
-    #[arg(long, default_value = "bench-results")]
+    /// Where the dated folder of results is made
+    #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: std::path::PathBuf,
 }
 

@@ -29,8 +29,8 @@ pub struct ChipArgs {
     /// Parameters instead of the fitted ones, as JSON
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
-    /// Where the dated folder goes
-    #[arg(long, default_value = "bench-results")]
+    /// Where the dated folder of results is made
+    #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
 

@@ -12,7 +12,8 @@ pub const CLOCK_HZ: f64 = 333e6;
 /// Table 3: cycles that a dispatch takes, first come first served and by groups.
 pub const DISPATCH_CYCLES: (u64, u64) = (1578, 1816);
 
-/// Parameters that are not facts. The default is what `usher-bench chip --fit` found.
+/// Parameters that are not facts. The default was found by a search
+/// (`examples/fit_chip.rs`) and, for the last steps, by hand (`docs/chip.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fitted {
@@ -31,8 +32,8 @@ pub struct Fitted {
     pub stack_writes: u32,
     /// Tables that all cores and stages share, in bytes.
     pub tables_bytes: u32,
-    /// Buffers for what stages hand on (state, differences, predictions) that a row of macroblocks has, each
-    /// for a task; who is to fill one waits until it has been used.
+    /// Buffers for what stages hand on (state, differences, predictions) that a row of
+    /// macroblocks has, each for a task; who is to fill one waits until it has been used.
     pub slots: u32,
     /// Tasks by which the reconstruction of the row above must be ahead of where a
     /// row goes on; 0: only each stage of the row's own stage above.

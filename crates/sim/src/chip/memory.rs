@@ -3,8 +3,8 @@
 //!
 //! Each core has a cache for instructions and one for data; all share the second
 //! level, behind which is memory. A store that misses a data cache goes past it, and a
-//! line that one core writes is dropped from the others'. Two modes tell what a miss costs; which accesses miss is
-//! the caches' business and the same code in both:
+//! line that one core writes is dropped from the others'. Two modes tell what a miss
+//! costs; which accesses miss is the caches' business and the same code in both:
 //!
 //! *Uniform*, as the paper's simulator: each miss of the first level stalls its core
 //! for 10 cycles, each of the second for 200 more, whatever else goes on.
