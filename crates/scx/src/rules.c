@@ -14,7 +14,7 @@ _Bool rules_find_home(struct cpu_set *home, const struct cpu_set *allowed,
 	return find_home(home, allowed, seat);
 }
 
-__u32 rules_who_is_next(const struct moment *is, const struct space *spaces,
+__u32 rules_who_is_next(struct moment *is, const struct space *spaces,
 			__u32 *queue)
 {
 	return who_is_next(is, spaces, queue);
@@ -55,9 +55,9 @@ _Bool rules_first_of_seat(const struct space *spaces, __u64 seat, __u64 *least)
 	return first_of_seat(spaces, seat, least);
 }
 
-_Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 clock)
+_Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {
-	return is_urgent(burst_ns, vtime, clock);
+	return is_urgent(burst_ns, vtime, share);
 }
 
 __u32 rules_log2_of(__u64 value)

@@ -54,6 +54,8 @@ struct Moment {
     prev_vtime: u64,
     own: u32,
     not: u32,
+    hindmost: u32,
+    unused: u32,
 }
 
 const NEXT_SAME: u32 = 0;
@@ -63,7 +65,7 @@ const NEXT_SAME: u32 = 0;
 unsafe extern "C" {
     fn rules_choose_cpu(smt: bool, sees: *const Outlook, last: u32, here: *const Place) -> i32;
     fn rules_find_home(home: *mut Set, allowed: *const Set, seat: *const Set) -> bool;
-    fn rules_who_is_next(is: *const Moment, spaces: *const Space, queue: *mut u32) -> u32;
+    fn rules_who_is_next(is: *mut Moment, spaces: *const Space, queue: *mut u32) -> u32;
     fn rules_space_of(spaces: *const Space, mm: u64) -> u32;
     fn rules_join_space(space: *mut Space, mm: u64, seat: u64, vtime: u64);
     fn rules_leave_space(space: *mut Space, vtime: u64);
@@ -71,7 +73,7 @@ unsafe extern "C" {
     fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     fn rules_join_at(vtime: u64, least: u64, lead_ns: u64) -> u64;
     fn rules_first_of_seat(spaces: *const Space, seat: u64, least: *mut u64) -> bool;
-    fn rules_is_urgent(burst_ns: u64, vtime: u64, clock: u64) -> bool;
+    fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     fn rules_log2_of(value: u64) -> u32;
 }

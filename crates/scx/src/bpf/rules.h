@@ -201,17 +201,22 @@ static inline __u64 join_at(__u64 vtime, __u64 least, __u64 lead_ns)
 }
 
 /*
- * Wakes for a moment, and is not the one that has had the most: it is not made
- * to wait for anybody's turn to end.
+ * Wakes for a moment, and has not had more than its share: it is not made to
+ * wait for anybody's turn to end.
  */
-static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 clock)
+static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {
-	return burst_ns < SHORT_BURST_NS && is_before(vtime, clock);
+	return burst_ns < SHORT_BURST_NS && is_before(vtime, share);
 }
 
-/* The average length of a burst after one more. */
+/*
+ * The average length of a burst after one more. Who has begun to wake for moments
+ * is soon believed, as the first bursts of every program are long.
+ */
 static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 {
+	if (burst_ns < average_ns)
+		return (average_ns + 3 * burst_ns) / 4;
 	return (3 * average_ns + burst_ns) / 4;
 }
 
@@ -344,13 +349,16 @@ struct moment {
 	__u32 own;
 	/* Queues that held nobody who may run here. */
 	__u32 not ;
+	/* Answered: the queue that is furthest behind; SPACES if none. */
+	__u32 hindmost;
+	__u32 unused;
 };
 
 /*
  * Who is next. `queue` is the queue to take from, where that is the answer;
  * SPACES with NEXT_QUEUE: nobody waits.
  */
-static inline enum next who_is_next(const struct moment *is,
+static inline enum next who_is_next(struct moment *is,
 				    const struct space *spaces, __u32 *queue)
 {
 	__u32 other = hindmost(spaces, is->not );
@@ -359,7 +367,7 @@ static inline enum next who_is_next(const struct moment *is,
 	__u64 own = is->prev_vtime;
 	_Bool prev_first = is->has_prev;
 
-	*queue = other;
+	*queue = is->hindmost = other;
 	if (other == SPACES)
 		return is->has_prev ? NEXT_SAME : NEXT_QUEUE;
 	if (own_waits &&

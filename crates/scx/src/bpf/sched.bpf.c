@@ -68,8 +68,8 @@ static inline void wake(struct thread *thread, const struct settings *wants)
 	if (!hall)
 		return;
 	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
-	thread->urgent =
-		is_urgent(thread->burst_average_ns, thread->vtime, hall->clock);
+	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
+				   hall->clock + wants->slice_ns);
 }
 
 /* A guest that has to go does not wait for the end of its slice. */
@@ -370,8 +370,8 @@ static inline void note_service(struct thread *thread, __u32 cpu, __u64 now)
 	if (!hall)
 		return;
 	follow_clock(thread, here->llc);
-	if (is_before(hall->clock, thread->vtime))
-		hall->clock = thread->vtime;
+	if (!hall->waiting)
+		advance_clock(hall, thread->vtime);
 	if (!thread->urgent)
 		hall->served_ns = now;
 }
@@ -433,7 +433,9 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
 	thread->burst_ns += ran;
 	note_use(thread, thread->cpu, ran);
-	thread->urgent = 0;
+	/* Preempted in a short burst it is still in a hurry. */
+	thread->urgent =
+		thread->urgent && runnable && thread->burst_ns < SHORT_BURST_NS;
 	if (runnable)
 		return;
 	thread->burst_average_ns =

@@ -44,8 +44,8 @@ struct {
 /* The queues of an LLC. */
 struct hall {
 	struct space spaces[SPACES];
-	/* The virtual time of whoever ran here, at its latest. Others' clocks are
-	 * ahead or behind, as they have more or less to do. */
+	/* The virtual time of whoever was furthest behind, at its latest. Others'
+	 * clocks are ahead or behind, as they have more or less to do. */
 	__u64 clock;
 	/* When one that is not urgent last ran. */
 	__u64 served_ns;
@@ -108,6 +108,12 @@ static inline struct cpu_state *state_of(__u32 cpu)
 static inline struct hall *hall_of(__u32 llc)
 {
 	return bpf_map_lookup_elem(&halls, &llc);
+}
+
+static inline void advance_clock(struct hall *hall, __u64 vtime)
+{
+	if (is_before(hall->clock, vtime))
+		hall->clock = vtime;
 }
 
 /* A thread's virtual time is by the clock of an LLC, from now on of this one. */

@@ -128,6 +128,8 @@ __noinline int ask_next(__u32 llc, struct moment *is)
 		return -1;
 	if (who_is_next(is, hall->spaces, &queue) == NEXT_SAME)
 		return SPACES + 1;
+	if (is->hindmost < SPACES)
+		advance_clock(hall, hall->spaces[is->hindmost].least);
 	return queue;
 }
 

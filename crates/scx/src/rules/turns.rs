@@ -81,7 +81,7 @@ impl Cpu {
             true => self.at(self.turn_mm) as u32,
             false => SPACES as u32,
         };
-        let moment = Moment {
+        let mut moment = Moment {
             began_ns: self.turn_began_ns,
             turn_ns: self.limits.turn_ns,
             lead_ns: self.limits.lead_ns,
@@ -91,10 +91,12 @@ impl Cpu {
             prev_vtime: prev.as_ref().map_or(0, |prev| prev.vtime),
             own,
             not: 0,
+            hindmost: 0,
+            unused: 0,
         };
         let mut queue = 0;
         // SAFETY: all are laid out as the header has them.
-        let next = unsafe { rules_who_is_next(&moment, self.spaces.as_ptr(), &mut queue) };
+        let next = unsafe { rules_who_is_next(&mut moment, self.spaces.as_ptr(), &mut queue) };
         if next == NEXT_SAME {
             return prev;
         }
