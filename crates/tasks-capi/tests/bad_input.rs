@@ -401,6 +401,8 @@ fn blocks_that_cannot_be() {
         of(32, 8, 1),
         of(8192, 64, 0),
         of(8192, 64, 129),
+        of(4096, 0, 1),
+        of(4096, 0, 2),
     ];
     for coloring in bad {
         let mut blocks = ptr::dangling_mut();

@@ -88,7 +88,8 @@ impl Coloring {
             .checked_sub(1)
             .and_then(|most| most.checked_mul(LINE_BYTES));
         let end = shift.and_then(|shift| shift.checked_add(header_bytes));
-        match end.is_some_and(|end| end <= block_bytes) {
+        // A header of no bytes would stand at the end of its block, which is the next one.
+        match header_bytes > 0 && end.is_some_and(|end| end <= block_bytes) {
             true => Ok(Self {
                 block_bytes,
                 header_bytes,
@@ -252,6 +253,7 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let refused = |block, header, colors| Coloring::new(block, header, colors).is_err();
         assert!(refused(8000, 64, 4) && refused(32, 8, 1) && refused(8192, 64, 0));
+        assert!(refused(4096, 0, 1) && refused(4096, 0, 2));
         assert!(refused(8192, 64, 129) && refused(usize::MAX / 2 + 1, 1, usize::MAX));
         assert!(!refused(8192, 64, 128) && !refused(64, 64, 1));
     }
@@ -310,19 +312,19 @@ mod tests {
         #[test]
         fn any_address_inside_leads_to_the_header(
             block_log in 6..20_u32, number in 0..1_usize << 30, inside: usize, colors in 1..64_usize,
+            header_bytes in 0..200_usize,
         ) {
             let block = 1_usize << block_log;
-            let header = 64.min(block);
-            let Ok(coloring) = Coloring::new(block, header, colors) else { return Ok(()) };
+            let Ok(coloring) = Coloring::new(block, header_bytes, colors) else { return Ok(()) };
             let base = number * block;
             let at = base + inside % block;
             let header = coloring.header(at);
             prop_assert_eq!(header, coloring.header(base));
             prop_assert!(header >= base && header.is_multiple_of(LINE_BYTES.min(block)));
-            prop_assert!(header + 64.min(block) <= base + block);
+            prop_assert!(header < base + block && header + header_bytes <= base + block);
             let room = coloring.room(at);
             prop_assert!(room.start >= base && room.end <= base + block);
-            prop_assert!(room.end <= header || room.start >= header + 64.min(block));
+            prop_assert!(room.end <= header || room.start >= header + header_bytes);
         }
     }
 }
