@@ -48,7 +48,7 @@ impl Trace {
         let end = self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         let axis = Axis {
             begin,
-            ns: (end - begin).max(1),
+            ns: end.saturating_sub(begin).max(1),
         };
         let height = TOP + self.workers as f64 * (ROW + ROW_GAP) + BELOW;
         let what = match color_by {
@@ -141,7 +141,8 @@ impl Bar {
 
     fn with(self, next: &Self) -> Self {
         Self {
-            to: next.to,
+            // The next may lie inside this one.
+            to: self.to.max(next.to),
             tasks: self.tasks + next.tasks,
             ..self
         }
@@ -187,7 +188,7 @@ struct Axis {
 
 impl Axis {
     fn x(self, ns: u64) -> f64 {
-        let share = (ns - self.begin) as f64 / self.ns as f64;
+        let share = ns.saturating_sub(self.begin) as f64 / self.ns as f64;
         LEFT + share * (WIDTH - LEFT - 20.0)
     }
 
@@ -269,6 +270,30 @@ mod tests {
         let drawn = trace(&wide).picture(ColorBy::T).to_string();
         assert_eq!(drawn.matches("<rect").count(), 1 + 3);
         assert!(drawn.contains("#9a9a9a") && drawn.contains("worker 1"));
+    }
+
+    #[test]
+    fn a_task_is_as_long_as_it_was_though_another_ran_inside_it() {
+        let alone = [(1, 1, 0, 0, 1_000_000), (3, 1, 1, 0, 2_000_000)];
+        let with_inner = [alone[0], (2, 1, 0, 200_000, 200_500), alone[1]];
+        let width = |spans: &[_]| {
+            let drawn = trace(spans).picture(ColorBy::T).to_string();
+            let bar = drawn.split("<rect").find(|rect| rect.contains("hsl"));
+            let (_, width) = bar.unwrap().split_once("width=").unwrap();
+            width.split('"').nth(1).unwrap().to_owned()
+        };
+        assert_eq!(width(&with_inner), width(&alone));
+    }
+
+    #[test]
+    fn a_task_that_ends_before_it_begins_is_drawn_all_the_same() {
+        for spans in [
+            &[(1, 1, 0, 10, 5)][..],
+            &[(1, 1, 0, 10, 5), (2, 1, 0, 7, 9)],
+        ] {
+            let drawn = trace(spans).picture(ColorBy::T).to_string();
+            assert!(drawn.contains("<rect"));
+        }
     }
 
     #[test]
