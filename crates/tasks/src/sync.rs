@@ -8,10 +8,10 @@
 //! is done behind a lock that leaves things halfway where it panics.
 
 #[cfg(not(feature = "loom"))]
-pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(feature = "loom")]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::thread;

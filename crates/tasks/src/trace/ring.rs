@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A worker's last tasks: written by the worker, read by anybody at any time.
 //!
-//! Span `n` stands at `n` modulo the number of places, a power of two. The worker writes its words, and then, releasing
-//! them, how many spans it has written. A reader copies what lies between two looks
-//! at that number: what the worker has begun to write over in between, which is at
-//! most the one after the second look, it throws away. Nobody waits, and words that
-//! are torn are never looked at, as each word is an atomic of its own.
+//! Span `n` stands at `n` modulo the number of places, which the worker does not divide
+//! by, as it remembers the place that comes next. It writes the span's words, and then,
+//! releasing them, how many spans it has written. A reader copies what lies between two
+//! looks at that number: what the worker has begun to write over in between, which is at
+//! most the one after the second look, it throws away. Nobody waits, and words that are
+//! torn are never looked at, as each word is an atomic of its own.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Words of a span: task, groups, start, end.
 const WORDS: usize = 4;
@@ -26,6 +27,8 @@ pub(crate) struct Ring {
     kept: u64,
     /// Spans ever written.
     written: AtomicU64,
+    /// The place of the next one; the worker's alone.
+    next: AtomicUsize,
 }
 
 /// What a reader got.
@@ -43,17 +46,19 @@ impl Ring {
         let spans = spans.min(SPANS_MAX);
         let words = std::iter::repeat_with(|| AtomicU64::new(0));
         Self {
-            words: words
-                .take((spans + 1).next_power_of_two() * WORDS)
-                .collect(),
+            words: words.take((spans + 1) * WORDS).collect(),
             kept: spans as u64,
             written: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
         }
     }
 
-    fn at(&self, span: u64) -> &[AtomicU64] {
-        let first = (span as usize).wrapping_mul(WORDS) & (self.words.len() - 1);
-        &self.words[first..first + WORDS]
+    fn places(&self) -> usize {
+        self.words.len() / WORDS
+    }
+
+    fn at(&self, place: usize) -> &[AtomicU64] {
+        &self.words[place * WORDS..][..WORDS]
     }
 
     /// Writes a span; by the ring's worker alone.
@@ -61,9 +66,16 @@ impl Ring {
         let written = self.written.load(Ordering::Relaxed);
         // Whoever sees a word of this span sees the number before it, too.
         fence(Ordering::Release);
-        for (word, value) in self.at(written).iter().zip(span) {
+        let place = self.next.load(Ordering::Relaxed);
+        for (word, value) in self.at(place).iter().zip(span) {
             word.store(value, Ordering::Relaxed);
         }
+        let next = if place + 1 == self.places() {
+            0
+        } else {
+            place + 1
+        };
+        self.next.store(next, Ordering::Relaxed);
         self.written.store(written + 1, Ordering::Release);
     }
 
@@ -79,15 +91,16 @@ impl Ring {
         let first = from.max(until.saturating_sub(self.kept));
         let mut copies: Vec<Words> = (first..until)
             .map(|span| {
-                let words = self.at(span);
+                let words = self.at((span % self.places() as u64) as usize);
                 std::array::from_fn(|word| words[word].load(Ordering::Relaxed))
             })
             .collect();
         fence(Ordering::Acquire);
         // The one after those written may be half there, over the oldest.
         let begun = self.written.load(Ordering::Relaxed) + 1;
-        let places = (self.words.len() / WORDS) as u64;
-        let whole = first.max(begun.saturating_sub(places)).min(until);
+        let whole = first
+            .max(begun.saturating_sub(self.places() as u64))
+            .min(until);
         copies.drain(..(whole - first) as usize);
         Read {
             spans: copies,
@@ -114,5 +127,9 @@ mod tests {
         let read = ring.read(3);
         assert_eq!((read.spans, read.lost), ((7..10).map(span).collect(), 4));
         assert_eq!(ring.read(10), Read::default());
+        for spans in [1, 3, 4, 1000] {
+            let words = Ring::new(spans).words.len();
+            assert_eq!(words, (spans + 1) * WORDS, "32 bytes a span, and one more");
+        }
     }
 }
