@@ -207,7 +207,8 @@ USHER_TASKS_API uint32_t usher_tasks_cpus(void);
  * Options with a size beyond this version's, from a newer header, are taken
  * where all that is beyond is 0.
  *
- * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues.
+ * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY where
+ * there are 4,096 runtimes already.
  */
 USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
 					    usher_tasks_runtime **runtime);
@@ -218,16 +219,17 @@ USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
  * them, drops those that still wait, ends the workers and frees all. NULL does
  * nothing.
  *
- * It must be the last that other threads than tasks do with the runtime: calls
- * may be under way, but none may begin when this has returned. To skip what is
- * ready, call usher_tasks_cancel() first.
+ * It must be the last that other threads than tasks do with the runtime. Calls may
+ * be under way, or just begin: those that come too late get ENDED, before and after
+ * this has returned, as long as no other runtime has been made in its place. To skip
+ * what is ready, call usher_tasks_cancel() first.
  *
  * Errors, after which the runtime is as before: INSIDE in one of its own tasks,
- * DEADLOCK.
+ * DEADLOCK. ENDED where another thread destroys it or has done so.
  */
 USHER_TASKS_API int usher_tasks_runtime_destroy(usher_tasks_runtime *runtime);
 
-/* How many workers a runtime has; 0 where it is NULL. */
+/* How many workers a runtime has; 0 where it is NULL or being destroyed. */
 USHER_TASKS_API uint32_t
 usher_tasks_workers(const usher_tasks_runtime *runtime);
 
@@ -434,8 +436,8 @@ enum usher_tasks_format {
 
 /*
  * Writes down from now on which worker runs which task, from when to when: the last
- * so many of each worker, at 32 bytes each, which the first call settles. What was
- * written down before is forgotten. It costs some nanoseconds a task.
+ * so many of each worker, at 32 bytes each and for one more, which the first call
+ * settles. What was written down before is forgotten. It costs some nanoseconds a task.
  *
  * Errors: NULL, MEMORY, ENDED.
  */
@@ -499,7 +501,7 @@ USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
 /* Where headers stand in blocks. */
 typedef struct usher_coloring {
 	size_t block_bytes; /* a power of two, 64 at least */
-	size_t header_bytes;
+	size_t header_bytes; /* 1 at least */
 	size_t colors; /* places of a header; 1 is no colouring */
 } usher_coloring;
 

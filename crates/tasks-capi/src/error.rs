@@ -147,6 +147,7 @@ impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Self {
         let code = match error {
             RuntimeError::Workers { .. } => Code::Workers,
+            RuntimeError::Groups { .. } => Code::Groups,
             RuntimeError::Thread { .. } => Code::Thread,
         };
         Self::of(code, &error)
@@ -186,6 +187,7 @@ impl From<&RunError> for Failure {
     fn from(error: &RunError) -> Self {
         let code = match error {
             RunError::Groups { .. } => Code::Groups,
+            RunError::Deadlock => Code::Deadlock,
             RunError::Panicked { .. } => Code::Failed,
         };
         Self::of(code, error)

@@ -4,8 +4,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, RunError, Runtime};
 
@@ -63,6 +63,8 @@ pub struct GraphHandle {
     count: usize,
     /// Somebody has the graph, and nobody else may touch it.
     is_taken: AtomicBool,
+    /// Held while it is explained: who wants to run it waits for that.
+    explained: Mutex<()>,
     graph: UnsafeCell<Box<dyn Runs>>,
 }
 
@@ -93,6 +95,7 @@ impl Builder {
             calls,
             count: graph.count(),
             is_taken: AtomicBool::new(false),
+            explained: Mutex::default(),
             graph: UnsafeCell::new(graph),
         })
     }
@@ -101,6 +104,17 @@ impl Builder {
 impl GraphHandle {
     /// Takes the graph; it stays taken until given back.
     fn take(&self) -> Result<(), Failure> {
+        let _explained = self.explained();
+        self.take_unexplained()
+    }
+
+    fn explained(&self) -> MutexGuard<'_, ()> {
+        self.explained
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_unexplained(&self) -> Result<(), Failure> {
         match self.is_taken.swap(true, Ordering::Acquire) {
             false => Ok(()),
             true => Err(Failure::new(
@@ -112,7 +126,8 @@ impl GraphHandle {
 
     /// Why its tasks run in the order in which they do; nothing while it runs.
     pub fn explain(&self) -> String {
-        if self.take().is_err() {
+        let _explained = self.explained();
+        if self.take_unexplained().is_err() {
             return String::new();
         }
         // SAFETY: taken, so nobody else's.
@@ -256,7 +271,7 @@ pub unsafe extern "C" fn usher_tasks_run(
     boundary(|| {
         // SAFETY: null, or the caller's to be written.
         unsafe { Report::clear(report) };
-        let run = |this: &RuntimeHandle| {
+        let run = |this: &Runtime| {
             // SAFETY: the caller promises one that lives, or null.
             let graph = unsafe { graph.as_ref() }.ok_or_else(|| Failure::null("graph"))?;
             let _waits = waits::before(runtime)?;
@@ -264,7 +279,7 @@ pub unsafe extern "C" fn usher_tasks_run(
             graph.calls.runtime.store(runtime, Ordering::Relaxed);
             // SAFETY: taken, so nobody else's. Should this panic it stays taken, as
             // nobody knows then which tasks still run.
-            let ran = unsafe { &mut *graph.graph.get() }.run(&this.runtime);
+            let ran = unsafe { &mut *graph.graph.get() }.run(this);
             graph
                 .calls
                 .runtime

@@ -4,16 +4,12 @@
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};
 
-use usher_tasks::{Places, Policy, Runtime};
+use usher_tasks::{Places, Policy, Runtime, WORKERS_MAX};
 
 use crate::error::{Code, Failure, boundary_or};
 
-/// Queues that the paper's policy may keep, 32 bytes each while empty.
-const QUEUES_MAX: u64 = 1 << 22;
-/// More workers than any runtime may have are refused.
-const WORKERS_MAX: usize = 1024;
-/// No version's options are larger: what claims to be is no options.
-const SIZE_MAX: usize = 4096;
+/// No version's structures are larger: what claims to be is none of them.
+pub(crate) const SIZE_MAX: usize = 4096;
 
 /// `usher_tasks_options`.
 #[repr(C)]
@@ -125,22 +121,19 @@ impl Options {
     /// # Errors
     /// Where there is none of that number, or its groups are too many.
     pub fn policy(&self) -> Result<Policy, Failure> {
-        let (t_groups, s_groups) = (self.t_groups.max(1), self.s_groups.max(1));
-        match self.policy {
-            0 => Ok(Policy::Usher),
-            1 if u64::from(t_groups) * u64::from(s_groups) > QUEUES_MAX => {
-                let words =
-                    format!("{t_groups} x {s_groups} groups: there can be {QUEUES_MAX} queues");
-                Err(Failure::new(Code::Groups, words))
-            }
-            1 => Ok(Policy::Paper { t_groups, s_groups }),
-            2 => Ok(Policy::Fcfs),
-            3 => Ok(Policy::Lcfs),
+        let (t_groups, s_groups) = (self.t_groups, self.s_groups);
+        let policy = match self.policy {
+            0 => Policy::Usher,
+            1 => Policy::Paper { t_groups, s_groups },
+            2 => Policy::Fcfs,
+            3 => Policy::Lcfs,
             other => {
                 let words = format!("policy {other}: there are 0 to 3");
-                Err(Failure::new(Code::Options, words))
+                return Err(Failure::new(Code::Options, words));
             }
-        }
+        };
+        policy.check()?;
+        Ok(policy)
     }
 }
 
@@ -148,5 +141,9 @@ impl Options {
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_cpus() -> u32 {
     let cpus = || thread::available_parallelism().map_or(1, usize::from);
-    boundary_or(1, || u32::try_from(cpus()).unwrap_or(u32::MAX).min(1024))
+    boundary_or(1, || {
+        u32::try_from(cpus())
+            .unwrap_or(u32::MAX)
+            .min(WORKERS_MAX as u32)
+    })
 }

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runtimes, and tasks by token.
 //!
-//! A runtime ends while others may be inside a call on it. Other threads pass a gate
-//! (a lock that they share, and that whoever destroys takes alone): so when the gate
-//! is shut their calls have returned, and from then on they are refused. Tasks need
-//! no gate. When none is ready or runs, and nobody else can register any, none ever
+//! A runtime ends while others may be inside a call on it, or about to be. Other threads
+//! pass a gate (a lock that they share, and that whoever destroys takes alone): so when
+//! the gate is shut their calls have returned, and from then on they are refused. Tasks
+//! need no gate. When none is ready or runs, and nobody else can register any, none ever
 //! will; only then is anything freed.
+//!
+//! The gate itself is never freed, as a thread may stand before it for any time, and
+//! with it what says that the runtime has ended: handles point into a table that stays.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use usher_tasks::{Groups, Runtime, WaitError};
 
@@ -22,14 +26,74 @@ use crate::options::Options;
 use crate::report::Report;
 use crate::waits;
 
+/// Runtimes that there can be at a time.
+const RUNTIMES_MAX: usize = 4096;
+
 /// What a `usher_tasks_runtime *` points to.
 #[derive(Debug)]
 pub struct RuntimeHandle {
-    pub(crate) runtime: Runtime,
-    /// Outlives the runtime, for whoever leaves while it ends.
-    gate: Arc<RwLock<()>>,
-    /// Not even what the last tasks leave behind may call any more.
-    has_ended: AtomicBool,
+    gate: RwLock<()>,
+    /// Written by whoever makes or destroys it, while it does not live.
+    runtime: UnsafeCell<Option<Box<Runtime>>>,
+    /// Else not even what the last tasks leave behind may call.
+    lives: AtomicBool,
+    /// Somebody's, from before it lives until it has ended.
+    is_taken: AtomicBool,
+}
+
+// SAFETY: the runtime is read while it lives alone, and written while it does not, by
+// one thread: its maker who took the place, or its destroyer who has shut the gate.
+unsafe impl Sync for RuntimeHandle {}
+
+static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
+    RuntimeHandle {
+        gate: RwLock::new(()),
+        runtime: UnsafeCell::new(None),
+        lives: AtomicBool::new(false),
+        is_taken: AtomicBool::new(false),
+    }
+}; RUNTIMES_MAX];
+
+/// Where a place is looked for next: those given back last are given out last.
+static NEXT: Mutex<usize> = Mutex::new(0);
+
+impl RuntimeHandle {
+    /// A place for a runtime, which lives there from now on.
+    fn keep(runtime: Runtime) -> Result<&'static Self, Failure> {
+        let runtime = Box::new(runtime);
+        let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = (0..RUNTIMES_MAX).map(|step| (*next + step) % RUNTIMES_MAX);
+        let free = places.find(|&at| !HANDLES[at].is_taken.load(Ordering::Acquire));
+        let at = free.ok_or_else(|| {
+            let words = format!("{RUNTIMES_MAX} runtimes at a time: there is no place for more");
+            Failure::new(Code::Memory, words)
+        })?;
+        *next = (at + 1) % RUNTIMES_MAX;
+        let this = &HANDLES[at];
+        this.is_taken.store(true, Ordering::Relaxed);
+        drop(next);
+        // SAFETY: nobody reads it before it lives, nor writes what is taken.
+        unsafe { *this.runtime.get() = Some(runtime) };
+        this.lives.store(true, Ordering::Release);
+        Ok(this)
+    }
+
+    /// The runtime, if it lives. It does as long as the caller is one of its tasks, or
+    /// holds the gate open.
+    ///
+    /// # Errors
+    /// Where it has ended.
+    fn runtime(&self) -> Result<&Runtime, Failure> {
+        if !self.lives.load(Ordering::Acquire) {
+            return Err(ended());
+        }
+        // SAFETY: nobody writes it while it lives.
+        unsafe { &*self.runtime.get() }.as_deref().ok_or_else(ended)
+    }
+}
+
+fn ended() -> Failure {
+    Failure::new(Code::Ended, "the runtime is being destroyed")
 }
 
 /// Calls on a runtime that lives, which it does until that has returned.
@@ -38,25 +102,18 @@ pub struct RuntimeHandle {
 /// Where it is null, or being destroyed; and those of the call.
 ///
 /// # Safety
-/// It is null, or has not been destroyed.
+/// It is null, or was made by us.
 pub(crate) unsafe fn enter<T>(
     handle: *const RuntimeHandle,
-    call: impl FnOnce(&RuntimeHandle) -> Result<T, Failure>,
+    call: impl FnOnce(&Runtime) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let ended = || Failure::new(Code::Ended, "the runtime is being destroyed");
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; handles are never freed.
     let this = unsafe { handle.as_ref() }.ok_or_else(|| Failure::null("runtime"))?;
-    if this.has_ended.load(Ordering::Acquire) {
-        return Err(ended());
-    }
     if here::is_in(handle) {
-        return call(this);
+        return call(this.runtime()?);
     }
-    let gate = Arc::clone(&this.gate);
-    let open = gate.try_read().map_err(|_| ended())?;
-    let called = call(this);
-    drop(open);
-    called
+    let _open = this.gate.try_read().map_err(|_| ended())?;
+    call(this.runtime()?)
 }
 
 fn inside(what: &str) -> Failure {
@@ -75,12 +132,8 @@ pub unsafe extern "C" fn usher_tasks_runtime_new(
         let out = unsafe { out(runtime, "the place for the runtime") }?;
         // SAFETY: the caller promises options of the size that they say.
         let options = unsafe { Options::read(options) }?;
-        let handle = RuntimeHandle {
-            runtime: options.runtime()?,
-            gate: Arc::default(),
-            has_ended: AtomicBool::new(false),
-        };
-        *out = Box::into_raw(Box::new(handle));
+        let handle = RuntimeHandle::keep(options.runtime()?)?;
+        *out = ptr::from_ref(handle).cast_mut();
         Ok(())
     })
 }
@@ -112,22 +165,26 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
             return Err(inside("destroy"));
         }
         let _waits = waits::before(runtime)?;
-        // SAFETY: the caller promises a runtime that lives.
+        // SAFETY: the caller promises one that was made by us; handles are never freed.
         let this = unsafe { &*runtime };
-        let gate = Arc::clone(&this.gate);
-        let shut = gate.write().unwrap_or_else(PoisonError::into_inner);
-        // What is left is told to nobody: it is to be dropped.
-        if let Err(WaitError::Inside) = this.runtime.wait() {
-            return Err(inside("destroy"));
+        let shut = this.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let ending = this.runtime()?;
+        match ending.wait() {
+            // What is left is told to nobody: it is to be dropped.
+            Ok(()) | Err(WaitError::Left(_)) => {}
+            Err(WaitError::Inside) => return Err(inside("destroy")),
+            Err(WaitError::Deadlock) => return Err(waits::deadlock()),
         }
-        this.has_ended.store(true, Ordering::Release);
+        this.lives.store(false, Ordering::Release);
         // Arguments are discarded by functions that may call in, so not when all is
         // on its way out.
-        this.runtime.cancel();
-        // SAFETY: made by us from a box; tasks have all ended, others stand before
-        // the gate, and by their promise will not come back.
-        drop(unsafe { Box::from_raw(runtime) });
+        ending.cancel();
+        // SAFETY: it does not live any more: tasks have all ended, others stand before
+        // the gate, and what is discarded is refused.
+        let ended = unsafe { (*this.runtime.get()).take() };
+        drop(ended);
         drop(shut);
+        this.is_taken.store(false, Ordering::Release);
         Ok(())
     })
 }
@@ -136,9 +193,9 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u32 {
     boundary_or(0, || {
-        // SAFETY: the caller promises one that lives, or null.
-        let this = unsafe { runtime.as_ref() };
-        this.map_or(0, |this| this.runtime.workers() as u32)
+        let workers = |this: &Runtime| Ok(this.workers() as u32);
+        // SAFETY: the caller promises one that was made by us, or null.
+        unsafe { enter(runtime, workers) }.unwrap_or(0)
     })
 }
 
@@ -213,8 +270,8 @@ pub unsafe extern "C" fn usher_tasks_register(
         unsafe {
             enter(runtime, |this| {
                 Ok(match Groups::new(t, s) {
-                    Groups::NONE => this.runtime.register_on(token, count, data, task),
-                    groups => this.runtime.register(token, count, groups, task),
+                    Groups::NONE => this.register_on(token, count, data, task),
+                    groups => this.register(token, count, groups, task),
                 }?)
             })
         }
@@ -243,7 +300,7 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
         let discard =
             discard.ok_or_else(|| Failure::null(&format!("the discard of task {token}")))?;
         let groups = Groups::new(t, s);
-        let register = |this: &RuntimeHandle| {
+        let register = |this: &Runtime| {
             let owned = Owned {
                 runtime,
                 call,
@@ -252,8 +309,8 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
             let task = move || owned.run();
             let data = call.arg.addr();
             let register = || match groups {
-                Groups::NONE => this.runtime.register_on(token, count, data, task),
-                groups => this.runtime.register(token, count, groups, task),
+                Groups::NONE => this.register_on(token, count, data, task),
+                groups => this.register(token, count, groups, task),
             };
             Ok(here::registering(register)?)
         };
@@ -266,7 +323,7 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token: u64) -> c_int {
     // SAFETY: the caller promises a runtime that lives, or null.
-    boundary(|| unsafe { enter(runtime, |this| Ok(this.runtime.resolve(token)?)) })
+    boundary(|| unsafe { enter(runtime, |this| Ok(this.resolve(token)?)) })
 }
 
 /// Waits until no registered task is ready or runs.
@@ -276,14 +333,15 @@ pub unsafe extern "C" fn usher_tasks_wait(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        let wait = |this: &RuntimeHandle| {
+        let wait = |this: &Runtime| {
             if here::is_in(runtime) {
                 return Err(inside("wait for"));
             }
             let _waits = waits::before(runtime)?;
-            match this.runtime.wait() {
+            match this.wait() {
                 Ok(()) => Ok(()),
                 Err(WaitError::Inside) => Err(inside("wait for")),
+                Err(WaitError::Deadlock) => Err(waits::deadlock()),
                 Err(WaitError::Left(left)) => {
                     let told = Report::of_left(left);
                     let failure = Failure::new(Code::Left, told.words());
@@ -308,7 +366,7 @@ pub unsafe extern "C" fn usher_tasks_cancel(
 ) -> c_int {
     boundary(|| {
         // SAFETY: the caller promises a runtime that lives, or null.
-        let count = unsafe { enter(runtime, |this| Ok(this.runtime.cancel())) }?;
+        let count = unsafe { enter(runtime, |this| Ok(this.cancel())) }?;
         if !dropped.is_null() {
             // SAFETY: not null, so the caller's to be written.
             unsafe { dropped.write(count) };

@@ -7,13 +7,14 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::ptr;
 
-use usher_tasks::{ColorBy, Counters, Trace};
+use usher_tasks::{ColorBy, Counters, Runtime, Trace};
 
 use crate::error::{Code, Failure, boundary, boundary_or, probe};
 use crate::graph::GraphHandle;
+use crate::options::SIZE_MAX;
 use crate::runtime::{RuntimeHandle, enter};
 
-/// Bytes of a task in a worker's trace.
+/// Bytes of a task in a worker's trace, which has room for one more.
 const SPAN_BYTES: usize = 32;
 
 /// `enum usher_tasks_format`.
@@ -94,12 +95,14 @@ pub unsafe extern "C" fn usher_tasks_trace_start(
     runtime: *mut RuntimeHandle,
     tasks_per_worker: usize,
 ) -> c_int {
-    let start = |this: &RuntimeHandle| {
-        let workers = this.runtime.workers();
-        let bytes = tasks_per_worker.saturating_mul(SPAN_BYTES);
+    let start = |this: &Runtime| {
+        let workers = this.workers();
+        let bytes = tasks_per_worker
+            .saturating_add(1)
+            .saturating_mul(SPAN_BYTES);
         let what = format!("a trace of {tasks_per_worker} tasks of {workers} workers");
         probe(bytes.saturating_mul(workers), &what)?;
-        this.runtime.start_trace(tasks_per_worker);
+        this.start_trace(tasks_per_worker);
         Ok(())
     };
     // SAFETY: the caller promises a runtime that lives, or null.
@@ -109,8 +112,8 @@ pub unsafe extern "C" fn usher_tasks_trace_start(
 /// Writes nothing down any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_trace_stop(runtime: *mut RuntimeHandle) -> c_int {
-    let stop = |this: &RuntimeHandle| {
-        this.runtime.stop_trace();
+    let stop = |this: &Runtime| {
+        this.stop_trace();
         Ok(())
     };
     // SAFETY: the caller promises a runtime that lives, or null.
@@ -136,7 +139,7 @@ pub unsafe extern "C" fn usher_tasks_trace_write(
             return Err(Failure::new(Code::Range, words));
         };
         // SAFETY: the caller promises a runtime that lives, or null.
-        let trace = unsafe { enter(runtime, |this| Ok(this.runtime.trace())) }?;
+        let trace = unsafe { enter(runtime, |this| Ok(this.trace())) }?;
         write(&trace, format, path)
     })
 }
@@ -170,13 +173,13 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         }
         // SAFETY: the caller promises a structure whose first field says its size.
         let size = unsafe { (&raw const (*counters).size).read_unaligned() };
-        if size < COUNTED_LEAST {
+        if !(COUNTED_LEAST..=SIZE_MAX).contains(&size) {
             let known = size_of::<Counted>();
             let words = format!("counters of {size} bytes: usher_tasks_counters has {known}");
             return Err(Failure::new(Code::Options, words));
         }
         // SAFETY: the caller promises a runtime that lives, or null.
-        let all = unsafe { enter(runtime, |this| Ok(this.runtime.counters())) }?;
+        let all = unsafe { enter(runtime, |this| Ok(this.counters())) }?;
         let Some(&of_worker) = all.0.get(worker as usize) else {
             let words = format!("worker {worker}: the runtime has {}", all.0.len());
             return Err(Failure::new(Code::Range, words));

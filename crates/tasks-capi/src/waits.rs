@@ -1,85 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runtimes that wait for one another.
-//!
-//! A task may wait for another runtime: run a graph there, wait for its tokens,
-//! destroy it. Its worker does nothing else meanwhile. If tasks of the other one wait
-//! for the first, each may wait for the other's workers, for ever. So whoever is
-//! about to wait says so here, and is refused where that would close a circle. It
-//! is refused, too, where enough workers are left for all to go well: who that
-//! matters to lets one side only wait for the other.
+//! Runtimes that wait for one another, as C sees them: by handles, and also where a
+//! thread that is no worker acts for a task, as it discards the argument of one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use usher_tasks::waits::{Circle, Wait};
 
 use crate::error::{Code, Failure};
 use crate::here;
 use crate::runtime::RuntimeHandle;
 
-/// Who waits, for whom; as often as there are tasks that do.
-static WAITS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
-
-/// A task waits for another runtime, as long as this lives.
-#[derive(Debug)]
-pub struct Wait(Option<(usize, usize)>);
-
-/// This thread is about to wait for that runtime.
+/// This thread is about to wait for that runtime, as long as this lives.
 ///
 /// # Errors
 /// Where a task runs here whose runtime is waited for by tasks of that one, itself
 /// or by way of others.
-pub fn before(runtime: *const RuntimeHandle) -> Result<Wait, Failure> {
-    let from = here::runtime().addr();
-    let to = runtime.addr();
+pub fn before(runtime: *const RuntimeHandle) -> Result<Option<Wait>, Failure> {
+    let (from, to) = (here::runtime().addr(), runtime.addr());
     if from == 0 || from == to {
-        return Ok(Wait(None));
+        return Ok(None);
     }
-    let mut waits = waits();
-    if leads(&waits, to, from) {
-        let words = "tasks of this runtime wait for the one whose task wants to wait for it";
-        return Err(Failure::new(Code::Deadlock, words));
-    }
-    waits.push((from, to));
-    Ok(Wait(Some((from, to))))
+    Wait::begin(from, to).map(Some).map_err(|Circle| deadlock())
 }
 
-fn waits() -> MutexGuard<'static, Vec<(usize, usize)>> {
-    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether one waits for the other, by way of any.
-fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
-    let mut seen = vec![from];
-    let mut at = 0;
-    while let Some(&one) = seen.get(at) {
-        at += 1;
-        for &(waiting, other) in waits {
-            if waiting == one && !seen.contains(&other) {
-                seen.push(other);
-            }
-        }
-    }
-    seen.contains(&to)
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        let Some(wait) = self.0 else { return };
-        let mut waits = waits();
-        if let Some(at) = waits.iter().position(|&one| one == wait) {
-            waits.swap_remove(at);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn circles_are_seen_however_long() {
-        let waits = [(1, 2), (2, 3), (1, 3), (5, 1), (3, 4)];
-        assert!(leads(&waits, 1, 4) && leads(&waits, 5, 4) && leads(&waits, 2, 2));
-        assert!(!leads(&waits, 4, 1) && !leads(&waits, 3, 5) && !leads(&[], 1, 2));
-        let round = [(1, 2), (2, 1)];
-        assert!(leads(&round, 1, 2) && !leads(&round, 1, 3), "and it ends");
-    }
+/// What is said where that is refused.
+pub fn deadlock() -> Failure {
+    let words = "tasks of this runtime wait for the one whose task wants to wait for it";
+    Failure::new(Code::Deadlock, words)
 }

@@ -292,6 +292,47 @@ fn destroying_runs_what_is_ready_and_what_that_makes_ready() {
 }
 
 #[test]
+fn calls_that_come_too_late_are_refused() {
+    let owner = Owner::new(2);
+    assert_eq!(owner.destroy(), OK);
+    let ended = Code::Ended as c_int;
+    let mut dropped = 0;
+    // SAFETY: a handle that was made, and places.
+    unsafe {
+        assert_eq!(usher_tasks_workers(owner.0), 0);
+        assert_eq!(resolve(&owner, 1), ended);
+        assert_eq!(register(&owner, 1, 0, nothing, ptr::null_mut()), ended);
+        assert_eq!(owner.wait().0, ended);
+        assert_eq!(usher_tasks_cancel(owner.0, &raw mut dropped), ended);
+        assert_eq!(usher_tasks_runtime_destroy(owner.0), ended);
+    }
+    std::mem::forget(owner);
+}
+
+#[test]
+fn calls_may_begin_at_any_time_while_a_runtime_is_destroyed() {
+    for _ in 0..200 {
+        let owner = Owner::new(1);
+        std::thread::scope(|scope| {
+            let calls = scope.spawn(|| {
+                loop {
+                    // SAFETY: a handle that was made.
+                    let workers = unsafe { usher_tasks_workers(owner.0) };
+                    let code = resolve(&owner, 1);
+                    if workers == 0 || code == Code::Ended as c_int {
+                        return code;
+                    }
+                    assert!(code == OK && workers == 1, "{}", last_error());
+                }
+            });
+            assert_eq!(owner.destroy(), OK);
+            assert_eq!(calls.join().unwrap(), Code::Ended as c_int);
+        });
+        std::mem::forget(owner);
+    }
+}
+
+#[test]
 fn what_is_being_destroyed_is_closed_to_other_threads() {
     let owner = Owner::new(2);
     let (task, begun, end) = held();

@@ -6,6 +6,7 @@ mod common;
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use usher_tasks_capi::error::Code;
 use usher_tasks_capi::graph::*;
@@ -122,6 +123,15 @@ fn counters_add_up() {
             Code::Options,
             "counters of 0 bytes: usher_tasks_counters has 80",
         );
+        // Nothing is written behind what a program has, whatever it says.
+        for size in [4097, usize::MAX] {
+            counted.size = size;
+            common::fails(
+                usher_tasks_counters_of(runtime, 0, &raw mut counted),
+                Code::Options,
+                &format!("counters of {size} bytes: usher_tasks_counters has 80"),
+            );
+        }
         counted.size = 80;
         common::fails(
             usher_tasks_counters_of(runtime, 2, &raw mut counted),
@@ -129,6 +139,29 @@ fn counters_add_up() {
             "worker 2: the runtime has 2",
         );
     }
+    end((runtime, graph));
+}
+
+#[test]
+fn a_graph_that_is_explained_can_be_run() {
+    let (runtime, graph) = made();
+    let (shared, ends) = (graph.expose_provenance(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let graph = ptr::with_exposed_provenance(shared);
+            while !ends.load(Ordering::Relaxed) {
+                // SAFETY: a graph that lives; only the length is asked for.
+                unsafe { usher_tasks_graph_explain(graph, ptr::null_mut(), 0) };
+            }
+        });
+        let runs = (0..2000).map(|_| {
+            // SAFETY: handles that live.
+            unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) }
+        });
+        let busy = runs.filter(|&code| code != 0).count();
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(busy, 0);
+    });
     end((runtime, graph));
 }
 

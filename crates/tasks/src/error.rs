@@ -18,6 +18,16 @@ pub enum RuntimeError {
         /// The most.
         most: usize,
     },
+    /// The paper's policy would keep too many queues.
+    #[error("{t_groups} x {s_groups} groups: there can be {most} queues")]
+    Groups {
+        /// Temporal groups asked for.
+        t_groups: u32,
+        /// Spatial groups asked for.
+        s_groups: u32,
+        /// The most queues.
+        most: u64,
+    },
     /// The system has no thread for us.
     #[error("starting worker {worker}: {source}")]
     Thread {
@@ -106,6 +116,9 @@ pub enum WaitError {
     /// A task waits for all tasks, itself included.
     #[error("a task cannot wait for all tasks of its own runtime")]
     Inside,
+    /// A task waits for a runtime whose tasks wait for its own.
+    #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
+    Deadlock,
     /// Nothing is ready any more, and not all is well.
     #[error("{}", left(.0))]
     Left(Left),
@@ -153,6 +166,9 @@ pub enum RunError {
         /// How many spatial groups there are, 0 included.
         s_groups: u32,
     },
+    /// A task runs it on a runtime whose tasks wait for its own. Nothing was run.
+    #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
+    Deadlock,
     /// Tasks panicked.
     #[error("{}; {skipped} tasks were not run after that", told(.panicked))]
     Panicked {

@@ -9,9 +9,12 @@
 //! way the stack stays until the task has run, or will never run.
 //!
 //! Those other tasks run on top of the stack of the one that waits, as in other pools
-//! that fork and join: each adds the depth of its own recursion. From a queue that
-//! gives all workers the oldest first (policies with a lock) one would pile up on the
-//! other without bound: there, nothing is forked.
+//! that fork and join: each adds the depth of its own recursion. So that they do not
+//! pile up without bound, a worker that has some number of waits on its stack sleeps
+//! where it would wait once more. Whoever has what it waits for either goes on or waits
+//! for something that was forked later than that, so that never all of them sleep. From
+//! a queue that gives all workers the oldest first (policies with a lock) that would be
+//! usual: there, nothing is forked.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -127,7 +130,8 @@ where
     // SAFETY: this function does not end, nor moves it, before it is done or back.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
-    if worker.unfork(forked.place()) {
+    // Else it may lie on our own shelf still: rather that than anything else.
+    if worker.unfork(forked.place()) || worker.unlay(forked.place()) {
         // Nobody else has it, nor will: it is a function again.
         let b = forked.function.into_inner();
         return match (first, b) {
@@ -136,9 +140,7 @@ where
             (Ok(_), None) => unreachable!("a task that was taken back has not run"),
         };
     }
-    // It may lie on our own shelf still: rather that than anything else.
-    worker.clear_shelf();
-    worker.work_until(|| forked.is_done());
+    worker.work_for(|| forked.is_done());
     match (first, forked.into_outcome()) {
         (Ok(first), Ok(second)) => (first, second),
         (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),

@@ -31,6 +31,7 @@ mod guess;
 mod job;
 mod join;
 mod latch;
+mod levels;
 mod llc;
 mod places;
 mod pool;
@@ -41,6 +42,8 @@ mod sync;
 mod tokens;
 mod trace;
 mod trials;
+#[doc(hidden)]
+pub mod waits;
 mod worker;
 
 pub use counters::{AllCounters, Counters};
@@ -49,7 +52,7 @@ pub use error::{GraphError, Left, Panicked, RunError, RuntimeError, TaskError, W
 pub use graph::{Explanation, Graph, GraphBuilder, Order, Tried};
 pub use guess::Together;
 pub use places::{Distance, Places};
-pub use runtime::{Handle, Policy, Runtime};
+pub use runtime::{Handle, Policy, Runtime, WORKERS_MAX};
 pub use trace::{ColorBy, Span, Trace};
 
 #[cfg(all(test, feature = "loom"))]

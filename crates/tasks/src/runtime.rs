@@ -10,19 +10,23 @@ use std::{fmt, ptr};
 use usher_model::CpuSet;
 
 use crate::counters::AllCounters;
-use crate::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper};
+use crate::dispatch::{Fcfs, Groups, Lcfs, Paper};
 use crate::error::{RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
 use crate::guess::Together;
 use crate::job::JobRef;
 use crate::join;
+use crate::levels::{Levels, Ordered};
 use crate::places::{self, Places, Seats};
 use crate::tokens::{Entry, Hints, try_box};
 use crate::trace::Trace;
+use crate::waits::{Circle, Wait};
 use crate::worker::{Crew, Worker};
 
-/// The most workers.
-const WORKERS_MAX: usize = 1024;
+/// The most workers that a runtime can have.
+pub const WORKERS_MAX: usize = 1024;
+/// Queues that the paper's policy may keep, 32 bytes each while empty.
+const QUEUES_MAX: u64 = 1 << 22;
 
 /// In which order ready tasks run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,7 +35,8 @@ pub enum Policy {
     /// what its cache has seen last; spatial groups stay with a worker.
     #[default]
     Usher,
-    /// The dispatcher of paper 5, section 4.2, for groups below these numbers.
+    /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 is as 1.
+    /// It keeps a queue for each pair of groups, 2^22 at most.
     Paper {
         /// Temporal groups, 0 included.
         t_groups: u32,
@@ -44,9 +49,50 @@ pub enum Policy {
     Lcfs,
 }
 
+impl Policy {
+    /// Whether there can be a runtime under it.
+    ///
+    /// # Errors
+    /// Where it would keep too many queues.
+    pub fn check(self) -> Result<(), RuntimeError> {
+        self.groups_below().map(|_| ())
+    }
+
+    /// Numbers below which groups must be, temporal and spatial.
+    fn groups_below(self) -> Result<(u32, u32), RuntimeError> {
+        let Self::Paper { t_groups, s_groups } = self else {
+            return Ok((u32::MAX, u32::MAX));
+        };
+        let (t_groups, s_groups) = (t_groups.max(1), s_groups.max(1));
+        match u64::from(t_groups) * u64::from(s_groups) <= QUEUES_MAX {
+            true => Ok((t_groups, s_groups)),
+            false => Err(RuntimeError::Groups {
+                t_groups,
+                s_groups,
+                most: QUEUES_MAX,
+            }),
+        }
+    }
+
+    /// The order of a policy that has one for all workers.
+    fn levels(self, workers: usize) -> Option<Levels> {
+        match self {
+            Self::Usher => None,
+            Self::Paper { t_groups, s_groups } => {
+                let (t_groups, s_groups) = (t_groups as usize, s_groups as usize);
+                let make = move || Box::new(Paper::new(workers, t_groups, s_groups)) as Ordered;
+                Some(Levels::new(make))
+            }
+            Self::Fcfs => Some(Levels::new(|| Box::new(Fcfs::default()))),
+            Self::Lcfs => Some(Levels::new(|| Box::new(Lcfs::default()))),
+        }
+    }
+}
+
 /// Workers that run tasks.
 ///
-/// Dropped, it lets what is ready run to its end, and ends.
+/// Dropped, it lets what is ready run to its end, and ends. Dropped by a task of another
+/// runtime for which tasks of this one wait, it ends when it can, and is not waited for.
 pub struct Runtime {
     crew: Arc<Crew>,
     threads: Vec<JoinHandle<()>>,
@@ -90,8 +136,8 @@ impl Runtime {
     /// That many workers under the policy `usher`.
     ///
     /// # Errors
-    /// Where there can be no such number of workers, or the system has no threads
-    /// for them.
+    /// Where there can be no such number of workers or groups, or the system has no
+    /// threads for them.
     pub fn new(workers: usize) -> Result<Self, RuntimeError> {
         Self::with_policy(workers, Policy::Usher)
     }
@@ -102,6 +148,7 @@ impl Runtime {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_policy(workers: usize, policy: Policy) -> Result<Self, RuntimeError> {
+        policy.check()?;
         check(workers)?;
         let (places, seats) = places::here(workers);
         Self::seated(places, seats, policy)
@@ -112,6 +159,7 @@ impl Runtime {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_places(places: Places, policy: Policy) -> Result<Self, RuntimeError> {
+        policy.check()?;
         check(places.workers())?;
         let seats = Seats::of(&places);
         Self::seated(places, seats, policy)
@@ -119,20 +167,10 @@ impl Runtime {
 
     fn seated(places: Places, seats: Seats, policy: Policy) -> Result<Self, RuntimeError> {
         let workers = places.workers();
-        let mut groups_below = (u32::MAX, u32::MAX);
-        let locked: Option<Box<dyn Dispatcher<JobRef> + Send>> = match policy {
-            Policy::Usher => None,
-            Policy::Paper { t_groups, s_groups } => {
-                groups_below = (t_groups.max(1), s_groups.max(1));
-                let (t_groups, s_groups) = (t_groups as usize, s_groups as usize);
-                Some(Box::new(Paper::new(workers, t_groups, s_groups)))
-            }
-            Policy::Fcfs => Some(Box::new(Fcfs::default())),
-            Policy::Lcfs => Some(Box::new(Lcfs::default())),
-        };
+        let groups_below = policy.groups_below()?;
         let of_worker: Vec<_> = (0..workers).map(|one| places.cpus(one).cloned()).collect();
         let mut runtime = Self {
-            crew: Arc::new(Crew::new(places, groups_below, locked)),
+            crew: Arc::new(Crew::new(places, groups_below, policy.levels(workers))),
             threads: Vec::with_capacity(workers),
             _seats: seats,
         };
@@ -187,15 +225,19 @@ impl Runtime {
     }
 
     /// Runs a graph, and returns when all of its tasks have run. A task may call
-    /// this too, on its own runtime or on another.
+    /// this too, on its own runtime or on another. On its own, its worker works
+    /// meanwhile, for this graph first; on another, it does nothing else.
     ///
     /// # Errors
     /// Where tasks panicked; those that had not begun by then are not run. Where
-    /// groups are not those of the policy.
+    /// groups are not those of the policy. Where tasks of this runtime wait for that of
+    /// the calling task, so that each might wait for the other for ever; also where
+    /// enough workers are left.
     pub fn run<B: Fn(usize) + Sync>(&self, graph: &mut Graph<B>) -> Result<(), RunError> {
         if let Some(error) = graph.outside(self.crew.groups_below) {
             return Err(error);
         }
+        let _wait = self.wait_begins().map_err(|Circle| RunError::Deadlock)?;
         let finds_groups = self.crew.finds_groups();
         match finds_groups {
             true => graph.find_order(self.workers()),
@@ -204,10 +246,12 @@ impl Runtime {
         let begun = Instant::now();
         match self.here() {
             Some(worker) => {
-                let done = graph.begin(Some(worker.index()), |job| worker.ready(job));
+                let _nest = worker.nest();
+                let waiter = Some(worker.index());
+                let done = graph.begin(waiter, worker.is_deep(), |job| worker.ready_inside(job));
                 worker.work_until(|| done.is_open());
             }
-            None => graph.begin(None, |job| self.crew.inject(job)).wait(),
+            None => graph.begin(None, false, |job| self.crew.inject(job)).wait(),
         }
         let time = begun.elapsed();
         let outcome = graph.outcome();
@@ -222,7 +266,9 @@ impl Runtime {
     /// worker has nothing else to do, and gives what they give. They may borrow from
     /// the caller, and may fork in turn. Called by a task of this runtime it runs on
     /// its worker, else as a task, for which the caller waits. Under other policies
-    /// than [`Policy::Usher`] they run one after the other.
+    /// than [`Policy::Usher`] they run one after the other; and so they do, in the
+    /// calling thread, where a task of another runtime calls for which tasks of this
+    /// one wait.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
@@ -251,8 +297,21 @@ impl Runtime {
     {
         match self.here() {
             Some(worker) => join::join(worker, a, b),
-            None => join::run_inside(|job| self.crew.inject(job), || self.join(a, b)),
+            None => match self.wait_begins() {
+                Ok(_wait) => join::run_inside(|job| self.crew.inject(job), || self.join(a, b)),
+                Err(Circle) => (a(), b()),
+            },
         }
+    }
+
+    /// This thread is about to wait for this runtime: as long as that lives, if it is a
+    /// worker of another.
+    fn wait_begins(&self) -> Result<Option<Wait>, Circle> {
+        let (from, to) = (HERE.get().0, Arc::as_ptr(&self.crew));
+        let is_other = !from.is_null() && from != to;
+        is_other
+            .then(|| Wait::begin(from.addr(), to.addr()))
+            .transpose()
     }
 
     fn here(&self) -> Option<&Worker<'_>> {
@@ -327,16 +386,19 @@ impl Runtime {
     /// # Errors
     /// Where tasks are left that wait to be resolved, tokens were resolved that
     /// nobody has registered, or tasks panicked. What is left stays: somebody may
-    /// yet resolve it. A task cannot wait so.
+    /// yet resolve it. A task cannot wait so for its own runtime, nor for another whose
+    /// tasks wait for its own.
     pub fn wait(&self) -> Result<(), WaitError> {
-        match self.here() {
-            Some(_) => Err(WaitError::Inside),
-            None => self.crew.tokens.wait().map_err(WaitError::Left),
+        if self.here().is_some() {
+            return Err(WaitError::Inside);
         }
+        let _wait = self.wait_begins().map_err(|Circle| WaitError::Deadlock)?;
+        self.crew.tokens.wait().map_err(WaitError::Left)
     }
 
     /// Drops the registered tasks that have not begun, and all that are registered
-    /// from now on; how many of them waited.
+    /// from now on when they become ready. Graphs are not touched. How many tokens
+    /// waited, registered or not.
     pub fn cancel(&self) -> usize {
         self.crew.tokens.cancel()
     }
@@ -470,7 +532,7 @@ fn resolve(crew: &Arc<Crew>, token: u64) -> Result<(), TaskError> {
 fn start(crew: &Arc<Crew>, job: Option<JobRef>) {
     let Some(job) = job else { return };
     match here(crew) {
-        Some(worker) => worker.ready(job),
+        Some(worker) => worker.ready_beside(job),
         None => crew.inject(job),
     }
 }
@@ -481,6 +543,11 @@ impl Drop for Runtime {
         // Dropped by its own worker: that one ends when the task has. Nobody else is
         // asked who it is, as the standard library keeps what it answers in memory.
         let own = self.here().map(|_| thread::current().id());
+        // Its workers may wait for the one that drops it: they end without being waited
+        // for, as what they use is theirs, too.
+        let Ok(_wait) = self.wait_begins() else {
+            return;
+        };
         for thread in self.threads.drain(..) {
             if Some(thread.thread().id()) != own {
                 // Tasks that panic are caught; there is nothing else to tell.

@@ -71,17 +71,10 @@ impl Sleepers {
     }
 
     /// Something to do has been put where workers look: wakes the first of these
-    /// that sleeps, if any does.
-    pub fn wake_one(&self, order: impl Iterator<Item = usize>) {
+    /// that sleeps, if any does; whether one did.
+    pub fn wake_one(&self, mut order: impl Iterator<Item = usize>) -> bool {
         fence(Ordering::SeqCst);
-        if !self.sleeps_any() {
-            return;
-        }
-        for worker in order {
-            if self.wake(worker) {
-                return;
-            }
-        }
+        self.sleeps_any() && order.any(|worker| self.wake(worker))
     }
 
     /// Wakes that worker; whether it slept. The caller has put up a fence since

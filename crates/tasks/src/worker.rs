@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use std::{hint, mem, process};
 
 use crate::counters::{AllCounters, Counts};
-use crate::dispatch::{Dispatcher, Groups};
+use crate::dispatch::Groups;
 use crate::guess::{Guess, SAMPLE};
 use crate::job::{Chain, Job, JobRef};
+use crate::levels::Levels;
 use crate::places::{Distance, Places};
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::Sleepers;
@@ -24,6 +25,16 @@ const LOOKS: u32 = 200;
 /// tasks take nanoseconds, what is taken is soon done, and each taking costs both sides
 /// as much as tens of tasks; where they take longer, nobody notices.
 const REST: Duration = Duration::from_micros(2);
+/// Waits that may lie on one another on a worker's stack while each takes what there
+/// is, whosever it is. Above them a worker runs what it waits for itself and nothing
+/// else, so that no more waits pile up than the program has nested. As a worker's stack
+/// has 2 MiB, each may have 128 KiB of it.
+const WAITS_MAX: usize = 16;
+/// Tasks that a worker takes from its own before it looks whether there are any from
+/// outside, who would have to wait for as long as those make others ready.
+const TURN: u32 = 64;
+/// Such looks before it takes the task that has waited longest, for the same reason.
+const TURNS: u32 = 16;
 /// Spatial groups that are told apart; others share an owner.
 const OWNERS: usize = 1024;
 /// Nobody's.
@@ -38,7 +49,7 @@ struct Post {
 }
 
 /// Ready tasks behind one lock.
-type Locked = Mutex<Box<dyn Dispatcher<JobRef> + Send>>;
+type Locked = Mutex<Levels>;
 
 /// What the workers of a runtime share.
 pub(crate) struct Crew {
@@ -51,6 +62,8 @@ pub(crate) struct Crew {
     owners: Box<[AtomicU32]>,
     places: Places,
     sleepers: Sleepers,
+    /// Those who wait for something and may not take whatever there is meanwhile.
+    waiters: Sleepers,
     closing: AtomicBool,
     /// Tasks that were registered one by one.
     pub tokens: Tokens,
@@ -62,11 +75,7 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub fn new(
-        places: Places,
-        groups_below: (u32, u32),
-        locked: Option<Box<dyn Dispatcher<JobRef> + Send>>,
-    ) -> Self {
+    pub fn new(places: Places, groups_below: (u32, u32), locked: Option<Levels>) -> Self {
         let workers = places.workers();
         Self {
             locked: locked.map(Mutex::new),
@@ -79,6 +88,7 @@ impl Crew {
                 .collect(),
             places,
             sleepers: Sleepers::new(workers),
+            waiters: Sleepers::new(workers),
             closing: AtomicBool::new(false),
             tokens: Tokens::default(),
             groups_below,
@@ -108,10 +118,7 @@ impl Crew {
     /// A task from outside.
     pub fn inject(&self, job: JobRef) {
         match &self.locked {
-            Some(locked) => {
-                let groups = job.groups();
-                lock(locked).ready(job, groups);
-            }
+            Some(locked) => lock(locked).ready(0, job),
             None => self.injector.push(job),
         }
         self.sleepers.wake_one(0..self.workers());
@@ -133,7 +140,7 @@ impl Crew {
     }
 }
 
-fn lock(locked: &Locked) -> MutexGuard<'_, Box<dyn Dispatcher<JobRef> + Send>> {
+fn lock(locked: &Locked) -> MutexGuard<'_, Levels> {
     // A dispatcher that has panicked has lost no task.
     locked.lock()
 }
@@ -153,7 +160,22 @@ pub(crate) struct Worker<'a> {
     crew: &'a Crew,
     post: &'a Post,
     index: usize,
+    /// What is ready, of the innermost graph that is run by a task that runs here; and
+    /// before any is, of all.
     lanes: RefCell<Lanes>,
+    /// What else is ready: as `lanes` was when each such graph began.
+    outer: RefCell<Vec<Lanes>>,
+    /// Lanes for graphs that tasks will run.
+    spare: RefCell<Vec<Lanes>>,
+    /// Waits that lie on one another on this worker's stack.
+    waits: Cell<usize>,
+    /// Of a policy with one order for all: the level of the task that runs here, and the
+    /// least of those that may run here next.
+    level: Cell<usize>,
+    level_least: Cell<usize>,
+    /// Tasks to be taken before one is taken out of turn, and how often that was.
+    until_turn: Cell<u32>,
+    turns: Cell<u32>,
     /// There are others, who may take what is ready here.
     shares: bool,
     /// When it took something from another worker last.
@@ -169,6 +191,13 @@ impl<'a> Worker<'a> {
             post: &crew.posts[index],
             index,
             lanes: RefCell::new(Lanes::new()),
+            outer: RefCell::default(),
+            spare: RefCell::default(),
+            waits: Cell::new(0),
+            level: Cell::new(0),
+            level_least: Cell::new(0),
+            until_turn: Cell::new(TURN),
+            turns: Cell::new(0),
             shares: crew.workers() > 1 && crew.locked.is_none(),
             took: Cell::new(None),
             untimed: Cell::new(0),
@@ -212,34 +241,102 @@ impl<'a> Worker<'a> {
     /// Works until the runtime closes.
     pub fn work(&self) {
         self.crew.sleepers.enrol(self.index);
+        self.crew.waiters.enrol(self.index);
         loop {
             self.work_while(|| true);
             if self.crew.is_closing() {
                 return;
             }
-            self.sleep(|| self.sees_something() || self.crew.is_closing());
+            let sleepers = &self.crew.sleepers;
+            self.sleep(sleepers, || self.sees_something() || self.crew.is_closing());
         }
+    }
+
+    /// Begins to wait for a graph that a task runs here, until that is dropped: what
+    /// becomes ready from now on comes before what is ready already.
+    pub fn nest(&self) -> Nest<'_, 'a> {
+        let nest = Nest {
+            worker: self,
+            level: self.level.get(),
+            level_least: self.level_least.get(),
+        };
+        self.waits.set(self.waits.get() + 1);
+        if self.crew.locked.is_some() {
+            self.level.set(nest.level + 1);
+            self.level_least.set(nest.level + 1);
+            return nest;
+        }
+        if self.is_deep() {
+            // Of what lies there it is going to take its own alone.
+            self.clear_shelf();
+        }
+        let fresh = self.spare.borrow_mut().pop().unwrap_or_else(Lanes::new);
+        self.outer.borrow_mut().push(self.lanes.replace(fresh));
+        nest
+    }
+
+    /// Whether a task that runs here runs a graph that this worker works for.
+    pub fn is_nested(&self) -> bool {
+        !self.outer.borrow().is_empty()
+    }
+
+    /// Whether so many waits lie on one another that what is waited for is all that may
+    /// run here.
+    pub fn is_deep(&self) -> bool {
+        self.waits.get() > WAITS_MAX
     }
 
     /// Works until that is so, and sleeps where there is nothing to do. Whoever makes
     /// it so wakes this worker after that.
     pub fn work_until(&self, is_so: impl Fn() -> bool) {
+        let crew = self.crew;
         loop {
             self.work_while(|| !is_so());
             if is_so() {
                 return;
             }
-            self.sleep(|| self.sees_something() || is_so());
+            match &crew.locked {
+                Some(locked) => {
+                    let least = self.level_least.get();
+                    self.sleep(&crew.waiters, || lock(locked).has(least) || is_so());
+                }
+                // All of what it waits for is with others.
+                None if self.is_deep() => self.sleep(&crew.waiters, &is_so),
+                None => self.sleep(&crew.sleepers, || self.sees_something() || is_so()),
+            }
         }
     }
 
-    fn sleep(&self, look: impl FnOnce() -> bool) {
+    /// As [`Self::work_until`] for a task that another worker has, which can take long.
+    /// What else is ready here is not of it.
+    pub fn work_for(&self, is_so: impl Fn() -> bool) {
+        self.waits.set(self.waits.get() + 1);
+        match self.is_deep() {
+            true => self.look_until(is_so),
+            false => self.work_until(is_so),
+        }
+        self.waits.set(self.waits.get() - 1);
+    }
+
+    /// Runs nothing until that is so.
+    fn look_until(&self, is_so: impl Fn() -> bool) {
+        let mut looks = 0;
+        while !is_so() {
+            match looks < LOOKS {
+                true => hint::spin_loop(),
+                false => self.sleep(&self.crew.waiters, &is_so),
+            }
+            looks += 1;
+        }
+    }
+
+    fn sleep(&self, among: &Sleepers, look: impl FnOnce() -> bool) {
         let asleep = &self.counts().asleep;
         let begin = || {
             self.counts().sleeps.add(1);
             asleep.begin();
         };
-        if self.crew.sleepers.park(self.index, look, begin) {
+        if among.park(self.index, look, begin) {
             asleep.end();
         }
     }
@@ -247,7 +344,10 @@ impl<'a> Worker<'a> {
     /// Wakes a worker of this runtime that waits for something other than a task, which
     /// has happened now.
     pub fn wake(&self, worker: usize) {
-        self.crew.sleepers.wake_for(worker);
+        // It sleeps among those or these.
+        if !self.crew.sleepers.wake_for(worker) {
+            self.crew.waiters.wake_for(worker);
+        }
     }
 
     #[inline]
@@ -314,13 +414,36 @@ impl<'a> Worker<'a> {
         self.lanes.borrow_mut().push(job);
     }
 
+    /// A registered task has become ready by one that runs here, which may take long
+    /// yet: so that others are to see it at once.
+    pub fn ready_beside(&self, job: JobRef) {
+        // It is not of what is waited for here.
+        if self.crew.locked.is_some() || self.is_nested() {
+            return self.crew.inject(job);
+        }
+        self.ready(job);
+        self.share();
+    }
+
+    /// A task of a graph that begins here is ready.
+    pub fn ready_inside(&self, job: JobRef) {
+        match self.is_deep() && self.crew.locked.is_none() {
+            // Who waits deep down looks into no inbox.
+            true => self.push(job),
+            false => self.ready(job),
+        }
+    }
+
     /// A task has become ready by one that ran here.
     pub fn ready(&self, job: JobRef) {
         let crew = self.crew;
         if let Some(locked) = &crew.locked {
-            let groups = job.groups();
-            lock(locked).ready(job, groups);
-            crew.sleepers.wake_one(crew.near(self.index));
+            let level = self.level.get();
+            lock(locked).ready(level, job);
+            // Those who wait may take it, too, if it is of their level.
+            if !crew.sleepers.wake_one(crew.near(self.index)) && level > 0 {
+                crew.waiters.wake_one(crew.near(self.index));
+            }
             return;
         }
         match self.other_owner(&job) {
@@ -373,7 +496,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Takes back what was laid out and nobody has taken.
-    pub fn clear_shelf(&self) {
+    fn clear_shelf(&self) {
         while let Some(chain) = self.post.shelf.take() {
             self.lanes.borrow_mut().push_all(chain);
         }
@@ -382,6 +505,12 @@ impl<'a> Worker<'a> {
     /// Takes a forked task back, if it is where it was put; whether it was.
     pub fn unfork(&self, job: NonNull<Job>) -> bool {
         self.lanes.borrow_mut().take_back(job)
+    }
+
+    /// Takes a forked task back that may have been laid out; whether nobody has it.
+    pub fn unlay(&self, job: NonNull<Job>) -> bool {
+        self.clear_shelf();
+        self.lanes.borrow_mut().take_out(job)
     }
 
     /// Lets others have some of what waits here, unless something is there for them.
@@ -396,7 +525,13 @@ impl<'a> Worker<'a> {
     /// this worker is about to run may take long; else a part of more.
     fn lay_out(&self) {
         let shelf = &self.post.shelf;
-        let mut lanes = self.lanes.borrow_mut();
+        let (mut own, mut outer) = (self.lanes.borrow_mut(), self.outer.borrow_mut());
+        // What has waited longest first; but who takes its own alone may not find other.
+        let waiting = outer.iter_mut().find(|lanes| lanes.len() > 0);
+        let lanes = match waiting {
+            Some(waiting) if !self.is_deep() => waiting,
+            _ => &mut *own,
+        };
         let mut has_put = false;
         while lanes.len() >= if has_put || !shelf.is_empty() { 2 } else { 1 } {
             let chain = lanes.split();
@@ -406,7 +541,7 @@ impl<'a> Worker<'a> {
             }
             has_put = true;
         }
-        drop(lanes);
+        drop((own, outer));
         if has_put {
             self.crew.sleepers.wake_one(self.crew.near(self.index));
         }
@@ -414,20 +549,69 @@ impl<'a> Worker<'a> {
 
     fn next(&self) -> Option<JobRef> {
         if let Some(locked) = &self.crew.locked {
-            let dispatch = lock(locked).next(self.index)?;
+            let least = self.level_least.get();
+            let (level, dispatch) = lock(locked).next(self.index, least)?;
+            self.level.set(level);
             self.counts().group_moves.add(dispatch.group_moved.into());
             return Some(dispatch.item);
         }
+        let until_turn = self.until_turn.get() - 1;
+        self.until_turn.set(until_turn);
+        if until_turn == 0
+            && let Some(job) = self.out_of_turn()
+        {
+            return Some(job);
+        }
         let mut lanes = self.lanes.borrow_mut();
-        if !self.post.inbox.is_empty() {
+        if !self.post.inbox.is_empty() && !self.is_nested() {
             lanes.push_all(self.post.inbox.take());
         }
         if let Some(job) = lanes.pop() {
             return Some(job);
         }
-        let chain = self.post.shelf.take().or_else(|| self.steal())?;
-        lanes.push_all(chain);
-        lanes.pop()
+        drop(lanes);
+        self.next_elsewhere()
+    }
+
+    /// What has come from outside, or has waited longest here, so that nothing waits for
+    /// as long as others go on making others ready.
+    #[cold]
+    fn out_of_turn(&self) -> Option<JobRef> {
+        self.until_turn.set(TURN);
+        if self.is_nested() {
+            return None;
+        }
+        let turns = self.turns.get().wrapping_add(1);
+        self.turns.set(turns);
+        if turns.is_multiple_of(TURNS) {
+            return self.lanes.borrow_mut().pop_in_turn();
+        }
+        let mut chain = self.take_outside()?;
+        self.take_over(&chain);
+        let first = chain.pop();
+        self.lanes.borrow_mut().push_all(chain);
+        first
+    }
+
+    /// What is not ready in the lanes of the innermost wait.
+    fn next_elsewhere(&self) -> Option<JobRef> {
+        let mut chain = self.post.shelf.take();
+        if !self.is_deep() {
+            chain = chain.or_else(|| some(self.post.inbox.take()));
+            chain = chain.or_else(|| self.steal());
+        }
+        match chain {
+            Some(chain) => {
+                let mut lanes = self.lanes.borrow_mut();
+                lanes.push_all(chain);
+                lanes.pop()
+            }
+            None if self.is_deep() => None,
+            None => {
+                let mut outer = self.outer.borrow_mut();
+                outer.iter_mut().rev().find_map(Lanes::pop)
+            }
+        }
     }
 
     /// Whether it is time to take something from others again.
@@ -458,13 +642,15 @@ impl<'a> Worker<'a> {
         };
         let chain = from(|post| post.shelf.take())
             .map(stolen)
-            .or_else(|| {
-                let chain = some(crew.injector.take())?;
-                counts.outside.add(1);
-                Some(chain)
-            })
+            .or_else(|| self.take_outside())
             .or_else(|| from(|post| some(post.inbox.take())).map(stolen))?;
         self.take_over(&chain);
+        Some(chain)
+    }
+
+    fn take_outside(&self) -> Option<Chain> {
+        let chain = some(self.crew.injector.take())?;
+        self.counts().outside.add(1);
         Some(chain)
     }
 
@@ -485,9 +671,32 @@ impl<'a> Worker<'a> {
     fn sees_something(&self) -> bool {
         let crew = self.crew;
         let locked = crew.locked.as_ref();
-        locked.is_some_and(|locked| !lock(locked).is_empty())
+        locked.is_some_and(|locked| lock(locked).has(0))
             || !crew.injector.is_empty()
             || (crew.posts.iter()).any(|post| !post.inbox.is_empty() || !post.shelf.is_empty())
+    }
+}
+
+/// A wait for a graph that a task runs.
+pub(crate) struct Nest<'w, 'a> {
+    worker: &'w Worker<'a>,
+    level: usize,
+    level_least: usize,
+}
+
+impl Drop for Nest<'_, '_> {
+    /// What other tasks have left there waits on among those that were ready before.
+    fn drop(&mut self) {
+        let worker = self.worker;
+        worker.waits.set(worker.waits.get() - 1);
+        worker.level.set(self.level);
+        worker.level_least.set(self.level_least);
+        let Some(outer) = worker.outer.borrow_mut().pop() else {
+            return;
+        };
+        let mut inner = worker.lanes.replace(outer);
+        worker.lanes.borrow_mut().append(&mut inner);
+        worker.spare.borrow_mut().push(inner);
     }
 }
 

@@ -290,7 +290,7 @@ proptest! {
             let (unresolved, unregistered) = match runtime.wait() {
                 Ok(()) => (vec![], vec![]),
                 Err(WaitError::Left(left)) => (left.unresolved, left.unregistered),
-                Err(WaitError::Inside) => panic!("not inside a task"),
+                Err(WaitError::Inside | WaitError::Deadlock) => panic!("not inside a task"),
             };
             prop_assert_eq!(unresolved, waiting.clone().into_iter().collect::<Vec<_>>());
             prop_assert_eq!(unregistered, early.keys().copied().collect::<Vec<_>>());

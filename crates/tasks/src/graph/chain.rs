@@ -85,7 +85,7 @@ unsafe fn resolve<B, C: Counter, const ALONE: bool>(
             continue;
         }
         // It is ready now, and ours: so the graph lives until we have given it on.
-        if worker.sends(inner.has_s) {
+        if worker.sends(inner.sends) {
             let job = inner.job(successor);
             if !worker.keeps(&job) {
                 worker.ready(job);

@@ -40,8 +40,8 @@ struct Inner<B> {
     plan: Plan,
     /// The largest numbers of groups, temporal and spatial.
     most: (u32, u32),
-    /// Some task has a spatial group.
-    has_s: bool,
+    /// Tasks may have to be sent elsewhere by their spatial groups.
+    sends: bool,
     body: B,
     done: Arc<Latch>,
     /// The worker that waits for the run, if one does.
@@ -99,7 +99,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
                     .collect(),
                 plan: Plan::new(after),
                 most,
-                has_s: most.1 > 0,
+                sends: false,
                 body,
                 done: Arc::default(),
                 waiter: None,
@@ -201,9 +201,15 @@ impl<B: Fn(usize) + Sync> Graph<B> {
     }
 
     /// Begins a run, for which that worker waits, if any does: gives each task that
-    /// waits for nothing to `give`. The graph must stay where it is until the latch
-    /// opens.
-    pub(crate) fn begin(&mut self, waiter: Option<usize>, give: impl Fn(JobRef)) -> Arc<Latch> {
+    /// waits for nothing to `give`. Tasks stay with who made them ready if the waiter
+    /// `is_deep`, and so would not look for them where they are sent. The graph must
+    /// stay where it is until the latch opens.
+    pub(crate) fn begin(
+        &mut self,
+        waiter: Option<usize>,
+        is_deep: bool,
+        give: impl Fn(JobRef),
+    ) -> Arc<Latch> {
         let inner = self.inner_mut();
         let done = Arc::clone(&inner.done);
         if inner.jobs.is_empty() {
@@ -212,6 +218,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
         done.close();
         inner.waiter = waiter;
+        inner.sends = inner.most.1 > 0 && !is_deep;
         *inner.failed.get_mut() = false;
         *inner.skipped.get_mut() = 0;
         inner.plan.reset();

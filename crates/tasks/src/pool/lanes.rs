@@ -39,6 +39,9 @@ pub(crate) struct Lanes {
     others: VecDeque<JobRef>,
     forked: VecDeque<JobRef>,
     len: usize,
+    /// The lane whose turn it is, among all that are filled; behind the last: of tasks
+    /// without one.
+    turn: usize,
 }
 
 impl Lanes {
@@ -50,6 +53,7 @@ impl Lanes {
             others: VecDeque::new(),
             forked: VecDeque::new(),
             len: 0,
+            turn: 0,
         }
     }
 
@@ -110,6 +114,47 @@ impl Lanes {
             self.len -= 1;
         }
         is_last
+    }
+
+    /// Takes back what was forked, wherever it is among other forks; whether it was.
+    pub fn take_out(&mut self, job: NonNull<Job>) -> bool {
+        let at = (self.forked.iter()).position(|one| one.as_ptr() == job);
+        let was = at.and_then(|at| self.forked.remove(at)).is_some();
+        self.len -= usize::from(was);
+        was
+    }
+
+    /// Takes over all that is in others.
+    pub fn append(&mut self, others: &mut Self) {
+        while let Some(job) = others.pop_far() {
+            others.len -= 1;
+            self.push(job);
+        }
+    }
+
+    /// What has waited longest in one lane after the other, so that each task comes in
+    /// the end, however many become ready after it.
+    pub fn pop_in_turn(&mut self) -> Option<JobRef> {
+        let job = self.pop_first_in_turn()?;
+        self.len -= 1;
+        Some(job)
+    }
+
+    fn pop_first_in_turn(&mut self) -> Option<JobRef> {
+        // After the last lane come those without any.
+        while self.turn < LANES {
+            let next = self
+                .filled_from(self.turn)
+                .filter(|&lane| lane >= self.turn);
+            let Some(lane) = next else { break };
+            self.turn = lane + 1;
+            if let Some(job) = self.lanes[lane].pop_front() {
+                return Some(job);
+            }
+            self.clear(lane);
+        }
+        self.turn = 0;
+        self.others.pop_front().or_else(|| self.forked.pop_front())
     }
 
     /// Gives half of what there is away; one where there is but one.

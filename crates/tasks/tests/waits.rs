@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks that wait, and those who wait for tasks: stacks stay small, everybody's turn
+//! comes, and runtimes that would wait for one another are told.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Policy, RunError, Runtime, WaitError};
+
+/// Longer than anything here takes; who waits for so long waits in vain.
+const LONG: Duration = Duration::from_secs(60);
+/// Waits that a worker has on its stack at most, while each may run anything.
+const WAITS_MAX: usize = 16;
+
+const POLICIES: [Policy; 4] = [
+    Policy::Usher,
+    Policy::Paper {
+        t_groups: 300,
+        s_groups: 4,
+    },
+    Policy::Fcfs,
+    Policy::Lcfs,
+];
+
+thread_local! {
+    /// Tasks of this kind that run on this thread, one inside the other.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Calls, and counts how deep such calls lie on one another at most.
+fn deeper<R>(most: &AtomicUsize, call: impl FnOnce() -> R) -> R {
+    let depth = DEPTH.get() + 1;
+    DEPTH.set(depth);
+    most.fetch_max(depth, Ordering::Relaxed);
+    let value = call();
+    DEPTH.set(depth - 1);
+    value
+}
+
+fn graph<B: Fn(usize) + Sync>(groups: &[Groups], body: B) -> Graph<B> {
+    let mut builder = GraphBuilder::new();
+    for &groups in groups {
+        builder.task_in(groups);
+    }
+    builder.build(body).unwrap()
+}
+
+fn count(ran: &AtomicU32) {
+    ran.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Registers that many tasks by another, so that one worker has them all before it runs
+/// any; how deep they lay on one another.
+fn depth_of(runtime: &Arc<Runtime>, tasks: u64, task: fn(&Runtime)) -> usize {
+    let most = Arc::new(AtomicUsize::new(0));
+    let (own, told) = (Arc::clone(runtime), Arc::clone(&most));
+    let register_all = move || {
+        for token in 1..=tasks {
+            let (inner, most) = (Arc::clone(&own), Arc::clone(&told));
+            let groups = Groups::new(token as u32 % 300, token as u32 % 4);
+            let body = move || {
+                deeper(&most, || task(&inner));
+                drop(inner);
+            };
+            own.register(token, 0, groups, body).unwrap();
+        }
+    };
+    runtime.register(0, 0, Groups::NONE, register_all).unwrap();
+    runtime.wait().unwrap();
+    most.load(Ordering::Relaxed)
+}
+
+#[test]
+fn tasks_that_run_graphs_do_not_pile_up() {
+    for policy in POLICIES {
+        for workers in [1, 2] {
+            let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
+            let depth = depth_of(&runtime, 1000, |runtime| {
+                let ran = AtomicU32::new(0);
+                let groups = [Groups::NONE, Groups::new(1, 1), Groups::new(128, 2)];
+                let mut graph = graph(&groups, |_| count(&ran));
+                runtime.run(&mut graph).unwrap();
+                assert_eq!(ran.into_inner(), 3);
+            });
+            // Of one worker nobody has anything of the graph while it waits.
+            let most = if policy == Policy::Usher && workers > 1 {
+                WAITS_MAX + 1
+            } else {
+                1
+            };
+            assert!(depth <= most, "{policy:?}, {workers} workers: {depth}");
+        }
+    }
+}
+
+#[test]
+fn tasks_that_fork_do_not_pile_up() {
+    let runtime = Arc::new(Runtime::new(2).unwrap());
+    let depth = depth_of(&runtime, 5000, |runtime| {
+        // The second takes longer: whoever took it has it when the first has ended.
+        let spin = |rounds: u32| (0..rounds).for_each(|_| std::hint::spin_loop());
+        runtime.join(|| spin(500), || spin(1000));
+    });
+    assert!(depth <= WAITS_MAX + 1, "{depth}");
+}
+
+/// Runs a graph in a task of a graph, and so on, that deep.
+fn nest(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
+    count(ran);
+    if depth > 0 {
+        let groups = [Groups::new(1, 1), Groups::new(2, 2)];
+        let mut graph = graph(&groups, |task| match task {
+            0 => nest(runtime, depth - 1, ran),
+            _ => drop(runtime.join(|| count(ran), || count(ran))),
+        });
+        runtime.run(&mut graph).unwrap();
+    }
+}
+
+#[test]
+fn what_a_program_nests_may_be_deeper_than_that() {
+    for policy in POLICIES {
+        for workers in [1, 2, 4] {
+            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            for _ in 0..20 {
+                let ran = AtomicU32::new(0);
+                nest(&runtime, 40, &ran);
+                assert_eq!(
+                    ran.into_inner(),
+                    41 + 2 * 40,
+                    "{policy:?}, {workers} workers"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_task_registers_runs_beside_it() {
+    for policy in POLICIES {
+        let runtime = Runtime::with_policy(2, policy).unwrap();
+        let handle = runtime.handle();
+        let (tell, told) = mpsc::channel();
+        let (tell_back, told_back) = mpsc::channel();
+        let child = move || tell.send(()).unwrap();
+        let parent = move || {
+            handle.register(2, 0, Groups::NONE, child).unwrap();
+            tell_back.send(told.recv_timeout(LONG)).unwrap();
+        };
+        runtime.register(1, 0, Groups::NONE, parent).unwrap();
+        runtime.wait().unwrap();
+        assert_eq!(told_back.recv().unwrap(), Ok(()), "{policy:?}");
+    }
+}
+
+/// A task that registers itself again until told to stop, or very often.
+fn tick(handle: &Handle, groups: Groups, stop: &Arc<AtomicBool>, left: u32) {
+    if stop.load(Ordering::Relaxed) || left == 0 {
+        stop.store(true, Ordering::Relaxed);
+        return;
+    }
+    let (next, told) = (handle.clone(), Arc::clone(stop));
+    let again = move || tick(&next, groups, &told, left - 1);
+    // The token is this task's yet.
+    handle.register(u64::from(left), 0, groups, again).unwrap();
+}
+
+#[test]
+fn whoever_comes_from_outside_has_his_turn() {
+    for groups in [Groups::NONE, Groups::new(1, 0)] {
+        let runtime = Runtime::new(1).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        tick(&runtime.handle(), groups, &stop, 10_000_000);
+        assert_eq!(runtime.join(|| 1, || 2), (1, 2));
+        let ran = AtomicU32::new(0);
+        let all: Vec<Groups> = (0..10).map(|t| Groups::new(t, 0)).collect();
+        let mut graph = graph(&all, |_| count(&ran));
+        runtime.run(&mut graph).unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 10);
+        let still_ticks = !stop.swap(true, Ordering::Relaxed);
+        assert!(still_ticks, "{groups:?}: it ran when nothing else was left");
+        runtime.wait().unwrap();
+    }
+}
+
+/// Runs that as a task of a runtime, and gives what it gives.
+fn inside<R: Send>(runtime: &Runtime, task: impl Fn() -> R + Sync) -> R {
+    let (tell, told) = mpsc::channel();
+    let mut graph = graph(&[Groups::NONE], |_| tell.send(task()).unwrap());
+    runtime.run(&mut graph).unwrap();
+    told.recv().unwrap()
+}
+
+#[test]
+fn runtimes_that_would_wait_for_one_another_are_told() {
+    let runtimes = [1, 1, 1].map(|workers| Runtime::new(workers).unwrap());
+    let [a, b, c] = &runtimes;
+    let back = || {
+        let mut graph = graph(&[Groups::NONE], |_| ());
+        (a.run(&mut graph), a.wait(), a.join(|| 1, || 2))
+    };
+    let direct = inside(a, || inside(b, back));
+    let by_another = inside(a, || inside(b, || inside(c, back)));
+    let refused = (Err(RunError::Deadlock), Err(WaitError::Deadlock), (1, 2));
+    assert_eq!(direct, refused);
+    assert_eq!(by_another, refused);
+    assert_eq!(a.join(|| 1, || inside(b, || 2)), (1, 2), "one side only");
+    let back = inside(b, || inside(a, || 3));
+    assert_eq!(back, 3, "and the other when that has ended");
+}
+
+#[test]
+fn a_runtime_may_be_dropped_by_a_task_that_it_waits_for() {
+    let a = Arc::new(Runtime::new(1).unwrap());
+    let b = Arc::new(Runtime::new(1).unwrap());
+    let (tell, told) = mpsc::channel();
+    let (begin, begun) = mpsc::channel();
+    let (of_a, begun) = (Arc::clone(&a), std::sync::Mutex::new(begun));
+    let held = Arc::new(std::sync::Mutex::new(Some(Arc::clone(&b))));
+    let own = Arc::clone(&held);
+    // On b a task waits for a, one of whose tasks drops b.
+    let waits = move || {
+        let mut graph = graph(&[Groups::NONE], |_| {
+            begun.lock().unwrap().recv().unwrap();
+            drop(own.lock().unwrap().take());
+        });
+        tell.send(of_a.run(&mut graph)).unwrap();
+    };
+    b.register(1, 0, Groups::NONE, waits).unwrap();
+    drop(b);
+    begin.send(()).unwrap();
+    assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
+    assert!(held.lock().unwrap().is_none());
+}
+
+#[test]
+fn groups_that_are_too_many_are_refused() {
+    let of = |t_groups, s_groups| Policy::Paper { t_groups, s_groups };
+    for (policy, said) in [
+        (
+            of(100_000, 100_000),
+            "100000 x 100000 groups: there can be 4194304 queues",
+        ),
+        (
+            of(u32::MAX, u32::MAX),
+            "4294967295 x 4294967295 groups: there can be 4194304 queues",
+        ),
+        (
+            of(1, (1 << 22) + 1),
+            "1 x 4194305 groups: there can be 4194304 queues",
+        ),
+    ] {
+        assert_eq!(
+            Runtime::with_policy(1, policy).unwrap_err().to_string(),
+            said
+        );
+        let places = usher_tasks::Places::anywhere(1);
+        assert_eq!(
+            Runtime::with_places(places, policy)
+                .unwrap_err()
+                .to_string(),
+            said
+        );
+    }
+    assert!(Runtime::with_policy(1, of(1 << 20, 4)).is_ok());
+    assert!(Runtime::with_policy(1, of(0, 0)).is_ok(), "0 is as 1");
+}
