@@ -22,6 +22,7 @@
 //! fine-grain thread scheduling method considering efficiency of hierarchical cache
 //! on a symmetric multi-core processor for media processing" (paper 5).
 
+mod closure;
 pub mod color;
 mod counters;
 pub mod dispatch;

@@ -9,6 +9,7 @@ use std::{fmt, ptr};
 
 use usher_model::CpuSet;
 
+use crate::closure::Closure;
 use crate::counters::AllCounters;
 use crate::dispatch::{Fcfs, Groups, Lcfs, Paper};
 use crate::error::{RunError, RuntimeError, TaskError, WaitError};
@@ -18,7 +19,6 @@ use crate::job::JobRef;
 use crate::join;
 use crate::levels::{Levels, Ordered};
 use crate::places::{self, Places, Seats};
-use crate::tokens::{Entry, Hints, try_box};
 use crate::trace::Trace;
 use crate::waits::{Circle, Wait};
 use crate::worker::{Crew, Worker};
@@ -480,21 +480,17 @@ enum Said {
 }
 
 impl Said {
-    fn hints(self, crew: &Crew) -> Hints {
+    /// The groups of such a task, and whether they are but a guess, by which to learn.
+    fn groups(self, crew: &Crew) -> (Groups, bool) {
         let data = match self {
-            Self::Groups(groups) if groups != Groups::NONE => {
-                let guessed = false;
-                return Hints { groups, guessed };
-            }
+            Self::Groups(groups) if groups != Groups::NONE => return (groups, false),
             Self::Groups(_) => None,
             Self::Data(data) => Some(data),
         };
-        let guessed = crew.finds_groups();
-        let groups = match guessed {
-            true => crew.guess.groups(data),
-            false => Groups::NONE,
-        };
-        Hints { groups, guessed }
+        match crew.finds_groups() {
+            true => (crew.guess.groups(data), true),
+            false => (Groups::NONE, false),
+        }
     }
 }
 
@@ -508,8 +504,7 @@ fn register(
     if crew.is_closing() && here(crew).is_none() {
         return Err(TaskError::Ended { token });
     }
-    let hints = said.hints(crew);
-    let groups = hints.groups;
+    let (groups, is_guessed) = said.groups(crew);
     let (t_groups, s_groups) = crew.groups_below;
     if groups.t >= t_groups || groups.s >= s_groups {
         return Err(TaskError::Groups {
@@ -519,8 +514,8 @@ fn register(
             s_groups,
         });
     }
-    let entry: Entry = try_box(entry).ok_or(TaskError::Memory { token })?;
-    start(crew, crew.tokens.register(token, count, hints, entry)?);
+    let entry = Closure::new(entry, is_guessed).ok_or(TaskError::Memory { token })?;
+    start(crew, crew.tokens.register(token, count, groups, entry)?);
     Ok(())
 }
 

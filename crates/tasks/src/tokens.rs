@@ -7,7 +7,6 @@
 //! another. All that is known of a task is behind the lock of its token's shard,
 //! until the task is ready; from then on it is its worker's.
 
-use std::alloc::{Layout, alloc};
 use std::hash::BuildHasher;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,19 +15,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::closure::{Closure, ClosureKind, NO_CLOSURE, Room};
 use crate::color::Blocks;
 use crate::dispatch::Groups;
 use crate::error::{Left, Panicked, TaskError, message};
-use crate::job::{Job, JobRef, Kind};
+use crate::job::{Job, JobRef};
 use crate::slab::{self, Slab};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::worker::Worker;
 
 /// Locks, so that few wait for the same.
 const SHARDS: usize = 64;
-
-/// What a task does.
-pub(crate) type Entry = Box<dyn FnOnce() + Send>;
 
 /// How far a task has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,13 +73,27 @@ struct Task {
     token: u64,
     /// Behind the lock of the shard.
     state: Packed,
-    /// Whoever may write the state has it, until the task is ready; then whoever
-    /// runs it.
-    entry: Option<Entry>,
+    /// What it does, as its kind knows. Whoever may write the state has it, until the
+    /// task is ready; then whoever runs it.
+    room: Room,
 }
 
-// SAFETY: the link of its job is the job's holder's alone, and the entry may be sent.
+// SAFETY: the link of its job is the job's holder's alone, and the closure may be sent.
 unsafe impl Send for Task {}
+
+impl Task {
+    /// What it does, which it does not have any more.
+    ///
+    /// # Safety
+    /// The task is the caller's alone, and this is called once, if at all.
+    unsafe fn closure(task: *const Self) -> Closure {
+        // SAFETY: the caller's promise; the kinds of tasks are such ones, and stay.
+        unsafe {
+            let kind = (*task).job.kind().cast::<ClosureKind>().as_ref();
+            Closure::from_parts(kind, (*task).room)
+        }
+    }
+}
 
 /// A task at its place in memory. Its fields belong to different threads at times,
 /// so there is never a reference to all of it.
@@ -115,34 +126,14 @@ impl Place {
     ///
     /// # Safety
     /// The task is an early one.
-    unsafe fn set_entry(self, _: &mut Shard, hints: Hints, entry: Entry) {
+    unsafe fn set_entry(self, _: &mut Shard, groups: Groups, entry: Closure) {
         let task = self.0.as_ptr();
+        let (kind, room) = entry.into_parts();
         // SAFETY: nobody but the holder of the lock touches an early task.
         unsafe {
-            (*task).job = hints.job();
-            (*task).entry = Some(entry);
+            (*task).job = Job::new(NonNull::from(kind).cast(), groups);
+            (*task).room = room;
         }
-    }
-}
-
-/// A task's groups, and whether they are but a guess, by which to learn.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Hints {
-    pub groups: Groups,
-    pub guessed: bool,
-}
-
-impl Hints {
-    const NONE: Self = Self {
-        groups: Groups::NONE,
-        guessed: false,
-    };
-
-    fn job(self) -> Job {
-        static HINTED: Kind = Kind { run: run::<false> };
-        static GUESSED: Kind = Kind { run: run::<true> };
-        let kind = if self.guessed { &GUESSED } else { &HINTED };
-        Job::new(NonNull::from(kind), self.groups)
     }
 }
 
@@ -153,23 +144,6 @@ struct Shard {
     tasks: Slab<Task>,
     /// Tasks that are ready or run.
     active: usize,
-}
-
-/// As `Box::new`, which cannot say that there is no memory.
-pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
-    let layout = Layout::new::<T>();
-    if layout.size() == 0 {
-        // Takes none.
-        return Some(Box::new(value));
-    }
-    // SAFETY: the size is not 0.
-    let place = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
-    // SAFETY: as large as the value and aligned as it is to be; from the allocator
-    // that boxes give it back to.
-    unsafe {
-        place.write(value);
-        Some(Box::from_raw(place.as_ptr()))
-    }
 }
 
 /// All tasks that are registered, or expected to be.
@@ -218,8 +192,8 @@ impl Tokens {
         &self,
         token: u64,
         count: u32,
-        hints: Hints,
-        entry: Entry,
+        groups: Groups,
+        entry: Closure,
     ) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
         let found = shard
@@ -240,7 +214,7 @@ impl Tokens {
             });
         };
         // SAFETY: found early, or made early just now.
-        unsafe { place.set_entry(&mut shard, hints, entry) };
+        unsafe { place.set_entry(&mut shard, groups, entry) };
         Ok(self.advance(place, &mut shard, left, count))
     }
 
@@ -292,10 +266,10 @@ impl Tokens {
         let hasher = |place: &Place| self.hasher.hash_one(place.token());
         shard.places.try_reserve(1, hasher).map_err(|_| none())?;
         let task = Task {
-            job: Hints::NONE.job(),
+            job: Job::new(NonNull::from(&NO_CLOSURE).cast(), Groups::NONE),
             token,
             state: Packed::of(State::Early(0)),
-            entry: None,
+            room: Room::uninit(),
         };
         let blocks = self.blocks.as_ref().ok_or_else(none)?;
         let place = Place(shard.tasks.insert(blocks, task).map_err(|_| none())?);
@@ -320,24 +294,23 @@ impl Tokens {
             entry.remove();
         }
         // SAFETY: out of the table, and run by us, so nobody else knows of it.
-        let task = unsafe { self.take_out(&mut shard, place) };
+        unsafe { self.take_out(&mut shard, place) };
         shard.active -= 1;
         // Others of this shard have ended behind its lock, and by that before this one.
         let was_last = shard.active == 0 && self.busy.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(shard);
-        drop(task);
         if was_last {
             drop(self.quiet.lock());
             self.is_quiet.notify_all();
         }
     }
 
-    fn call(&self, token: u64, entry: Option<Entry>) {
+    fn call(&self, token: u64, entry: Closure) {
         let is_cancelled = self.cancelled.load(Ordering::Relaxed);
-        let call = || match entry {
-            Some(entry) if !is_cancelled => entry(),
+        let call = || match is_cancelled {
+            false => entry.call(),
             // What it owns may panic when it goes.
-            entry => drop(entry),
+            true => drop(entry),
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             self.panicked.lock().push(Panicked {
@@ -405,7 +378,9 @@ impl Tokens {
                     entry.remove();
                 }
                 // SAFETY: out of the table and never ready, so nobody else knows of it.
-                dropped.extend(unsafe { self.take_out(&mut shard, place) });
+                let task = unsafe { self.take_out(&mut shard, place) };
+                // SAFETY: as above.
+                dropped.extend(task.map(|task| unsafe { Task::closure(&raw const task) }));
             }
         }
         // What a closure owns may resolve or register in turn: not behind a lock.
@@ -422,10 +397,13 @@ impl Drop for Tokens {
             // SAFETY: out of the table, and nobody is left who could run it.
             let out = places
                 .into_iter()
-                .map(|place| unsafe { self.take_out(&mut shard, place) });
-            let tasks: Vec<_> = out.collect();
+                .filter_map(|place| unsafe { self.take_out(&mut shard, place) });
+            // SAFETY: as above.
+            let closures: Vec<_> = out
+                .map(|task| unsafe { Task::closure(&raw const task) })
+                .collect();
             drop(shard);
-            drop(tasks);
+            drop(closures);
         }
     }
 }
@@ -434,11 +412,11 @@ impl Drop for Tokens {
 ///
 /// # Safety
 /// The job is the head of a task of this worker's runtime.
-unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) {
+pub(crate) unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let place = Place(job.as_ptr().cast());
-    // SAFETY: the task is ready, and its entry ours.
-    let entry = unsafe { (*place.0.as_ptr()).entry.take() };
+    // SAFETY: the task is ready, and what it does ours.
+    let entry = unsafe { Task::closure(place.0.as_ptr()) };
     let tokens = worker.tokens();
     let (token, groups) = (place.token(), job.groups());
     let call = || tokens.call(token, entry);
@@ -469,6 +447,6 @@ mod tests {
                 assert_eq!(Packed::of(state).state(), state);
             }
         }
-        assert_eq!(size_of::<Task>(), 56);
+        assert_eq!(size_of::<Task>(), 64);
     }
 }
