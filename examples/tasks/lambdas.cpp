@@ -17,6 +17,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,8 @@ void submit(const Runtime &runtime, uint64_t token, uint32_t count, F &&body)
 			(*body)();
 		} catch (const std::exception &e) {
 			usher_tasks_fail(e.what());
+		} catch (...) {
+			usher_tasks_fail("something that is no std::exception");
 		}
 	};
 	auto discard = [](void *arg) { delete static_cast<Body *>(arg); };

@@ -132,9 +132,9 @@ fn nobody_sleeps_beside_work() {
     });
 }
 
-/// Two have something to do, and two sleep: both are woken.
+/// Something happens that all are to see, and two sleep: both are woken.
 #[test]
-fn each_task_wakes_a_sleeper_of_its_own() {
+fn all_that_sleep_are_woken_at_once() {
     loom::model(|| {
         let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0)));
         let worker = |index: usize| {
@@ -142,7 +142,6 @@ fn each_task_wakes_a_sleeper_of_its_own() {
             thread::spawn(move || {
                 let (sleepers, done) = &*shared;
                 sleepers.enrol(index);
-                // Each takes one, and ends.
                 sleepers.park(index, || done.load(Ordering::Relaxed) > 0, || ());
             })
         };

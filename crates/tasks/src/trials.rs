@@ -2,10 +2,11 @@
 //! Which of several ways is best, found out by going each of them.
 //!
 //! The ways are tried in turn, a few rounds of them all, there and back, so that what
-//! disturbs one disturbs the others too, also if it comes in a beat; of each the fastest run counts, as nothing makes a run
-//! faster than it is. Then the best is taken, unless it is hardly better than one
-//! that was thought likelier before. From time to time, and when runs have become
-//! slower for good, those that were not hopeless are tried again.
+//! disturbs one disturbs the others too, also if it comes in a beat; of each the
+//! fastest run counts, as nothing makes a run faster than it is. Then the best is
+//! taken, unless it is hardly better than one that was thought likelier before. From
+//! time to time, and when runs have become slower for good, those that were not
+//! hopeless are tried again.
 //!
 //! No clock is read here: the caller says how long a run took.
 

@@ -3,8 +3,9 @@
 //!
 //! An order gives each task a rank. It is a wish: tasks run when they are ready, and
 //! among those that are, the ones of the lowest ranks are preferred, as far as 255
-//! bands of ranks tell them apart. A band is what a temporal group would be, and the successor with the next rank what a
-//! spatial one would give (paper 5 leaves finding the groups open).
+//! bands of ranks tell them apart. A band is what a temporal group would be, and the
+//! successor with the next rank what a spatial one would give (paper 5 leaves finding
+//! the groups open).
 //!
 //! What is likely to be good:
 //!
