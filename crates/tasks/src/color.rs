@@ -241,7 +241,7 @@ impl Drop for Blocks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::collections::BTreeSet;
 

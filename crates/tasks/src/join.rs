@@ -21,12 +21,12 @@ use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::dispatch::Groups;
 use crate::job::{Job, JobRef, Kind};
 use crate::latch::Latch;
 use crate::pool::FORKED;
+use crate::sync::{AtomicBool, Ordering};
 use crate::worker::Worker;
 
 /// What a function gave, or what it panicked with.
@@ -97,19 +97,29 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
 unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
-    // SAFETY: it stays until it is done, and we have its job.
+    // SAFETY: the caller's promise; it stays until it is done, and we have its job.
+    let caller = unsafe { complete(forked) };
+    match caller {
+        Caller::Worker(caller) => worker.wake(caller),
+        Caller::Outside(latch) => latch.open(),
+    }
+}
+
+/// Calls a forked function, and says that it is done; who is to be told of that.
+///
+/// # Safety
+/// It lives until it is done, and its job is the caller's.
+unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> Caller {
+    // SAFETY: the caller's promise.
     unsafe {
         if let Some(function) = (*(*forked).function.get()).take() {
             let outcome = catch_unwind(AssertUnwindSafe(function));
             *(*forked).outcome.get() = Some(outcome);
         }
         let caller = (*forked).caller.clone();
-        // Its caller may be gone after that, and it with that one.
+        // The one who waits may be gone after that, and it with that one.
         (*forked).done.store(true, Ordering::Release);
-        match caller {
-            Caller::Worker(caller) => worker.wake(caller),
-            Caller::Outside(latch) => latch.open(),
-        }
+        caller
     }
 }
 
@@ -162,5 +172,82 @@ where
     match forked.into_outcome() {
         Ok(value) => value,
         Err(panic) => resume_unwind(panic),
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod interleavings {
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+
+    use super::*;
+
+    /// What a function does, in a place whose users loom knows.
+    struct Data(UnsafeCell<u32>);
+
+    // SAFETY: loom checks that nobody uses it while another writes.
+    unsafe impl Sync for Data {}
+
+    impl Data {
+        fn set(&self) {
+            // SAFETY: nobody else has it at that time, which loom checks.
+            self.0.with_mut(|data| unsafe { *data = 7 });
+        }
+
+        fn get(&self) -> u32 {
+            // SAFETY: as above.
+            self.0.with(|data| unsafe { *data })
+        }
+    }
+
+    /// A function's place, for another thread.
+    struct To<F, R>(*const Forked<F, R>);
+
+    // SAFETY: one other thread has it, and completes it.
+    unsafe impl<F: Send, R: Send> Send for To<F, R> {}
+
+    impl<F: FnOnce() -> R, R> To<F, R> {
+        fn complete(self) -> Caller {
+            // SAFETY: it is freed when it is done, and completed once.
+            unsafe { complete(self.0) }
+        }
+    }
+
+    /// Completes a function on another thread, `waits` until it is done and frees it:
+    /// what it has done is seen, and nothing of it is used after.
+    fn explore(caller: Caller, waits: impl Fn(&dyn Fn() -> bool)) {
+        let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
+        let own = loom::sync::Arc::clone(&data);
+        let function = move || own.set();
+        let forked = Box::new(Forked::new(function, FORKED, caller));
+        let to = To(&raw const *forked);
+        let thief = thread::spawn(move || match to.complete() {
+            Caller::Worker(_) => {}
+            Caller::Outside(latch) => latch.open(),
+        });
+        waits(&|| forked.is_done());
+        assert!(forked.into_outcome().is_ok());
+        assert_eq!(data.get(), 7);
+        assert!(thief.join().is_ok());
+    }
+
+    #[test]
+    fn a_worker_that_looks_sees_what_the_thief_has_done() {
+        loom::model(|| {
+            explore(Caller::Worker(0), |is_done| {
+                while !is_done() {
+                    thread::yield_now();
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn a_thread_from_outside_sleeps_until_it_is_done() {
+        loom::model(|| {
+            let latch = Arc::new(Latch::default());
+            let caller = Caller::Outside(Arc::clone(&latch));
+            explore(caller, |_| latch.wait());
+        });
     }
 }

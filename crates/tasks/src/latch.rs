@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Something that happens once, and those who wait for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Open once it has happened, until it is closed for the next time.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ use std::path::Path;
 use usher_model::{CpuId, CpuSet, Topology};
 
 use crate::llc::{self, Llc};
-use crate::sync::Mutex;
+use crate::sync::StaticMutex;
 
 /// Where the workers of a runtime run, and in which order they look at one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Places {
 }
 
 /// Where workers of this process are bound, each runtime's.
-static TAKEN: Mutex<Vec<CpuSet>> = Mutex::new(Vec::new());
+static TAKEN: StaticMutex<Vec<CpuSet>> = StaticMutex::new(Vec::new());
 
 /// What the workers of a runtime have taken, until this is dropped.
 #[derive(Debug)]

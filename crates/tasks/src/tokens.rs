@@ -11,7 +11,6 @@ use std::hash::BuildHasher;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
@@ -21,7 +20,7 @@ use crate::dispatch::Groups;
 use crate::error::{Left, Panicked, TaskError, message};
 use crate::job::{Job, JobRef};
 use crate::slab::{self, Slab};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use crate::worker::Worker;
 
 /// Locks, so that few wait for the same.

@@ -8,10 +8,10 @@
 //! where enough workers are left for all to go well: who that matters to lets one side
 //! only wait for the other.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::StaticMutex;
 
 /// Who waits, for whom; as often as there are tasks that do.
-static WAITS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static WAITS: StaticMutex<Vec<(usize, usize)>> = StaticMutex::new(Vec::new());
 
 /// Somebody waits for somebody else, as long as this lives.
 #[derive(Debug)]
@@ -28,17 +28,13 @@ impl Wait {
     /// # Errors
     /// Where that would close a circle.
     pub fn begin(from: usize, to: usize) -> Result<Self, Circle> {
-        let mut waits = waits();
+        let mut waits = WAITS.lock();
         if leads(&waits, to, from) {
             return Err(Circle);
         }
         waits.push((from, to));
         Ok(Self(from, to))
     }
-}
-
-fn waits() -> MutexGuard<'static, Vec<(usize, usize)>> {
-    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether one waits for the other, by way of any.
@@ -58,7 +54,7 @@ fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let mut waits = waits();
+        let mut waits = WAITS.lock();
         if let Some(at) = waits.iter().position(|&one| one == (self.0, self.1)) {
             waits.swap_remove(at);
         }

@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, mem, process};
 
@@ -15,7 +14,7 @@ use crate::levels::Levels;
 use crate::places::{Distance, Places};
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::Sleepers;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::tokens::Tokens;
 use crate::trace::{Running, Tracer};
 

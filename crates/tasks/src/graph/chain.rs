@@ -14,12 +14,12 @@ use std::cell::Cell;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::Inner;
 use super::plan::{Counter, Pending};
 use crate::error::{Panicked, message};
 use crate::job::JobRef;
+use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use crate::worker::{AbortOnUnwind, Worker};
 
 impl<B: Fn(usize) + Sync> Inner<B> {

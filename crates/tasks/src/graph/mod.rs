@@ -14,7 +14,6 @@ mod plan;
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use crate::dispatch::Groups;
 use crate::error::{Panicked, RunError};
 use crate::job::{Job, JobRef, Kind};
 use crate::latch::Latch;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Put};
 
 #[repr(C)]
 struct Inner<B> {
@@ -219,8 +218,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         done.close();
         inner.waiter = waiter;
         inner.sends = inner.most.1 > 0 && !is_deep;
-        *inner.failed.get_mut() = false;
-        *inner.skipped.get_mut() = 0;
+        inner.failed.store(false, Ordering::Relaxed);
+        inner.skipped.put(0);
         inner.plan.reset();
         // The last of these may be the last there is, after which the graph is only
         // ours again when the latch is open.

@@ -13,12 +13,15 @@
 //! in its lanes, from which the last is taken first.
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::builder::Successors;
+use crate::sync::{AtomicU8, AtomicU32, Ordering, Put};
 
 /// Tasks whose last ones are counted together.
+#[cfg(not(feature = "loom"))]
 const PART: usize = 256;
+#[cfg(feature = "loom")]
+const PART: usize = 2;
 
 /// What a task still waits for.
 pub(super) trait Counter: Sized {
@@ -45,7 +48,7 @@ macro_rules! counter {
 
             #[inline(always)]
             fn reset(&mut self, full: $full) {
-                *self.get_mut() = full;
+                self.put(full);
             }
 
             #[inline(always)]
@@ -209,9 +212,9 @@ impl Plan {
             Pending::Wide(counters) => counters.reset(),
         }
         for part in &mut self.parts {
-            *part.left.get_mut() = part.full;
+            part.left.put(part.full);
         }
-        *self.open.get_mut() = self.open_full;
+        self.open.put(self.open_full);
     }
 
     /// A task without successors has run; whether that was the last of all. What the
@@ -223,7 +226,7 @@ impl Plan {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
@@ -283,5 +286,79 @@ mod tests {
             assert_eq!(ended.iter().position(|&ended| ended), Some(999));
             plan.reset();
         }
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+
+    use super::*;
+    use crate::latch::Latch;
+
+    /// Two workers run what nobody waits for, in two parts of the graph. Whoever waits
+    /// for the run has the graph to himself when it has ended, and it ends.
+    #[test]
+    fn who_has_waited_for_a_run_has_the_graph_to_himself() {
+        struct Run {
+            plan: Plan,
+            /// Stands for all that workers look at and whoever waits may change.
+            graph: UnsafeCell<()>,
+            done: Arc<Latch>,
+        }
+        loom::model(|| {
+            let run = loom::sync::Arc::new(Run {
+                plan: Plan::new(&Successors::new(3, &[])),
+                graph: UnsafeCell::new(()),
+                done: Arc::default(),
+            });
+            let worker = |tasks: &'static [u32]| {
+                let run = loom::sync::Arc::clone(&run);
+                move || {
+                    for &task in tasks {
+                        run.graph.with(|_| ());
+                        if run.plan.ended(task) {
+                            let done = Arc::clone(&run.done);
+                            done.open();
+                        }
+                    }
+                }
+            };
+            let workers = [thread::spawn(worker(&[0, 2])), thread::spawn(worker(&[1]))];
+            run.done.wait();
+            run.graph.with_mut(|_| ());
+            workers
+                .into_iter()
+                .for_each(|worker| worker.join().unwrap());
+        });
+    }
+
+    /// Two workers resolve what a task waits for: one of them has it then, and has seen
+    /// what both did before.
+    #[test]
+    fn the_last_of_those_that_a_task_waits_for_has_it() {
+        fn explore<C: Counter + Send + Sync + 'static>(full: C::Full) {
+            let counter =
+                loom::sync::Arc::new((C::new(full), [UnsafeCell::new(()), UnsafeCell::new(())]));
+            let resolve = |of: usize| {
+                let counter = loom::sync::Arc::clone(&counter);
+                move || {
+                    counter.1[of].with_mut(|_| ());
+                    let is_last = counter.0.down::<false>();
+                    if is_last {
+                        counter.1.iter().for_each(|data| data.with_mut(|_| ()));
+                    }
+                    is_last
+                }
+            };
+            let other = thread::spawn(resolve(0));
+            let own = resolve(1)();
+            assert!(own != other.join().unwrap());
+        }
+        loom::model(|| explore::<AtomicU8>(2));
+        loom::model(|| explore::<AtomicU32>(2));
     }
 }

@@ -11,7 +11,6 @@ mod picture;
 mod ring;
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use quanta::Clock;
 
@@ -19,7 +18,7 @@ pub use picture::ColorBy;
 pub(crate) use ring::Ring;
 
 use crate::dispatch::Groups;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// A task that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
