@@ -180,7 +180,8 @@ typedef struct usher_tasks_options {
 	uint32_t workers; /* 1 to 1024 */
 	uint32_t policy; /* an enum usher_tasks_policy */
 	/* For USHER_TASKS_POLICY_PAPER alone, group 0 included: the policy keeps
-	 * t_groups x s_groups queues, 2^22 at most. 0 is as 1. */
+	 * t_groups x s_groups queues, 2^22 at most, and as many again for each
+	 * level at which tasks run graphs. 0 is as 1. */
 	uint32_t t_groups;
 	uint32_t s_groups;
 	uint32_t binding; /* an enum usher_tasks_binding */

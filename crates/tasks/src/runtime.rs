@@ -36,7 +36,8 @@ pub enum Policy {
     #[default]
     Usher,
     /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 is as 1.
-    /// It keeps a queue for each pair of groups, 2^22 at most.
+    /// It keeps a queue for each pair of groups, 2^22 at most, and as many again for
+    /// each level at which tasks run graphs.
     Paper {
         /// Temporal groups, 0 included.
         t_groups: u32,
