@@ -263,7 +263,10 @@ fn a_runtime_may_be_dropped_by_a_task_that_it_waits_for() {
             begun.lock().unwrap().recv().unwrap();
             drop(own.lock().unwrap().take());
         });
-        tell.send(of_a.run(&mut graph)).unwrap();
+        let ran = of_a.run(&mut graph);
+        // Who is told is the last one to have it.
+        drop(of_a);
+        tell.send(ran).unwrap();
     };
     b.register(1, 0, Groups::NONE, waits).unwrap();
     drop(b);
