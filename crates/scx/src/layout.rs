@@ -244,14 +244,14 @@ const QUEUES_EACH: u32 = 64;
 const URGENT: u32 = 32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 9 * 8 + 6 * 4;
+    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();
-        let [cgroup, seat] = [long[5], long[7]];
+        let [cgroup, seat] = [long[5], long[8]];
         let low = |word: u64| word as u32;
-        let (queue, urgent) = (low(long[9]), long[9] >> 32 != 0);
-        let (cpu, why) = (low(long[10]), (long[10] >> 32) as usize);
+        let (queue, urgent) = (low(long[10]), long[10] >> 32 != 0);
+        let (cpu, why) = (low(long[11]), (long[11] >> 32) as usize);
         let waits = queue.checked_sub(QUEUES).map(|at| {
             let (llc, queue) = (at / QUEUES_EACH, at % QUEUES_EACH);
             match queue {

@@ -136,6 +136,15 @@ impl Held {
         self.renew()
     }
 
+    /// Takes everybody's seat away.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn unseat_all(&self) -> Result<(), ScxError> {
+        let cgroups: Vec<u64> = self.seats.keys().flat_map(|key| words(&key).next()).collect();
+        cgroups.into_iter().try_for_each(|cgroup| self.unseat(cgroup))
+    }
+
     /// All seats, by their names.
     ///
     /// # Errors

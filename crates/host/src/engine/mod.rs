@@ -375,6 +375,7 @@ fn turn_until_stopped(
     let mut control = Loop::new(policy, world);
     let turned = catch_unwind(AssertUnwindSafe(|| {
         control.world().read_usable();
+        control.world().unseat_all();
         control.run();
     }));
     panicked.store(turned.is_err(), Ordering::SeqCst);

@@ -33,6 +33,12 @@ pub trait SoftSeats: Debug + Send + Sync {
     /// # Errors
     /// Why it cannot be done.
     fn unseat(&self, cgroup: u64) -> Result<(), String>;
+
+    /// Takes everybody's seat away: of one that died some may be left.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    fn unseat_all(&self) -> Result<(), String>;
 }
 
 /// The kernel's number of a cgroup, which is its directory's inode.
@@ -93,8 +99,9 @@ impl RealWorld {
 
     /// Takes back what the scheduler was told of anybody.
     pub(super) fn unseat_all(&self) {
-        for &program in self.state.members.keys() {
-            self.unseat(program);
+        if let Some(seats) = self.soft.as_ref().filter(|seats| seats.running().is_some()) {
+            // With the scheduler gone, so are the seats.
+            let _ = seats.unseat_all();
         }
     }
 

@@ -78,6 +78,30 @@ fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
     );
 }
 
+/// A scheduler that lends would show what was borrowed as the seat's.
+#[test]
+fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
+    let topology = paper_machine();
+    let mut world = World::new(&topology);
+    let mut usher = Usher::new(topology);
+    for (id, speed) in [(1, medium as fn(f64) -> f64), (2, poor), (3, poor)] {
+        world.arrive(truth(id, speed, 48.0));
+    }
+    let mut measured = 0;
+    while world.at_ns < 3_000 * MS {
+        world.turn(&mut usher, 10 * MS);
+        let (_, decision) = world.log.last().unwrap();
+        if (1..=3).any(|id| world.mask(id).len() > 24) {
+            measured += 1;
+            assert_eq!(decision.softly, Some(false), "at {} ns", world.at_ns);
+        }
+    }
+    assert!(measured > 0, "nobody was measured");
+    world.run(&mut usher, 20.0);
+    let (_, decision) = world.log.last().unwrap();
+    assert_eq!(decision.softly, Some(true));
+}
+
 #[test]
 fn a_survey_that_is_cut_short_harms_nobody() {
     // Somebody comes, goes or loses its CPUs at every moment of it.

@@ -15,6 +15,9 @@
 
 /* A cgroup of a program's may have others below it. */
 #define CGROUPS_DEEP 16
+/* Whoever gave a seat may have died, and the thread be let go since: it looks
+ * again after so long. */
+#define SEAT_LASTS_NS 1000000000ULL
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -78,6 +81,12 @@ static inline __u64 find_seat(struct task_struct *p)
 	return 0;
 }
 
+static inline _Bool is_stale(const struct thread *thread, __u64 version)
+{
+	return thread->seat_version != version ||
+	       (version && now_ns() - thread->seat_found_ns > SEAT_LASTS_NS);
+}
+
 /* Where the thread is at home, of where it may run. */
 static inline void look_home(struct outlook *sees, struct task_struct *p,
 			     struct thread *thread)
@@ -87,9 +96,10 @@ static inline void look_home(struct outlook *sees, struct task_struct *p,
 
 	thread->seat = 0;
 	sees->home = sees->allowed;
-	if (thread->seat_version != version) {
+	if (is_stale(thread, version)) {
 		thread->cgroup = version ? find_seat(p) : 0;
 		thread->seat_version = version;
+		thread->seat_found_ns = now_ns();
 	}
 	if (!thread->cgroup)
 		return;

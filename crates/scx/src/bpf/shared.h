@@ -113,6 +113,7 @@ struct thread {
 	/* The cgroup whose seat is this thread's, as of that version; 0: none. */
 	__u64 cgroup;
 	__u64 seat_version;
+	__u64 seat_found_ns;
 	/* The same, where it may run on one of the seat's CPUs at all. */
 	__u64 seat;
 	/* When it was given a guest's CPU; 0: long there. */

@@ -37,7 +37,7 @@ static inline void follow_seats(struct task_struct *p, struct thread *thread,
 {
 	struct outlook *sees = ONLY(outlooks);
 
-	if (!sees || thread->seat_version == seats_version())
+	if (!sees || !is_stale(thread, seats_version()))
 		return;
 	look_around(sees, p, thread);
 	note_guest(cpu, !is_home(thread->seat, cpu));

@@ -98,21 +98,26 @@ pub fn keeps_seats_and_lends_them() {
     wait_for("a guest to give a CPU back", || {
         seat(&world, "back").filter(|seat| figure(seat, "returns") > 0)
     });
-    let mut stopped = world.usher(&["sched", "stop"]);
-    assert!(stopped.output().unwrap().status.success());
     drop(running);
     wait_for("cpusets in the scheduler's place", || {
         let (many, back) = (masks(&many)?, masks(&back)?);
         let narrow = |masks: &[String]| masks.iter().all(|mask| *mask != everywhere);
         (narrow(&many) && narrow(&back)).then_some(())
     });
-    assert_eq!(world.end(daemon), Some(0));
-    wait_for("the programs to be let go", || {
-        masks(&many)?
-            .iter()
-            .all(|mask| *mask == everywhere)
-            .then_some(())
+    world.json(&["sched", "start"]).unwrap();
+    wait_for("the scheduler in the cpusets' place", || {
+        let masks = masks(&many)?;
+        let wide = masks.iter().all(|mask| *mask == everywhere);
+        (wide && seat(&world, "many").is_some()).then_some(())
     });
+    // Nobody is left to take the seats back.
+    world.kill_with_keeper(daemon);
+    wait_for("the programs to be without seats", || {
+        let pid = many.pids()[1].to_string();
+        let explained = world.json(&["sched", "explain", &pid])?;
+        explained["seat"].is_null().then_some(())
+    });
+    world.json(&["sched", "stop"]).unwrap();
     cleared();
     assert_nothing_went_wrong();
 }

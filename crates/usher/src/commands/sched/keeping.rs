@@ -48,8 +48,12 @@ impl SoftSeats for Keeping {
     }
 
     fn unseat(&self, cgroup: u64) -> Result<(), String> {
-        self.held()?
-            .unseat(cgroup)
-            .map_err(|error| error.to_string())
+        let unseated = self.held()?.unseat(cgroup);
+        unseated.map_err(|error| error.to_string())
+    }
+
+    fn unseat_all(&self) -> Result<(), String> {
+        let unseated = self.held()?.unseat_all();
+        unseated.map_err(|error| error.to_string())
     }
 }
