@@ -141,8 +141,14 @@ impl Held {
     /// # Errors
     /// The kernel refuses.
     pub fn unseat_all(&self) -> Result<(), ScxError> {
-        let cgroups: Vec<u64> = self.seats.keys().flat_map(|key| words(&key).next()).collect();
-        cgroups.into_iter().try_for_each(|cgroup| self.unseat(cgroup))
+        let cgroups: Vec<u64> = self
+            .seats
+            .keys()
+            .flat_map(|key| words(&key).next())
+            .collect();
+        cgroups
+            .into_iter()
+            .try_for_each(|cgroup| self.unseat(cgroup))
     }
 
     /// All seats, by their names.

@@ -82,16 +82,18 @@ fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
 #[test]
 fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
     let topology = paper_machine();
+    let speeds = [medium, poor, perfect, poor];
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
-    for (id, speed) in [(1, medium as fn(f64) -> f64), (2, poor), (3, poor)] {
-        world.arrive(truth(id, speed, 48.0));
+    for (i, &speed) in speeds.iter().enumerate() {
+        world.arrive(truth(i as u64 + 1, speed, 48.0));
     }
     let mut measured = 0;
     while world.at_ns < 3_000 * MS {
         world.turn(&mut usher, 10 * MS);
         let (_, decision) = world.log.last().unwrap();
-        if (1..=3).any(|id| world.mask(id).len() > 24) {
+        // Half of the others' seats, as above.
+        if (1..=4).any(|id| world.mask(id).len() == 30) {
             measured += 1;
             assert_eq!(decision.softly, Some(false), "at {} ns", world.at_ns);
         }
