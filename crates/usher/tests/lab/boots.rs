@@ -32,7 +32,14 @@ struct Boot {
 
 /// Everything that seats programs; background work is as it is on any machine.
 const SEATING: &[&str] = &["machine::", "seats::", "hotplug::", "crash::"];
-const SEATING_AND_SCHED: &[&str] = &["machine::", "seats::", "hotplug::", "crash::", "sched::"];
+const SEATING_AND_SCHED: &[&str] = &[
+    "machine::",
+    "seats::",
+    "hotplug::",
+    "crash::",
+    "sched::",
+    "softly::",
+];
 const SCHED: &[&str] = &["sched::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 

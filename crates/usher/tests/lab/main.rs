@@ -82,6 +82,10 @@ fn checks(machine: &str) -> Vec<Trial> {
             softly::keeps_seats_and_lends_them,
         ),
         check(
+            "softly::a_killed_daemon_leaves_no_seats",
+            softly::a_killed_daemon_leaves_no_seats,
+        ),
+        check(
             "background::is_frozen_and_goes_on",
             background::is_frozen_and_goes_on,
         ),

@@ -104,20 +104,32 @@ pub fn keeps_seats_and_lends_them() {
         let narrow = |masks: &[String]| masks.iter().all(|mask| *mask != everywhere);
         (narrow(&many) && narrow(&back)).then_some(())
     });
-    world.json(&["sched", "start"]).unwrap();
-    wait_for("the scheduler in the cpusets' place", || {
+    assert_eq!(world.end(daemon), Some(0));
+    wait_for("the programs to be let go", || {
         let masks = masks(&many)?;
-        let wide = masks.iter().all(|mask| *mask == everywhere);
-        (wide && seat(&world, "many").is_some()).then_some(())
+        masks.iter().all(|mask| *mask == everywhere).then_some(())
     });
-    // Nobody is left to take the seats back.
-    world.kill_with_keeper(daemon);
-    wait_for("the programs to be without seats", || {
-        let pid = many.pids()[1].to_string();
+    cleared();
+    assert_nothing_went_wrong();
+}
+
+/// With its keeper, so that nobody is left to take the seats back.
+pub fn a_killed_daemon_leaves_no_seats() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    world.json(&["sched", "start"]).unwrap();
+    let one = Program::run(&world, "one", 1);
+    let _other = Program::run(&world, "other", 1);
+    let has_seat = |world: &World| {
+        let pid = one.pids()[1].to_string();
         let explained = world.json(&["sched", "explain", &pid])?;
-        explained["seat"].is_null().then_some(())
+        Some(!explained["seat"].is_null())
+    };
+    wait_for("a seat", || has_seat(&world)?.then_some(()));
+    world.kill_with_keeper(daemon);
+    wait_for("the program to be without a seat", || {
+        (!has_seat(&world)?).then_some(())
     });
     world.json(&["sched", "stop"]).unwrap();
-    cleared();
     assert_nothing_went_wrong();
 }
