@@ -183,7 +183,7 @@ pub fn replay<P: Policy>(
     let mut steps = 0;
     while let Some(recorded) = reader.step()? {
         let decision = policy.decide(&recorded.observation);
-        if decision != recorded.decision {
+        if !decision.is_recorded_as(&recorded.decision) {
             let decisions = Box::new((recorded.decision, decision));
             return Err(RecordError::Differs {
                 step: steps,

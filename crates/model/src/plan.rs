@@ -114,3 +114,16 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softly: Option<bool>,
 }
+
+impl Decision {
+    /// Whether a record holds this decision. Records that are older than seats kept
+    /// softly tell nothing of these.
+    pub fn is_recorded_as(&self, recorded: &Self) -> bool {
+        let softly = self.softly.filter(|_| recorded.softly.is_some());
+        let told = Self {
+            softly,
+            ..self.clone()
+        };
+        told == *recorded
+    }
+}

@@ -78,7 +78,7 @@ impl<R: BufRead> World for Playback<R> {
     }
 
     fn decided(&mut self, _: &Observation, decision: &Decision) {
-        if *decision != self.now.decision {
+        if !decision.is_recorded_as(&self.now.decision) {
             let then = &self.now.decision;
             self.differs(format!("{decision:?}, and {then:?} then"));
         }
