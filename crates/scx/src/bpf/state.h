@@ -21,16 +21,13 @@ struct cpu_state {
 	/* What runs may run elsewhere. */
 	__u32 movable;
 	__u32 urgent;
-	__u32 unused;
+	/* How the next thread is come by, where not by its own queue. */
+	__u32 why;
 	/* The last user thread's address space. */
 	__u64 last_mm;
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
 	__u64 turn_began_ns;
-	/* How the next thread is come by. */
-	__u32 why;
-	/* What runs has a seat elsewhere. */
-	__u32 has_guest;
 	struct cpu_set allowed;
 };
 
