@@ -587,9 +587,14 @@ impl<'a> Worker<'a> {
         }
         let mut chain = self.take_outside()?;
         self.take_over(&chain);
-        let first = chain.pop();
-        self.lanes.borrow_mut().push_all(chain);
-        first
+        let mut lanes = self.lanes.borrow_mut();
+        // Where nothing waits here it is in turn, and its group becomes the active one.
+        let first = match lanes.len() {
+            0 => None,
+            _ => chain.pop(),
+        };
+        lanes.push_all(chain);
+        first.or_else(|| lanes.pop())
     }
 
     /// What is not ready in the lanes of the innermost wait.
