@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use usher_policy::background::Thresholds;
 
+use crate::failure;
+
 /// The socket's name in the runtime directory.
 pub const SOCKET: &str = "usher.varlink";
 /// Names the runtime directory, before all else.
@@ -69,7 +71,7 @@ pub fn thresholds_path(store: &Path) -> PathBuf {
 }
 
 /// Reads thresholds: as told, else those of this machine where it has been
-/// calibrated, else paper 2's.
+/// calibrated and we may read them, else paper 2's.
 ///
 /// # Errors
 /// The file cannot be read, or holds something else.
@@ -78,6 +80,14 @@ pub fn thresholds(told: Option<&Path>, store: &Path) -> anyhow::Result<Threshold
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if told.is_none() && error.kind() == ErrorKind::NotFound => {
+            return Ok(Thresholds::default());
+        }
+        // As where HOME is another user's: nobody has said that it must be that file.
+        Err(error) if told.is_none() && error.kind() == ErrorKind::PermissionDenied => {
+            let path = path.display();
+            failure::complain(&format!(
+                "{path} may not be read: regulating with paper 2's thresholds"
+            ));
             return Ok(Thresholds::default());
         }
         Err(error) => {

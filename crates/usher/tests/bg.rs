@@ -4,8 +4,9 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -72,6 +73,36 @@ fn passes_the_exit_status_on() {
     let nothing = run(&["/"]);
     assert_eq!(nothing.status.code(), Some(126), "{}", stderr(&nothing));
     assert_eq!(run(&["echo", "hello"]).stdout, b"hello\n");
+}
+
+/// Where HOME is another user's, as `su` without `-` leaves it.
+#[test]
+fn thresholds_that_it_may_not_read_are_told_and_are_none() {
+    if !is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let (world, own) = (World::new(), tempfile::tempdir().unwrap());
+    fs::write(world.path("thresholds.toml"), "").unwrap();
+    fs::set_permissions(world.path("thresholds.toml"), Permissions::from_mode(0o600)).unwrap();
+    chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    // The program may lie where nobody else can run it.
+    let program = own.path().join("usher");
+    fs::copy(env!("CARGO_BIN_EXE_usher"), &program).unwrap();
+    let run = |options: &[&str]| {
+        let words = [&["bg"], options, &["--", "sh", "-c", "exit 7"]].concat();
+        let mut command = Command::new(&program);
+        command.args(words).env("USHER_RUNTIME_DIR", own.path());
+        command.env("USHER_STORE", world.path("profiles.db"));
+        command.uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    let output = run(&[]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    assert!(text.contains("thresholds.toml may not be read"), "{text}");
+    let named = world.path("thresholds.toml").display().to_string();
+    let output = run(&["--thresholds", &named]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
 }
 
 #[test]

@@ -124,7 +124,8 @@ pub struct BackgroundArgs {
     /// Prints the cells and ends
     #[arg(long)]
     list: bool,
-    /// Continues the run of that folder
+    /// Continues the run of that folder: cells and parts measured in it are not measured
+    /// again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
     /// The `usher` to measure; the one beside this program unless told
@@ -253,15 +254,17 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         .filter(|&&w| args.wants(w))
         .filter_map(|w| w.group());
     let mut parts: Vec<Part> = groups.map(|group| page::part(group, &results)).collect();
-    parts.extend(watched(args, &treatments, &mut stage, &mut ward)?);
+    parts.extend(watched(args, &treatments, &mut stage, &mut ward, &folder)?);
     if let Some(usher) =
         usher.filter(|_| treatments.contains(&Treatment::Eii) || !args.only.is_empty())
     {
         if args.wants(Which::Kills) {
-            parts.push(kills::kills(&usher, args.kill_rounds)?);
+            let kills = || kills::kills(&usher, args.kill_rounds);
+            parts.push(run::once(&folder, "kills", kills)?);
         }
         if args.wants(Which::Storms) {
-            parts.push(kills::storms(&usher, args.storm_rounds)?);
+            let storms = || kills::storms(&usher, args.storm_rounds);
+            parts.push(run::once(&folder, "storms", storms)?);
         }
     }
     finish("Usher: background work", &folder, &parts)
@@ -284,6 +287,7 @@ fn watched(
     treatments: &[Treatment],
     stage: &mut Stage,
     ward: &mut Ward,
+    folder: &Path,
 ) -> Result<Vec<Part>> {
     let resources: Vec<Resource> = match args.resources.is_empty() {
         true => Resource::value_variants().to_vec(),
@@ -294,16 +298,13 @@ fn watched(
     let mut parts = Vec::new();
     if args.wants(Which::Reaction) {
         let events = args.events.unwrap_or(if args.quick { 20 } else { 100 });
-        parts.push(reaction::run(&mut watcher, treatments, &resources, events)?);
+        let reaction = || reaction::run(&mut watcher, treatments, &resources, events);
+        parts.push(run::once(folder, "reaction", reaction)?);
     }
     if args.wants(Which::Idle) {
-        parts.push(idle::run(
-            &mut watcher,
-            treatments,
-            &resources,
-            args.pairs,
-            args.quick,
-        )?);
+        let (rounds, quick) = (args.pairs, args.quick);
+        let idle = || idle::run(&mut watcher, treatments, &resources, rounds, quick);
+        parts.push(run::once(folder, "idle", idle)?);
     }
     Ok(parts)
 }

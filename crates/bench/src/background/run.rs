@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The matrix, cell by cell; saved after each, so that it can be continued.
+//! The matrix, cell by cell, and other parts; saved after each, so that all can be
+//! continued.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use super::experiments::Cell;
 use super::stage::Stage;
 use super::study::{CellResult, Tally};
 use super::treatments::{Treatment, Ward};
+use crate::bars::Part;
 
 /// Measures the cells, or reads those that were measured before.
 pub fn run(
@@ -93,6 +95,20 @@ fn saved(file: &Path, treatments: &[Treatment]) -> Result<Option<CellResult>> {
     Ok(whole.then_some(result))
 }
 
+/// A part that is not of cells, or what was measured of it before.
+pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -> Result<Part> {
+    let file = folder.join("parts").join(format!("{name}.json"));
+    if file.exists() {
+        return serde_json::from_slice(&fs::read(&file)?)
+            .with_context(|| format!("{} is no saved part", file.display()));
+    }
+    let part = measure()?;
+    fs::create_dir_all(folder.join("parts"))?;
+    fs::write(&file, serde_json::to_vec_pretty(&part)?)
+        .with_context(|| format!("writing {}", file.display()))?;
+    Ok(part)
+}
+
 /// How long the rest will take, by the cells so far.
 struct Clock {
     left: usize,
@@ -125,5 +141,28 @@ impl Clock {
         let each = self.start.elapsed() / self.measured as u32;
         let left: Duration = each * self.left as u32;
         format!(", about {:.0} min left", left.as_secs_f64() / 60.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bars::Bar;
+
+    #[test]
+    fn what_was_measured_is_not_measured_again() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let mut part = Part::new("idle", "What is idle, used");
+        part.bars = vec![Bar {
+            at_most: f64::MAX,
+            at_least: Some(90.0),
+            ..Bar::at_most("of what is idle", 94.8, 0.0, "%")
+        }];
+        let first = once(folder.path(), "idle", || Ok(part.clone()))?;
+        let again = once(folder.path(), "idle", || anyhow::bail!("measured again"))?;
+        assert_eq!((&first, &again), (&part, &part));
+        assert!(once(folder.path(), "kills", || anyhow::bail!("it fails")).is_err());
+        once(folder.path(), "kills", || Ok(part.clone()))?;
+        Ok(())
     }
 }
