@@ -533,9 +533,7 @@ impl<'a> Worker<'a> {
         };
         let mut has_put = false;
         while lanes.len() >= if has_put || !shelf.is_empty() { 2 } else { 1 } {
-            let chain = lanes.split();
-            if let Err(chain) = shelf.put(chain) {
-                lanes.push_all(chain);
+            if !shelf.put(|| lanes.split()) {
                 break;
             }
             has_put = true;

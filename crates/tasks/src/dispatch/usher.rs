@@ -130,13 +130,11 @@ impl<I> Post<I> {
         }
         let has_some = |shelf: &[Chain<I>]| shelf.iter().any(|chain| !chain.is_empty());
         while self.len >= if has_some(&self.shelf) { 2 } else { 1 } {
-            let half = (self.len / 2).clamp(1, CHAIN_MAX);
-            let chain = (0..half).map_while(|_| self.pop_far()).collect();
-            let Some(place) = self.shelf.iter_mut().find(|place| place.is_empty()) else {
-                self.push_all(chain);
+            let Some(place) = self.shelf.iter().position(Vec::is_empty) else {
                 return;
             };
-            *place = chain;
+            let half = (self.len / 2).clamp(1, CHAIN_MAX);
+            self.shelf[place] = (0..half).map_while(|_| self.pop_far()).collect();
         }
     }
 

@@ -49,20 +49,19 @@ impl Shelf {
         places.all(|place| place.load(Ordering::Relaxed).is_null())
     }
 
-    /// Lays a chain out; gives it back where all places are taken.
+    /// Lays a chain out, which is only made if there is a place for it; whether there
+    /// was.
     ///
     /// By its owner alone: of two who see the same place empty, the second would
     /// lose the first one's chain.
-    pub fn put(&self, chain: Chain) -> Result<(), Chain> {
+    pub fn put(&self, chain: impl FnOnce() -> Chain) -> bool {
         let mut places = self.places.iter();
         // What a thief has emptied is empty for good, so that a relaxed look will do.
-        match places.find(|place| place.load(Ordering::Relaxed).is_null()) {
-            Some(place) => {
-                place.store(chain.into_raw(), Ordering::Release);
-                Ok(())
-            }
-            None => Err(chain),
+        let free = places.find(|place| place.load(Ordering::Relaxed).is_null());
+        if let Some(place) = free {
+            place.store(chain().into_raw(), Ordering::Release);
         }
+        free.is_some()
     }
 
     /// Takes a chain, the owner or anybody.
