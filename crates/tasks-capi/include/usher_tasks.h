@@ -28,9 +28,9 @@
  * int, 0 for success. usher_tasks_last_error() then says in words what was
  * wrong with which token or task. When a function fails it has done nothing,
  * unless its comment says otherwise, and out-pointers of handles are set to NULL.
- * Where there is no memory for a task, a graph or a block, that is an error; where
- * there is none even for what the library needs beside, it ends the process with a
- * message.
+ * Where there is no memory for a task, a graph, a block or a report, that is an
+ * error, and waiting, cancelling and destroying work on; where there is none for
+ * the queues of tasks that run, it ends the process with a message.
  *
  * THREADS. Any function may be called by any thread at any time, tasks
  * included, but a builder and a report by one thread at a time. What one thread
@@ -281,8 +281,10 @@ typedef struct usher_tasks_report usher_tasks_report;
  * Errors: LEFT where tasks wait that nobody has resolved, tokens were resolved
  * that nobody has registered, or tasks failed since the last call. All are named
  * in *report, which is the caller's to destroy; report may be NULL. What is left
- * stays: it may be resolved or registered yet. NULL, ENDED; INSIDE in a
- * task of this runtime, DEADLOCK.
+ * stays: it may be resolved or registered yet. MEMORY in place of LEFT where there
+ * is none to name what is left: usher_tasks_last_error() says how many failed and
+ * how many are left, *report is NULL, and the next call tells those that failed.
+ * NULL, ENDED; INSIDE in a task of this runtime, DEADLOCK.
  */
 USHER_TASKS_API int usher_tasks_wait(usher_tasks_runtime *runtime,
 				     usher_tasks_report **report);
@@ -406,6 +408,7 @@ USHER_TASKS_API size_t usher_tasks_graph_tasks(const usher_tasks_graph *graph);
  *
  * Errors: FAILED where tasks failed; they are in *report, which is the caller's to
  * destroy (report may be NULL), and those that had not begun by then were not run.
+ * *report is NULL where there is no memory for one.
  * Before anything is run: NULL, GROUPS, BUSY, ENDED, DEADLOCK.
  */
 USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,

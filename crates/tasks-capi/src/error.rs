@@ -3,9 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::hint;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{fmt, hint};
 
 use usher_tasks::color::ColorError;
 use usher_tasks::{GraphError, RunError, RuntimeError, TaskError};
@@ -119,11 +119,37 @@ pub struct Failure {
     words: Words,
 }
 
-/// What it says. Where there is no memory for a task there is none for words either.
+/// What it says. Where there is no memory for a task or for a list there is none for
+/// words either.
 #[derive(Debug, PartialEq, Eq)]
 enum Words {
     Any(String),
-    NoMemoryForTask(u64),
+    Few(Few),
+}
+
+/// What is said without memory.
+#[derive(Debug, PartialEq, Eq)]
+enum Few {
+    /// None for this one.
+    Task(u64),
+    /// None to name so many tasks that failed, were not resolved, not registered.
+    Left([usize; 3]),
+    /// None to name so many tasks of a graph that failed.
+    Failed(usize),
+}
+
+impl fmt::Display for Few {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Task(token) => write!(f, "task {token}: no memory"),
+            Self::Left([failed, unresolved, unregistered]) => write!(
+                f,
+                "no memory for a report: {failed} failed, {unresolved} never \
+                 resolved, {unregistered} never registered"
+            ),
+            Self::Failed(count) => write!(f, "{count} tasks failed, no memory to name them"),
+        }
+    }
 }
 
 impl Failure {
@@ -136,6 +162,22 @@ impl Failure {
     /// That argument is null.
     pub fn null(argument: &str) -> Self {
         Self::new(Code::Null, format!("{argument} is NULL"))
+    }
+
+    fn few(code: Code, few: Few) -> Self {
+        let words = Words::Few(few);
+        Self { code, words }
+    }
+
+    /// No memory to name what a wait has found: so many that failed, were not resolved,
+    /// and were not registered.
+    pub fn no_memory_for_left(counts: [usize; 3]) -> Self {
+        Self::few(Code::Memory, Few::Left(counts))
+    }
+
+    /// So many tasks of a graph failed, for whose names there is no memory.
+    pub fn failed(count: usize) -> Self {
+        Self::few(Code::Failed, Few::Failed(count))
     }
 
     fn of(code: Code, error: &impl ToString) -> Self {
@@ -161,10 +203,7 @@ impl From<TaskError> for Failure {
             TaskError::ResolvedTooOften { .. } => Code::ResolvedTooOften,
             TaskError::Groups { .. } => Code::Groups,
             TaskError::Memory { token } => {
-                return Self {
-                    code: Code::Memory,
-                    words: Words::NoMemoryForTask(token),
-                };
+                return Self::few(Code::Memory, Few::Task(token));
             }
             TaskError::Ended { .. } => Code::Ended,
         };
@@ -205,7 +244,7 @@ impl From<ColorError> for Failure {
 }
 
 /// Bytes of what can be said without memory, its end included.
-const SPARE_BYTES: usize = 64;
+const FEW_BYTES: usize = 160;
 
 /// What can be said without memory. It has no destructor, as to have one registered
 /// takes memory, too.
@@ -213,12 +252,12 @@ struct Spare {
     /// It is the last error.
     is_last: Cell<bool>,
     /// Ends with a 0.
-    words: Cell<[u8; SPARE_BYTES]>,
+    words: Cell<[u8; FEW_BYTES]>,
 }
 
 thread_local! {
     static SPARE: Spare = const {
-        Spare { is_last: Cell::new(true), words: Cell::new([0; SPARE_BYTES]) }
+        Spare { is_last: Cell::new(true), words: Cell::new([0; FEW_BYTES]) }
     };
     static LAST: RefCell<CString> = RefCell::default();
 }
@@ -236,10 +275,10 @@ fn remember(words: Words) {
             });
             SPARE.with(|spare| spare.is_last.set(!kept.unwrap_or(false)));
         }
-        Words::NoMemoryForTask(token) => {
-            let mut bytes = [0; SPARE_BYTES];
-            // It fits: the largest token has 20 digits.
-            let _ = write!(&mut bytes[..SPARE_BYTES - 1], "task {token}: no memory");
+        Words::Few(few) => {
+            let mut bytes = [0; FEW_BYTES];
+            // They fit: the largest number has 20 digits.
+            let _ = write!(&mut bytes[..FEW_BYTES - 1], "{few}");
             SPARE.with(|spare| {
                 spare.words.set(bytes);
                 spare.is_last.set(true);

@@ -231,11 +231,13 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
                 Ok(())
             }
             Err(error) => {
-                if let GraphError::Cycle { tasks } = &error {
+                let failure = Failure::from(&error);
+                if let GraphError::Cycle { tasks } = error {
+                    // There is no report where there is no memory for it.
                     // SAFETY: null, or the caller's to be written.
-                    unsafe { Report::of_circle(tasks).give(report) };
+                    let _ = unsafe { Report::of_circle(tasks).give(report) };
                 }
-                Err(Failure::from(&error))
+                Err(failure)
             }
         }
     })
@@ -290,11 +292,18 @@ pub unsafe extern "C" fn usher_tasks_run(
                 let RunError::Panicked { panicked, skipped } = error else {
                     return failure;
                 };
+                let count = panicked.len();
                 let told = Report::of_failed(panicked, skipped);
-                let failure = Failure::new(Code::Failed, told.words());
-                // SAFETY: null, or the caller's to be written.
-                unsafe { told.give(report) };
-                failure
+                let words = told.as_ref().and_then(Report::words);
+                // There is no report where there is no memory for it.
+                if let Some(told) = told {
+                    // SAFETY: null, or the caller's to be written.
+                    let _ = unsafe { told.give(report) };
+                }
+                match words {
+                    Some(words) => Failure::new(Code::Failed, words),
+                    None => Failure::failed(count),
+                }
             })
         };
         // SAFETY: the caller promises a runtime that lives, or null.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What was not well, line by line.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{c_char, c_int};
+use std::fmt::{self, Write as _};
 use std::ptr;
 
 use usher_tasks::{Left, Panicked};
@@ -39,102 +40,168 @@ pub struct Line {
     pub missing: u32,
 }
 
-#[derive(Debug)]
-struct Told {
-    task: u64,
-    message: Option<CString>,
-    kind: Kind,
-    missing: u32,
-}
-
 /// What a `usher_tasks_report *` points to.
 #[derive(Debug, Default)]
 pub struct Report {
-    lines: Vec<Told>,
+    /// Messages end with a 0, and have no other.
+    left: Left,
+    circle: Vec<usize>,
     skipped: u64,
 }
 
-fn told(task: u64, kind: Kind) -> Told {
-    Told {
-        task,
-        message: None,
-        kind,
-        missing: 0,
+/// What has been said, for C: where there is memory for its end.
+fn ended(message: &mut String) -> bool {
+    message.retain(|letter| letter != '\0');
+    let has_room = message.try_reserve(1).is_ok();
+    if has_room {
+        message.push('\0');
+    }
+    has_room
+}
+
+/// Words, as far as there is memory for them.
+struct Words(String);
+
+impl fmt::Write for Words {
+    fn write_str(&mut self, words: &str) -> fmt::Result {
+        self.0.try_reserve(words.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(words);
+        Ok(())
+    }
+}
+
+impl Words {
+    /// Goes on with what comes after others.
+    fn next(&mut self) -> &mut Self {
+        if !self.0.is_empty() {
+            // There is memory for these, or none for what comes.
+            let _ = self.write_str("; ");
+        }
+        self
+    }
+
+    /// Some tasks, if there are any, and what is the matter with them.
+    fn list<T>(
+        &mut self,
+        what: &str,
+        tasks: &[T],
+        one: impl Fn(&mut Self, &T) -> fmt::Result,
+    ) -> fmt::Result {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        write!(self.next(), "{what}: ")?;
+        for (at, task) in tasks.iter().take(SHOWN).enumerate() {
+            if at > 0 {
+                self.write_str(", ")?;
+            }
+            one(self, task)?;
+        }
+        match tasks.len() > SHOWN {
+            true => write!(self, ", ... ({} in all)", tasks.len()),
+            false => Ok(()),
+        }
     }
 }
 
 impl Report {
-    /// Of tokens.
-    pub fn of_left(left: Left) -> Self {
-        let mut report = Self::of_failed(left.panicked, 0);
-        let unresolved = left.unresolved.into_iter().map(|(token, missing)| Told {
-            missing,
-            ..told(token, Kind::Unresolved)
-        });
-        report.lines.extend(unresolved);
-        let unregistered = left.unregistered.into_iter();
-        let unregistered = unregistered.map(|token| told(token, Kind::Unregistered));
-        report.lines.extend(unregistered);
-        report
+    /// Of tokens; those again where there is no memory for it.
+    pub fn of_left(mut left: Left) -> Result<Self, Left> {
+        match left.panicked.iter_mut().all(|one| ended(&mut one.message)) {
+            true => Ok(Self {
+                left,
+                ..Self::default()
+            }),
+            false => Err(left),
+        }
     }
 
-    /// Of tasks that failed, and so many that were not run for it.
-    pub fn of_failed(failed: Vec<Panicked>, skipped: u64) -> Self {
-        let line = |failed: Panicked| Told {
-            message: CString::new(failed.message.replace('\0', "")).ok(),
-            ..told(failed.task, Kind::Failed)
+    /// Of tasks that failed, and so many that were not run for it; `None`: there is no
+    /// memory for it.
+    pub fn of_failed(panicked: Vec<Panicked>, skipped: u64) -> Option<Self> {
+        let left = Left {
+            panicked,
+            ..Left::default()
         };
-        Self {
-            lines: failed.into_iter().map(line).collect(),
-            skipped,
-        }
+        let report = Self::of_left(left).ok()?;
+        Some(Self { skipped, ..report })
     }
 
     /// Of a circle.
-    pub fn of_circle(tasks: &[usize]) -> Self {
-        let lines = tasks.iter().map(|&task| told(task as u64, Kind::Cycle));
+    pub fn of_circle(circle: Vec<usize>) -> Self {
         Self {
-            lines: lines.collect(),
-            skipped: 0,
+            circle,
+            ..Self::default()
         }
     }
 
-    /// All in one line.
-    pub fn words(&self) -> String {
-        let of = |kind: Kind| self.lines.iter().filter(move |line| line.kind == kind);
-        let mut words = Vec::new();
-        for line in of(Kind::Failed).take(1) {
-            let message = line.message.as_deref().unwrap_or_default();
-            let more = match of(Kind::Failed).count() {
-                1 => String::new(),
-                count => format!(" (and {} more)", count - 1),
-            };
-            let message = message.to_string_lossy();
-            words.push(format!("task {} failed: {message}{more}", line.task));
-        }
-        let lists = [
-            (Kind::Unresolved, "never resolved"),
-            (Kind::Unregistered, "resolved and never registered"),
-            (Kind::Cycle, "wait for one another in a circle"),
-        ];
-        for (kind, what) in lists {
-            let each = of(kind).take(SHOWN).map(|line| match line.missing {
-                0 => line.task.to_string(),
-                missing => format!("{} ({missing} more)", line.task),
-            });
-            let mut tasks: Vec<String> = each.collect();
-            let count = of(kind).count();
-            if count > SHOWN {
-                tasks.push(format!("... ({count} in all)"));
-            }
-            if count > 0 {
-                words.push(format!("{what}: {}", tasks.join(", ")));
+    /// What was left, if that is what it is of.
+    pub fn into_left(self) -> Left {
+        self.left
+    }
+
+    /// All in one line; `None`: there is no memory for it.
+    pub fn words(&self) -> Option<String> {
+        let mut words = Words(String::new());
+        self.write(&mut words).ok()?;
+        Some(words.0)
+    }
+
+    fn write(&self, words: &mut Words) -> fmt::Result {
+        let Left {
+            panicked,
+            unresolved,
+            unregistered,
+        } = &self.left;
+        if let [first, rest @ ..] = &panicked[..] {
+            let message = first.message.trim_end_matches('\0');
+            write!(words, "task {} failed: {message}", first.task)?;
+            if !rest.is_empty() {
+                write!(words, " (and {} more)", rest.len())?;
             }
         }
-        if self.skipped > 0 {
-            words.push(format!("{} tasks were not run after that", self.skipped));
+        words.list("never resolved", unresolved, |words, (token, missing)| {
+            write!(words, "{token} ({missing} more)")
+        })?;
+        let what = "resolved and never registered";
+        words.list(what, unregistered, |words, token| write!(words, "{token}"))?;
+        let what = "wait for one another in a circle";
+        words.list(what, &self.circle, |words, task| write!(words, "{task}"))?;
+        match self.skipped {
+            0 => Ok(()),
+            skipped => write!(words.next(), "{skipped} tasks were not run after that"),
         }
-        words.join("; ")
+    }
+
+    fn len(&self) -> usize {
+        let Left {
+            panicked,
+            unresolved,
+            unregistered,
+        } = &self.left;
+        panicked.len() + unresolved.len() + unregistered.len() + self.circle.len()
+    }
+
+    fn line(&self, at: usize) -> Option<Line> {
+        let line = |task, kind: Kind| Line {
+            task,
+            message: ptr::null(),
+            kind: kind as u32,
+            missing: 0,
+        };
+        let failed = |one: &Panicked| Line {
+            message: one.message.as_ptr().cast(),
+            ..line(one.task, Kind::Failed)
+        };
+        let unresolved = |&(token, missing): &(u64, u32)| Line {
+            missing,
+            ..line(token, Kind::Unresolved)
+        };
+        let mut lines = (self.left.panicked.iter().map(failed))
+            .chain(self.left.unresolved.iter().map(unresolved))
+            .chain((self.left.unregistered.iter()).map(|&token| line(token, Kind::Unregistered)))
+            .chain((self.circle.iter()).map(|&task| line(task as u64, Kind::Cycle)));
+        lines.nth(at)
     }
 
     /// Nothing has been found yet.
@@ -148,15 +215,24 @@ impl Report {
         }
     }
 
-    /// Gives it to whoever wants it.
+    /// Gives it to whoever wants it; it again where there is no memory for it.
     ///
     /// # Safety
     /// As [`Self::clear`].
-    pub unsafe fn give(self, place: *mut *mut Self) {
-        if !place.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { place.write(Box::into_raw(Box::new(self))) };
+    pub unsafe fn give(self, place: *mut *mut Self) -> Result<(), Self> {
+        if place.is_null() {
+            return Ok(());
         }
+        let mut room = Vec::new();
+        if room.try_reserve_exact(1).is_err() {
+            return Err(self);
+        }
+        room.push(self);
+        // As a box of one: as many bytes, from the same allocator.
+        let report = Box::into_raw(room.into_boxed_slice()).cast::<Self>();
+        // SAFETY: the caller's promise.
+        unsafe { place.write(report) };
+        Ok(())
     }
 }
 
@@ -165,7 +241,7 @@ impl Report {
 pub unsafe extern "C" fn usher_tasks_report_count(report: *const Report) -> usize {
     boundary_or(0, || {
         // SAFETY: the caller promises one that lives, or null.
-        unsafe { report.as_ref() }.map_or(0, |report| report.lines.len())
+        unsafe { report.as_ref() }.map_or(0, Report::len)
     })
 }
 
@@ -191,19 +267,10 @@ pub unsafe extern "C" fn usher_tasks_report_at(
         if left.is_null() {
             return Err(Failure::null("the place for the line"));
         }
-        let count = report.lines.len();
-        let told = report.lines.get(line).ok_or_else(|| {
+        let count = report.len();
+        let line = report.line(line).ok_or_else(|| {
             Failure::new(Code::Range, format!("line {line} of a report of {count}"))
         })?;
-        let line = Line {
-            task: told.task,
-            message: told
-                .message
-                .as_ref()
-                .map_or(ptr::null(), |words| words.as_ptr()),
-            kind: told.kind as u32,
-            missing: told.missing,
-        };
         // SAFETY: not null, so the caller's to be written.
         unsafe { left.write(line) };
         Ok(())

@@ -18,7 +18,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use usher_tasks::{Groups, Runtime, WaitError};
+use usher_tasks::{Groups, Left, Runtime, WaitError};
 
 use crate::error::{Code, Failure, boundary, boundary_or};
 use crate::here::{self, Call, Entry};
@@ -169,11 +169,11 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
         let this = unsafe { &*runtime };
         let shut = this.gate.write().unwrap_or_else(PoisonError::into_inner);
         let ending = this.runtime()?;
-        match ending.wait() {
-            // What is left is told to nobody: it is to be dropped.
-            Ok(()) | Err(WaitError::Left(_)) => {}
+        // What is left is told to nobody: it is to be dropped.
+        match ending.wait_until_idle() {
             Err(WaitError::Inside) => return Err(inside("destroy")),
             Err(WaitError::Deadlock) => return Err(waits::deadlock()),
+            Ok(()) | Err(WaitError::Left(_) | WaitError::Memory { .. }) => {}
         }
         this.lives.store(false, Ordering::Release);
         // Arguments are discarded by functions that may call in, so not when all is
@@ -326,6 +326,36 @@ pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token:
     boundary(|| unsafe { enter(runtime, |this| Ok(this.resolve(token)?)) })
 }
 
+/// Tells what was left; where there is no memory for that, those that failed are told
+/// the next time.
+///
+/// # Safety
+/// The place is null, or valid for writes.
+unsafe fn tell(this: &Runtime, left: Left, report: *mut *mut Report) -> Failure {
+    let given = Report::of_left(left).and_then(|told| {
+        let Some(words) = told.words() else {
+            return Err(told.into_left());
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { told.give(report) } {
+            Ok(()) => Ok(words),
+            Err(told) => Err(told.into_left()),
+        }
+    });
+    match given {
+        Ok(words) => Failure::new(Code::Left, words),
+        Err(left) => {
+            let counts = [
+                left.panicked.len(),
+                left.unresolved.len(),
+                left.unregistered.len(),
+            ];
+            this.tell_again(left.panicked);
+            Failure::no_memory_for_left(counts)
+        }
+    }
+}
+
 /// Waits until no registered task is ready or runs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_wait(
@@ -342,13 +372,17 @@ pub unsafe extern "C" fn usher_tasks_wait(
                 Ok(()) => Ok(()),
                 Err(WaitError::Inside) => Err(inside("wait for")),
                 Err(WaitError::Deadlock) => Err(waits::deadlock()),
-                Err(WaitError::Left(left)) => {
-                    let told = Report::of_left(left);
-                    let failure = Failure::new(Code::Left, told.words());
-                    // SAFETY: null, or the caller's to be written.
-                    unsafe { told.give(report) };
-                    Err(failure)
-                }
+                Err(WaitError::Memory {
+                    panicked,
+                    unresolved,
+                    unregistered,
+                }) => Err(Failure::no_memory_for_left([
+                    panicked,
+                    unresolved,
+                    unregistered,
+                ])),
+                // SAFETY: null, or the caller's to be written.
+                Err(WaitError::Left(left)) => Err(unsafe { tell(this, left, report) }),
             }
         };
         // SAFETY: null, or the caller's to be written.

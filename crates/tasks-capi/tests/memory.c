@@ -81,6 +81,51 @@ static int limit_no_memory(void)
 	return setrlimit(RLIMIT_AS, &limit);
 }
 
+static void fail(void *arg)
+{
+	usher_tasks_fail(arg);
+}
+
+/* What is left, where there is no memory: how many there are, or all of them. */
+static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
+{
+	usher_tasks_report *report;
+	char words[96];
+	int error = usher_tasks_wait(runtime, &report);
+
+	snprintf(words, sizeof(words), "1 failed, %llu never resolved",
+		 (unsigned long long)tasks);
+	if (error == USHER_TASKS_ERROR_MEMORY)
+		puts(!report && strstr(usher_tasks_last_error(), words)
+			     ? "counted"
+			     : "not");
+	else
+		puts(usher_tasks_strerror(error));
+	usher_tasks_report_destroy(report);
+}
+
+/* The same with memory: nothing has been lost. */
+static void wait_with_memory(usher_tasks_runtime *runtime, uint64_t tasks)
+{
+	usher_tasks_report *report;
+	usher_tasks_left left;
+	int error = usher_tasks_wait(runtime, &report);
+
+	puts(usher_tasks_strerror(error));
+	puts(usher_tasks_report_count(report) == tasks + 1 ? "all" : "not");
+	if (usher_tasks_report_at(report, 0, &left) == USHER_TASKS_OK)
+		puts(left.message);
+	usher_tasks_report_destroy(report);
+}
+
+static void cancel_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
+{
+	size_t dropped;
+
+	puts(usher_tasks_strerror(usher_tasks_cancel(runtime, &dropped)));
+	puts(dropped == tasks ? "all" : "not");
+}
+
 int main(void)
 {
 	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(1);
@@ -90,6 +135,8 @@ int main(void)
 	int error;
 
 	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK ||
+	    usher_tasks_register(runtime, UINT64_MAX, 0, fail, "no frame", 0,
+				 0) != USHER_TASKS_OK ||
 	    limit_memory(1 << 24) != 0)
 		return 2;
 	error = register_until_full(runtime, &token);
@@ -97,11 +144,16 @@ int main(void)
 		 (unsigned long long)token);
 	puts(usher_tasks_strerror(error));
 	puts(strcmp(usher_tasks_last_error(), expected) == 0 ? "named" : "not");
+	wait_when_full(runtime, token);
 	limit_no_memory();
-	usher_tasks_cancel(runtime, NULL);
+	wait_with_memory(runtime, token);
+	limit_memory(0);
+	cancel_when_full(runtime, token);
+	puts(usher_tasks_strerror(register_until_full(runtime, &token)));
+	puts(usher_tasks_strerror(usher_tasks_runtime_destroy(runtime)));
 	limit_memory(1 << 24);
 	puts(usher_tasks_strerror(build_until_full()));
 	puts(usher_tasks_strerror(take_until_full(1 << 16)));
 	puts(usher_tasks_strerror(take_until_full((size_t)1 << 62)));
-	return usher_tasks_runtime_destroy(runtime);
+	return 0;
 }

@@ -122,6 +122,20 @@ pub enum WaitError {
     /// Nothing is ready any more, and not all is well.
     #[error("{}", left(.0))]
     Left(Left),
+    /// Nothing is ready any more, not all is well, and there is no memory to say with
+    /// which tasks. Those that panicked are told by the next wait.
+    #[error(
+        "no memory to name what is left: {panicked} panicked, {unresolved} never resolved, \
+         {unregistered} resolved and never registered"
+    )]
+    Memory {
+        /// Tasks that panicked.
+        panicked: usize,
+        /// Tasks that wait.
+        unresolved: usize,
+        /// Tokens that were resolved and never registered.
+        unregistered: usize,
+    },
 }
 
 /// What was left when nothing was ready any more.
@@ -222,19 +236,18 @@ fn told(panicked: &[Panicked]) -> String {
 pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    // What was thrown may throw when it is dropped, and so on; at some point nobody
-    // drops what comes of that.
-    let mut thrown = panic;
+    discard(panic);
+    text.unwrap_or_else(|| "without a message".to_owned())
+}
+
+/// Drops what a panic threw. It may throw when it is dropped, and so on; at some point
+/// nobody drops what comes of that.
+pub(crate) fn discard(mut thrown: Box<dyn Any + Send>) {
     for _ in 0..8 {
         match catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
-            Ok(()) => return or_nothing(text),
+            Ok(()) => return,
             Err(again) => thrown = again,
         }
     }
     mem::forget(thrown);
-    or_nothing(text)
-}
-
-fn or_nothing(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "without a message".to_owned())
 }

@@ -12,13 +12,14 @@ use usher_model::CpuSet;
 use crate::closure::Closure;
 use crate::counters::AllCounters;
 use crate::dispatch::{Fcfs, Groups, Lcfs, Paper};
-use crate::error::{RunError, RuntimeError, TaskError, WaitError};
+use crate::error::{Panicked, RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
 use crate::guess::Together;
 use crate::job::JobRef;
 use crate::join;
 use crate::levels::{Levels, Ordered};
 use crate::places::{self, Places, Seats};
+use crate::tokens::Tokens;
 use crate::trace::Trace;
 use crate::waits::{Circle, Wait};
 use crate::worker::{Crew, Worker};
@@ -388,13 +389,36 @@ impl Runtime {
     /// Where tasks are left that wait to be resolved, tokens were resolved that
     /// nobody has registered, or tasks panicked. What is left stays: somebody may
     /// yet resolve it. A task cannot wait so for its own runtime, nor for another whose
-    /// tasks wait for its own.
+    /// tasks wait for its own. Where there is no memory to name what is left,
+    /// [`WaitError::Memory`] says how many there are.
     pub fn wait(&self) -> Result<(), WaitError> {
+        self.idle(|tokens| tokens.wait())
+    }
+
+    /// As [`Self::wait`], without asking what is left or has panicked: the next wait
+    /// tells that. It takes no memory.
+    ///
+    /// # Errors
+    /// [`WaitError::Inside`] and [`WaitError::Deadlock`], as there.
+    pub fn wait_until_idle(&self) -> Result<(), WaitError> {
+        self.idle(|tokens| {
+            tokens.wait_until_idle();
+            Ok(())
+        })
+    }
+
+    fn idle(&self, wait: impl FnOnce(&Tokens) -> Result<(), WaitError>) -> Result<(), WaitError> {
         if self.here().is_some() {
             return Err(WaitError::Inside);
         }
         let _wait = self.wait_begins().map_err(|Circle| WaitError::Deadlock)?;
-        self.crew.tokens.wait().map_err(WaitError::Left)
+        wait(&self.crew.tokens)
+    }
+
+    /// Gives back what a wait has told of tasks that panicked, where that could not be
+    /// passed on: the next one tells it again.
+    pub fn tell_again(&self, panicked: Vec<Panicked>) {
+        self.crew.tokens.tell_again(panicked);
     }
 
     /// Drops the registered tasks that have not begun, and all that are registered

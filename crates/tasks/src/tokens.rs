@@ -17,8 +17,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::closure::{Closure, ClosureKind, NO_CLOSURE, Room};
 use crate::color::Blocks;
 use crate::dispatch::Groups;
-use crate::error::{Left, Panicked, TaskError, message};
-use crate::job::{Job, JobRef};
+use crate::error::{Left, Panicked, TaskError, WaitError, discard, message};
+use crate::job::{Chain, Job, JobRef};
 use crate::slab::{self, Slab};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use crate::worker::Worker;
@@ -304,13 +304,17 @@ impl Tokens {
         }
     }
 
-    fn call(&self, token: u64, entry: Closure) {
+    /// Runs a task, or drops it where all are cancelled.
+    fn run(&self, token: u64, entry: Closure) {
         let is_cancelled = self.cancelled.load(Ordering::Relaxed);
-        let call = || match is_cancelled {
+        self.call(token, || match is_cancelled {
             false => entry.call(),
-            // What it owns may panic when it goes.
             true => drop(entry),
-        };
+        });
+    }
+
+    /// Calls a task, or drops one: what it owns may panic when it goes.
+    fn call(&self, token: u64, call: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             self.panicked.lock().push(Panicked {
                 task: token,
@@ -320,37 +324,59 @@ impl Tokens {
     }
 
     /// Waits until nothing is ready or runs.
-    ///
-    /// # Errors
-    /// Where tasks wait that nobody is going to resolve, as far as this runtime goes;
-    /// where tokens were resolved that nobody has registered; where tasks panicked.
-    pub fn wait(&self) -> Result<(), Left> {
+    pub fn wait_until_idle(&self) {
         let mut quiet = self.quiet.lock();
         while self.busy.load(Ordering::Acquire) > 0 {
             quiet = self.is_quiet.wait(quiet);
         }
-        drop(quiet);
-        let mut left = Left {
-            panicked: mem::take(&mut *self.panicked.lock()),
-            ..Left::default()
-        };
+    }
+
+    /// Waits until nothing is ready or runs, and tells what is left.
+    ///
+    /// # Errors
+    /// Where tasks wait that nobody is going to resolve, as far as this runtime goes;
+    /// where tokens were resolved that nobody has registered; where tasks panicked. Where
+    /// there is no memory to name all of them, how many; then nobody has been told of
+    /// those that panicked.
+    pub fn wait(&self) -> Result<(), WaitError> {
+        self.wait_until_idle();
+        let (mut unresolved, mut unregistered) = (Listed::default(), Listed::default());
         for shard in &self.shards {
             let shard = shard.lock();
             for place in shard.places.iter() {
                 match place.state(&shard) {
-                    State::Early(_) => left.unregistered.push(place.token()),
-                    State::Waiting(more, _) => left.unresolved.push((place.token(), more)),
+                    State::Early(_) => unregistered.push(place.token()),
+                    State::Waiting(more, _) => unresolved.push((place.token(), more)),
                     // Somebody else has resolved it just now.
                     State::Ready(_) => {}
                 }
             }
         }
-        left.unresolved.sort_unstable();
-        left.unregistered.sort_unstable();
+        let mut panicked = self.panicked.lock();
+        if !unresolved.is_whole() || !unregistered.is_whole() {
+            return Err(WaitError::Memory {
+                panicked: panicked.len(),
+                unresolved: unresolved.count,
+                unregistered: unregistered.count,
+            });
+        }
+        let left = Left {
+            panicked: mem::take(&mut *panicked),
+            unresolved: unresolved.sorted(),
+            unregistered: unregistered.sorted(),
+        };
         match left.is_empty() {
             true => Ok(()),
-            false => Err(left),
+            false => Err(WaitError::Left(left)),
         }
+    }
+
+    /// Tasks that panicked are to be told of again.
+    pub fn tell_again(&self, mut before: Vec<Panicked>) {
+        let mut panicked = self.panicked.lock();
+        // Hardly ever has another one panicked meanwhile.
+        before.append(&mut panicked);
+        *panicked = before;
     }
 
     /// Drops all tasks that wait, and from now on those that become ready.
@@ -359,31 +385,82 @@ impl Tokens {
         self.drop_waiting()
     }
 
-    /// Drops all tasks that wait; how many.
-    pub fn drop_waiting(&self) -> usize {
-        let mut dropped = Vec::new();
+    /// Drops all tasks that wait, of which there is no list, as there may be no memory
+    /// for one; how many.
+    fn drop_waiting(&self) -> usize {
+        let mut waiting = Chain::EMPTY;
+        let mut count = 0;
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let is_ready = |place: &Place| matches!(place.state(&shard), State::Ready(_));
-            let waiting: Vec<Place> = shard
-                .places
-                .iter()
-                .copied()
-                .filter(|place| !is_ready(place))
-                .collect();
-            for place in waiting {
-                let hash = self.hasher.hash_one(place.token());
-                if let Ok(entry) = shard.places.find_entry(hash, |one| one.0 == place.0) {
-                    entry.remove();
-                }
+            let mut places = mem::take(&mut shard.places);
+            let is_waiting = |place: &mut Place| !matches!(place.state(&shard), State::Ready(_));
+            for place in places.extract_if(is_waiting) {
                 // SAFETY: out of the table and never ready, so nobody else knows of it.
-                let task = unsafe { self.take_out(&mut shard, place) };
-                // SAFETY: as above.
-                dropped.extend(task.map(|task| unsafe { Task::closure(&raw const task) }));
+                waiting.push(unsafe { JobRef::new(place.0.cast()) });
+                count += 1;
+            }
+            shard.places = places;
+        }
+        // What a closure owns may resolve or register in turn: not behind a lock; and
+        // what is registered so does not belong to these.
+        while let Some(job) = waiting.pop() {
+            let place = Place(job.as_ptr().cast());
+            let token = place.token();
+            // SAFETY: in no table, and in this chain no more.
+            if let Some(closure) = unsafe { self.closure_of(place) } {
+                self.call(token, || drop(closure));
             }
         }
-        // What a closure owns may resolve or register in turn: not behind a lock.
-        dropped.len()
+        count
+    }
+
+    /// What a task is to do; the task itself is no more.
+    ///
+    /// # Safety
+    /// It is in the table no more, and nobody else knows of it.
+    unsafe fn closure_of(&self, place: Place) -> Option<Closure> {
+        let (_, mut shard) = self.shard(place.token());
+        // SAFETY: the caller's promise.
+        let task = unsafe { self.take_out(&mut shard, place) }?;
+        // SAFETY: as above.
+        Some(unsafe { Task::closure(&raw const task) })
+    }
+}
+
+/// A list, or how long it would be where there is no memory for it.
+struct Listed<T> {
+    list: Vec<T>,
+    count: usize,
+}
+
+impl<T> Default for Listed<T> {
+    fn default() -> Self {
+        let (list, count) = (Vec::new(), 0);
+        Self { list, count }
+    }
+}
+
+impl<T: Ord> Listed<T> {
+    fn is_whole(&self) -> bool {
+        self.list.len() == self.count
+    }
+
+    fn push(&mut self, one: T) {
+        let is_whole = self.is_whole();
+        self.count += 1;
+        if !is_whole {
+            return;
+        }
+        match self.list.try_reserve(1) {
+            Ok(()) => self.list.push(one),
+            // So that there is some for others.
+            Err(_) => self.list = Vec::new(),
+        }
+    }
+
+    fn sorted(mut self) -> Vec<T> {
+        self.list.sort_unstable();
+        self.list
     }
 }
 
@@ -391,18 +468,15 @@ impl Drop for Tokens {
     /// There are no workers any more: what is ready will not run either.
     fn drop(&mut self) {
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            let places = mem::take(&mut shard.places);
-            // SAFETY: out of the table, and nobody is left who could run it.
-            let out = places
-                .into_iter()
-                .filter_map(|place| unsafe { self.take_out(&mut shard, place) });
-            // SAFETY: as above.
-            let closures: Vec<_> = out
-                .map(|task| unsafe { Task::closure(&raw const task) })
-                .collect();
-            drop(shard);
-            drop(closures);
+            let places = mem::take(&mut shard.lock().places);
+            for place in places {
+                // SAFETY: out of the table, and nobody is left who could run it.
+                let closure = unsafe { self.closure_of(place) };
+                // One that panics keeps the others from nothing; nobody is left to be told.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
+                    discard(panic);
+                }
+            }
         }
     }
 }
@@ -418,7 +492,7 @@ pub(crate) unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) 
     let entry = unsafe { Task::closure(place.0.as_ptr()) };
     let tokens = worker.tokens();
     let (token, groups) = (place.token(), job.groups());
-    let call = || tokens.call(token, entry);
+    let call = || tokens.run(token, entry);
     worker.trace(token, groups, || match GUESSED {
         true => worker.timing(call),
         false => call(),

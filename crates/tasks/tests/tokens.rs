@@ -137,6 +137,106 @@ fn panics_are_told_each() {
     runtime.wait().unwrap();
 }
 
+/// Tells a number when it is dropped, and may panic then.
+struct Tells(mpsc::Sender<u64>, u64, bool);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.0.send(self.1).unwrap();
+        assert!(!self.2, "dropped {}", self.1);
+    }
+}
+
+/// Registers tasks that wait, of which every third panics when it is dropped; which were
+/// dropped, to be asked when no task is left.
+fn tasks_that_tell(runtime: &Runtime, count: u64) -> mpsc::Receiver<u64> {
+    let (tell, told) = mpsc::channel();
+    for token in 0..count {
+        let tells = Tells(tell.clone(), token, token % 3 == 0);
+        let entry = move || drop(tells);
+        runtime.register(token, 1, Groups::NONE, entry).unwrap();
+    }
+    told
+}
+
+fn sorted<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.into_iter().collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn tasks_that_panic_when_cancelled_are_told_and_keep_no_others() {
+    let runtime = runtime();
+    let told = tasks_that_tell(&runtime, 1000);
+    runtime.resolve(1000).unwrap();
+    assert_eq!(runtime.cancel(), 1001);
+    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+        panic!("not inside a task");
+    };
+    assert!(left.unresolved.is_empty() && left.unregistered.is_empty());
+    let panicked = left.panicked.into_iter().map(|one| (one.task, one.message));
+    let expected = (0..1000).step_by(3);
+    let expected: Vec<_> = expected.map(|at| (at, format!("dropped {at}"))).collect();
+    assert_eq!(sorted(panicked), expected);
+    assert_eq!(sorted(told), (0..1000).collect::<Vec<_>>());
+    runtime.wait().unwrap();
+}
+
+#[test]
+fn a_dropped_runtime_drops_all_whichever_panic() {
+    let runtime = runtime();
+    let told = tasks_that_tell(&runtime, 1000);
+    drop(runtime);
+    assert_eq!(sorted(told), (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_registered_by_what_is_cancelled_stays() {
+    struct Registers(usher_tasks::Handle, u64);
+    impl Drop for Registers {
+        fn drop(&mut self) {
+            // A runtime that ends takes no more.
+            if self.1 == 30 {
+                return;
+            }
+            let next = Self(self.0.clone(), self.1 + 1);
+            let _ = self.0.register(self.1, 1, Groups::NONE, || drop(next));
+        }
+    }
+    let runtime = runtime();
+    let first = Registers(runtime.handle(), 1);
+    runtime
+        .register(0, 1, Groups::NONE, || drop(first))
+        .unwrap();
+    for token in 1..20 {
+        assert_eq!(runtime.cancel(), 1);
+        let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+            panic!("not inside a task");
+        };
+        assert_eq!(left.unresolved, [(token, 1)]);
+    }
+}
+
+#[test]
+fn waiting_without_asking_loses_nothing() {
+    let runtime = runtime();
+    let (begin, begun) = mpsc::channel();
+    let entry = move || {
+        begun.recv().unwrap();
+        panic!("late");
+    };
+    runtime.register(1, 0, Groups::NONE, entry).unwrap();
+    begin.send(()).unwrap();
+    runtime.wait_until_idle().unwrap();
+    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+        panic!("not inside a task");
+    };
+    runtime.tell_again(left.panicked.clone());
+    assert_eq!(runtime.wait(), Err(WaitError::Left(left)));
+    runtime.wait().unwrap();
+}
+
 #[test]
 fn a_task_cannot_wait_for_itself() {
     let runtime = Arc::new(runtime());
@@ -290,7 +390,7 @@ proptest! {
             let (unresolved, unregistered) = match runtime.wait() {
                 Ok(()) => (vec![], vec![]),
                 Err(WaitError::Left(left)) => (left.unresolved, left.unregistered),
-                Err(WaitError::Inside | WaitError::Deadlock) => panic!("not inside a task"),
+                Err(WaitError::Inside | WaitError::Deadlock | WaitError::Memory { .. }) => panic!("not inside a task, and memory enough"),
             };
             prop_assert_eq!(unresolved, waiting.clone().into_iter().collect::<Vec<_>>());
             prop_assert_eq!(unregistered, early.keys().copied().collect::<Vec<_>>());
