@@ -209,7 +209,7 @@ USHER_TASKS_API uint32_t usher_tasks_cpus(void);
  * where all that is beyond is 0.
  *
  * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY where
- * there are 4,096 runtimes already.
+ * there is none for them, or there are 4,096 runtimes already.
  */
 USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
 					    usher_tasks_runtime **runtime);
@@ -409,7 +409,8 @@ USHER_TASKS_API size_t usher_tasks_graph_tasks(const usher_tasks_graph *graph);
  * Errors: FAILED where tasks failed; they are in *report, which is the caller's to
  * destroy (report may be NULL), and those that had not begun by then were not run.
  * *report is NULL where there is no memory for one.
- * Before anything is run: NULL, GROUPS, BUSY, ENDED, DEADLOCK.
+ * Before anything is run: NULL, GROUPS, BUSY, ENDED, DEADLOCK; MEMORY where a task
+ * calls, and there is none for the queues of one level more.
  */
 USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,
 				    usher_tasks_graph *graph,

@@ -191,6 +191,7 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Workers { .. } => Code::Workers,
             RuntimeError::Groups { .. } => Code::Groups,
             RuntimeError::Thread { .. } => Code::Thread,
+            RuntimeError::Memory { .. } => Code::Memory,
         };
         Self::of(code, &error)
     }
@@ -227,6 +228,7 @@ impl From<&RunError> for Failure {
         let code = match error {
             RunError::Groups { .. } => Code::Groups,
             RunError::Deadlock => Code::Deadlock,
+            RunError::Memory => Code::Memory,
             RunError::Panicked { .. } => Code::Failed,
         };
         Self::of(code, error)

@@ -89,6 +89,23 @@ fn no_memory_is_an_error_that_names_the_task() {
     assert!(output.status.success());
 }
 
+#[test]
+fn no_memory_for_a_policys_queues_is_an_error_at_every_level() {
+    let Some(program) = Program::of("queues.c", "cc", "-std=c11") else {
+        return;
+    };
+    let output = program.run(&[]);
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    let expected = [
+        "no memory\nno memory for 4194304 queues of ready tasks",
+        "success",
+        "no memory, 0 ran\nno memory for the queues of a graph that a task runs",
+        "success, 1 ran\n",
+    ];
+    assert_eq!(said, expected.join("\n"), "{output:?}");
+    assert!(output.status.success());
+}
+
 /// The C code of the guide that holds a word.
 fn of_the_guide(word: &str) -> String {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md");

@@ -28,6 +28,12 @@ pub enum RuntimeError {
         /// The most queues.
         most: u64,
     },
+    /// There is no memory for the policy's queues.
+    #[error("no memory for {queues} queues of ready tasks")]
+    Memory {
+        /// How many.
+        queues: u64,
+    },
     /// The system has no thread for us.
     #[error("starting worker {worker}: {source}")]
     Thread {
@@ -183,6 +189,10 @@ pub enum RunError {
     /// A task runs it on a runtime whose tasks wait for its own. Nothing was run.
     #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
     Deadlock,
+    /// A task runs it, and there is no memory for queues of what becomes ready by that.
+    /// Nothing was run.
+    #[error("no memory for the queues of a graph that a task runs")]
+    Memory,
     /// Tasks panicked.
     #[error("{}; {skipped} tasks were not run after that", told(.panicked))]
     Panicked {

@@ -14,24 +14,44 @@ use crate::job::JobRef;
 /// An order of ready tasks.
 pub(crate) type Ordered = Box<dyn Dispatcher<JobRef> + Send>;
 
+/// No memory for an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoMemory;
+
 /// An order for each level, all of one kind.
 pub(crate) struct Levels {
-    make: Box<dyn Fn() -> Ordered + Send>,
+    make: Box<dyn Fn() -> Option<Ordered> + Send>,
     levels: Vec<Ordered>,
 }
 
 impl Levels {
-    pub fn new(make: impl Fn() -> Ordered + Send + 'static) -> Self {
-        Self {
-            levels: vec![make()],
+    /// Of level 0.
+    ///
+    /// # Errors
+    /// Where an order cannot be made.
+    pub fn new(make: impl Fn() -> Option<Ordered> + Send + 'static) -> Result<Self, NoMemory> {
+        let mut levels = Self {
+            levels: Vec::new(),
             make: Box::new(make),
-        }
+        };
+        levels.reach(0)?;
+        Ok(levels)
     }
 
-    pub fn ready(&mut self, level: usize, job: JobRef) {
+    /// Makes orders up to that level, before anything is ready there.
+    ///
+    /// # Errors
+    /// Where one cannot be made.
+    pub fn reach(&mut self, level: usize) -> Result<(), NoMemory> {
         while self.levels.len() <= level {
-            self.levels.push((self.make)());
+            self.levels.try_reserve(1).map_err(|_| NoMemory)?;
+            self.levels.push((self.make)().ok_or(NoMemory)?);
         }
+        Ok(())
+    }
+
+    /// Of a level that has been reached.
+    pub fn ready(&mut self, level: usize, job: JobRef) {
         let groups = job.groups();
         self.levels[level].ready(job, groups);
     }

@@ -17,7 +17,7 @@ use crate::graph::Graph;
 use crate::guess::Together;
 use crate::job::JobRef;
 use crate::join;
-use crate::levels::{Levels, Ordered};
+use crate::levels::{Levels, NoMemory, Ordered};
 use crate::places::{self, Places, Seats};
 use crate::tokens::Tokens;
 use crate::trace::Trace;
@@ -66,7 +66,7 @@ impl Policy {
             return Ok((u32::MAX, u32::MAX));
         };
         let (t_groups, s_groups) = (t_groups.max(1), s_groups.max(1));
-        match u64::from(t_groups) * u64::from(s_groups) <= QUEUES_MAX {
+        match self.queues() <= QUEUES_MAX {
             true => Ok((t_groups, s_groups)),
             false => Err(RuntimeError::Groups {
                 t_groups,
@@ -77,16 +77,28 @@ impl Policy {
     }
 
     /// The order of a policy that has one for all workers.
-    fn levels(self, workers: usize) -> Option<Levels> {
+    fn levels(self, workers: usize) -> Result<Option<Levels>, RuntimeError> {
+        let levels = match self {
+            Self::Usher => return Ok(None),
+            Self::Paper { t_groups, s_groups } => Levels::new(move || {
+                let paper = Paper::try_new(workers, t_groups as usize, s_groups as usize).ok()?;
+                Some(Box::new(paper) as Ordered)
+            }),
+            Self::Fcfs => Levels::new(|| Some(Box::new(Fcfs::default()))),
+            Self::Lcfs => Levels::new(|| Some(Box::new(Lcfs::default()))),
+        };
+        levels.map(Some).map_err(|NoMemory| RuntimeError::Memory {
+            queues: self.queues(),
+        })
+    }
+
+    /// Queues that it keeps for all workers.
+    fn queues(self) -> u64 {
         match self {
-            Self::Usher => None,
             Self::Paper { t_groups, s_groups } => {
-                let (t_groups, s_groups) = (t_groups as usize, s_groups as usize);
-                let make = move || Box::new(Paper::new(workers, t_groups, s_groups)) as Ordered;
-                Some(Levels::new(make))
+                u64::from(t_groups.max(1)) * u64::from(s_groups.max(1))
             }
-            Self::Fcfs => Some(Levels::new(|| Box::new(Fcfs::default()))),
-            Self::Lcfs => Some(Levels::new(|| Box::new(Lcfs::default()))),
+            Self::Usher | Self::Fcfs | Self::Lcfs => 1,
         }
     }
 }
@@ -139,7 +151,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Where there can be no such number of workers or groups, or the system has no
-    /// threads for them.
+    /// threads for them or no memory for the policy's queues.
     pub fn new(workers: usize) -> Result<Self, RuntimeError> {
         Self::with_policy(workers, Policy::Usher)
     }
@@ -172,7 +184,7 @@ impl Runtime {
         let groups_below = policy.groups_below()?;
         let of_worker: Vec<_> = (0..workers).map(|one| places.cpus(one).cloned()).collect();
         let mut runtime = Self {
-            crew: Arc::new(Crew::new(places, groups_below, policy.levels(workers))),
+            crew: Arc::new(Crew::new(places, groups_below, policy.levels(workers)?)),
             threads: Vec::with_capacity(workers),
             _seats: seats,
         };
@@ -234,21 +246,25 @@ impl Runtime {
     /// Where tasks panicked; those that had not begun by then are not run. Where
     /// groups are not those of the policy. Where tasks of this runtime wait for that of
     /// the calling task, so that each might wait for the other for ever; also where
-    /// enough workers are left.
+    /// enough workers are left. Where a task calls, and there is no memory for queues
+    /// one level deeper.
     pub fn run<B: Fn(usize) + Sync>(&self, graph: &mut Graph<B>) -> Result<(), RunError> {
         if let Some(error) = graph.outside(self.crew.groups_below) {
             return Err(error);
         }
         let _wait = self.wait_begins().map_err(|Circle| RunError::Deadlock)?;
+        let here = match self.here() {
+            Some(worker) => Some((worker, worker.nest().map_err(|NoMemory| RunError::Memory)?)),
+            None => None,
+        };
         let finds_groups = self.crew.finds_groups();
         match finds_groups {
             true => graph.find_order(self.workers()),
             false => graph.forget_order(),
         }
         let begun = Instant::now();
-        match self.here() {
-            Some(worker) => {
-                let _nest = worker.nest();
+        match here {
+            Some((worker, _nest)) => {
                 let waiter = Some(worker.index());
                 let done = graph.begin(waiter, worker.is_deep(), |job| worker.ready_inside(job));
                 worker.work_until(|| done.is_open());

@@ -10,7 +10,7 @@ use crate::counters::{AllCounters, Counts};
 use crate::dispatch::Groups;
 use crate::guess::{Guess, SAMPLE};
 use crate::job::{Chain, Job, JobRef};
-use crate::levels::Levels;
+use crate::levels::{Levels, NoMemory};
 use crate::places::{Distance, Places};
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::Sleepers;
@@ -253,25 +253,39 @@ impl<'a> Worker<'a> {
 
     /// Begins to wait for a graph that a task runs here, until that is dropped: what
     /// becomes ready from now on comes before what is ready already.
-    pub fn nest(&self) -> Nest<'_, 'a> {
-        let nest = Nest {
+    ///
+    /// # Errors
+    /// Where there is no memory for what becomes ready; then it has not begun.
+    pub fn nest(&self) -> Result<Nest<'_, 'a>, NoMemory> {
+        let (level, level_least) = (self.level.get(), self.level_least.get());
+        if let Some(locked) = &self.crew.locked {
+            lock(locked).reach(level + 1)?;
+            self.waits.set(self.waits.get() + 1);
+            self.level.set(level + 1);
+            self.level_least.set(level + 1);
+        } else {
+            let fresh = self.fresh_lanes().ok_or(NoMemory)?;
+            self.waits.set(self.waits.get() + 1);
+            if self.is_deep() {
+                // Of what lies there it is going to take its own alone.
+                self.clear_shelf();
+            }
+            self.outer.borrow_mut().push(self.lanes.replace(fresh));
+        }
+        Ok(Nest {
             worker: self,
-            level: self.level.get(),
-            level_least: self.level_least.get(),
-        };
-        self.waits.set(self.waits.get() + 1);
-        if self.crew.locked.is_some() {
-            self.level.set(nest.level + 1);
-            self.level_least.set(nest.level + 1);
-            return nest;
-        }
-        if self.is_deep() {
-            // Of what lies there it is going to take its own alone.
-            self.clear_shelf();
-        }
-        let fresh = self.spare.borrow_mut().pop().unwrap_or_else(Lanes::new);
-        self.outer.borrow_mut().push(self.lanes.replace(fresh));
-        nest
+            level,
+            level_least,
+        })
+    }
+
+    /// Lanes to be put in place of those there are, and room for these meanwhile; and
+    /// for them afterwards.
+    fn fresh_lanes(&self) -> Option<Lanes> {
+        let (mut outer, mut spare) = (self.outer.borrow_mut(), self.spare.borrow_mut());
+        outer.try_reserve(1).ok()?;
+        spare.try_reserve(outer.len() + 1).ok()?;
+        spare.pop().or_else(Lanes::try_new)
     }
 
     /// Whether a task that runs here runs a graph that this worker works for.

@@ -7,6 +7,7 @@
 //! chip calls the very same code. What it holds for a task is the caller's
 //! business (`I`): an index, a pointer.
 
+mod bits;
 mod fcfs;
 mod lcfs;
 mod paper;

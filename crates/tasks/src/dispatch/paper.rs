@@ -18,10 +18,9 @@
 //! task that became ready first. A temporal group stays active when it has run
 //! out of ready tasks, until another one takes its place.
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 
-use fixedbitset::FixedBitSet;
-
+use super::bits::{Sets, try_filled};
 use super::{Dispatch, Dispatcher, Groups};
 
 /// The matrix, and who owns what.
@@ -31,13 +30,13 @@ pub struct Paper<I> {
     /// Queue of (t, s) at `t * s_count + s`.
     queues: Vec<VecDeque<I>>,
     /// By t: which s have ready tasks.
-    ready: Vec<FixedBitSet>,
+    ready: Sets,
     /// Which t have ready tasks.
-    ready_t: FixedBitSet,
+    ready_t: Sets,
     /// T'; 0 before any was.
     active: usize,
     /// By worker: the spatial groups that belong to it.
-    owned: Vec<FixedBitSet>,
+    owned: Sets,
     /// By spatial group: whose it is.
     owners: Vec<Option<usize>>,
     len: usize,
@@ -46,19 +45,41 @@ pub struct Paper<I> {
 impl<I> Paper<I> {
     /// A matrix for temporal groups 0..`t_count` and spatial groups 0..`s_count`,
     /// one of each at least.
+    ///
+    /// # Panics
+    /// Where there is no memory for it.
     pub fn new(workers: usize, t_count: usize, s_count: usize) -> Self {
-        let (t_count, s_count) = (t_count.max(1), s_count.max(1));
-        let queues = std::iter::repeat_with(VecDeque::new);
-        Self {
-            s_count,
-            queues: queues.take(t_count * s_count).collect(),
-            ready: vec![FixedBitSet::with_capacity(s_count); t_count],
-            ready_t: FixedBitSet::with_capacity(t_count),
-            active: 0,
-            owned: vec![FixedBitSet::with_capacity(s_count); workers],
-            owners: vec![None; s_count],
-            len: 0,
+        match Self::try_new(workers, t_count, s_count) {
+            Ok(paper) => paper,
+            Err(error) => panic!("{t_count} x {s_count} queues: {error}"),
         }
+    }
+
+    /// As [`Self::new`].
+    ///
+    /// # Errors
+    /// Where there is no memory for it: 32 bytes a queue, and little more.
+    pub fn try_new(
+        workers: usize,
+        t_count: usize,
+        s_count: usize,
+    ) -> Result<Self, TryReserveError> {
+        let (t_count, s_count) = (t_count.max(1), s_count.max(1));
+        // More than can be is more than there is memory for.
+        let count = t_count.saturating_mul(s_count);
+        let mut queues = Vec::new();
+        queues.try_reserve_exact(count)?;
+        queues.resize_with(count, VecDeque::new);
+        Ok(Self {
+            s_count,
+            queues,
+            ready: Sets::try_new(t_count, s_count)?,
+            ready_t: Sets::try_new(1, t_count)?,
+            active: 0,
+            owned: Sets::try_new(workers, s_count)?,
+            owners: try_filled(s_count, None)?,
+            len: 0,
+        })
     }
 
     /// Whom a spatial group belongs to.
@@ -74,26 +95,24 @@ impl<I> Paper<I> {
     /// Lines 2 to 8 and 12 to 18: a spatial group with ready tasks of `t`, and
     /// whether the worker takes it over.
     fn choose(&self, t: usize, worker: usize) -> Option<(usize, bool)> {
-        let ready = &self.ready[t];
-        let own = ready.intersection(&self.owned[worker]).next();
-        let without = || ready.contains(0).then_some(0);
+        let own = self.ready.least_common(t, &self.owned, worker);
+        let without = || self.ready.contains(t, 0).then_some(0);
         match own.or_else(without) {
             Some(s) => Some((s, false)),
-            None => ready.minimum().map(|s| (s, true)),
+            None => self.ready.least(t).map(|s| (s, true)),
         }
     }
 
     /// Line 9: another temporal group with ready tasks.
     fn another(&self) -> Option<usize> {
-        let mut others = self.ready_t.ones();
-        others.find(|&t| t != 0 && t != self.active)
+        self.ready_t.least_but(0, [0, self.active])
     }
 
     fn take_over(&mut self, s: usize, worker: usize) {
         if let Some(before) = self.owners[s].replace(worker) {
-            self.owned[before].remove(s);
+            self.owned.remove(before, s);
         }
-        self.owned[worker].insert(s);
+        self.owned.insert(worker, s);
     }
 
     /// Line 22.
@@ -102,10 +121,10 @@ impl<I> Paper<I> {
         let item = queue.pop_front()?;
         self.len -= 1;
         if queue.is_empty() {
-            self.ready[t].remove(s);
+            self.ready.remove(t, s);
         }
-        if self.ready[t].is_clear() {
-            self.ready_t.remove(t);
+        if self.ready.is_empty(t) {
+            self.ready_t.remove(0, t);
         }
         Some(item)
     }
@@ -117,8 +136,8 @@ impl<I> Dispatcher<I> for Paper<I> {
     fn ready(&mut self, item: I, groups: Groups) {
         let (t, s) = (groups.t as usize, groups.s as usize);
         assert!(s < self.s_count, "spatial group {s} of {}", self.s_count);
-        self.ready[t].insert(s);
-        self.ready_t.insert(t);
+        self.ready.insert(t, s);
+        self.ready_t.insert(0, t);
         self.queues[t * self.s_count + s].push_back(item);
         self.len += 1;
     }

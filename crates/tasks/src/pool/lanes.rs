@@ -46,15 +46,26 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub fn new() -> Self {
-        Self {
-            lanes: std::iter::repeat_with(VecDeque::new).take(LANES).collect(),
+        match Self::try_new() {
+            Some(lanes) => lanes,
+            None => panic!("no memory for the lanes of a worker"),
+        }
+    }
+
+    /// `None`: there is no memory for them.
+    pub fn try_new() -> Option<Self> {
+        let mut lanes = Vec::new();
+        lanes.try_reserve_exact(LANES).ok()?;
+        lanes.resize_with(LANES, VecDeque::new);
+        Some(Self {
+            lanes: lanes.into_boxed_slice(),
             filled: [0; WORDS],
             active: 0,
             others: VecDeque::new(),
             forked: VecDeque::new(),
             len: 0,
             turn: 0,
-        }
+        })
     }
 
     pub fn len(&self) -> usize {

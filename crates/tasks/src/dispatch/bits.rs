@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sets of small numbers, a row of bits each, in one piece of memory: so that there may
+//! be no memory for them.
+
+use std::collections::TryReserveError;
+
+const BITS: usize = u64::BITS as usize;
+
+/// As long as that, of the same value; an error where there is no memory for it.
+pub(super) fn try_filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, TryReserveError> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(len)?;
+    all.resize(len, value);
+    Ok(all)
+}
+
+/// Sets of numbers below some number.
+#[derive(Debug, Clone)]
+pub(super) struct Sets {
+    words: Vec<u64>,
+    words_per_set: usize,
+}
+
+impl Sets {
+    /// So many sets, all empty, of numbers below `below`.
+    ///
+    /// # Errors
+    /// Where there is no memory for them.
+    pub fn try_new(sets: usize, below: usize) -> Result<Self, TryReserveError> {
+        let words_per_set = below.div_ceil(BITS);
+        // More than can be is more than there is memory for.
+        let words = sets.saturating_mul(words_per_set);
+        Ok(Self {
+            words: try_filled(words, 0)?,
+            words_per_set,
+        })
+    }
+
+    fn set(&self, set: usize) -> &[u64] {
+        &self.words[set * self.words_per_set..][..self.words_per_set]
+    }
+
+    fn word(&mut self, set: usize, number: usize) -> &mut u64 {
+        &mut self.words[set * self.words_per_set..][..self.words_per_set][number / BITS]
+    }
+
+    pub fn insert(&mut self, set: usize, number: usize) {
+        *self.word(set, number) |= 1 << (number % BITS);
+    }
+
+    pub fn remove(&mut self, set: usize, number: usize) {
+        *self.word(set, number) &= !(1 << (number % BITS));
+    }
+
+    pub fn contains(&self, set: usize, number: usize) -> bool {
+        self.set(set)[number / BITS] >> (number % BITS) & 1 == 1
+    }
+
+    pub fn is_empty(&self, set: usize) -> bool {
+        self.set(set).iter().all(|&word| word == 0)
+    }
+
+    /// The least in a set.
+    pub fn least(&self, set: usize) -> Option<usize> {
+        least(self.set(set).iter().copied())
+    }
+
+    /// The least in a set that a set of another kind has, too.
+    pub fn least_common(&self, set: usize, others: &Self, other: usize) -> Option<usize> {
+        let both = self.set(set).iter().zip(others.set(other));
+        least(both.map(|(one, other)| one & other))
+    }
+
+    /// The least in a set that is neither of these.
+    pub fn least_but(&self, set: usize, not: [usize; 2]) -> Option<usize> {
+        let without = |(at, &word): (usize, &u64)| {
+            let those = not.into_iter().filter(|one| one / BITS == at);
+            those.fold(word, |word, one| word & !(1 << (one % BITS)))
+        };
+        least(self.set(set).iter().enumerate().map(without))
+    }
+}
+
+fn least(words: impl Iterator<Item = u64>) -> Option<usize> {
+    let mut words = words.enumerate();
+    let (at, word) = words.find(|&(_, word)| word != 0)?;
+    Some(at * BITS + word.trailing_zeros() as usize)
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn sets_are_sets(
+            below in 1..200_usize, steps in prop::collection::vec((any::<bool>(), 0..3_usize, any::<usize>()), 0..300),
+        ) {
+            let (mut sets, mut plain) = (Sets::try_new(3, below).unwrap(), [const { BTreeSet::new() }; 3]);
+            for (is_in, set, number) in steps {
+                let number = number % below;
+                match is_in {
+                    true => {
+                        sets.insert(set, number);
+                        plain[set].insert(number);
+                    }
+                    false => {
+                        sets.remove(set, number);
+                        plain[set].remove(&number);
+                    }
+                }
+                let not = [0, number];
+                let other = (set + 1) % 3;
+                prop_assert_eq!(sets.contains(set, number), is_in);
+                prop_assert_eq!(sets.is_empty(set), plain[set].is_empty());
+                prop_assert_eq!(sets.least(set), plain[set].first().copied());
+                let common = plain[set].intersection(&plain[other]).next().copied();
+                prop_assert_eq!(sets.least_common(set, &sets, other), common);
+                let but = plain[set].iter().copied().find(|one| !not.contains(one));
+                prop_assert_eq!(sets.least_but(set, not), but);
+            }
+        }
+    }
+
+    #[test]
+    fn no_memory_is_an_error() {
+        assert!(Sets::try_new(1 << 40, 1 << 40).is_err());
+        assert!(Sets::try_new(usize::MAX, usize::MAX).is_err());
+    }
+}
