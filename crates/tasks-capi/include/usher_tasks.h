@@ -441,10 +441,12 @@ enum usher_tasks_format {
 
 /*
  * Writes down from now on which worker runs which task, from when to when: the last
- * so many of each worker, at 32 bytes each and for one more, which the first call
- * settles. What was written down before is forgotten. It costs some nanoseconds a task.
+ * so many of each worker, at 32 bytes each and for one more, until the runtime ends;
+ * a later call with more makes room for twice as many as there were, at least, and
+ * the former room stays. What was written down before is forgotten. It costs some
+ * nanoseconds a task.
  *
- * Errors: NULL, MEMORY, ENDED.
+ * Errors: NULL, MEMORY, ENDED; what was begun before goes on.
  */
 USHER_TASKS_API int usher_tasks_trace_start(usher_tasks_runtime *runtime,
 					    size_t tasks_per_worker);

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{fmt, hint};
 
 use usher_tasks::color::ColorError;
-use usher_tasks::{GraphError, RunError, RuntimeError, TaskError};
+use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError};
 
 /// `enum usher_tasks_error`, but for success.
 #[repr(i32)]
@@ -232,6 +232,13 @@ impl From<&RunError> for Failure {
             RunError::Panicked { .. } => Code::Failed,
         };
         Self::of(code, error)
+    }
+}
+
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Self {
+        let TraceError::Memory { .. } = error;
+        Self::of(Code::Memory, &error)
     }
 }
 

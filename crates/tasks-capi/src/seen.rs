@@ -9,13 +9,10 @@ use std::ptr;
 
 use usher_tasks::{ColorBy, Counters, Runtime, Trace};
 
-use crate::error::{Code, Failure, boundary, boundary_or, probe};
+use crate::error::{Code, Failure, boundary, boundary_or};
 use crate::graph::GraphHandle;
 use crate::options::SIZE_MAX;
 use crate::runtime::{RuntimeHandle, enter};
-
-/// Bytes of a task in a worker's trace, which has room for one more.
-const SPAN_BYTES: usize = 32;
 
 /// `enum usher_tasks_format`.
 #[repr(u32)]
@@ -95,16 +92,7 @@ pub unsafe extern "C" fn usher_tasks_trace_start(
     runtime: *mut RuntimeHandle,
     tasks_per_worker: usize,
 ) -> c_int {
-    let start = |this: &Runtime| {
-        let workers = this.workers();
-        let bytes = tasks_per_worker
-            .saturating_add(1)
-            .saturating_mul(SPAN_BYTES);
-        let what = format!("a trace of {tasks_per_worker} tasks of {workers} workers");
-        probe(bytes.saturating_mul(workers), &what)?;
-        this.start_trace(tasks_per_worker);
-        Ok(())
-    };
+    let start = |this: &Runtime| Ok(this.start_trace(tasks_per_worker)?);
     // SAFETY: the caller promises a runtime that lives, or null.
     boundary(|| unsafe { enter(runtime, start) })
 }

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             black_box((0..700_u64).fold(task as u64, |sum, x| sum.rotate_left(5) ^ x));
         })?;
         runtime.run(&mut graph)?;
-        runtime.start_trace(graph.len());
+        runtime.start_trace(graph.len())?;
         runtime.run(&mut graph)?;
         let trace = runtime.trace();
         for (by, color_by) in [("t", ColorBy::T), ("s", ColorBy::S)] {

@@ -239,13 +239,13 @@ fn who_waits_for_something_else_is_woken_for_it() {
 #[test]
 fn spans_that_are_read_are_whole() {
     loom::model(|| {
-        let ring = Arc::new(Ring::new(1));
+        let ring = Arc::new(Ring::try_new(1).unwrap());
         ring.write([1; 4]);
         let writer = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || (2..4).for_each(|number| ring.write([number; 4])))
         };
-        let read = ring.read(0);
+        let read = ring.read(0, 1);
         for words in &read.spans {
             assert!(words.iter().all(|&word| word == words[0]), "{words:?}");
         }

@@ -54,7 +54,7 @@ pub use graph::{Explanation, Graph, GraphBuilder, Order, Tried};
 pub use guess::Together;
 pub use places::{Distance, Places};
 pub use runtime::{Handle, Policy, Runtime, WORKERS_MAX};
-pub use trace::{ColorBy, Span, Trace};
+pub use trace::{ColorBy, Span, Trace, TraceError};
 
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;

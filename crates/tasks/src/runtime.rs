@@ -20,7 +20,7 @@ use crate::join;
 use crate::levels::{Levels, NoMemory, Ordered};
 use crate::places::{self, Places, Seats};
 use crate::tokens::Tokens;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceError};
 use crate::waits::{Circle, Wait};
 use crate::worker::{Crew, Worker};
 
@@ -212,10 +212,14 @@ impl Runtime {
     }
 
     /// Writes down which worker runs which task from now on, the last
-    /// `spans_per_worker` of each; what was written before is forgotten. How many are
-    /// kept is settled the first time.
-    pub fn start_trace(&self, spans_per_worker: usize) {
-        self.crew.tracer.start(self.workers(), spans_per_worker);
+    /// `spans_per_worker` of each; what was written before is forgotten. They take 32
+    /// bytes each, until the runtime ends; a later call with more makes room for twice
+    /// as many as there were, at least, and the former room stays.
+    ///
+    /// # Errors
+    /// Where there is no memory for so many. What was begun before goes on.
+    pub fn start_trace(&self, spans_per_worker: usize) -> Result<(), TraceError> {
+        self.crew.tracer.start(self.workers(), spans_per_worker)
     }
 
     /// Writes nothing down any more.

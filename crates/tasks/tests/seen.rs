@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use usher_tasks::{ColorBy, Counters, Graph, GraphBuilder, Groups, Order, Places, Policy};
-use usher_tasks::{Runtime, Trace};
+use usher_tasks::{Runtime, Trace, TraceError};
 use usher_topology::{Source, load};
 
 const ROWS: usize = 12;
@@ -80,7 +80,7 @@ fn every_task_is_in_the_trace_with_its_groups() {
             let mut graph = wavefront(by_row, |_| ());
             runtime.run(&mut graph).unwrap();
             assert_eq!(runtime.trace(), Trace::default());
-            runtime.start_trace(TASKS);
+            runtime.start_trace(TASKS).unwrap();
             runtime.run(&mut graph).unwrap();
             runtime.stop_trace();
             runtime.run(&mut graph).unwrap();
@@ -98,12 +98,70 @@ fn every_task_is_in_the_trace_with_its_groups() {
 #[test]
 fn a_trace_keeps_the_last_and_tells_how_many_are_lost() {
     let runtime = Runtime::new(1).unwrap();
-    runtime.start_trace(100);
+    runtime.start_trace(100).unwrap();
     runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
     let trace = runtime.trace();
     assert_eq!((trace.spans.len(), trace.lost), (100, TASKS as u64 - 100));
-    runtime.start_trace(1);
+    runtime.start_trace(1).unwrap();
     assert_eq!((runtime.trace().spans.len(), runtime.trace().lost), (0, 0));
+}
+
+#[test]
+fn each_trace_keeps_as_many_as_it_was_begun_with() {
+    let runtime = Runtime::new(1).unwrap();
+    let mut graph = wavefront(by_row, |_| ());
+    for spans in [100, 1, 101, 0, 1000, 3] {
+        runtime.start_trace(spans).unwrap();
+        runtime.run(&mut graph).unwrap();
+        let trace = runtime.trace();
+        let kept = spans.min(TASKS);
+        assert_eq!(
+            (trace.spans.len(), trace.lost),
+            (kept, (TASKS - kept) as u64)
+        );
+    }
+}
+
+#[test]
+fn a_trace_that_there_is_no_memory_for_changes_nothing() {
+    let runtime = Runtime::new(1).unwrap();
+    let mut graph = wavefront(by_row, |_| ());
+    runtime.start_trace(100).unwrap();
+    runtime.run(&mut graph).unwrap();
+    let before = runtime.trace();
+    for spans_per_worker in [usize::MAX, 1 << 59, 1 << 31] {
+        let expected = TraceError::Memory {
+            spans_per_worker,
+            workers: 1,
+        };
+        assert_eq!(runtime.start_trace(spans_per_worker), Err(expected));
+    }
+    assert_eq!(runtime.trace(), before);
+    runtime.run(&mut graph).unwrap();
+    assert_eq!(
+        runtime.trace().lost,
+        before.lost + TASKS as u64,
+        "it goes on"
+    );
+}
+
+#[test]
+fn rings_are_made_anew_while_tasks_are_written_down() {
+    let runtime = Runtime::new(2).unwrap();
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| {
+            let mut graph = wavefront(by_row, |_| ());
+            (0..50).for_each(|_| runtime.run(&mut graph).unwrap());
+        });
+        let mut spans = 1;
+        while !ran.is_finished() {
+            runtime.start_trace(spans).unwrap();
+            spans = (spans * 2).min(1 << 12);
+            for span in runtime.trace().spans {
+                assert!((span.task as usize) < TASKS && span.start_ns <= span.end_ns);
+            }
+        }
+    });
 }
 
 #[test]
@@ -111,7 +169,7 @@ fn a_task_that_panics_is_in_the_trace_and_its_followers_are_not() {
     let runtime = Runtime::new(2).unwrap();
     let mut graph = wavefront(by_row, |task| assert!(task != 7, "no"));
     for _ in 0..10 {
-        runtime.start_trace(TASKS);
+        runtime.start_trace(TASKS).unwrap();
         let error = runtime.run(&mut graph).unwrap_err().to_string();
         assert!(error.contains("task 7 panicked: no"), "{error}");
         let trace = runtime.trace();
@@ -133,7 +191,7 @@ fn a_task_that_panics_is_in_the_trace_and_its_followers_are_not() {
 #[test]
 fn a_trace_can_be_read_while_it_is_written() {
     let runtime = Runtime::new(2).unwrap();
-    runtime.start_trace(50);
+    runtime.start_trace(50).unwrap();
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| {
             let mut graph = wavefront(by_row, |_| ());
@@ -151,7 +209,7 @@ fn a_trace_can_be_read_while_it_is_written() {
 #[test]
 fn registered_tasks_are_in_the_trace_by_their_tokens() {
     let runtime = Runtime::new(2).unwrap();
-    runtime.start_trace(1000);
+    runtime.start_trace(1000).unwrap();
     for token in 0..500 {
         runtime
             .register(token * 7, 0, Groups::new(1, 0), || ())
@@ -165,7 +223,7 @@ fn registered_tasks_are_in_the_trace_by_their_tokens() {
 #[test]
 fn perfettos_file_has_a_track_a_worker_and_a_span_a_task() {
     let runtime = Runtime::new(2).unwrap();
-    runtime.start_trace(TASKS);
+    runtime.start_trace(TASKS).unwrap();
     runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
     let trace = runtime.trace();
     let mut file = Vec::new();
@@ -183,7 +241,7 @@ fn perfettos_file_has_a_track_a_worker_and_a_span_a_task() {
 #[test]
 fn the_picture_has_every_worker() {
     let runtime = Runtime::new(3).unwrap();
-    runtime.start_trace(TASKS);
+    runtime.start_trace(TASKS).unwrap();
     runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
     for color_by in [ColorBy::T, ColorBy::S] {
         let mut picture = Vec::new();
@@ -359,7 +417,7 @@ fn an_order_is_found_for_a_graph_without_groups() {
     assert!(found.to_string().contains("along steps of 240"));
     // A policy that takes groups as they are given gets none.
     let paper = Runtime::with_policy(2, POLICIES[1]).unwrap();
-    paper.start_trace(TASKS);
+    paper.start_trace(TASKS).unwrap();
     paper.run(&mut graph).unwrap();
     assert!(
         paper

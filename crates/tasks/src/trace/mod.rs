@@ -10,7 +10,8 @@ mod chrome;
 mod picture;
 mod ring;
 
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::Arc;
 
 use quanta::Clock;
 
@@ -18,7 +19,7 @@ pub use picture::ColorBy;
 pub(crate) use ring::Ring;
 
 use crate::dispatch::Groups;
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 
 /// A task that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +48,37 @@ pub struct Trace {
     pub lost: u64,
 }
 
+/// A trace that cannot be begun. What was written down before is as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// There is no memory for so many.
+    #[error("a trace of {spans_per_worker} tasks of {workers} workers: no memory")]
+    Memory {
+        /// Tasks to be kept of each worker.
+        spans_per_worker: usize,
+        /// Workers.
+        workers: usize,
+    },
+}
+
 /// What is traced, and where.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tracer {
     is_on: AtomicBool,
-    /// Made when tracing is first begun, and never again.
-    kept: OnceLock<Kept>,
+    /// Where workers write: the last of those made; null before there is any.
+    kept: AtomicPtr<Kept>,
     /// Held by whoever starts or reads.
     began: Mutex<Began>,
+}
+
+impl Default for Tracer {
+    fn default() -> Self {
+        Self {
+            is_on: AtomicBool::new(false),
+            kept: AtomicPtr::new(ptr::null_mut()),
+            began: Mutex::default(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -63,12 +87,50 @@ struct Kept {
     rings: Box<[Ring]>,
 }
 
+impl Kept {
+    fn try_new(workers: usize, spans: usize) -> Option<Self> {
+        let mut rings = Vec::new();
+        rings.try_reserve_exact(workers).ok()?;
+        for _ in 0..workers {
+            rings.push(Ring::try_new(spans)?);
+        }
+        Some(Self {
+            clock: Clock::new(),
+            rings: rings.into_boxed_slice(),
+        })
+    }
+
+    /// Spans of each worker.
+    fn spans(&self) -> usize {
+        self.rings.first().map_or(0, Ring::kept)
+    }
+}
+
 /// Where the present trace begins.
 #[derive(Debug, Default)]
 struct Began {
     raw: u64,
     /// By worker: the first span that belongs to it.
     from: Vec<u64>,
+    /// Spans of each worker that are wanted.
+    most: usize,
+    /// All that were ever made, as workers may write into any of them yet, each twice as
+    /// large as the one before it at least; the last one is in use.
+    all: Vec<Arc<Kept>>,
+}
+
+impl Began {
+    /// Room for so many, made where there is none.
+    fn kept(&mut self, workers: usize, spans: usize) -> Option<Arc<Kept>> {
+        let last = self.all.last();
+        if let Some(last) = last.filter(|last| last.spans() >= spans) {
+            return Some(Arc::clone(last));
+        }
+        let twice = last.map_or(0, |last| last.spans().saturating_mul(2));
+        let kept = Arc::new(Kept::try_new(workers, spans.max(twice))?);
+        self.all.push(Arc::clone(&kept));
+        Some(kept)
+    }
 }
 
 impl Tracer {
@@ -84,25 +146,30 @@ impl Tracer {
         if !self.is_on.load(Ordering::Acquire) {
             return None;
         }
-        let kept = self.kept.get()?;
+        let kept = self.kept.load(Ordering::Acquire);
+        // SAFETY: null, or of those that stay as long as this does.
+        let kept = unsafe { kept.as_ref() }?;
         Some((&kept.clock, &kept.rings[worker]))
     }
 
-    /// Begins a trace: what was traced before is forgotten. The rings' size is that
-    /// of the first time.
-    pub fn start(&self, workers: usize, spans_per_worker: usize) {
+    /// Begins a trace: what was traced before is forgotten.
+    ///
+    /// # Errors
+    /// Where there is no memory for so many; what was traced goes on.
+    pub fn start(&self, workers: usize, spans_per_worker: usize) -> Result<(), TraceError> {
         let mut began = self.began();
-        let kept = self.kept.get_or_init(|| Kept {
-            clock: Clock::new(),
-            rings: std::iter::repeat_with(|| Ring::new(spans_per_worker))
-                .take(workers)
-                .collect(),
-        });
-        *began = Began {
-            raw: kept.clock.raw(),
-            from: kept.rings.iter().map(Ring::written).collect(),
-        };
+        let kept = began.kept(workers, spans_per_worker);
+        let kept = kept.ok_or(TraceError::Memory {
+            spans_per_worker,
+            workers,
+        })?;
+        began.raw = kept.clock.raw();
+        began.from = kept.rings.iter().map(Ring::written).collect();
+        began.most = spans_per_worker;
+        let at = Arc::as_ptr(&kept).cast_mut();
+        self.kept.store(at, Ordering::Release);
         self.is_on.store(true, Ordering::Release);
+        Ok(())
     }
 
     pub fn stop(&self) {
@@ -113,12 +180,12 @@ impl Tracer {
     pub fn read(&self) -> Trace {
         let began = self.began();
         let mut trace = Trace::default();
-        let Some(kept) = self.kept.get() else {
+        let Some(kept) = began.all.last() else {
             return trace;
         };
         trace.workers = kept.rings.len();
         for (worker, (ring, &from)) in kept.rings.iter().zip(&began.from).enumerate() {
-            let read = ring.read(from);
+            let read = ring.read(from, began.most);
             let ns = |raw: u64| kept.clock.delta_as_nanos(began.raw, raw.max(began.raw));
             trace.lost += read.lost;
             trace.spans.extend(read.spans.iter().map(|words| Span {

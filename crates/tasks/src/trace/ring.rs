@@ -23,8 +23,6 @@ pub(crate) type Words = [u64; WORDS];
 #[repr(align(128))]
 pub(crate) struct Ring {
     words: Box<[AtomicU64]>,
-    /// Spans that are kept; there is a place more for the one that is being written.
-    kept: u64,
     /// Spans ever written.
     written: AtomicU64,
     /// The place of the next one; the worker's alone.
@@ -41,16 +39,25 @@ pub(crate) struct Read {
 }
 
 impl Ring {
-    /// For so many spans, as far as they can be numbered.
-    pub fn new(spans: usize) -> Self {
-        let spans = spans.min(SPANS_MAX);
-        let words = std::iter::repeat_with(|| AtomicU64::new(0));
-        Self {
-            words: words.take((spans + 1) * WORDS).collect(),
-            kept: spans as u64,
+    /// For so many spans; `None`: there is no memory for them.
+    pub fn try_new(spans: usize) -> Option<Self> {
+        if spans > SPANS_MAX {
+            return None;
+        }
+        let count = (spans + 1) * WORDS;
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).ok()?;
+        words.resize_with(count, || AtomicU64::new(0));
+        Some(Self {
+            words: words.into_boxed_slice(),
             written: AtomicU64::new(0),
             next: AtomicUsize::new(0),
-        }
+        })
+    }
+
+    /// Spans that it keeps: there is a place more for the one that is being written.
+    pub fn kept(&self) -> usize {
+        self.places() - 1
     }
 
     fn places(&self) -> usize {
@@ -84,11 +91,11 @@ impl Ring {
         self.written.load(Ordering::Acquire)
     }
 
-    /// What is there of the spans from number `from` on.
-    pub fn read(&self, from: u64) -> Read {
+    /// What is there of the spans from number `from` on, the last `most` of them.
+    pub fn read(&self, from: u64, most: usize) -> Read {
         let until = self.written();
         let from = from.min(until);
-        let first = from.max(until.saturating_sub(self.kept));
+        let first = from.max(until.saturating_sub(self.kept().min(most) as u64));
         let mut copies: Vec<Words> = (first..until)
             .map(|span| {
                 let words = self.at((span % self.places() as u64) as usize);
@@ -119,16 +126,19 @@ mod tests {
 
     #[test]
     fn the_last_are_kept() {
-        let ring = Ring::new(3);
+        let ring = Ring::try_new(3).unwrap();
         (0..3).for_each(|number| ring.write(span(number)));
-        let read = ring.read(0);
+        let read = ring.read(0, 3);
         assert_eq!((read.spans, read.lost), ((0..3).map(span).collect(), 0));
         (3..10).for_each(|number| ring.write(span(number)));
-        let read = ring.read(3);
+        let read = ring.read(3, 3);
         assert_eq!((read.spans, read.lost), ((7..10).map(span).collect(), 4));
-        assert_eq!(ring.read(10), Read::default());
+        assert_eq!(ring.read(10, 3), Read::default());
+        let read = ring.read(3, 1);
+        assert_eq!((read.spans, read.lost), (vec![span(9)], 6));
+        assert!(Ring::try_new(SPANS_MAX + 1).is_none() && Ring::try_new(usize::MAX).is_none());
         for spans in [1, 3, 4, 1000] {
-            let words = Ring::new(spans).words.len();
+            let words = Ring::try_new(spans).unwrap().words.len();
             assert_eq!(words, (spans + 1) * WORDS, "32 bytes a span, and one more");
         }
     }
