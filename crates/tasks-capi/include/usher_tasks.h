@@ -255,8 +255,10 @@ USHER_TASKS_API int usher_tasks_register(usher_tasks_runtime *runtime,
 /*
  * The same, and the argument is the task's: where the task never runs, as the
  * runtime is cancelled or destroyed before, discard(arg) is called instead, once
- * and as if by a task. Where this function fails the argument is the caller's,
- * and discard is not called.
+ * and as if by a task: one that calls usher_tasks_fail() is told by the next
+ * usher_tasks_wait() as a task that failed, but while the runtime is destroyed, when
+ * nobody can be told. Where this function fails the argument is the caller's, and
+ * discard is not called.
  */
 USHER_TASKS_API int
 usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
@@ -277,6 +279,9 @@ typedef struct usher_tasks_report usher_tasks_report;
 
 /*
  * Waits until no registered task is ready or runs.
+ *
+ * EACH FAILURE IS TOLD ONCE: where several threads wait, one of them gets it, and
+ * the others may get OK. What is not resolved or not registered all of them get.
  *
  * Errors: LEFT where tasks wait that nobody has resolved, tokens were resolved
  * that nobody has registered, or tasks failed since the last call. All are named

@@ -92,7 +92,8 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String
     has_failed.then(|| SAID.with(|said| said.borrow_mut().pop().unwrap_or_default()))
 }
 
-/// Runs a task. One that has failed goes on as a panic that nothing is printed of.
+/// Runs a task, or discards the argument of one. One that has failed goes on as a panic
+/// that nothing is printed of.
 ///
 /// # Safety
 /// The call is as its maker promised, and nobody calls it at the same time.
@@ -101,16 +102,6 @@ pub unsafe fn run(runtime: *mut RuntimeHandle, call: Call) {
     if let Some(said) = unsafe { call_as_task(runtime, call) } {
         resume_unwind(Box::new(said));
     }
-}
-
-/// Discards the argument of a task that never runs; whether that fails is nothing
-/// that anybody could be told.
-///
-/// # Safety
-/// As [`run`].
-pub unsafe fn discard(runtime: *mut RuntimeHandle, call: Call) {
-    // SAFETY: the caller's promise.
-    let _ = unsafe { call_as_task(runtime, call) };
 }
 
 fn fail(message: String) -> Result<(), Failure> {

@@ -13,7 +13,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -226,10 +225,9 @@ impl Drop for Owned {
         }
         let entry = self.discard;
         let arg = self.call.arg;
-        // SAFETY: as for running it, which nobody can any more. Nothing that is
-        // thrown may reach the worker that happens to drop this.
-        let discard = || unsafe { here::discard(self.runtime, Call { entry, arg }) };
-        let _ = catch_unwind(AssertUnwindSafe(discard));
+        // SAFETY: as for running it, which nobody can any more. One that fails goes on as
+        // a panic: whoever drops tasks catches it, and a wait tells it.
+        unsafe { here::run(self.runtime, Call { entry, arg }) };
     }
 }
 

@@ -362,6 +362,52 @@ fn what_is_being_destroyed_is_closed_to_other_threads() {
     std::mem::forget(owner);
 }
 
+#[test]
+fn discards_that_fail_are_told_by_the_next_wait() {
+    unsafe extern "C-unwind" fn fails(_: *mut c_void) {
+        // SAFETY: a text.
+        assert_eq!(unsafe { usher_tasks_fail(c"not freed".as_ptr()) }, OK);
+    }
+    let owner = Owner::new(1);
+    let register = |token, times| {
+        let (entry, discard) = (Some(nothing as Entry), Some(fails as Entry));
+        let none = ptr::null_mut();
+        // SAFETY: a runtime that lives.
+        unsafe { usher_tasks_register_owned(owner.0, token, times, entry, none, discard, 0, 0) }
+    };
+    let told = |token| (Code::Left as c_int, vec![failed(token, "not freed")]);
+    assert_eq!(register(5, 1), OK);
+    // SAFETY: a runtime that lives.
+    assert_eq!(unsafe { usher_tasks_cancel(owner.0, ptr::null_mut()) }, OK);
+    assert_eq!(owner.wait(), told(5), "dropped by us");
+    assert_eq!(register(6, 0), OK);
+    assert_eq!(owner.wait(), told(6), "dropped by a worker");
+    assert_eq!(register(7, 1), OK, "and told to nobody");
+    drop(owner);
+}
+
+#[test]
+fn each_failure_is_told_to_one_of_those_who_wait() {
+    let owner = Owner::new(1);
+    let (task, begun, end) = held();
+    let all = std::thread::scope(|scope| {
+        assert_eq!(register(&owner, 1, 0, call, arg_of(&task)), OK);
+        begun.recv().unwrap();
+        let waits = [(); 3].map(|()| scope.spawn(|| owner.wait().1));
+        assert_eq!(register(&owner, 2, 0, fails_at_once, ptr::null_mut()), OK);
+        end.send(()).unwrap();
+        waits.map(|wait| wait.join().unwrap()).concat()
+    });
+    // Also where none of them had begun to wait by then.
+    assert_eq!(all, [failed(2, "without a message")]);
+    assert_eq!(owner.wait(), (OK, vec![]));
+}
+
+unsafe extern "C-unwind" fn fails_at_once(_: *mut c_void) {
+    // SAFETY: null is no text.
+    assert_eq!(unsafe { usher_tasks_fail(ptr::null()) }, OK);
+}
+
 /// What discards have been told when they register.
 static AFTERLIFE: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 

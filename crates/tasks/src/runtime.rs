@@ -405,6 +405,9 @@ impl Runtime {
 
     /// Waits until no registered task is ready or runs.
     ///
+    /// **Each panic is told once**: where several threads wait, one of them gets it, and
+    /// the others may get `Ok`. What is not resolved or not registered all of them get.
+    ///
     /// # Errors
     /// Where tasks are left that wait to be resolved, tokens were resolved that
     /// nobody has registered, or tasks panicked. What is left stays: somebody may
@@ -443,7 +446,8 @@ impl Runtime {
 
     /// Drops the registered tasks that have not begun, and all that are registered
     /// from now on when they become ready. Graphs are not touched. How many tokens
-    /// waited, registered or not.
+    /// waited, registered or not. One that panics when it is dropped is told by the next
+    /// wait.
     pub fn cancel(&self) -> usize {
         self.crew.tokens.cancel()
     }
