@@ -38,8 +38,10 @@
  * do tasks after what they waited for.
  *
  * HANDLES. A handle may be NULL, which is an error or does nothing. It must not
- * be used after it has been destroyed. Nothing here may be called in the child
- * of a fork() other than exec.
+ * be used after it has been destroyed. A runtime has no workers in the child of a
+ * fork(): there it may not be used, and waiting for it, running a graph on it and
+ * destroying it give ENDED; nothing frees it. The child may make its own if no
+ * other thread was inside the library when it was forked.
  *
  * ABI. Within one SONAME (libusher_tasks.so.0) nothing that is here changes its
  * meaning, value, size or place. Structures that a program fills in start with
@@ -109,7 +111,8 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_INSIDE = 10,
 	/* A task would wait for a runtime that waits for the task's. */
 	USHER_TASKS_ERROR_DEADLOCK = 11,
-	/* The runtime is being destroyed. */
+	/* The runtime is being destroyed, or was made by the process from which
+	 * this one was forked. */
 	USHER_TASKS_ERROR_ENDED = 12,
 	/* Tasks of a graph wait for one another in a circle. */
 	USHER_TASKS_ERROR_CYCLE = 13,
@@ -226,7 +229,8 @@ USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
  * what is ready, call usher_tasks_cancel() first.
  *
  * Errors, after which the runtime is as before: INSIDE in one of its own tasks,
- * DEADLOCK. ENDED where another thread destroys it or has done so.
+ * DEADLOCK. ENDED where another thread destroys it or has done so, and in the child
+ * of a fork().
  */
 USHER_TASKS_API int usher_tasks_runtime_destroy(usher_tasks_runtime *runtime);
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{fmt, hint};
 
 use usher_tasks::color::ColorError;
-use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError};
+use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError, WaitError};
 
 /// `enum usher_tasks_error`, but for success.
 #[repr(i32)]
@@ -36,7 +36,7 @@ pub enum Code {
     Inside,
     /// Runtimes would wait for one another.
     Deadlock,
-    /// The runtime is being destroyed.
+    /// The runtime is being destroyed, or another process's.
     Ended,
     /// Tasks of a graph wait for one another.
     Cycle,
@@ -229,9 +229,27 @@ impl From<&RunError> for Failure {
             RunError::Groups { .. } => Code::Groups,
             RunError::Deadlock => Code::Deadlock,
             RunError::Memory => Code::Memory,
+            RunError::Forked { .. } => Code::Ended,
             RunError::Panicked { .. } => Code::Failed,
         };
         Self::of(code, error)
+    }
+}
+
+impl From<WaitError> for Failure {
+    fn from(error: WaitError) -> Self {
+        let code = match error {
+            WaitError::Inside => Code::Inside,
+            WaitError::Deadlock => Code::Deadlock,
+            WaitError::Forked { .. } => Code::Ended,
+            WaitError::Left(_) => Code::Left,
+            WaitError::Memory {
+                panicked,
+                unresolved,
+                unregistered,
+            } => return Self::no_memory_for_left([panicked, unresolved, unregistered]),
+        };
+        Self::of(code, &error)
     }
 }
 

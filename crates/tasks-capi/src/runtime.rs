@@ -13,9 +13,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
+use std::{process, ptr};
 
 use usher_tasks::{Groups, Left, Runtime, WaitError};
 
@@ -38,6 +38,8 @@ pub struct RuntimeHandle {
     lives: AtomicBool,
     /// Somebody's, from before it lives until it has ended.
     is_taken: AtomicBool,
+    /// The process that made it.
+    maker: AtomicU32,
 }
 
 // SAFETY: the runtime is read while it lives alone, and written while it does not, by
@@ -50,6 +52,7 @@ static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
         runtime: UnsafeCell::new(None),
         lives: AtomicBool::new(false),
         is_taken: AtomicBool::new(false),
+        maker: AtomicU32::new(0),
     }
 }; RUNTIMES_MAX];
 
@@ -70,6 +73,7 @@ impl RuntimeHandle {
         *next = (at + 1) % RUNTIMES_MAX;
         let this = &HANDLES[at];
         this.is_taken.store(true, Ordering::Relaxed);
+        this.maker.store(runtime.maker(), Ordering::Relaxed);
         drop(next);
         // SAFETY: nobody reads it before it lives, nor writes what is taken.
         unsafe { *this.runtime.get() = Some(runtime) };
@@ -166,14 +170,15 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
         let _waits = waits::before(runtime)?;
         // SAFETY: the caller promises one that was made by us; handles are never freed.
         let this = unsafe { &*runtime };
+        let maker = this.maker.load(Ordering::Relaxed);
+        if maker != process::id() {
+            // Whoever held the gate open there never leaves it here.
+            return Err(Failure::from(WaitError::Forked { maker }));
+        }
         let shut = this.gate.write().unwrap_or_else(PoisonError::into_inner);
         let ending = this.runtime()?;
         // What is left is told to nobody: it is to be dropped.
-        match ending.wait_until_idle() {
-            Err(WaitError::Inside) => return Err(inside("destroy")),
-            Err(WaitError::Deadlock) => return Err(waits::deadlock()),
-            Ok(()) | Err(WaitError::Left(_) | WaitError::Memory { .. }) => {}
-        }
+        ending.wait_until_idle()?;
         this.lives.store(false, Ordering::Release);
         // Arguments are discarded by functions that may call in, so not when all is
         // on its way out.
@@ -368,19 +373,9 @@ pub unsafe extern "C" fn usher_tasks_wait(
             let _waits = waits::before(runtime)?;
             match this.wait() {
                 Ok(()) => Ok(()),
-                Err(WaitError::Inside) => Err(inside("wait for")),
-                Err(WaitError::Deadlock) => Err(waits::deadlock()),
-                Err(WaitError::Memory {
-                    panicked,
-                    unresolved,
-                    unregistered,
-                }) => Err(Failure::no_memory_for_left([
-                    panicked,
-                    unresolved,
-                    unregistered,
-                ])),
                 // SAFETY: null, or the caller's to be written.
                 Err(WaitError::Left(left)) => Err(unsafe { tell(this, left, report) }),
+                Err(error) => Err(Failure::from(error)),
             }
         };
         // SAFETY: null, or the caller's to be written.

@@ -106,6 +106,22 @@ fn no_memory_for_a_policys_queues_is_an_error_at_every_level() {
     assert!(output.status.success());
 }
 
+#[test]
+fn a_forked_child_is_told_that_it_has_no_workers() {
+    let Some(program) = Program::of("forks.c", "cc", "-std=c11") else {
+        return;
+    };
+    let output = program.run(&[]);
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    let expected = [
+        "wait: 1, named\nrun: 1, named\ndestroy: 1, named",
+        "success\nchild: 0",
+        "2 ran\n",
+    ];
+    assert_eq!(said, expected.join("\n"), "{output:?}");
+    assert!(output.status.success());
+}
+
 /// The C code of the guide that holds a word.
 fn of_the_guide(word: &str) -> String {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md");

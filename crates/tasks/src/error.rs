@@ -125,6 +125,12 @@ pub enum WaitError {
     /// A task waits for a runtime whose tasks wait for its own.
     #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
     Deadlock,
+    /// The runtime's workers are threads of another process.
+    #[error("{}", forked(*.maker))]
+    Forked {
+        /// The process that made it.
+        maker: u32,
+    },
     /// Nothing is ready any more, and not all is well.
     #[error("{}", left(.0))]
     Left(Left),
@@ -189,6 +195,12 @@ pub enum RunError {
     /// A task runs it on a runtime whose tasks wait for its own. Nothing was run.
     #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
     Deadlock,
+    /// The runtime's workers are threads of another process. Nothing was run.
+    #[error("{}", forked(*.maker))]
+    Forked {
+        /// The process that made it.
+        maker: u32,
+    },
     /// A task runs it, and there is no memory for queues of what becomes ready by that.
     /// Nothing was run.
     #[error("no memory for the queues of a graph that a task runs")]
@@ -201,6 +213,13 @@ pub enum RunError {
         /// Tasks that were not run, as others had panicked before.
         skipped: u64,
     },
+}
+
+fn forked(maker: u32) -> String {
+    format!(
+        "the runtime was made by process {maker}, from which this one was forked: it has no \
+         workers here"
+    )
 }
 
 fn list<T: ToString>(tasks: &[T]) -> String {

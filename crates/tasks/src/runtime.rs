@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
-use std::{fmt, ptr};
+use std::{fmt, mem, process, ptr};
 
 use usher_model::CpuSet;
 
@@ -107,10 +107,13 @@ impl Policy {
 ///
 /// Dropped, it lets what is ready run to its end, and ends. Dropped by a task of another
 /// runtime for which tasks of this one wait, it ends when it can, and is not waited for.
+/// Dropped in a process that was forked from the one that made it, it does nothing.
 pub struct Runtime {
     crew: Arc<Crew>,
     threads: Vec<JoinHandle<()>>,
-    _seats: Seats,
+    seats: Option<Seats>,
+    /// The process whose threads its workers are.
+    maker: u32,
 }
 
 fn check(workers: usize) -> Result<(), RuntimeError> {
@@ -186,7 +189,8 @@ impl Runtime {
         let mut runtime = Self {
             crew: Arc::new(Crew::new(places, groups_below, policy.levels(workers)?)),
             threads: Vec::with_capacity(workers),
-            _seats: seats,
+            seats: Some(seats),
+            maker: process::id(),
         };
         for (worker, cpus) in of_worker.into_iter().enumerate() {
             runtime.threads.push(runtime.start(worker, cpus)?);
@@ -242,6 +246,17 @@ impl Runtime {
         self.crew.workers()
     }
 
+    /// The process that made it. In one that was forked from that there are no workers,
+    /// and nobody can wait for any.
+    pub fn maker(&self) -> u32 {
+        self.maker
+    }
+
+    /// Its maker, where that is not this process.
+    fn foreign_maker(&self) -> Option<u32> {
+        (self.maker != process::id()).then_some(self.maker)
+    }
+
     /// Runs a graph, and returns when all of its tasks have run. A task may call
     /// this too, on its own runtime or on another. On its own, its worker works
     /// meanwhile, for this graph first; on another, it does nothing else.
@@ -251,10 +266,13 @@ impl Runtime {
     /// groups are not those of the policy. Where tasks of this runtime wait for that of
     /// the calling task, so that each might wait for the other for ever; also where
     /// enough workers are left. Where a task calls, and there is no memory for queues
-    /// one level deeper.
+    /// one level deeper. In a process that was forked from the one that made the runtime.
     pub fn run<B: Fn(usize) + Sync>(&self, graph: &mut Graph<B>) -> Result<(), RunError> {
         if let Some(error) = graph.outside(self.crew.groups_below) {
             return Err(error);
+        }
+        if let Some(maker) = self.foreign_maker() {
+            return Err(RunError::Forked { maker });
         }
         let _wait = self.wait_begins().map_err(|Circle| RunError::Deadlock)?;
         let here = match self.here() {
@@ -290,7 +308,7 @@ impl Runtime {
     /// its worker, else as a task, for which the caller waits. Under other policies
     /// than [`Policy::Usher`] they run one after the other; and so they do, in the
     /// calling thread, where a task of another runtime calls for which tasks of this
-    /// one wait.
+    /// one wait, and in a process that was forked from the one that made the runtime.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
@@ -319,6 +337,7 @@ impl Runtime {
     {
         match self.here() {
             Some(worker) => join::join(worker, a, b),
+            None if self.foreign_maker().is_some() => (a(), b()),
             None => match self.wait_begins() {
                 Ok(_wait) => join::run_inside(|job| self.crew.inject(job), || self.join(a, b)),
                 Err(Circle) => (a(), b()),
@@ -412,7 +431,8 @@ impl Runtime {
     /// Where tasks are left that wait to be resolved, tokens were resolved that
     /// nobody has registered, or tasks panicked. What is left stays: somebody may
     /// yet resolve it. A task cannot wait so for its own runtime, nor for another whose
-    /// tasks wait for its own. Where there is no memory to name what is left,
+    /// tasks wait for its own; nor can a process that was forked from the one that made
+    /// the runtime. Where there is no memory to name what is left,
     /// [`WaitError::Memory`] says how many there are.
     pub fn wait(&self) -> Result<(), WaitError> {
         self.idle(|tokens| tokens.wait())
@@ -422,7 +442,7 @@ impl Runtime {
     /// tells that. It takes no memory.
     ///
     /// # Errors
-    /// [`WaitError::Inside`] and [`WaitError::Deadlock`], as there.
+    /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], as there.
     pub fn wait_until_idle(&self) -> Result<(), WaitError> {
         self.idle(|tokens| {
             tokens.wait_until_idle();
@@ -431,6 +451,9 @@ impl Runtime {
     }
 
     fn idle(&self, wait: impl FnOnce(&Tokens) -> Result<(), WaitError>) -> Result<(), WaitError> {
+        if let Some(maker) = self.foreign_maker() {
+            return Err(WaitError::Forked { maker });
+        }
         if self.here().is_some() {
             return Err(WaitError::Inside);
         }
@@ -583,6 +606,14 @@ fn start(crew: &Arc<Crew>, job: Option<JobRef>) {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        if self.foreign_maker().is_some() {
+            // Its threads are none here, and whoever held a lock never gives it up.
+            self.threads.drain(..).for_each(mem::forget);
+            mem::forget(self.seats.take());
+            // For ever.
+            mem::forget(Arc::clone(&self.crew));
+            return;
+        }
         self.crew.close();
         // Dropped by its own worker: that one ends when the task has. Nobody else is
         // asked who it is, as the standard library keeps what it answers in memory.

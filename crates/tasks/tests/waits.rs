@@ -307,3 +307,47 @@ fn groups_that_are_too_many_are_refused() {
     assert!(Runtime::with_policy(1, of(1 << 20, 4)).is_ok());
     assert!(Runtime::with_policy(1, of(0, 0)).is_ok(), "0 is as 1");
 }
+
+/// Calls it in a forked child; whether it said yes there.
+fn in_child(says: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child calls nothing but what is to be tested, and ends. It is told of
+    // locks by nobody but the C library, whose own are good after a fork.
+    unsafe {
+        match libc::fork() {
+            0 => libc::_exit(i32::from(!says())),
+            child => {
+                let mut status = -1;
+                assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                status == 0
+            }
+        }
+    }
+}
+
+#[test]
+fn a_runtime_has_no_workers_in_a_forked_child() {
+    for policy in POLICIES {
+        let runtime = Runtime::with_policy(2, policy).unwrap();
+        let mut graph = GraphBuilder::new();
+        graph.task();
+        let mut graph = graph.build(|_| ()).unwrap();
+        let maker = std::process::id();
+        let mut runtime = Some(runtime);
+        let told = in_child(|| {
+            let own = runtime.take().unwrap();
+            let (waited, idled) = (own.wait(), own.wait_until_idle());
+            let forked = Err(WaitError::Forked { maker });
+            let ran = own.run(&mut graph);
+            let joined = own.join(|| 1, || 2);
+            drop(own);
+            waited == forked
+                && idled == forked
+                && ran == Err(RunError::Forked { maker })
+                && joined == (1, 2)
+        });
+        assert!(told);
+        let runtime = runtime.unwrap();
+        runtime.run(&mut graph).unwrap();
+        assert_eq!((runtime.join(|| 1, || 2), runtime.maker()), ((1, 2), maker));
+    }
+}
