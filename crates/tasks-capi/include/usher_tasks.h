@@ -189,6 +189,10 @@ typedef struct usher_tasks_options {
 	uint32_t s_groups;
 	uint32_t binding; /* an enum usher_tasks_binding */
 	uint32_t reserved; /* 0 */
+	/* Of each worker's stack, 64 KiB at least; 0: 2 MiB. A task that waits, as it
+	 * runs a graph, has other tasks on top of it: up to 16 that wait so, fewer
+	 * where the stack has not 128 KiB for each, and what is nested in these. */
+	size_t stack_bytes;
 } usher_tasks_options;
 
 /* Options for so many workers under the default policy; what it does not name
@@ -197,7 +201,7 @@ typedef struct usher_tasks_options {
 	{ \
 		sizeof(usher_tasks_options), (workers), \
 			USHER_TASKS_POLICY_USHER, 0, 0, \
-			USHER_TASKS_BINDING_LLC, 0 \
+			USHER_TASKS_BINDING_LLC, 0, 0 \
 	}
 
 /* On how many CPUs this process may run: a fair number of workers. 1 where the

@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};
 
-use usher_tasks::{Places, Policy, Runtime, WORKERS_MAX};
+use usher_tasks::{Places, Policy, Runtime, RuntimeBuilder, WORKERS_MAX};
 
 use crate::error::{Code, Failure, boundary_or};
 
@@ -29,6 +29,8 @@ pub struct Options {
     pub binding: u32,
     /// 0.
     pub reserved: u32,
+    /// Of each worker's stack; 0: 2 MiB.
+    pub stack_bytes: usize,
 }
 
 /// As the first version had it.
@@ -45,6 +47,7 @@ impl Options {
             s_groups: 0,
             binding: 0,
             reserved: 0,
+            stack_bytes: 0,
         }
     }
 
@@ -104,16 +107,18 @@ impl Options {
     pub fn runtime(&self) -> Result<Runtime, Failure> {
         let policy = self.policy()?;
         let workers = self.workers as usize;
-        match self.binding {
-            0 => Ok(Runtime::with_policy(workers, policy)?),
+        let builder = match self.binding {
+            0 => RuntimeBuilder::new(workers),
             // The number is not looked at before, and each takes memory.
-            1 if workers > WORKERS_MAX => Ok(Runtime::with_policy(workers, policy)?),
-            1 => Ok(Runtime::with_places(Places::anywhere(workers), policy)?),
+            1 if workers > WORKERS_MAX => RuntimeBuilder::new(workers),
+            1 => RuntimeBuilder::on(Places::anywhere(workers)),
             other => {
                 let words = format!("binding {other}: there are 0 and 1");
-                Err(Failure::new(Code::Options, words))
+                return Err(Failure::new(Code::Options, words));
             }
-        }
+        };
+        let builder = builder.policy(policy).stack_bytes(self.stack_bytes);
+        Ok(builder.build()?)
     }
 
     /// The policy.

@@ -75,10 +75,10 @@ fn options_of_other_versions() {
     fails(
         new(whole, [0, 0, 1 << 8]),
         Code::Options,
-        "byte 49 of the options is set: version 0.1.0 knows 32 bytes",
+        "byte 57 of the options is set: version 0.1.0 knows 40 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
-        let words = format!("options of {size} bytes: usher_tasks_options has 32");
+        let words = format!("options of {size} bytes: usher_tasks_options has 40");
         fails(new(size, [0; 3]), Code::Options, &words);
     }
 }
@@ -109,6 +109,47 @@ fn workers_are_bound_or_not() {
         // SAFETY: new.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
     }
+}
+
+#[test]
+fn stacks_are_as_large_as_wanted() {
+    /// Takes 64 KiB of stack so often.
+    fn deep(times: usize) -> u8 {
+        let room = std::hint::black_box([times as u8; 64 << 10]);
+        match times {
+            0 => room[0],
+            _ => deep(times - 1) ^ room[times],
+        }
+    }
+    unsafe extern "C-unwind" fn takes_8_mib(_: *mut c_void) {
+        std::hint::black_box(deep(128));
+    }
+    for binding in [0, 1] {
+        let owner = Owner::with(&Options {
+            binding,
+            stack_bytes: 64 << 20,
+            ..options(2, 0, (0, 0))
+        });
+        assert_eq!(register(&owner, 1, 0, takes_8_mib, ptr::null_mut()), OK);
+        assert_eq!(owner.wait(), (OK, vec![]));
+    }
+    for stack_bytes in [1 << 47, usize::MAX] {
+        let (code, runtime) = runtime_new(&Options {
+            stack_bytes,
+            ..options(1, 0, (0, 0))
+        });
+        fails(code, Code::Thread, "starting worker 0: out of memory");
+        assert!(runtime.is_null());
+    }
+    // A program of the second version knows of no stacks.
+    let (code, runtime) = runtime_new(&Options {
+        size: 32,
+        stack_bytes: usize::MAX,
+        ..options(1, 0, (0, 0))
+    });
+    assert_eq!(code, OK);
+    // SAFETY: new.
+    assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
 }
 
 fn null(code: c_int) {

@@ -184,7 +184,7 @@ fn any_options_are_refused_or_make_a_runtime() {
         let any =
             |random: &mut Rand64, of: &[u64]| of[random.rand_range(0..of.len() as u64) as usize];
         let mut bytes = [0_u64; 6];
-        let beyond = any(random, &[0, 0, 0, 1 << 40]);
+        let beyond = any(random, &[0, 0, 0, 1 << 47]);
         let binding = any(random, &[0, 0, 1, 2]);
         bytes[3] = binding;
         bytes[3 + random.rand_range(0..3) as usize] |= beyond;
@@ -197,14 +197,14 @@ fn any_options_are_refused_or_make_a_runtime() {
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
         let known = (size as usize / 8).clamp(3, 6);
-        // The fourth word is how workers are bound, and what is reserved.
-        let beyond = bytes[3..known].iter().enumerate();
+        // The fourth word is how workers are bound, and what is reserved; the fifth the
+        // bytes of their stacks, of which there may be too many.
+        let reserved = bytes[3] >> 32;
         let is_known = (24..=4096).contains(&size)
-            && beyond
-                .map(|(at, word)| if at == 0 { word >> 32 } else { *word })
-                .sum::<u64>()
-                == 0;
+            && (known < 4 || reserved == 0)
+            && (known < 6 || bytes[5] == 0);
         let is_bound = known < 4 || binding < 2;
+        let has_stacks = known < 5 || bytes[4] == 0;
         let queues = groups[0].max(1) * groups[1].max(1);
         let expected = match (workers, policy) {
             _ if !is_known => Code::Options as c_int,
@@ -212,6 +212,7 @@ fn any_options_are_refused_or_make_a_runtime() {
             (_, 1) if queues > 1 << 22 => Code::Groups as c_int,
             _ if !is_bound => Code::Options as c_int,
             (0 | 1025.., _) => Code::Workers as c_int,
+            _ if !has_stacks => Code::Thread as c_int,
             _ => OK,
         };
         let (code, runtime) = runtime_new(bytes.as_ptr().cast());

@@ -60,7 +60,7 @@ USHER_TASKS_LEFT_UNRESOLVED 2
 USHER_TASKS_LEFT_UNREGISTERED 3
 USHER_TASKS_LEFT_CYCLE 4
 USHER_COLORING_LINE_BYTES 64
-sizeof(usher_tasks_options) 32
+sizeof(usher_tasks_options) 40
 usher_tasks_options.size 0+8
 usher_tasks_options.workers 8+4
 usher_tasks_options.policy 12+4
@@ -68,7 +68,8 @@ usher_tasks_options.t_groups 16+4
 usher_tasks_options.s_groups 20+4
 usher_tasks_options.binding 24+4
 usher_tasks_options.reserved 28+4
-options.size 32
+usher_tasks_options.stack_bytes 32+8
+options.size 40
 options.workers 3
 sizeof(usher_tasks_left) 24
 usher_tasks_left.task 0+8
@@ -189,7 +190,7 @@ fn places() -> String {
     let made = common::options(3, 0, (0, 0));
     [
         places!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups,
-            binding, reserved),
+            binding, reserved, stack_bytes),
         format!(
             "options.size {}\noptions.workers {}\n",
             made.size, made.workers

@@ -66,6 +66,7 @@ static void abi(void)
 	PLACE(usher_tasks_options, s_groups);
 	PLACE(usher_tasks_options, binding);
 	PLACE(usher_tasks_options, reserved);
+	PLACE(usher_tasks_options, stack_bytes);
 	VALUE(options.size);
 	VALUE(options.workers);
 	VALUE(sizeof(usher_tasks_left));

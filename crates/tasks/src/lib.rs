@@ -13,6 +13,7 @@
 //! | [`Runtime::join`] | two things at once, and nested |
 //! | [`Groups`] | which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | which order was found for tasks without groups, and how others did |
+//! | [`RuntimeBuilder`] | how a runtime is to be: policy, places, the workers' stacks |
 //! | [`Places`] | where workers run: together, by the caches that cores share |
 //! | [`Runtime::trace`], [`Runtime::counters`] | who ran what when: for Perfetto, as a picture, in figures |
 //! | [`color`] | blocks whose headers do not fall into the same cache sets |
@@ -53,7 +54,7 @@ pub use error::{GraphError, Left, Panicked, RunError, RuntimeError, TaskError, W
 pub use graph::{Explanation, Graph, GraphBuilder, Order, Tried};
 pub use guess::Together;
 pub use places::{Distance, Places};
-pub use runtime::{Handle, Policy, Runtime, WORKERS_MAX};
+pub use runtime::{Handle, Policy, Runtime, RuntimeBuilder, WORKERS_MAX};
 pub use trace::{ColorBy, Span, Trace, TraceError};
 
 #[cfg(all(test, feature = "loom"))]

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
-use std::{fmt, mem, process, ptr};
+use std::{fmt, io, mem, process, ptr};
 
 use usher_model::CpuSet;
 
@@ -26,6 +26,11 @@ use crate::worker::{Crew, Worker};
 
 /// The most workers that a runtime can have.
 pub const WORKERS_MAX: usize = 1024;
+/// Bytes of a worker's stack where nobody says, as the standard library has it; the
+/// fewest; and more than there can be.
+const STACK_BYTES: usize = 2 << 20;
+const STACK_BYTES_MIN: usize = 64 << 10;
+const STACK_BYTES_MAX: usize = 1 << 46;
 /// Queues that the paper's policy may keep, 32 bytes each while empty.
 const QUEUES_MAX: u64 = 1 << 22;
 
@@ -116,6 +121,91 @@ pub struct Runtime {
     maker: u32,
 }
 
+/// How a runtime is to be.
+///
+/// ```
+/// use usher_tasks::{Policy, RuntimeBuilder};
+///
+/// let builder = RuntimeBuilder::new(2).policy(Policy::Lcfs);
+/// let runtime = builder.stack_bytes(16 << 20).build()?;
+/// assert_eq!(runtime.workers(), 2);
+/// # Ok::<(), usher_tasks::RuntimeError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct RuntimeBuilder {
+    workers: usize,
+    /// `None`: by this machine's topology.
+    places: Option<Places>,
+    policy: Policy,
+    stack_bytes: usize,
+}
+
+impl RuntimeBuilder {
+    /// That many workers, placed by this machine's topology: see [`Places`].
+    pub fn new(workers: usize) -> Self {
+        Self {
+            workers,
+            places: None,
+            policy: Policy::default(),
+            stack_bytes: 0,
+        }
+    }
+
+    /// As many workers as there are places.
+    pub fn on(places: Places) -> Self {
+        Self {
+            places: Some(places),
+            ..Self::new(0)
+        }
+    }
+
+    /// In which order ready tasks run; [`Policy::Usher`] if not said.
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// Bytes of each worker's stack, 64 KiB at least; 0 or not said: 2 MiB. A task has
+    /// what is left of it by those inside which it runs: a worker that waits (for a
+    /// `join`, for a graph that a task runs) runs others meanwhile, which may wait in
+    /// turn. Up to 16 such waits lie on one another, fewer where the stack has not 128
+    /// KiB for each, before a worker runs nothing but what it waits for; of that, as many
+    /// as the program has nested.
+    pub fn stack_bytes(self, stack_bytes: usize) -> Self {
+        Self {
+            stack_bytes,
+            ..self
+        }
+    }
+
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// As [`Runtime::new`].
+    pub fn build(self) -> Result<Runtime, RuntimeError> {
+        self.policy.check()?;
+        let workers = self.places.as_ref().map_or(self.workers, Places::workers);
+        check(workers)?;
+        let stack_bytes = match self.stack_bytes {
+            0 => None,
+            bytes if bytes > STACK_BYTES_MAX => {
+                return Err(RuntimeError::Thread {
+                    worker: 0,
+                    source: io::ErrorKind::OutOfMemory.into(),
+                });
+            }
+            bytes => Some(bytes.max(STACK_BYTES_MIN)),
+        };
+        let seated = match self.places {
+            Some(places) => {
+                let seats = Seats::of(&places);
+                (places, seats)
+            }
+            None => places::here(workers),
+        };
+        Runtime::seated(seated, self.policy, stack_bytes)
+    }
+}
+
 fn check(workers: usize) -> Result<(), RuntimeError> {
     match (1..=WORKERS_MAX).contains(&workers) {
         true => Ok(()),
@@ -165,10 +255,7 @@ impl Runtime {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_policy(workers: usize, policy: Policy) -> Result<Self, RuntimeError> {
-        policy.check()?;
-        check(workers)?;
-        let (places, seats) = places::here(workers);
-        Self::seated(places, seats, policy)
+        RuntimeBuilder::new(workers).policy(policy).build()
     }
 
     /// As many workers as there are places, under that policy.
@@ -176,13 +263,14 @@ impl Runtime {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_places(places: Places, policy: Policy) -> Result<Self, RuntimeError> {
-        policy.check()?;
-        check(places.workers())?;
-        let seats = Seats::of(&places);
-        Self::seated(places, seats, policy)
+        RuntimeBuilder::on(places).policy(policy).build()
     }
 
-    fn seated(places: Places, seats: Seats, policy: Policy) -> Result<Self, RuntimeError> {
+    fn seated(
+        (places, seats): (Places, Seats),
+        policy: Policy,
+        stack_bytes: Option<usize>,
+    ) -> Result<Self, RuntimeError> {
         let workers = places.workers();
         let groups_below = policy.groups_below()?;
         let of_worker: Vec<_> = (0..workers).map(|one| places.cpus(one).cloned()).collect();
@@ -193,19 +281,30 @@ impl Runtime {
             maker: process::id(),
         };
         for (worker, cpus) in of_worker.into_iter().enumerate() {
-            runtime.threads.push(runtime.start(worker, cpus)?);
+            let thread = runtime.start(worker, cpus, stack_bytes)?;
+            runtime.threads.push(thread);
         }
         Ok(runtime)
     }
 
-    fn start(&self, index: usize, cpus: Option<CpuSet>) -> Result<JoinHandle<()>, RuntimeError> {
+    fn start(
+        &self,
+        index: usize,
+        cpus: Option<CpuSet>,
+        stack_bytes: Option<usize>,
+    ) -> Result<JoinHandle<()>, RuntimeError> {
         let crew = Arc::clone(&self.crew);
         let thread = thread::Builder::new().name(format!("usher-tasks-{index}"));
+        let thread = match stack_bytes {
+            Some(bytes) => thread.stack_size(bytes),
+            None => thread,
+        };
+        let stack_bytes = stack_bytes.unwrap_or(STACK_BYTES);
         let outer = places::outer();
         let started = thread.spawn(move || {
             // A place is a wish: who may not have it works where it is.
             places::settle(cpus.as_ref(), outer);
-            let worker = Worker::new(&crew, index);
+            let worker = Worker::new(&crew, index, stack_bytes);
             let _here = Here::enter(&crew, &worker);
             worker.work();
         });

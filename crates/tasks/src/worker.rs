@@ -26,9 +26,10 @@ const LOOKS: u32 = 200;
 const REST: Duration = Duration::from_micros(2);
 /// Waits that may lie on one another on a worker's stack while each takes what there
 /// is, whosever it is. Above them a worker runs what it waits for itself and nothing
-/// else, so that no more waits pile up than the program has nested. As a worker's stack
-/// has 2 MiB, each may have 128 KiB of it.
+/// else, so that no more waits pile up than the program has nested.
 const WAITS_MAX: usize = 16;
+/// What each of them may have of the stack: where that is small there are fewer.
+const WAIT_BYTES: usize = 128 << 10;
 /// Tasks that a worker takes from its own before it looks whether there are any from
 /// outside, who would have to wait for as long as those make others ready.
 const TURN: u32 = 64;
@@ -166,8 +167,10 @@ pub(crate) struct Worker<'a> {
     outer: RefCell<Vec<Lanes>>,
     /// Lanes for graphs that tasks will run.
     spare: RefCell<Vec<Lanes>>,
-    /// Waits that lie on one another on this worker's stack.
+    /// Waits that lie on one another on this worker's stack, and how many of them may
+    /// each take what there is.
     waits: Cell<usize>,
+    waits_max: usize,
     /// Of a policy with one order for all: the level of the task that runs here, and the
     /// least of those that may run here next.
     level: Cell<usize>,
@@ -184,7 +187,7 @@ pub(crate) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(crew: &'a Crew, index: usize) -> Self {
+    pub fn new(crew: &'a Crew, index: usize, stack_bytes: usize) -> Self {
         Self {
             crew,
             post: &crew.posts[index],
@@ -193,6 +196,7 @@ impl<'a> Worker<'a> {
             outer: RefCell::default(),
             spare: RefCell::default(),
             waits: Cell::new(0),
+            waits_max: (stack_bytes / WAIT_BYTES).min(WAITS_MAX),
             level: Cell::new(0),
             level_least: Cell::new(0),
             until_turn: Cell::new(TURN),
@@ -296,7 +300,7 @@ impl<'a> Worker<'a> {
     /// Whether so many waits lie on one another that what is waited for is all that may
     /// run here.
     pub fn is_deep(&self) -> bool {
-        self.waits.get() > WAITS_MAX
+        self.waits.get() > self.waits_max
     }
 
     /// Works until that is so, and sleeps where there is nothing to do. Whoever makes

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Policy, RunError, Runtime, WaitError};
+use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Places, Policy, RunError, Runtime};
+use usher_tasks::{RuntimeBuilder, RuntimeError, WaitError};
 
 /// Longer than anything here takes; who waits for so long waits in vain.
 const LONG: Duration = Duration::from_secs(60);
@@ -350,4 +351,55 @@ fn a_runtime_has_no_workers_in_a_forked_child() {
         runtime.run(&mut graph).unwrap();
         assert_eq!((runtime.join(|| 1, || 2), runtime.maker()), ((1, 2), maker));
     }
+}
+
+/// Takes so much of the stack, by steps of 16 KiB.
+fn take_stack(bytes: usize) -> usize {
+    let room = std::hint::black_box([bytes; 2048]);
+    match bytes.checked_sub(size_of_val(&room)) {
+        Some(less) => take_stack(less) ^ room[7],
+        None => room[0],
+    }
+}
+
+#[test]
+fn stacks_are_as_large_as_wanted() {
+    for policy in POLICIES {
+        let builder = RuntimeBuilder::on(Places::anywhere(2)).policy(policy);
+        let runtime = builder.stack_bytes(64 << 20).build().unwrap();
+        let mut graph = GraphBuilder::new();
+        for _ in 0..4 {
+            graph.task();
+        }
+        let mut graph = graph.build(|_| assert_ne!(take_stack(8 << 20), 1)).unwrap();
+        runtime.run(&mut graph).unwrap();
+    }
+    let too_large = RuntimeBuilder::new(1).stack_bytes(usize::MAX).build();
+    assert!(matches!(too_large, Err(RuntimeError::Thread { .. })));
+}
+
+#[test]
+fn small_stacks_bear_fewer_waits() {
+    // A worker that waits runs what it waits for alone.
+    let builder = RuntimeBuilder::new(2).stack_bytes(120 << 10);
+    let runtime = Arc::new(builder.build().unwrap());
+    let most = AtomicUsize::new(0);
+    let mut outer = GraphBuilder::new();
+    for _ in 0..64 {
+        outer.task();
+    }
+    let inside = Arc::clone(&runtime);
+    let mut outer = outer
+        .build(|_| {
+            deeper(&most, || {
+                let mut inner = GraphBuilder::new();
+                for _ in 0..4 {
+                    inner.task();
+                }
+                inside.run(&mut inner.build(|_| ()).unwrap()).unwrap();
+            });
+        })
+        .unwrap();
+    runtime.run(&mut outer).unwrap();
+    assert_eq!(most.load(Ordering::Relaxed), 1);
 }

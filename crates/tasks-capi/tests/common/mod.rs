@@ -48,6 +48,7 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
         s_groups: groups.1,
         binding: 0,
         reserved: 0,
+        stack_bytes: 0,
     }
 }
 
