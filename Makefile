@@ -17,6 +17,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BIN := $(TARGET)/release
 INSTALL := install -D --mode=644
 INSTALL_PROGRAM := install -D --mode=755
+# Absolute, as what is installed says where it is; it may have spaces.
+override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-symlinks -- "$(PREFIX)"))
 ROOT := $(DESTDIR)$(PREFIX)
 
 # Crates with unsafe code that runs in our own address space.
@@ -171,27 +173,27 @@ run: setup-examples build-run
 
 # Under the names that programs link and remember: see crates/tasks-capi/build.rs.
 install-tasks: build-tasks
-	$(INSTALL) crates/tasks-capi/include/usher_tasks.h $(ROOT)/include/usher_tasks.h
-	$(INSTALL) $(BIN)/libusher_tasks_capi.a $(ROOT)/lib/libusher_tasks.a
-	$(INSTALL_PROGRAM) $(BIN)/libusher_tasks_capi.so $(ROOT)/lib/libusher_tasks.so.$(TASKS_VERSION)
-	ln -sf libusher_tasks.so.$(TASKS_VERSION) $(ROOT)/lib/libusher_tasks.so.0
-	ln -sf libusher_tasks.so.0 $(ROOT)/lib/libusher_tasks.so
-	mkdir -p $(ROOT)/lib/pkgconfig
+	$(INSTALL) crates/tasks-capi/include/usher_tasks.h "$(ROOT)/include/usher_tasks.h"
+	$(INSTALL) $(BIN)/libusher_tasks_capi.a "$(ROOT)/lib/libusher_tasks.a"
+	$(INSTALL_PROGRAM) $(BIN)/libusher_tasks_capi.so "$(ROOT)/lib/libusher_tasks.so.$(TASKS_VERSION)"
+	ln -sf libusher_tasks.so.$(TASKS_VERSION) "$(ROOT)/lib/libusher_tasks.so.0"
+	ln -sf libusher_tasks.so.0 "$(ROOT)/lib/libusher_tasks.so"
+	mkdir -p "$(ROOT)/lib/pkgconfig"
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(TASKS_VERSION)|' crates/tasks-capi/usher-tasks.pc.in \
-	  >$(ROOT)/lib/pkgconfig/usher-tasks.pc
+	  >"$(ROOT)/lib/pkgconfig/usher-tasks.pc"
 
 install: build install-tasks
-	$(INSTALL_PROGRAM) $(BIN)/usher $(ROOT)/bin/usher
-	$(INSTALL_PROGRAM) $(BIN)/usher-bench $(ROOT)/bin/usher-bench
-	$(INSTALL) $(BIN)/libusher_ompt.so $(ROOT)/lib/usher/libusher_ompt.so
-	$(INSTALL) crates/heartbeat/include/usher_heartbeat.h $(ROOT)/include/usher_heartbeat.h
-	$(BIN)/usher man $(ROOT)/share/man/man1 >/dev/null
+	$(INSTALL_PROGRAM) $(BIN)/usher "$(ROOT)/bin/usher"
+	$(INSTALL_PROGRAM) $(BIN)/usher-bench "$(ROOT)/bin/usher-bench"
+	$(INSTALL) $(BIN)/libusher_ompt.so "$(ROOT)/lib/usher/libusher_ompt.so"
+	$(INSTALL) crates/heartbeat/include/usher_heartbeat.h "$(ROOT)/include/usher_heartbeat.h"
+	$(BIN)/usher man "$(ROOT)/share/man/man1" >/dev/null
 	for shell in bash:bash-completion/completions/usher zsh:zsh/site-functions/_usher \
 	  fish:fish/vendor_completions.d/usher.fish; do \
-	    mkdir -p $(ROOT)/share/$$(dirname $${shell#*:}); \
-	    $(BIN)/usher completions $${shell%%:*} >$(ROOT)/share/$${shell#*:}; \
+	    mkdir -p "$(ROOT)/share/$$(dirname $${shell#*:})"; \
+	    $(BIN)/usher completions $${shell%%:*} >"$(ROOT)/share/$${shell#*:}"; \
 	  done
 	for unit in system user; do \
-	    mkdir -p $(ROOT)/lib/systemd/$$unit; \
-	    sed 's|@PREFIX@|$(PREFIX)|g' crates/usher/dist/$$unit/usher.service >$(ROOT)/lib/systemd/$$unit/usher.service; \
+	    mkdir -p "$(ROOT)/lib/systemd/$$unit"; \
+	    sed 's|@PREFIX@|$(PREFIX)|g' crates/usher/dist/$$unit/usher.service >"$(ROOT)/lib/systemd/$$unit/usher.service"; \
 	  done

@@ -115,14 +115,29 @@ void show_failure(const Runtime &runtime)
 		std::printf("%s\n", usher_tasks_last_error());
 }
 
+// How many workers: as many as there are CPUs, if not said.
+unsigned workers_of(int argc, char **argv)
+{
+	if (argc < 2)
+		return usher_tasks_cpus();
+	std::string word = argv[argc - 1];
+	bool is_number = word.size() <= 4 &&
+			 word.find_first_not_of("0123456789") == word.npos;
+	unsigned workers = is_number && !word.empty()
+				   ? static_cast<unsigned>(std::stoi(word))
+				   : 0;
+	if (argc > 2 || workers < 1 || workers > 1024)
+		throw std::invalid_argument(
+			"usage: lambdas [WORKERS], 1 to 1024: not " + word);
+	return workers;
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
 	try {
-		Runtime runtime = start(
-			argc > 1 ? static_cast<unsigned>(std::stoi(argv[1]))
-				 : usher_tasks_cpus());
+		Runtime runtime = start(workers_of(argc, argv));
 
 		std::printf("squares below 1048576: %" PRIu64 "\n",
 			    sum_of_squares(runtime, 1048576, 256));

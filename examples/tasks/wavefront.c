@@ -111,11 +111,28 @@ static usher_tasks_graph *declare(struct block *blocks)
 	return graph;
 }
 
+/* How many workers: as many as there are CPUs, if not said. */
+static unsigned workers_of(int argc, char **argv)
+{
+	char *end;
+	unsigned long workers;
+
+	if (argc < 2)
+		return usher_tasks_cpus();
+	workers = strtoul(argv[1], &end, 10);
+	if (argc > 2 || end == argv[1] || *end || workers < 1 ||
+	    workers > 1024) {
+		fprintf(stderr, "usage: %s [WORKERS], 1 to 1024: not %s\n",
+			argv[0], argv[argc - 1]);
+		exit(2);
+	}
+	return (unsigned)workers;
+}
+
 int main(int argc, char **argv)
 {
-	unsigned workers =
-		argc > 1 ? (unsigned)atoi(argv[1]) : usher_tasks_cpus();
-	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(workers);
+	usher_tasks_options options =
+		USHER_TASKS_OPTIONS_INIT(workers_of(argc, argv));
 	static struct block blocks[BLOCKS * BLOCKS];
 	usher_tasks_runtime *runtime;
 	usher_tasks_graph *graph;

@@ -57,6 +57,13 @@
 extern "C" {
 #endif
 
+/* For what is compiled in: programs may forbid casts as C has them. */
+#ifdef __cplusplus
+#define USHER_TASKS_CAST(type, value) static_cast<type>(value)
+#else
+#define USHER_TASKS_CAST(type, value) ((type)(value))
+#endif
+
 /* Stands before each function that the library exports. */
 #ifndef USHER_TASKS_API
 #define USHER_TASKS_API extern
@@ -70,8 +77,9 @@ extern "C" {
 
 /* A version as one number, that can be compared. */
 #define USHER_TASKS_VERSION_NUMBER(major, minor, patch) \
-	(((uint32_t)(major) << 24) | ((uint32_t)(minor) << 16) | \
-	 (uint32_t)(patch))
+	((USHER_TASKS_CAST(uint32_t, major) << 24) | \
+	 (USHER_TASKS_CAST(uint32_t, minor) << 16) | \
+	 USHER_TASKS_CAST(uint32_t, patch))
 
 /* The version of this header. */
 #define USHER_TASKS_VERSION \
@@ -553,7 +561,8 @@ USHER_TASKS_API void *usher_coloring_header(const usher_coloring *coloring,
 static inline uintptr_t
 usher_coloring_inline_base(const usher_coloring *coloring, uintptr_t inside)
 {
-	return inside & ~((uintptr_t)coloring->block_bytes - 1);
+	return inside &
+	       ~(USHER_TASKS_CAST(uintptr_t, coloring->block_bytes) - 1);
 }
 
 static inline size_t usher_coloring_inline_shift(const usher_coloring *coloring,
@@ -562,7 +571,7 @@ static inline size_t usher_coloring_inline_shift(const usher_coloring *coloring,
 	uintptr_t number = base / coloring->block_bytes;
 	uintptr_t folded =
 		number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
-	size_t color = (size_t)(folded % coloring->colors);
+	size_t color = USHER_TASKS_CAST(size_t, folded % coloring->colors);
 	size_t in_by = color / 2 * USHER_COLORING_LINE_BYTES;
 	size_t last = (coloring->block_bytes - coloring->header_bytes) /
 		      USHER_COLORING_LINE_BYTES * USHER_COLORING_LINE_BYTES;

@@ -263,7 +263,10 @@ impl From<TraceError> for Failure {
 impl From<ColorError> for Failure {
     fn from(error: ColorError) -> Self {
         let code = match error {
-            ColorError::Block { .. } | ColorError::Header { .. } => Code::Coloring,
+            ColorError::Block { .. }
+            | ColorError::Colors
+            | ColorError::NoHeader
+            | ColorError::Header { .. } => Code::Coloring,
             ColorError::Memory { .. } => Code::Memory,
         };
         Self::of(code, &error)

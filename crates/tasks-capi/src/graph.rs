@@ -119,7 +119,7 @@ impl GraphHandle {
             false => Ok(()),
             true => Err(Failure::new(
                 Code::Busy,
-                format!("the graph of {} tasks is being run", self.count),
+                format!("the graph (tasks: {}) is being run", self.count),
             )),
         }
     }
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
         let (tasks, dependencies) = (builder.calls.len(), builder.dependencies.len());
         let bytes = (tasks.saturating_mul(TASK_BYTES))
             .saturating_add(dependencies.saturating_mul(DEPENDENCY_BYTES));
-        let what = format!("a graph of {tasks} tasks and {dependencies} dependencies");
+        let what = format!("a graph (tasks: {tasks}, dependencies: {dependencies})");
         probe(bytes, &what)?;
         match builder.build() {
             Ok(graph) => {

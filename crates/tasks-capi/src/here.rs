@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::resume_unwind;
-use std::ptr;
+use std::{mem, process, ptr, thread};
 
 use crate::error::{Code, Failure, boundary};
 use crate::runtime::RuntimeHandle;
@@ -74,6 +74,22 @@ pub fn registering<T>(register: impl FnOnce() -> T) -> T {
     registered
 }
 
+/// Ends the process where what leaves a task is nothing of ours.
+struct AbortOnException;
+
+impl Drop for AbortOnException {
+    fn drop(&mut self) {
+        // A panic is a task's own, and caught where it was called from.
+        if !thread::panicking() {
+            eprintln!(
+                "libusher_tasks: an exception has left a task, which must catch it and call \
+                 usher_tasks_fail(): giving up"
+            );
+            process::abort();
+        }
+    }
+}
+
 /// Calls as a task of that runtime; what it said if it has failed.
 ///
 /// # Safety
@@ -83,8 +99,10 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String
         let runtime = here.runtime.replace(runtime);
         (runtime, here.has_failed.replace(false))
     });
+    let leaving = AbortOnException;
     // SAFETY: the caller's promise.
     unsafe { (call.entry)(call.arg) };
+    mem::forget(leaving);
     let has_failed = HERE.with(|here| {
         here.runtime.set(outer.0);
         here.has_failed.replace(outer.1)

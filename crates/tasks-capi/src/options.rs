@@ -66,7 +66,7 @@ impl Options {
         let size = unsafe { (&raw const (*from).size).read_unaligned() };
         if !(SIZE_LEAST..=SIZE_MAX).contains(&size) {
             let words = format!(
-                "options of {size} bytes: usher_tasks_options has {}",
+                "options.size is {size}, that of usher_tasks_options {}",
                 size_of::<Self>()
             );
             return Err(Failure::new(Code::Options, words));

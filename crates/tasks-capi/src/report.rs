@@ -169,6 +169,7 @@ impl Report {
         words.list(what, &self.circle, |words, task| write!(words, "{task}"))?;
         match self.skipped {
             0 => Ok(()),
+            1 => write!(words.next(), "1 task was not run after that"),
             skipped => write!(words.next(), "{skipped} tasks were not run after that"),
         }
     }

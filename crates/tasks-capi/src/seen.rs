@@ -163,7 +163,7 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         let size = unsafe { (&raw const (*counters).size).read_unaligned() };
         if !(COUNTED_LEAST..=SIZE_MAX).contains(&size) {
             let known = size_of::<Counted>();
-            let words = format!("counters of {size} bytes: usher_tasks_counters has {known}");
+            let words = format!("counters.size is {size}, that of usher_tasks_counters {known}");
             return Err(Failure::new(Code::Options, words));
         }
         // SAFETY: the caller promises a runtime that lives, or null.

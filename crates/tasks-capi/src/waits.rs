@@ -2,9 +2,10 @@
 //! Runtimes that wait for one another, as C sees them: by handles, and also where a
 //! thread that is no worker acts for a task, as it discards the argument of one.
 
+use usher_tasks::WaitError;
 use usher_tasks::waits::{Circle, Wait};
 
-use crate::error::{Code, Failure};
+use crate::error::Failure;
 use crate::here;
 use crate::runtime::RuntimeHandle;
 
@@ -23,6 +24,5 @@ pub fn before(runtime: *const RuntimeHandle) -> Result<Option<Wait>, Failure> {
 
 /// What is said where that is refused.
 pub fn deadlock() -> Failure {
-    let words = "tasks of this runtime wait for the one whose task wants to wait for it";
-    Failure::new(Code::Deadlock, words)
+    Failure::from(WaitError::Deadlock)
 }

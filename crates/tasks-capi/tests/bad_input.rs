@@ -78,7 +78,7 @@ fn options_of_other_versions() {
         "byte 57 of the options is set: version 0.1.0 knows 40 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
-        let words = format!("options of {size} bytes: usher_tasks_options has 40");
+        let words = format!("options.size is {size}, that of usher_tasks_options 40");
         fails(new(size, [0; 3]), Code::Options, &words);
     }
 }
@@ -330,7 +330,7 @@ fn groups_for_which_there_is_no_place() {
         // SAFETY: a runtime that lives, and an entry without an argument.
         unsafe { usher_tasks_register(owner.0, 9, 0, Some(nothing), ptr::null_mut(), t, s) }
     };
-    let words = "task 9 in groups T 1 and S 3: there are 2 and 3";
+    let words = "task 9 in groups T 1 and S 3: T must be below 2 and S below 3";
     fails(try_in(&paper, 1, 3), Code::Groups, words);
     assert_eq!(try_in(&paper, 2, 0), Code::Groups as c_int);
     assert_eq!(try_in(&usher, u32::MAX, 0), Code::Groups as c_int);
@@ -341,7 +341,7 @@ fn groups_for_which_there_is_no_place() {
     assert_eq!(paper.run(graph).0, Code::Groups as c_int);
     assert_eq!(
         last_error(),
-        "task 1 in groups T 1 and S 3: the runtime has 2 and 3"
+        "task 1 in groups T 1 and S 3: T must be below 2 and S below 3"
     );
     assert_eq!(usher.run(graph).0, OK);
     free(graph);
@@ -445,13 +445,23 @@ fn blocks_that_cannot_be() {
         of(4096, 0, 1),
         of(4096, 0, 2),
     ];
-    for coloring in bad {
+    let words = [
+        "blocks cannot have a size of 0: it must be a power of two, 64 at least",
+        "blocks cannot have a size of 8000: it must be a power of two, 64 at least",
+        "blocks cannot have a size of 32: it must be a power of two, 64 at least",
+        "0 colours: there must be 1 at least, which is no colouring",
+        "blocks of size 8192 have no room for headers of size 64 in 129 colours",
+        "headers cannot have a size of 0: it must be 1 at least",
+        "headers cannot have a size of 0: it must be 1 at least",
+    ];
+    for (coloring, words) in bad.into_iter().zip(words) {
         let mut blocks = ptr::dangling_mut();
         let inside = ptr::dangling();
         // SAFETY: a colouring that can be read, and a place; addresses are not followed.
         unsafe {
             let expected = Code::Coloring as c_int;
             assert_eq!(usher_coloring_check(&raw const coloring), expected);
+            assert_eq!(last_error(), words);
             assert_eq!(
                 usher_blocks_new(&raw const coloring, &raw mut blocks),
                 expected

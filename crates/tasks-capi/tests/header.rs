@@ -222,6 +222,41 @@ fn header_and_crate_agree_and_keep_the_abi() {
     }
 }
 
+/// All that is compiled into a program.
+const INLINED: &str = "\
+#include <usher_tasks.h>
+int main(void)
+{
+\tusher_tasks_options options = USHER_TASKS_OPTIONS_INIT(3);
+\tusher_coloring coloring = {4096, 64, 8};
+\tuintptr_t header = usher_coloring_inline_header(&coloring, 5000);
+\treturn options.workers == 3 && header >= 4096 && USHER_TASKS_VERSION > 0 ? 0 : 1;
+}
+";
+
+#[test]
+fn what_is_compiled_in_bears_every_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let cpp = ["-std=c++17", "-Wold-style-cast", "-x", "c++"];
+    let c = ["-std=c11", "-Wbad-function-cast", "-x", "c"];
+    for (compiler, own) in [("c++", cpp), ("clang++", cpp), ("cc", c), ("clang", c)] {
+        let source = dir.path().join("program.c");
+        let program = dir.path().join("program");
+        std::fs::write(&source, INLINED).unwrap();
+        let mut build = Command::new(compiler);
+        build
+            .args(["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"])
+            .args(["-Wsign-conversion", "-Wcast-qual", "-Wshadow", "-I"])
+            .arg(include())
+            .args(own)
+            .arg(&source)
+            .arg("-o")
+            .arg(&program);
+        said(&mut build);
+        said(&mut Command::new(&program));
+    }
+}
+
 #[test]
 fn every_error_has_a_meaning_of_its_own() {
     let meaning = |code| {

@@ -121,7 +121,7 @@ fn counters_add_up() {
         common::fails(
             usher_tasks_counters_of(runtime, 0, &raw mut counted),
             Code::Options,
-            "counters of 0 bytes: usher_tasks_counters has 80",
+            "counters.size is 0, that of usher_tasks_counters 80",
         );
         // Nothing is written behind what a program has, whatever it says.
         for size in [4097, usize::MAX] {
@@ -129,7 +129,7 @@ fn counters_add_up() {
             common::fails(
                 usher_tasks_counters_of(runtime, 0, &raw mut counted),
                 Code::Options,
-                &format!("counters of {size} bytes: usher_tasks_counters has 80"),
+                &format!("counters.size is {size}, that of usher_tasks_counters 80"),
             );
         }
         counted.size = 80;

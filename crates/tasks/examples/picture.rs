@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fs::{File, create_dir_all};
 use std::hint::black_box;
+use std::num::ParseIntError;
 use std::path::PathBuf;
 
 mod frame;
@@ -19,7 +20,10 @@ const ROWS: usize = 22;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
-    let workers = words.next().map_or(Ok(2), |word| word.parse())?;
+    let workers = words.next().map_or(Ok(2), |word| {
+        let told = |error| format!("usage: picture [WORKERS] [DIR]: WORKERS is {word}: {error}");
+        word.parse().map_err(|error: ParseIntError| told(error))
+    })?;
     let dir = PathBuf::from(words.next().unwrap_or_else(|| "pictures".to_owned()));
     create_dir_all(&dir)?;
     let paper = Policy::Paper {

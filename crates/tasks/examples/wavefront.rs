@@ -7,6 +7,7 @@
 mod frame;
 
 use std::cell::UnsafeCell;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
@@ -27,11 +28,26 @@ struct State(Vec<UnsafeCell<u8>>);
 // SAFETY: the graph orders the accesses to each block.
 unsafe impl Sync for State {}
 
-fn main() {
-    let numbers: Vec<usize> = std::env::args()
-        .skip(1)
-        .map(|word| word.parse().unwrap())
-        .collect();
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Result<Vec<usize>, _> = words.iter().map(|word| word.parse()).collect();
+    match numbers {
+        Ok(numbers) if numbers.len() <= 5 => {
+            measure(&numbers);
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!(
+                "usage: wavefront [WORKERS] [COLUMNS ROWS BYTES FRAMES], all numbers: not {}",
+                words.join(" ")
+            );
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Each policy, with hints and without.
+fn measure(numbers: &[usize]) {
     let number = |at: usize, or: usize| numbers.get(at).copied().unwrap_or(or);
     let (workers, frames) = (number(0, 1), number(4, 200));
     let frame = Frame {

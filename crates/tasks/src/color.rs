@@ -41,14 +41,23 @@ const CHUNK_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ColorError {
     /// Masking would not give the base.
-    #[error("blocks of {bytes} bytes: it must be a power of two, {LINE_BYTES} at least")]
+    #[error(
+        "blocks cannot have a size of {bytes}: it must be a power of two, {LINE_BYTES} at least"
+    )]
     Block {
         /// Bytes of a block.
         bytes: usize,
     },
+    /// A header would have no place.
+    #[error("0 colours: there must be 1 at least, which is no colouring")]
+    Colors,
+    /// A header at the end of a block would stand in the next one.
+    #[error("headers cannot have a size of 0: it must be 1 at least")]
+    NoHeader,
     /// Headers would not lie in their blocks.
     #[error(
-        "headers of {header_bytes} bytes in {colors} colours do not fit into {block_bytes} bytes"
+        "blocks of size {block_bytes} have no room for headers of size {header_bytes} in {colors} \
+         colours"
     )]
     Header {
         /// Bytes of a header.
@@ -79,17 +88,21 @@ impl Coloring {
     /// colour is no colouring.
     ///
     /// # Errors
-    /// Where masking cannot work, or a header would stand out of its block.
+    /// Where masking cannot work, or a header would stand out of its block; where there
+    /// are no colours, or headers of no bytes.
     pub fn new(block_bytes: usize, header_bytes: usize, colors: usize) -> Result<Self, ColorError> {
         if !block_bytes.is_power_of_two() || block_bytes < LINE_BYTES {
             return Err(ColorError::Block { bytes: block_bytes });
         }
-        let shift = colors
-            .checked_sub(1)
-            .and_then(|most| most.checked_mul(LINE_BYTES));
+        let Some(most) = colors.checked_sub(1) else {
+            return Err(ColorError::Colors);
+        };
+        if header_bytes == 0 {
+            return Err(ColorError::NoHeader);
+        }
+        let shift = most.checked_mul(LINE_BYTES);
         let end = shift.and_then(|shift| shift.checked_add(header_bytes));
-        // A header of no bytes would stand at the end of its block, which is the next one.
-        match header_bytes > 0 && end.is_some_and(|end| end <= block_bytes) {
+        match end.is_some_and(|end| end <= block_bytes) {
             true => Ok(Self {
                 block_bytes,
                 header_bytes,

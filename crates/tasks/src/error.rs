@@ -81,7 +81,7 @@ pub enum TaskError {
         token: u64,
     },
     /// It waits for less than has been resolved.
-    #[error("task {token} was resolved {times} times and waits for {count}")]
+    #[error("task {token} was resolved {} and waits for {count}", self::times(*.times))]
     ResolvedTooOften {
         /// The token.
         token: u64,
@@ -91,7 +91,7 @@ pub enum TaskError {
         count: u32,
     },
     /// The policy keeps tables of groups, and these lie outside.
-    #[error("task {token} in groups T {} and S {}: there are {t_groups} and {s_groups}", .groups.t, .groups.s)]
+    #[error("task {token} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// The token.
         token: u64,
@@ -123,7 +123,9 @@ pub enum WaitError {
     #[error("a task cannot wait for all tasks of its own runtime")]
     Inside,
     /// A task waits for a runtime whose tasks wait for its own.
-    #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
+    #[error(
+        "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
+    )]
     Deadlock,
     /// The runtime's workers are threads of another process.
     #[error("{}", forked(*.maker))]
@@ -181,7 +183,7 @@ pub struct Panicked {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// The policy keeps tables of groups, and a task's lie outside. Nothing was run.
-    #[error("task {task} in groups T {} and S {}: the runtime has {t_groups} and {s_groups}", .groups.t, .groups.s)]
+    #[error("task {task} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// The task's number.
         task: usize,
@@ -193,7 +195,9 @@ pub enum RunError {
         s_groups: u32,
     },
     /// A task runs it on a runtime whose tasks wait for its own. Nothing was run.
-    #[error("tasks of this runtime wait for the one whose task wants to wait for it")]
+    #[error(
+        "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
+    )]
     Deadlock,
     /// The runtime's workers are threads of another process. Nothing was run.
     #[error("{}", forked(*.maker))]
@@ -206,13 +210,33 @@ pub enum RunError {
     #[error("no memory for the queues of a graph that a task runs")]
     Memory,
     /// Tasks panicked.
-    #[error("{}; {skipped} tasks were not run after that", told(.panicked))]
+    #[error("{}; {} not run after that", told(.panicked), were(*.skipped))]
     Panicked {
         /// Those that did, in the order in which they did.
         panicked: Vec<Panicked>,
         /// Tasks that were not run, as others had panicked before.
         skipped: u64,
     },
+}
+
+/// Groups for which there is no place, and which there are.
+fn outside(groups: &Groups, t_groups: u32, s_groups: u32) -> String {
+    let Groups { t, s } = groups;
+    format!("T {t} and S {s}: T must be below {t_groups} and S below {s_groups}")
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}
+
+fn were(tasks: u64) -> String {
+    match tasks {
+        1 => "1 task was".to_owned(),
+        _ => format!("{tasks} tasks were"),
+    }
 }
 
 fn forked(maker: u32) -> String {

@@ -2,10 +2,11 @@
 //! Traces as pictures: workers against time, tasks coloured by group (paper 5,
 //! figure 13).
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use svg::Document;
-use svg::node::element::{Group, Line, Rectangle, Text, Title};
+use svg::node::element::{Circle, Group, Line, Rectangle, Text, Title};
 
 use super::{Span, Trace};
 
@@ -24,13 +25,18 @@ const TOP: f64 = 40.0;
 const ROW: f64 = 28.0;
 const ROW_GAP: f64 = 6.0;
 const BELOW: f64 = 40.0;
+/// Below the times: which colour is which group, as far as there is room.
+const LEGEND: f64 = 26.0;
+const LEGEND_GROUPS: usize = 12;
+const LEGEND_WIDTH: f64 = 80.0;
 /// Tasks narrower than this are drawn together with their neighbours of the same
 /// colour: nobody could tell them apart, and a frame has tens of thousands.
 const NARROW: f64 = 0.5;
 
 impl Trace {
     /// Writes a picture: a row for each worker, time from left to right, each task
-    /// in the colour of its group; tasks without one are grey.
+    /// in the colour of its group; tasks without one are grey. Below, the colours of
+    /// the first twelve groups.
     ///
     /// # Errors
     /// As the writer has them.
@@ -50,16 +56,8 @@ impl Trace {
             begin,
             ns: end.saturating_sub(begin).max(1),
         };
-        let height = TOP + self.workers as f64 * (ROW + ROW_GAP) + BELOW;
-        let what = match color_by {
-            ColorBy::T => "temporal groups (T)",
-            ColorBy::S => "spatial groups (S)",
-        };
-        let title = format!(
-            "{} tasks on {} workers by {what}",
-            self.spans.len(),
-            self.workers
-        );
+        let rows_end = TOP + self.workers as f64 * (ROW + ROW_GAP);
+        let height = rows_end + BELOW + LEGEND;
         let mut picture = Document::new()
             .set("viewBox", (0, 0, WIDTH, height))
             .set("width", WIDTH)
@@ -72,7 +70,7 @@ impl Trace {
                     .set("height", "100%")
                     .set("fill", "#fff"),
             )
-            .add(text(LEFT, TOP - 16.0, &title));
+            .add(text(LEFT, TOP - 16.0, &self.title(color_by)));
         let mut rows = vec![Vec::new(); self.workers];
         for span in &self.spans {
             if let Some(row) = rows.get_mut(span.worker) {
@@ -87,7 +85,60 @@ impl Trace {
                 .add(text(8.0, y + ROW * 0.65, &format!("worker {worker}")))
                 .add(draw_row(&row, y, color_by, axis));
         }
-        axis.add_to(picture, height - BELOW)
+        axis.add_to(picture, rows_end)
+            .add(self.legend(color_by, rows_end + BELOW))
+    }
+
+    fn title(&self, color_by: ColorBy) -> String {
+        let counted = |count: usize, one: &str| match count {
+            1 => format!("1 {one}"),
+            _ => format!("{count} {one}s"),
+        };
+        let what = match color_by {
+            ColorBy::T => "temporal groups (T)",
+            ColorBy::S => "spatial groups (S)",
+        };
+        let (tasks, workers) = (
+            counted(self.spans.len(), "task"),
+            counted(self.workers, "worker"),
+        );
+        format!("{tasks} on {workers} by {what}")
+    }
+
+    /// Which colour is which group.
+    fn legend(&self, color_by: ColorBy, y: f64) -> Group {
+        let numbers: BTreeSet<u32> = (self.spans.iter())
+            .map(|span| number(span, color_by))
+            .collect();
+        let mut legend = Group::new();
+        for (at, &number) in numbers.iter().take(LEGEND_GROUPS).enumerate() {
+            let x = LEFT + at as f64 * LEGEND_WIDTH;
+            let words = match (number, color_by) {
+                (0, _) => "no group".to_owned(),
+                (number, ColorBy::T) => format!("T {number}"),
+                (number, ColorBy::S) => format!("S {number}"),
+            };
+            let dot = Circle::new()
+                .set("cx", x + 5.0)
+                .set("cy", y + 5.0)
+                .set("r", 5)
+                .set("fill", color(number));
+            legend = legend.add(dot).add(text(x + 14.0, y + 10.0, &words));
+        }
+        match numbers.len() > LEGEND_GROUPS {
+            true => {
+                let x = LEFT + LEGEND_GROUPS as f64 * LEGEND_WIDTH;
+                legend.add(text(x, y + 10.0, &format!("… ({} in all)", numbers.len())))
+            }
+            false => legend,
+        }
+    }
+}
+
+fn number(span: &Span, color_by: ColorBy) -> u32 {
+    match color_by {
+        ColorBy::T => span.groups.t,
+        ColorBy::S => span.groups.s,
     }
 }
 
@@ -122,14 +173,10 @@ struct Bar {
 
 impl Bar {
     fn of(span: &Span, color_by: ColorBy, axis: Axis) -> Self {
-        let number = match color_by {
-            ColorBy::T => span.groups.t,
-            ColorBy::S => span.groups.s,
-        };
         Self {
             from: axis.x(span.start_ns),
             to: axis.x(span.end_ns),
-            number,
+            number: number(span, color_by),
             tasks: 1,
         }
     }
@@ -149,7 +196,11 @@ impl Bar {
     }
 
     fn draw(self, y: f64) -> Rectangle {
-        let told = format!("group {}, {} tasks", self.number, self.tasks);
+        let tasks = match self.tasks {
+            1 => "1 task".to_owned(),
+            tasks => format!("{tasks} tasks"),
+        };
+        let told = format!("group {}, {tasks}", self.number);
         Rectangle::new()
             .set("x", rounded(self.from))
             .set("y", y)
@@ -270,6 +321,25 @@ mod tests {
         let drawn = trace(&wide).picture(ColorBy::T).to_string();
         assert_eq!(drawn.matches("<rect").count(), 1 + 3);
         assert!(drawn.contains("#9a9a9a") && drawn.contains("worker 1"));
+    }
+
+    #[test]
+    fn the_legend_names_the_groups_there_are() {
+        let of = |groups: u64| {
+            let spans: Vec<_> = (0..groups)
+                .map(|t| (t, t as u32, 0, t * 100, t * 100 + 90))
+                .collect();
+            trace(&spans).picture(ColorBy::T).to_string()
+        };
+        let few = of(3);
+        assert!(few.contains("no group") && few.contains("T 2") && !few.contains('…'));
+        assert_eq!(few.matches("<circle").count(), 3);
+        assert_eq!(few.matches(&color(2)).count(), 2, "a task and the legend");
+        let many = of(40);
+        assert!(many.contains("T 11") && !many.contains("T 12") && many.contains("… (40 in all)"));
+        assert_eq!(many.matches("<circle").count(), 12);
+        let one = trace(&[(7, 1, 0, 0, 10)]).picture(ColorBy::S).to_string();
+        assert!(one.contains("1 task on 2 workers") && one.contains("S 1"));
     }
 
     #[test]
