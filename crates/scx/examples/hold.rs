@@ -2,7 +2,7 @@
 //! Runs a command under the scheduler, or under the kernel's own, and prints what
 //! both counters counted, as JSON:
 //!
-//!   hold usher|smt|aggregate|plain|fifo|kernel CMD…
+//!   hold usher|smt|aggregate|plain|fifo|o1|cure|kernel CMD…
 
 use std::process::{Command, ExitCode};
 
@@ -33,6 +33,7 @@ fn settings(mode: &str) -> Option<Settings> {
         "aggregate" => (false, true, false),
         "plain" => (false, false, false),
         "fifo" => (false, false, true),
+        "o1" | "cure" => return Some(Settings::of_linux_26(mode == "cure")),
         _ => return None,
     };
     Some(Settings {

@@ -21,7 +21,13 @@ pub struct Settings {
     pub aggregate: bool,
     /// First come, first served, blind to SMT: to compare with.
     pub fifo: bool,
+    /// By the levels of Linux 2.6 instead of virtual time: to compare with.
+    #[serde(default)]
+    pub o1: bool,
 }
+
+/// `LEVEL` of levels.h: what a level weighs in a key.
+const LEVEL: u64 = 1 << 40;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -32,16 +38,36 @@ impl Default for Settings {
             smt: true,
             aggregate: true,
             fifo: false,
+            o1: false,
         }
     }
 }
 
 impl Settings {
+    /// The order of Linux 2.6's O(1) scheduler, blind to SMT. With `aggregate`
+    /// paper 4's cure: threads of the address space that runs are a level better.
+    pub fn of_linux_26(aggregate: bool) -> Self {
+        Self {
+            turn_ns: u64::MAX,
+            lead_ns: LEVEL,
+            smt: false,
+            aggregate,
+            o1: true,
+            ..Self::default()
+        }
+    }
+
+    /// One of the orders to compare with, which knows neither cores nor seats and
+    /// stays as it was started.
+    pub fn is_fixed(&self) -> bool {
+        self.fifo || self.o1
+    }
+
     /// `struct settings`.
     pub(crate) fn bytes(&self, llcs: u32) -> Vec<u8> {
         let long = [self.slice_ns, self.turn_ns, self.lead_ns];
-        let flags = [self.smt, self.aggregate, self.fifo];
-        let words = flags.map(u32::from).into_iter().chain([llcs]);
+        let flags = [self.smt, self.aggregate, self.fifo, self.o1];
+        let words = flags.map(u32::from).into_iter().chain([llcs, 0]);
         let mut bytes: Vec<u8> = long.iter().flat_map(|value| value.to_ne_bytes()).collect();
         bytes.extend(words.flat_map(u32::to_ne_bytes));
         bytes
@@ -184,9 +210,11 @@ pub enum Why {
     Alone,
     /// First come, first served.
     Fifo,
+    /// Its level's, as in Linux 2.6.
+    Level,
 }
 
-const WHYS: [Why; 10] = [
+const WHYS: [Why; 11] = [
     Why::Unknown,
     Why::OnlyHere,
     Why::IdleCore,
@@ -197,6 +225,7 @@ const WHYS: [Why; 10] = [
     Why::Stolen,
     Why::Alone,
     Why::Fifo,
+    Why::Level,
 ];
 
 /// Where a thread waits.
@@ -244,7 +273,7 @@ const QUEUES_EACH: u32 = 64;
 const URGENT: u32 = 32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4;
+    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 5 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();

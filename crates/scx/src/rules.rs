@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the arithmetic in `bpf/rules.h`, compiled for this machine.
+//! Tests of the arithmetic in `bpf/rules.h` and `bpf/levels.h`, compiled for this machine.
 
 mod choice;
+mod levels;
 mod turns;
 
 /// `struct cpu_set`.
@@ -76,6 +77,18 @@ unsafe extern "C" {
     fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     fn rules_log2_of(value: u64) -> u32;
+    fn levels_key_at(array: u64, level: u32, arrival: u64) -> u64;
+    fn levels_key_expired(key: u64, active: u64, level: u32, arrival: u64) -> u64;
+    fn levels_key_preempted(key: u64, active: u64) -> u64;
+    fn levels_key_elsewhere(key: u64, active_there: u64, active_here: u64, arrival: u64) -> u64;
+    fn levels_slice(nice_level: i32) -> u64;
+    fn levels_level_of(nice_level: i32, sleep_average_ns: u64) -> u32;
+    fn levels_is_interactive(nice_level: i32, sleep_average_ns: u64) -> bool;
+    fn levels_after_sleep(average_ns: u64, slept_ns: u64, nice_level: i32) -> u64;
+    fn levels_after_run(average_ns: u64, ran_ns: u64) -> u64;
+    fn levels_of_child(average_ns: u64) -> u64;
+    fn levels_is_starving(since_ns: u64, now_ns: u64, waiting: u32) -> bool;
+    fn levels_has_better_level(key: u64, running: u64, same_space: bool, aggregate: bool) -> bool;
 }
 
 #[test]

@@ -19,7 +19,7 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 /// `struct sched_ext_ops` in kernel.h begins with `hotplug_seq`.
 const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
-const SETTINGS_BYTES: usize = 40;
+const SETTINGS_BYTES: usize = 48;
 const DUMP_BYTES: usize = 32768;
 
 /// Usher's scheduler has the threads of this machine. When the value is dropped,

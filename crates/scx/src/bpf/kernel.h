@@ -102,6 +102,7 @@ struct sched_ext_entity {
 struct task_struct {
 	unsigned int flags;
 	int pid;
+	int static_prio;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
 	unsigned short migration_disabled;

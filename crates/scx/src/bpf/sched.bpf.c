@@ -5,7 +5,9 @@
  *   seats.h   whose CPU: programs' own ones, softly kept (paper 1)
  *   where.h   on which CPU: idle physical cores first (paper 3b)
  *   when.h    who is next: address spaces in turns (paper 4)
- *   rules.h   the arithmetic of both, without a kernel
+ *   o1.h      the same as in Linux 2.6, to compare with
+ *   rules.h   the arithmetic of the first three, without a kernel
+ *   levels.h  the arithmetic of o1.h
  *   state.h   what is known of the machine, of threads and queues
  *   kernel.h  the kernel, as far as we use it
  *
@@ -23,7 +25,7 @@
  * Per-CPU kernel threads never wait in a queue. If anything is wrong, the
  * kernel takes all threads back to its own scheduler and calls `end`.
  */
-#include "when.h"
+#include "o1.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -78,6 +80,12 @@ static inline __u64 or_preempt(const struct thread *thread)
 	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
 }
 
+static inline __u64 slice_of(const struct thread *thread,
+			     const struct settings *wants)
+{
+	return wants->o1 ? thread->stands.slice_left_ns : wants->slice_ns;
+}
+
 OP(usher_select_cpu)
 __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 {
@@ -87,10 +95,12 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 
 	if (!wants || !thread)
 		return prev;
+	if (wants->o1)
+		give_key(thread, p->static_prio, now_ns());
 	cpu = claim(p, thread, prev, wants->smt && !wants->fifo, 0);
 	if (cpu < 0)
 		return prev;
-	insert(p, DSQ_LOCAL, wants->slice_ns, or_preempt(thread));
+	insert(p, DSQ_LOCAL, slice_of(thread, wants), or_preempt(thread));
 	return cpu;
 }
 
@@ -108,7 +118,7 @@ static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 	if (to < 0)
 		return 0;
 	COUNT(moved);
-	insert(p, DSQ_LOCAL_ON | to, wants->slice_ns,
+	insert(p, DSQ_LOCAL_ON | to, slice_of(thread, wants),
 	       flags | or_preempt(thread));
 	scx_bpf_kick_cpu(to, KICK_IDLE);
 	return 1;
@@ -131,6 +141,27 @@ static inline void rouse(struct task_struct *p, struct thread *thread,
 	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
+}
+
+static inline void enqueue_by_level(struct task_struct *p,
+				    struct thread *thread, __u32 cpu,
+				    const struct settings *wants, __u64 flags)
+{
+	struct place *here = place_of(cpu);
+
+	leave_queue(thread);
+	give_key(thread, p->static_prio, now_ns());
+	if (!here || move_over(p, thread, cpu, flags, wants))
+		return;
+	if (flags & ENQ_LAST) {
+		thread->why = WHY_ALONE;
+		insert(p, DSQ_LOCAL, slice_of(thread, wants), flags);
+		return;
+	}
+	join_by_level(p, thread, here->llc, wants, flags);
+	if (flags & ENQ_WAKEUP)
+		preempt_by_level(p, thread, cpu, wants);
+	rouse(p, thread, cpu);
 }
 
 OP(usher_enqueue)
@@ -159,6 +190,10 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		       flags);
 		return;
 	}
+	if (wants->o1) {
+		enqueue_by_level(p, thread, cpu, wants, flags);
+		return;
+	}
 	leave_queue(thread);
 	if (flags & ENQ_WAKEUP)
 		wake(thread, wants);
@@ -182,11 +217,15 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 }
 
 /* Has the thread run on, as any other would. */
-static inline void keep(struct task_struct *prev, __u32 llc, __u64 now,
-			const struct settings *wants)
+static inline void keep(struct task_struct *prev, __u32 cpu, __u32 llc,
+			__u64 now, const struct settings *wants)
 {
 	struct hall *hall = hall_of(llc);
 
+	if (wants->o1) {
+		keep_by_level(prev, cpu, now);
+		return;
+	}
 	if (hall)
 		hall->served_ns = now;
 	set_slice(prev, wants->slice_ns);
@@ -199,12 +238,16 @@ static inline void prolong(struct task_struct *prev, __u32 cpu,
 	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
 		return;
 	COUNT(prolonged);
-	set_slice(prev, wants->slice_ns);
+	if (wants->o1)
+		keep_by_level(prev, cpu, now_ns());
+	else
+		set_slice(prev, wants->slice_ns);
 }
 
 /* A turn of the CPU's LLC; whether the CPU has something to run now. */
 static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
-			      __u32 llc, const struct settings *wants)
+			      __u32 cpu, __u32 llc,
+			      const struct settings *wants)
 {
 	_Bool found = 0;
 	int try;
@@ -215,7 +258,7 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 
 		if (at == SPACES + 1 && prev) {
 			COUNT(turns_kept);
-			keep(prev, llc, is->now_ns, wants);
+			keep(prev, cpu, llc, is->now_ns, wants);
 			found = 1;
 		} else if (at >= 0 && at < SPACES) {
 			found = take(queue_at(llc, at));
@@ -274,7 +317,7 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 	is->not = 0;
 	if (prev)
 		look_at_prev(is, prev);
-	if (next_turn(is, prev, llc, wants) ||
+	if (next_turn(is, prev, cpu, llc, wants) ||
 	    (!prev && steal(cpu, llc, 1, wants)))
 		call_sibling(cpu);
 	else if (prev)
@@ -300,7 +343,9 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	if (hall->urgent && take_urgent(hall, here->llc, is.not, wants))
 		return;
 	prev_is_guest = prev && has_guest(cpu);
-	if (prev && !prev_is_guest)
+	if (prev && !prev_is_guest && wants->o1)
+		look_by_level(&is, prev);
+	else if (prev && !prev_is_guest)
 		look_at_prev(&is, prev);
 	is.turn.began_ns = state->turn_began_ns;
 	is.turn.turn_ns = wants->turn_ns;
@@ -315,7 +360,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 		state->why = WHY_STOLEN;
 		return;
 	}
-	if (hall->waiting && next_turn(&is, prev, here->llc, wants))
+	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
 		return;
 	if (prev && !prev_is_guest) {
 		prolong(prev, cpu, wants);
@@ -382,9 +427,10 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	__u32 cpu = scx_bpf_task_cpu(p);
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(cpu);
+	struct settings *wants = ONLY(settings);
 	__u64 now = now_ns();
 
-	if (!thread || !state)
+	if (!wants || !thread || !state)
 		return;
 	if (thread->queue != NO_QUEUE && state->why)
 		thread->why = state->why;
@@ -392,7 +438,10 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	leave_queue(thread);
 	thread->began_ns = now;
 	thread->cpu = cpu;
-	note_service(thread, cpu, now);
+	if (wants->o1)
+		begin_by_level(thread, cpu, now);
+	else
+		note_service(thread, cpu, now);
 	note_arrival(thread, cpu, now);
 	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now);
 	state->movable = is_movable(p);
@@ -416,21 +465,31 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 		set_slice(p, 0);
 }
 
+static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
+{
+	struct hall *hall = hall_of(thread->llc);
+
+	thread->vtime += virtual_ns(ran, weight);
+	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
+}
+
 OP(usher_stopping)
 void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(scx_bpf_task_cpu(p));
-	struct hall *hall;
+	struct settings *wants = ONLY(settings);
+	__u64 now = now_ns();
 	__u64 ran;
 
-	if (!thread || !state)
+	if (!wants || !thread || !state)
 		return;
 	state->running = 0;
-	ran = now_ns() - thread->began_ns;
-	thread->vtime += virtual_ns(ran, p->scx.weight);
-	hall = hall_of(thread->llc);
-	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
+	ran = now - thread->began_ns;
+	if (wants->o1)
+		end_by_level(thread, now, ran, runnable);
+	else
+		charge(thread, ran, p->scx.weight);
 	thread->burst_ns += ran;
 	note_use(thread, thread->cpu, ran);
 	/* Preempted in a short burst it is still in a hurry. */
@@ -477,6 +536,8 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 	thread->vtime = hall->clock;
 	thread->llc = here->llc;
 	thread->queue = NO_QUEUE;
+	thread->stands.has_key = 0;
+	thread->stands.slept_at_ns = 0;
 }
 
 /*
@@ -487,12 +548,15 @@ OP(usher_init_task)
 __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 	       struct scx_init_task_args *args)
 {
+	struct thread *thread = bpf_task_storage_get(
+		&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
 	if (!args->fork)
 		added_by_bpf = bpf_get_current_task_btf()->migration_disabled;
-	return bpf_task_storage_get(&threads, p, 0,
-				    BPF_LOCAL_STORAGE_GET_F_CREATE)
-		       ? 0
-		       : -12;
+	if (!thread)
+		return -12;
+	inherit(thread, args->fork ? thread_of(bpf_get_current_task_btf()) : 0);
+	return 0;
 }
 
 OP_SLEEPABLE(usher_init)

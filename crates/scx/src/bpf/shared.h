@@ -45,7 +45,10 @@ struct settings {
 	__u32 aggregate;
 	/* Nothing of this: one queue, first come, first served. */
 	__u32 fifo;
+	/* By the levels of Linux 2.6; paper 4's cure of it, if `aggregate`. */
+	__u32 o1;
 	__u32 llcs;
+	__u32 unused;
 };
 
 /* Where a CPU lies. */
@@ -99,6 +102,21 @@ enum why {
 	/* There was nobody else. */
 	WHY_ALONE,
 	WHY_FIFO,
+	/* It waited by its level, as in Linux 2.6. */
+	WHY_LEVEL,
+};
+
+/* What a thread has among the levels of Linux 2.6; its key is its virtual time. */
+struct standing {
+	/* Of its slice, while it does not run. */
+	__u64 slice_left_ns;
+	/* When its slice ends, while it runs. */
+	__u64 slice_ends_ns;
+	/* When it fell asleep; 0: not since it had its key. */
+	__u64 slept_at_ns;
+	__u64 sleep_average_ns;
+	__u32 has_key;
+	__u32 unused;
 };
 
 /* A thread, as long as the scheduler has it. */
@@ -126,6 +144,7 @@ struct thread {
 	/* By whose clock its virtual time is. */
 	__u32 llc;
 	__u32 unused;
+	struct standing stands;
 };
 
 struct tally {

@@ -5,8 +5,8 @@
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
 
+#include "levels.h"
 #include "machine.h"
-#include "rules.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -28,6 +28,8 @@ struct cpu_state {
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
 	__u64 turn_began_ns;
+	/* The key of what runs, where levels decide. */
+	__u64 key;
 	struct cpu_set allowed;
 };
 
@@ -37,6 +39,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cpu_state);
 } cpu_states SEC(".maps");
+
+/* The two arrays of Linux 2.6; the active one is that of the hall's clock. */
+struct arrays {
+	__u64 arrivals;
+	/* A key of the array that somebody expired into last; when the first did. */
+	__u64 expired;
+	__u64 expired_since_ns;
+};
 
 /* The queues of an LLC. */
 struct hall {
@@ -48,6 +58,7 @@ struct hall {
 	__u64 served_ns;
 	__u32 waiting;
 	__u32 urgent;
+	struct arrays arrays;
 };
 
 struct {
