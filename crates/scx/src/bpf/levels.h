@@ -172,9 +172,14 @@ static inline __u64 average_after_run(__u64 average_ns, __u64 ran_ns)
 	return ran_ns < average_ns ? average_ns - ran_ns : 0;
 }
 
+/* Linux 2.6 had no such end; the kernel of today ends whoever starves a thread. */
+#define STARVING_MOST 10
+
 /* The first of the expired has waited for too long: nobody stays before them. */
 static inline _Bool is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
 {
+	if (waiting > STARVING_MOST)
+		waiting = STARVING_MOST;
 	return now_ns - since_ns > SLEEP_MOST_NS * waiting;
 }
 

@@ -433,11 +433,15 @@ fn sleep_is_remembered_for_a_second() {
 }
 
 #[test]
-fn the_expired_wait_for_a_second_each() {
+fn the_expired_wait_for_a_second_each_and_ten_at_most() {
     // SAFETY: numbers alone.
-    let starving = |now| unsafe { levels_is_starving(SECOND, now, 3) };
+    let starving = |waiting, now| unsafe { levels_is_starving(SECOND, now, waiting) };
     assert_eq!(
-        [starving(4 * SECOND), starving(4 * SECOND + 1)],
+        [starving(3, 4 * SECOND), starving(3, 4 * SECOND + 1)],
+        [false, true]
+    );
+    assert_eq!(
+        [starving(400, 11 * SECOND), starving(400, 11 * SECOND + 1)],
         [false, true]
     );
 }
