@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Programs that compute beside a thread that mostly sleeps, a load for `hold`:
+//!
+//!   programs PROGRAMS THREADS UNITS NAPS NAP_UNITS
+//!
+//! Each thread of each program has UNITS units of arithmetic to do; beside them a
+//! thread sleeps 5 ms and does NAP_UNITS of them, NAPS times. Says when the first and
+//! the last program ended, and how long that thread waited.
+
+use std::hint::black_box;
+use std::process::{Child, Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const NAP: Duration = Duration::from_millis(5);
+
+fn main() -> ExitCode {
+    let numbers: Result<Vec<usize>, _> = std::env::args().skip(1).map(|arg| arg.parse()).collect();
+    let done = match numbers.as_deref() {
+        Ok(&[threads, units]) => Ok(compute_in(threads, units)),
+        Ok(&[programs, threads, units, naps, nap_units]) => {
+            load(programs, threads, units, naps, nap_units)
+        }
+        _ => {
+            eprintln!("programs PROGRAMS THREADS UNITS NAPS NAP_UNITS");
+            return ExitCode::FAILURE;
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("programs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Five thousand multiplications a unit, one after the other.
+fn compute(units: usize) {
+    let mut word = black_box(1_u64);
+    for _ in 0..units * 5_000 {
+        word = word.wrapping_mul(6364136223846793005).wrapping_add(1);
+    }
+    black_box(word);
+}
+
+/// What one of the programs does.
+fn compute_in(threads: usize, units: usize) {
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| compute(units));
+        }
+    });
+}
+
+fn load(
+    programs: usize,
+    threads: usize,
+    units: usize,
+    naps: usize,
+    nap_units: usize,
+) -> std::io::Result<()> {
+    let began = Instant::now();
+    let program = || {
+        let mut program = Command::new(std::env::current_exe()?);
+        program.args([threads, units].map(|number| number.to_string()));
+        program.spawn()
+    };
+    let programs: std::io::Result<Vec<Child>> = (0..programs).map(|_| program()).collect();
+    let watching = programs?.into_iter().map(|mut program| {
+        thread::spawn(move || {
+            let ended = program.wait();
+            ended.map(|_| began.elapsed())
+        })
+    });
+    let watching: Vec<_> = watching.collect();
+    nap(naps, nap_units);
+    let mut ends = Vec::new();
+    for program in watching {
+        ends.extend(program.join().map(Result::ok).ok().flatten());
+    }
+    ends.sort();
+    println!(
+        "programs ended after {:?} to {:?}",
+        ends.first(),
+        ends.last()
+    );
+    Ok(())
+}
+
+fn nap(naps: usize, units: usize) {
+    let one = || {
+        let slept = Instant::now();
+        thread::sleep(NAP);
+        let late = slept.elapsed().saturating_sub(NAP);
+        let awake = Instant::now();
+        compute(units);
+        (late, awake.elapsed())
+    };
+    let (mut late, mut work): (Vec<_>, Vec<_>) = (0..naps).map(|_| one()).unzip();
+    late.sort();
+    work.sort();
+    let at = |of: &[Duration], percent: usize| of.get(of.len() * percent / 100).copied();
+    println!(
+        "the thread that sleeps was late: half {:?}, 99 % {:?}, most {:?}; computed {:?}",
+        at(&late, 50),
+        at(&late, 99),
+        late.last(),
+        at(&work, 50)
+    );
+}
