@@ -2,8 +2,8 @@
 //! `usher sched`: a scheduler for kernels with sched_ext, and a counter that
 //! measures any scheduler.
 //!
-//! What decides is in `bpf/`, and its arithmetic in `bpf/rules.h`, which the
-//! tests of this crate compile too. Here is what loads it, tells it of the
+//! What decides is in `bpf/`, and its arithmetic in `bpf/rules.h` and `levels.h`,
+//! which the tests of this crate compile too. Here is what loads it, tells it of the
 //! machine and reads what it counts. docs/sched.md says what it is good for.
 //!
 //! - `scheduler`: one that is attached for as long as the value lives;

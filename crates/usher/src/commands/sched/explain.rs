@@ -145,6 +145,7 @@ fn place(sched: &ThreadState, state: char) -> String {
 fn reason(sched: &ThreadState, seat: Option<&Seat>) -> String {
     let why = match (sched.why, sched.waits.is_some()) {
         (Why::Turn, true) => "for its address space's turn",
+        (Why::Level, true) => "for its level's turn",
         (Why::Urgent, true) => "for the next CPU: it runs for moments only",
         (Why::Unknown, _) => "it has not run since the scheduler began",
         (Why::OnlyHere, _) => "it may run nowhere else",
@@ -153,6 +154,7 @@ fn reason(sched: &ThreadState, seat: Option<&Seat>) -> String {
         (Why::Returned, _) => "its program's CPU, which a guest gave back",
         (Why::Turn, false) => "its address space's turn",
         (Why::Urgent, false) => "it runs for moments only, and came first",
+        (Why::Level, false) => "its level's turn",
         (Why::Stolen, _) => "taken over from another LLC",
         (Why::Alone, _) => "nobody else wanted the CPU",
         (Why::Fifo, _) => "first come, first served",

@@ -26,8 +26,8 @@ pub fn seats(dir: &Path) -> Arc<dyn SoftSeats> {
 impl Keeping {
     fn maps(&self) -> Option<MapIds> {
         let record = record::of_running(&self.dir).ok()?;
-        // It serves in the order of arrival, whoever is at home.
-        (!record.settings.fifo).then_some(record.maps)
+        // One that is fixed serves in its order, whoever is at home.
+        (!record.settings.is_fixed()).then_some(record.maps)
     }
 
     fn held(&self) -> Result<Held, String> {

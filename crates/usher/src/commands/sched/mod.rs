@@ -79,6 +79,13 @@ fn described(settings: &Settings) -> String {
     if settings.fifo {
         return "first come, first served, blind to SMT".to_owned();
     }
+    if settings.o1 {
+        let cure = match settings.aggregate {
+            true => ", the address space that runs a level better",
+            false => "",
+        };
+        return format!("the order of Linux 2.6 (O(1)), blind to SMT{cure}");
+    }
     let on = |on: bool| if on { "on" } else { "off" };
     format!(
         "idle cores first {}, address spaces in turns {} ({} ms)",

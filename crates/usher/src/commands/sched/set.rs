@@ -17,8 +17,8 @@ use super::{Switch, record};
 /// Changes what the scheduler does, while it runs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is not named stays as it is. A scheduler that was started with --fifo serves in
-that order until it is stopped.
+What is not named stays as it is. A scheduler that was started with --fifo or --o1
+serves in that order until it is stopped.
 
 Examples:
   usher sched set --aggregate off
@@ -57,8 +57,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Asks for it, and waits until it is so.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let before = record::of_running(dir)?;
-    if before.settings.fifo {
-        bail!("the scheduler was started with --fifo: 'usher sched stop' and start it without");
+    if before.settings.is_fixed() {
+        let option = if before.settings.o1 { "--o1" } else { "--fifo" };
+        bail!("the scheduler was started with {option}: 'usher sched stop' and start it without");
     }
     record::leave(dir, &args.changed(before.settings))?;
     let pid = Pid::from_raw(before.pid).context("the record names no process")?;

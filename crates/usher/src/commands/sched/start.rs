@@ -24,7 +24,8 @@ What it does is in docs/sched.md. With --foreground it ends with this command (C
 Examples:
   usher sched start
   usher sched start --smt off --turn-ms 50
-  usher sched start --fifo --foreground")]
+  usher sched start --fifo --foreground
+  usher sched start --o1 aggregate")]
 pub struct Args {
     /// Idle physical cores first, no two threads on a core beside an idle one
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
@@ -38,6 +39,9 @@ pub struct Args {
     /// None of that: first come, first served, blind to SMT; to compare with
     #[arg(long, conflicts_with_all = ["smt", "aggregate", "turn_ms"])]
     fifo: bool,
+    /// The order of Linux 2.6's O(1) scheduler instead, blind to SMT; to compare with
+    #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "turn_ms", "fifo"])]
+    o1: Option<O1>,
     /// Hold the scheduler in this process, and end it with this one
     #[arg(long)]
     foreground: bool,
@@ -46,8 +50,19 @@ pub struct Args {
     held: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum O1 {
+    /// As it was
+    Plain,
+    /// Threads of the address space that runs are a level better
+    Aggregate,
+}
+
 impl Args {
     fn settings(&self) -> Settings {
+        if let Some(o1) = self.o1 {
+            return Settings::of_linux_26(o1 == O1::Aggregate);
+        }
         let lead_ns = self.turn_ms * 1_000_000;
         Settings {
             smt: self.smt == Switch::On && !self.fifo,
