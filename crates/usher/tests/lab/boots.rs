@@ -38,6 +38,7 @@ const SEATING_AND_SCHED: &[&str] = &[
     "hotplug::",
     "crash::",
     "sched::",
+    "o1::",
     "softly::",
 ];
 const SCHED: &[&str] = &["sched::"];

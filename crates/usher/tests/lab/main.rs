@@ -75,6 +75,10 @@ fn checks(machine: &str) -> Vec<Trial> {
             "sched::runs_a_crowd_and_lets_go",
             sched::runs_a_crowd_and_lets_go,
         ),
+        check(
+            "o1::serves_in_the_order_of_linux_26",
+            sched::serves_in_the_order_of_linux_26,
+        ),
         check("sched::follows_the_cpus", sched::follows_the_cpus),
         check("sched::ends_with_its_holder", sched::ends_with_its_holder),
         check(

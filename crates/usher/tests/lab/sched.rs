@@ -21,7 +21,13 @@ pub struct Running<'a>(&'a World);
 
 impl<'a> Running<'a> {
     pub fn start(world: &'a World) -> Self {
-        world.json(&["sched", "start"]).unwrap();
+        Self::start_as(world, &[])
+    }
+
+    fn start_as(world: &'a World, options: &[&str]) -> Self {
+        world
+            .json(&[&["sched", "start"], options].concat())
+            .unwrap();
         assert_eq!(kernel_says("root/ops"), "usher");
         Self(world)
     }
@@ -105,6 +111,25 @@ pub fn assert_nothing_went_wrong() {
 pub fn runs_a_crowd_and_lets_go() {
     let world = World::new();
     let running = Running::start(&world);
+    serves_a_crowd(&world, running);
+    assert_nothing_went_wrong();
+}
+
+/// The same in the orders of Linux 2.6, which are not to be changed meanwhile.
+pub fn serves_in_the_order_of_linux_26() {
+    let world = World::new();
+    for (order, aggregate) in [("plain", false), ("aggregate", true)] {
+        let running = Running::start_as(&world, &["--o1", order]);
+        let last = &running.status()["last"];
+        assert!(last["does"].as_str().unwrap().contains("Linux 2.6"));
+        assert_eq!(last["settings"]["aggregate"], aggregate);
+        assert_eq!(world.json(&["sched", "set", "--turn-ms", "8"]), None);
+        serves_a_crowd(&world, running);
+    }
+    assert_nothing_went_wrong();
+}
+
+fn serves_a_crowd(world: &World, running: Running<'_>) {
     crowd(cpus());
     assert_eq!(running.status()["running"], true);
     let ours = &world.json(&["sched", "stats"]).unwrap()["ours"];
@@ -115,7 +140,6 @@ pub fn runs_a_crowd_and_lets_go() {
     let after = world.json(&["sched", "status"]).unwrap();
     let nobody = (&false.into(), &Value::Null);
     assert_eq!((&after["running"], &after["scheduler"]), nobody);
-    assert_nothing_went_wrong();
 }
 
 /// A CPU goes and comes while threads hop onto it: the scheduler begins anew.
