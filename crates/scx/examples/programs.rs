@@ -17,7 +17,10 @@ const NAP: Duration = Duration::from_millis(5);
 fn main() -> ExitCode {
     let numbers: Result<Vec<usize>, _> = std::env::args().skip(1).map(|arg| arg.parse()).collect();
     let done = match numbers.as_deref() {
-        Ok(&[threads, units]) => Ok(compute_in(threads, units)),
+        Ok(&[threads, units]) => {
+            compute_in(threads, units);
+            Ok(())
+        }
         Ok(&[programs, threads, units, naps, nap_units]) => {
             load(programs, threads, units, naps, nap_units)
         }

@@ -406,9 +406,8 @@ fn sleep_moves_a_thread_by_five_levels() {
 #[test]
 fn it_takes_more_to_be_interactive_with_a_worse_nice_value() {
     // SAFETY: numbers alone.
-    let least = |nice: i32| {
-        (0..=10).find(|tenth| unsafe { levels_is_interactive(120 + nice, tenth * 100 * MS) })
-    };
+    let interactive = |nice, sleep_ns| unsafe { levels_is_interactive(120 + nice, sleep_ns) };
+    let least = |nice: i32| (0..=10).find(|tenth| interactive(nice, tenth * 100 * MS));
     assert_eq!(
         [-20, -10, 0, 5, 19].map(least),
         [Some(2), Some(4), Some(7), Some(8), None]
