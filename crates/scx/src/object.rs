@@ -19,7 +19,7 @@ pub(crate) struct Aligned<T: ?Sized>(pub T);
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 /// As much of it as an error tells.
-const WORDS_LINES: usize = 60;
+const WORDS_LINES: usize = 20;
 
 fn said() -> MutexGuard<'static, String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
