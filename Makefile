@@ -26,9 +26,10 @@ SANITIZED := usher-heartbeat usher-act usher-meter usher-tasks usher-tasks-capi
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
-# Lock-free code; in a target directory of its own, as the flags differ.
+# Lock-free code; in a target directory of its own, as the flags differ. Without
+# backtraces, which the standard library makes behind a lock that the sanitizer cannot see.
 RACED := usher-heartbeat usher-tasks
-TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+TSAN := RUSTC_BOOTSTRAP=1 RUST_BACKTRACE=0 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
   TSAN_OPTIONS="suppressions=$(CURDIR)/scripts/tsan.supp"
 
 C_FILES = $(shell git ls-files '*.c' '*.cpp' '*.h' 2>/dev/null)

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::jobs::Job;
 use super::load::read_counter;
+use super::rig::keeper::{Keeper, script};
 use super::study::Done;
 use crate::processes::{runs, terminate, wait_for};
 
@@ -32,6 +33,33 @@ pub struct Timed {
     pub cut: bool,
 }
 
+/// Value of [`MARK`] of a foreground of this process.
+pub fn foreground_mark() -> String {
+    format!("{}-fg", std::process::id())
+}
+
+/// Ends all foregrounds and background work of this process when that is gone, however
+/// it ended: in sessions of their own, they do not hear of Ctrl-C.
+pub fn reaper() -> Result<Keeper> {
+    reaper_of(&format!("{MARK}={}-", std::process::id()))
+}
+
+/// Of the processes in whose environment a line begins so.
+fn reaper_of(mark: &str) -> Result<Keeper> {
+    // They may have children meanwhile.
+    let body = "
+        while :; do
+            found=
+            for process in /proc/[0-9]*; do
+                if grep -qsz \"^$mark\" $process/environ && kill -KILL ${process#/proc/}; then
+                    found=1
+                fi
+            done
+            [ $found ] || break
+        done";
+    Keeper::new(&script(&[("mark", mark)], body))
+}
+
 /// Runs a foreground to its end, or until it has taken `at_most`.
 pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Result<Timed> {
     let session: &[String] = if own_session {
@@ -43,7 +71,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
     let start = Instant::now();
     let mut child = Command::new(all[0])
         .args(&all[1..])
-        .env(MARK, format!("{}-fg", std::process::id()))
+        .env(MARK, foreground_mark())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -267,4 +295,26 @@ fn add_used(pid: i32, sum: &mut Used) -> Result<()> {
     sum.read_bytes += value("read_bytes:").unwrap_or(0);
     sum.write_bytes += value("wchar:").unwrap_or(0);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_marked_ends_with_its_keeper_wherever_it_went() {
+        let mark = format!("USHER_TEST_REAPED={}-", std::process::id());
+        let keeper = reaper_of(&mark).unwrap();
+        let forks = "while :; do sleep 600 & wait; done";
+        let mut shell = Command::new("setsid")
+            .args(["sh", "-c", forks])
+            .env("USHER_TEST_REAPED", format!("{}-bg", std::process::id()))
+            .spawn()
+            .unwrap();
+        let all = || marked(&format!("{mark}bg"));
+        wait_for("two of them", GRACE, || all().len() == 2).unwrap();
+        drop(keeper);
+        shell.wait().unwrap();
+        assert_eq!(all(), [0; 0]);
+    }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::actors::Background;
+use super::actors::{Background, MARK, foreground_mark};
 use super::jobs::{Job, Load};
 use crate::bars::{Bar, Part};
 use crate::processes::{Daemon, runs, state_of, terminate, usher, wait_for};
@@ -134,6 +134,7 @@ impl Scene {
         load.pair("--threads", std::thread::available_parallelism()?);
         let foreground = Command::new("setsid")
             .args(&load.words)
+            .env(MARK, foreground_mark())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;

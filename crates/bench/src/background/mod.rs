@@ -239,6 +239,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         Some(folder) => folder.clone(),
         None => machine::run_folder(&args.out, "background")?,
     };
+    let _reaper = actors::reaper()?;
     let mut stage = Stage::new(args.size(), &args.scratch)?;
     let mut ward = Ward::new(usher.clone(), !args.no_daemon)?;
     let results = run::run(
