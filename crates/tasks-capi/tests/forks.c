@@ -1,29 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Test program: a runtime in the child of a fork, and one that the child makes. */
 #define _DEFAULT_SOURCE
-#include "usher_tasks.h"
+#include "common/programs.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static void count(void *arg)
 {
 	++*(int *)arg;
-}
-
-static usher_tasks_graph *graph_of_one(int *ran)
-{
-	usher_tasks_builder *builder;
-	usher_tasks_graph *graph = NULL;
-
-	if (usher_tasks_builder_new(&builder) != USHER_TASKS_OK)
-		return NULL;
-	usher_tasks_builder_task(builder, count, ran, 0, 0, NULL);
-	usher_tasks_builder_build(builder, &graph, NULL);
-	usher_tasks_builder_destroy(builder);
-	return graph;
 }
 
 static void tell(const char *what, int error)
@@ -58,7 +43,7 @@ int main(void)
 	int ran = 0, status = -1;
 	pid_t child;
 
-	graph = graph_of_one(&ran);
+	graph = graph_of_one(count, &ran);
 	if (!graph ||
 	    usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK ||
 	    usher_tasks_run(runtime, graph, NULL) != USHER_TASKS_OK)

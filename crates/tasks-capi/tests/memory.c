@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Test program: asks for tasks, graphs and blocks until there is no memory. */
 #define _DEFAULT_SOURCE
-#include "usher_tasks.h"
+#include "common/programs.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 static void nothing(void *arg)
 {
@@ -56,29 +53,6 @@ static int take_until_full(size_t block_bytes)
 	while (error == USHER_TASKS_OK);
 	usher_blocks_destroy(blocks);
 	return error;
-}
-
-/* So much more than there is. */
-static int limit_memory(rlim_t more)
-{
-	FILE *usage = fopen("/proc/self/statm", "r");
-	struct rlimit limit;
-	unsigned long pages = 0;
-
-	if (!usage || fscanf(usage, "%lu", &pages) != 1 || fclose(usage) != 0)
-		return -1;
-	getrlimit(RLIMIT_AS, &limit);
-	limit.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
-	return setrlimit(RLIMIT_AS, &limit);
-}
-
-static int limit_no_memory(void)
-{
-	struct rlimit limit;
-
-	getrlimit(RLIMIT_AS, &limit);
-	limit.rlim_cur = limit.rlim_max;
-	return setrlimit(RLIMIT_AS, &limit);
 }
 
 static void fail(void *arg)

@@ -70,13 +70,19 @@ fn exceptions_end_the_process_or_are_caught_inside() {
     assert!(words.starts_with(expected), "{words}");
 }
 
-#[test]
-fn no_memory_is_an_error_that_names_the_task() {
-    let Some(program) = Program::of("memory.c", "cc", "-std=c11") else {
+/// Compiles a C program, which says that and succeeds; nothing where there is no compiler.
+fn says(source: &str, expected: &str) {
+    let Some(program) = Program::of(source, "cc", "-std=c11") else {
         return;
     };
     let output = program.run(&[]);
-    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, expected, "{output:?}");
+    assert!(output.status.success());
+}
+
+#[test]
+fn no_memory_is_an_error_that_names_the_task() {
     let expected = [
         "no memory\nnamed",
         // Waiting says how many are left, and later which.
@@ -86,41 +92,28 @@ fn no_memory_is_an_error_that_names_the_task() {
         // Graphs, blocks, blocks that are too large.
         "no memory\nno memory\nno memory\n",
     ];
-    assert_eq!(said, expected.join("\n"), "{output:?}");
-    assert!(output.status.success());
+    says("memory.c", &expected.join("\n"));
 }
 
 #[test]
 fn no_memory_for_a_policys_queues_is_an_error_at_every_level() {
-    let Some(program) = Program::of("queues.c", "cc", "-std=c11") else {
-        return;
-    };
-    let output = program.run(&[]);
-    let said = String::from_utf8(output.stdout.clone()).unwrap();
     let expected = [
         "no memory\nno memory for 4194304 queues of ready tasks",
         "success",
         "no memory, 0 ran\nno memory for the queues of a graph that a task runs",
         "success, 1 ran\n",
     ];
-    assert_eq!(said, expected.join("\n"), "{output:?}");
-    assert!(output.status.success());
+    says("queues.c", &expected.join("\n"));
 }
 
 #[test]
 fn a_forked_child_is_told_that_it_has_no_workers() {
-    let Some(program) = Program::of("forks.c", "cc", "-std=c11") else {
-        return;
-    };
-    let output = program.run(&[]);
-    let said = String::from_utf8(output.stdout.clone()).unwrap();
     let expected = [
         "wait: 1, named\nrun: 1, named\ndestroy: 1, named",
         "success\nchild: 0",
         "2 ran\n",
     ];
-    assert_eq!(said, expected.join("\n"), "{output:?}");
-    assert!(output.status.success());
+    says("forks.c", &expected.join("\n"));
 }
 
 /// The C code of the guide that holds a word.

@@ -4,11 +4,7 @@
  * memory for none, for one level, for all.
  */
 #define _DEFAULT_SOURCE
-#include "usher_tasks.h"
-
-#include <stdio.h>
-#include <sys/resource.h>
-#include <unistd.h>
+#include "common/programs.h"
 
 #define MIB ((rlim_t)1 << 20)
 
@@ -29,39 +25,10 @@ static void run(void *graph)
 		puts(usher_tasks_last_error());
 }
 
-/* So much more than there is; 0: no limit. */
-static int limit_memory(rlim_t more)
-{
-	FILE *usage = fopen("/proc/self/statm", "r");
-	struct rlimit limit;
-	unsigned long pages = 0;
-
-	if (!usage || fscanf(usage, "%lu", &pages) != 1 || fclose(usage) != 0)
-		return -1;
-	getrlimit(RLIMIT_AS, &limit);
-	limit.rlim_cur = limit.rlim_max;
-	if (more)
-		limit.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
-	return setrlimit(RLIMIT_AS, &limit);
-}
-
-static usher_tasks_graph *graph_of_one(void)
-{
-	usher_tasks_builder *builder;
-	usher_tasks_graph *graph = NULL;
-
-	if (usher_tasks_builder_new(&builder) != USHER_TASKS_OK)
-		return NULL;
-	usher_tasks_builder_task(builder, count, NULL, 0, 0, NULL);
-	usher_tasks_builder_build(builder, &graph, NULL);
-	usher_tasks_builder_destroy(builder);
-	return graph;
-}
-
 int main(void)
 {
 	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(1);
-	usher_tasks_graph *graph = graph_of_one();
+	usher_tasks_graph *graph = graph_of_one(count, NULL);
 	usher_tasks_runtime *runtime;
 
 	options.policy = USHER_TASKS_POLICY_PAPER;
@@ -75,7 +42,7 @@ int main(void)
 	puts(usher_tasks_strerror(usher_tasks_runtime_new(&options, &runtime)));
 	usher_tasks_register(runtime, 1, 0, run, graph, 0, 0);
 	usher_tasks_wait(runtime, NULL);
-	limit_memory(0);
+	limit_no_memory();
 	usher_tasks_register(runtime, 1, 0, run, graph, 0, 0);
 	usher_tasks_wait(runtime, NULL);
 	usher_tasks_graph_destroy(graph);
