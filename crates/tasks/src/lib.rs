@@ -36,6 +36,7 @@ mod latch;
 mod levels;
 mod llc;
 mod places;
+mod policy;
 mod pool;
 mod runtime;
 mod slab;
@@ -54,7 +55,8 @@ pub use error::{GraphError, Left, Panicked, RunError, RuntimeError, TaskError, W
 pub use graph::{Explanation, Graph, GraphBuilder, Order, Tried};
 pub use guess::Together;
 pub use places::{Distance, Places};
-pub use runtime::{Handle, Policy, Runtime, RuntimeBuilder, WORKERS_MAX};
+pub use policy::Policy;
+pub use runtime::{Handle, Runtime, RuntimeBuilder, WORKERS_MAX};
 pub use trace::{ColorBy, Span, Trace, TraceError};
 
 #[cfg(all(test, feature = "loom"))]
