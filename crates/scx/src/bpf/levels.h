@@ -34,11 +34,12 @@
 #define LEVEL (1ULL << 40)
 #define ARRAY (1ULL << 48)
 
-#define LEVEL_MS 1000000ULL
-#define SLICE_LEAST_NS (5 * LEVEL_MS)
-#define SLICE_NORMAL_NS (100 * LEVEL_MS)
+/* In ns. */
+#define MSEC 1000000ULL
+#define SLICE_LEAST_NS (5 * MSEC)
+#define SLICE_NORMAL_NS (100 * MSEC)
 /* Less than this is no slice any more: Linux 2.6 counted ticks. */
-#define SLICE_OVER_NS LEVEL_MS
+#define SLICE_OVER_NS MSEC
 
 #define BONUS_MOST 10
 /* So much sleep is remembered, and so long may the expired wait for each other. */
