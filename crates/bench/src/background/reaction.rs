@@ -31,6 +31,9 @@ struct Times {
     yielded_ms: Vec<f64>,
     /// From the foreground's end to full speed.
     resumed_ms: Vec<f64>,
+    /// From the middle of a pause of the foreground's to full speed, where nobody has
+    /// been in the way for long: what the resource itself takes.
+    control_ms: Vec<f64>,
 }
 
 /// How long the background went on after `from_ms`, at most to `to_ms`.
@@ -61,7 +64,7 @@ pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
 }
 
 /// Times of all phases of a trace.
-fn times(trace: &Trace) -> (Vec<f64>, Vec<f64>) {
+fn times(resource: Resource, treatment: Treatment, trace: &Trace) -> Times {
     let offs: Vec<(f64, f64)> = trace
         .phases
         .windows(2)
@@ -81,7 +84,16 @@ fn times(trace: &Trace) -> (Vec<f64>, Vec<f64>) {
     let resumes = offs
         .iter()
         .map(|(from, to)| resumed_ms(&trace.bins, *from, *to, rate));
-    (yields.collect(), resumes.collect())
+    let controls = offs
+        .iter()
+        .map(|(from, to)| resumed_ms(&trace.bins, (from + to) / 2.0, *to, rate));
+    Times {
+        resource,
+        treatment,
+        yielded_ms: yields.collect(),
+        resumed_ms: resumes.collect(),
+        control_ms: controls.collect(),
+    }
 }
 
 /// Measures `events` of each, for each treatment and resource.
@@ -121,7 +133,7 @@ pub fn run(
         .collect();
     part.tables = vec![table(&all)];
     part.notes.push(format!(
-        "Foreground on for {0:.0} ms, off for {0:.0} ms. Yielded: from the foreground's first request until the background's last before {SILENCE_MS} ms without any; bytes are seen at the far end, so they include what waited in the {1} rate limit (at most 10 ms). Resumed: from the foreground's last request until {2:.0} ms at {3:.0} % of the background's usual speed.",
+        "Foreground on for {0:.0} ms, off for {0:.0} ms. Yielded: from the foreground's first request until the background's last before {SILENCE_MS} ms without any; bytes are seen at the far end, so they include what waited in the {1} rate limit (at most 10 ms). Resumed: from the foreground's last request until {2:.0} ms at {3:.0} % of the background's usual speed. Control: the same from the middle of the foreground's pause on, when all has long gone on: what the resource's own ups and downs are taken for.",
         PERIOD_MS / 2.0, "interface's", WINDOW_MS, 100.0 * FULL
     ));
     part.raw = serde_json::json!(all);
@@ -138,13 +150,8 @@ fn one(
         period_ms: PERIOD_MS,
         seconds: (events + 2) as f64 * PERIOD_MS / 1e3,
     };
-    let (yielded_ms, resumed_ms) = times(&watcher.watch(resource, treatment, half)?);
-    Ok(Times {
-        resource,
-        treatment,
-        yielded_ms,
-        resumed_ms,
-    })
+    let trace = watcher.watch(resource, treatment, half)?;
+    Ok(times(resource, treatment, &trace))
 }
 
 fn quantile(values: &[f64], p: f64) -> f64 {
@@ -190,6 +197,7 @@ fn table(all: &[Times]) -> Table {
         "99 %",
         "resumed, median ms",
         "99 %",
+        "control, 99 %",
     ];
     let row = |t: &Times| {
         let at = |values: &[f64], p| usher_report::text::number(quantile(values, p), 1);
@@ -201,6 +209,7 @@ fn table(all: &[Times]) -> Table {
             at(&t.yielded_ms, 0.99),
             at(&t.resumed_ms, 0.5),
             at(&t.resumed_ms, 0.99),
+            at(&t.control_ms, 0.99),
         ]
     };
     Table {
@@ -257,10 +266,11 @@ mod tests {
         let trace = Trace {
             phases: vec![(0.0, 500.0), (1_000.0, 1_500.0)],
             fg_units: 0,
-            bins: bins(&[(520, 1_003), (1_510, 2_000)]),
+            bins: bins(&[(520, 750), (760, 1_003), (1_510, 2_000)]),
         };
-        let (yields, resumes) = times(&trace);
-        assert_eq!(yields, [3.0]);
-        assert_eq!(resumes, [18.0]);
+        let times = times(Resource::Disk, Treatment::Usher, &trace);
+        assert_eq!(times.yielded_ms, [3.0]);
+        assert_eq!(times.resumed_ms, [18.0]);
+        assert_eq!(times.control_ms, [8.0]);
     }
 }
