@@ -21,6 +21,17 @@ pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// Prints what somebody may read. Who does not read on ends nothing: what was
+/// measured is saved.
+pub fn say(text: impl std::fmt::Display) -> Result<()> {
+    use std::io::Write as _;
+
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// This machine, as pages describe it.
 pub fn facts() -> Result<MachineFacts> {
     Ok(usher_host::mix::machine_facts(
@@ -33,7 +44,11 @@ pub fn facts() -> Result<MachineFacts> {
 /// met.
 pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
     let page = save(folder, title, &facts()?, parts).context("saving the results")?;
-    println!("saved in {}, page {}", folder.display(), page.display());
+    say(format_args!(
+        "saved in {}, page {}",
+        folder.display(),
+        page.display()
+    ))?;
     Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }
 

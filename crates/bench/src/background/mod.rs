@@ -219,8 +219,8 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     let cells = args.chosen_cells();
     let treatments = args.chosen_treatments();
     if args.list {
-        cells.iter().for_each(|cell| println!("{}", cell.id()));
-        return Ok(true);
+        let all: Vec<String> = cells.iter().map(Cell::id).collect();
+        return machine::say(all.join("\n")).map(|()| true);
     }
     let missing = missing_packages(&cells, &treatments);
     if !missing.is_empty() {
@@ -313,7 +313,7 @@ fn watched(
 /// Shows and saves the parts.
 fn finish(title: &str, folder: &Path, parts: &[Part]) -> Result<bool> {
     for part in parts {
-        println!("{}", part.lines());
+        machine::say(part.lines())?;
     }
     crate::machine::finish(folder, title, parts)
 }

@@ -29,6 +29,8 @@ struct Times {
     treatment: Treatment,
     /// From the foreground's first request to the background's last.
     yielded_ms: Vec<f64>,
+    /// From the foreground's end to the background's first unit.
+    went_on_ms: Vec<f64>,
     /// From the foreground's end to full speed.
     resumed_ms: Vec<f64>,
     /// From the middle of a pause of the foreground's to full speed, where nobody has
@@ -49,6 +51,13 @@ pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
         }
     }
     to_ms - from_ms
+}
+
+/// How long until the background did anything again.
+pub fn went_on_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
+    let mut ahead = (from_ms as usize)..(to_ms as usize);
+    let first = ahead.find(|&bin| bins.get(bin).is_some_and(|&n| n > 0));
+    first.map_or(to_ms - from_ms, |bin| (bin as f64 - from_ms).max(0.0))
 }
 
 /// How long until the background was at `rate` (units a millisecond) again.
@@ -81,6 +90,9 @@ fn times(resource: Resource, treatment: Treatment, trace: &Trace) -> Times {
         .iter()
         .skip(1)
         .map(|(from, to)| yielded_ms(&trace.bins, *from, *to));
+    let goes_on = offs
+        .iter()
+        .map(|(from, to)| went_on_ms(&trace.bins, *from, *to));
     let resumes = offs
         .iter()
         .map(|(from, to)| resumed_ms(&trace.bins, *from, *to, rate));
@@ -91,6 +103,7 @@ fn times(resource: Resource, treatment: Treatment, trace: &Trace) -> Times {
         resource,
         treatment,
         yielded_ms: yields.collect(),
+        went_on_ms: goes_on.collect(),
         resumed_ms: resumes.collect(),
         control_ms: controls.collect(),
     }
@@ -133,7 +146,7 @@ pub fn run(
         .collect();
     part.tables = vec![table(&all)];
     part.notes.push(format!(
-        "Foreground on for {0:.0} ms, off for {0:.0} ms. Yielded: from the foreground's first request until the background's last before {SILENCE_MS} ms without any; bytes are seen at the far end, so they include what waited in the {1} rate limit (at most 10 ms). Resumed: from the foreground's last request until {2:.0} ms at {3:.0} % of the background's usual speed. Control: the same from the middle of the foreground's pause on, when all has long gone on: what the resource's own ups and downs are taken for.",
+        "Foreground on for {0:.0} ms, off for {0:.0} ms. Yielded: from the foreground's first request until the background's last before {SILENCE_MS} ms without any; bytes are seen at the far end, so they include what waited in the {1} rate limit (at most 10 ms). First again: from the foreground's last request until the background's first. Resumed: from the foreground's last request until {2:.0} ms at {3:.0} % of the background's usual speed. Control: the same from the middle of the foreground's pause on, when all has long gone on: what the resource's own ups and downs are taken for.",
         PERIOD_MS / 2.0, "interface's", WINDOW_MS, 100.0 * FULL
     ));
     part.raw = serde_json::json!(all);
@@ -195,6 +208,7 @@ fn table(all: &[Times]) -> Table {
         "events",
         "yielded, median ms",
         "99 %",
+        "first again, 99 %",
         "resumed, median ms",
         "99 %",
         "control, 99 %",
@@ -207,6 +221,7 @@ fn table(all: &[Times]) -> Table {
             t.yielded_ms.len().to_string(),
             at(&t.yielded_ms, 0.5),
             at(&t.yielded_ms, 0.99),
+            at(&t.went_on_ms, 0.99),
             at(&t.resumed_ms, 0.5),
             at(&t.resumed_ms, 0.99),
             at(&t.control_ms, 0.99),
@@ -262,6 +277,19 @@ mod tests {
     }
 
     #[test]
+    fn going_on_begins_with_the_first_unit() {
+        assert_eq!(
+            went_on_ms(&bins(&[(0, 90), (130, 140)]), 100.0, 600.0),
+            30.0
+        );
+        assert_eq!(went_on_ms(&bins(&[(0, 2_000)]), 100.5, 600.0), 0.0);
+        assert_eq!(
+            went_on_ms(&bins(&[(0, 90), (700, 800)]), 100.0, 600.0),
+            500.0
+        );
+    }
+
+    #[test]
     fn times_are_of_every_phase_but_the_first() {
         let trace = Trace {
             phases: vec![(0.0, 500.0), (1_000.0, 1_500.0)],
@@ -270,6 +298,7 @@ mod tests {
         };
         let times = times(Resource::Disk, Treatment::Usher, &trace);
         assert_eq!(times.yielded_ms, [3.0]);
+        assert_eq!(times.went_on_ms, [20.0]);
         assert_eq!(times.resumed_ms, [18.0]);
         assert_eq!(times.control_ms, [8.0]);
     }

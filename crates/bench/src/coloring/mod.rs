@@ -132,15 +132,19 @@ pub fn run(args: &ColoringArgs) -> Result<bool> {
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         if !args.json {
-            println!("{}", part.lines());
+            machine::say(part.lines())?;
         }
         parts.push(part);
     }
     let facts = crate::machine::facts()?;
     let page = machine::save(&folder, "Coloured structures", &facts, &parts)?;
     match args.json {
-        true => print!("{}", std::fs::read_to_string(folder.join("result.json"))?),
-        false => println!("saved in {}, page {}", folder.display(), page.display()),
+        true => machine::say(std::fs::read_to_string(folder.join("result.json"))?)?,
+        false => machine::say(format_args!(
+            "saved in {}, page {}",
+            folder.display(),
+            page.display()
+        ))?,
     }
     Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }

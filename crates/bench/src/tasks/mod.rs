@@ -219,8 +219,7 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
     }
     let result = folder.join("result.json");
     if args.json {
-        let text = std::fs::read_to_string(&result)?;
-        println!("{text}");
+        machine::say(std::fs::read_to_string(&result)?)?;
     }
     let page = folder.join("report.html");
     say(
