@@ -103,7 +103,7 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     let seats = match (program.stopped, &program.background) {
         (true, Some(background)) => format!("{seats} (stopped: {})", given_way(background)),
         (true, None) => format!("{seats} (stopped)"),
-        (false, Some(background)) => format!("{seats} (ran {:.0} %)", background.share * 100.0),
+        (false, Some(background)) => format!("{seats} (let run {:.0} %)", background.share * 100.0),
         (false, None) => seats,
     };
     let loans = [("+", &program.borrowed), ("-", &program.lent)];
