@@ -9,7 +9,8 @@
 //! it is not.
 //!
 //! - `shape`: which described machines can be built;
-//! - `kernels`, `apt`, `cache`: where kernels come from and stay;
+//! - `kernels`, `apt`, `cache`: where kernels come from and stay; `packages`: other
+//!   programs of Debian's, for guests;
 //! - `emulator`: QEMU and virtiofsd, and what they are told;
 //! - `clock`: how fast a guest's counters count;
 //! - `session`: one guest, from its start to its end, from outside;
@@ -30,6 +31,7 @@ mod guest;
 mod interrupts;
 mod job;
 pub mod kernels;
+pub mod packages;
 mod session;
 mod shape;
 mod vm;

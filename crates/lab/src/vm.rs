@@ -220,6 +220,19 @@ impl Vm {
         Ok(outcome(ended, &kernel, boots))
     }
 
+    /// Has all that such a guest needs, and starts none: what is missing is fetched
+    /// where it can be. The release of its kernel.
+    ///
+    /// # Errors
+    /// What is missing, and what to do.
+    pub fn ready(&self) -> Result<String, LabError> {
+        self.check()?;
+        let cache = Cache::open(self.cache.as_deref())?;
+        let kernel = kernels::find(&cache, &self.kernel)?;
+        Emulator::find(&cache, self.clock != Clock::Host)?;
+        Ok(kernel.release)
+    }
+
     /// Refuses what makes no sense, before anything is fetched or started.
     fn check(&self) -> Result<(), LabError> {
         let cpus = self.shape.cpus();
