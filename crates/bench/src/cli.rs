@@ -55,6 +55,12 @@ enum Command {
     /// The other process of `sched`
     #[command(name = sched::PARTNER, hide = true)]
     SwitchPartner(sched::PartnerArgs),
+    /// What `sched` runs in guests
+    #[command(name = sched::INSIDE, hide = true)]
+    SchedInside(sched::InsideArgs),
+    /// A program that computes there
+    #[command(name = sched::WORKER, hide = true)]
+    SchedWorker(sched::WorkerArgs),
     /// A run of `coloring`, for valgrind
     #[command(hide = true)]
     ColoringRun(coloring::RunArgs),
@@ -92,6 +98,8 @@ fn run(command: Command) -> Result<bool> {
         Command::TasksInside(args) => tasks::run_inside(&args).map(|()| true),
         Command::Sched(args) => sched::run(&args),
         Command::SwitchPartner(args) => sched::partner(&args).map(|()| true),
+        Command::SchedInside(args) => sched::run_inside(&args).map(|()| true),
+        Command::SchedWorker(args) => sched::work(&args).map(|()| true),
         Command::ColoringRun(args) => coloring::run_one(&args).map(|()| true),
     }
 }

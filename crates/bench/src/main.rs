@@ -22,5 +22,6 @@ mod worker;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    usher_lab::become_guest();
     cli::main()
 }

@@ -34,6 +34,7 @@ use cell::Limits;
 use experiments::{Cell, Group, Place, Task, is_there, matrix};
 pub use measure::CalibrateArgs;
 pub use measure::run as calibrate;
+pub use run::once;
 use stage::{Size, Stage};
 use treatments::{Treatment, Ward};
 use watch::{Resource, Watcher};

@@ -1,44 +1,126 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench sched`: what choosing threads with their address spaces in mind can
-//! save (paper 4).
+//! `usher bench sched`: what choosing threads with their address spaces and hardware
+//! threads in mind does (papers 3b and 4), against the kernel's own scheduler, the
+//! papers' baselines and others.
+//!
+//! - `rival`: the schedulers; `peers`: those of others, built here;
+//! - `lab`: guests, and the lines that come back from them; `told`: what those lines
+//!   and the plan are;
+//! - `inside`: the program in the guest;
+//! - `switches`, `spaces`, `erlang`, `mixed`, `cores`, `overhead`, `gain`: the parts,
+//!   from what was measured to tables, figures and bars; `rows`: what they share.
 
+mod cores;
+mod erlang;
+mod gain;
+mod inside;
+mod lab;
+mod mixed;
+mod overhead;
+mod peers;
+mod rival;
+mod rows;
+mod spaces;
+mod switches;
+mod told;
 mod turns;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
-use usher_report::{stats, text};
+use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
+use usher_lab::kernels::Wanted;
 
+pub use inside::programs::{WORKER, WorkerArgs, work};
+pub use inside::{COMMAND as INSIDE, InsideArgs, run as run_inside};
 pub use turns::{PARTNER, PartnerArgs, partner};
 
-use crate::bars::{Bar, Figure, Part, Table};
-use crate::coloring::chart::{Chart, Line};
-use crate::machine;
-use turns::{Pair, WORKING_SETS};
+use crate::background::once;
+use crate::bars::{Bar, Part};
+use crate::{machine, processes};
+use lab::{Lab, Machine, Measured};
+use rival::Rival;
+use told::{Load, Turn};
 
-/// What a switch to another address space costs on this machine (paper 4)
+/// The parts, in the order in which they are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// What a switch to another address space costs, on this machine
+    Switches,
+    /// Programs of two threads beside one that mostly sleeps (paper 4)
+    Spaces,
+    /// Erlang's virtual machines (paper 4)
+    Erlang,
+    /// PostgreSQL, make and virtual machines of Java
+    Mix,
+    /// Short and long loops on cores of two hardware threads (paper 3b)
+    Cores,
+    /// Instructions a switch
+    Overhead,
+}
+
+/// Schedulers compared: address spaces, hardware threads, cost (papers 3b and 4)
 ///
-/// Two take turns on one CPU, each going through memory of its own, once as threads
-/// of one process and once as two processes. The difference is what a scheduler saves
-/// for each switch between address spaces that it avoids, by running threads of one
-/// process back to back.
+/// switches   What a switch to another address space costs this machine: two take turns
+///            on one CPU, as threads of one process and as two processes. Runs here.
+/// spaces     Seven programs of two threads beside a thread that mostly sleeps, on two
+///            CPUs: switches between address spaces, waits, fairness.
+/// erlang     4 to 7 virtual machines of Erlang with two schedulers each, in each of
+///            which everyone messages everyone.
+/// mix        PostgreSQL, a parallel make and three virtual machines of Java at once; for
+///            information, of what is installed here.
+/// cores      Two short loops and two long ones on two cores of two hardware threads:
+///            how long a core is shared while the other one is idle.
+/// overhead   Two that take turns on one CPU: instructions a switch.
 ///
-/// Exit status: 0, or 125 when it could not run.
+/// All but the first run in guests of the lab, in virtual time (docs/lab.md), which takes
+/// root; under EEVDF, ours, its modes to compare with, and others where --peers is given.
+/// From the first two parts follows what ours should save (gain).
+///
+/// Exit status: 0 when every bar was met, 1 when not, 125 when it could not run.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:
-  usher bench sched                 half a minute
-  usher bench sched --quick --json"
+  usher bench sched                           everything but peers
+  usher bench sched --quick                   less of it
+  usher bench sched --only switches --json    here, half a minute
+  usher bench sched --only spaces --peers     against scx_bpfland and another
+  usher bench sched --resume out/bench/2026-01-31-120000-sched
+More: docs/sched.md"
 )]
 pub struct SchedArgs {
-    /// Fewer pairs, shorter runs
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Which>,
+    /// Fewer runs and schedulers, less work
     #[arg(long)]
     quick: bool,
-    /// Pairs of runs of each working set; 21, or 5 where it is to be quick
+    /// Runs of each load under each scheduler; 2, or 1 where it is to be quick
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Pairs of runs of each working set of 'switches'; 21, or 5 where it is to be quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: Option<u32>,
+    /// Processes in each virtual machine of Erlang; 1000, or 300 where it is to be quick
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    processes: Option<u32>,
+    /// Base slices of EEVDF to compare with, beside its own; 8 and 16, or 8 where it is to be quick
+    #[arg(long, value_name = "MS", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=100))]
+    slices: Vec<u64>,
+    /// Build other sched_ext schedulers from crates.io, and compare with them
+    #[arg(long)]
+    peers: bool,
+    /// The guests' kernel: a series (7.2), a release, newest or oldest of those here
+    #[arg(long, value_name = "KERNEL", default_value = "newest")]
+    kernel: String,
+    /// Continues the run of that folder: what was measured in it is not measured again
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// The `usher` to measure; the one beside this program unless told
+    #[arg(long, value_name = "FILE")]
+    usher: Option<PathBuf>,
     /// Prints the saved result instead of lines
     #[arg(long)]
     json: bool,
@@ -47,161 +129,362 @@ pub struct SchedArgs {
     out: PathBuf,
 }
 
+const TITLE: &str = "Usher: schedulers compared";
+
+/// Two CPUs, on which programs take turns.
+const TWO: Machine = Machine {
+    name: "two",
+    topology: "core:2",
+    cpus_off: "",
+};
+/// The same with programs that are never quite idle.
+const MIX: Machine = Machine { name: "mix", ..TWO };
+/// Two cores of two hardware threads.
+const THREADS: Machine = Machine {
+    name: "threads",
+    topology: "core:2 pu:2",
+    cpus_off: "",
+};
+/// One CPU, of two that threads may run on: one that may run on one alone would be
+/// another case.
+const ONE: Machine = Machine {
+    name: "one",
+    topology: "core:2",
+    cpus_off: "1",
+};
+/// Where each part that is measured in guests runs.
+const MACHINES: [Machine; 4] = [TWO, MIX, THREADS, ONE];
+
+impl SchedArgs {
+    fn wants(&self, which: Which) -> bool {
+        self.only.is_empty() || self.only.contains(&which)
+    }
+
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 2 }) as usize
+    }
+
+    fn processes(&self) -> usize {
+        self.processes
+            .unwrap_or(if self.quick { 300 } else { 1000 }) as usize
+    }
+
+    fn slices(&self) -> Vec<Rival> {
+        let usual: &[u64] = if self.quick { &[8] } else { &[8, 16] };
+        let slices = match self.slices.is_empty() {
+            true => usual,
+            false => &self.slices,
+        };
+        slices.iter().map(|&ms| Rival::EevdfSlice { ms }).collect()
+    }
+
+    /// Parts of a machine.
+    fn of(&self, machine: &Machine) -> Vec<Which> {
+        let parts: &[Which] = match machine.name {
+            "two" => &[Which::Spaces, Which::Erlang],
+            "mix" => &[Which::Mix],
+            "threads" => &[Which::Cores],
+            _ => &[Which::Overhead],
+        };
+        parts
+            .iter()
+            .copied()
+            .filter(|&which| self.wants(which))
+            .collect()
+    }
+
+    /// Schedulers that a part compares.
+    fn rivals(&self, which: Which, peers: &[Rival]) -> Vec<Rival> {
+        let (slices, o1) = (self.slices(), [Rival::O1Plain, Rival::O1Aggregate]);
+        let mut rivals = vec![Rival::Eevdf, Rival::Usher];
+        match which {
+            Which::Spaces => {
+                rivals.extend(slices);
+                rivals.push(Rival::Fifo);
+                rivals.extend(o1);
+            }
+            Which::Erlang | Which::Mix => {
+                rivals.extend(slices);
+                rivals.extend(o1);
+            }
+            Which::Cores => rivals.push(Rival::Fifo),
+            Which::Overhead => {
+                rivals.push(Rival::Fifo);
+                rivals.extend(o1.into_iter().filter(|_| !self.quick));
+            }
+            Which::Switches => return vec![],
+        }
+        rivals.extend_from_slice(peers);
+        rivals
+    }
+
+    fn load(&self, which: Which, folder: &Path) -> Result<Load> {
+        let quick = self.quick;
+        Ok(match which {
+            Which::Spaces => Load::Spaces {
+                programs: 7,
+                threads: 2,
+                work_ms: if quick { 200 } else { 600 },
+            },
+            Which::Erlang => {
+                let vms = if quick { vec![4, 7] } else { vec![4, 5, 6, 7] };
+                erlang::Erlang::fetched()?.load(folder, vms, self.processes())?
+            }
+            Which::Mix => mixed::load(folder)?,
+            Which::Cores => Load::Cores {
+                times: if quick { 6 } else { 12 },
+                short_ms: 100,
+            },
+            Which::Overhead => Load::Overhead {
+                ms: if quick { 50 } else { 200 },
+            },
+            Which::Switches => anyhow::bail!("the part switches runs in no guest"),
+        })
+    }
+
+    fn switches(&self) -> Result<Part> {
+        let (pairs, time) = match self.quick {
+            true => (5, Duration::from_millis(20)),
+            false => (21, Duration::from_millis(100)),
+        };
+        let pairs = self.pairs.map_or(pairs, |pairs| pairs as usize);
+        switches::measure(pairs, time)
+    }
+}
+
 /// Measures, saves and shows it; whether every bar was met.
 pub fn run(args: &SchedArgs) -> Result<bool> {
-    let folder = machine::run_folder(&args.out, "sched")?;
-    let (pairs, time) = match args.quick {
-        true => (5, Duration::from_millis(20)),
-        false => (21, Duration::from_millis(100)),
+    let machines = MACHINES
+        .iter()
+        .filter(|machine| !args.of(machine).is_empty());
+    let machines: Vec<&Machine> = machines.collect();
+    // What is missing is said before anything is measured.
+    let mut guests = match machines.first() {
+        Some(first) => Some(Guests::new(args, first)?),
+        None => None,
     };
-    let pairs = args.pairs.map_or(pairs, |pairs| pairs as usize);
-    let mut measured = Vec::new();
-    for bytes in WORKING_SETS {
-        eprintln!("  {} each", text::bytes(bytes as u64));
-        measured.push((bytes, turns::measure(bytes, pairs, time)?));
+    let folder = match &args.resume {
+        Some(folder) => folder.clone(),
+        None => machine::run_folder(&args.out, "sched")?,
+    };
+    if let Some(guests) = &mut guests {
+        guests.lab.folder.clone_from(&folder);
     }
-    let parts = [part(&measured)?];
+    let mut parts = Vec::new();
+    if args.wants(Which::Switches) {
+        parts.push(once(&folder, switches::NAME, || args.switches())?);
+    }
+    for machine in machines {
+        if let Some(guests) = &guests {
+            parts.extend(guests.parts(machine, parts.first())?);
+        }
+    }
     if args.json {
         machine::save(&folder, TITLE, &machine::facts()?, &parts)?;
         print!("{}", std::fs::read_to_string(folder.join("result.json"))?);
         return Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)));
     }
-    println!("{}", lines(&parts[0]));
+    for part in &parts {
+        println!("{}{}", part.lines(), rows::tables(part));
+    }
     machine::finish(&folder, TITLE, &parts)
 }
 
-const TITLE: &str = "Switches between address spaces";
-
-/// Medians, and quartiles of what another address space costs.
-#[derive(Debug, PartialEq)]
-struct Row {
-    bytes: usize,
-    threads_ns: f64,
-    processes_ns: f64,
-    cost_ns: [f64; 3],
+/// In place of a part whose programs cannot be had. It meets no bar, where it had any.
+fn not_measured(which: Which, error: &anyhow::Error) -> Part {
+    let name = which.to_possible_value();
+    let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
+    eprintln!("sched: {name} was left out: {error:#}");
+    let mut part = Part::new(&name, &format!("Not measured: {name}"));
+    if which != Which::Mix {
+        part.bars = vec![rows::bar("could be measured", None, 0.0, "")];
+    }
+    part.notes = vec![format!("{error:#}")];
+    part
 }
 
-impl Row {
-    /// `None` without pairs.
-    fn of(bytes: usize, pairs: &[Pair]) -> Option<Self> {
-        let all = |value: fn(&Pair) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
-        let costs = all(Pair::cost_ns);
-        let quartile = |at| stats::quantile(&costs, at);
-        Some(Self {
-            bytes,
-            threads_ns: stats::median(&all(|pair| pair.threads_ns))?,
-            processes_ns: stats::median(&all(|pair| pair.processes_ns))?,
-            cost_ns: [quartile(0.25)?, quartile(0.5)?, quartile(0.75)?],
+/// What is measured in guests.
+struct Guests<'a> {
+    args: &'a SchedArgs,
+    lab: Lab,
+    /// As it names itself.
+    kernel: String,
+    peers: Vec<Rival>,
+}
+
+impl<'a> Guests<'a> {
+    /// Their results have no folder yet.
+    fn new(args: &'a SchedArgs, machine: &Machine) -> Result<Self> {
+        let kernel = args.kernel.parse::<Wanted>();
+        let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
+        let usher = processes::usher_binary(args.usher.as_deref())?;
+        let usher = std::fs::canonicalize(&usher)
+            .with_context(|| format!("finding {}", usher.display()))?;
+        let lab = Lab {
+            kernel,
+            usher,
+            folder: PathBuf::new(),
+            rounds: args.rounds(),
+        };
+        Ok(Self {
+            args,
+            kernel: lab.ready(machine)?,
+            lab,
+            peers: if args.peers { peers::built()? } else { vec![] },
         })
     }
 
-    /// Beside what a turn takes without it.
-    fn share(&self) -> f64 {
-        self.cost_ns[1] / self.threads_ns
+    /// The parts of a machine, and what follows from the first one.
+    fn parts(&self, machine: &Machine, switches: Option<&Part>) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        let mut loads = Vec::new();
+        for which in self.args.of(machine) {
+            match self.args.load(which, &self.lab.folder) {
+                Ok(load) => loads.push((which, load)),
+                Err(error) => parts.push(not_measured(which, &error)),
+            }
+        }
+        let measured = self.lab.measure(machine, &self.turns(&loads))?;
+        for (which, _) in loads {
+            let mut part = self.part(which, machine, &measured)?;
+            part.notes.extend(self.notes(&part.name, &measured));
+            parts.push(part);
+            let switches = switches.filter(|part| part.name == switches::NAME);
+            if let (Which::Spaces, Some(switches)) = (which, switches) {
+                parts.extend(gain::part(switches, &measured)?);
+            }
+        }
+        Ok(parts)
     }
 
-    fn cells(&self) -> Vec<String> {
-        let [low, cost, high] = self.cost_ns;
-        vec![
-            text::bytes(self.bytes as u64),
-            text::number(self.threads_ns, 0),
-            text::number(self.processes_ns, 0),
-            format!("{cost:.0} [{low:.0}, {high:.0}]"),
-            format!("{} %", text::number(self.share() * 100.0, 1)),
-        ]
+    /// Each scheduler once, with all that runs under it.
+    fn turns(&self, loads: &[(Which, Load)]) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::new();
+        for (which, load) in loads {
+            for rival in self.args.rivals(*which, &self.peers) {
+                let load = load.clone();
+                match turns.iter_mut().find(|turn| turn.rival == rival) {
+                    Some(turn) => turn.loads.push(load),
+                    None => turns.push(Turn {
+                        rival,
+                        loads: vec![load],
+                    }),
+                }
+            }
+        }
+        turns
     }
-}
 
-fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
-    let rows = measured.iter();
-    let rows: Vec<Row> = rows.filter_map(|(b, pairs)| Row::of(*b, pairs)).collect();
-    let head = [
-        "memory of each",
-        "between threads, ns",
-        "between processes, ns",
-        "difference, ns [quartiles]",
-        "of a turn between threads",
-    ];
-    let mut part = Part::new("switches", TITLE);
-    part.figures = vec![figure(&rows)];
-    part.tables = vec![Table {
-        head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
-    }];
-    part.notes = vec![
-        "A turn is a switch (one byte through a pipe, on one CPU) and a walk through memory \
-         of one's own, a byte in each cache line. Medians; differences of pairs of runs, one \
-         right after the other, in alternating order."
-            .to_owned(),
-        "What differs is whose page tables are loaded: the switch itself, and address \
-         translations and cache lines that are not there any more. Both walk through as \
-         much memory, so what does not fit into a cache misses it either way."
-            .to_owned(),
-    ];
-    part.raw = serde_json::to_value(measured)?;
-    Ok(part)
-}
-
-fn figure(rows: &[Row]) -> Figure {
-    let title = "What another address space costs a switch, ns";
-    let line = |name: &str, class, value: fn(&Row) -> f64| Line {
-        class,
-        name: name.to_owned(),
-        points: (rows.iter())
-            .map(|row| (row.bytes as f64 / 1024.0, value(row)))
-            .collect(),
-        compared: false,
-    };
-    let chart = Chart {
-        title: title.to_owned(),
-        x: "KiB that each goes through",
-        y: "difference, ns",
-        logarithmic: true,
-        mark: None,
-        lines: vec![line("another address space", "p1", |row| row.cost_ns[1])],
-    };
-    Figure {
-        caption: title.to_owned(),
-        svg: chart.svg(),
+    fn part(&self, which: Which, machine: &Machine, measured: &Measured) -> Result<Part> {
+        let rounds = self.lab.rounds;
+        let off = match machine.cpus_off {
+            "" => String::new(),
+            off => format!(" without CPU {off}"),
+        };
+        let machine = format!("{}{off}", machine.topology);
+        let note = rows::virtual_time(&self.kernel, &machine, rounds);
+        match which {
+            Which::Spaces => spaces::part(measured, note),
+            Which::Erlang => {
+                let about = format!(
+                    "Debian's Erlang ({}), two schedulers a virtual machine that do not spin \
+                     (+sbwt none), {} processes in each, each of which sends a message to each \
+                     and has an answer. All begin at once; starting them is not counted.",
+                    erlang::Erlang::fetched()?.version(),
+                    self.args.processes()
+                );
+                erlang::part(measured, vec![note, about])
+            }
+            Which::Mix => mixed::part(measured, note),
+            Which::Cores => cores::part(measured, note),
+            Which::Overhead => overhead::part(measured, note),
+            Which::Switches => self.args.switches(),
+        }
     }
-}
 
-/// For a terminal, a line a working set.
-fn lines(part: &Part) -> String {
-    let table = &part.tables[0];
-    let rows = std::iter::once(&table.head).chain(&table.rows);
-    let each = rows.map(|row| {
-        format!(
-            "  {:>14} {:>20} {:>22} {:>27} {:>30}\n",
-            row[0], row[1], row[2], row[3], row[4]
-        )
-    });
-    let notes = part.notes.iter().map(|note| format!("  {note}\n"));
-    format!("{}\n{}", part.title, each.chain(notes).collect::<String>())
+    /// What was not measured.
+    fn notes(&self, part: &str, measured: &Measured) -> Vec<String> {
+        let of_it = format!("{part}: ");
+        let left_out = measured.left_out.iter();
+        let left_out = left_out.filter_map(|note| note.strip_prefix(&of_it));
+        let mut notes: Vec<String> = left_out.map(str::to_owned).collect();
+        if self.peers.is_empty() {
+            notes.push(format!("Not measured: {} (--peers).", peers::names()));
+        }
+        notes
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SchedArgs,
+    }
+
+    fn args(words: &[&str]) -> SchedArgs {
+        let words = ["sched"].iter().chain(words);
+        Line::try_parse_from(words).map(|line| line.args).unwrap()
+    }
+
     #[test]
-    fn what_is_told_is_the_median_of_differences() {
-        let pair = |threads_ns, processes_ns| Pair {
-            threads_ns,
-            processes_ns,
+    fn each_scheduler_has_one_turn() {
+        let args = args(&["--quick", "--only", "cores,overhead"]);
+        let lab = Lab {
+            kernel: Wanted::Newest,
+            usher: PathBuf::new(),
+            folder: PathBuf::new(),
+            rounds: 1,
         };
-        let pairs = [
-            pair(1000.0, 1300.0),
-            pair(2000.0, 2100.0),
-            pair(900.0, 1150.0),
-        ];
-        let row = Row::of(4096, &pairs).unwrap();
-        assert_eq!((row.threads_ns, row.processes_ns), (1000.0, 1300.0));
-        assert_eq!(row.cost_ns[1], 250.0);
-        assert_eq!(row.share(), 0.25);
-        assert_eq!(Row::of(4096, &[]), None);
-        let part = part(&[(4096, pairs.to_vec())]).unwrap();
-        assert!(lines(&part).contains("250 [175, 275]"), "{}", lines(&part));
-        assert!(part.figures[0].svg.contains("another address space"));
+        let guests = Guests {
+            args: &args,
+            lab,
+            kernel: String::new(),
+            peers: vec![],
+        };
+        let load = |which| (which, args.load(which, Path::new("")).unwrap());
+        let turns = guests.turns(&[Which::Cores, Which::Overhead].map(load));
+        let rivals: Vec<&Rival> = turns.iter().map(|turn| &turn.rival).collect();
+        assert_eq!(rivals, [&Rival::Eevdf, &Rival::Usher, &Rival::Fifo]);
+        assert!(turns.iter().all(|turn| turn.loads.len() == 2));
+        assert!(args.of(&TWO).is_empty());
+        assert_eq!(args.of(&THREADS), [Which::Cores]);
+        let measured = Measured {
+            samples: vec![],
+            left_out: vec!["cores: ours was left out: x".to_owned()],
+        };
+        let notes = guests.notes("cores", &measured);
+        assert_eq!(notes[0], "ours was left out: x");
+        assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
+        assert_eq!(guests.notes("overhead", &measured).len(), 1);
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_measured_meets_no_bar() {
+        let part = not_measured(Which::Erlang, &anyhow!("no archive"));
+        assert_eq!(
+            (part.name.as_str(), &part.notes[0][..]),
+            ("erlang", "no archive")
+        );
+        assert!(part.bars.iter().any(|bar| !bar.is_met()));
+        assert!(
+            not_measured(Which::Mix, &anyhow!("no java"))
+                .bars
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn slices_are_as_told() {
+        let slices = |words: &[&str]| args(words).slices();
+        assert_eq!(slices(&["--quick"]), [Rival::EevdfSlice { ms: 8 }]);
+        assert_eq!(slices(&["--slices", "5"]), [Rival::EevdfSlice { ms: 5 }]);
+        let spaces = args(&[]).rivals(Which::Spaces, &[]);
+        assert_eq!(spaces.len(), 7);
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use usher_report::stats;
 
 /// Memory that each of the two goes through at its turn.
@@ -34,7 +34,7 @@ pub struct PartnerArgs {
 }
 
 /// Times of one pair of runs, one right after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// Nanoseconds a switch and a walk, between threads.
     pub threads_ns: f64,
@@ -83,7 +83,8 @@ pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> 
     measured
 }
 
-fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
+/// Nanoseconds a turn between threads, wherever they may run.
+pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
     let (their_input, our_output) = io::pipe()?;
     let (our_input, their_output) = io::pipe()?;
     std::thread::scope(|scope| {
@@ -96,7 +97,8 @@ fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
     })
 }
 
-fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
+/// The same between processes.
+pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
     let exe = std::env::current_exe().context("finding this benchmark's executable")?;
     let mut other = Command::new(exe)
         .args([PARTNER, "--bytes", &bytes.to_string()])
@@ -111,6 +113,12 @@ fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
     let took = took?;
     ensure!(status.success(), "the other process failed: {status}");
     Ok(took)
+}
+
+/// Nanoseconds that a turn's two system calls take where nobody else has a turn.
+pub fn alone(time: Duration) -> Result<f64> {
+    let (input, output) = io::pipe()?;
+    Ok(2.0 * ask(input, output, 0, time)?)
 }
 
 /// Has turns taken for about that long; nanoseconds a turn, of either one.

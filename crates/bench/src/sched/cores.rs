@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `cores`: two short loops and two long ones on two cores of two hardware
+//! threads each (paper 3b).
+
+use anyhow::Result;
+
+use super::lab::Measured;
+use super::rival::Rival;
+use super::rows::{bar, cell, counted, figure, ratio, rivals};
+use super::told::Sample;
+use crate::bars::{Part, Table};
+
+pub const NAME: &str = "cores";
+const TITLE: &str = "Two short loops and two long ones on two cores of two threads";
+
+/// Of what a scheduler that is blind to hardware threads has.
+const OF_BLIND_AT_MOST: f64 = 0.01;
+
+/// What one scheduler came to: medians over rounds.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    rival: Rival,
+    shared_ms: Option<f64>,
+    needless_ms: Option<f64>,
+    /// What all repetitions took.
+    took_s: Option<f64>,
+}
+
+impl Row {
+    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
+        let is_it = |sample: &&Sample| sample.rival == *rival;
+        let of_it: Vec<&Sample> = samples.iter().copied().filter(is_it).collect();
+        let took: Vec<f64> = of_it.iter().map(|s| s.ends_s.iter().sum()).collect();
+        Self {
+            rival: rival.clone(),
+            shared_ms: counted(&of_it, |c| c.shared_ns as f64 / 1e6),
+            needless_ms: counted(&of_it, |c| c.needless_ns as f64 / 1e6),
+            took_s: usher_report::stats::median(&took),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let took_ms = self.took_s.map(|s| s * 1e3);
+        let share = ratio(self.needless_ms, took_ms).map(|share| share * 100.0);
+        vec![
+            self.rival.label(),
+            cell(took_ms, 0),
+            cell(self.shared_ms, 0),
+            cell(self.needless_ms, 1),
+            format!("{} %", cell(share, 2)),
+        ]
+    }
+}
+
+/// The part.
+pub fn part(measured: &Measured, note: String) -> Result<Part> {
+    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
+    let each = rivals(&samples);
+    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let mut part = Part::new(NAME, TITLE);
+    let needless = rows.iter();
+    let needless = needless.filter_map(|row| Some((row.rival.clone(), row.needless_ms?)));
+    part.figures = figure(
+        "A core shared while the other one is idle",
+        "ms with two threads on one core while the other core is idle",
+        1,
+        &needless.collect::<Vec<_>>(),
+    )
+    .into_iter()
+    .collect();
+    let head = [
+        "scheduler",
+        "took, ms",
+        "a core shared, ms",
+        "meanwhile the other idle, ms",
+        "of the time",
+    ];
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    let of = |rival: &Rival| rows.iter().find(|row| row.rival == *rival)?.needless_ms;
+    let ours = of(&Rival::Usher);
+    part.bars = [
+        (
+            "that of --fifo, blind to SMT",
+            Rival::Fifo,
+            OF_BLIND_AT_MOST,
+        ),
+        ("EEVDF's", Rival::Eevdf, 1.0),
+    ]
+    .into_iter()
+    .map(|(name, rival, limit)| {
+        let what = format!("a core shared while the other is idle, ours to {name}");
+        bar(what, ratio(ours, of(&rival)), limit, "")
+    })
+    .collect();
+    part.notes = vec![
+        note,
+        "Four programs of one thread begin at once; two end after half of the work of the \
+         other two, which may then find themselves on one core. Times are sums over the \
+         repetitions of a run, medians over runs. An emulated CPU acts when it has its turn, \
+         which takes half a millisecond here: no scheduler is quicker. What the time with two \
+         on a core costs on hardware is simulated: 'usher sim smt' has the paper's 12.6 s \
+         against 19.8 s."
+            .to_owned(),
+    ];
+    part.raw = serde_json::to_value(&samples)?;
+    Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rows::tests::sample;
+
+    #[test]
+    fn ours_is_held_against_the_blind_one_and_the_kernels_own() {
+        let one = |rival, needless_ns| {
+            let mut sample = sample(rival, NAME, 4, [0, 0]);
+            if let Some(counted) = &mut sample.counted {
+                counted.needless_ns = needless_ns;
+            }
+            sample
+        };
+        let measured = Measured {
+            samples: vec![
+                one(Rival::Eevdf, 100_000_000),
+                one(Rival::Usher, 20_000_000),
+                one(Rival::Fifo, 800_000_000),
+            ],
+            left_out: vec![],
+        };
+        let part = part(&measured, String::new()).unwrap();
+        let bars: Vec<(f64, bool)> = part
+            .bars
+            .iter()
+            .map(|bar| (bar.measured.unwrap(), bar.is_met()))
+            .collect();
+        assert_eq!(bars, [(0.025, false), (0.2, true)]);
+        assert_eq!(part.tables[0].rows[1][1..], ["3000", "0", "20.0", "0.67 %"]);
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A scheduler that runs while something is measured, and the counter of what it does.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::sched::rival::{Peer, Rival};
+use crate::sched::told::Counted;
+
+const SCHED_EXT: &str = "/sys/kernel/sched_ext";
+const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
+/// How long a peer may take to begin: the kernel checks its programs first.
+const BEGINS_WITHIN: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A scheduler that runs until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    usher: PathBuf,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    Kernels,
+    /// With another base slice than this.
+    Slice {
+        before: String,
+    },
+    Usher,
+    Peer(Child),
+}
+
+impl Held {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It cannot be started; the kernel's own runs then.
+    pub fn start(rival: &Rival, usher: &Path) -> Result<Self> {
+        let how = match rival {
+            Rival::Eevdf => How::Kernels,
+            Rival::EevdfSlice { ms } => slice(*ms)?,
+            Rival::Peer(peer) => How::Peer(begin(peer)?),
+            Rival::Usher | Rival::Fifo | Rival::O1Plain | Rival::O1Aggregate => {
+                let options = rival.options().unwrap_or_default();
+                told(usher, &[&["sched", "start"], options].concat())?;
+                How::Usher
+            }
+        };
+        Ok(Self {
+            usher: usher.to_owned(),
+            how,
+        })
+    }
+
+    /// Whether it runs still: the kernel ends one with which it finds fault.
+    pub fn check(&self) -> Result<()> {
+        let is_ext = matches!(self.how, How::Usher | How::Peer(_));
+        let state = kernel_says("state");
+        ensure!(
+            !is_ext || state == "enabled",
+            "the kernel ended it: {}",
+            last_words()
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        match &mut self.how {
+            How::Kernels => {}
+            How::Slice { before } => {
+                let _ = fs::write(BASE_SLICE, before);
+            }
+            How::Usher => {
+                let _ = told(&self.usher, &["sched", "stop"]);
+            }
+            How::Peer(child) => end(child),
+        }
+    }
+}
+
+fn kernel_says(name: &str) -> String {
+    let text = fs::read_to_string(Path::new(SCHED_EXT).join(name));
+    text.unwrap_or_default().trim().to_owned()
+}
+
+/// What the kernel last wrote of a scheduler.
+fn last_words() -> String {
+    let log = Command::new("dmesg").output();
+    let log = log.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let log = log.unwrap_or_default();
+    let line = log.lines().rfind(|line| line.contains("sched_ext"));
+    line.unwrap_or("it does not say why").to_owned()
+}
+
+fn slice(ms: u64) -> Result<How> {
+    let before = fs::read_to_string(BASE_SLICE).with_context(|| format!("reading {BASE_SLICE}"))?;
+    let ns = (ms * 1_000_000).to_string();
+    fs::write(BASE_SLICE, ns).with_context(|| format!("writing {BASE_SLICE}"))?;
+    Ok(How::Slice {
+        before: before.trim().to_owned(),
+    })
+}
+
+fn told(usher: &Path, words: &[&str]) -> Result<()> {
+    let output = Command::new(usher)
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {}", usher.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let doing = words.join(" ");
+    ensure!(
+        output.status.success(),
+        "usher {doing}: {}",
+        said.trim().lines().next_back().unwrap_or("it failed")
+    );
+    Ok(())
+}
+
+/// Starts a peer, and waits until the kernel has it.
+fn begin(peer: &Peer) -> Result<Child> {
+    let mut child = Command::new(&peer.program)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting {}", peer.program.display()))?;
+    let deadline = Instant::now() + BEGINS_WITHIN;
+    while kernel_says("state") != "enabled" {
+        if let Some(status) = child.try_wait().context("waiting for a peer")? {
+            bail!("{} ended: {status}", peer.name);
+        }
+        if Instant::now() > deadline {
+            end(&mut child);
+            bail!("{} did not begin within {BEGINS_WITHIN:?}", peer.name);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(child)
+}
+
+/// As Ctrl-C does.
+fn end(child: &mut Child) {
+    if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
+        let _ = kill_process(pid, Signal::INT);
+    }
+    let _ = child.wait();
+}
+
+/// Counts what the scheduler does, whichever runs: `usher sched stats -- CMD`, where
+/// CMD lasts until it is told.
+#[derive(Debug)]
+pub struct Meter {
+    counts: Child,
+    _says: BufReader<ChildStderr>,
+}
+
+const COUNTING: &str = "counting";
+
+impl Meter {
+    /// Begins to count.
+    pub fn start(usher: &Path) -> Result<Self> {
+        let last = format!("echo {COUNTING} >&2; exec cat >/dev/null");
+        let mut counts = Command::new(usher)
+            .args(["sched", "stats", "--json", "--", "sh", "-c", &last])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("running {}", usher.display()))?;
+        let says = counts.stderr.take().context("the counter has no output")?;
+        let mut says = BufReader::new(says);
+        let mut line = String::new();
+        says.read_line(&mut line)
+            .context("waiting for the counter")?;
+        if line.trim() != COUNTING {
+            let _ = counts.kill();
+            let _ = counts.wait();
+            let said = match line.trim() {
+                "" => "it does not count",
+                said => said,
+            };
+            bail!("usher sched stats: {said}");
+        }
+        Ok(Self {
+            counts,
+            _says: says,
+        })
+    }
+
+    /// What was counted since.
+    pub fn finish(mut self) -> Result<Counted> {
+        drop(self.counts.stdin.take());
+        let output = self.counts.wait_with_output().context("counting")?;
+        counted(&output.stdout)
+    }
+}
+
+fn counted(answer: &[u8]) -> Result<Counted> {
+    let answer: serde_json::Value =
+        serde_json::from_slice(answer).context("reading what was counted")?;
+    serde_json::from_value(answer["counted"].clone()).context("reading what was counted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It counts, and starts nothing. It lies here as no program can be run that another
+    /// thread's child may still have open for writing.
+    fn stand_in() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sched/inside/stand-in.sh")
+    }
+
+    #[test]
+    fn the_counter_counts_until_it_is_told() {
+        let meter = Meter::start(&stand_in()).unwrap();
+        let counted = meter.finish().unwrap();
+        assert_eq!((counted.switches, counted.needless_ns), (5, 1));
+    }
+
+    #[test]
+    fn what_usher_refuses_is_told() {
+        let why = Held::start(&Rival::Fifo, &stand_in()).unwrap_err();
+        assert_eq!(why.to_string(), "usher sched start --fifo: usher: no BTF");
+        let why = Meter::start(Path::new("false")).unwrap_err();
+        assert_eq!(why.to_string(), "usher sched stats: it does not count");
+    }
+
+    #[test]
+    fn what_counts_nothing_is_told() {
+        assert!(counted(b"{}").is_err());
+        assert!(counted(b"no").is_err());
+    }
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program in the guest: goes through the plan, scheduler by scheduler, and says
+//! what it measures, a line each.
+
+mod held;
+pub mod programs;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::rival::Rival;
+use super::told::{Load, Plan, Said, Sample};
+use super::turns;
+use held::{Held, Meter};
+use programs::Program;
+
+/// The hidden command that is run in a guest.
+pub const COMMAND: &str = "sched-inside";
+
+/// What it is to do.
+#[derive(Debug, Clone, clap::Args)]
+pub struct InsideArgs {
+    /// A `Plan`
+    plan: String,
+}
+
+/// Goes through the plan.
+pub fn run(args: &InsideArgs) -> Result<()> {
+    let plan: Plan = serde_json::from_str(&args.plan).context("reading the plan")?;
+    settle()?;
+    let mut stage = Stage {
+        steps_a_ms: programs::steps_a_ms(),
+        ..Stage::default()
+    };
+    for turn in &plan.turns {
+        // What runs under them is there before the first is measured.
+        for load in &turn.loads {
+            stage.prepare(load)?;
+        }
+    }
+    settle()?;
+    for turn in &plan.turns {
+        let held = Held::start(&turn.rival, &plan.usher);
+        for load in &turn.loads {
+            let measured = match &held {
+                Ok(held) => measure(&plan, &mut stage, &turn.rival, load, held),
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+            };
+            let (part, rival) = (load.part().to_owned(), turn.rival.clone());
+            say(&match measured {
+                Ok(()) => Said::Done { part, rival },
+                Err(error) => Said::LeftOut {
+                    part,
+                    rival,
+                    why: format!("{error:#}"),
+                },
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// How long a guest is looked at until it is quiet, and how often at most.
+const LOOK: Duration = Duration::from_millis(250);
+const LOOKS_AT_MOST: usize = 60;
+/// The largest share of its time that a quiet guest works.
+const QUIET: f64 = 0.05;
+
+/// Waits until the kernel is through with what it does after it has booted.
+fn settle() -> Result<()> {
+    let cpus = thread::available_parallelism()
+        .context("counting CPUs")?
+        .get();
+    for _ in 0..LOOKS_AT_MOST {
+        let (begun, before_ns) = (Instant::now(), idle_ns()?);
+        thread::sleep(LOOK);
+        let rested_ns = idle_ns()? - before_ns;
+        let all_ns = begun.elapsed().as_nanos() as f64 * cpus as f64;
+        if rested_ns >= (1.0 - QUIET) * all_ns {
+            return Ok(());
+        }
+    }
+    // Not so quiet, but the same for all.
+    Ok(())
+}
+
+/// Nanoseconds in which CPUs were idle, over all.
+fn idle_ns() -> Result<f64> {
+    let text = fs::read_to_string("/proc/uptime").context("reading /proc/uptime")?;
+    let idle = text.split_whitespace().nth(1);
+    let idle = idle.and_then(|seconds| seconds.parse::<f64>().ok());
+    idle.map(|seconds| seconds * 1e9)
+        .context("/proc/uptime does not say what was idle")
+}
+
+fn say(said: &Said) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(said)?)?;
+    Ok(out.flush()?)
+}
+
+/// A load under the scheduler that runs, round by round.
+fn measure(plan: &Plan, stage: &mut Stage, rival: &Rival, load: &Load, held: &Held) -> Result<()> {
+    for round in 0..plan.rounds {
+        for programs in numbers(load) {
+            let sample = Sample {
+                part: load.part().to_owned(),
+                rival: rival.clone(),
+                programs,
+                round,
+                counted: None,
+                ends_s: vec![],
+                late_ms: vec![],
+                figures: BTreeMap::new(),
+            };
+            let sample = stage.measure(load, sample, plan)?;
+            held.check()?;
+            say(&Said::Sample(Box::new(sample)))?;
+        }
+    }
+    Ok(())
+}
+
+/// How many programs run at once, one number after the other.
+fn numbers(load: &Load) -> Vec<usize> {
+    match load {
+        Load::Spaces { programs, .. } => vec![*programs],
+        Load::Erlang { vms, .. } => vms.clone(),
+        Load::Mix { commands } => vec![commands.len()],
+        Load::Cores { .. } => vec![LOOPS],
+        Load::Overhead { .. } => vec![2],
+    }
+}
+
+/// Loops that run at once.
+const LOOPS: usize = 4;
+
+/// Which two of them are short, in each repetition: who is told first decides who sits
+/// beside whom, so all have their turn.
+const SHORT: [[usize; 2]; 6] = [[0, 2], [1, 3], [0, 1], [2, 3], [0, 3], [1, 2]];
+
+/// Programs that are there for all schedulers.
+#[derive(Debug, Default)]
+struct Stage {
+    steps_a_ms: f64,
+    workers: Vec<Program>,
+    vms: Vec<Program>,
+    mix: Vec<Program>,
+    loops: Vec<Program>,
+}
+
+impl Stage {
+    fn steps(&self, ms: u64) -> u64 {
+        (self.steps_a_ms * ms as f64) as u64
+    }
+
+    /// Starts what is not there yet, and has it work for a moment: what is read from
+    /// files and compiled then is so for all.
+    fn prepare(&mut self, load: &Load) -> Result<()> {
+        let warm = |programs: &mut [Program], line: &str| {
+            let lines = vec![line.to_owned(); programs.len()];
+            programs::run(programs, &lines).map(drop)
+        };
+        match load {
+            Load::Spaces {
+                programs, threads, ..
+            } => {
+                while self.workers.len() < *programs {
+                    self.workers.push(Program::worker(*threads)?);
+                }
+                warm(&mut self.workers, "1000")
+            }
+            Load::Erlang {
+                vms,
+                command,
+                environment,
+            } => {
+                let most = vms.iter().copied().max().unwrap_or(0);
+                if self.vms.len() == most {
+                    return Ok(());
+                }
+                let (program, args) = command.split_first().context("no command for Erlang")?;
+                while self.vms.len() < most {
+                    let mut command = Command::new(program);
+                    command.args(args).envs(environment);
+                    self.vms.push(Program::start(&mut command)?);
+                }
+                warm(&mut self.vms, "go")
+            }
+            Load::Mix { commands } => {
+                if self.mix.is_empty() {
+                    for command in commands {
+                        let (program, args) = command.split_first().context("no command")?;
+                        self.mix
+                            .push(Program::start(Command::new(program).args(args))?);
+                    }
+                    warm(&mut self.mix, "go")?;
+                }
+                Ok(())
+            }
+            Load::Cores { .. } => {
+                while self.loops.len() < LOOPS {
+                    self.loops.push(Program::worker(1)?);
+                }
+                warm(&mut self.loops, "1000")
+            }
+            Load::Overhead { .. } => Ok(()),
+        }
+    }
+
+    fn measure(&mut self, load: &Load, mut sample: Sample, plan: &Plan) -> Result<Sample> {
+        match load {
+            Load::Spaces { work_ms, .. } => {
+                let line = self.steps(*work_ms).to_string();
+                let workers = &mut self.workers[..sample.programs];
+                beside_a_sleeper(&mut sample, self.steps_a_ms, workers, &line, plan)?;
+            }
+            Load::Mix { .. } => {
+                beside_a_sleeper(&mut sample, self.steps_a_ms, &mut self.mix, "go", plan)?;
+            }
+            Load::Erlang { .. } => {
+                let lines = vec!["go".to_owned(); sample.programs];
+                let meter = Meter::start(&plan.usher)?;
+                let ends_s = programs::run(&mut self.vms[..sample.programs], &lines);
+                sample.counted = Some(meter.finish()?);
+                sample.ends_s = ends_s?;
+            }
+            Load::Cores { times, short_ms } => {
+                let (short, long) = (self.steps(*short_ms), self.steps(2 * short_ms));
+                let meter = Meter::start(&plan.usher)?;
+                for two in SHORT.iter().cycle().take(*times) {
+                    let steps = |at| if two.contains(&at) { short } else { long };
+                    let lines: Vec<String> = (0..LOOPS).map(|at| steps(at).to_string()).collect();
+                    let ends_s = programs::run(&mut self.loops, &lines)?;
+                    sample.ends_s.extend(ends_s.into_iter().reduce(f64::max));
+                }
+                sample.counted = Some(meter.finish()?);
+            }
+            Load::Overhead { ms } => {
+                let time = Duration::from_millis(*ms);
+                let mut note = |name: &str, ns: Result<f64>| -> Result<()> {
+                    sample.figures.insert(name.to_owned(), ns?);
+                    Ok(())
+                };
+                note(ALONE, turns::alone(time))?;
+                note(THREADS, turns::between_threads(NO_MEMORY, time))?;
+                note(PROCESSES, turns::between_processes(NO_MEMORY, time))?;
+            }
+        }
+        Ok(sample)
+    }
+}
+
+/// Has all of them do what the line says, beside a thread that mostly sleeps.
+fn beside_a_sleeper(
+    sample: &mut Sample,
+    steps_a_ms: f64,
+    all: &mut [Program],
+    line: &str,
+    plan: &Plan,
+) -> Result<()> {
+    let lines = vec![line.to_owned(); all.len()];
+    let meter = Meter::start(&plan.usher)?;
+    let work = || programs::run(all, &lines);
+    let (ends_s, late_ms) = programs::beside_a_sleeper(steps_a_ms, work);
+    sample.counted = Some(meter.finish()?);
+    sample.ends_s = ends_s?;
+    sample.late_ms = late_ms;
+    Ok(())
+}
+
+/// What takes a turn: nobody else, another thread, another process.
+pub const ALONE: &str = "alone";
+/// See [`ALONE`].
+pub const THREADS: &str = "threads";
+/// See [`ALONE`].
+pub const PROCESSES: &str = "processes";
+
+/// Those who take turns touch no memory of their own.
+const NO_MEMORY: usize = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_are_run_with_each_number_of_programs() {
+        let erlang = Load::Erlang {
+            vms: vec![4, 7],
+            command: vec![],
+            environment: BTreeMap::new(),
+        };
+        assert_eq!(numbers(&erlang), [4, 7]);
+        assert_eq!(numbers(&Load::Overhead { ms: 1 }), [2]);
+        let mut stage = Stage::default();
+        assert!(stage.prepare(&erlang).is_err(), "there is no command");
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that work when they are told to. All speak alike: `ready`, a line that
+//! says what to do, `done`, and from the start. So what a program takes to start is
+//! in no figure, and the same ones serve under one scheduler after the other.
+
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+const READY: &str = "ready";
+const DONE: &str = "done";
+/// How long the thread sleeps that mostly does, and computes then.
+const NAP: Duration = Duration::from_millis(5);
+const AWAKE_MS: f64 = 0.3;
+/// Steps by which this machine's speed is measured.
+const STEPS_MEASURED: u64 = 2_000_000;
+
+/// The hidden command of a program that computes.
+pub const WORKER: &str = "sched-worker";
+
+/// What it does.
+#[derive(Debug, Clone, clap::Args)]
+pub struct WorkerArgs {
+    /// Threads, each of which does all of the steps
+    #[arg(long)]
+    threads: usize,
+}
+
+/// Computes as many steps as each line says, until there are no more lines.
+pub fn work(args: &WorkerArgs) -> Result<()> {
+    let mut lines = std::io::stdin().lines();
+    loop {
+        say(READY)?;
+        let Some(line) = lines.next().transpose().context("reading what to do")? else {
+            return Ok(());
+        };
+        let steps = line.trim().parse().context("a number of steps is due")?;
+        match args.threads {
+            1 => compute(steps),
+            threads => thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| compute(steps));
+                }
+            }),
+        }
+        say(DONE)?;
+    }
+}
+
+fn say(word: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{word}")?;
+    Ok(out.flush()?)
+}
+
+/// Multiplications, one after the other.
+fn compute(steps: u64) {
+    let mut word = black_box(1_u64);
+    let mut left = steps;
+    while left > 0 {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        left -= 1;
+    }
+    black_box(word);
+}
+
+/// How many steps a millisecond are computed here by one alone.
+pub fn steps_a_ms() -> f64 {
+    compute(STEPS_MEASURED / 10);
+    let begun = Instant::now();
+    compute(STEPS_MEASURED);
+    STEPS_MEASURED as f64 / (begun.elapsed().as_secs_f64() * 1e3)
+}
+
+/// A program that waits for what to do.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    tell: ChildStdin,
+    hear: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Starts it, and waits until it is ready.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (tell, hear) = pipes.context("a program has no pipes")?;
+        let mut program = Self {
+            child,
+            tell,
+            hear: BufReader::new(hear),
+        };
+        program.expect(READY)?;
+        Ok(program)
+    }
+
+    /// One that computes, of so many threads.
+    pub fn worker(threads: usize) -> Result<Self> {
+        let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+        Self::start(Command::new(exe).args([WORKER, "--threads", &threads.to_string()]))
+    }
+
+    fn tell(&mut self, line: &str) -> Result<()> {
+        writeln!(self.tell, "{line}").context("telling a program what to do")
+    }
+
+    fn expect(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        self.hear
+            .read_line(&mut line)
+            .context("hearing from a program")?;
+        let said = line.trim();
+        ensure!(said == word, "a program said '{said}' in place of '{word}'");
+        Ok(())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Has all of them do what their lines say, at once; when each had ended, in seconds.
+pub fn run(programs: &mut [Program], lines: &[String]) -> Result<Vec<f64>> {
+    let begun = Instant::now();
+    for (program, line) in programs.iter_mut().zip(lines) {
+        program.tell(line)?;
+    }
+    let ends: Result<Vec<f64>> = thread::scope(|scope| {
+        let hear = |program: &mut Program| -> Result<f64> {
+            program.expect(DONE)?;
+            Ok(begun.elapsed().as_secs_f64())
+        };
+        let heard: Vec<_> = programs
+            .iter_mut()
+            .map(|program| scope.spawn(move || hear(program)))
+            .collect();
+        let joined = heard.into_iter().map(|thread| {
+            let lost = |_| {
+                Err(anyhow::anyhow!(
+                    "the thread that listens to a program failed"
+                ))
+            };
+            thread.join().unwrap_or_else(lost)
+        });
+        joined.collect()
+    });
+    let ends = ends?;
+    for program in programs {
+        program.expect(READY)?;
+    }
+    Ok(ends)
+}
+
+/// Sleeps and computes in turns while the work is done; what that gave, and by how
+/// much each wake-up was late, in milliseconds.
+pub fn beside_a_sleeper<T>(steps_a_ms: f64, work: impl FnOnce() -> T) -> (T, Vec<f64>) {
+    let stop = AtomicBool::new(false);
+    let steps = (AWAKE_MS * steps_a_ms) as u64;
+    let nap = || {
+        let mut late_ms = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let asleep = Instant::now();
+            thread::sleep(NAP);
+            let late = asleep.elapsed().saturating_sub(NAP);
+            late_ms.push(late.as_secs_f64() * 1e3);
+            compute(steps);
+        }
+        late_ms
+    };
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(nap);
+        let done = work();
+        stop.store(true, Ordering::Relaxed);
+        (done, sleeper.join().unwrap_or_default())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<Program> {
+        Program::start(Command::new("sh").args(["-c", script]))
+    }
+
+    #[test]
+    fn programs_are_run_again_and_again() {
+        let script = "echo ready; while read line; do echo done; echo ready; done";
+        let mut programs = vec![shell(script).unwrap(), shell(script).unwrap()];
+        let lines = vec!["1".to_owned(); 2];
+        for _ in 0..2 {
+            let ends = run(&mut programs, &lines).unwrap();
+            assert_eq!(ends.len(), 2);
+            assert!(ends.iter().all(|end| *end >= 0.0));
+        }
+        let one = run(&mut programs[..1], &lines[..1]).unwrap();
+        assert_eq!(one.len(), 1);
+    }
+
+    #[test]
+    fn one_that_says_something_else_is_told() {
+        let dies = shell("exit 3").unwrap_err().to_string();
+        assert_eq!(dies, "a program said '' in place of 'ready'");
+        let mut programs = vec![shell("echo ready; read line; echo oops").unwrap()];
+        let lost = run(&mut programs, &["1".to_owned()]).unwrap_err();
+        assert_eq!(lost.to_string(), "a program said 'oops' in place of 'done'");
+    }
+
+    #[test]
+    fn the_sleeper_ends_with_the_work() {
+        let (done, late_ms) = beside_a_sleeper(1.0, || 7);
+        assert_eq!(done, 7);
+        assert!(late_ms.iter().all(|late| *late >= 0.0));
+        assert!(steps_a_ms() > 0.0);
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Guests of the lab in which the plan is gone through, and the lines that come back.
+//!
+//! Each line is written to a file as it comes. A run that is continued takes from
+//! there what was finished, and asks the guest for the rest.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use usher_lab::kernels::Wanted;
+use usher_lab::{Clock, End, Idle, Streams, Vm};
+use usher_model::CpuSet;
+
+use super::inside;
+use super::told::{Load, Plan, Said, Sample, Turn};
+
+/// How long a guest may take on a host that does other things, too.
+const TIMEOUT: Duration = Duration::from_secs(3 * 3600);
+/// How often a guest is started that dies.
+const ATTEMPTS: usize = 2;
+/// In virtual time an instruction takes so long.
+pub const INSTRUCTION_NS: u32 = 1;
+/// Lines of a guest's console that are shown when it has died.
+const CONSOLE_LINES: usize = 12;
+
+/// A machine on which loads run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Names the file of what was measured on it.
+    pub name: &'static str,
+    /// As the lab takes it.
+    pub topology: &'static str,
+    /// CPUs that are not used.
+    pub cpus_off: &'static str,
+}
+
+/// Where the lab keeps what it fetches, if not where it does for this user.
+pub fn cache() -> Option<PathBuf> {
+    std::env::var_os("USHER_LAB_CACHE").map(PathBuf::from)
+}
+
+/// What all guests have in common.
+#[derive(Debug)]
+pub struct Lab {
+    /// Which kernel.
+    pub kernel: Wanted,
+    /// The `usher` that is measured.
+    pub usher: PathBuf,
+    /// Where results go.
+    pub folder: PathBuf,
+    /// How often each load runs under each scheduler.
+    pub rounds: usize,
+}
+
+/// What was measured, and what could not be.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured {
+    /// In the order in which it was.
+    pub samples: Vec<Sample>,
+    /// Notes: schedulers that were left out, and why.
+    pub left_out: Vec<String>,
+}
+
+impl Measured {
+    /// What is finished among these lines: samples of a load under a scheduler count
+    /// when all of them are there.
+    fn of(said: &[Said]) -> Self {
+        let mut measured = Self::default();
+        for line in said {
+            let kept = match line {
+                Said::Sample(_) => continue,
+                Said::Done { part, rival } => (part, rival),
+                Said::LeftOut { part, rival, why } => {
+                    let note = format!("{part}: {} was left out: {why}", rival.label());
+                    measured.left_out.push(note);
+                    continue;
+                }
+            };
+            let of_it = said.iter().filter_map(|line| match line {
+                Said::Sample(sample) if (&sample.part, &sample.rival) == kept => Some(sample),
+                _ => None,
+            });
+            measured
+                .samples
+                .extend(of_it.map(|sample| (**sample).clone()));
+        }
+        measured
+    }
+}
+
+/// What is left of a plan's turns.
+fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
+    let is_over = |turn: &Turn, load: &Load| {
+        said.iter().any(|line| match line {
+            Said::Sample(_) => false,
+            Said::Done { part, rival } | Said::LeftOut { part, rival, .. } => {
+                part == load.part() && *rival == turn.rival
+            }
+        })
+    };
+    let mut left = turns.to_vec();
+    for turn in &mut left {
+        let all = std::mem::take(&mut turn.loads);
+        let open = all.into_iter().filter(|load| !is_over(turn, load));
+        turn.loads = open.collect();
+    }
+    left.retain(|turn| !turn.loads.is_empty());
+    left
+}
+
+/// The finished lines of a file; none where there is none.
+fn saved(file: &Path) -> Result<Vec<Said>> {
+    let text = match fs::read_to_string(file) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        text => text.with_context(|| format!("reading {}", file.display()))?,
+    };
+    let lines: Vec<Said> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let finished = Measured::of(&lines).samples;
+    let is_finished = |line: &Said| match line {
+        Said::Sample(sample) => finished.contains(sample),
+        Said::Done { .. } | Said::LeftOut { .. } => true,
+    };
+    Ok(lines.into_iter().filter(is_finished).collect())
+}
+
+impl Lab {
+    fn vm(&self, machine: &Machine) -> Result<Vm> {
+        let cpus_off: CpuSet = machine.cpus_off.parse().context("reading a set of CPUs")?;
+        Ok(Vm {
+            kernel: self.kernel.clone(),
+            clock: Clock::Instructions {
+                ns: INSTRUCTION_NS,
+                idle: Idle::Skipped,
+            },
+            cpus_off,
+            environment: vec![("USHER_RUNTIME_DIR".to_owned(), "/run/usher".to_owned())],
+            timeout: TIMEOUT,
+            cache: cache(),
+            ..Vm::new(machine.topology)?
+        })
+    }
+
+    /// Whether guests can be had: fetches what is missing. The kernel's release.
+    ///
+    /// # Errors
+    /// What is missing, and what to do.
+    pub fn ready(&self, machine: &Machine) -> Result<String> {
+        self.vm(machine)?
+            .ready()
+            .context("no guest can be started ('--only switches' needs none)")
+    }
+
+    /// Goes through the turns on that machine, but for those that were gone through
+    /// before.
+    pub fn measure(&self, machine: &Machine, turns: &[Turn]) -> Result<Measured> {
+        let file = self.folder.join(format!("{}.jsonl", machine.name));
+        let mut lines = Lines::new(&file, saved(&file)?)?;
+        for attempt in 0..ATTEMPTS {
+            let left = remaining(turns, &lines.said);
+            if left.is_empty() {
+                break;
+            }
+            eprintln!("sched: starting a guest with {}", machine.topology);
+            match self.guest(machine, left, &mut lines)? {
+                End::Exited { status: 0 } => {}
+                End::Died if attempt + 1 < ATTEMPTS => {
+                    eprintln!("sched: the guest died; starting it once more");
+                }
+                end => bail!("the guest with {} {}", machine.topology, ended(&end)),
+            }
+        }
+        Ok(Measured::of(&lines.said))
+    }
+
+    fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines) -> Result<End> {
+        let plan = Plan {
+            usher: self.usher.clone(),
+            rounds: self.rounds,
+            turns,
+        };
+        let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+        let command = [
+            exe.display().to_string(),
+            inside::COMMAND.to_owned(),
+            serde_json::to_string(&plan)?,
+        ];
+        let outcome = self.vm(machine)?.run(
+            &command,
+            &mut Streams {
+                out: lines,
+                err: &mut io::stderr(),
+                console: None,
+                interrupt: None,
+            },
+        )?;
+        if outcome.end == End::Died {
+            let console: Vec<&str> = outcome.console.lines().collect();
+            for line in &console[console.len().saturating_sub(CONSOLE_LINES)..] {
+                eprintln!("  {}", line.trim_end());
+            }
+        }
+        Ok(outcome.end)
+    }
+}
+
+/// How a guest ended that was not done.
+fn ended(end: &End) -> String {
+    match end {
+        End::Exited { status } => format!("was not done: what ran there ended with {status}"),
+        End::Refused { reason, .. } => format!("could not begin: {reason}"),
+        End::Died => "died, more than once".to_owned(),
+        End::TimedOut => format!("was not done in {} hours", TIMEOUT.as_secs() / 3600),
+        End::Interrupted => "was interrupted".to_owned(),
+    }
+}
+
+/// Takes what a guest writes, line by line.
+struct Lines {
+    file: File,
+    /// Of a line that is not finished yet.
+    begun: Vec<u8>,
+    said: Vec<Said>,
+}
+
+impl Lines {
+    /// The file is written anew, with what is known already.
+    fn new(path: &Path, said: Vec<Said>) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
+        let mut lines = Self {
+            file,
+            begun: vec![],
+            said: vec![],
+        };
+        for line in said {
+            lines.note(line)?;
+        }
+        Ok(lines)
+    }
+
+    fn note(&mut self, said: Said) -> Result<()> {
+        writeln!(self.file, "{}", serde_json::to_string(&said)?)?;
+        self.said.push(said);
+        Ok(())
+    }
+
+    fn take(&mut self, line: &[u8]) -> io::Result<()> {
+        match serde_json::from_slice(line) {
+            Ok(said) => {
+                show(&said);
+                self.note(said).map_err(io::Error::other)
+            }
+            // Nobody but the program inside writes there; what else comes is shown.
+            Err(_) => {
+                eprintln!("sched: {}", String::from_utf8_lossy(line).trim_end());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.begun.extend_from_slice(bytes);
+        while let Some(at) = self.begun.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.begun.drain(..=at).collect();
+            self.take(&line)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// For whoever waits.
+fn show(said: &Said) {
+    match said {
+        Said::Sample(sample) => {
+            let Sample {
+                part,
+                rival,
+                programs,
+                round,
+                ..
+            } = &**sample;
+            let label = rival.label();
+            eprintln!(
+                "  {part:<9} {label:<24} {programs} programs, round {}",
+                round + 1
+            );
+        }
+        Said::Done { .. } => {}
+        Said::LeftOut { part, rival, why } => {
+            eprintln!("  {part:<9} {:<24} left out: {why}", rival.label());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rival::Rival;
+    use crate::sched::told::Counted;
+
+    fn sample(part: &str, rival: Rival) -> Said {
+        Said::Sample(Box::new(Sample {
+            part: part.to_owned(),
+            rival,
+            programs: 2,
+            round: 0,
+            counted: Some(Counted::default()),
+            ends_s: vec![],
+            late_ms: vec![],
+            figures: Default::default(),
+        }))
+    }
+
+    fn done(part: &str, rival: Rival) -> Said {
+        let part = part.to_owned();
+        Said::Done { part, rival }
+    }
+
+    fn turn(rival: Rival) -> Turn {
+        let cores = Load::Cores {
+            times: 1,
+            short_ms: 1,
+        };
+        let loads = vec![Load::Overhead { ms: 1 }, cores];
+        Turn { rival, loads }
+    }
+
+    #[test]
+    fn what_was_finished_is_not_asked_for_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("one.jsonl");
+        assert!(saved(&file).unwrap().is_empty());
+        let mut lines = Lines::new(&file, vec![]).unwrap();
+        let kept = [
+            sample("overhead", Rival::Eevdf),
+            done("overhead", Rival::Eevdf),
+        ];
+        let lost = sample("cores", Rival::Eevdf);
+        for said in kept.iter().chain([&lost]) {
+            // As a pipe gives it: in pieces.
+            let line = format!("{}\n", serde_json::to_string(said).unwrap());
+            let (begin, end) = line.split_at(line.len() / 2);
+            lines.write_all(begin.as_bytes()).unwrap();
+            lines.write_all(end.as_bytes()).unwrap();
+        }
+        assert_eq!(lines.said.len(), 3);
+        lines.write_all(b"something else\n").unwrap();
+        drop(lines);
+
+        let said = saved(&file).unwrap();
+        assert_eq!(said, kept);
+        let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
+        let left = remaining(&turns, &said);
+        assert_eq!(left[0].loads, turns[0].loads[1..]);
+        assert_eq!(left[1], turns[1]);
+        let all: Vec<Said> = ["overhead", "cores"]
+            .into_iter()
+            .flat_map(|part| [done(part, Rival::Eevdf), done(part, Rival::Fifo)])
+            .collect();
+        assert!(remaining(&turns, &all).is_empty());
+    }
+
+    #[test]
+    fn a_scheduler_that_failed_is_told_and_not_counted() {
+        let why = "the kernel ended it".to_owned();
+        let part = "cores".to_owned();
+        let rival = Rival::Fifo;
+        let left_out = Said::LeftOut { part, rival, why };
+        let measured = Measured::of(&[sample("cores", Rival::Fifo), left_out]);
+        assert!(measured.samples.is_empty());
+        assert_eq!(
+            measured.left_out,
+            ["cores: ours, --fifo was left out: the kernel ended it"]
+        );
+    }
+
+    #[test]
+    fn the_guests_can_be_built() {
+        let lab = Lab {
+            kernel: Wanted::Newest,
+            usher: PathBuf::new(),
+            folder: PathBuf::new(),
+            rounds: 1,
+        };
+        for machine in crate::sched::MACHINES {
+            lab.vm(&machine).unwrap();
+        }
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `mix`: PostgreSQL with its processes, a parallel make and three virtual machines
+//! of Java at once, beside a thread that mostly sleeps (paper 4's question, with
+//! programs as they are).
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::lab::Measured;
+use super::spaces;
+use super::told::Load;
+use crate::bars::Part;
+
+pub const NAME: &str = "mix";
+const TITLE: &str =
+    "PostgreSQL, make and virtual machines of Java beside a thread that mostly sleeps";
+
+/// What runs, in the order in which it is told to.
+const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
+const PROGRAM: &str = include_str!("program.sh");
+const CROWD: &str = include_str!("Crowd.java");
+
+/// What must be installed, and which packages have it.
+const NEEDED: [(&str, &str); 5] = [
+    ("make", "make"),
+    ("cc", "gcc"),
+    ("java", "openjdk-17-jdk-headless"),
+    ("javac", "openjdk-17-jdk-headless"),
+    ("pgbench", "postgresql"),
+];
+
+/// The programs, made ready in the folder of results.
+///
+/// # Errors
+/// What is not installed.
+pub fn load(folder: &Path) -> Result<Load> {
+    let missing = NEEDED.iter().find(|(program, _)| !is_there(program));
+    if let Some((program, package)) = missing {
+        bail!("'{program}' is not there: install the package {package}");
+    }
+    let folder = folder.join(NAME);
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    for (name, text) in [("program.sh", PROGRAM), ("Crowd.java", CROWD)] {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let compiled = Command::new("javac")
+        .arg("Crowd.java")
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .output()
+        .context("running javac")?;
+    ensure!(
+        compiled.status.success(),
+        "javac does not compile Crowd.java: {}",
+        String::from_utf8_lossy(&compiled.stderr).trim()
+    );
+    let folder = fs::canonicalize(&folder).context("finding the folder of results")?;
+    let folder = folder.display().to_string();
+    let command = |kind: &str| {
+        let script = format!("{folder}/program.sh");
+        ["sh", &script, kind, &folder].map(str::to_owned).to_vec()
+    };
+    Ok(Load::Mix {
+        commands: PROGRAMS.map(command).to_vec(),
+    })
+}
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// The part. It has no bars: what is asked is asked of `spaces` and `erlang`.
+pub fn part(measured: &Measured, note: String) -> Result<Part> {
+    let mut part = spaces::shown(NAME, TITLE, measured)?;
+    part.notes = vec![
+        note,
+        "One server of PostgreSQL with four clients that read, a make of six files with three \
+         compilers at once, three virtual machines of Java with two threads each, all on two \
+         CPUs; starting them is not counted. Beside them the sleeper of 'spaces'."
+            .to_owned(),
+    ];
+    Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rival::Rival;
+    use crate::sched::rows::tests::sample;
+
+    #[test]
+    fn schedulers_are_shown_beside_one_another() {
+        let one = |rival, spaces| sample(rival, NAME, 5, [2 * spaces, spaces]);
+        let measured = Measured {
+            samples: vec![one(Rival::Eevdf, 100), one(Rival::Usher, 50)],
+            left_out: vec![],
+        };
+        let part = part(&measured, String::new()).unwrap();
+        assert_eq!(part.tables[0].rows[1][..3], ["ours", "100", "50"]);
+        assert!(part.bars.is_empty() && part.name == NAME);
+    }
+
+    #[test]
+    fn what_is_not_installed_is_named() {
+        assert!(is_there("sh"));
+        assert!(!is_there("no-such-program"));
+    }
+}

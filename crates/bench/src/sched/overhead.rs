@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `overhead`: what a switch takes, in instructions of a guest with one CPU.
+
+use anyhow::Result;
+use usher_report::stats;
+
+use super::inside::{ALONE, PROCESSES, THREADS};
+use super::lab::{INSTRUCTION_NS, Measured};
+use super::rival::Rival;
+use super::rows::{bar, cell, figure, ratio, rivals};
+use super::told::Sample;
+use crate::bars::{Bar, Part, Table};
+
+pub const NAME: &str = "overhead";
+const TITLE: &str = "What a switch takes: guest instructions";
+
+/// Of what a first-come-first-served sched_ext scheduler takes.
+const OF_FIFO_AT_MOST: f64 = 1.15;
+
+/// What one scheduler came to, in instructions: medians over rounds.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    rival: Rival,
+    /// The two system calls of a turn by themselves.
+    alone: Option<f64>,
+    threads: Option<f64>,
+    processes: Option<f64>,
+}
+
+impl Row {
+    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
+        let of = |name: &str| {
+            let of_it = samples.iter().filter(|sample| sample.rival == *rival);
+            let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
+            stats::median(&all).map(|ns| ns / f64::from(INSTRUCTION_NS))
+        };
+        Self {
+            rival: rival.clone(),
+            alone: of(ALONE),
+            threads: of(THREADS),
+            processes: of(PROCESSES),
+        }
+    }
+
+    /// Without the system calls.
+    fn switch(&self, turn: Option<f64>) -> Option<f64> {
+        Some(turn? - self.alone?)
+    }
+
+    fn cells(&self, fifo: Option<f64>) -> Vec<String> {
+        let threads = self.switch(self.threads);
+        vec![
+            self.rival.label(),
+            cell(self.alone, 0),
+            cell(threads, 0),
+            cell(self.switch(self.processes), 0),
+            cell(ratio(threads, fifo), 2),
+        ]
+    }
+}
+
+/// The part.
+pub fn part(measured: &Measured, note: String) -> Result<Part> {
+    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
+    let each = rivals(&samples);
+    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let mut part = Part::new(NAME, TITLE);
+    let switches = rows.iter();
+    let switches = switches.filter_map(|row| Some((row.rival.clone(), row.switch(row.threads)?)));
+    part.figures = figure(
+        "A wake-up and a switch between threads",
+        "instructions, without those of the two system calls",
+        0,
+        &switches.collect::<Vec<_>>(),
+    )
+    .into_iter()
+    .collect();
+    let head = [
+        "scheduler",
+        "system calls alone",
+        "a switch between threads",
+        "between processes",
+        "to --fifo's",
+    ];
+    let fifo = threads_of(&rows, &Rival::Fifo);
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(|row| row.cells(fifo)).collect(),
+    }];
+    part.bars = bars(&rows);
+    part.notes = vec![
+        note,
+        "Two pass a byte to and fro through pipes, free to run on any CPU where there is one. \
+         In virtual time a nanosecond is an instruction. A turn is a write, a wake-up, a \
+         read that waits, and a switch; what the write and the read take where nobody waits \
+         is taken off. --fifo is the least that a sched_ext scheduler can do: a mode of ours, \
+         whose hooks remain."
+            .to_owned(),
+    ];
+    part.raw = serde_json::to_value(&samples)?;
+    Ok(part)
+}
+
+fn threads_of(rows: &[Row], rival: &Rival) -> Option<f64> {
+    let row = rows.iter().find(|row| row.rival == *rival)?;
+    row.switch(row.threads)
+}
+
+fn bars(rows: &[Row]) -> Vec<Bar> {
+    let ours = threads_of(rows, &Rival::Usher);
+    let fifo = threads_of(rows, &Rival::Fifo);
+    let mut bars = vec![bar(
+        "instructions a switch, ours to --fifo's",
+        ratio(ours, fifo),
+        OF_FIFO_AT_MOST,
+        "",
+    )];
+    let peers = rows.iter().filter(|row| row.rival.is_peer());
+    bars.extend(peers.map(|peer| {
+        let what = format!("instructions a switch, ours to {}'s", peer.rival.label());
+        bar(what, ratio(ours, peer.switch(peer.threads)), 1.0, "")
+    }));
+    bars
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rows::tests::sample;
+
+    #[test]
+    fn system_calls_are_taken_off() {
+        let one = |rival, threads: f64| {
+            let mut sample = sample(rival, NAME, 2, [0, 0]);
+            let turns = [(ALONE, 1000.0), (THREADS, threads), (PROCESSES, 6000.0)];
+            sample.figures = turns.map(|(name, ns)| (name.to_owned(), ns)).into();
+            sample
+        };
+        let measured = Measured {
+            samples: vec![one(Rival::Fifo, 3000.0), one(Rival::Usher, 3500.0)],
+            left_out: vec![],
+        };
+        let part = part(&measured, String::new()).unwrap();
+        assert_eq!(part.bars[0].measured, Some(1.25));
+        assert!(!part.bars[0].is_met());
+        assert_eq!(
+            part.tables[0].rows[1],
+            ["ours", "1000", "2500", "5000", "1.25"]
+        );
+    }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Other sched_ext schedulers, built from crates.io when they are asked for.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use usher_lab::Cache;
+
+use super::lab;
+use super::rival::{Peer, Rival};
+
+/// Crates, with the versions that figures are comparable for.
+const PEERS: [(&str, &str); 2] = [("scx_bpfland", "1.1.4"), ("scx_rusty", "1.1.4")];
+/// The compiler of their BPF programs, as ours.
+const CLANG: &str = "clang-19";
+
+/// All of them; built into the lab's cache where they are not there.
+///
+/// # Errors
+/// One line that says which cannot be built, and what cargo said last.
+pub fn built() -> Result<Vec<Rival>> {
+    let cache = Cache::open(lab::cache().as_deref())?;
+    let peer = |&(name, version): &(&str, &str)| {
+        Ok(Rival::Peer(Peer {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            program: program(cache.root(), name, version)?,
+        }))
+    };
+    PEERS.iter().map(peer).collect()
+}
+
+/// What was left out, for a note.
+pub fn names() -> String {
+    let names = PEERS.map(|(name, version)| format!("{name} {version}"));
+    names.join(" and ")
+}
+
+fn program(cache: &Path, name: &str, version: &str) -> Result<PathBuf> {
+    let root = cache.join("peers").join(format!("{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    eprintln!(
+        "sched: building {name} {version} (5 minutes of CPU time; it stays in {})",
+        root.display()
+    );
+    let output = Command::new("cargo")
+        .args([
+            "install",
+            "--locked",
+            "--quiet",
+            "--version",
+            version,
+            "--root",
+        ])
+        .arg(&root)
+        .arg(name)
+        .env("BPF_CLANG", CLANG)
+        .stdin(Stdio::null())
+        .output()
+        .context("running cargo, which builds peers")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    ensure!(
+        output.status.success() && program.is_file(),
+        "cargo cannot build {name} {version}: {}",
+        last.unwrap_or("it does not say why").trim()
+    );
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_built_is_not_built_again() {
+        let cache = tempfile::tempdir().unwrap();
+        let bin = cache.path().join("peers/scx_x-1/bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::write(bin.join("scx_x"), "").unwrap();
+        let found = program(cache.path(), "scx_x", "1").unwrap();
+        assert_eq!(found, bin.join("scx_x"));
+    }
+}

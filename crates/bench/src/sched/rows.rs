@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What samples of one scheduler come to, and how schedulers are shown beside one
+//! another.
+
+use maud::html;
+use usher_report::{stats, text};
+
+use super::rival::Rival;
+use super::told::{Counted, Sample};
+use crate::bars::{Bar, Figure, Part, Table};
+
+/// The schedulers in these samples, in the order in which they ran.
+pub fn rivals(samples: &[&Sample]) -> Vec<Rival> {
+    let mut rivals: Vec<Rival> = Vec::new();
+    for sample in samples {
+        if !rivals.contains(&sample.rival) {
+            rivals.push(sample.rival.clone());
+        }
+    }
+    rivals
+}
+
+/// The median of a figure of each round that was counted.
+pub fn counted(samples: &[&Sample], figure: impl Fn(&Counted) -> f64) -> Option<f64> {
+    let counted = samples.iter().filter_map(|sample| sample.counted.as_ref());
+    stats::median(&counted.map(figure).collect::<Vec<f64>>())
+}
+
+/// Medians over rounds of when the first and the last program had ended.
+pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
+    let ends = |pick: fn(f64, f64) -> f64| {
+        let of_round = |sample: &&Sample| sample.ends_s.iter().copied().reduce(pick);
+        let all: Option<Vec<f64>> = samples.iter().map(of_round).collect();
+        stats::median(&all?)
+    };
+    Some((ends(f64::min)?, ends(f64::max)?))
+}
+
+/// The figure of one scheduler beside that of another.
+pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
+    let (of, to) = (of?, to?);
+    (to > 0.0).then(|| of / to)
+}
+
+/// A bar of a figure that may be missing.
+pub fn bar(what: impl Into<String>, measured: Option<f64>, at_most: f64, unit: &str) -> Bar {
+    Bar {
+        measured,
+        ..Bar::at_most(what, 0.0, at_most, unit)
+    }
+}
+
+const WIDTH: f64 = 960.0;
+const LEFT: f64 = 250.0;
+const RIGHT: f64 = 90.0;
+const TOP: f64 = 30.0;
+const STEP: f64 = 22.0;
+
+/// A bar for each scheduler, from 0; `None` where there is nothing to show.
+pub fn figure(
+    caption: &str,
+    about: &str,
+    decimals: usize,
+    values: &[(Rival, f64)],
+) -> Option<Figure> {
+    let most = values.iter().map(|(_, value)| *value).reduce(f64::max)?;
+    let long = |value: f64| (value / most.max(1e-9)).max(0.0) * (WIDTH - LEFT - RIGHT);
+    let base = TOP + STEP * values.len() as f64;
+    let at = |number: f64| format!("{number:.1}");
+    let svg = html! {
+        svg.figure role="img" aria-label=(caption) viewBox={ "0 0 " (at(WIDTH)) " " (at(base + 24.0)) } {
+            @for (n, (whose, class)) in [("ours", OURS), ("to compare with", OTHERS)].iter().enumerate() {
+                g class=(class) {
+                    rect.solid x=(at(70.0 * n as f64)) y="4" width="11" height="11" {}
+                    text.small x=(at(70.0 * n as f64 + 15.0)) y="14" { (whose) }
+                }
+            }
+            @for (n, (rival, value)) in values.iter().enumerate() {
+                @let y = TOP + STEP * n as f64;
+                text.small.end x=(at(LEFT - 8.0)) y=(at(y + 11.0)) { (rival.label()) }
+                g class=(if *rival == Rival::Usher { OURS } else { OTHERS }) {
+                    rect.solid x=(at(LEFT)) y=(at(y)) width=(at(long(*value).max(1.0))) height="14" {}
+                    text.small x=(at(LEFT + long(*value) + 5.0)) y=(at(y + 11.0)) { (cell(Some(*value), decimals)) }
+                }
+            }
+            text.small.mid x=(at((LEFT + WIDTH - RIGHT) / 2.0)) y=(at(base + 14.0)) { (about) }
+        }
+    };
+    Some(Figure {
+        caption: caption.to_owned(),
+        svg: svg.into_string(),
+    })
+}
+
+/// Colour classes.
+const OURS: &str = "p1";
+const OTHERS: &str = "p0";
+
+/// A cell of a table; what is missing reads "–".
+pub fn cell(value: Option<f64>, decimals: usize) -> String {
+    text::number(value, decimals)
+}
+
+/// The tables of a part, for a terminal.
+pub fn tables(part: &Part) -> String {
+    let table = |table: &Table| {
+        let lines: Vec<&Vec<String>> = [&table.head].into_iter().chain(&table.rows).collect();
+        let width = |at: usize| {
+            let cells = lines.iter().filter_map(|line| line.get(at));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..table.head.len()).map(width).collect();
+        let line = |line: &&Vec<String>| {
+            let cells = line.iter().zip(&widths);
+            let cells = cells.map(|(cell, &width)| format!("  {cell:>width$}"));
+            cells.collect::<String>() + "\n"
+        };
+        lines.iter().map(line).collect::<String>()
+    };
+    part.tables.iter().map(table).collect()
+}
+
+/// What all parts that are measured in guests say of themselves.
+pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
+    let rounds = text::count(rounds, "run");
+    format!(
+        "{rounds} in a guest of the lab ({topology}, Linux {kernel}), in virtual time: every \
+         instruction takes 1 ns, and the guest's CPUs take turns on one of the host's. Counts, \
+         waits, fairness and placement are to be believed. Caches, what hardware threads cost \
+         one another and parallel capacity are not modelled: nothing here says how fast \
+         programs are on hardware."
+    )
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A sample with these switches, of address spaces, and ends.
+    pub fn sample(rival: Rival, part: &str, programs: usize, counts: [u64; 2]) -> Sample {
+        Sample {
+            part: part.to_owned(),
+            rival,
+            programs,
+            round: 0,
+            counted: Some(Counted {
+                switches: counts[0],
+                space_switches: counts[1],
+                ..Counted::default()
+            }),
+            ends_s: vec![2.0, 1.0],
+            late_ms: vec![],
+            figures: Default::default(),
+        }
+    }
+
+    #[test]
+    fn rounds_come_to_medians() {
+        let mut all = [1, 5, 9].map(|n| sample(Rival::Usher, "spaces", 7, [n, 0]));
+        all[2].ends_s = vec![7.0, 8.0];
+        let all: Vec<&Sample> = all.iter().collect();
+        assert_eq!(rivals(&all), [Rival::Usher]);
+        assert_eq!(counted(&all, |c| c.switches as f64), Some(5.0));
+        assert_eq!(ends_s(&all), Some((1.0, 2.0)));
+        assert_eq!(counted(&[], |c| c.switches as f64), None);
+        assert_eq!(ends_s(&[]), None);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest() {
+        let mut part = Part::new("x", "");
+        part.tables = vec![Table {
+            head: ["a", "long"].map(str::to_owned).to_vec(),
+            rows: vec![["ours", "1"].map(str::to_owned).to_vec()],
+        }];
+        assert_eq!(tables(&part), "     a  long\n  ours     1\n");
+    }
+
+    #[test]
+    fn what_is_missing_meets_no_bar() {
+        assert!(bar("x", ratio(Some(1.0), Some(4.0)), 0.25, "").is_met());
+        assert!(!bar("x", ratio(Some(1.0), None), 0.25, "").is_met());
+        assert_eq!(ratio(Some(1.0), Some(0.0)), None);
+    }
+
+    #[test]
+    fn bars_begin_at_zero() {
+        assert!(figure("x", "y", 0, &[]).is_none());
+        let values = [(Rival::Eevdf, 200.0), (Rival::Usher, 50.0)];
+        let svg = figure("x", "y", 0, &values).unwrap().svg;
+        let drawn = svg
+            .split("width=\"")
+            .filter(|rest| rest.contains("height=\"14\""));
+        let widths: Vec<&str> = drawn.filter_map(|rest| rest.split('"').next()).collect();
+        assert!(widths.ends_with(&["620.0", "155.0"]), "{widths:?}");
+    }
+}

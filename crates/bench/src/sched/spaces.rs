@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `spaces`: programs with equal arithmetic beside a thread that mostly sleeps
+//! (paper 4).
+
+use anyhow::Result;
+use usher_report::stats;
+
+use super::lab::Measured;
+use super::rival::Rival;
+use super::rows::{bar, cell, counted, ends_s, figure, ratio, rivals};
+use super::told::Sample;
+use crate::bars::{Bar, Part, Table};
+
+pub const NAME: &str = "spaces";
+const TITLE: &str = "Programs with equal work beside a thread that mostly sleeps";
+
+/// CPUs of the guest, all of them at work until the first program ends.
+const CPUS: f64 = 2.0;
+const SWITCHES_AT_MOST: f64 = 0.25;
+const LATE_AT_MOST: f64 = 1.1;
+const ELAPSED_AT_MOST: f64 = 1.02;
+
+/// What one scheduler came to: medians over rounds, waits of all rounds.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    rival: Rival,
+    switches: Option<f64>,
+    spaces: Option<f64>,
+    /// Half, 99 %, the most.
+    late_ms: [Option<f64>; 3],
+    /// What 99 % of all wake-ups stayed below.
+    latency_ms: Option<f64>,
+    first_s: Option<f64>,
+    last_s: Option<f64>,
+}
+
+impl Row {
+    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
+        let samples = samples.iter().copied();
+        let of_it: Vec<&Sample> = samples.filter(|s| s.rival == *rival).collect();
+        let late: Vec<f64> = of_it.iter().flat_map(|s| s.late_ms.clone()).collect();
+        let ends = ends_s(&of_it);
+        let latency = of_it
+            .iter()
+            .filter_map(|s| s.counted.as_ref()?.latency_below_ms(0.99));
+        Self {
+            rival: rival.clone(),
+            switches: counted(&of_it, |c| c.switches as f64),
+            spaces: counted(&of_it, |c| c.space_switches as f64),
+            late_ms: [0.5, 0.99, 1.0].map(|share| stats::quantile(&late, share)),
+            latency_ms: stats::median(&latency.collect::<Vec<f64>>()),
+            first_s: ends.map(|(first, _)| first),
+            last_s: ends.map(|(_, last)| last),
+        }
+    }
+
+    /// CPU time by switches: how long a thread runs until another does.
+    fn run_ms(&self) -> Option<f64> {
+        Some(1e3 * CPUS * ratio(self.last_s, self.switches)?)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let [half, most_of_them, most] = self.late_ms;
+        vec![
+            self.rival.label(),
+            cell(self.switches, 0),
+            cell(self.spaces, 0),
+            cell(self.run_ms(), 2),
+            format!(
+                "{}, {}, {}",
+                cell(half, 2),
+                cell(most_of_them, 1),
+                cell(most, 1)
+            ),
+            cell(self.latency_ms, 1),
+            format!("{} to {}", cell(self.first_s, 2), cell(self.last_s, 2)),
+        ]
+    }
+}
+
+/// Address-space switches a second of a CPU, by scheduler.
+pub fn rates(measured: &Measured) -> Vec<(Rival, f64)> {
+    let rows = rows(measured, NAME).into_iter();
+    rows.filter_map(|row| Some((row.rival.clone(), ratio(row.spaces, row.last_s)? / CPUS)))
+        .collect()
+}
+
+fn rows(measured: &Measured, name: &str) -> Vec<Row> {
+    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == name).collect();
+    let each = rivals(&samples);
+    each.iter().map(|rival| Row::of(rival, &samples)).collect()
+}
+
+/// The part.
+pub fn part(measured: &Measured, note: String) -> Result<Part> {
+    let rows = rows(measured, NAME);
+    let mut part = shown(NAME, TITLE, measured)?;
+    part.bars = bars(&rows);
+    part.notes = vec![
+        note,
+        "Seven programs of two threads, each thread with the same arithmetic, on two CPUs; \
+         beside them a thread that sleeps 5 ms and computes 0.3 ms until they have ended. \
+         Switches and ends are medians over runs, the sleeper's waits are those of all. A run \
+         is how long a thread runs until another one does, on average. Wake-ups of all threads \
+         are counted by powers of two."
+            .to_owned(),
+    ];
+    part.notes.extend(same_run(&rows));
+    Ok(part)
+}
+
+/// Figures and table of a part in which programs run beside a thread that mostly sleeps.
+pub fn shown(name: &str, title: &str, measured: &Measured) -> Result<Part> {
+    let rows = rows(measured, name);
+    let mut part = Part::new(name, title);
+    let values = |value: fn(&Row) -> Option<f64>| -> Vec<(Rival, f64)> {
+        let each = rows.iter();
+        each.filter_map(|row| Some((row.rival.clone(), value(row)?)))
+            .collect()
+    };
+    part.figures = [
+        figure(
+            "Switches to another address space",
+            "switches to another address space until all programs had ended",
+            0,
+            &values(|row| row.spaces),
+        ),
+        figure(
+            "How late the thread that sleeps is woken",
+            "ms within which 99 % of its wake-ups are",
+            1,
+            &values(|row| row.late_ms[1]),
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let head = [
+        "scheduler",
+        "switches",
+        "of address spaces",
+        "a run, ms",
+        "sleeper late, ms: half, 99 %, most",
+        "99 % of wake-ups below, ms",
+        "programs ended after, s",
+    ];
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    let samples = measured.samples.iter().filter(|s| s.part == name);
+    part.raw = serde_json::to_value(samples.collect::<Vec<_>>())?;
+    Ok(part)
+}
+
+fn bars(rows: &[Row]) -> Vec<Bar> {
+    let find = |rival: &Rival| rows.iter().find(|row| row.rival == *rival);
+    let (ours, eevdf) = (find(&Rival::Usher), find(&Rival::Eevdf));
+    let beside = |value: fn(&Row) -> Option<f64>| {
+        let (ours, eevdf) = (ours.and_then(value), eevdf.and_then(value));
+        ratio(ours, eevdf)
+    };
+    let mut bars = vec![
+        bar(
+            "address-space switches, ours to EEVDF's",
+            beside(|row| row.spaces),
+            SWITCHES_AT_MOST,
+            "",
+        ),
+        bar(
+            "the sleeper's 99 %, ours to EEVDF's",
+            beside(|row| row.late_ms[1]),
+            LATE_AT_MOST,
+            "",
+        ),
+        bar(
+            "the last program's end, ours to EEVDF's",
+            beside(|row| row.last_s),
+            ELAPSED_AT_MOST,
+            "",
+        ),
+    ];
+    let spaces = ours.and_then(|row| row.spaces);
+    let peers = rows.iter().filter(|row| row.rival.is_peer());
+    bars.extend(peers.map(|peer| {
+        let what = format!("address-space switches, ours to {}'s", peer.rival.label());
+        bar(what, ratio(spaces, peer.spaces), 1.0, "")
+    }));
+    bars
+}
+
+/// What EEVDF does where its slices make runs as long as ours.
+fn same_run(rows: &[Row]) -> Option<String> {
+    let ours = rows.iter().find(|row| row.rival == Rival::Usher)?;
+    let run = ours.run_ms()?;
+    let is_eevdf = |row: &&Row| matches!(row.rival, Rival::Eevdf | Rival::EevdfSlice { .. });
+    let far = |row: &Row| {
+        row.run_ms()
+            .map_or(f64::INFINITY, |ms| (ms / run).ln().abs())
+    };
+    let nearest = rows.iter().filter(is_eevdf);
+    let nearest = nearest.min_by(|a, b| far(a).total_cmp(&far(b)))?;
+    let share = ratio(ours.spaces, nearest.spaces)?;
+    let late = ratio(ours.late_ms[1], nearest.late_ms[1])?;
+    Some(format!(
+        "Runs as long as ours ({} ms) has, nearest of those measured, {} ({} ms): ours switches \
+         address spaces {} times as often as that, and the sleeper's 99 % is {} times as long.",
+        cell(Some(run), 1),
+        nearest.rival.label(),
+        cell(nearest.run_ms(), 1),
+        cell(Some(share), 2),
+        cell(Some(late), 2),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rival::Peer;
+    use crate::sched::rows::tests::sample;
+
+    fn measured() -> Measured {
+        let peer = Rival::Peer(Peer {
+            name: "scx_x".to_owned(),
+            version: "1".to_owned(),
+            program: "x".into(),
+        });
+        let one = |rival, counts, late: f64| Sample {
+            late_ms: (0..100).map(|n| late * f64::from(n)).collect(),
+            ..sample(rival, NAME, 7, counts)
+        };
+        Measured {
+            samples: vec![
+                one(Rival::Eevdf, [2000, 1000], 0.1),
+                one(Rival::EevdfSlice { ms: 8 }, [1000, 800], 0.2),
+                one(Rival::Usher, [1000, 200], 0.1),
+                one(peer, [500, 100], 0.1),
+            ],
+            left_out: vec![],
+        }
+    }
+
+    #[test]
+    fn ours_is_held_against_the_kernels_own_and_peers() {
+        let part = part(&measured(), String::new()).unwrap();
+        let met: Vec<(f64, bool)> = part
+            .bars
+            .iter()
+            .map(|bar| (bar.measured.unwrap(), bar.is_met()))
+            .collect();
+        assert_eq!(met, [(0.2, true), (1.0, true), (1.0, true), (2.0, false)]);
+        assert_eq!(part.tables[0].rows[2][..4], ["ours", "1000", "200", "4.00"]);
+        assert_eq!(part.figures.len(), 2);
+        let same = part.notes.last().unwrap();
+        assert!(
+            same.contains("slices of 8 ms (4.0 ms): ours switches"),
+            "{same}"
+        );
+        assert!(same.contains("0.25 times as often"), "{same}");
+    }
+
+    #[test]
+    fn rates_are_of_a_second_of_a_cpu() {
+        assert_eq!(rates(&measured())[0], (Rival::Eevdf, 250.0));
+    }
+
+    #[test]
+    fn without_ours_no_bar_is_met() {
+        let mut measured = measured();
+        measured.samples.retain(|s| s.rival != Rival::Usher);
+        let part = part(&measured, String::new()).unwrap();
+        assert!(part.bars.iter().all(|bar| !bar.is_met()));
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `switches`: what a switch to another address space costs on this machine
+//! (paper 4).
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::Value;
+use usher_report::{stats, text};
+
+use super::turns::{self, Pair, WORKING_SETS};
+use crate::bars::{Figure, Part, Table};
+use crate::coloring::chart::{Chart, Line};
+
+pub const NAME: &str = "switches";
+const TITLE: &str = "What a switch to another address space costs, on this machine";
+
+/// So many pairs of runs of each working set, of that long.
+pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
+    let mut measured = Vec::new();
+    for bytes in WORKING_SETS {
+        eprintln!("sched: switches, {} each", text::bytes(bytes as u64));
+        measured.push((bytes, turns::measure(bytes, pairs, time)?));
+    }
+    part(&measured)
+}
+
+/// Medians of what it costs, in nanoseconds by bytes of memory, as a saved part holds
+/// them.
+pub fn costs(raw: &Value) -> Vec<(usize, f64)> {
+    let measured: Option<Vec<(usize, Vec<Pair>)>> = serde_json::from_value(raw.clone()).ok();
+    let rows = measured.into_iter().flatten();
+    rows.filter_map(|(bytes, pairs)| Some((bytes, Row::of(bytes, &pairs)?.cost_ns[1])))
+        .collect()
+}
+
+/// Medians, and quartiles of what another address space costs.
+#[derive(Debug, PartialEq)]
+struct Row {
+    bytes: usize,
+    threads_ns: f64,
+    processes_ns: f64,
+    cost_ns: [f64; 3],
+}
+
+impl Row {
+    /// `None` without pairs.
+    fn of(bytes: usize, pairs: &[Pair]) -> Option<Self> {
+        let all = |value: fn(&Pair) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
+        let costs = all(Pair::cost_ns);
+        let quartile = |at| stats::quantile(&costs, at);
+        Some(Self {
+            bytes,
+            threads_ns: stats::median(&all(|pair| pair.threads_ns))?,
+            processes_ns: stats::median(&all(|pair| pair.processes_ns))?,
+            cost_ns: [quartile(0.25)?, quartile(0.5)?, quartile(0.75)?],
+        })
+    }
+
+    /// Beside what a turn takes without it.
+    fn share(&self) -> f64 {
+        self.cost_ns[1] / self.threads_ns
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let [low, cost, high] = self.cost_ns;
+        vec![
+            text::bytes(self.bytes as u64),
+            text::number(self.threads_ns, 0),
+            text::number(self.processes_ns, 0),
+            format!("{cost:.0} [{low:.0}, {high:.0}]"),
+            format!("{} %", text::number(self.share() * 100.0, 1)),
+        ]
+    }
+}
+
+fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
+    let rows = measured.iter();
+    let rows: Vec<Row> = rows.filter_map(|(b, pairs)| Row::of(*b, pairs)).collect();
+    let head = [
+        "memory of each",
+        "between threads, ns",
+        "between processes, ns",
+        "difference, ns [quartiles]",
+        "of a turn between threads",
+    ];
+    let mut part = Part::new(NAME, TITLE);
+    part.figures = vec![figure(&rows)];
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    part.notes = vec![
+        "A turn is a switch (one byte through a pipe, on one CPU) and a walk through memory \
+         of one's own, a byte in each cache line. Medians; differences of pairs of runs, one \
+         right after the other, in alternating order."
+            .to_owned(),
+        "What differs is whose page tables are loaded: the switch itself, and address \
+         translations and cache lines that are not there any more. Both walk through as \
+         much memory, so what does not fit into a cache misses it either way."
+            .to_owned(),
+    ];
+    part.raw = serde_json::to_value(measured)?;
+    Ok(part)
+}
+
+fn figure(rows: &[Row]) -> Figure {
+    let title = "What another address space costs a switch, ns";
+    let line = |name: &str, class, value: fn(&Row) -> f64| Line {
+        class,
+        name: name.to_owned(),
+        points: (rows.iter())
+            .map(|row| (row.bytes as f64 / 1024.0, value(row)))
+            .collect(),
+        compared: false,
+    };
+    let chart = Chart {
+        title: title.to_owned(),
+        x: "KiB that each goes through",
+        y: "difference, ns",
+        logarithmic: true,
+        mark: None,
+        lines: vec![line("another address space", "p1", |row| row.cost_ns[1])],
+    };
+    Figure {
+        caption: title.to_owned(),
+        svg: chart.svg(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_the_median_of_differences() {
+        let pair = |threads_ns, processes_ns| Pair {
+            threads_ns,
+            processes_ns,
+        };
+        let pairs = [
+            pair(1000.0, 1300.0),
+            pair(2000.0, 2100.0),
+            pair(900.0, 1150.0),
+        ];
+        let row = Row::of(4096, &pairs).unwrap();
+        assert_eq!((row.threads_ns, row.processes_ns), (1000.0, 1300.0));
+        assert_eq!(row.cost_ns[1], 250.0);
+        assert_eq!(row.share(), 0.25);
+        assert_eq!(Row::of(4096, &[]), None);
+        let part = part(&[(4096, pairs.to_vec())]).unwrap();
+        assert_eq!(part.tables[0].rows[0][3], "250 [175, 275]");
+        assert_eq!(costs(&part.raw), [(4096, 250.0)]);
+        assert!(costs(&Value::Null).is_empty());
+        assert!(part.figures[0].svg.contains("another address space"));
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the two sides of a guest say to each other: the plan on the command line of
+//! the program inside, a line of JSON on its standard output for all that it measures.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::rival::Rival;
+
+/// What is to be measured in a guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The `usher` that is measured.
+    pub usher: PathBuf,
+    /// How often each load runs under each scheduler.
+    pub rounds: usize,
+    /// One scheduler after the other.
+    pub turns: Vec<Turn>,
+}
+
+/// A scheduler, and what runs under it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The scheduler.
+    pub rival: Rival,
+    /// What runs.
+    pub loads: Vec<Load>,
+}
+
+/// Programs that are run to see what a scheduler does with them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// Programs with equal arithmetic beside a thread that mostly sleeps.
+    Spaces {
+        /// How many programs.
+        programs: usize,
+        /// Of so many threads each.
+        threads: usize,
+        /// With so much to do for each thread: what takes that long alone.
+        work_ms: u64,
+    },
+    /// Erlang's virtual machines, in each of which everyone messages everyone.
+    Erlang {
+        /// How many at once, one number after the other.
+        vms: Vec<usize>,
+        /// The command of one of them.
+        command: Vec<String>,
+        /// Its environment.
+        environment: BTreeMap<String, String>,
+    },
+    /// Other programs, all at once beside that thread.
+    Mix {
+        /// Their commands.
+        commands: Vec<Vec<String>>,
+    },
+    /// Two short loops and two long ones.
+    Cores {
+        /// How often.
+        times: usize,
+        /// How long a short one takes alone; a long one takes twice that.
+        short_ms: u64,
+    },
+    /// Two that take turns.
+    Overhead {
+        /// For about so long.
+        ms: u64,
+    },
+}
+
+impl Load {
+    /// The part of the benchmark that it is for.
+    pub fn part(&self) -> &'static str {
+        match self {
+            Self::Spaces { .. } => super::spaces::NAME,
+            Self::Erlang { .. } => super::erlang::NAME,
+            Self::Mix { .. } => super::mixed::NAME,
+            Self::Cores { .. } => super::cores::NAME,
+            Self::Overhead { .. } => super::overhead::NAME,
+        }
+    }
+}
+
+/// A line of the program inside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    /// Something was measured.
+    Sample(Box<Sample>),
+    /// All of a load was measured under that scheduler.
+    Done {
+        /// The load's part.
+        part: String,
+        /// The scheduler.
+        rival: Rival,
+    },
+    /// It could not be, and will not be tried again.
+    LeftOut {
+        /// The load's part.
+        part: String,
+        /// The scheduler.
+        rival: Rival,
+        /// Why.
+        why: String,
+    },
+}
+
+/// One load under one scheduler, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The load's part.
+    pub part: String,
+    /// The scheduler.
+    pub rival: Rival,
+    /// Programs that ran, where a part has several numbers of them.
+    pub programs: usize,
+    /// From 0.
+    pub round: usize,
+    /// What the kernel did meanwhile, where it was counted.
+    pub counted: Option<Counted>,
+    /// When each program had ended, in seconds from the start.
+    #[serde(default)]
+    pub ends_s: Vec<f64>,
+    /// By how much each wake-up of the thread that sleeps was late.
+    #[serde(default)]
+    pub late_ms: Vec<f64>,
+    /// What else was measured, by the names that its part gives it.
+    #[serde(default)]
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// What `usher sched stats --json` counts, as far as it is used here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Context switches, those to idle included.
+    pub switches: u64,
+    /// User threads after ones of another address space on their CPU.
+    pub space_switches: u64,
+    /// Wake-ups whose latency was measured.
+    pub wakeups: u64,
+    /// How many of them took 2^n to 2^(n+1) nanoseconds.
+    pub latency: Vec<u64>,
+    /// Time in which at least one core worked on two threads.
+    pub shared_ns: u64,
+    /// The same while another core was idle.
+    pub needless_ns: u64,
+}
+
+impl Counted {
+    /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
+    /// power of two. `None` without any.
+    pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
+        let all: u64 = self.latency.iter().sum();
+        let due = (share * all as f64).ceil() as u64;
+        let mut seen = 0;
+        let slot = self.latency.iter().position(|count| {
+            seen += count;
+            seen >= due && all > 0
+        })?;
+        Some(2_f64.powi(slot as i32 + 1) / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_was_said() {
+        let sample = Sample {
+            part: "spaces".to_owned(),
+            rival: Rival::EevdfSlice { ms: 8 },
+            programs: 7,
+            round: 0,
+            counted: Some(Counted::default()),
+            ends_s: vec![1.5],
+            late_ms: vec![],
+            figures: BTreeMap::new(),
+        };
+        let said = Said::Sample(Box::new(sample));
+        let line = serde_json::to_string(&said).unwrap();
+        assert!(!line.contains('\n'));
+        assert_eq!(serde_json::from_str::<Said>(&line).unwrap(), said);
+    }
+
+    #[test]
+    fn what_usher_counts_beside_is_passed_over() {
+        let line = r#"{"switches":3,"space_switches":2,"mm_changes":9,"wakeups":1,
+            "latency":[0,0,4],"shared_ns":0,"needless_ns":0}"#;
+        let counted: Counted = serde_json::from_str(line).unwrap();
+        assert_eq!((counted.switches, counted.space_switches), (3, 2));
+        assert_eq!(counted.latency_below_ms(0.99), Some(8e-6));
+        assert_eq!(Counted::default().latency_below_ms(0.5), None);
+    }
+}
