@@ -83,6 +83,10 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          compilers at once, three virtual machines of Java with two threads each, all on two \
          CPUs; starting them is not counted. Beside them the sleeper of 'spaces'."
             .to_owned(),
+        "Java compiles while it runs: a scheduler that has its turn later finds those programs \
+         faster, so ends and counts compare loosely. CPUs are idle at times, too, so that a run \
+         is at most as long as told."
+            .to_owned(),
     ];
     Ok(part)
 }
