@@ -119,6 +119,24 @@ impl Cache {
             .map_err(LabError::file("making a directory in", &self.root))
     }
 
+    /// The directory of that name; filled now, while others wait, where it is not there.
+    pub(crate) fn get_or_add(
+        &self,
+        kind: &str,
+        name: &str,
+        fill: impl FnOnce(&Path) -> Result<(), LabError>,
+    ) -> Result<PathBuf, LabError> {
+        let entry = self.entry(kind, name);
+        if entry.exists() {
+            return Ok(entry);
+        }
+        let lock = self.lock()?;
+        match entry.exists() {
+            true => Ok(entry),
+            false => self.add(&lock, kind, name, fill),
+        }
+    }
+
     /// Fills a directory and makes it appear, complete, under its name.
     pub(crate) fn add(
         &self,

@@ -80,21 +80,13 @@ impl Emulator {
     /// A newer one than the system's, from the backports of its release.
     fn fetched(cache: &Cache) -> Result<PathBuf, LabError> {
         let name = format!("qemu-{VIRTUAL_TIME_LEAST}");
-        let entry = cache.entry(KIND, &name);
-        if entry.exists() {
-            return Ok(entry);
-        }
-        let lock = cache.lock()?;
-        if entry.exists() {
-            return Ok(entry);
-        }
-        let release = debian_release()?;
-        let backports = format!("{release}-backports");
-        eprintln!(
-            "lab: fetching QEMU of {backports}: virtual time needs version {VIRTUAL_TIME_LEAST}"
-        );
-        let apt = Apt::with_suites(&[&release, &backports], cache.scratch()?)?;
-        cache.add(&lock, KIND, &name, |into| {
+        cache.get_or_add(KIND, &name, |into| {
+            let release = debian_release()?;
+            let backports = format!("{release}-backports");
+            eprintln!(
+                "lab: fetching QEMU of {backports}: virtual time needs version {VIRTUAL_TIME_LEAST}"
+            );
+            let apt = Apt::with_suites(&[&release, &backports], cache.scratch()?)?;
             apt.unpack_with_needs(PACKAGE, &backports, into)?;
             let fetched = Self::of(into.join("usr/bin").join(PROGRAM), Some(into.to_owned()))?;
             match fetched.version >= VIRTUAL_TIME_LEAST {

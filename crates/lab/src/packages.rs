@@ -17,18 +17,10 @@ const KIND: &str = "packages";
 /// # Errors
 /// When it is not to be had.
 pub fn unpacked(cache: &Cache, package: &str) -> Result<PathBuf, LabError> {
-    let entry = cache.entry(KIND, package);
-    if entry.exists() {
-        return Ok(entry);
-    }
-    let lock = cache.lock()?;
-    if entry.exists() {
-        return Ok(entry);
-    }
-    let release = debian_release()?;
-    eprintln!("lab: fetching {package} of {release}");
-    let apt = Apt::with_suites(&[&release], cache.scratch()?)?;
-    cache.add(&lock, KIND, package, |into| {
+    cache.get_or_add(KIND, package, |into| {
+        let release = debian_release()?;
+        eprintln!("lab: fetching {package} of {release}");
+        let apt = Apt::with_suites(&[&release], cache.scratch()?)?;
         apt.unpack_with_needs(package, &release, into)
     })
 }

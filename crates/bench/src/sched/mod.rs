@@ -281,11 +281,11 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
     }
     if args.json {
         machine::save(&folder, TITLE, &machine::facts()?, &parts)?;
-        print!("{}", std::fs::read_to_string(folder.join("result.json"))?);
+        machine::say(std::fs::read_to_string(folder.join("result.json"))?)?;
         return Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)));
     }
     for part in &parts {
-        println!("{}{}", part.lines(), rows::tables(part));
+        machine::say(format_args!("{}{}", part.lines(), rows::tables(part)))?;
     }
     machine::finish(&folder, TITLE, &parts)
 }
