@@ -24,10 +24,15 @@ pub fn part(group: Group, results: &[CellResult]) -> Part {
         part.bars.extend(bars(result));
     }
     part.tables = vec![slow_down_table(&results), work_table(&results)];
-    let mut places: Vec<_> = results.iter().map(|r| r.cell.place).collect();
-    places.dedup();
-    for place in places {
-        let bundles: Vec<Bundle> = results
+    // What could not be measured has nothing to draw.
+    let drawn = results.iter().filter(|r| !r.tallies.is_empty());
+    let drawn: Vec<&&CellResult> = drawn.collect();
+    for (at, result) in drawn.iter().enumerate() {
+        let place = result.cell.place;
+        if drawn[..at].iter().any(|before| before.cell.place == place) {
+            continue;
+        }
+        let bundles: Vec<Bundle> = drawn
             .iter()
             .filter(|r| r.cell.place == place)
             .map(|r| bundle(r))
@@ -209,4 +214,33 @@ fn notes(results: &[&CellResult]) -> Vec<String> {
         }
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::experiments::matrix;
+    use super::*;
+
+    #[test]
+    fn each_disk_is_drawn_once_and_what_was_not_measured_nowhere() {
+        let result = |cell, tallies| CellResult {
+            cell,
+            tallies,
+            notes: vec![],
+        };
+        let alone = Tally::new(Treatment::Alone);
+        let mut results: Vec<CellResult> = matrix(true)
+            .into_iter()
+            .map(|cell| result(cell, vec![alone.clone()]))
+            .collect();
+        let figures = |results: &[CellResult]| part(Group::Cpu, results).figures;
+        let captions: Vec<String> = figures(&results).into_iter().map(|f| f.caption).collect();
+        let title = Group::Cpu.title();
+        assert_eq!(
+            captions,
+            [title.to_owned(), format!("{title}, disk: deadline")]
+        );
+        results.iter_mut().for_each(|one| one.tallies.clear());
+        assert!(figures(&results).is_empty());
+    }
 }
