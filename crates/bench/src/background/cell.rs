@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::actors::{Background, Timed, foreground};
 use super::experiments::{Cell, Task};
-use super::jobs::{Job, Role};
+use super::jobs::{Job, Role, Work};
+use super::load::PERIOD_MS;
 use super::stage::Stage;
 use super::study::{CellResult, Pair, Tally};
 use super::treatments::{Treatment, Ward};
@@ -114,8 +115,7 @@ impl Bench<'_> {
 
     /// The foreground with as much work as takes the time wanted.
     fn fit(&mut self, cell: &Cell) -> Result<Fg> {
-        let job =
-            |stage: &Stage, units| stage.job(cell.fg, Role::Fg(units), cell.place, cell.usage);
+        let job = |stage: &Stage, work| stage.job(cell.fg, Role::Fg(work), cell.place, cell.usage);
         if !matches!(cell.fg, Task::Disk | Task::Net) {
             let job = job(self.stage, None)?;
             // The first run warms what stays warm.
@@ -126,14 +126,19 @@ impl Bench<'_> {
         let wanted_s = self.stage.size.fg_seconds;
         let mut units = 200;
         loop {
+            let by_clock = Work { units, burst: None };
             let seconds = self
-                .alone(cell, &job(self.stage, Some(units))?, true)?
+                .alone(cell, &job(self.stage, Some(by_clock))?, true)?
                 .seconds;
             ensure!(units < 1 << 40, "{} does nothing", cell.fg.name());
             if seconds > 0.4 * wanted_s {
-                let units = (units as f64 * wanted_s / seconds).ceil() as u64;
+                let rate = units as f64 / seconds;
+                let work = Work {
+                    units: (rate * wanted_s).ceil() as u64,
+                    burst: (cell.usage < 100.0).then(|| (rate * PERIOD_MS / 1e3).ceil() as u64),
+                };
                 return Ok(Fg {
-                    job: job(self.stage, Some(units))?,
+                    job: job(self.stage, Some(work))?,
                     alone_s: wanted_s,
                 });
             }

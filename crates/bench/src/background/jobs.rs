@@ -13,10 +13,19 @@ use super::stage::Stage;
 /// Foreground, or one of the backgrounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Foreground, with so many units of work where it has units.
-    Fg(Option<u64>),
+    /// Foreground, with so much work where its amount can be chosen.
+    Fg(Option<Work>),
     /// Background of that number, from 1.
     Bg(u32),
+}
+
+/// An amount of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// All of it.
+    pub units: u64,
+    /// Units between two rests; `None`: rests come by the clock.
+    pub burst: Option<u64>,
 }
 
 impl Role {
@@ -241,7 +250,10 @@ impl Load {
 
     fn role(mut self, role: Role, counter: Option<&Path>) -> Self {
         if let Role::Fg(Some(work)) = role {
-            self.pair("--work", work);
+            self.pair("--work", work.units);
+            if let Some(burst) = work.burst {
+                self.pair("--burst", burst);
+            }
         }
         if let Some(counter) = counter {
             self.pair("--counter", counter.display());

@@ -79,6 +79,7 @@ fn share(extent: &Extent, i: u64, threads: u64) -> Extent {
     let part = |all: u64| all / threads + u64::from(i < all % threads);
     Extent {
         work: extent.work.map(part),
+        burst: extent.burst.map(|all| part(all).max(1)),
         counter: extent.counter.as_ref().map(numbered),
         bins: extent.bins.as_ref().map(numbered),
         phases: extent.phases.as_ref().map(numbered),
@@ -108,6 +109,7 @@ mod tests {
             seconds: None,
             usage: 100.0,
             period_ms: 100.0,
+            burst: None,
             counter: Some("c".into()),
             bins: None,
             epoch_ns: 0,

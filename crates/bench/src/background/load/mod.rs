@@ -51,6 +51,9 @@ enum Kind {
     SlowDisk(slow::SlowArgs),
 }
 
+/// Period of activity and sleep unless told otherwise.
+pub const PERIOD_MS: f64 = 100.0;
+
 /// How much, how long, at which usage, and what is written down.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Extent {
@@ -64,8 +67,11 @@ pub struct Extent {
     #[arg(long, default_value_t = 100.0, value_parser = usage)]
     pub usage: f64,
     /// Period of activity and sleep
-    #[arg(long, default_value_t = 100.0, value_parser = usage_period)]
+    #[arg(long, default_value_t = PERIOD_MS, value_parser = usage_period)]
     pub period_ms: f64,
+    /// Active until so many units are done in place of for a time; the rest is as long
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub burst: Option<u64>,
     /// Where the work done is written, 8 bytes, little end first
     #[arg(long, value_name = "FILE")]
     pub counter: Option<PathBuf>,

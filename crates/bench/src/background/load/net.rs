@@ -2,7 +2,8 @@
 //! The paper's network benchmark: a TCP connection to a server that discards.
 //!
 //! The server writes down what arrived of each connection by the millisecond,
-//! under the name that the client sends first: that is when bytes were out.
+//! under the name that the client sends first: that is when bytes were out. Where a
+//! client sends in bursts, the server answers each with a byte.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -58,11 +59,24 @@ pub fn run(args: &NetArgs) -> Result<()> {
 pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     let mut stream =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
-    stream.write_all(format!("{}\n", args.name).as_bytes())?;
+    let burst = args.extent.burst;
+    let answered = burst.map(|units| format!(" {}", units * UNIT_BYTES as u64));
+    let hello = format!("{}{}\n", args.name, answered.unwrap_or_default());
+    stream.write_all(hello.as_bytes())?;
     stream.set_write_timeout(Some(WAIT))?;
+    stream.set_read_timeout(Some(WAIT))?;
     let start_ns = monotonic_ns();
     let unit = vec![0x55; UNIT_BYTES];
-    let mut summary = drive(&args.extent, stop, || send_unit(&mut stream, &unit, stop))?;
+    let mut sent = 0;
+    let mut summary = drive(&args.extent, stop, || {
+        let units = send_unit(&mut stream, &unit, stop)?;
+        sent += units.unwrap_or(0);
+        if burst.is_some_and(|burst| sent % burst == 0) && units.is_some() {
+            hear_answer(&mut stream, stop)?;
+        }
+        Ok(units)
+    })?;
+    stream.set_read_timeout(None)?;
     stream.shutdown(Shutdown::Write)?;
     if !stop.load(Ordering::Relaxed) {
         // The server closes when it has read everything.
@@ -83,6 +97,20 @@ fn send_unit(stream: &mut TcpStream, unit: &[u8], stop: &AtomicBool) -> Result<O
         }
     }
     Ok(Some(1))
+}
+
+/// Waits until the server has the burst.
+fn hear_answer(stream: &mut TcpStream, stop: &AtomicBool) -> Result<()> {
+    let mut byte = [0];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut byte) {
+            Ok(0) => anyhow::bail!("the server has gone"),
+            Ok(_) => return Ok(()),
+            Err(e) if is_wait(e.kind()) => {}
+            Err(e) => return Err(e).context("waiting for an answer"),
+        }
+    }
+    Ok(())
 }
 
 fn is_wait(kind: ErrorKind) -> bool {
@@ -123,11 +151,12 @@ pub fn serve(listener: &TcpListener, dir: &Path, epoch_ns: u64, stop: &AtomicBoo
 
 fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) -> Result<()> {
     stream.set_nonblocking(false)?;
-    let name = name_line(&mut stream)?;
+    let (name, burst_bytes) = hello(&mut stream)?;
     stream.set_read_timeout(Some(WAIT))?;
     let mut meter = Meter::new(&Extent {
         work: None,
         seconds: None,
+        burst: None,
         usage: 100.0,
         period_ms: 100.0,
         counter: Some(dir.join(format!("{name}.counter"))),
@@ -136,10 +165,18 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
         phases: None,
     })?;
     let mut buffer = vec![0; 256 << 10];
+    let mut unanswered = 0;
     while !stop.load(Ordering::Relaxed) {
         match stream.read(&mut buffer) {
             Ok(0) => break,
-            Ok(n) => meter.add(monotonic_ns(), n as u64)?,
+            Ok(n) => {
+                meter.add(monotonic_ns(), n as u64)?;
+                unanswered += n as u64;
+                while burst_bytes.is_some_and(|burst| unanswered >= burst) {
+                    unanswered -= burst_bytes.unwrap_or(0);
+                    stream.write_all(&[0])?;
+                }
+            }
             // Nothing comes: what has come must be seen.
             Err(e) if is_wait(e.kind()) => meter.flush()?,
             Err(e) if e.kind() == ErrorKind::ConnectionReset => break,
@@ -149,14 +186,22 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
     meter.flush()
 }
 
-fn name_line(stream: &mut TcpStream) -> Result<String> {
-    let mut name = Vec::new();
+/// A connection's name, and the bytes of a burst where these are to be answered.
+fn hello(stream: &mut TcpStream) -> Result<(String, Option<u64>)> {
+    let mut line = Vec::new();
     let mut byte = [0];
-    while stream.read(&mut byte)? == 1 && byte[0] != b'\n' && name.len() < 100 {
-        name.push(byte[0]);
+    while stream.read(&mut byte)? == 1 && byte[0] != b'\n' && line.len() < 100 {
+        line.push(byte[0]);
     }
-    let name = String::from_utf8(name).context("a connection's name")?;
+    let line = String::from_utf8(line).context("a connection's name")?;
+    let (name, burst) = match line.split_once(' ') {
+        None => (line.as_str(), None),
+        Some((name, burst)) => (name, Some(burst.parse().context("the bytes of a burst")?)),
+    };
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    anyhow::ensure!(plain && !name.is_empty(), "a connection named {name:?}");
-    Ok(name)
+    anyhow::ensure!(
+        plain && !name.is_empty() && burst != Some(0),
+        "a connection named {line:?}"
+    );
+    Ok((name.to_owned(), burst))
 }

@@ -25,25 +25,69 @@ pub enum Now {
 
 /// A duty cycle that begins with activity.
 #[derive(Debug, Clone, Copy)]
-pub struct Duty {
-    period_ns: u64,
-    on_ns: u64,
+pub enum Duty {
+    /// Active for the same time in each period, whatever it achieves.
+    Timed {
+        /// From one beginning to the next.
+        period_ns: u64,
+        /// How long it is active.
+        on_ns: u64,
+    },
+    /// Active until so much is done, and at rest for the same time then, as one is
+    /// who thinks between two questions: who delays it, delays it once.
+    Counted {
+        /// Units in an active phase.
+        burst: u64,
+        /// How long each rest is.
+        rest_ns: u64,
+        /// What had been done as this phase began.
+        before: u64,
+        /// Since the start, when the rest ends that there is.
+        rests_until_ns: u64,
+    },
 }
 
 impl Duty {
-    /// Active for `usage` per cent of each period.
-    pub fn new(usage: f64, period_ms: f64) -> Self {
+    /// Active for `usage` per cent of each period, or for `burst` units.
+    pub fn new(usage: f64, period_ms: f64, burst: Option<u64>) -> Self {
         let period_ns = (period_ms * 1e6).round().max(1.0) as u64;
         let on_ns = (period_ns as f64 * usage / 100.0).round() as u64;
-        Self { period_ns, on_ns }
+        match burst {
+            None => Self::Timed { period_ns, on_ns },
+            Some(burst) => Self::Counted {
+                burst,
+                rest_ns: period_ns - on_ns,
+                before: 0,
+                rests_until_ns: 0,
+            },
+        }
     }
 
-    /// What to do so long after the start.
-    pub fn at(&self, since_start_ns: u64) -> Now {
-        let within = since_start_ns % self.period_ns;
-        match within < self.on_ns {
-            true => Now::On,
-            false => Now::Off(self.period_ns - within),
+    /// What to do so long after the start, with so many units done.
+    pub fn at(&mut self, since_start_ns: u64, done: u64) -> Now {
+        match self {
+            Self::Timed { period_ns, on_ns } => {
+                let within = since_start_ns % *period_ns;
+                match within < *on_ns {
+                    true => Now::On,
+                    false => Now::Off(*period_ns - within),
+                }
+            }
+            Self::Counted {
+                burst,
+                rest_ns,
+                before,
+                rests_until_ns,
+            } => {
+                if done - *before >= *burst {
+                    *before = done;
+                    *rests_until_ns = since_start_ns + *rest_ns;
+                }
+                match rests_until_ns.saturating_sub(since_start_ns) {
+                    0 => Now::On,
+                    left_ns => Now::Off(left_ns),
+                }
+            }
         }
     }
 }
@@ -74,7 +118,7 @@ pub fn drive(
     mut step: impl FnMut() -> Result<Option<u64>>,
 ) -> Result<Summary> {
     let mut meter = Meter::new(extent)?;
-    let duty = Duty::new(extent.usage, extent.period_ms);
+    let mut duty = Duty::new(extent.usage, extent.period_ms, extent.burst);
     let start_ns = monotonic_ns();
     let end_ns = extent.seconds.map(|s| start_ns + (s * 1e9) as u64);
     while !stop.load(Ordering::Relaxed) && extent.work.is_none_or(|all| meter.total() < all) {
@@ -82,7 +126,7 @@ pub fn drive(
         if end_ns.is_some_and(|end| now_ns >= end) {
             break;
         }
-        match duty.at(now_ns - start_ns) {
+        match duty.at(now_ns - start_ns, meter.total()) {
             Now::On => {
                 meter.on(now_ns)?;
                 let Some(units) = step()? else { break };

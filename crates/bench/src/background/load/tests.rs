@@ -15,6 +15,7 @@ fn extent(dir: &std::path::Path, work: u64) -> Extent {
         work: Some(work),
         seconds: None,
         usage: 100.0,
+        burst: None,
         period_ms: 100.0,
         counter: Some(dir.join("counter")),
         bins: Some(dir.join("bins")),
@@ -25,14 +26,27 @@ fn extent(dir: &std::path::Path, work: u64) -> Extent {
 
 #[test]
 fn a_duty_cycle_is_on_for_its_share_of_each_period() {
-    let duty = Duty::new(12.5, 8.0);
+    let mut duty = Duty::new(12.5, 8.0, None);
     for period in [0, 7] {
         let start = period * 8_000_000;
-        assert_eq!(duty.at(start), Now::On);
-        assert_eq!(duty.at(start + 999_999), Now::On);
-        assert_eq!(duty.at(start + 1_000_000), Now::Off(7_000_000));
+        assert_eq!(duty.at(start, 0), Now::On);
+        assert_eq!(duty.at(start + 999_999, 9), Now::On);
+        assert_eq!(duty.at(start + 1_000_000, 9), Now::Off(7_000_000));
     }
-    assert_eq!(Duty::new(100.0, 8.0).at(7_999_999), Now::On);
+    assert_eq!(Duty::new(100.0, 8.0, None).at(7_999_999, 9), Now::On);
+}
+
+#[test]
+fn a_counted_duty_cycle_rests_as_long_however_long_its_work_took() {
+    let mut duty = Duty::new(25.0, 8.0, Some(10));
+    for (start, done) in [(0, 0), (70_000_000, 10), (200_000_000, 20)] {
+        assert_eq!(duty.at(start, done), Now::On);
+        assert_eq!(duty.at(start + 50_000_000, done + 9), Now::On);
+        let over = start + 60_000_000;
+        assert_eq!(duty.at(over, done + 10), Now::Off(6_000_000));
+        assert_eq!(duty.at(over + 4_000_000, done + 10), Now::Off(2_000_000));
+        assert_eq!(duty.at(over + 6_000_000, done + 10), Now::On);
+    }
 }
 
 #[test]
@@ -100,22 +114,25 @@ fn a_file_is_read_block_by_block() {
 
 #[test]
 fn what_is_sent_is_what_arrives() {
-    let dir = tempfile::tempdir().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let args = NetArgs {
-        extent: Extent {
-            counter: None,
-            ..extent(dir.path(), 20)
-        },
-        to: listener.local_addr().unwrap(),
-        name: "bg-1".to_owned(),
-    };
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| serve(&listener, dir.path(), 0, &stop).unwrap());
-        assert_eq!(send(&args, &AtomicBool::new(false)).unwrap().work, 20);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    let arrived = read_counter(&dir.path().join("bg-1.counter"));
-    assert_eq!(arrived, 20 * UNIT_BYTES as u64);
+    for burst in [None, Some(4), Some(7)] {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let args = NetArgs {
+            extent: Extent {
+                counter: None,
+                burst,
+                ..extent(dir.path(), 20)
+            },
+            to: listener.local_addr().unwrap(),
+            name: "bg-1".to_owned(),
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(&listener, dir.path(), 0, &stop).unwrap());
+            assert_eq!(send(&args, &AtomicBool::new(false)).unwrap().work, 20);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let arrived = read_counter(&dir.path().join("bg-1.counter"));
+        assert_eq!(arrived, 20 * UNIT_BYTES as u64);
+    }
 }
