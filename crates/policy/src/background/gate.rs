@@ -26,8 +26,8 @@
 //! - the reaction: from the request to the look that finds it, measured each
 //!   time;
 //! - what background work has under way on the device, which is done first:
-//!   eight requests at the pace at which it makes them, or one where these are
-//!   slow, and a floor for the device's kind;
+//!   eight requests at the pace at which it makes them, or one for each program
+//!   where these are slow, and a floor for the device's kind;
 //! - what it goes on to ask for when it has been stopped, as its sockets do:
 //!   counted after each meeting, and charged for at the pace at which it asks;
 //! - long stalls, where a deep queue has to drain: a foreground that asks, and
@@ -163,10 +163,16 @@ pub struct Glance {
     pub foreground: Requests,
     /// What regulated background programs have, all together.
     pub background: u64,
-    /// Whether one of these has been using it since the last look.
-    pub met: bool,
+    /// How many of these have been using it since the last look.
+    pub users: u32,
     /// Whether foreground requests ring a bell.
     pub bell: bool,
+}
+
+impl Glance {
+    fn met(&self) -> bool {
+        self.users > 0
+    }
 }
 
 /// What was asked for between two looks.
@@ -241,7 +247,7 @@ impl Gate {
         let background = glance.background.saturating_sub(self.seen_background);
         self.budget.earn(glance.at_ns, 1.0);
         self.foreground.add(elapsed_ns, asked);
-        if glance.met {
+        if glance.met() {
             self.background.add(elapsed_ns, background);
         } else if let Some(drain) = &mut self.drain {
             let gap_ns = self.background.known_gap_ns();
@@ -250,7 +256,7 @@ impl Gate {
         }
         self.bell = glance.bell;
         // Requests close to one another are one burst, however late they are seen.
-        let apart = asked == 0 || glance.met || elapsed_ns / asked >= QUIET_NS_MIN;
+        let apart = asked == 0 || glance.met() || elapsed_ns / asked >= QUIET_NS_MIN;
         if apart && self.is_open(glance.at_ns) {
             self.end_burst();
         }
@@ -270,7 +276,7 @@ impl Gate {
     fn asked(&mut self, asked: u64, elapsed_ns: u64, glance: &Glance) {
         let told = glance.foreground.last_ns.filter(|_| glance.bell);
         let last_ns = told.map_or(glance.at_ns, |ns| ns.min(glance.at_ns));
-        if glance.met {
+        if glance.met() {
             let reaction_ns = match told {
                 Some(last_ns) => glance.at_ns.saturating_sub(last_ns),
                 None => elapsed_ns / 2,
@@ -286,7 +292,7 @@ impl Gate {
                     first_ns: last_ns,
                     second_ns: None,
                     requests: asked,
-                    met: glance.met,
+                    met: glance.met(),
                 });
             }
             Some(burst) => {
@@ -294,7 +300,7 @@ impl Gate {
                 let step_ns = last_ns.saturating_sub(since_ns) / asked;
                 burst.second_ns.get_or_insert(since_ns + step_ns);
                 burst.requests += asked;
-                burst.met |= glance.met;
+                burst.met |= glance.met();
             }
         }
     }
@@ -303,14 +309,15 @@ impl Gate {
     /// the guess that was wrong, if there was one.
     fn settle(&mut self, glance: &Glance) {
         let gap_ns = self.background_gap_ns();
-        let deep_ns = gap_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
-        let known_ns = deep_ns.clamp(self.kind.flight_ns, PART_NS_MAX);
+        let one_each_ns = f64::from(glance.users.max(1)) * gap_ns.min(PART_NS_MAX);
+        let deep_ns = one_each_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
+        let known_ns = deep_ns.clamp(self.kind.flight_ns, STALL_NS_MAX);
         let flight_ns = known_ns.max(self.drained_ns);
         self.cost_ns = self.stall_ns.max(self.reaction_ns + flight_ns);
         let gaps_ns = (GAPS * self.foreground.gap_ns()).min(QUIET_NS_MAX as f64);
         self.quiet_ns = (gaps_ns as u64).max(QUIET_NS_MIN);
         self.budget.hold(self.cost_ns);
-        if glance.met {
+        if glance.met() {
             // Nobody is delayed by more time than has passed.
             let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
             self.budget.spend(self.cost_ns.min(passed_ns));

@@ -252,12 +252,13 @@ impl Controller {
         let usage = |id| sight.metering.background.get(id);
         let own = self.members.keys().filter_map(usage);
         let runs = |m: &&Member| m.stopped_ns.is_none();
-        let mut running = self.members.values().filter(runs);
+        let uses_it = |m: &&Member| m.uses(sight.at_ns).any(|used| used == device);
+        let running = self.members.values().filter(runs);
         Glance {
             at_ns: sight.at_ns,
             foreground: requests(&sight.metering.foreground, device),
             background: own.map(|usage| burden(usage, device)).sum(),
-            met: running.any(|m| m.uses(sight.at_ns).any(|used| used == device)),
+            users: running.filter(uses_it).count() as u32,
             bell: has_bell(sight.metering),
         }
     }

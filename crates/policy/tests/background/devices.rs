@@ -81,6 +81,23 @@ fn what_lies_in_sockets_is_charged_for() {
     }
 }
 
+/// On a slow disk each of several programs has a request under way as it is stopped.
+#[test]
+fn all_that_several_programs_have_under_way_is_charged_for() {
+    for programs in [2, 4] {
+        let make = || {
+            let mut world = beside(DISK, 12 * MS, 1, &[step(5, 500)]);
+            for id in 2..=programs {
+                world.arrive(id, Regulation::Usher, DISK, 1);
+            }
+            world
+        };
+        let came = compare(make, 60 * S);
+        assert!(came.delay <= 0.011, "{programs}: {came:?}");
+        assert!(came.idle_used >= 0.05, "{programs}: {came:?}");
+    }
+}
+
 #[test]
 fn alone_it_is_never_stopped_and_rarely_looked_at() {
     for resource in [DISK, LINK] {
