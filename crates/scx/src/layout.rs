@@ -265,6 +265,8 @@ pub struct ThreadState {
     pub seat: Option<u64>,
     /// It may run on none of its seat's CPUs, so that it has none.
     pub kept_from_seat: bool,
+    /// What the `cpu.weight` of its cgroups makes of its weight, in per cent.
+    pub group_weight: u32,
 }
 
 /// `QUEUES`, `QUEUES_EACH` and `URGENT` of state.h.
@@ -273,7 +275,7 @@ const QUEUES_EACH: u32 = 64;
 const URGENT: u32 = 32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 5 * 8;
+    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 6 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();
@@ -297,6 +299,11 @@ impl ThreadState {
             ahead_ns: long[4] as i64,
             seat: (cgroup != 0).then_some(cgroup),
             kept_from_seat: cgroup != 0 && seat == 0,
+            // Not weighed yet: it has not run.
+            group_weight: match (long[12] >> 32) as u32 {
+                0 => 100,
+                percent => percent,
+            },
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Tables {
     pub llcs: u32,
     /// Cores, of which the counter takes each for idle at first.
     pub cores: u64,
+    /// A core has several hardware threads.
+    pub has_threads: bool,
 }
 
 /// # Errors
@@ -44,6 +46,7 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         places: places.collect(),
         llcs: machine.domains.len().min(LLCS_MAX) as u32,
         cores: machine.cores.len() as u64,
+        has_threads: machine.cpus.len() > machine.cores.len(),
     })
 }
 
@@ -82,6 +85,7 @@ mod tests {
     fn a_place_holds_core_llc_and_node() {
         let tables = tables(&machine("package:2 l3:2 core:2 pu:2")).unwrap();
         assert_eq!((tables.llcs, tables.cores, tables.places.len()), (4, 8, 16));
+        assert!(tables.has_threads);
         let (cpu, bytes) = &tables.places[5];
         assert_eq!(bytes.len(), PLACE_BYTES);
         let words: Vec<u64> = crate::layout::words(bytes).collect();
@@ -89,6 +93,11 @@ mod tests {
         assert_eq!(words[0], 1 | 1 << 32);
         assert_eq!(words[1], 0b11_0000);
         assert_eq!(words[1 + WORDS], 0b1111_0000);
+    }
+
+    #[test]
+    fn cores_of_one_thread_are_seen() {
+        assert!(!tables(&machine("package:2 core:3")).unwrap().has_threads);
     }
 
     #[test]

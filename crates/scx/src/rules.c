@@ -35,6 +35,16 @@ void rules_leave_space(struct space *space, __u64 vtime)
 	leave_space(space, vtime);
 }
 
+__u32 rules_within_group(__u32 percent, __u32 weight)
+{
+	return within_group(percent, weight);
+}
+
+__u64 rules_weight_in(__u64 weight, __u32 percent)
+{
+	return weight_in(weight, percent);
+}
+
 __u64 rules_virtual_ns(__u64 ran_ns, __u64 weight)
 {
 	return virtual_ns(ran_ns, weight);

@@ -70,6 +70,8 @@ unsafe extern "C" {
     fn rules_space_of(spaces: *const Space, mm: u64) -> u32;
     fn rules_join_space(space: *mut Space, mm: u64, seat: u64, vtime: u64);
     fn rules_leave_space(space: *mut Space, vtime: u64);
+    fn rules_within_group(percent: u32, weight: u32) -> u32;
+    fn rules_weight_in(weight: u64, percent: u32) -> u64;
     fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     fn rules_join_at(vtime: u64, least: u64, lead_ns: u64) -> u64;

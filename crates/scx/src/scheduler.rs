@@ -37,6 +37,8 @@ pub struct Scheduler {
     endings: MapHandle,
     dumps: MapHandle,
     llcs: u32,
+    /// A core of this machine has several hardware threads.
+    has_threads: bool,
     _object: Object,
 }
 
@@ -90,6 +92,7 @@ impl Scheduler {
             endings: object::map(&object, "endings", Ending::BYTES)?,
             dumps: object::map(&object, "dumps", DUMP_BYTES)?,
             llcs: tables.llcs,
+            has_threads: tables.has_threads,
             _object: object,
         })
     }
@@ -99,6 +102,11 @@ impl Scheduler {
     /// # Errors
     /// The kernel refuses.
     pub fn set(&self, settings: &Settings) -> Result<(), ScxError> {
+        let settings = Settings {
+            // Where no core can be shared, nobody need look for one that is.
+            smt: settings.smt && self.has_threads,
+            ..*settings
+        };
         object::set(&self.settings, 0, &settings.bytes(self.llcs))
     }
 

@@ -92,6 +92,21 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+/* Its weight lies in a structure of its own since 6.18, and is there at all where the
+ * kernel was built with cpu.weight for sched_ext. */
+struct scx_task_group {
+	__u32 weight;
+};
+
+struct task_group {
+	struct task_group *parent;
+	struct scx_task_group scx;
+};
+
+struct task_group___flat {
+	__u32 scx_weight;
+};
+
 struct sched_ext_entity {
 	__u32 flags;
 	__u64 slice;
@@ -108,6 +123,7 @@ struct task_struct {
 	unsigned short migration_disabled;
 	struct mm_struct *mm;
 	struct css_set *cgroups;
+	struct task_group *sched_task_group;
 	struct sched_ext_entity scx;
 };
 

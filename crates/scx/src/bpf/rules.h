@@ -29,8 +29,9 @@
 #define NOWHERE (-1)
 /* scx.weight of nice 0. */
 #define WEIGHT_NORMAL 100
-/* Threads that sleep after less than this are waited for by somebody. */
-#define SHORT_BURST_NS 500000ULL
+/* Threads that sleep after less than this are waited for by somebody: a third of a
+ * slice, so that who mostly sleeps stays among them where others slow it down. */
+#define SHORT_BURST_NS 1000000ULL
 
 /* In an order that survives overflow. */
 static inline _Bool is_before(__u64 a, __u64 b)
@@ -82,6 +83,16 @@ static inline __s32 first_of(const struct cpu_set *some,
 			return word * 64 + lowest_bit(bits);
 	}
 	return NOWHERE;
+}
+
+static inline _Bool has_any(const struct cpu_set *set)
+{
+	__u64 any = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++)
+		any |= set->words[word];
+	return any != 0;
 }
 
 static inline _Bool has_cpu(const struct cpu_set *set, __u32 cpu)
@@ -178,6 +189,27 @@ static inline _Bool find_home(struct cpu_set *home,
 	return any != 0;
 }
 
+/* The largest product of the weights of cgroups in one another, in per cent. */
+#define GROUP_WEIGHT_MAX 1000000U
+
+/* What a cgroup makes of the weight of those in it; 0: it says nothing. */
+static inline __u32 within_group(__u32 percent, __u32 weight)
+{
+	__u64 product = (__u64)percent * (weight ? weight : WEIGHT_NORMAL) /
+			WEIGHT_NORMAL;
+
+	if (product > GROUP_WEIGHT_MAX)
+		return GROUP_WEIGHT_MAX;
+	return product ? product : 1;
+}
+
+/* A thread's weight with that of its cgroups. */
+static inline __u64 weight_in(__u64 weight, __u32 percent)
+{
+	weight = weight * (percent ? percent : 100) / 100;
+	return weight ? weight : 1;
+}
+
 /* Virtual time that running so long takes. */
 static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 {
@@ -201,8 +233,8 @@ static inline __u64 join_at(__u64 vtime, __u64 least, __u64 lead_ns)
 }
 
 /*
- * Wakes for a moment, and has not had more than its share: it is not made to
- * wait for anybody's turn to end.
+ * Wakes for a moment, and is no further ahead than anybody gets in a turn: it is not
+ * made to wait for anybody's turn to end.
  */
 static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {

@@ -135,9 +135,8 @@ static inline void rouse(struct task_struct *p, struct thread *thread,
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (!sees || !here)
+	if (!sees || !here || !look_around(sees, p, thread))
 		return;
-	look_around(sees, p, thread);
 	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
@@ -281,7 +280,8 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 	is->has_prev = 1;
 	is->prev_vtime =
 		thread->vtime +
-		virtual_ns(is->now_ns - thread->began_ns, prev->scx.weight);
+		virtual_ns(is->now_ns - thread->began_ns,
+			   weight_of(prev, thread, is->now_ns));
 }
 
 /* Even with one thread less, as moving has its price. */
@@ -446,7 +446,8 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || stays_here(p);
-	read_set(&state->allowed, p->cpus_ptr);
+	if (wants->smt && state->movable)
+		read_set(&state->allowed, p->cpus_ptr);
 	state->running = 1;
 }
 
@@ -489,7 +490,7 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 	if (wants->o1)
 		end_by_level(thread, now, ran, runnable);
 	else
-		charge(thread, ran, p->scx.weight);
+		charge(thread, ran, weight_of(p, thread, now));
 	thread->burst_ns += ran;
 	note_use(thread, thread->cpu, ran);
 	/* Preempted in a short burst it is still in a hurry. */

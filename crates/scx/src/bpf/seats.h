@@ -87,6 +87,13 @@ static inline _Bool is_stale(const struct thread *thread, __u64 version)
 	       (version && now_ns() - thread->seat_found_ns > SEAT_LASTS_NS);
 }
 
+/* Nobody has one any more. */
+static inline void leave_seat(struct thread *thread)
+{
+	thread->seat = thread->cgroup = 0;
+	thread->seat_version = 0;
+}
+
 /* Where the thread is at home, of where it may run. */
 static inline void look_home(struct outlook *sees, struct task_struct *p,
 			     struct thread *thread)

@@ -143,8 +143,11 @@ struct thread {
 	__u32 why;
 	/* By whose clock its virtual time is. */
 	__u32 llc;
-	__u32 unused;
+	/* What its cgroups make of its weight, in per cent. */
+	__u32 group_weight;
 	struct standing stands;
+	/* When that was last looked up. */
+	__u64 weighed_ns;
 };
 
 struct tally {

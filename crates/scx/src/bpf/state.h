@@ -140,6 +140,53 @@ static inline struct thread *thread_of(struct task_struct *p)
 	return bpf_task_storage_get(&threads, p, 0, 0);
 }
 
+/* Cgroups in one another whose weights count. */
+#define GROUPS_DEEP 8
+/* A new weight, or a new cgroup, is noticed after so long. */
+#define WEIGHT_LASTS_NS 1000000000ULL
+
+static inline __u32 group_weight_of(struct task_group *group)
+{
+	struct task_group___flat *flat = (void *)group;
+
+	if (bpf_core_field_exists(group->scx))
+		return BPF_CORE_READ(group, scx.weight);
+	if (bpf_core_field_exists(flat->scx_weight))
+		return BPF_CORE_READ(flat, scx_weight);
+	return 0;
+}
+
+/* cpu.weight multiplies the weights of all threads below. */
+static inline __u32 weigh_groups(struct task_struct *p)
+{
+	struct task_group *group = BPF_CORE_READ(p, sched_task_group);
+	__u32 percent = 100;
+	int level;
+
+	bpf_for(level, 0, GROUPS_DEEP)
+	{
+		struct task_group *parent;
+
+		parent = group ? BPF_CORE_READ(group, parent) : 0;
+		if (!parent)
+			break;
+		percent = within_group(percent, group_weight_of(group));
+		group = parent;
+	}
+	return percent;
+}
+
+/* Of nice value and cgroups. */
+static inline __u64 weight_of(struct task_struct *p, struct thread *thread,
+			      __u64 now)
+{
+	if (now - thread->weighed_ns > WEIGHT_LASTS_NS) {
+		thread->weighed_ns = now;
+		thread->group_weight = weigh_groups(p);
+	}
+	return weight_in(p->scx.weight, thread->group_weight);
+}
+
 static inline void read_set(struct cpu_set *to, const struct cpumask *from)
 {
 	__u32 bytes = (scx_bpf_nr_cpu_ids() + 63) / 64 * 8;

@@ -70,9 +70,8 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 {
 	struct outlook *sees = ONLY(outlooks);
 
-	if (!sees || !seats_version())
+	if (!sees || !seats_version() || !look_around(sees, p, thread))
 		return llc;
-	look_around(sees, p, thread);
 	return home_llc(cpu);
 }
 

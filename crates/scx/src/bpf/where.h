@@ -13,15 +13,19 @@
 
 #include "seats.h"
 
-static inline void look_around(struct outlook *sees, struct task_struct *p,
-			       struct thread *thread)
+/* False: no CPU is idle and nobody has a seat, so there is nothing to choose from. */
+static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
+				struct thread *thread)
 {
-	struct cpu_set *all = ONLY(guests);
-
 	const struct cpumask *mask = scx_bpf_get_idle_cpumask();
+	struct cpu_set *all = ONLY(guests);
 
 	read_set(&sees->idle, mask);
 	scx_bpf_put_idle_cpumask(mask);
+	if (!seats_version() && !has_any(&sees->idle)) {
+		leave_seat(thread);
+		return 0;
+	}
 	mask = scx_bpf_get_idle_smtmask();
 	read_set(&sees->cores, mask);
 	scx_bpf_put_idle_cpumask(mask);
@@ -29,6 +33,7 @@ static inline void look_around(struct outlook *sees, struct task_struct *p,
 	if (all)
 		sees->guests = *all;
 	look_home(sees, p, thread);
+	return 1;
 }
 
 /* Seats have changed while this thread ran. */
@@ -137,9 +142,8 @@ static inline __s32 claim(struct task_struct *p, struct thread *thread,
 	struct outlook *sees = ONLY(outlooks);
 	int try;
 
-	if (!sees)
+	if (!sees || !look_around(sees, p, thread))
 		return NOWHERE;
-	look_around(sees, p, thread);
 	bpf_for(try, 0, 4)
 	{
 		__s32 cpu = cores_only ? choose_core(last) : choose(smt, last);
@@ -197,8 +201,7 @@ static inline _Bool wants_out(struct task_struct *p, __u32 cpu)
 
 	if (!sees || !thread || !is_movable(p) || !is_shared(cpu, 0))
 		return 0;
-	look_around(sees, p, thread);
-	return choose_core(cpu) >= 0;
+	return look_around(sees, p, thread) && choose_core(cpu) >= 0;
 }
 
 /* A thread that shares a core and may come to this CPU; of this LLC, or any. */

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{
     Moment, NEXT_SAME, SPACES, Space, rules_first_of_seat, rules_is_late, rules_is_urgent,
     rules_join_at, rules_join_space, rules_leave_space, rules_space_of, rules_virtual_ns,
-    rules_wake_at, rules_who_is_next,
+    rules_wake_at, rules_weight_in, rules_who_is_next, rules_within_group,
 };
 
 #[derive(Debug, Clone)]
@@ -253,8 +253,28 @@ fn urgent_are_short_bursts_within_their_share() {
     // SAFETY: numbers alone.
     let urgent = |burst, vtime| unsafe { rules_is_urgent(burst, vtime, 100 * MS) };
     assert!(urgent(MS / 10, 99 * MS));
+    assert!(urgent(MS - 1, 99 * MS));
     assert!(!urgent(MS, 99 * MS));
     assert!(!urgent(MS / 10, 100 * MS));
+}
+
+#[test]
+fn weights_of_cgroups_multiply_that_of_a_thread() {
+    // SAFETY: numbers alone.
+    let within = |percent, weight| unsafe { rules_within_group(percent, weight) };
+    assert_eq!(
+        [within(100, 0), within(100, 100), within(100, 250)],
+        [100, 100, 250]
+    );
+    assert_eq!(within(within(100, 50), 50), 25);
+    assert_eq!([within(1, 1), within(1_000_000, 10_000)], [1, 1_000_000]);
+    // SAFETY: numbers alone.
+    let weight = |weight, percent| unsafe { rules_weight_in(weight, percent) };
+    assert_eq!(
+        [weight(100, 0), weight(100, 300), weight(36, 50)],
+        [100, 300, 18]
+    );
+    assert_eq!(weight(1, 1), 1, "nobody's time stands still");
 }
 
 #[test]

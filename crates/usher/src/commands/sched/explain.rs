@@ -92,7 +92,16 @@ fn text(answer: &Answer) -> String {
     if let Some(seat) = &answer.seat {
         lines = format!("'{}' is at home on CPUs {}\n\n", seat.name, seat.cpus);
     }
-    let head = ["thread", "name", "", "where", "why", "ahead", "bursts"];
+    let head = [
+        "thread",
+        "name",
+        "",
+        "where",
+        "why",
+        "ahead",
+        "bursts",
+        "cpu.weight",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for thread in &answer.threads {
         let Some(sched) = &thread.sched else {
@@ -116,6 +125,7 @@ fn text(answer: &Answer) -> String {
                 0 => "never slept".to_owned(),
                 ns => format!("{:.2} ms", ns as f64 / 1e6),
             },
+            sched.group_weight.to_string(),
         ]);
     }
     lines + &output::columns(&rows)
@@ -183,6 +193,7 @@ mod tests {
             ahead_ns: -1_500_000,
             seat: Some(9),
             kept_from_seat: false,
+            group_weight: 250,
         }
     }
 
@@ -218,6 +229,7 @@ mod tests {
             "LLC 1, its address space's queue (4)",
             "for its address space's turn",
             "-1.5 ms",
+            "250",
             "another scheduler has it",
         ] {
             assert!(told.contains(expected), "{expected}: {told}");
