@@ -35,6 +35,8 @@ pub struct Machine {
     pub topology: &'static str,
     /// CPUs that are not used.
     pub cpus_off: &'static str,
+    /// More words for the kernel.
+    pub append: &'static str,
 }
 
 /// Where the lab keeps what it fetches, if not where it does for this user.
@@ -141,6 +143,7 @@ impl Lab {
             cpus_off,
             environment: vec![("USHER_RUNTIME_DIR".to_owned(), "/run/usher".to_owned())],
             timeout: TIMEOUT,
+            append: machine.append.to_owned(),
             cache: cache(),
             ..Vm::new(machine.topology)?
         })

@@ -7,7 +7,7 @@
 //! - `lab`: guests, and the lines that come back from them; `told`: what those lines
 //!   and the plan are;
 //! - `inside`: the program in the guest;
-//! - `switches`, `spaces`, `erlang`, `mixed`, `cores`, `overhead`, `gain`: the parts,
+//! - `switches`, `spaces`, `erlang`, `mixed`, `cores`, `seats`, `overhead`, `gain`: the parts,
 //!   from what was measured to tables, figures and bars; `rows`: what they share.
 
 mod cores;
@@ -20,6 +20,7 @@ mod overhead;
 mod peers;
 mod rival;
 mod rows;
+mod seats;
 mod spaces;
 mod switches;
 mod told;
@@ -56,6 +57,8 @@ enum Which {
     Mix,
     /// Short and long loops on cores of two hardware threads (paper 3b)
     Cores,
+    /// Three programs with seats: soft ones, and cpusets (paper 1)
+    Seats,
     /// Instructions a switch
     Overhead,
 }
@@ -72,6 +75,8 @@ enum Which {
 ///            information, of what is installed here.
 /// cores      Two short loops and two long ones on two cores of two hardware threads:
 ///            how long a core is shared while the other one is idle.
+/// seats      Three programs with seats on 48 CPUs, one of which rests half of the time:
+///            what is used, and what its owner loses.
 /// overhead   Two that take turns on one CPU: instructions a switch.
 ///
 /// All but the first run in guests of the lab, in virtual time (docs/lab.md), which takes
@@ -136,14 +141,24 @@ const TWO: Machine = Machine {
     name: "two",
     topology: "core:2",
     cpus_off: "",
+    append: "",
 };
 /// The same with programs that are never quite idle.
 const MIX: Machine = Machine { name: "mix", ..TWO };
-/// Two cores of two hardware threads.
+/// Two cores of two hardware threads. An emulated CPU runs until the next timer of any,
+/// so their ticks are apart: what one tells another is heard four times as soon.
 const THREADS: Machine = Machine {
     name: "threads",
     topology: "core:2 pu:2",
     cpus_off: "",
+    append: "skew_tick=1",
+};
+/// Many cores, of which programs have their own.
+const MANY: Machine = Machine {
+    name: "many",
+    topology: "package:4 die:2 core:6",
+    cpus_off: "",
+    append: "",
 };
 /// One CPU, of two that threads may run on: one that may run on one alone would be
 /// another case.
@@ -151,9 +166,10 @@ const ONE: Machine = Machine {
     name: "one",
     topology: "core:2",
     cpus_off: "1",
+    append: "",
 };
 /// Where each part that is measured in guests runs.
-const MACHINES: [Machine; 4] = [TWO, MIX, THREADS, ONE];
+const MACHINES: [Machine; 5] = [TWO, MIX, THREADS, MANY, ONE];
 
 impl SchedArgs {
     fn wants(&self, which: Which) -> bool {
@@ -184,6 +200,7 @@ impl SchedArgs {
             "two" => &[Which::Spaces, Which::Erlang],
             "mix" => &[Which::Mix],
             "threads" => &[Which::Cores],
+            "many" => &[Which::Seats],
             _ => &[Which::Overhead],
         };
         parts
@@ -208,6 +225,8 @@ impl SchedArgs {
                 rivals.extend(o1);
             }
             Which::Cores => rivals.push(Rival::Fifo),
+            // Others know of no seats.
+            Which::Seats => return rivals,
             Which::Overhead => {
                 rivals.push(Rival::Fifo);
                 rivals.extend(o1.into_iter().filter(|_| !self.quick));
@@ -234,6 +253,10 @@ impl SchedArgs {
             Which::Cores => Load::Cores {
                 times: if quick { 6 } else { 12 },
                 short_ms: 100,
+            },
+            Which::Seats => Load::Seats {
+                rounds: if quick { 5 } else { 10 },
+                work_us: 1_000,
             },
             Which::Overhead => Load::Overhead {
                 ms: if quick { 50 } else { 200 },
@@ -397,6 +420,7 @@ impl<'a> Guests<'a> {
             }
             Which::Mix => mixed::part(measured, note),
             Which::Cores => cores::part(measured, note),
+            Which::Seats => seats::part(measured, note),
             Which::Overhead => overhead::part(measured, note),
             Which::Switches => self.args.switches(),
         }

@@ -63,6 +63,13 @@ pub enum Load {
         /// How long a short one takes alone; a long one takes twice that.
         short_ms: u64,
     },
+    /// Three programs with seats, one of which rests half of the time.
+    Seats {
+        /// How often it works, and rests.
+        rounds: usize,
+        /// What a thread of its has to do each time takes so long alone.
+        work_us: u64,
+    },
     /// Two that take turns.
     Overhead {
         /// For about so long.
@@ -78,6 +85,7 @@ impl Load {
             Self::Erlang { .. } => super::erlang::NAME,
             Self::Mix { .. } => super::mixed::NAME,
             Self::Cores { .. } => super::cores::NAME,
+            Self::Seats { .. } => super::seats::NAME,
             Self::Overhead { .. } => super::overhead::NAME,
         }
     }
@@ -152,10 +160,15 @@ impl Counted {
     /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
     /// power of two. `None` without any.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
-        let all: u64 = self.latency.iter().sum();
+        Self::below_ms(&self.latency, share)
+    }
+
+    /// The same of counts by powers of two.
+    pub fn below_ms(latency: &[u64], share: f64) -> Option<f64> {
+        let all: u64 = latency.iter().sum();
         let due = (share * all as f64).ceil() as u64;
         let mut seen = 0;
-        let slot = self.latency.iter().position(|count| {
+        let slot = latency.iter().position(|count| {
             seen += count;
             seen >= due && all > 0
         })?;

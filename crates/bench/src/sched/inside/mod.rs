@@ -4,6 +4,7 @@
 
 mod held;
 pub mod programs;
+pub mod seated;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -134,6 +135,7 @@ fn numbers(load: &Load) -> Vec<usize> {
         Load::Erlang { vms, .. } => vms.clone(),
         Load::Mix { commands } => vec![commands.len()],
         Load::Cores { .. } => vec![LOOPS],
+        Load::Seats { .. } => vec![3],
         Load::Overhead { .. } => vec![2],
     }
 }
@@ -210,7 +212,7 @@ impl Stage {
                 }
                 warm(&mut self.loops, "1000")
             }
-            Load::Overhead { .. } => Ok(()),
+            Load::Seats { .. } | Load::Overhead { .. } => Ok(()),
         }
     }
 
@@ -241,6 +243,13 @@ impl Stage {
                     sample.ends_s.extend(ends_s.into_iter().reduce(f64::max));
                 }
                 sample.counted = Some(meter.finish()?);
+            }
+            Load::Seats { rounds, work_us } => {
+                let load = seated::Seated {
+                    steps: (self.steps_a_ms * *work_us as f64 / 1e3) as u64,
+                    rounds: *rounds,
+                };
+                seated::measure(&plan.usher, &load, &mut sample)?;
             }
             Load::Overhead { ms } => {
                 let time = Duration::from_millis(*ms);

@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,21 +34,56 @@ pub struct WorkerArgs {
 
 /// Computes as many steps as each line says, until there are no more lines.
 pub fn work(args: &WorkerArgs) -> Result<()> {
+    let threads = args.threads.max(1);
+    let crew = Crew {
+        begin: Barrier::new(threads),
+        end: Barrier::new(threads),
+        steps: AtomicU64::new(0),
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|| while crew.works_once() {});
+        }
+        let done = follow(&crew);
+        crew.steps.store(0, Ordering::Relaxed);
+        crew.works_once();
+        done
+    })
+}
+
+/// Threads that work at the same time, and wait together for what to do next.
+struct Crew {
+    begin: Barrier,
+    end: Barrier,
+    /// Of each of them; 0: no more.
+    steps: AtomicU64,
+}
+
+impl Crew {
+    /// Does this thread's share; false when there is no more to do.
+    fn works_once(&self) -> bool {
+        self.begin.wait();
+        let steps = self.steps.load(Ordering::Relaxed);
+        if steps > 0 {
+            compute(steps);
+            self.end.wait();
+        }
+        steps > 0
+    }
+}
+
+/// Has the crew do what the lines say.
+fn follow(crew: &Crew) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     loop {
         say(READY)?;
         let Some(line) = lines.next().transpose().context("reading what to do")? else {
             return Ok(());
         };
-        let steps = line.trim().parse().context("a number of steps is due")?;
-        match args.threads {
-            1 => compute(steps),
-            threads => thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(|| compute(steps));
-                }
-            }),
-        }
+        let steps: u64 = line.trim().parse().context("a number of steps is due")?;
+        ensure!(steps > 0, "there is nothing to do");
+        crew.steps.store(steps, Ordering::Relaxed);
+        crew.works_once();
         say(DONE)?;
     }
 }
@@ -111,8 +147,21 @@ impl Program {
         Self::start(Command::new(exe).args([WORKER, "--threads", &threads.to_string()]))
     }
 
-    fn tell(&mut self, line: &str) -> Result<()> {
+    /// Tells it what to do, without waiting until it is done.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
         writeln!(self.tell, "{line}").context("telling a program what to do")
+    }
+
+    /// Has it do what the line says.
+    pub fn run(&mut self, line: &str) -> Result<()> {
+        self.tell(line)?;
+        self.expect(DONE)?;
+        self.expect(READY)
+    }
+
+    /// Waits for its end, which somebody else brings about.
+    pub fn wait(mut self) {
+        let _ = self.child.wait();
     }
 
     fn expect(&mut self, word: &str) -> Result<()> {

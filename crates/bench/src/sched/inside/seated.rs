@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs with seats, one of which is idle half of the time: whether others use its
+//! CPUs meanwhile, and what it loses by that.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::idle_ns;
+use super::programs::{Program, WORKER};
+use crate::processes::{self, Daemon, wait_for};
+use crate::sched::told::{Counted, Sample};
+
+/// The one that rests.
+const OWNER: &str = "owner";
+/// Those that do not.
+const OTHERS: [&str; 2] = ["first", "second"];
+/// How long the guest's emulated CPUs may take to have all of them seated.
+const SEATED_WITHIN: Duration = Duration::from_secs(60);
+/// The policy that gives each program the same number of cores, whatever it does.
+const POLICY: [&str; 2] = ["--policy", "equal"];
+
+/// Names of figures: how many CPUs are the owner's.
+pub const OWN_CPUS: &str = "own_cpus";
+/// The share of all CPUs that were at work.
+pub const USED: &str = "used";
+/// The share of the time in which the owner's threads wanted to run that they waited.
+pub const LOST: &str = "lost";
+/// How often the owner had a CPU back.
+pub const RETURNS: &str = "returns";
+/// Within which time 99 % of these had happened.
+pub const BACK_MS: &str = "back_ms";
+/// The share of its time on a CPU that the others spent on CPUs that are not theirs.
+pub const AS_GUESTS: &str = "as_guests";
+
+/// Runs them under the scheduler that runs, with seats that the daemon gives; these are
+/// cpusets where it has no scheduler to give them to.
+pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
+    // That of the scheduler, which is where the daemon finds it.
+    let runtime = std::env::var_os("USHER_RUNTIME_DIR").context("there is no runtime folder")?;
+    let runtime = PathBuf::from(runtime);
+    std::fs::create_dir_all(&runtime).context("making the runtime folder")?;
+    let cpus = thread::available_parallelism()?.get();
+    let scene = Scene::start(usher, &runtime, load, cpus)?;
+    let own_cpus = scene.own_cpus()?;
+    let mut note = |name: &str, value: f64| sample.figures.insert(name.to_owned(), value);
+    note(OWN_CPUS, own_cpus as f64);
+    let measured = scene.rounds(load, cpus)?;
+    for (name, value) in measured {
+        note(&name, value);
+    }
+    Ok(())
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy)]
+pub struct Seated {
+    /// Steps of each of the owner's threads in a round.
+    pub steps: u64,
+    /// Rounds, each as long as the rest after it.
+    pub rounds: usize,
+}
+
+/// Programs with seats, and who gives them; the programs end first.
+struct Scene<'a> {
+    usher: &'a Path,
+    runtime: &'a Path,
+    owner: Program,
+    others: Vec<Program>,
+    _daemon: Daemon,
+}
+
+/// A program in the daemon's answer, as far as it is used here.
+#[derive(Debug, Deserialize)]
+struct Managed {
+    name: String,
+    pid: i32,
+    cpus: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    programs: Vec<Managed>,
+}
+
+/// What a scheduler says that keeps seats.
+#[derive(Debug, Default, Deserialize)]
+struct Stats {
+    #[serde(default)]
+    seats: Vec<Kept>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Kept {
+    name: String,
+    tally: SeatTally,
+}
+
+#[derive(Debug, Default, Clone, Deserialize)]
+struct SeatTally {
+    home_ns: u64,
+    guest_ns: u64,
+    returns: u64,
+    return_latency: Vec<u64>,
+}
+
+impl<'a> Scene<'a> {
+    fn start(usher: &'a Path, runtime: &'a Path, load: &Seated, cpus: usize) -> Result<Self> {
+        let daemon = Daemon::start(usher, runtime, &POLICY)?;
+        let own = cpus / (1 + OTHERS.len());
+        let mut owner = program(usher, runtime, OWNER, own)?;
+        // Enough for all CPUs while the owner rests.
+        let many = cpus.div_ceil(OTHERS.len());
+        let others = OTHERS.map(|name| program(usher, runtime, name, many));
+        let mut others = others.into_iter().collect::<Result<Vec<_>>>()?;
+        for other in &mut others {
+            other.tell(&u64::MAX.to_string())?;
+        }
+        wait_for("all programs to have seats", SEATED_WITHIN, || {
+            thread::sleep(Duration::from_millis(100));
+            managed(usher, runtime).is_ok_and(|all| all.iter().all(|one| one.cpus.is_some()))
+        })?;
+        owner.run(&load.steps.to_string())?;
+        Ok(Self {
+            usher,
+            runtime,
+            owner,
+            others,
+            _daemon: daemon,
+        })
+    }
+
+    fn owner(&self) -> Result<Managed> {
+        let all = managed(self.usher, self.runtime)?;
+        let owner = all.into_iter().find(|one| one.name == OWNER);
+        owner.context("the daemon does not know the owner")
+    }
+
+    fn own_cpus(&self) -> Result<usize> {
+        let cpus = self.owner()?.cpus.context("the owner has no seat")?;
+        let cpus: usher_model::CpuSet = cpus.parse().context("reading the owner's seat")?;
+        Ok(cpus.iter().count())
+    }
+
+    /// The owner's rounds; figures by name.
+    fn rounds(mut self, load: &Seated, cpus: usize) -> Result<BTreeMap<String, f64>> {
+        let owner = self.owner()?.pid;
+        let line = load.steps.to_string();
+        let before = (stats(self.usher, self.runtime), schedstat(owner)?);
+        let (begun, rested_ns) = (Instant::now(), idle_ns()?);
+        for _ in 0..load.rounds {
+            let round = Instant::now();
+            self.owner.run(&line)?;
+            thread::sleep(round.elapsed());
+        }
+        let all_ns = begun.elapsed().as_nanos() as f64 * cpus as f64;
+        let rested_ns = idle_ns()? - rested_ns;
+        let after = (stats(self.usher, self.runtime), schedstat(owner)?);
+        let (ran, waited) = (after.1[0] - before.1[0], after.1[1] - before.1[1]);
+        let mut figures = BTreeMap::from([
+            (USED.to_owned(), 1.0 - rested_ns / all_ns),
+            (LOST.to_owned(), waited / (ran + waited)),
+        ]);
+        for (name, value) in kept(&before.0, &after.0) {
+            figures.insert(name.to_owned(), value);
+        }
+        Ok(figures)
+    }
+}
+
+impl Drop for Scene<'_> {
+    fn drop(&mut self) {
+        let all = managed(self.usher, self.runtime).unwrap_or_default();
+        for one in &all {
+            processes::terminate(one.pid);
+        }
+        // Launchers end with their programs, and say so to the daemon.
+        for program in self.others.drain(..).take(all.len()) {
+            program.wait();
+        }
+    }
+}
+
+fn program(usher: &Path, runtime: &Path, name: &str, threads: usize) -> Result<Program> {
+    let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+    let mut command = Command::new(usher);
+    command.env("USHER_RUNTIME_DIR", runtime);
+    command.args(["run", "--name", name, "--"]).arg(exe);
+    command.args([WORKER, "--threads", &threads.to_string()]);
+    Program::start(&mut command)
+}
+
+fn asked(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
+    let output = Command::new(usher)
+        .args(words)
+        .arg("--json")
+        .env("USHER_RUNTIME_DIR", runtime)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {}", usher.display()))?;
+    ensure!(output.status.success(), "usher {} failed", words.join(" "));
+    Ok(output.stdout)
+}
+
+fn managed(usher: &Path, runtime: &Path) -> Result<Vec<Managed>> {
+    let answer = asked(usher, runtime, &["status"])?;
+    let status: Status = serde_json::from_slice(&answer).context("reading the daemon's state")?;
+    Ok(status.programs)
+}
+
+/// What became of seats; none where no scheduler keeps them.
+fn stats(usher: &Path, runtime: &Path) -> Vec<Kept> {
+    let answer = asked(usher, runtime, &["sched", "stats"]).unwrap_or_default();
+    let stats: Stats = serde_json::from_slice(&answer).unwrap_or_default();
+    stats.seats
+}
+
+/// How long the threads of a process have run, and waited to run, in nanoseconds.
+fn schedstat(pid: i32) -> Result<[f64; 2]> {
+    let folder = format!("/proc/{pid}/task");
+    let tasks = std::fs::read_dir(&folder).with_context(|| format!("reading {folder}"))?;
+    let mut sums = [0.0; 2];
+    for task in tasks {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"));
+        let text = text.with_context(|| format!("reading {folder}"))?;
+        let mut words = text.split_whitespace().map(str::parse::<f64>);
+        for sum in &mut sums {
+            *sum += words.next().context("schedstat is short")??;
+        }
+    }
+    Ok(sums)
+}
+
+/// What became of seats between two looks.
+fn kept(before: &[Kept], after: &[Kept]) -> Vec<(&'static str, f64)> {
+    let mut figures = Vec::new();
+    let [mut home_ns, mut guest_ns] = [0, 0];
+    for kept in after {
+        let earlier = before.iter().find(|one| one.name == kept.name);
+        let earlier = earlier.map(|one| one.tally.clone()).unwrap_or_default();
+        let tally = &kept.tally;
+        if kept.name != OWNER {
+            home_ns += tally.home_ns - earlier.home_ns;
+            guest_ns += tally.guest_ns - earlier.guest_ns;
+            continue;
+        }
+        let slots = tally.return_latency.iter().enumerate();
+        let latency =
+            slots.map(|(at, count)| count - earlier.return_latency.get(at).copied().unwrap_or(0));
+        let latency: Vec<u64> = latency.collect();
+        figures.push((RETURNS, (tally.returns - earlier.returns) as f64));
+        let below = Counted::below_ms(&latency, 0.99);
+        figures.extend(below.map(|ms| (BACK_MS, ms)));
+    }
+    if guest_ns + home_ns > 0 {
+        let share = guest_ns as f64 / (guest_ns + home_ns) as f64;
+        figures.push((AS_GUESTS, share));
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(name: &str, home_ns: u64, guest_ns: u64, latency: [u64; 24]) -> Kept {
+        Kept {
+            name: name.to_owned(),
+            tally: SeatTally {
+                home_ns,
+                guest_ns,
+                returns: latency.iter().sum(),
+                return_latency: latency.to_vec(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_does_not_count() {
+        let mut latency = [0; 24];
+        latency[23] = 7;
+        let before = [seat(OWNER, 5, 5, latency), seat("first", 10, 0, [0; 24])];
+        latency[20] = 100;
+        let after = [seat(OWNER, 9, 9, latency), seat("first", 40, 10, [0; 24])];
+        let figures: BTreeMap<_, _> = kept(&before, &after).into_iter().collect();
+        assert_eq!(figures[RETURNS], 100.0);
+        assert_eq!(figures[BACK_MS], 2_f64.powi(21) / 1e6);
+        assert_eq!(figures[AS_GUESTS], 0.25);
+        assert!(kept(&[], &[]).is_empty());
+    }
+
+    #[test]
+    fn threads_of_a_process_are_summed() {
+        let own = std::process::id().cast_signed();
+        let [ran, waited] = schedstat(own).unwrap();
+        assert!(ran > 0.0 && waited >= 0.0);
+        assert!(schedstat(-1).is_err());
+    }
+
+    #[test]
+    fn the_daemons_answer_is_read() {
+        let answer = r#"{"policy":"equal","programs":[{"name":"owner","pid":7,"cpus":"0-15",
+            "uid":0},{"name":"first","pid":8,"cpus":null}]}"#;
+        let status: Status = serde_json::from_str(answer).unwrap();
+        assert_eq!(status.programs[0].cpus.as_deref(), Some("0-15"));
+        assert_eq!(
+            (status.programs[1].pid, &status.programs[1].cpus),
+            (8, &None)
+        );
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `seats`: programs with seats of their own, one of which rests half of the time
+//! (paper 1): soft seats against cpusets.
+
+use anyhow::Result;
+use usher_report::stats;
+
+use super::inside::seated::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
+use super::lab::Measured;
+use super::rival::Rival;
+use super::rows::{bar, cell, figure, rivals};
+use super::told::Sample;
+use crate::bars::{Bar, Part, Table};
+
+pub const NAME: &str = "seats";
+const TITLE: &str = "Three programs with seats, one of which rests half of the time";
+
+/// Per cent of all CPUs' time.
+const USED_AT_LEAST: f64 = 98.0;
+/// Per cent of the time in which its threads want to run.
+const LOST_AT_MOST: f64 = 1.0;
+/// The kernel's tick where it has 250 a second, as Debian's has.
+const TICK_MS: f64 = 4.0;
+
+/// What seats came to under one scheduler: medians over rounds.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    rival: Rival,
+    own_cpus: Option<f64>,
+    used_percent: Option<f64>,
+    lost_percent: Option<f64>,
+    returns: Option<f64>,
+    back_ms: Option<f64>,
+    guests_percent: Option<f64>,
+}
+
+impl Row {
+    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
+        let of = |name: &str| {
+            let of_it = samples.iter().filter(|sample| sample.rival == *rival);
+            let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
+            stats::median(&all)
+        };
+        let percent = |name: &str| of(name).map(|share| share * 100.0);
+        Self {
+            rival: rival.clone(),
+            own_cpus: of(OWN_CPUS),
+            used_percent: percent(USED),
+            lost_percent: percent(LOST),
+            returns: of(RETURNS),
+            back_ms: of(BACK_MS),
+            guests_percent: percent(AS_GUESTS),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            kept_by(&self.rival),
+            cell(self.own_cpus, 0),
+            cell(self.used_percent, 1),
+            cell(self.lost_percent, 2),
+            cell(self.returns, 0),
+            cell(self.back_ms, 2),
+            cell(self.guests_percent, 1),
+        ]
+    }
+}
+
+/// What keeps the seats where this scheduler runs.
+fn kept_by(rival: &Rival) -> String {
+    match rival {
+        Rival::Usher => "soft seats, ours".to_owned(),
+        other => format!("cpusets, {}", other.label()),
+    }
+}
+
+/// The part.
+pub fn part(measured: &Measured, note: String) -> Result<Part> {
+    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
+    let each = rivals(&samples);
+    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let mut part = Part::new(NAME, TITLE);
+    let used = rows.iter();
+    let used = used.filter_map(|row| Some((row.rival.clone(), row.used_percent?)));
+    part.figures = figure(
+        "CPUs at work: cpusets, and soft seats",
+        "per cent of all CPUs' time",
+        1,
+        &used.collect::<Vec<_>>(),
+    )
+    .into_iter()
+    .collect();
+    let head = [
+        "seats",
+        "the owner's CPUs",
+        "at work, %",
+        "the owner waited, %",
+        "CPUs had back",
+        "99 % of them within, ms",
+        "others as guests, %",
+    ];
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    part.bars = bars(&rows);
+    part.notes = vec![
+        note,
+        "A daemon with the policy 'equal' seats three programs. One, the owner, has a thread \
+         for each CPU of its seat, works, and rests for as long; the other two have as many \
+         threads together as there are CPUs, and always work. The owner waited: the share of \
+         the time in which its threads wanted a CPU that they had none, a CPU of their own \
+         being used by a guest or not. Had back: wake-ups at which a guest had to go, and when \
+         the thread ran then, to the next power of two above. Others as guests: how much of \
+         their time on CPUs the other two spent on the owner's."
+            .to_owned(),
+    ];
+    part.raw = serde_json::to_value(&samples)?;
+    Ok(part)
+}
+
+fn bars(rows: &[Row]) -> Vec<Bar> {
+    let ours = rows.iter().find(|row| row.rival == Rival::Usher);
+    let of = |value: fn(&Row) -> Option<f64>| ours.and_then(value);
+    let used = of(|row| row.used_percent);
+    vec![
+        Bar {
+            measured: used,
+            at_most: f64::MAX,
+            at_least: Some(USED_AT_LEAST),
+            ..Bar::at_most("CPUs at work with soft seats", 0.0, 0.0, "%")
+        },
+        bar(
+            "the owner waited for its CPUs",
+            of(|row| row.lost_percent),
+            LOST_AT_MOST,
+            "%",
+        ),
+        bar(
+            "the owner has a CPU back, 99 %: within a tick",
+            of(|row| row.back_ms),
+            TICK_MS,
+            "ms",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rows::tests::sample;
+
+    #[test]
+    fn soft_seats_are_held_against_their_bars() {
+        let one = |rival, used: f64, lost: f64, back: Option<f64>| {
+            let mut sample = sample(rival, NAME, 3, [0, 0]);
+            sample.figures.extend([
+                (OWN_CPUS.to_owned(), 16.0),
+                (USED.to_owned(), used),
+                (LOST.to_owned(), lost),
+            ]);
+            sample
+                .figures
+                .extend(back.map(|ms| (BACK_MS.to_owned(), ms)));
+            sample
+        };
+        let measured = Measured {
+            samples: vec![
+                one(Rival::Eevdf, 0.83, 0.0, None),
+                one(Rival::Usher, 0.99, 0.02, Some(2.0)),
+            ],
+            left_out: vec![],
+        };
+        let part = part(&measured, String::new()).unwrap();
+        let met: Vec<bool> = part.bars.iter().map(Bar::is_met).collect();
+        assert_eq!(met, [true, false, true]);
+        assert_eq!(
+            part.tables[0].rows[0][..3],
+            ["cpusets, EEVDF", "16", "83.0"]
+        );
+        assert!(bars(&[]).iter().all(|bar| !bar.is_met()));
+    }
+}
