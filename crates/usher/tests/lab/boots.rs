@@ -12,7 +12,7 @@ use usher_lab::{Cache, Clock, End, Idle, Outcome, Streams, Vm};
 use crate::MACHINE;
 
 /// For all checks of one guest, on a host that does other things, too.
-const TIMEOUT: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Guests print one after the other.
 static PRINTING: Mutex<()> = Mutex::new(());
@@ -40,8 +40,9 @@ const SEATING_AND_SCHED: &[&str] = &[
     "sched::",
     "o1::",
     "softly::",
+    "weights::",
 ];
-const SCHED: &[&str] = &["sched::"];
+const SCHED: &[&str] = &["sched::", "weights::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 
 /// The guests of `make test`, and those of `make lab`.
@@ -131,7 +132,26 @@ fn long() -> Vec<Boot> {
     let pairs = kernels
         .iter()
         .flat_map(|kernel| machines.map(|machine| boot(kernel, machine)));
-    pairs.collect()
+    pairs.chain(stress()).collect()
+}
+
+/// Minutes of stress in each, under two kernels on three machines.
+fn stress() -> impl Iterator<Item = Boot> {
+    let machines = [
+        ("two", "core:2"),
+        ("hardware_threads", "package:2 core:2 pu:2"),
+        ("forty_eight", PAPER),
+    ];
+    let kernels = [("oldest", Wanted::Oldest), ("newest", Wanted::Newest)];
+    kernels.into_iter().flat_map(move |(word, kernel)| {
+        machines.map(|(name, machine)| Boot {
+            name: format!("long::stress_{name}_on_{word}").leak(),
+            machine,
+            kernel: kernel.clone(),
+            instruction_ns: 4,
+            checks: &["stress::"],
+        })
+    })
 }
 
 fn trial(boot: Boot) -> Trial {

@@ -19,6 +19,8 @@ mod machine;
 mod sched;
 mod seats;
 mod softly;
+mod stress;
+mod weights;
 
 use std::process::ExitCode;
 
@@ -84,6 +86,21 @@ fn checks(machine: &str) -> Vec<Trial> {
         check(
             "sched::keeps_seats_and_lends_them",
             softly::keeps_seats_and_lends_them,
+        ),
+        check("weights::divide_a_cpu", weights::divide_a_cpu),
+        check(
+            "stress::switches_yields_and_changes_of_policy",
+            stress::switches_yields_and_changes_of_policy,
+        ),
+        check("stress::forks", stress::forks),
+        check("stress::affinities", stress::affinities),
+        check(
+            "stress::cpus_that_come_and_go",
+            stress::cpus_that_come_and_go,
+        ),
+        check(
+            "stress::fifty_starts_and_ends",
+            stress::fifty_starts_and_ends,
         ),
         check(
             "softly::a_killed_daemon_leaves_no_seats",

@@ -32,7 +32,7 @@ impl<'a> Running<'a> {
         Self(world)
     }
 
-    fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         self.0.json(&["sched", "status"]).unwrap()
     }
 }
@@ -43,7 +43,7 @@ impl Drop for Running<'_> {
     }
 }
 
-fn kernel_says(name: &str) -> String {
+pub fn kernel_says(name: &str) -> String {
     let text = fs::read_to_string(format!("/sys/kernel/sched_ext/{name}"));
     text.unwrap_or_default().trim().to_owned()
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The scheduler under stress-ng, and begun and ended again and again.
+
+use std::process::{Command, Stdio};
+
+use crate::common::{World, stderr, wait_for};
+use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
+
+/// Of each stressor.
+const SECONDS: &str = "60";
+const STARTS: usize = 50;
+
+/// A minute of these stressors: no fault of the scheduler's, and a clean end.
+fn under(stressors: &[&str]) {
+    let world = World::new();
+    let running = Running::start(&world);
+    let output = Command::new("stress-ng")
+        .args(["--timeout", SECONDS, "--quiet"])
+        .args(stressors)
+        .current_dir(world.path("."))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{stressors:?}: {}",
+        stderr(&output)
+    );
+    // It begins anew after a CPU has come or gone.
+    wait_for("the scheduler to run", || {
+        (running.status()["running"] == true).then_some(())
+    });
+    drop(running);
+    assert_eq!(kernel_says("state"), "disabled");
+    assert_nothing_went_wrong();
+}
+
+pub fn switches_yields_and_changes_of_policy() {
+    under(&["--switch", "2", "--yield", "2", "--schedpolicy", "2"]);
+}
+
+pub fn forks() {
+    under(&["--fork", "4", "--vfork", "2"]);
+}
+
+pub fn affinities() {
+    under(&["--affinity", "8", "--switch", "2"]);
+}
+
+pub fn cpus_that_come_and_go() {
+    under(&["--cpu-online", "1", "--affinity", "2", "--switch", "2"]);
+}
+
+/// Each time the kernel's own scheduler has all threads in between.
+pub fn fifty_starts_and_ends() {
+    let world = World::new();
+    for _ in 0..STARTS {
+        drop(Running::start(&world));
+        assert_eq!(kernel_says("state"), "disabled");
+    }
+    assert_nothing_went_wrong();
+}
