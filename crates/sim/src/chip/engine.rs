@@ -2,11 +2,11 @@
 //! The chip at work: cores that take tasks from a dispatcher and go through what
 //! each touches, in the order of time.
 //!
-//! A core is at the lock of the dispatcher, at a miss, on its way to one, or halted.
-//! What cores share (lock, second level, memory) is asked for in the order of time,
-//! then of who came first, then of core numbers, so that a run has one outcome. On
-//! the way between two misses a core sees nothing but its own caches and is let go
-//! as far as its next miss.
+//! A core is at the lock of the dispatcher, at a miss or at data, on its way there, or
+//! halted. What cores share (lock, second level, memory) is asked for in the order of
+//! time, then of who came first, then of core numbers, so that a run has one outcome.
+//! So are data, as what one core writes the others lose. Instructions nobody writes: a
+//! core is let go ahead through those that it has.
 //!
 //! A core whose task has ended waits for the lock, resolves what waited for the task
 //! and asks for the next one while it holds it. The rest of the cost of scheduling
@@ -17,7 +17,7 @@ use usher_cache::GeometryError;
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
 use super::graph::{Access, GraphError, Kind, Order, TaskGraph};
-use super::memory::{Caches, Memory, Mode, Timing};
+use super::memory::{Caches, Memory, Mode, Timing, Touch};
 use super::tally::{Ran, Span, Tally};
 
 /// A chip, and what scheduling costs on it.
@@ -96,17 +96,6 @@ struct Cursor {
     end: u64,
 }
 
-/// A line of the first level that a task touches, or, without bytes, work alone.
-#[derive(Debug, Clone, Copy)]
-struct Touch {
-    kind: Kind,
-    address: u64,
-    bytes: u64,
-    shared: bool,
-    /// Work before it.
-    cycles: u64,
-}
-
 impl Cursor {
     fn next(&mut self, accesses: &[Access], private_base: u64, line: u64) -> Option<Touch> {
         let mut cycles = 0;
@@ -152,10 +141,10 @@ impl Cursor {
 enum State {
     /// Wants the lock since `came`; the task that has ended, if one has.
     Lock { came: u64, ended: Option<u32> },
-    /// On its way to its next miss.
+    /// On its way there.
     Running,
-    /// Has missed.
-    Miss(Kind, u64),
+    /// Is about to touch data, or has missed instructions.
+    Due(Touch),
     /// Halted.
     Halted,
 }
@@ -259,7 +248,10 @@ impl Machine {
         while let Some((core, horizon)) = self.first() {
             match self.cores[core].state {
                 State::Lock { came, ended } => self.at_lock(core, came, ended, &mut progress),
-                State::Miss(kind, address) => self.miss(core, kind, address, &mut progress),
+                State::Due(touch) => {
+                    self.serve(core, &touch, &mut progress.tally);
+                    self.advance(core, horizon, &mut progress);
+                }
                 State::Running => self.advance(core, horizon, &mut progress),
                 State::Halted => {}
             }
@@ -391,33 +383,34 @@ impl Machine {
         }
     }
 
-    /// Lets a core go on until it misses later than `horizon`, or its task ends.
+    /// Lets a core go on until it is due later than `horizon`, or its task ends.
     fn advance(&mut self, number: usize, horizon: u64, progress: &mut Progress<'_>) {
         let line = self.memory.l1_line_bytes();
-        let core = &mut self.cores[number];
-        let task = core.cursor.task;
-        let accesses = &progress.work.graph.tasks[task as usize].accesses;
-        while let Some(touch) = core.cursor.next(accesses, core.private_base, line) {
+        let graph = progress.work.graph;
+        let task = self.cores[number].cursor.task;
+        let accesses = &graph.tasks[task as usize].accesses;
+        loop {
+            let core = &mut self.cores[number];
+            let Some(touch) = core.cursor.next(accesses, core.private_base, line) else {
+                break;
+            };
             core.time += touch.cycles;
             progress.tally.compute += touch.cycles;
-            let Touch {
-                kind,
-                address,
-                bytes,
-                shared,
-                ..
-            } = touch;
-            if bytes == 0 || self.memory.touch(number, kind, address, bytes, shared) {
+            let is_there = match touch.kind {
+                _ if touch.bytes == 0 => true,
+                Kind::Fetch => self.memory.touch(number, &touch),
+                Kind::Load | Kind::Store => false,
+            };
+            if is_there {
                 continue;
             }
             if core.time >= horizon {
-                core.state = State::Miss(kind, address);
+                core.state = State::Due(touch);
                 return;
             }
-            let stall = self.memory.fill(number, kind, address, core.time);
-            core.time += stall;
-            progress.tally.stalled += stall;
+            self.serve(number, &touch, &mut progress.tally);
         }
+        let core = &mut self.cores[number];
         progress.spans[task as usize].to = core.time;
         core.state = State::Lock {
             came: core.time,
@@ -425,12 +418,17 @@ impl Machine {
         };
     }
 
-    fn miss(&mut self, number: usize, kind: Kind, address: u64, progress: &mut Progress<'_>) {
+    /// The time has come: looks for data, and gets what is missing.
+    fn serve(&mut self, number: usize, touch: &Touch, tally: &mut Tally) {
         let core = &mut self.cores[number];
-        let stall = self.memory.fill(number, kind, address, core.time);
+        if touch.kind != Kind::Fetch && self.memory.touch(number, touch) {
+            return;
+        }
+        let stall = self
+            .memory
+            .fill(number, touch.kind, touch.address, core.time);
         core.time += stall;
-        progress.tally.stalled += stall;
-        core.state = State::Running;
+        tally.stalled += stall;
     }
 }
 

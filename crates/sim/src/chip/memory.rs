@@ -164,6 +164,18 @@ struct Line {
     dirty: bool,
 }
 
+/// A line of the first level that a task touches, or, without bytes, work alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Touch {
+    pub kind: Kind,
+    pub address: u64,
+    pub bytes: u64,
+    /// Others may have it in their caches.
+    pub shared: bool,
+    /// Work before it.
+    pub cycles: u64,
+}
+
 /// Caches, buses, buffers.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
@@ -219,15 +231,9 @@ impl Memory {
 
     /// A core touches a line of its first level; whether it is there. Where it was
     /// not, [`Self::fill`] has to follow.
-    pub fn touch(
-        &mut self,
-        core: usize,
-        kind: Kind,
-        address: u64,
-        bytes: u64,
-        shared: bool,
-    ) -> bool {
-        let words = bytes.div_ceil(4);
+    pub fn touch(&mut self, core: usize, touch: &Touch) -> bool {
+        let Touch { kind, address, .. } = *touch;
+        let words = touch.bytes.div_ceil(4);
         let cache = match kind {
             Kind::Fetch => {
                 self.counts.fetched_words += words;
@@ -244,7 +250,7 @@ impl Memory {
         };
         if kind == Kind::Store {
             self.lines[self.l2.geometry().line(address) as usize].dirty = true;
-            if shared {
+            if touch.shared {
                 for (other, cache) in self.data.iter_mut().enumerate() {
                     if other != core {
                         cache.invalidate(address);
@@ -359,8 +365,19 @@ mod tests {
         Memory::new(&Caches::paper(64 << 10), 2, 1 << 20, TIMING, mode).unwrap()
     }
 
+    /// A word that all share.
+    fn word(kind: Kind, address: u64) -> Touch {
+        Touch {
+            kind,
+            address,
+            bytes: 4,
+            shared: true,
+            cycles: 0,
+        }
+    }
+
     fn load(memory: &mut Memory, core: usize, address: u64, now: u64) -> u64 {
-        match memory.touch(core, Kind::Load, address, 4, true) {
+        match memory.touch(core, &word(Kind::Load, address)) {
             true => 0,
             false => memory.fill(core, Kind::Load, address, now),
         }
@@ -394,7 +411,7 @@ mod tests {
     fn stores_stall_where_the_buffer_is_full() {
         let mut memory = memory(Mode::Contended);
         let mut store = |address, now| {
-            assert!(!memory.touch(0, Kind::Store, address, 4, true));
+            assert!(!memory.touch(0, &word(Kind::Store, address)));
             memory.fill(0, Kind::Store, address, now)
         };
         assert_eq!((store(0, 0), store(256, 0)), (0, 0));
@@ -407,9 +424,9 @@ mod tests {
         let mut memory = memory(Mode::Uniform);
         load(&mut memory, 0, 0, 0);
         load(&mut memory, 1, 0, 0);
-        assert!(memory.touch(0, Kind::Store, 0, 4, true));
-        assert!(memory.touch(0, Kind::Load, 0, 4, true));
-        assert!(!memory.touch(1, Kind::Load, 0, 4, true));
+        assert!(memory.touch(0, &word(Kind::Store, 0)));
+        assert!(memory.touch(0, &word(Kind::Load, 0)));
+        assert!(!memory.touch(1, &word(Kind::Load, 0)));
     }
 
     #[test]
@@ -418,7 +435,7 @@ mod tests {
         let sets = (64 << 10) / 4;
         for way in 0..5 {
             let (kind, address) = (if way == 0 { Kind::Store } else { Kind::Load }, way * sets);
-            memory.touch(0, kind, address, 4, true);
+            memory.touch(0, &word(kind, address));
             memory.fill(0, kind, address, 0);
         }
         assert_eq!(memory.counts.written_back, 1);
