@@ -290,6 +290,28 @@ usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
 USHER_TASKS_API int usher_tasks_resolve(usher_tasks_runtime *runtime,
 					uint64_t token);
 
+/* What tasks by token that have no groups are taken to have in common. */
+enum usher_tasks_common {
+	/* Nobody asks: the policy does not look for groups. */
+	USHER_TASKS_COMMON_UNASKED = 0,
+	/* The time at which they were registered. */
+	USHER_TASKS_COMMON_TIME = 1,
+	/* The region of memory in which their arguments point. */
+	USHER_TASKS_COMMON_DATA = 2,
+	/* Nothing. */
+	USHER_TASKS_COMMON_NOTHING = 3
+};
+
+/*
+ * Into *together, as an enum usher_tasks_common, what tasks by token that have no
+ * groups are taken to have in common at present. It is tried in turns how they run
+ * fastest, so that it may change at any time.
+ *
+ * Errors: NULL, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_together(usher_tasks_runtime *runtime,
+					 uint32_t *together);
+
 /* What was not well; see below. */
 typedef struct usher_tasks_report usher_tasks_report;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a runtime tells of itself: traces, counters, orders that it has found.
+//! What a runtime tells of itself: traces, counters, orders and groups that it has
+//! found.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -7,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::ptr;
 
-use usher_tasks::{ColorBy, Counters, Runtime, Trace};
+use usher_tasks::{ColorBy, Counters, Runtime, Together, Trace};
 
 use crate::error::{Code, Failure, boundary, boundary_or};
 use crate::graph::GraphHandle;
@@ -35,6 +36,36 @@ impl Format {
             Self::Chrome => trace.write_chrome(to),
             Self::SvgByT => trace.write_svg(ColorBy::T, to),
             Self::SvgByS => trace.write_svg(ColorBy::S, to),
+        }
+    }
+}
+
+/// `enum usher_tasks_common`.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Common {
+    /// The policy does not look for groups.
+    Unasked = 0,
+    /// When they were registered.
+    Time,
+    /// Where their data lie.
+    Data,
+    /// Nothing.
+    Nothing,
+}
+
+impl Common {
+    /// All, in order.
+    pub const ALL: [Self; 4] = [Self::Unasked, Self::Time, Self::Data, Self::Nothing];
+}
+
+impl From<Option<Together>> for Common {
+    fn from(together: Option<Together>) -> Self {
+        match together {
+            None => Self::Unasked,
+            Some(Together::Time) => Self::Time,
+            Some(Together::Data) => Self::Data,
+            Some(Together::Nothing) => Self::Nothing,
         }
     }
 }
@@ -182,6 +213,24 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
             ptr::copy_nonoverlapping(from, to, known);
             ptr::write_bytes(to.add(known), 0, size - known);
         }
+        Ok(())
+    })
+}
+
+/// What tasks without groups are taken to have in common.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_together(
+    runtime: *mut RuntimeHandle,
+    together: *mut u32,
+) -> c_int {
+    boundary(|| {
+        if together.is_null() {
+            return Err(Failure::null("the place for what tasks have in common"));
+        }
+        // SAFETY: the caller promises a runtime that lives, or null.
+        let common = unsafe { enter(runtime, |this| Ok(Common::from(this.together()))) }?;
+        // SAFETY: the caller promises a place to be written.
+        unsafe { together.write(common as u32) };
         Ok(())
     })
 }

@@ -19,7 +19,7 @@ use usher_tasks_capi::color::{
 use usher_tasks_capi::error::{Code, usher_tasks_strerror};
 use usher_tasks_capi::options::Options;
 use usher_tasks_capi::report::{Kind, Line};
-use usher_tasks_capi::seen::{Counted, Format};
+use usher_tasks_capi::seen::{Common, Counted, Format};
 use usher_tasks_capi::version::usher_tasks_version;
 
 use common::{include, library, said};
@@ -83,6 +83,10 @@ usher_coloring.colors 16+8
 USHER_TASKS_FORMAT_CHROME 0
 USHER_TASKS_FORMAT_SVG_BY_T 1
 USHER_TASKS_FORMAT_SVG_BY_S 2
+USHER_TASKS_COMMON_UNASKED 0
+USHER_TASKS_COMMON_TIME 1
+USHER_TASKS_COMMON_DATA 2
+USHER_TASKS_COMMON_NOTHING 3
 sizeof(usher_tasks_counters) 80
 usher_tasks_counters.size 0+8
 usher_tasks_counters.tasks 8+8
@@ -201,6 +205,12 @@ fn places() -> String {
             .map(|format| {
                 let name = shouted(&format!("{format:?}"));
                 format!("USHER_TASKS_FORMAT_{name} {}\n", format as u32)
+            })
+            .concat(),
+        Common::ALL
+            .map(|common| {
+                let name = shouted(&format!("{common:?}"));
+                format!("USHER_TASKS_COMMON_{name} {}\n", common as u32)
             })
             .concat(),
         places!(

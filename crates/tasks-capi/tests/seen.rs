@@ -143,6 +143,45 @@ fn counters_add_up() {
 }
 
 #[test]
+fn what_tasks_by_token_have_in_common_is_told() {
+    let together = |runtime| {
+        let mut together = u32::MAX;
+        // SAFETY: a runtime that lives, and a place of ours.
+        let code = unsafe { usher_tasks_together(runtime, &raw mut together) };
+        (code, together)
+    };
+    let (runtime, graph) = made();
+    let (code, first) = together(runtime);
+    assert_eq!(
+        (code, first),
+        (0, Common::Time as u32),
+        "the first to be tried"
+    );
+    // SAFETY: a runtime that lives, or none; no place.
+    unsafe {
+        common::fails(
+            usher_tasks_together(runtime, ptr::null_mut()),
+            Code::Null,
+            "the place for what tasks have in common is NULL",
+        );
+    }
+    assert_eq!(together(ptr::null_mut()), (Code::Null as i32, u32::MAX));
+    end((runtime, graph));
+
+    let mut served = ptr::null_mut();
+    let options = common::options(1, 2, (0, 0));
+    // SAFETY: a place of ours, and a runtime that is used no more.
+    unsafe {
+        assert_eq!(
+            usher_tasks_runtime_new(&raw const options, &raw mut served),
+            0
+        );
+        assert_eq!(together(served), (0, Common::Unasked as u32));
+        assert_eq!(usher_tasks_runtime_destroy(served), 0);
+    }
+}
+
+#[test]
 fn a_graph_that_is_explained_can_be_run() {
     let (runtime, graph) = made();
     let (shared, ends) = (graph.expose_provenance(), AtomicBool::new(false));
