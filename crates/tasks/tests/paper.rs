@@ -175,9 +175,11 @@ fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
 
 /// Figure 4 shows 24 tasks of one unit each, at most four at a time, of which one
 /// is put off until there is nobody left to run beside those behind it. Its drawing
-/// is not in the text; these chains are such tasks.
+/// is not in the text; these chains are such tasks. Cores take their tasks all at once
+/// here, unit by unit, so that the orders alone count; the same tasks on a chip with a
+/// clock are in the simulator (`usher_sim::chip::figure4`).
 #[test]
-fn last_come_first_served_loses_two_units_on_three_cores_and_none_on_four() {
+fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
     let tasks = chains(&[3, 7, 7, 7]);
     assert_eq!(tasks.len(), 24);
     let fcfs = |cores| units(&mut Fcfs::default(), cores, &tasks);

@@ -86,8 +86,10 @@ mod tests {
 
     use super::*;
 
+    /// Of the chip: each core asks when its own task has ended. The orders alone, in
+    /// lockstep, are tested where they are made (`usher-tasks`, `tests/paper.rs`).
     #[test]
-    fn last_come_first_served_loses_two_units_on_three_cores_and_none_on_four() {
+    fn on_the_chip_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
         let units = |cores, dispatcher: &mut dyn Dispatcher<u32>| {
             let schedule = schedule(cores, dispatcher).unwrap();
             let tasks = schedule.iter().flatten().flatten();
