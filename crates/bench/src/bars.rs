@@ -20,14 +20,32 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// A figure that must not exceed a limit.
-    pub fn at_most(what: impl Into<String>, measured: f64, limit: f64, unit: &str) -> Self {
+    /// A figure that must not exceed a limit; not met where there is none.
+    pub fn at_most(
+        what: impl Into<String>,
+        measured: impl Into<Option<f64>>,
+        limit: f64,
+        unit: &str,
+    ) -> Self {
         Self {
             what: what.into(),
-            measured: Some(measured),
+            measured: measured.into(),
             unit: unit.to_owned(),
             at_most: limit,
             at_least: None,
+        }
+    }
+
+    /// A figure that must reach a limit; not met where there is none.
+    pub fn at_least(
+        what: impl Into<String>,
+        measured: impl Into<Option<f64>>,
+        limit: f64,
+        unit: &str,
+    ) -> Self {
+        Self {
+            at_least: Some(limit),
+            ..Self::at_most(what, measured, f64::MAX, unit)
         }
     }
 
@@ -201,5 +219,11 @@ mod tests {
             }
             .is_met()
         );
+        assert_eq!(Bar::at_most("x", None, 2.0, "ms").measured, None);
+        let least = Bar::at_least("x", 2.0, 2.0, "times");
+        assert!(least.is_met());
+        assert_eq!(least.limit(), ">= 2");
+        assert!(!Bar::at_least("x", 1.9, 2.0, "times").is_met());
+        assert!(!Bar::at_least("x", None, 2.0, "times").is_met());
     }
 }

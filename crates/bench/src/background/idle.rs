@@ -142,20 +142,12 @@ fn round(
 }
 
 fn bar(share: &Share) -> Bar {
-    Bar {
-        at_most: f64::MAX,
-        at_least: Some(100.0 * AT_LEAST),
-        measured: stats::median(&share.idle_got).map(|got| 100.0 * got),
-        ..Bar::at_most(
-            format!(
-                "{}, usher, 1 s on and off: of what is idle",
-                share.resource.name()
-            ),
-            0.0,
-            0.0,
-            "%",
-        )
-    }
+    let what = format!(
+        "{}, usher, 1 s on and off: of what is idle",
+        share.resource.name()
+    );
+    let got = stats::median(&share.idle_got).map(|got| 100.0 * got);
+    Bar::at_least(what, got, 100.0 * AT_LEAST, "%")
 }
 
 fn figure(resource: Resource, all: &[Share]) -> Figure {

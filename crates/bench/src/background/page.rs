@@ -53,41 +53,31 @@ fn bars(result: &CellResult) -> Vec<Bar> {
     let mut bars = Vec::new();
     if result.tallies.is_empty() {
         let what = format!("{id}: not measured");
-        bars.push(Bar {
-            measured: None,
-            ..Bar::at_most(what, f64::NAN, 100.0 * SLOWER_MAX, "%")
-        });
+        bars.push(Bar::at_most(what, None, 100.0 * SLOWER_MAX, "%"));
     }
     if result.of(Treatment::Usher).is_some() {
         let unresolved = match result.of(Treatment::Usher).is_some_and(Tally::is_resolved) {
             true => "",
             false => " (unresolved)",
         };
-        bars.push(Bar {
-            measured: result
-                .beyond_band(Treatment::Usher)
-                .map(|beyond| 100.0 * beyond),
-            ..Bar::at_most(
-                format!("{id}, usher{unresolved}: upper bound beyond the A/A band"),
-                f64::NAN,
-                100.0 * SLOWER_MAX,
-                "%",
-            )
-        });
+        let beyond = result.beyond_band(Treatment::Usher);
+        bars.push(Bar::at_most(
+            format!("{id}, usher{unresolved}: upper bound beyond the A/A band"),
+            beyond.map(|beyond| 100.0 * beyond),
+            100.0 * SLOWER_MAX,
+            "%",
+        ));
     }
     for (treatment, limit) in PAPER {
         let Some(tally) = result.of(treatment) else {
             continue;
         };
-        bars.push(Bar {
-            measured: tally.slow_down().map(|e| 100.0 * (e.value - 1.0)),
-            ..Bar::at_most(
-                format!("{id}, {}: slow-down, paper's worst", treatment.name()),
-                f64::NAN,
-                (1_000.0 * (limit - 1.0_f64)).round() / 10.0,
-                "%",
-            )
-        });
+        bars.push(Bar::at_most(
+            format!("{id}, {}: slow-down, paper's worst", treatment.name()),
+            tally.slow_down().map(|e| 100.0 * (e.value - 1.0)),
+            (1_000.0 * (limit - 1.0_f64)).round() / 10.0,
+            "%",
+        ));
     }
     bars
 }

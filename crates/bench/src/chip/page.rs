@@ -37,13 +37,6 @@ fn fps(figures: &Figures) -> Option<f64> {
     Some(figures.fps)
 }
 
-fn at_least(what: &str, share: f64, least: f64) -> Bar {
-    Bar {
-        at_least: Some(least),
-        ..Bar::at_most(what, share, f64::MAX, "")
-    }
-}
-
 /// What issue 5 asks of Table 2.
 pub fn bars(rows: &[Compared]) -> Vec<Bar> {
     let speed = ratios(rows, fps);
@@ -62,18 +55,20 @@ pub fn bars(rows: &[Compared]) -> Vec<Bar> {
         });
     }
     let count = |ratios: &[Ratio]| ratios.len();
-    bars.push(at_least(
-        &format!("share of {} FPS ratios to FCFS within 0.10", count(&speed)),
+    bars.push(Bar::at_least(
+        format!("share of {} FPS ratios to FCFS within 0.10", count(&speed)),
         share_within(&speed, 0.10),
         0.8,
+        "",
     ));
-    bars.push(at_least(
-        &format!(
+    bars.push(Bar::at_least(
+        format!(
             "share of {} L2-miss ratios to FCFS within 0.15",
             count(&misses)
         ),
         share_within(&misses, 0.15),
         0.8,
+        "",
     ));
     let peaks = peaks(rows);
     let off = peaks

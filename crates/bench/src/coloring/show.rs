@@ -21,15 +21,6 @@ const ASKED: [usize; 2] = [1024, 2400];
 /// Ours, among the variants.
 const OURS: usize = 2;
 
-fn at_least(what: String, measured: Option<f64>, least: f64, unit: &str) -> Bar {
-    Bar {
-        measured,
-        at_most: f64::MAX,
-        at_least: Some(least),
-        ..Bar::at_most(what, f64::NAN, 0.0, unit)
-    }
-}
-
 /// Walks of run queues.
 pub fn walks(walks: &[Walk]) -> Part {
     let mut part = Part::new("walks", "Walks of run queues on this machine");
@@ -40,7 +31,7 @@ pub fn walks(walks: &[Walk]) -> Part {
         .map(|walk| {
             let what = format!("{} structures, {}", walk.structures, condition(walk));
             let gain = walk.gain(OURS).map(|gain| gain.value);
-            at_least(format!("{what}: plain / coloured"), gain, GAIN_LEAST, "x")
+            Bar::at_least(format!("{what}: plain / coloured"), gain, GAIN_LEAST, "x")
         })
         .collect();
     for threads in [1, 2] {

@@ -149,11 +149,6 @@ fn shown(machine: &Machine, results: &Results, times: u64, seeds: u64) -> Part {
 
 fn bars(results: &Results) -> Vec<Bar> {
     let cpus = published::CPUS;
-    let least = |what: String, measured: f64, least: f64, unit: &str| Bar {
-        at_most: f64::MAX,
-        at_least: Some(least),
-        ..Bar::at_most(what, measured, 0.0, unit)
-    };
     let mut bars = Vec::new();
     for (load, asked, paper) in [
         (Load::Chat, 60.0, published::CHAT_GAIN),
@@ -162,7 +157,7 @@ fn bars(results: &Results) -> Vec<Bar> {
         let miss = |colors| 100.0 * results.median(load, cpus, colors, |o| o.walk_miss_ratio);
         let name = load.name();
         let what = format!("simulated {name}, {cpus} CPUs: walk's misses, plain (paper > 90)");
-        bars.push(least(what, miss(Colors::Plain), 90.0, "%"));
+        bars.push(Bar::at_least(what, miss(Colors::Plain), 90.0, "%"));
         let what = format!("simulated {name}, {cpus} CPUs: walk's misses, coloured");
         bars.push(Bar::at_most(what, miss(Colors::OURS), 10.0, "%"));
         let gain = results.gain(load, cpus, Colors::OURS);
@@ -170,7 +165,7 @@ fn bars(results: &Results) -> Vec<Bar> {
             "simulated {name}, {cpus} CPUs: gain, the seeds' median (paper +{paper}; seeds {:+.1} to {:+.1})",
             gain.least, gain.most
         );
-        bars.push(least(what, gain.median, asked, "%"));
+        bars.push(Bar::at_least(what, gain.median, asked, "%"));
     }
     bars
 }

@@ -6,9 +6,9 @@ use anyhow::Result;
 
 use super::lab::Measured;
 use super::rival::Rival;
-use super::rows::{bar, cell, counted, figure, ratio, rivals};
+use super::rows::{cell, counted, figure, ratio, rivals};
 use super::told::Sample;
-use crate::bars::{Part, Table};
+use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "cores";
 const TITLE: &str = "Two short loops and two long ones on two cores of two threads";
@@ -92,7 +92,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     .into_iter()
     .map(|(name, rival, limit)| {
         let what = format!("a core shared while the other is idle, ours to {name}");
-        bar(what, ratio(ours, of(&rival)), limit, "")
+        Bar::at_most(what, ratio(ours, of(&rival)), limit, "")
     })
     .collect();
     part.notes = vec![

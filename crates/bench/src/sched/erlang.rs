@@ -12,7 +12,7 @@ use usher_lab::Cache;
 
 use super::lab::{Measured, cache};
 use super::rival::Rival;
-use super::rows::{bar, cell, counted, ends_s, ratio, rivals};
+use super::rows::{cell, counted, ends_s, ratio, rivals};
 use super::told::{Load, Sample};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::coloring::chart::{Chart, Line};
@@ -247,7 +247,7 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let our_spaces = at_most.and_then(|row| row.spaces);
     let against = |name: &str, rival: &Rival, limit| {
         let what = format!("{most} virtual machines: address-space switches, ours to {name}'s");
-        bar(what, ratio(our_spaces, spaces(rival)), limit, "")
+        Bar::at_most(what, ratio(our_spaces, spaces(rival)), limit, "")
     };
     let mut bars = vec![against("EEVDF", &Rival::Eevdf, SWITCHES_AT_MOST)];
     let peers = rows
@@ -261,7 +261,7 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let worst: Option<Vec<f64>> = ours.iter().map(elapsed).collect();
     let worst = worst.and_then(|all| all.into_iter().reduce(f64::max));
     let what = "any number: the last one's end, ours to EEVDF's";
-    bars.push(bar(what, worst, ELAPSED_AT_MOST, ""));
+    bars.push(Bar::at_most(what, worst, ELAPSED_AT_MOST, ""));
     bars
 }
 

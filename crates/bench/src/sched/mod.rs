@@ -320,7 +320,7 @@ fn not_measured(which: Which, error: &anyhow::Error) -> Part {
     eprintln!("sched: {name} was left out: {error:#}");
     let mut part = Part::new(&name, &format!("Not measured: {name}"));
     if which != Which::Mix {
-        part.bars = vec![rows::bar("could be measured", None, 0.0, "")];
+        part.bars = vec![Bar::at_most("could be measured", None, 0.0, "")];
     }
     part.notes = vec![format!("{error:#}")];
     part

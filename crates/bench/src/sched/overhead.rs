@@ -7,7 +7,7 @@ use usher_report::stats;
 use super::inside::{ALONE, PROCESSES, THREADS};
 use super::lab::{INSTRUCTION_NS, Measured};
 use super::rival::Rival;
-use super::rows::{bar, cell, figure, ratio, rivals};
+use super::rows::{cell, figure, ratio, rivals};
 use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
@@ -109,7 +109,7 @@ fn threads_of(rows: &[Row], rival: &Rival) -> Option<f64> {
 fn bars(rows: &[Row]) -> Vec<Bar> {
     let ours = threads_of(rows, &Rival::Usher);
     let fifo = threads_of(rows, &Rival::Fifo);
-    let mut bars = vec![bar(
+    let mut bars = vec![Bar::at_most(
         "instructions a switch, ours to --fifo's",
         ratio(ours, fifo),
         OF_FIFO_AT_MOST,
@@ -118,7 +118,7 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let peers = rows.iter().filter(|row| row.rival.is_peer());
     bars.extend(peers.map(|peer| {
         let what = format!("instructions a switch, ours to {}'s", peer.rival.label());
-        bar(what, ratio(ours, peer.switch(peer.threads)), 1.0, "")
+        Bar::at_most(what, ratio(ours, peer.switch(peer.threads)), 1.0, "")
     }));
     bars
 }

@@ -7,7 +7,7 @@ use usher_report::{stats, text};
 
 use super::rival::Rival;
 use super::told::{Counted, Sample};
-use crate::bars::{Bar, Figure, Part, Table};
+use crate::bars::{Figure, Part, Table};
 
 /// The schedulers in these samples, in the order in which they ran.
 pub fn rivals(samples: &[&Sample]) -> Vec<Rival> {
@@ -40,14 +40,6 @@ pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
 pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
     let (of, to) = (of?, to?);
     (to > 0.0).then(|| of / to)
-}
-
-/// A bar of a figure that may be missing.
-pub fn bar(what: impl Into<String>, measured: Option<f64>, at_most: f64, unit: &str) -> Bar {
-    Bar {
-        measured,
-        ..Bar::at_most(what, 0.0, at_most, unit)
-    }
 }
 
 const WIDTH: f64 = 960.0;
@@ -135,6 +127,7 @@ pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::bars::Bar;
 
     /// A sample with these switches, of address spaces, and ends.
     pub fn sample(rival: Rival, part: &str, programs: usize, counts: [u64; 2]) -> Sample {
@@ -178,8 +171,8 @@ pub mod tests {
 
     #[test]
     fn what_is_missing_meets_no_bar() {
-        assert!(bar("x", ratio(Some(1.0), Some(4.0)), 0.25, "").is_met());
-        assert!(!bar("x", ratio(Some(1.0), None), 0.25, "").is_met());
+        assert!(Bar::at_most("x", ratio(Some(1.0), Some(4.0)), 0.25, "").is_met());
+        assert!(!Bar::at_most("x", ratio(Some(1.0), None), 0.25, "").is_met());
         assert_eq!(ratio(Some(1.0), Some(0.0)), None);
     }
 

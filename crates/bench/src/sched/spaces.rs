@@ -7,7 +7,7 @@ use usher_report::stats;
 
 use super::lab::Measured;
 use super::rival::Rival;
-use super::rows::{bar, cell, counted, ends_s, figure, ratio, rivals};
+use super::rows::{cell, counted, ends_s, figure, ratio, rivals};
 use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
@@ -161,19 +161,19 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
         ratio(ours, eevdf)
     };
     let mut bars = vec![
-        bar(
+        Bar::at_most(
             "address-space switches, ours to EEVDF's",
             beside(|row| row.spaces),
             SWITCHES_AT_MOST,
             "",
         ),
-        bar(
+        Bar::at_most(
             "the sleeper's 99 %, ours to EEVDF's",
             beside(|row| row.late_ms[1]),
             LATE_AT_MOST,
             "",
         ),
-        bar(
+        Bar::at_most(
             "the last program's end, ours to EEVDF's",
             beside(|row| row.last_s),
             ELAPSED_AT_MOST,
@@ -184,7 +184,7 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let peers = rows.iter().filter(|row| row.rival.is_peer());
     bars.extend(peers.map(|peer| {
         let what = format!("address-space switches, ours to {}'s", peer.rival.label());
-        bar(what, ratio(spaces, peer.spaces), 1.0, "")
+        Bar::at_most(what, ratio(spaces, peer.spaces), 1.0, "")
     }));
     bars
 }

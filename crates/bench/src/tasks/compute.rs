@@ -10,7 +10,7 @@ use super::rounds::{self, Extent};
 use super::show::{self, ns};
 use super::study::Samples;
 use super::toolchain::Programs;
-use crate::bars::Part;
+use crate::bars::{Bar, Part};
 
 /// Steps of computing in a task: one is about a nanosecond.
 const STEPS: [u32; 2] = [2048, 4096];
@@ -49,7 +49,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
             .figure((ORDER_TS, 1), &case)
             .map(|figure| figure.median_ns);
         let length = length_ns.map_or(String::new(), |length| format!("{} ns", ns(length)));
-        part.bars.push(show::at_least(
+        part.bars.push(Bar::at_least(
             format!("length of a task of {steps} steps"),
             length_ns,
             LENGTH_LEAST_NS,
@@ -60,7 +60,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
             let peer = samples.best(&WAVEFRONT_PEERS, n, &case);
             let ratio = peer.and_then(|peer| samples.ratio((ours, n), (peer, n), &case));
             let peer = peer.map_or("no peer", |peer| peer.label);
-            part.bars.push(show::at_most(
+            part.bars.push(Bar::at_most(
                 format!("{length}, {}: usher-tasks / {peer}", show::threads_text(n)),
                 ratio.map(|ratio| ratio.value),
                 LIMIT,

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use usher_report::text;
 
-use super::{INSIDE, rounds, show};
-use crate::bars::{Part, Table};
+use super::{INSIDE, rounds};
+use crate::bars::{Bar, Part, Table};
 
 /// Registered at once, to measure by.
 const TASKS: u64 = 1_000_000;
@@ -44,13 +44,13 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
         // One that can do something: the paper's, an entry and its argument.
-        show::at_most(
+        Bar::at_most(
             "a registered task, its closure holds a pointer",
             of("pointer"),
             BYTES_MOST,
             "bytes",
         ),
-        show::at_most(
+        Bar::at_most(
             format!("of {} in flight, not run", text::number(flight as f64, 0)),
             ran.map(|ran| flight as f64 - ran),
             0.0,

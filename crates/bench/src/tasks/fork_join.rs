@@ -8,7 +8,7 @@ use super::rounds::{self, Extent};
 use super::show;
 use super::study::{Samples, forms_of};
 use super::toolchain::Programs;
-use crate::bars::Part;
+use crate::bars::{Bar, Part};
 
 const WORKLOAD: [&str; 2] = ["fib", "25"];
 const CASE: &str = "fib:25";
@@ -31,7 +31,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
         let ratio = best(&ours)
             .zip(best(&rayon))
             .and_then(|(ours, rayon)| samples.ratio((ours, n), (rayon, n), CASE));
-        part.bars.push(show::at_most(
+        part.bars.push(Bar::at_most(
             format!("usher-tasks / rayon, {}", show::threads_text(n)),
             ratio.map(|ratio| ratio.value),
             LIMIT,

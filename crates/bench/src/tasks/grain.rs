@@ -13,7 +13,7 @@ use super::rounds::{self, Extent};
 use super::show::{self, ns};
 use super::study::{Samples, forms_of};
 use super::toolchain::Programs;
-use crate::bars::{Figure, Part, Table};
+use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Line};
 
 /// Steps of computing in a task: one is about a nanosecond.
@@ -149,7 +149,7 @@ fn format(samples: &Samples, threads: u32) -> Part {
     let metg_us = ours
         .and_then(|&one| grain(samples, one, threads))
         .map(|g| g.ns / 1e3);
-    part.bars.push(show::at_most(
+    part.bars.push(Bar::at_most(
         format!("METG(50 %), {}", show::threads_text(threads)),
         metg_us,
         LIMIT_US,

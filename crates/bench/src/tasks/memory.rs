@@ -11,7 +11,7 @@ use super::rounds::{self, Extent};
 use super::show;
 use super::study::{Samples, ratio_text};
 use super::toolchain::Programs;
-use crate::bars::Part;
+use crate::bars::{Bar, Part};
 
 /// 3840 x 2160 in macroblocks, eight stages.
 const FRAME_4K: [&str; 4] = ["wavefront", "240", "135", "8"];
@@ -70,7 +70,7 @@ fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
         let order = samples.best(&ORDERS, 1, &case);
         let ratio = order.and_then(|order| samples.ratio((HINTED, 1), (order, 1), &case));
         let order = order.map_or("no order", |order| order.label);
-        part.bars.push(show::at_most(
+        part.bars.push(Bar::at_most(
             format!("{size}, 1 thread: hinted / {order}"),
             ratio.map(|ratio| ratio.value),
             ORDER_MOST,
@@ -107,20 +107,20 @@ fn against_any(samples: &Samples, n: u32, case: &str, size: &str) -> Option<Stri
     ))
 }
 
-fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<crate::bars::Bar> {
+fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<Bar> {
     let of = format!("{size}, {}", show::threads_text(n));
     let peer = samples.best(&by_default(n), n, case);
     let label = peer.map_or("no peer", |peer| peer.label);
     let faster = peer.and_then(|peer| samples.ratio((peer, n), (HINTED, n), case));
     let kept = peer.and_then(|peer| gain_kept(samples, peer, n, case));
     vec![
-        show::at_least(
+        Bar::at_least(
             format!("{of}: {label} / hinted"),
             faster.map(|faster| faster.value),
             FASTER_LEAST,
             "times",
         ),
-        show::at_least(
+        Bar::at_least(
             format!("{of}: gain kept without hints"),
             kept,
             GAIN_LEAST,

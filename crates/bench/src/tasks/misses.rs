@@ -15,9 +15,8 @@ use super::contestants::{
 use super::inside::CHOSEN;
 use super::overhead::FRAME_720P;
 use super::rounds;
-use super::show;
 use super::toolchain::Programs;
-use crate::bars::{Part, Table};
+use crate::bars::{Bar, Part, Table};
 
 const TASKS: f64 = 80.0 * 45.0 * 8.0;
 /// A core's first and second cache of today: bytes, ways, bytes a line.
@@ -180,8 +179,7 @@ fn format(rows: &[Row]) -> Part {
     for (what, pick) in [("D1", (|c| c.d1) as fn(&Counts) -> f64), ("LL", |c| c.ll)] {
         let measured = hinted.and_then(|hinted| ratio(hinted, pick));
         let what = format!("{what} misses, hinted / T/S order");
-        part.bars
-            .push(show::at_most(what, measured, LIMIT, "times"));
+        part.bars.push(Bar::at_most(what, measured, LIMIT, "times"));
     }
     let head = [
         "720p, 4 KB, a frame",

@@ -8,7 +8,7 @@ use super::rounds::{self, Extent};
 use super::show;
 use super::study::Samples;
 use super::toolchain::Programs;
-use crate::bars::Part;
+use crate::bars::{Bar, Part};
 
 /// 1280 x 720 in macroblocks, eight stages: 28,800 tasks.
 pub const FRAME_720P: [&str; 4] = ["wavefront", "80", "45", "8"];
@@ -43,7 +43,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
         let figure = samples.figure((ours, n), CASE);
         let what = format!("{}, {}", ours.label, show::threads_text(n));
         let ns = figure.map(|figure| figure.median_ns);
-        part.bars.push(show::at_most(what, ns, limit, "ns a task"));
+        part.bars.push(Bar::at_most(what, ns, limit, "ns a task"));
         let bars = show::peer_bars(samples, (ours, n), &WAVEFRONT_PEERS, CASE, 1.0);
         part.bars.extend(bars);
     }
@@ -71,7 +71,6 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bars::Bar;
     use crate::tasks::study::tests::samples;
 
     #[test]

@@ -8,22 +8,6 @@ use super::study::{Samples, Turn, forms_of, ratio_text};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
-/// Something that must not be more than that; not met where there is no figure.
-pub fn at_most(what: impl Into<String>, measured: Option<f64>, limit: f64, unit: &str) -> Bar {
-    Bar {
-        measured,
-        ..Bar::at_most(what, f64::NAN, limit, unit)
-    }
-}
-
-/// Something that must not be less than that.
-pub fn at_least(what: impl Into<String>, measured: Option<f64>, limit: f64, unit: &str) -> Bar {
-    Bar {
-        at_least: Some(limit),
-        ..at_most(what, measured, f64::MAX, unit)
-    }
-}
-
 /// `1 thread`, `2 threads`.
 pub fn threads_text(threads: u32) -> String {
     text::count(threads as usize, "thread")
@@ -43,7 +27,7 @@ pub fn peer_bars(
         let ratio = best.and_then(|best| samples.ratio(ours, (best, threads), case));
         let label = best.map_or(runtime.name(), |best| best.label);
         let what = format!("usher-tasks / {label}, {}", threads_text(threads));
-        at_most(what, ratio.map(|ratio| ratio.value), limit, "times")
+        Bar::at_most(what, ratio.map(|ratio| ratio.value), limit, "times")
     };
     Runtime::PEERS.into_iter().map(bar).collect()
 }
@@ -187,7 +171,7 @@ pub fn failures(part: &mut Part, samples: &Samples) {
 /// A part that could not be measured.
 pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
     let mut part = Part::new(&name.to_lowercase(), name);
-    part.bars = vec![at_most("measured at all", None, 0.0, "")];
+    part.bars = vec![Bar::at_most("measured at all", None, 0.0, "")];
     part.notes = vec![format!("{error:#}")];
     part
 }
