@@ -6,6 +6,7 @@
 
 mod background;
 mod bars;
+mod cachegrind;
 mod chart;
 mod chip;
 mod cli;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Misses of the walk in this machine's first and second level, by cachegrind.
 //!
-//! Cachegrind knows a first level and a last one; the last is given this machine's
-//! second level. Addresses are the program's, as if pages were laid out as the
-//! program sees them, which is so within huge pages.
+//! Cachegrind's last level is given this machine's second one. Addresses are the
+//! program's, as if pages were laid out as the program sees them, which is so within
+//! huge pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,36 +14,10 @@ use serde::{Deserialize, Serialize};
 use usher_sim::coloring::machine::{Colors, Load};
 
 use super::cpus::Tally;
+use crate::cachegrind::{self, Counted, Counts, Shape};
 
 /// The function whose misses are counted.
 const FUNCTION: &str = "coloring::region::walk_queue";
-
-/// A cache as cachegrind takes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
-    /// Bytes of the whole.
-    pub bytes: u64,
-    /// Ways.
-    pub ways: u64,
-    /// Bytes of a line.
-    pub line_bytes: u64,
-}
-
-impl Shape {
-    fn option(self, name: &str) -> String {
-        format!("--{name}={},{},{}", self.bytes, self.ways, self.line_bytes)
-    }
-
-    /// In words.
-    pub fn describe(self) -> String {
-        format!(
-            "{} KiB, {} ways, lines of {} B",
-            self.bytes >> 10,
-            self.ways,
-            self.line_bytes
-        )
-    }
-}
 
 /// First level of data, and second level, of a machine's CPU 0.
 pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
@@ -113,16 +87,25 @@ pub struct Misses {
     pub second: u64,
 }
 
+impl From<Counts> for Misses {
+    fn from(counts: Counts) -> Self {
+        Self {
+            accesses: counts.accesses,
+            first: counts.first,
+            second: counts.last,
+        }
+    }
+}
+
 /// Runs a workload of so many operations under cachegrind.
 pub fn run(load: Load, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
     let (first, second) = shapes(Path::new("/sys"))?;
     let own = std::env::current_exe().context("finding this program")?;
     let out: PathBuf = scratch.join(format!("cachegrind.{}.{}", load.name(), variant(colors)));
-    let mut command = Command::new("valgrind");
+    let [valgrind, words @ ..] = cachegrind::words(first, second, &out);
+    let mut command = Command::new(valgrind);
     command
-        .args(["-q", "--tool=cachegrind", "--cache-sim=yes"])
-        .args([first.option("D1"), second.option("LL")])
-        .arg(format!("--cachegrind-out-file={}", out.display()))
+        .args(words)
         .arg(own)
         .args([
             "coloring-run",
@@ -166,51 +149,11 @@ pub fn variant(colors: Colors) -> &'static str {
 
 /// Of [`FUNCTION`], and of everything, in a file of cachegrind's.
 fn misses(text: &str) -> Result<(Misses, Misses)> {
-    let events = text.lines().find_map(|line| line.strip_prefix("events: "));
-    let events: Vec<&str> = events
-        .context("no line 'events:'")?
-        .split_whitespace()
-        .collect();
-    let column = |name: &str| {
-        let found = events.iter().position(|event| *event == name);
-        found.with_context(|| format!("no event {name}"))
-    };
-    let pairs = [("Dr", "Dw"), ("D1mr", "D1mw"), ("DLmr", "DLmw")];
-    let columns = pairs
-        .iter()
-        .map(|(read, write)| Ok([column(read)?, column(write)?]))
-        .collect::<Result<Vec<_>>>()?;
-    let of = |counts: &[u64]| {
-        let sum = |at: usize| columns[at].iter().filter_map(|&c| counts.get(c)).sum();
-        Misses {
-            accesses: sum(0),
-            first: sum(1),
-            second: sum(2),
-        }
-    };
-    let (mut walk, mut all) = (Misses::default(), None);
-    let (mut inside, mut seen) = (false, false);
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix("fn=") {
-            inside = name.contains(FUNCTION);
-            seen |= inside;
-        } else if let Some(counts) = line.strip_prefix("summary: ") {
-            all = Some(of(&numbers(counts)));
-        } else if inside && line.starts_with(|c: char| c.is_ascii_digit()) {
-            let more = of(numbers(line).get(1..).unwrap_or(&[]));
-            walk.accesses += more.accesses;
-            walk.first += more.first;
-            walk.second += more.second;
-        }
-    }
-    ensure!(seen, "no function {FUNCTION}: was this program stripped?");
-    Ok((walk, all.context("no line 'summary:'")?))
-}
-
-fn numbers(line: &str) -> Vec<u64> {
-    line.split_whitespace()
-        .map_while(|word| word.parse().ok())
-        .collect()
+    let counted = Counted::read(text)?;
+    let walk = counted.of(FUNCTION);
+    let walk =
+        walk.with_context(|| format!("no function {FUNCTION}: was this program stripped?"))?;
+    Ok((walk.into(), counted.all()?.into()))
 }
 
 #[cfg(test)]
@@ -218,20 +161,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misses_of_the_walk_are_summed_over_its_lines() {
+    fn misses_of_the_walk_stand_beside_all() {
         let text = "\
-desc: D1 cache: 32768 B
-cmd: usher-bench
 events: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw
-fl=a.rs
-fn=other
-10 5 0 0 9 9 9 9 9 9
 fn=usher_bench::coloring::region::walk_queue
 20 100 1 1 50 40 30 2 1 0
-22 7 0 0 3 2 1
-fl=b.rs
-fn=usher_bench::coloring::region::walk_queue
-4 8 0 0 1 1 1 1 1 1
 summary: 120 1 1 63 52 41 12 11 10
 ";
         let (walk, all) = misses(text).unwrap();
@@ -240,8 +174,7 @@ summary: 120 1 1 63 52 41 12 11 10
             first,
             second,
         };
-        assert_eq!(walk, of(57, 45, 33));
-        assert_eq!(all, of(75, 63, 51));
+        assert_eq!((walk, all), (of(52, 41, 30), of(75, 63, 51)));
         let none = text.replace("walk_queue", "gone");
         assert!(misses(&none).unwrap_err().to_string().contains("stripped"));
     }

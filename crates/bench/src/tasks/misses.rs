@@ -17,10 +17,22 @@ use super::overhead::FRAME_720P;
 use super::rounds;
 use super::toolchain::Programs;
 use crate::bars::{Bar, Part, Table};
+use crate::cachegrind::{self, Counted, Counts, Shape};
 
 const TASKS: f64 = 80.0 * 45.0 * 8.0;
-/// A core's first and second cache of today: bytes, ways, bytes a line.
-const CACHES: [&str; 2] = ["--D1=32768,8,64", "--LL=262144,8,64"];
+/// A core's first and second cache of today.
+const CACHES: [Shape; 2] = [
+    Shape {
+        bytes: 32 << 10,
+        ways: 8,
+        line_bytes: 64,
+    },
+    Shape {
+        bytes: 256 << 10,
+        ways: 8,
+        line_bytes: 64,
+    },
+];
 /// Frames of the two runs whose difference is taken.
 const FRAMES: [u32; 2] = [1, 3];
 /// Pairs of runs before two have chosen the same order.
@@ -28,9 +40,9 @@ const ATTEMPTS: usize = 5;
 /// What is asked: at most so many times the misses of the T/S order.
 const LIMIT: f64 = 1.1;
 
-/// What cachegrind counts.
+/// What a frame comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Counts {
+struct Frame {
     instructions: f64,
     d1: f64,
     ll: f64,
@@ -42,7 +54,7 @@ struct Row {
     label: String,
     form: String,
     case: String,
-    frame: Counts,
+    frame: Frame,
 }
 
 /// Programs in C++ are compiled for this very machine, whose instructions valgrind
@@ -75,7 +87,8 @@ pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
 fn count(programs: &Programs, one: &Contestant, case: &str, scratch: &Path) -> Result<Row> {
     let run = |frames| run_once(programs, one, case, frames, scratch);
     let (order, [few, more]) = of_one_order(run)?;
-    let each = |of: fn(&Counts) -> f64| (of(&more) - of(&few)) / f64::from(FRAMES[1] - FRAMES[0]);
+    let frames = f64::from(FRAMES[1] - FRAMES[0]);
+    let each = |of: fn(&Counts) -> u64| (of(&more) as f64 - of(&few) as f64) / frames;
     Ok(Row {
         label: match order {
             Some(order) => format!("{}: {order}", one.label),
@@ -83,10 +96,10 @@ fn count(programs: &Programs, one: &Contestant, case: &str, scratch: &Path) -> R
         },
         form: one.form.to_owned(),
         case: case.to_owned(),
-        frame: Counts {
+        frame: Frame {
             instructions: each(|c| c.instructions),
-            d1: each(|c| c.d1),
-            ll: each(|c| c.ll),
+            d1: each(|c| c.first),
+            ll: each(|c| c.last),
         },
     })
 }
@@ -127,9 +140,7 @@ fn run_once(
     let mut command = std::process::Command::new(inner.get_program());
     command
         .args(words.next())
-        .args(["valgrind", "--tool=cachegrind", "--cache-sim=yes"])
-        .args(CACHES)
-        .arg(format!("--cachegrind-out-file={}", file.display()))
+        .args(cachegrind::words(CACHES[0], CACHES[1], &file))
         .args(words)
         .args(["1", "0", &frames.to_string()])
         .args(FRAME_720P)
@@ -138,29 +149,8 @@ fn run_once(
         rounds::outputs(&mut command).with_context(|| format!("{} under valgrind", one.label))?;
     let order = said.lines().find_map(|line| line.strip_prefix(CHOSEN));
     let text = std::fs::read_to_string(&file).context("what cachegrind wrote")?;
-    let counts = counts_in(&text);
-    let counts = counts.with_context(|| format!("{} is not cachegrind's", file.display()))?;
+    let counts = Counted::read(&text)?.all()?;
     Ok((order.map(str::to_owned), counts))
-}
-
-/// The totals of cachegrind's file: its last line, in the order of `events:`.
-fn counts_in(text: &str) -> Option<Counts> {
-    let line = |head: &str| text.lines().find_map(|line| line.strip_prefix(head));
-    let names: Vec<&str> = line("events:")?.split_whitespace().collect();
-    let values: Vec<f64> = line("summary:")?
-        .split_whitespace()
-        .map(str::parse)
-        .collect::<Result<_, _>>()
-        .ok()?;
-    let value = |name: &str| {
-        let at = names.iter().position(|one| *one == name)?;
-        values.get(at).copied()
-    };
-    Some(Counts {
-        instructions: value("Ir")?,
-        d1: value("D1mr")? + value("D1mw")?,
-        ll: value("DLmr")? + value("DLmw")?,
-    })
 }
 
 fn format(rows: &[Row]) -> Part {
@@ -172,11 +162,11 @@ fn format(rows: &[Row]) -> Part {
         rows.next().map(|row| row.frame)
     };
     let reference = of(ORDER_TS, "memory:4096");
-    let ratio = |frame: Counts, pick: fn(&Counts) -> f64| {
+    let ratio = |frame: Frame, pick: fn(&Frame) -> f64| {
         reference.map(|reference| pick(&frame) / pick(&reference))
     };
     let hinted = of(HINTED, "memory:4096");
-    for (what, pick) in [("D1", (|c| c.d1) as fn(&Counts) -> f64), ("LL", |c| c.ll)] {
+    for (what, pick) in [("D1", (|c| c.d1) as fn(&Frame) -> f64), ("LL", |c| c.ll)] {
         let measured = hinted.and_then(|hinted| ratio(hinted, pick));
         let what = format!("{what} misses, hinted / T/S order");
         part.bars.push(Bar::at_most(what, measured, LIMIT, "times"));
@@ -220,7 +210,10 @@ fn format(rows: &[Row]) -> Part {
     ];
     part.notes = vec![format!(
         "valgrind's cachegrind with {} and {}, one thread, a 720p frame (28,800 tasks): the difference of runs of {} and {} frames after those in which an order was chosen, which stands behind the name. Times decide there, which valgrind distorts: it need not be the order chosen without it. Misses of data, reads and writes; a frame's state is 14.7 MB, so that every order misses each of its 230,400 lines once.",
-        CACHES[0], CACHES[1], FRAMES[1], FRAMES[0]
+        CACHES[0].option("D1"),
+        CACHES[1].option("LL"),
+        FRAMES[1],
+        FRAMES[0]
     )];
     part.raw = json!(rows);
     part
@@ -231,25 +224,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_are_read_by_their_names() {
-        let text = "desc: D1 cache: x\nevents: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw\nfn=(1)\n\
-                    summary: 100 1 2 30 4 5 60 7 8\n";
-        let counts = counts_in(text).unwrap();
-        let expected = Counts {
-            instructions: 100.0,
-            d1: 11.0,
-            ll: 13.0,
-        };
-        assert_eq!(counts, expected);
-        assert_eq!(counts_in("events: Ir\nsummary: 1\n"), None);
-    }
-
-    #[test]
     fn runs_of_different_orders_are_not_compared() {
         let counts = |each: u32| Counts {
-            instructions: f64::from(each),
-            d1: 0.0,
-            ll: 0.0,
+            instructions: u64::from(each),
+            ..Counts::default()
         };
         let run = |orders: [&'static [&'static str]; 2]| {
             let turns = std::cell::Cell::new([0; 2]);

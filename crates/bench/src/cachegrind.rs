@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Valgrind's cachegrind: how it is asked, and the file in which it counts.
+//!
+//! It knows a first level of data and a last one, and counts what misses each.
+
+use std::ops::AddAssign;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// A cache as cachegrind takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Bytes of the whole.
+    pub bytes: u64,
+    /// Ways.
+    pub ways: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+}
+
+impl Shape {
+    /// As an option of cachegrind's: `D1` or `LL`.
+    pub fn option(self, name: &str) -> String {
+        format!("--{name}={},{},{}", self.bytes, self.ways, self.line_bytes)
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        format!(
+            "{} KiB, {} ways, lines of {} B",
+            self.bytes >> 10,
+            self.ways,
+            self.line_bytes
+        )
+    }
+}
+
+/// A command line up to the program that is to run in caches of these shapes; what is
+/// counted goes into that file.
+pub fn words(first: Shape, last: Shape, file: &Path) -> [String; 7] {
+    let out = format!("--cachegrind-out-file={}", file.display());
+    [
+        "valgrind".to_owned(),
+        "-q".to_owned(),
+        "--tool=cachegrind".to_owned(),
+        "--cache-sim=yes".to_owned(),
+        first.option("D1"),
+        last.option("LL"),
+        out,
+    ]
+}
+
+/// What was counted, of a run or of a function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Instructions.
+    pub instructions: u64,
+    /// Reads and writes of data.
+    pub accesses: u64,
+    /// Those that missed the first level.
+    pub first: u64,
+    /// Those that missed the last one, too.
+    pub last: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.instructions += other.instructions;
+        self.accesses += other.accesses;
+        self.first += other.first;
+        self.last += other.last;
+    }
+}
+
+/// The events that are added up for each of the counts.
+const EVENTS: [&[&str]; 4] = [&["Ir"], &["Dr", "Dw"], &["D1mr", "D1mw"], &["DLmr", "DLmw"]];
+
+/// A file of cachegrind's.
+#[derive(Debug)]
+pub struct Counted<'a> {
+    text: &'a str,
+    /// Events of a line, and where those of each count stand among them.
+    events: usize,
+    columns: [Vec<usize>; EVENTS.len()],
+}
+
+impl<'a> Counted<'a> {
+    /// Of that text.
+    ///
+    /// # Errors
+    /// Where it does not say in which order it counts, or one of the events is missing.
+    pub fn read(text: &'a str) -> Result<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix("events:"));
+        let line = line.context("not cachegrind's: no line 'events:'")?;
+        let names: Vec<&str> = line.split_whitespace().collect();
+        let mut columns: [Vec<usize>; EVENTS.len()] = Default::default();
+        for (columns, events) in columns.iter_mut().zip(EVENTS) {
+            for event in events {
+                let found = names.iter().position(|name| name == event);
+                columns.push(found.with_context(|| format!("cachegrind counted no {event}"))?);
+            }
+        }
+        Ok(Self {
+            text,
+            events: names.len(),
+            columns,
+        })
+    }
+
+    /// Of the whole run.
+    ///
+    /// # Errors
+    /// Where the file ends before that.
+    pub fn all(&self) -> Result<Counts> {
+        let mut lines = self.text.lines();
+        let line = lines.find_map(|line| line.strip_prefix("summary:"));
+        let values = numbers(line.context("no line 'summary:'")?);
+        ensure!(
+            values.len() == self.events,
+            "the line 'summary:' has {} figures for {} events",
+            values.len(),
+            self.events
+        );
+        Ok(self.counts(&values))
+    }
+
+    /// Of the lines of all functions with that in their names; `None`: there is none.
+    pub fn of(&self, function: &str) -> Option<Counts> {
+        let (mut sum, mut inside, mut seen) = (Counts::default(), false, false);
+        for line in self.text.lines() {
+            if let Some(name) = line.strip_prefix("fn=") {
+                inside = name.contains(function);
+                seen |= inside;
+            } else if inside && line.starts_with(|c: char| c.is_ascii_digit()) {
+                // The line's number comes first; zeros at the end are left out.
+                sum += self.counts(numbers(line).get(1..).unwrap_or_default());
+            }
+        }
+        seen.then_some(sum)
+    }
+
+    fn counts(&self, values: &[u64]) -> Counts {
+        let sum = |columns: &Vec<usize>| columns.iter().filter_map(|&at| values.get(at)).sum();
+        let [instructions, accesses, first, last] = &self.columns;
+        Counts {
+            instructions: sum(instructions),
+            accesses: sum(accesses),
+            first: sum(first),
+            last: sum(last),
+        }
+    }
+}
+
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+desc: D1 cache: 32768 B
+cmd: usher-bench
+events: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw
+fl=a.rs
+fn=other
+10 5 0 0 9 9 9 9 9 9
+fn=usher_bench::coloring::region::walk_queue
+20 100 1 1 50 40 30 2 1 0
+22 7 0 0 3 2 1
+fl=b.rs
+fn=usher_bench::coloring::region::walk_queue
+4 8 0 0 1 1 1 1 1 1
+summary: 120 1 1 63 52 41 12 11 10
+";
+
+    fn counts([instructions, accesses, first, last]: [u64; 4]) -> Counts {
+        Counts {
+            instructions,
+            accesses,
+            first,
+            last,
+        }
+    }
+
+    #[test]
+    fn a_functions_lines_are_added_up() {
+        let counted = Counted::read(TEXT).unwrap();
+        assert_eq!(counted.of("walk_queue"), Some(counts([115, 57, 45, 33])));
+        assert_eq!(counted.of("gone"), None);
+    }
+
+    #[test]
+    fn totals_are_read_by_their_names() {
+        let counted = Counted::read(TEXT).unwrap();
+        assert_eq!(counted.all().unwrap(), counts([120, 75, 63, 51]));
+        let turned = "events: DLmw DLmr Dw Dr D1mw D1mr Ir\nsummary: 8 5 60 30 7 4 100\n";
+        let turned = Counted::read(turned).unwrap().all().unwrap();
+        assert_eq!(turned, counts([100, 90, 11, 13]));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_says_where() {
+        let error = |text: &str| {
+            let all = Counted::read(text).and_then(|counted| counted.all());
+            all.unwrap_err().to_string()
+        };
+        assert!(error("").contains("no line 'events:'"));
+        assert_eq!(
+            error("events: Ir\nsummary: 1\n"),
+            "cachegrind counted no Dr"
+        );
+        let (before, _) = TEXT.split_once("summary:").unwrap();
+        assert_eq!(error(before), "no line 'summary:'");
+        let short = TEXT.replace(" 12 11 10", "");
+        assert!(error(&short).contains("6 figures for 9 events"));
+    }
+
+    #[test]
+    fn the_program_comes_behind_cachegrinds_words() {
+        let shape = |kib: u64| Shape {
+            bytes: kib << 10,
+            ways: 8,
+            line_bytes: 64,
+        };
+        let words = words(shape(32), shape(256), Path::new("counts"));
+        assert_eq!(
+            words[4..],
+            [
+                "--D1=32768,8,64",
+                "--LL=262144,8,64",
+                "--cachegrind-out-file=counts"
+            ]
+        );
+    }
+}
