@@ -26,6 +26,7 @@ fn lines(words: &str) -> Vec<Vec<String>> {
 fn every_form_runs_every_case() {
     let forms = [
         "usher",
+        "usher-traced",
         "usher-hints",
         "usher-paper",
         "rayon",
@@ -66,6 +67,7 @@ fn without_hints_an_order_is_chosen_for_each_case_before_it_is_timed() {
         orders.count()
     };
     assert_eq!(told("usher"), 2);
+    assert_eq!(told("usher-traced"), 2);
     assert_eq!(told("usher-hints"), 0);
 }
 

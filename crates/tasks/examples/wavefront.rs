@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A frame of macroblocks in eight stages, as a wavefront: what a task costs.
+//! A frame of macroblocks in eight stages, as a wavefront: what a task costs, and what
+//! it costs to write it down.
 //! `cargo run --release -p usher-tasks --example wavefront [WORKERS] [COLUMNS ROWS
 //! BYTES FRAMES]`
 #![allow(clippy::unwrap_used)] // an example that cannot go on fails
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Each policy, with hints and without.
+/// Each policy, without hints, the same traced, and with hints.
 fn measure(numbers: &[usize]) {
     let number = |at: usize, or: usize| numbers.get(at).copied().unwrap_or(or);
     let (workers, frames) = (number(0, 1), number(4, 200));
@@ -65,15 +66,20 @@ fn measure(numbers: &[usize]) {
         Policy::Lcfs,
     ] {
         let runtime = Runtime::with_policy(workers, policy).unwrap();
-        for hinted in [false, true] {
+        for (hinted, traced) in [(false, false), (false, true), (true, false)] {
             let groups = |x: usize, y: usize, stage: usize| match (hinted, policy) {
                 (false, _) => Groups::NONE,
                 (true, Policy::Usher) => block_groups(frame, x, y),
                 (true, _) => Groups::new(y as u32 + 1, stage as u32 + 1),
             };
             let graph = wavefront(frame.columns, frame.rows, groups);
+            if traced {
+                let tasks = frame.columns * frame.rows * STAGES;
+                runtime.start_trace(tasks).unwrap();
+            }
             let ns = run(&runtime, frame, frames, graph);
-            println!("{policy:?}, hints {hinted}: {ns:.1} ns a task");
+            runtime.stop_trace();
+            println!("{policy:?}, hints {hinted}, traced {traced}: {ns:.1} ns a task");
         }
     }
 }

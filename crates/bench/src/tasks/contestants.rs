@@ -90,6 +90,13 @@ pub const PLAIN: Contestant = contestant(
     "usher",
     "usher-tasks, no hints",
 );
+/// The same while each task is written down.
+pub const TRACED: Contestant = contestant(
+    Runtime::Usher,
+    Program::Own,
+    "usher-traced",
+    "usher-tasks, no hints, traced",
+);
 /// Our runtime with hints.
 pub const HINTED: Contestant = contestant(
     Runtime::Usher,
@@ -285,7 +292,7 @@ mod tests {
 
     #[test]
     fn our_program_knows_what_it_is_asked_for() {
-        let all = [PLAIN, HINTED, PAPER, BY_HAND]
+        let all = [PLAIN, TRACED, HINTED, PAPER, BY_HAND]
             .into_iter()
             .chain(WAVEFRONT_PEERS)
             .chain(SPAWNING_PEERS)

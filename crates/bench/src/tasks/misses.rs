@@ -10,7 +10,7 @@ use serde_json::json;
 use usher_report::text;
 
 use super::contestants::{
-    Contestant, HINTED, ORDER_TS, ORDERS, PAPER, PLAIN, Program, Runtime, WAVEFRONT_PEERS,
+    Contestant, HINTED, ORDER_TS, ORDERS, PAPER, PLAIN, Program, Runtime, TRACED, WAVEFRONT_PEERS,
 };
 use super::inside::CHOSEN;
 use super::overhead::FRAME_720P;
@@ -78,7 +78,8 @@ pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
         rows.push(count(programs, &one, "memory:4096", scratch)?);
     }
     let is_runtime = |one: &Contestant| one.runtime != Runtime::None;
-    for one in contestants().into_iter().filter(is_runtime) {
+    let runtimes = contestants().into_iter().filter(is_runtime);
+    for one in runtimes.chain([TRACED]) {
         rows.push(count(programs, &one, "empty", scratch)?);
     }
     Ok(format(&rows))

@@ -2,13 +2,14 @@
 //! What a task costs that does nothing.
 
 use serde_json::json;
+use usher_report::stats::Estimate;
 
-use super::contestants::{Contestant, HINTED, PAPER, PLAIN, Runtime, WAVEFRONT_PEERS};
+use super::contestants::{Contestant, HINTED, PAPER, PLAIN, Runtime, TRACED, WAVEFRONT_PEERS};
 use super::rounds::{self, Extent};
 use super::show;
-use super::study::Samples;
+use super::study::{Samples, estimate_text};
 use super::toolchain::Programs;
-use crate::bars::{Bar, Part};
+use crate::bars::{Bar, Part, Table};
 
 /// 1280 x 720 in macroblocks, eight stages: 28,800 tasks.
 pub const FRAME_720P: [&str; 4] = ["wavefront", "80", "45", "8"];
@@ -18,6 +19,9 @@ pub const OURS: [Contestant; 2] = [PLAIN, HINTED];
 const CASE: &str = "empty";
 /// What is asked: threads, nanoseconds a task.
 const LIMITS: [(u32, f64); 2] = [(1, 25.0), (2, 20.0)];
+/// What is asked of writing tasks down: nanoseconds a task while that is on, and while
+/// it is off.
+const TRACE_LIMITS_NS: (f64, f64) = (30.0, 10.0);
 
 /// All runtimes that run a wavefront.
 pub fn contestants() -> Vec<Contestant> {
@@ -32,7 +36,10 @@ pub fn run(programs: &Programs, extent: &Extent) -> Part {
         .chain([CASE])
         .map(str::to_owned)
         .collect();
-    let samples = rounds::run("overhead", programs, &contestants(), extent, &workload);
+    let mut all = contestants();
+    // Beside the same without a trace: what comes and goes meets both.
+    all.insert(1, TRACED);
+    let samples = rounds::run("overhead", programs, &all, extent, &workload);
     format(&samples, &extent.threads)
 }
 
@@ -47,6 +54,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
         let bars = show::peer_bars(samples, (ours, n), &WAVEFRONT_PEERS, CASE, 1.0);
         part.bars.extend(bars);
     }
+    part.bars.extend(trace_bars(samples));
     let all = contestants();
     part.figures = vec![show::figure(
         "28,800 empty tasks a frame, up to four dependencies each",
@@ -55,10 +63,14 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
         threads,
         CASE,
     )];
-    part.tables = vec![show::table(samples, &all, threads, CASE, &OURS)];
+    part.tables = vec![
+        show::table(samples, &all, threads, CASE, &OURS),
+        trace_table(samples, threads),
+    ];
     part.notes = vec![
         show::method(samples),
         "Graphs are made once and run each frame, where a runtime has such. 'Counters' are atomic counters of dependencies by hand, beside a runtime's plain tasks: whoever resolves the last dependency of a task runs it, the first such task at once itself. With OpenMP's 'depend' every frame declares its tasks again.".to_owned(),
+        "A trace: each worker writes down the last 28,800 tasks, begin and end of each. What it adds is the median over the rounds of the differences, times the number of threads, as each writes down its own tasks. Off, a trace costs a load and a branch a task; they are in every other figure of usher-tasks, so that they take no more than a whole empty task does, here one of the fastest frame on 1 thread. That bound is what stands above: where it is missed, it says nothing.".to_owned(),
     ];
     if samples.all.iter().all(|s| s.runtime != Runtime::Taskflow) {
         part.notes.push("Taskflow was not measured.".to_owned());
@@ -66,6 +78,56 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     show::failures(&mut part, samples);
     part.raw = json!(samples);
     part
+}
+
+/// Time of a thread that a trace adds to each task.
+fn trace_ns(samples: &Samples, threads: u32) -> Option<Estimate> {
+    let of = |one, round| samples.in_round((one, threads), CASE, round);
+    samples.over_rounds(|round| {
+        let more = of(TRACED, round)? - of(PLAIN, round)?;
+        Some(more * f64::from(threads))
+    })
+}
+
+fn trace_bars(samples: &Samples) -> Vec<Bar> {
+    let (on, off) = TRACE_LIMITS_NS;
+    let adds = |(n, _)| {
+        let what = format!("a trace adds, {}", show::threads_text(n));
+        let more = trace_ns(samples, n).map(|more| more.value);
+        Bar::at_most(what, more, on, "ns a task")
+    };
+    let mut bars = LIMITS.map(adds).to_vec();
+    let whole = samples.figure((PLAIN, 1), CASE);
+    bars.push(Bar::at_most(
+        "a trace that is off, at most: a whole task of the fastest frame",
+        whole.map(|whole| whole.least_ns),
+        off,
+        "ns a task",
+    ));
+    bars
+}
+
+/// With a trace and without.
+fn trace_table(samples: &Samples, threads: &[u32]) -> Table {
+    let head = [
+        "ns a task",
+        "trace off",
+        "trace on",
+        "it adds, of each thread's time",
+    ];
+    let row = |&n: &u32| {
+        let time = |one| show::figure_text(samples.figure((one, n), CASE));
+        vec![
+            show::threads_text(n),
+            time(PLAIN),
+            time(TRACED),
+            estimate_text(trace_ns(samples, n), show::ns),
+        ]
+    };
+    Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: threads.iter().map(row).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -78,6 +140,7 @@ mod tests {
         let [tbb, flow, ..] = WAVEFRONT_PEERS;
         let samples = samples(&[
             ((PLAIN, 1), "empty", &[15.0, 16.0, 15.0]),
+            ((TRACED, 1), "empty", &[44.0, 47.0, 45.0]),
             ((HINTED, 1), "empty", &[22.0, 22.0, 22.0]),
             ((tbb, 1), "empty", &[14.0, 15.0, 14.0]),
             ((flow, 1), "empty", &[90.0, 95.0, 90.0]),
@@ -98,5 +161,20 @@ mod tests {
             part.tables[0].rows[0][0].starts_with("oneTBB, task_group"),
             "the fastest first"
         );
+        assert_eq!(bar("a trace adds, 1").measured, Some(30.0));
+        assert!(bar("a trace adds, 1").is_met());
+        assert!(!bar("a trace that is off").is_met());
+        assert_eq!(part.tables[1].rows[0][3], "30.0 [29.0, 31.0]");
+    }
+
+    #[test]
+    fn what_a_trace_adds_is_told_of_each_threads_time() {
+        let samples = samples(&[
+            ((PLAIN, 2), "empty", &[8.0, 30.0, 8.0]),
+            ((TRACED, 2), "empty", &[20.0, 42.0, 21.0]),
+        ]);
+        let more = trace_ns(&samples, 2).unwrap();
+        assert_eq!((more.value, more.n), (24.0, 3));
+        assert_eq!(trace_ns(&samples, 1), None);
     }
 }

@@ -4,7 +4,7 @@
 use usher_report::text;
 
 use super::contestants::{Contestant, Runtime};
-use super::study::{Samples, Turn, forms_of, ratio_text};
+use super::study::{self, Samples, Turn, forms_of, ratio_text};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
@@ -50,17 +50,13 @@ pub fn table(
         ]);
     }
     let cells = |one: Contestant, n: u32| {
-        let Some(figure) = samples.figure((one, n), case) else {
+        let figure = samples.figure((one, n), case);
+        let Some(least) = figure.map(|figure| figure.least_ns) else {
             return [text::NONE; 3].map(str::to_owned);
         };
         let own = samples.best(ours, n, case);
         let ratio = own.and_then(|own| samples.ratio((own, n), (one, n), case));
-        let (low, high) = figure.quartiles_ns;
-        [
-            format!("{} ({}..{})", ns(figure.median_ns), ns(low), ns(high)),
-            ns(figure.least_ns),
-            ratio_text(ratio),
-        ]
+        [figure_text(figure), ns(least), ratio_text(ratio)]
     };
     let row = |one: Contestant| {
         let cells = threads.iter().flat_map(|&n| cells(one, n));
@@ -95,6 +91,15 @@ fn sorted(
         .collect();
     timed.sort_by(|a, b| a.1.total_cmp(&b.1));
     timed.into_iter().map(|(one, _)| one).collect()
+}
+
+/// A figure with its quartiles.
+pub fn figure_text(figure: Option<study::Figure>) -> String {
+    let Some(figure) = figure else {
+        return text::NONE.to_owned();
+    };
+    let (low, high) = figure.quartiles_ns;
+    format!("{} ({}..{})", ns(figure.median_ns), ns(low), ns(high))
 }
 
 /// Three significant digits or so.

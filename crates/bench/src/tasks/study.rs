@@ -120,12 +120,18 @@ pub fn forms_of(contestants: &[Contestant], runtime: Runtime) -> Vec<Contestant>
 
 /// A ratio as text, with its interval.
 pub fn ratio_text(estimate: Option<Estimate>) -> String {
+    estimate_text(estimate, |ratio| format!("{ratio:.2}"))
+}
+
+/// Something as text, with its interval.
+pub fn estimate_text(estimate: Option<Estimate>, text: impl Fn(f64) -> String) -> String {
     let Some(estimate) = estimate else {
         return usher_report::text::NONE.to_owned();
     };
+    let value = text(estimate.value);
     match estimate.low.zip(estimate.high) {
-        Some((low, high)) => format!("{:.2} [{low:.2}, {high:.2}]", estimate.value),
-        None => format!("{:.2}", estimate.value),
+        Some((low, high)) => format!("{value} [{}, {}]", text(low), text(high)),
+        None => value,
     }
 }
 

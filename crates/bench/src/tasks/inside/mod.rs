@@ -22,6 +22,8 @@ use super::workload::Workload;
 pub enum Form {
     /// Our runtime without hints; for fib, its `join`
     Usher,
+    /// As that, while each task is written down
+    UsherTraced,
     /// Our runtime: T is the row, S the macroblock
     UsherHints,
     /// Our runtime with the paper's dispatcher: T is the row, S the stage
@@ -74,6 +76,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
     let row = |task: u32| block(task) / work.columns();
     match args.form {
         Form::Usher => ours::wavefront(work, Policy::Usher, |_| Groups::NONE),
+        Form::UsherTraced => ours::traced(work),
         Form::UsherHints => ours::wavefront(work, Policy::Usher, |task| {
             Groups::new(row(task) + 1, block(task) + 1)
         }),

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, Policy, Runtime};
 
 use crate::tasks::workload::{Frames, Workload};
@@ -15,6 +15,28 @@ pub const CHOSEN: &str = "order: ";
 /// The graph, declared once a case, run each frame. Without hints no frame is timed
 /// before an order was chosen.
 pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups) -> Result<()> {
+    let builder = declare(work, groups);
+    on_worker(work, policy, move |runtime| {
+        measure(work, runtime, builder).map(drop)
+    })
+}
+
+/// As [`wavefront`] without hints, while each worker writes down its tasks, the last
+/// frame's.
+pub fn traced(work: Workload) -> Result<()> {
+    let builder = declare(work, |_| Groups::NONE);
+    on_worker(work, Policy::Usher, move |runtime| {
+        runtime.start_trace(work.tasks() as usize)?;
+        let frames = measure(work, runtime, builder)?;
+        let trace = runtime.trace();
+        let written = trace.spans.len() as u64 + trace.lost;
+        let ran = frames * u64::from(work.tasks());
+        ensure!(written == ran, "{written} of {ran} tasks were written down");
+        Ok(())
+    })
+}
+
+fn declare(work: Workload, groups: impl Fn(u32) -> Groups) -> GraphBuilder {
     let mut builder = GraphBuilder::new();
     for task in 0..work.tasks() {
         builder.task_in(groups(task));
@@ -24,18 +46,23 @@ pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups)
             builder.after(next as usize, task as usize);
         }
     }
+    builder
+}
+
+/// Times all cases; how many frames were run.
+fn measure(work: Workload, runtime: &Runtime, builder: GraphBuilder) -> Result<u64> {
     let make = move || builder.clone().build(move |task| work.run(task as u32));
     let graph = make()?;
-    on_worker(work, policy, move |runtime| {
-        let mut ours = Ours {
-            runtime,
-            make,
-            graph,
-            failed: None,
-        };
-        let measured = work.measure_settled(&mut ours);
-        ours.failed.map_or(measured, Err)
-    })
+    let mut ours = Ours {
+        runtime,
+        make,
+        graph,
+        frames: 0,
+        failed: None,
+    };
+    let measured = work.measure_settled(&mut ours);
+    ours.failed.map_or(measured, Err)?;
+    Ok(ours.frames)
 }
 
 /// Frames by a runtime of ours.
@@ -43,6 +70,8 @@ struct Ours<'a, B, M> {
     runtime: &'a Runtime,
     make: M,
     graph: Graph<B>,
+    /// Run so far.
+    frames: u64,
     failed: Option<anyhow::Error>,
 }
 
@@ -52,6 +81,7 @@ where
     M: Fn() -> Result<Graph<B>, GraphError>,
 {
     fn run(&mut self) -> u64 {
+        self.frames += 1;
         let outcome = self.runtime.run(&mut self.graph);
         if let Err(error) = outcome {
             self.failed = Some(error.into());
