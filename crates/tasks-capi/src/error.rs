@@ -358,7 +358,7 @@ pub extern "C" fn usher_tasks_strerror(error: c_int) -> *const c_char {
     match (error, known) {
         (0, _) => c"success",
         (_, Some(code)) => code.meaning(),
-        (_, None) => c"no error of libusher_tasks",
+        (_, None) => c"unknown error",
     }
     .as_ptr()
 }

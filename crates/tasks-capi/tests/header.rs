@@ -278,7 +278,7 @@ fn every_error_has_a_meaning_of_its_own() {
     let meanings: BTreeSet<&str> = (0..=21).map(meaning).collect();
     assert_eq!(meanings.len(), 22);
     for unknown in [-1, 22, i32::MIN, i32::MAX] {
-        assert_eq!(meaning(unknown), "no error of libusher_tasks");
+        assert_eq!(meaning(unknown), "unknown error");
     }
 }
 

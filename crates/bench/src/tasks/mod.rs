@@ -212,7 +212,7 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
         }
         let part = part(args, which, &programs, scratch.path())
             .unwrap_or_else(|error| show::not_measured(&format!("{which:?}"), &error));
-        say(args, &part.lines());
+        say(args, &part.lines())?;
         parts.push(part);
         // After each, so that what was measured is there if the next one fails.
         machine::save(&folder, "usher-tasks and its peers", &machine, &parts)?;
@@ -259,9 +259,10 @@ fn notes(programs: &Programs) -> Vec<String> {
 }
 
 /// To a reader: on standard output, unless JSON goes there.
-fn say(args: &TasksArgs, text: &str) {
-    match args.json {
-        true => eprintln!("{text}"),
-        false => println!("{text}"),
+fn say(args: &TasksArgs, text: &str) -> Result<()> {
+    if !args.json {
+        return machine::say(text);
     }
+    eprintln!("{text}");
+    Ok(())
 }

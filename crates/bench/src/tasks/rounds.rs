@@ -38,7 +38,11 @@ pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
     let path = programs.paths.get(&one.program);
     let path = path.with_context(|| format!("{}: it was not compiled", one.label))?;
     let mut command = Command::new("timeout");
-    command.arg(SECONDS_MAX.to_string()).arg(path);
+    // In the foreground, so that Ctrl-C reaches what it runs.
+    command
+        .arg("--foreground")
+        .arg(SECONDS_MAX.to_string())
+        .arg(path);
     if one.program == super::contestants::Program::Own {
         command.arg(super::INSIDE);
     }
