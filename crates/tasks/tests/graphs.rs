@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs against what a sequential run would do: each task once a run, and none
-//! before what it waits for.
+//! Graphs, and tasks by token that stand for them, against what a sequential run would
+//! do: each task once a run, and none before what it waits for.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use proptest::prelude::*;
@@ -43,7 +44,8 @@ impl Dag {
             if !self.before[task].iter().all(is_done) {
                 early.fetch_add(1, Ordering::Relaxed);
             }
-            ran[task].store(run + 1, Ordering::Relaxed);
+            // Not stored, which would hide a second time that it runs in one run.
+            ran[task].fetch_add(1, Ordering::Relaxed);
         };
         let mut graph = self.graph(body);
         for run in 1..=runs {
@@ -51,6 +53,48 @@ impl Dag {
             assert!(ran.iter().all(|ran| ran.load(Ordering::Relaxed) == run));
         }
         assert_eq!(early.into_inner(), 0, "tasks ran too early");
+    }
+
+    /// The same task by task, each known by its number as a token, which those that it
+    /// waits for resolve; registered from the first to the last and the other way round.
+    fn check_by_token(&self, runtime: &Runtime, runs: u32) {
+        let mut after = vec![Vec::new(); self.before.len()];
+        for (task, before) in self.before.iter().enumerate() {
+            before.iter().for_each(|&before| after[before].push(task));
+        }
+        let shared = Arc::new((
+            self.clone(),
+            after,
+            (self.groups.iter().map(|_| AtomicU32::new(0))).collect::<Vec<_>>(),
+            AtomicUsize::new(0),
+        ));
+        for run in 0..runs {
+            let register = |task: usize| {
+                let (handle, shared) = (runtime.handle(), Arc::clone(&shared));
+                let entry = move || {
+                    let (dag, after, ran, early) = &*shared;
+                    let is_done = |&before: &usize| ran[before].load(Ordering::Relaxed) == run + 1;
+                    if !dag.before[task].iter().all(is_done) {
+                        early.fetch_add(1, Ordering::Relaxed);
+                    }
+                    ran[task].fetch_add(1, Ordering::Relaxed);
+                    for &next in &after[task] {
+                        handle.resolve(next as u64).unwrap();
+                    }
+                };
+                let waits = self.before[task].len() as u32;
+                let groups = self.groups[task];
+                runtime.register(task as u64, waits, groups, entry).unwrap();
+            };
+            match run % 2 {
+                0 => (0..self.before.len()).for_each(register),
+                _ => (0..self.before.len()).rev().for_each(register),
+            }
+            runtime.wait().unwrap();
+            let (_, _, ran, early) = &*shared;
+            assert!(ran.iter().all(|ran| ran.load(Ordering::Relaxed) == run + 1));
+            assert_eq!(early.load(Ordering::Relaxed), 0, "tasks ran too early");
+        }
     }
 
     fn graph<B: Fn(usize) + Sync>(&self, body: B) -> Graph<B> {
@@ -103,6 +147,7 @@ fn random_graphs_run_in_order_at_every_number_of_workers() {
         for policy in POLICIES {
             let runtime = Runtime::with_policy(workers, policy).unwrap();
             dag.check(&runtime, 3);
+            dag.check_by_token(&runtime, 2);
         }
     }
 }
@@ -131,7 +176,9 @@ proptest! {
     #[test]
     fn any_graph_runs_in_order(dag in dags(), workers in 1..6_usize) {
         for policy in POLICIES {
-            dag.check(&Runtime::with_policy(workers, policy).unwrap(), 3);
+            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            dag.check(&runtime, 3);
+            dag.check_by_token(&runtime, 3);
         }
     }
 
