@@ -501,7 +501,7 @@ USHER_TASKS_API int usher_tasks_trace_stop(usher_tasks_runtime *runtime);
  * Writes what has been written down so far into a file, as an enum
  * usher_tasks_format.
  *
- * Errors: NULL, RANGE, FILE, ENDED.
+ * Errors: NULL, RANGE, FILE, MEMORY, ENDED.
  */
 USHER_TASKS_API int usher_tasks_trace_write(usher_tasks_runtime *runtime,
 					    int format, const char *path);

@@ -158,7 +158,7 @@ pub unsafe extern "C" fn usher_tasks_trace_write(
             return Err(Failure::new(Code::Range, words));
         };
         // SAFETY: the caller promises a runtime that lives, or null.
-        let trace = unsafe { enter(runtime, |this| Ok(this.trace())) }?;
+        let trace = unsafe { enter(runtime, |this| Ok(this.try_trace()?)) }?;
         write(&trace, format, path)
     })
 }

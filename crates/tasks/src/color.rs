@@ -164,9 +164,12 @@ pub struct Blocks {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Free blocks.
+    /// Free blocks; there is room for all there are, so that giving one back takes no
+    /// memory.
     free: Vec<NonNull<u8>>,
     chunks: Vec<(NonNull<u8>, Layout)>,
+    /// Blocks in all chunks.
+    blocks: usize,
 }
 
 // SAFETY: the pointers are to memory that is this value's own.
@@ -232,9 +235,13 @@ impl Blocks {
         let bytes = count * block_bytes;
         let none = ColorError::Memory { bytes };
         let layout = Layout::from_size_align(bytes, block_bytes).map_err(|_| none)?;
+        let more = kept.blocks + count - kept.free.len();
+        kept.free.try_reserve(more).map_err(|_| none)?;
+        kept.chunks.try_reserve(1).map_err(|_| none)?;
         // SAFETY: a block has one byte at least.
         let chunk = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(none)?;
         kept.chunks.push((chunk, layout));
+        kept.blocks += count;
         // SAFETY: these lie in the chunk.
         let blocks = (0..count)
             .rev()
@@ -319,6 +326,20 @@ mod tests {
         // SAFETY: taken above, and used no more.
         unsafe { blocks.give_back(first) };
         assert_eq!(blocks.take().unwrap(), first);
+    }
+
+    #[test]
+    fn there_is_room_for_all_blocks_to_come_back() {
+        // Four blocks a chunk.
+        let blocks = Blocks::new(Coloring::new(CHUNK_BYTES / 4, 64, 4).unwrap());
+        let taken: Vec<NonNull<u8>> = (0..41).map(|_| blocks.take().unwrap()).collect();
+        let room = blocks.kept().free.capacity();
+        assert!(room >= 44, "{room}");
+        for block in taken {
+            // SAFETY: taken above, and used no more.
+            unsafe { blocks.give_back(block) };
+        }
+        assert_eq!((blocks.free(), blocks.kept().free.capacity()), (44, room));
     }
 
     proptest! {

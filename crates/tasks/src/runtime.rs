@@ -256,8 +256,26 @@ impl Runtime {
     }
 
     /// What has been written down since [`Self::start_trace`].
+    ///
+    /// # Panics
+    /// Where there is no memory for it: see [`Self::try_trace`].
     pub fn trace(&self) -> Trace {
-        self.crew.tracer.read()
+        match self.try_trace() {
+            Ok(trace) => trace,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What has been written down since [`Self::start_trace`].
+    ///
+    /// # Errors
+    /// Where there is no memory for it.
+    pub fn try_trace(&self) -> Result<Trace, TraceError> {
+        let tracer = &self.crew.tracer;
+        tracer.try_read().ok_or_else(|| TraceError::Memory {
+            spans_per_worker: tracer.most(),
+            workers: self.workers(),
+        })
     }
 
     /// What the workers have done.

@@ -59,7 +59,8 @@ impl Finder {
     }
 
     /// Before a run by so many workers: the ranks that tasks are to have from now
-    /// on, where they change.
+    /// on, where they change. Where there is no memory for those they stay as they are,
+    /// until it is tried again.
     pub fn prepare(&mut self, workers: usize) -> Option<Vec<u32>> {
         let known = self.searches.iter().position(|(of, _)| *of == workers);
         self.present = known.unwrap_or(self.searches.len());
@@ -68,15 +69,19 @@ impl Finder {
             let search = Search::of(vec![self.likeliest()]);
             self.searches.push((workers, search));
         } else if self.searches[self.present].1.runs == 1 && self.is_worth_trials() {
-            let orders = self.known().orders();
+            let orders = self.known().orders()?;
             self.searches[self.present].1 = Search::of(orders);
             self.searches[self.present].1.runs = 1;
         }
         let search = &mut self.searches[self.present].1;
         search.runs += 1;
         let order = search.orders[search.trials.way()];
-        let is_new = self.applied.replace(order) != Some(order);
-        is_new.then(|| self.known().ranks(order))
+        if self.applied == Some(order) {
+            return None;
+        }
+        let ranks = self.known().ranks(order)?;
+        self.applied = Some(order);
+        Some(ranks)
     }
 
     fn is_worth_trials(&self) -> bool {
@@ -105,7 +110,11 @@ impl Finder {
 
     /// A run took so long.
     pub fn ran(&mut self, ns: f64) {
-        if let Some((_, search)) = self.searches.get_mut(self.present) {
+        let Some((_, search)) = self.searches.get_mut(self.present) else {
+            return;
+        };
+        // Where there was no memory for its ranks it ran in another order.
+        if self.applied == Some(search.orders[search.trials.way()]) {
             search.trials.ran(ns);
         }
     }

@@ -24,11 +24,14 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::iter::repeat_n;
 
 use super::builder::Successors;
 
 /// Steps whose chains are looked at, at most.
 const STEPS_MAX: usize = 4;
+/// Orders, at most.
+const ORDERS_MAX: usize = STEPS_MAX + 4;
 /// A step counts where one in so many tasks has a successor at it.
 const STEP_SHARE: usize = 16;
 
@@ -73,79 +76,85 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// The orders that may be worth a trial, the likeliest first; no two alike.
-    pub fn orders(&self) -> Vec<Order> {
-        let mut orders = Vec::new();
+    /// The orders that may be worth a trial, the likeliest first; no two alike. `None`:
+    /// there is no memory to find them.
+    pub fn orders(&self) -> Option<Vec<Order>> {
+        let mut orders = list(ORDERS_MAX, [])?;
         if differ(self.data) {
             orders.push(Order::Data);
         }
         orders.push(Order::Declared);
-        let steps = self.steps().into_iter();
+        let steps = self.steps()?.into_iter();
         orders.extend(steps.map(|step| Order::Chains { step }));
         if differ(self.code) {
             orders.push(Order::Code);
         }
         orders.push(Order::Depth);
-        let mut seen: Vec<Vec<u32>> = Vec::new();
-        orders.retain(|&order| {
-            let ranks = self.ranks(order);
-            let is_new = !seen.contains(&ranks);
-            if is_new {
+        let mut seen: Vec<Vec<u32>> = list(ORDERS_MAX, [])?;
+        let mut found = list(ORDERS_MAX, [])?;
+        for order in orders {
+            let ranks = self.ranks(order)?;
+            if !seen.contains(&ranks) {
                 seen.push(ranks);
+                found.push(order);
             }
-            is_new
-        });
-        orders
+        }
+        Some(found)
     }
 
-    /// The rank of each task, from 0.
-    pub fn ranks(&self, order: Order) -> Vec<u32> {
+    /// The rank of each task, from 0; `None`: there is no memory for them.
+    pub fn ranks(&self, order: Order) -> Option<Vec<u32>> {
         let sequence = match order {
-            Order::Declared => (0..self.after.count() as u32).collect(),
-            Order::Data => self.sorted_by(self.data),
-            Order::Code => self.sorted_by(self.code),
-            Order::Chains { step } => self.chains(step),
-            Order::Depth => self.depth_first(),
+            Order::Declared => self.declared()?,
+            Order::Data => self.sorted_by(self.data)?,
+            Order::Code => self.sorted_by(self.code)?,
+            Order::Chains { step } => self.chains(step)?,
+            Order::Depth => self.depth_first()?,
         };
-        let mut ranks = vec![0; sequence.len()];
+        let mut ranks = list(sequence.len(), repeat_n(0, sequence.len()))?;
         for (rank, &task) in sequence.iter().enumerate() {
             ranks[task as usize] = rank as u32;
         }
-        ranks
+        Some(ranks)
     }
 
-    fn sorted_by(&self, keys: &[usize]) -> Vec<u32> {
-        let mut sequence: Vec<u32> = (0..self.after.count() as u32).collect();
-        sequence.sort_by_key(|&task| keys.get(task as usize));
-        sequence
+    fn declared(&self) -> Option<Vec<u32>> {
+        let count = self.after.count();
+        list(count, 0..count as u32)
+    }
+
+    fn sorted_by(&self, keys: &[usize]) -> Option<Vec<u32>> {
+        let mut sequence = self.declared()?;
+        // Stable sorting takes memory.
+        sequence.sort_unstable_by_key(|&task| (keys.get(task as usize), task));
+        Some(sequence)
     }
 
     /// The usual distances between a task and a successor, the most usual first.
-    fn steps(&self) -> Vec<usize> {
+    fn steps(&self) -> Option<Vec<usize>> {
         let tasks = 0..self.after.count();
         let of = |task: usize| {
             let next = self.after.of(task).iter();
             next.filter_map(move |&next| (next as usize).checked_sub(task))
         };
-        let mut all: Vec<usize> = tasks.flat_map(of).collect();
+        let mut all = list(self.after.tasks.len(), tasks.flat_map(of))?;
         all.sort_unstable();
         let least = (self.after.count() / STEP_SHARE).max(1);
-        let mut steps: Vec<(usize, usize)> = all
+        let usual = all
             .chunk_by(|one, other| one == other)
             .map(|same| (same[0], same.len()))
-            .filter(|&(_, count)| count >= least)
-            .collect();
-        steps.sort_by_key(|&(step, count)| (Reverse(count), step));
-        steps.truncate(STEPS_MAX);
-        steps.into_iter().map(|(step, _)| step).collect()
+            .filter(|&(_, count)| count >= least);
+        let mut steps = list(all.len() / least, usual)?;
+        steps.sort_unstable_by_key(|&(step, count)| (Reverse(count), step));
+        list(STEPS_MAX, steps.into_iter().map(|(step, _)| step))
     }
 
     /// From each task that has not come yet, on by that step as long as there is a
     /// dependency to follow.
-    fn chains(&self, step: usize) -> Vec<u32> {
+    fn chains(&self, step: usize) -> Option<Vec<u32>> {
         let count = self.after.count();
-        let mut has_come = vec![false; count];
-        let mut sequence = Vec::with_capacity(count);
+        let mut has_come = list(count, repeat_n(false, count))?;
+        let mut sequence = list(count, [])?;
         for head in 0..count {
             let mut at = head;
             while !has_come[at] {
@@ -158,19 +167,17 @@ impl Known<'_> {
                 at = next;
             }
         }
-        sequence
+        Some(sequence)
     }
 
     /// As one worker runs it that goes on with the first of the tasks that it has
     /// made ready, and else with what it has made ready last.
-    fn depth_first(&self) -> Vec<u32> {
+    fn depth_first(&self) -> Option<Vec<u32>> {
         let count = self.after.count();
-        let mut waits = self.after.waits.clone();
-        let mut stack: Vec<u32> = (0..count as u32)
-            .filter(|&task| waits[task as usize] == 0)
-            .rev()
-            .collect();
-        let mut sequence = Vec::with_capacity(count);
+        let mut waits = list(count, self.after.waits.iter().copied())?;
+        let sources = (0..count as u32).filter(|&task| self.after.waits[task as usize] == 0);
+        let mut stack = list(count, sources.rev())?;
+        let mut sequence = list(count, [])?;
         while let Some(task) = stack.pop() {
             sequence.push(task);
             for &next in self.after.of(task as usize).iter().rev() {
@@ -180,8 +187,17 @@ impl Known<'_> {
                 }
             }
         }
-        sequence
+        Some(sequence)
     }
+}
+
+/// The first so many at most, in a list that has room for as many; `None`: there is no
+/// memory for it.
+fn list<T>(most: usize, items: impl IntoIterator<Item = T>) -> Option<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(most).ok()?;
+    list.extend(items.into_iter().take(most));
+    Some(list)
 }
 
 fn differ(keys: &[usize]) -> bool {
@@ -233,8 +249,8 @@ mod tests {
             code: &[],
         };
         let step = ROWS * COLUMNS;
-        assert!(known.orders().contains(&Order::Chains { step }));
-        let ranks = known.ranks(Order::Chains { step });
+        assert!(known.orders().unwrap().contains(&Order::Chains { step }));
+        let ranks = known.ranks(Order::Chains { step }).unwrap();
         let in_order: Vec<u32> = all()
             .map(|(row, column, stage)| ranks[by_stage(row, column, stage)])
             .collect();
@@ -250,7 +266,7 @@ mod tests {
             data: &data,
             code: &[7; ROWS * COLUMNS * STAGES],
         };
-        let orders = known.orders();
+        let orders = known.orders().unwrap();
         assert_eq!(orders[0], Order::Data);
         assert!(!orders.contains(&Order::Declared) && !orders.contains(&Order::Code));
         assert!(!orders.contains(&Order::Chains { step: 1 }));
@@ -267,8 +283,8 @@ mod tests {
             let edges: Vec<(usize, usize)> = forward.collect();
             let after = Successors::new(count, &edges);
             let known = Known { after: &after, data: &data[..count], code: &data[80 - count..] };
-            for order in known.orders() {
-                let mut ranks = known.ranks(order);
+            for order in known.orders().unwrap() {
+                let mut ranks = known.ranks(order).unwrap();
                 if order == Order::Depth {
                     prop_assert!(edges.iter().all(|&(a, b)| ranks[a] < ranks[b]));
                 }

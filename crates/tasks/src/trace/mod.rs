@@ -48,7 +48,7 @@ pub struct Trace {
     pub lost: u64,
 }
 
-/// A trace that cannot be begun. What was written down before is as it was.
+/// A trace that cannot be begun, or read. What was written down before is as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// There is no memory for so many.
@@ -176,16 +176,17 @@ impl Tracer {
         self.is_on.store(false, Ordering::Relaxed);
     }
 
-    /// What has been traced up to now.
-    pub fn read(&self) -> Trace {
+    /// What has been traced up to now; `None`: there is no memory for it.
+    pub fn try_read(&self) -> Option<Trace> {
         let began = self.began();
         let mut trace = Trace::default();
         let Some(kept) = began.all.last() else {
-            return trace;
+            return Some(trace);
         };
         trace.workers = kept.rings.len();
         for (worker, (ring, &from)) in kept.rings.iter().zip(&began.from).enumerate() {
-            let read = ring.read(from, began.most);
+            let read = ring.try_read(from, began.most)?;
+            trace.spans.try_reserve(read.spans.len()).ok()?;
             let ns = |raw: u64| kept.clock.delta_as_nanos(began.raw, raw.max(began.raw));
             trace.lost += read.lost;
             trace.spans.extend(read.spans.iter().map(|words| Span {
@@ -196,7 +197,12 @@ impl Tracer {
                 end_ns: ns(words[3]),
             }));
         }
-        trace
+        Some(trace)
+    }
+
+    /// Tasks kept of each worker.
+    pub fn most(&self) -> usize {
+        self.began().most
     }
 
     fn began(&self) -> MutexGuard<'_, Began> {

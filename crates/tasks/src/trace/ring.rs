@@ -91,17 +91,18 @@ impl Ring {
         self.written.load(Ordering::Acquire)
     }
 
-    /// What is there of the spans from number `from` on, the last `most` of them.
-    pub fn read(&self, from: u64, most: usize) -> Read {
+    /// What is there of the spans from number `from` on, the last `most` of them; `None`:
+    /// there is no memory for them.
+    pub fn try_read(&self, from: u64, most: usize) -> Option<Read> {
         let until = self.written();
         let from = from.min(until);
         let first = from.max(until.saturating_sub(self.kept().min(most) as u64));
-        let mut copies: Vec<Words> = (first..until)
-            .map(|span| {
-                let words = self.at((span % self.places() as u64) as usize);
-                std::array::from_fn(|word| words[word].load(Ordering::Relaxed))
-            })
-            .collect();
+        let mut copies: Vec<Words> = Vec::new();
+        copies.try_reserve_exact((until - first) as usize).ok()?;
+        copies.extend((first..until).map(|span| {
+            let words = self.at((span % self.places() as u64) as usize);
+            std::array::from_fn(|word| words[word].load(Ordering::Relaxed))
+        }));
         fence(Ordering::Acquire);
         // The one after those written may be half there, over the oldest.
         let begun = self.written.load(Ordering::Relaxed) + 1;
@@ -109,10 +110,10 @@ impl Ring {
             .max(begun.saturating_sub(self.places() as u64))
             .min(until);
         copies.drain(..(whole - first) as usize);
-        Read {
+        Some(Read {
             spans: copies,
             lost: whole.saturating_sub(from),
-        }
+        })
     }
 }
 
@@ -128,13 +129,13 @@ mod tests {
     fn the_last_are_kept() {
         let ring = Ring::try_new(3).unwrap();
         (0..3).for_each(|number| ring.write(span(number)));
-        let read = ring.read(0, 3);
+        let read = ring.try_read(0, 3).unwrap();
         assert_eq!((read.spans, read.lost), ((0..3).map(span).collect(), 0));
         (3..10).for_each(|number| ring.write(span(number)));
-        let read = ring.read(3, 3);
+        let read = ring.try_read(3, 3).unwrap();
         assert_eq!((read.spans, read.lost), ((7..10).map(span).collect(), 4));
-        assert_eq!(ring.read(10, 3), Read::default());
-        let read = ring.read(3, 1);
+        assert_eq!(ring.try_read(10, 3), Some(Read::default()));
+        let read = ring.try_read(3, 1).unwrap();
         assert_eq!((read.spans, read.lost), (vec![span(9)], 6));
         assert!(Ring::try_new(SPANS_MAX + 1).is_none() && Ring::try_new(usize::MAX).is_none());
         for spans in [1, 3, 4, 1000] {
