@@ -11,7 +11,7 @@ use loom::thread;
 use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef, Kind};
 use crate::pool::{Inbox, Shelf};
-use crate::sleep::Sleepers;
+use crate::sleep::{Parked, Sleepers};
 use crate::trace::Ring;
 use crate::worker::Worker;
 
@@ -64,7 +64,7 @@ fn what_is_on_a_shelf_is_taken_once() {
         let mut all = Vec::new();
         for first in [1, 3, 5] {
             let numbers = [first, first + 1];
-            if !shelf.put(|| chain(numbers)) {
+            if !shelf.put(|_| chain(numbers)) {
                 all.extend(numbers);
             }
         }
@@ -80,7 +80,7 @@ fn what_is_on_a_shelf_is_taken_once() {
 fn of_two_thieves_one_gets_it() {
     loom::model(|| {
         let shelf = Arc::new(Shelf::default());
-        assert!(shelf.put(|| chain([1])));
+        assert!(shelf.put(|_| chain([1])));
         let take = |shelf: Arc<Shelf>| move || shelf.take().map_or(vec![], numbers);
         let other = thread::spawn(take(Arc::clone(&shelf)));
         let mut all = take(shelf)();
@@ -232,6 +232,53 @@ fn who_waits_for_something_else_is_woken_for_it() {
         sleepers.wake_for(0);
         other.join().unwrap();
         worker.join().unwrap();
+    });
+}
+
+/// A worker waits for something, and is woken for a task when it has just come about: it
+/// wakes another in its place, so that the task is run.
+#[test]
+fn who_is_woken_and_has_something_else_to_do_passes_it_on() {
+    bounded().check(|| {
+        let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0), AtomicUsize::new(0)));
+        let waits = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, done, tasks) = &*shared;
+                sleepers.enrol(0);
+                let look = || done.load(Ordering::Acquire) + tasks.load(Ordering::Acquire) > 0;
+                let mut parked = Parked::Stayed;
+                while done.load(Ordering::Acquire) == 0 {
+                    parked = sleepers.park(0, look, || ());
+                }
+                if parked != Parked::Stayed && tasks.load(Ordering::Relaxed) > 0 {
+                    sleepers.wake_one(1..2);
+                }
+            })
+        };
+        let runs = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleepers, _, tasks) = &*shared;
+                sleepers.enrol(1);
+                let take = || {
+                    let less = |tasks: usize| tasks.checked_sub(1);
+                    tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+                };
+                while take().is_err() {
+                    sleepers.park(1, || tasks.load(Ordering::Relaxed) > 0, || ());
+                }
+            })
+        };
+        let (sleepers, done, tasks) = &*shared;
+        done.store(1, Ordering::Release);
+        sleepers.wake_for(0);
+        tasks.fetch_add(1, Ordering::Release);
+        sleepers.wake_one(0..2);
+        // Should the task be left, loom finds nobody who can go on.
+        runs.join().unwrap();
+        waits.join().unwrap();
+        assert!(!sleepers.is_any_idle());
     });
 }
 

@@ -63,6 +63,11 @@ impl Levels {
         levels.find_map(|(level, order)| Some((level, order.next(worker)?)))
     }
 
+    /// The uppermost level at which there is anything.
+    pub fn uppermost(&self) -> Option<usize> {
+        self.levels.iter().rposition(|order| !order.is_empty())
+    }
+
     /// Whether there is anything of that level or above.
     pub fn has(&self, least: usize) -> bool {
         let mut levels = self.levels.iter().skip(least);

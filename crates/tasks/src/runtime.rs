@@ -526,6 +526,9 @@ impl Runtime {
 }
 
 /// A way to a runtime that does not keep it from ending.
+///
+/// What is registered or resolved by it while the runtime is being dropped, by others
+/// than its tasks, may be too late: then it does not run, and is dropped.
 #[derive(Clone)]
 pub struct Handle {
     crew: Weak<Crew>,

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A worker: takes ready tasks and runs each to its end.
 
+mod share;
+
 use std::cell::{Cell, RefCell};
-use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{hint, mem, process};
 
 use crate::counters::{AllCounters, Counts};
 use crate::dispatch::Groups;
 use crate::guess::{Guess, SAMPLE};
-use crate::job::{Chain, Job, JobRef};
+use crate::job::{Chain, JobRef};
 use crate::levels::{Levels, NoMemory};
-use crate::places::{Distance, Places};
+use crate::places::Places;
 use crate::pool::{Inbox, Lanes, Shelf};
-use crate::sleep::Sleepers;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
+use crate::sleep::{Parked, Sleepers};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::tokens::Tokens;
 use crate::trace::{Running, Tracer};
 
 /// Looks for something to do before a worker goes to sleep.
 const LOOKS: u32 = 200;
-/// How long a worker leaves the others alone that has taken something from one. Where
-/// tasks take nanoseconds, what is taken is soon done, and each taking costs both sides
-/// as much as tens of tasks; where they take longer, nobody notices.
-const REST: Duration = Duration::from_micros(2);
+/// Looks before it counts as idle: more than it takes while it leaves the others alone.
+const LOOKS_BUSY: u32 = 50;
 /// Waits that may lie on one another on a worker's stack while each takes what there
 /// is, whosever it is. Above them a worker runs what it waits for itself and nothing
 /// else, so that no more waits pile up than the program has nested.
@@ -46,6 +45,9 @@ struct Post {
     shelf: Shelf,
     inbox: Inbox,
     counts: Counts,
+    /// Of a policy with one order for all: the least level of the tasks that may run
+    /// there next.
+    least: AtomicUsize,
 }
 
 /// Ready tasks behind one lock.
@@ -171,10 +173,8 @@ pub(crate) struct Worker<'a> {
     /// each take what there is.
     waits: Cell<usize>,
     waits_max: usize,
-    /// Of a policy with one order for all: the level of the task that runs here, and the
-    /// least of those that may run here next.
+    /// Of a policy with one order for all: the level of the task that runs here.
     level: Cell<usize>,
-    level_least: Cell<usize>,
     /// Tasks to be taken before one is taken out of turn, and how often that was.
     until_turn: Cell<u32>,
     turns: Cell<u32>,
@@ -198,7 +198,6 @@ impl<'a> Worker<'a> {
             waits: Cell::new(0),
             waits_max: (stack_bytes / WAIT_BYTES).min(WAITS_MAX),
             level: Cell::new(0),
-            level_least: Cell::new(0),
             until_turn: Cell::new(TURN),
             turns: Cell::new(0),
             shares: crew.workers() > 1 && crew.locked.is_none(),
@@ -209,6 +208,11 @@ impl<'a> Worker<'a> {
 
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// The least level of the tasks that may run here next.
+    fn least(&self) -> usize {
+        self.post.least.load(Ordering::Relaxed)
     }
 
     /// Whether nobody else runs tasks of this runtime, so that nothing that only
@@ -245,13 +249,17 @@ impl<'a> Worker<'a> {
     pub fn work(&self) {
         self.crew.sleepers.enrol(self.index);
         self.crew.waiters.enrol(self.index);
+        let crew = self.crew;
         loop {
+            // Asked first: what was ready before it was closed is seen after that.
+            let is_closing = crew.is_closing();
             self.work_while(|| true);
-            if self.crew.is_closing() {
+            if !is_closing {
+                let look = || self.sees_something() || crew.is_closing();
+                self.sleep(&crew.sleepers, look);
+            } else if !self.sees_something() {
                 return;
             }
-            let sleepers = &self.crew.sleepers;
-            self.sleep(sleepers, || self.sees_something() || self.crew.is_closing());
         }
     }
 
@@ -261,12 +269,12 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// Where there is no memory for what becomes ready; then it has not begun.
     pub fn nest(&self) -> Result<Nest<'_, 'a>, NoMemory> {
-        let (level, level_least) = (self.level.get(), self.level_least.get());
+        let (level, least) = (self.level.get(), self.least());
         if let Some(locked) = &self.crew.locked {
             lock(locked).reach(level + 1)?;
             self.waits.set(self.waits.get() + 1);
             self.level.set(level + 1);
-            self.level_least.set(level + 1);
+            self.post.least.store(level + 1, Ordering::Relaxed);
         } else {
             let fresh = self.fresh_lanes().ok_or(NoMemory)?;
             self.waits.set(self.waits.get() + 1);
@@ -279,7 +287,7 @@ impl<'a> Worker<'a> {
         Ok(Nest {
             worker: self,
             level,
-            level_least,
+            least,
         })
     }
 
@@ -307,20 +315,51 @@ impl<'a> Worker<'a> {
     /// it so wakes this worker after that.
     pub fn work_until(&self, is_so: impl Fn() -> bool) {
         let crew = self.crew;
+        let mut parked = Parked::Stayed;
         loop {
             self.work_while(|| !is_so());
             if is_so() {
+                if parked != Parked::Stayed {
+                    self.pass_on();
+                }
                 return;
             }
-            match &crew.locked {
+            parked = match &crew.locked {
                 Some(locked) => {
-                    let least = self.level_least.get();
-                    self.sleep(&crew.waiters, || lock(locked).has(least) || is_so());
+                    let look = || lock(locked).has(self.least()) || is_so();
+                    self.sleep(&crew.waiters, look)
                 }
                 // All of what it waits for is with others.
                 None if self.is_deep() => self.sleep(&crew.waiters, &is_so),
                 None => self.sleep(&crew.sleepers, || self.sees_something() || is_so()),
-            }
+            };
+        }
+    }
+
+    /// This worker was woken, maybe for a task, and has something else to do: somebody
+    /// else is to see to the task.
+    fn pass_on(&self) {
+        let crew = self.crew;
+        let Some(locked) = &crew.locked else {
+            let sees_any = || self.sees_something();
+            crew.sleepers.wake_if(sees_any, crew.near(self.index));
+            return;
+        };
+        let uppermost = lock(locked).uppermost();
+        if let Some(level) = uppermost {
+            self.wake_for_level(level);
+        }
+    }
+
+    /// Wakes somebody for a task of that level: whoever waits, too, but for tasks above
+    /// it alone.
+    fn wake_for_level(&self, level: usize) {
+        let crew = self.crew;
+        let near = || crew.near(self.index);
+        if !crew.sleepers.wake_one(near()) && level > 0 {
+            let may_run =
+                |&worker: &usize| crew.posts[worker].least.load(Ordering::Relaxed) <= level;
+            crew.waiters.wake_one(near().filter(may_run));
         }
     }
 
@@ -341,21 +380,25 @@ impl<'a> Worker<'a> {
         while !is_so() {
             match looks < LOOKS {
                 true => hint::spin_loop(),
-                false => self.sleep(&self.crew.waiters, &is_so),
+                false => {
+                    self.sleep(&self.crew.waiters, &is_so);
+                }
             }
             looks += 1;
         }
     }
 
-    fn sleep(&self, among: &Sleepers, look: impl FnOnce() -> bool) {
+    fn sleep(&self, among: &Sleepers, look: impl FnOnce() -> bool) -> Parked {
         let asleep = &self.counts().asleep;
         let begin = || {
             self.counts().sleeps.add(1);
             asleep.begin();
         };
-        if among.park(self.index, look, begin) {
+        let parked = among.park(self.index, look, begin);
+        if parked == Parked::Slept {
             asleep.end();
         }
+        parked
     }
 
     /// Wakes a worker of this runtime that waits for something other than a task, which
@@ -395,19 +438,32 @@ impl<'a> Worker<'a> {
 
     /// Runs tasks as long as there are any and `goes_on` says so.
     fn work_while(&self, goes_on: impl Fn() -> bool) {
-        let mut looks = 0;
-        while goes_on() && looks < LOOKS {
-            match self.next() {
-                Some(job) => {
-                    looks = 0;
-                    self.run(job);
-                }
-                None => {
-                    looks += 1;
-                    hint::spin_loop();
-                }
+        while goes_on() {
+            match self.next().or_else(|| self.look(&goes_on)) {
+                Some(job) => self.run(job),
+                None => return,
             }
         }
+    }
+
+    /// Looks for a task where there was none, for a while.
+    #[cold]
+    fn look(&self, goes_on: impl Fn() -> bool) -> Option<JobRef> {
+        let mut idle = None;
+        for looks in 1..LOOKS {
+            if looks == LOOKS_BUSY {
+                idle = Some(self.crew.sleepers.idle());
+            }
+            hint::spin_loop();
+            if !goes_on() {
+                return None;
+            }
+            if let Some(job) = self.next() {
+                return Some(job);
+            }
+        }
+        drop(idle);
+        None
     }
 
     /// Runs a task, and those that it hands on.
@@ -431,17 +487,6 @@ impl<'a> Worker<'a> {
         self.lanes.borrow_mut().push(job);
     }
 
-    /// A registered task has become ready by one that runs here, which may take long
-    /// yet: so that others are to see it at once.
-    pub fn ready_beside(&self, job: JobRef) {
-        // It is not of what is waited for here.
-        if self.crew.locked.is_some() || self.is_nested() {
-            return self.crew.inject(job);
-        }
-        self.ready(job);
-        self.share();
-    }
-
     /// A task of a graph that begins here is ready.
     pub fn ready_inside(&self, job: JobRef) {
         match self.is_deep() && self.crew.locked.is_none() {
@@ -457,11 +502,7 @@ impl<'a> Worker<'a> {
         if let Some(locked) = &crew.locked {
             let level = self.level.get();
             lock(locked).ready(level, job);
-            // Those who wait may take it, too, if it is of their level.
-            if !crew.sleepers.wake_one(crew.near(self.index)) && level > 0 {
-                crew.waiters.wake_one(crew.near(self.index));
-            }
-            return;
+            return self.wake_for_level(level);
         }
         match self.other_owner(&job) {
             Some(owner) => {
@@ -500,72 +541,9 @@ impl<'a> Worker<'a> {
         self.crew.locked.is_none() && self.other_owner(job).is_none()
     }
 
-    /// Whether others may take what is ready here.
-    pub fn shares(&self) -> bool {
-        self.shares
-    }
-
-    /// A task that the caller waits for when it has done something else: another
-    /// worker may run it meanwhile. For a worker that shares.
-    pub fn fork(&self, job: JobRef) {
-        self.lanes.borrow_mut().push(job);
-        self.share();
-    }
-
-    /// Takes back what was laid out and nobody has taken.
-    fn clear_shelf(&self) {
-        while let Some(chain) = self.post.shelf.take() {
-            self.lanes.borrow_mut().push_all(chain);
-        }
-    }
-
-    /// Takes a forked task back, if it is where it was put; whether it was.
-    pub fn unfork(&self, job: NonNull<Job>) -> bool {
-        self.lanes.borrow_mut().take_back(job)
-    }
-
-    /// Takes a forked task back that may have been laid out; whether nobody has it.
-    pub fn unlay(&self, job: NonNull<Job>) -> bool {
-        self.clear_shelf();
-        self.lanes.borrow_mut().take_out(job)
-    }
-
-    /// Lets others have some of what waits here, unless something is there for them.
-    #[inline]
-    pub fn share(&self) {
-        if self.shares && self.post.shelf.needs_more() {
-            self.lay_out();
-        }
-    }
-
-    /// Lays out for others whatever waits, where they would find nothing here, as what
-    /// this worker is about to run may take long; else a part of more.
-    fn lay_out(&self) {
-        let shelf = &self.post.shelf;
-        let (mut own, mut outer) = (self.lanes.borrow_mut(), self.outer.borrow_mut());
-        // What has waited longest first; but who takes its own alone may not find other.
-        let waiting = outer.iter_mut().find(|lanes| lanes.len() > 0);
-        let lanes = match waiting {
-            Some(waiting) if !self.is_deep() => waiting,
-            _ => &mut *own,
-        };
-        let mut has_put = false;
-        while lanes.len() >= if has_put || !shelf.is_empty() { 2 } else { 1 } {
-            if !shelf.put(|| lanes.split()) {
-                break;
-            }
-            has_put = true;
-        }
-        drop((own, outer));
-        if has_put {
-            self.crew.sleepers.wake_one(self.crew.near(self.index));
-        }
-    }
-
     fn next(&self) -> Option<JobRef> {
         if let Some(locked) = &self.crew.locked {
-            let least = self.level_least.get();
-            let (level, dispatch) = lock(locked).next(self.index, least)?;
+            let (level, dispatch) = lock(locked).next(self.index, self.least())?;
             self.level.set(level);
             self.counts().group_moves.add(dispatch.group_moved.into());
             return Some(dispatch.item);
@@ -615,9 +593,14 @@ impl<'a> Worker<'a> {
 
     /// What is not ready in the lanes of the innermost wait.
     fn next_elsewhere(&self) -> Option<JobRef> {
-        let mut chain = self.post.shelf.take();
+        if let Some(chain) = self.post.shelf.take_back() {
+            let mut lanes = self.lanes.borrow_mut();
+            lanes.put_back(chain);
+            return lanes.pop();
+        }
+        let mut chain = None;
         if !self.is_deep() {
-            chain = chain.or_else(|| some(self.post.inbox.take()));
+            chain = some(self.post.inbox.take());
             chain = chain.or_else(|| self.steal());
         }
         match chain {
@@ -630,59 +613,6 @@ impl<'a> Worker<'a> {
             None => {
                 let mut outer = self.outer.borrow_mut();
                 outer.iter_mut().rev().find_map(Lanes::pop)
-            }
-        }
-    }
-
-    /// Whether it is time to take something from others again.
-    fn may_take(&self) -> bool {
-        match self.took.get() {
-            Some(took) if took.elapsed() < REST => false,
-            _ => {
-                self.took.set(None);
-                true
-            }
-        }
-    }
-
-    /// Takes what others have laid out, else what has come from outside, else what
-    /// others have been sent. Spatial groups go along.
-    fn steal(&self) -> Option<Chain> {
-        let crew = self.crew;
-        let counts = self.counts();
-        let may_take = self.may_take();
-        let from = |take: fn(&Post) -> Option<Chain>| {
-            let mut near = crew.places.near(self.index).iter().filter(|_| may_take);
-            near.find_map(|&(other, distance)| Some((take(&crew.posts[other])?, distance)))
-        };
-        let stolen = |(chain, distance): (Chain, Distance)| {
-            counts.steals[distance as usize].add(1);
-            self.took.set(Some(Instant::now()));
-            chain
-        };
-        let chain = from(|post| post.shelf.take())
-            .map(stolen)
-            .or_else(|| self.take_outside())
-            .or_else(|| from(|post| some(post.inbox.take())).map(stolen))?;
-        self.take_over(&chain);
-        Some(chain)
-    }
-
-    fn take_outside(&self) -> Option<Chain> {
-        let chain = some(self.crew.injector.take())?;
-        self.counts().outside.add(1);
-        Some(chain)
-    }
-
-    /// Makes the spatial groups of tasks this worker's.
-    fn take_over(&self, chain: &Chain) {
-        let own = self.index as u32;
-        for groups in chain.groups().filter(|groups| groups.s != 0) {
-            let owner = self.crew.owner(groups.s);
-            let before = owner.load(Ordering::Relaxed);
-            if before != own {
-                owner.store(own, Ordering::Relaxed);
-                self.counts().group_moves.add((before != NOBODY).into());
             }
         }
     }
@@ -701,7 +631,7 @@ impl<'a> Worker<'a> {
 pub(crate) struct Nest<'w, 'a> {
     worker: &'w Worker<'a>,
     level: usize,
-    level_least: usize,
+    least: usize,
 }
 
 impl Drop for Nest<'_, '_> {
@@ -710,13 +640,14 @@ impl Drop for Nest<'_, '_> {
         let worker = self.worker;
         worker.waits.set(worker.waits.get() - 1);
         worker.level.set(self.level);
-        worker.level_least.set(self.level_least);
+        worker.post.least.store(self.least, Ordering::Relaxed);
         let Some(outer) = worker.outer.borrow_mut().pop() else {
             return;
         };
         let mut inner = worker.lanes.replace(outer);
         worker.lanes.borrow_mut().append(&mut inner);
         worker.spare.borrow_mut().push(inner);
+        worker.show();
     }
 }
 

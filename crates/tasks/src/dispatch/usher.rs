@@ -12,13 +12,14 @@
 //! 2. Of what the worker may keep, one runs at once, ahead of all that waits: the
 //!    first, or the first of the spatial group of the task that has just run. The
 //!    others wait so that they would be run in that order.
-//! 3. Before each task a worker with an empty shelf lays out for others what waits
-//!    for it: half, half of what is left, and so on, at most [`CHAIN_MAX`] at a time;
-//!    one where there is but one. It gives away what has waited longest of the group
-//!    farthest ahead.
+//! 3. Before each task a worker lays out for others what waits for it, where the first
+//!    place of its shelf is free or somebody is idle: half, half of what is left, and so
+//!    on, at most [`CHAIN_MAX`] at a time. It keeps the last one where there is a chain
+//!    for each of the others, and nobody is idle; for whom few that are left go to the
+//!    last place together. It gives away what has waited longest of the group farthest ahead.
 //! 4. A worker goes on with its active temporal group, last in, first out; when that
 //!    has run out, with the next one by number, and round again; tasks without a
-//!    temporal group come last. Then it takes back what it has laid out.
+//!    temporal group come last. Then it takes back what it has laid out, the last first.
 //! 5. Else it takes what another worker has laid out, else all that has come from
 //!    outside, else all that was sent to another. Spatial groups go along: they are the
 //!    thief's.
@@ -30,6 +31,8 @@
 //!   next, or, where that one got nothing when it asked last, for something from
 //!   outside. Of one task's successors the one wanted most is to come first: for the
 //!   runtime that is the one declared next after the task, round at the end.
+//! - Idle is who got nothing when it asked last; a worker of the runtime looks for a
+//!   while before it is, and is so until it has been woken and looks again.
 //! - It reads no clock, where a worker of the runtime rests for a moment between two
 //!   thefts; and all workers are equally near.
 //! - The runtime keeps owners of spatial groups in a table of fixed size, where groups
@@ -40,7 +43,7 @@ use std::collections::VecDeque;
 use std::mem;
 
 use super::{Dispatch, Dispatcher, Groups};
-use crate::pool::{CHAIN_MAX, LANES, PLACES};
+use crate::pool::{CHAIN_MAX, FEW, LANES, PLACES};
 
 /// A task that waits.
 type Waiting<I> = (I, Groups);
@@ -67,6 +70,8 @@ struct Post<I> {
     last_s: u32,
     /// It was given a task when it asked last.
     is_busy: bool,
+    /// It got nothing when it asked last.
+    is_idle: bool,
 }
 
 impl<I> Post<I> {
@@ -80,6 +85,7 @@ impl<I> Post<I> {
             inbox: VecDeque::new(),
             last_s: 0,
             is_busy: false,
+            is_idle: false,
         }
     }
 
@@ -95,6 +101,11 @@ impl<I> Post<I> {
         while let Some(waiting) = chain.pop() {
             self.push(waiting);
         }
+    }
+
+    /// What was laid out, as it was before.
+    fn put_back(&mut self, chain: Chain<I>) {
+        chain.into_iter().for_each(|waiting| self.push(waiting));
     }
 
     /// The next to run here.
@@ -123,18 +134,24 @@ impl<I> Post<I> {
         Some(waiting)
     }
 
-    /// Rule 3.
-    fn lay_out(&mut self) {
-        if !self.shelf[0].is_empty() {
+    /// Rule 3, for so many others, of whom somebody is idle or not.
+    fn lay_out(&mut self, others: usize, is_any_idle: bool) {
+        if !is_any_idle && !self.shelf[0].is_empty() {
             return;
         }
-        let has_some = |shelf: &[Chain<I>]| shelf.iter().any(|chain| !chain.is_empty());
-        while self.len >= if has_some(&self.shelf) { 2 } else { 1 } {
-            let Some(place) = self.shelf.iter().position(Vec::is_empty) else {
+        loop {
+            let mut free = (0..PLACES).filter(|&place| self.shelf[place].is_empty());
+            let places = free.clone().count();
+            let kept = usize::from(!is_any_idle && PLACES - places >= others);
+            let Some(place) = free.next().filter(|_| self.len > kept) else {
                 return;
             };
-            let half = (self.len / 2).clamp(1, CHAIN_MAX);
-            self.shelf[place] = (0..half).map_while(|_| self.pop_far()).collect();
+            let is_last = places == 1;
+            let count = match is_last && is_any_idle && self.len <= FEW {
+                true => self.len,
+                false => (self.len / 2).clamp(1, CHAIN_MAX),
+            };
+            self.shelf[place] = (0..count).map_while(|_| self.pop_far()).collect();
         }
     }
 
@@ -142,6 +159,12 @@ impl<I> Post<I> {
     fn take_from_shelf(&mut self) -> Option<Chain<I>> {
         let place = self.shelf.iter_mut().find(|place| !place.is_empty());
         place.map(mem::take)
+    }
+
+    /// What was laid out last.
+    fn take_back(&mut self) -> Option<Chain<I>> {
+        let mut places = self.shelf.iter_mut().rev();
+        places.find(|place| !place.is_empty()).map(mem::take)
     }
 }
 
@@ -223,7 +246,9 @@ impl<I> Usher<I> {
     /// Rule 3, where there are others.
     fn share(&mut self, worker: usize) {
         if self.posts.len() > 1 {
-            self.posts[worker].lay_out();
+            let is_any_idle = self.posts.iter().any(|post| post.is_idle);
+            let others = self.posts.len() - 1;
+            self.posts[worker].lay_out(others, is_any_idle);
         }
     }
 
@@ -256,10 +281,11 @@ impl<I> Usher<I> {
         if let Some(waiting) = post.pop() {
             return Some((waiting, false));
         }
-        let (chain, stolen) = match post.take_from_shelf() {
-            Some(chain) => (chain, false),
-            None => self.steal(worker)?,
-        };
+        if let Some(chain) = post.take_back() {
+            post.put_back(chain);
+            return post.pop().map(|waiting| (waiting, false));
+        }
+        let (chain, stolen) = self.steal(worker)?;
         let post = &mut self.posts[worker];
         post.push_all(chain);
         Some((post.pop()?, stolen))
@@ -276,9 +302,11 @@ impl<I> Dispatcher<I> for Usher<I> {
     /// Where there is no such worker.
     fn next(&mut self, worker: usize) -> Option<Dispatch<I>> {
         let at_once = self.spread(worker).map(|waiting| (waiting, false));
+        self.posts[worker].is_idle = false;
         self.share(worker);
         let found = at_once.or_else(|| self.find(worker));
-        self.posts[worker].is_busy = found.is_some();
+        let post = &mut self.posts[worker];
+        (post.is_busy, post.is_idle) = (found.is_some(), found.is_none());
         let ((item, groups), stolen) = found?;
         self.share(worker);
         self.posts[worker].last_s = groups.s;
@@ -396,11 +424,34 @@ mod tests {
     }
 
     #[test]
+    fn who_has_nothing_to_do_is_given_all_there_is() {
+        let mut order = Usher::new(3);
+        ready(&mut order, 0, &[('a', 1, 0), ('b', 1, 0), ('c', 1, 0)]);
+        assert_eq!(order.next(0).unwrap().item, 'a');
+        // Nothing is kept back for the length of a.
+        assert_eq!(order.next(1).unwrap().item, 'c');
+        assert_eq!(order.next(2).unwrap().item, 'b');
+        // Nor is what becomes ready while the first place is taken.
+        ready(&mut order, 0, &[('d', 1, 0), ('e', 1, 0)]);
+        assert_eq!(order.next(0).unwrap().item, 'd');
+        ready(&mut order, 0, &[('f', 1, 0), ('g', 1, 0)]);
+        assert_eq!(order.next(0).unwrap().item, 'f');
+        assert_eq!(order.next(1).unwrap().item, 'e');
+        assert_eq!(order.next(2), None);
+        assert_eq!(names(&mut order, 0), "g");
+        ready(&mut order, 0, &[('h', 1, 0), ('i', 1, 0)]);
+        assert_eq!(order.next(0).unwrap().item, 'h');
+        ready(&mut order, 0, &[('j', 1, 0), ('k', 1, 0)]);
+        assert_eq!(order.next(0).unwrap().item, 'j');
+        assert_eq!(names(&mut order, 2), "ik");
+    }
+
+    #[test]
     fn what_nobody_has_taken_is_taken_back() {
         let mut order = Usher::new(2);
         let tasks = ['a', 'b', 'c', 'd', 'e'].map(|name| (name, 1, 0));
         ready(&mut order, 0, &tasks);
         // All but b were laid out: e and d, then c.
-        assert_eq!(names(&mut order, 0), "abedc");
+        assert_eq!(names(&mut order, 0), "abcde");
     }
 }

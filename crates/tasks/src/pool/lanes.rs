@@ -26,6 +26,8 @@ const WORDS: usize = LANES / 64;
 pub(crate) const FORKED: Groups = Groups::new(u32::MAX, 0);
 /// Tasks that are given away together.
 pub(crate) const CHAIN_MAX: usize = 32;
+/// So few that it costs little to take them back, and give them away again, often.
+pub(crate) const FEW: usize = 8;
 
 /// Ready tasks of one worker.
 #[derive(Debug)]
@@ -91,6 +93,12 @@ impl Lanes {
         while let Some(job) = chain.pop() {
             self.push(job);
         }
+    }
+
+    /// Puts in what was given away and nobody has taken, so that it comes out as if it
+    /// had stayed.
+    pub fn put_back(&mut self, chain: Chain) {
+        self.push_all(chain.reversed());
     }
 
     /// The next to run.
@@ -168,10 +176,14 @@ impl Lanes {
         self.others.pop_front().or_else(|| self.forked.pop_front())
     }
 
-    /// Gives half of what there is away; one where there is but one.
-    pub fn split(&mut self) -> Chain {
+    /// Gives half of what there is away; one where there is but one, and `all` where
+    /// that is few.
+    pub fn split(&mut self, all: bool) -> Chain {
         let mut chain = Chain::EMPTY;
-        let count = (self.len / 2).clamp(1, CHAIN_MAX);
+        let count = match all && self.len <= FEW {
+            true => self.len,
+            false => (self.len / 2).clamp(1, CHAIN_MAX),
+        };
         for _ in 0..count {
             let Some(job) = self.pop_far() else { break };
             chain.push(job);

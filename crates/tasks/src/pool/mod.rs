@@ -7,5 +7,5 @@ mod lanes;
 mod shelf;
 
 pub(crate) use inbox::Inbox;
-pub(crate) use lanes::{CHAIN_MAX, FORKED, LANES, Lanes};
+pub(crate) use lanes::{CHAIN_MAX, FEW, FORKED, LANES, Lanes};
 pub(crate) use shelf::{PLACES, Shelf};
