@@ -566,6 +566,34 @@ impl<'a> Worker<'a> {
         self.next_elsewhere()
     }
 
+    /// Counts a task that another has handed on, without asking for the next; whether
+    /// somebody else has his turn before it.
+    #[inline]
+    pub fn ends_turn(&self) -> bool {
+        let until_turn = self.until_turn.get() - 1;
+        self.until_turn.set(until_turn);
+        until_turn == 0 && self.others_wait()
+    }
+
+    /// Whether there is anything that has its turn now; else the next turn begins.
+    #[cold]
+    fn others_wait(&self) -> bool {
+        let turns = self.turns.get().wrapping_add(1);
+        let is_any = turns.is_multiple_of(TURNS)
+            || !self.crew.injector.is_empty()
+            || !self.post.inbox.is_empty();
+        let waits = is_any && !self.is_nested();
+        match waits {
+            // The next look is the one out of turn.
+            true => self.until_turn.set(1),
+            false => {
+                self.until_turn.set(TURN);
+                self.turns.set(turns);
+            }
+        }
+        waits
+    }
+
     /// What has come from outside, or has waited longest here, so that nothing waits for
     /// as long as others go on making others ready.
     #[cold]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is ready is not kept from those who have nothing to do.
+//! What is ready is not kept from those who have nothing to do; and everybody's turn
+//! comes, also where tasks hand on to one another for long.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -150,6 +151,47 @@ fn all_tasks_that_a_running_one_makes_ready_are_seen() {
             runtime.wait().unwrap();
         }
     }
+}
+
+/// How many tasks of a long chain had run when something else did, that `begin` makes
+/// ready when the first one runs.
+fn ran_before(begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
+    let runtime = Runtime::new(1).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let (tell, told) = mpsc::channel();
+    let mut chain = GraphBuilder::new();
+    for task in 0..100_000 {
+        chain.task();
+        if task > 0 {
+            chain.after(task, task - 1);
+        }
+    }
+    let body = |task: usize| {
+        if task == 0 {
+            let (ran, tell) = (Arc::clone(&ran), tell.clone());
+            let look = move || tell.send(ran.load(Ordering::Relaxed)).unwrap();
+            begin(&runtime, Box::new(look));
+        }
+        ran.fetch_add(1, Ordering::Relaxed);
+    };
+    runtime.run(&mut chain.build(body).unwrap()).unwrap();
+    runtime.wait().unwrap();
+    told.recv().unwrap()
+}
+
+#[test]
+fn a_graph_that_is_one_chain_lets_others_have_their_turn() {
+    let from_outside = ran_before(|runtime, look| {
+        std::thread::scope(|scope| {
+            let register = || runtime.register(1, 0, Groups::NONE, look).unwrap();
+            scope.spawn(register);
+        });
+    });
+    assert!(from_outside <= 64, "{from_outside} ran before");
+    let beside = ran_before(|runtime, look| {
+        runtime.register(1, 0, Groups::NONE, look).unwrap();
+    });
+    assert!(beside <= 1024, "{beside} ran before");
 }
 
 #[test]

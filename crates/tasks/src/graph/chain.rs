@@ -137,7 +137,8 @@ unsafe fn resolve_or_abort<B, C: Counter, const ALONE: bool>(
     next
 }
 
-/// Runs tasks from one on, each when the one before it has been resolved.
+/// Runs tasks from one on, each when the one before it has been resolved, until none is
+/// handed on or others have their turn.
 ///
 /// # Safety
 /// The graph lives, the task is ready and this worker's. The counters are the graph's,
@@ -157,6 +158,10 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const ALONE: bool>(
         unsafe {
             (*graph).visit(task, worker);
             task = resolve_or_abort::<B, C, ALONE>(graph, left, task, worker);
+            if task != NONE && worker.ends_turn() {
+                // Ours yet, so that the graph lives.
+                return worker.push((*graph).job(task));
+            }
         }
         if !ALONE {
             worker.share();
