@@ -8,7 +8,7 @@ use usher_report::stats;
 use super::inside::seated::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 use super::lab::Measured;
 use super::rival::Rival;
-use super::rows::{bar, cell, figure, rivals};
+use super::rows::{cell, figure, rivals};
 use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
@@ -122,21 +122,20 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
 fn bars(rows: &[Row]) -> Vec<Bar> {
     let ours = rows.iter().find(|row| row.rival == Rival::Usher);
     let of = |value: fn(&Row) -> Option<f64>| ours.and_then(value);
-    let used = of(|row| row.used_percent);
     vec![
-        Bar {
-            measured: used,
-            at_most: f64::MAX,
-            at_least: Some(USED_AT_LEAST),
-            ..Bar::at_most("CPUs at work with soft seats", 0.0, 0.0, "%")
-        },
-        bar(
+        Bar::at_least(
+            "CPUs at work with soft seats",
+            of(|row| row.used_percent),
+            USED_AT_LEAST,
+            "%",
+        ),
+        Bar::at_most(
             "the owner waited for its CPUs",
             of(|row| row.lost_percent),
             LOST_AT_MOST,
             "%",
         ),
-        bar(
+        Bar::at_most(
             "the owner has a CPU back, 99 %: within a tick",
             of(|row| row.back_ms),
             TICK_MS,

@@ -225,7 +225,7 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
     say(
         args,
         &format!("saved in {}, page {}", folder.display(), page.display()),
-    );
+    )?;
     Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }
 

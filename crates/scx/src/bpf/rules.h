@@ -243,13 +243,14 @@ static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 
 /*
  * The average length of a burst after one more. Who has begun to wake for moments
- * is soon believed, as the first bursts of every program are long.
+ * is soon believed, as the first bursts of every program are long; one long burst,
+ * in which others had the CPU, does not undo it.
  */
 static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 {
 	if (burst_ns < average_ns)
 		return (average_ns + 3 * burst_ns) / 4;
-	return (3 * average_ns + burst_ns) / 4;
+	return (7 * average_ns + burst_ns) / 8;
 }
 
 struct turn {

@@ -42,77 +42,81 @@ fn main() -> ExitCode {
 /// What is checked in a guest.
 fn checks(machine: &str) -> Vec<Trial> {
     let described = machine.to_owned();
-    let check = |name: &str, check: fn()| {
+    let is_the_one = Trial::test("machine::is_the_one_described", move || {
+        machine::is_the_one_described(&described);
+        Ok(())
+    });
+    let others = CHECKS.iter().map(|&(name, check)| {
         Trial::test(name, move || {
             check();
             Ok(())
         })
-    };
-    vec![
-        Trial::test("machine::is_the_one_described", move || {
-            machine::is_the_one_described(&described);
-            Ok(())
-        }),
-        check(
-            "machine::has_what_usher_can_use",
-            machine::has_what_usher_can_use,
-        ),
-        check(
-            "seats::lie_along_caches_and_apart",
-            seats::lie_along_caches_and_apart,
-        ),
-        check(
-            "hotplug::seats_follow_the_cpus_there_are",
-            hotplug::seats_follow_the_cpus_there_are,
-        ),
-        check(
-            "crash::a_killed_daemon_is_replaced",
-            crash::a_killed_daemon_is_replaced,
-        ),
-        check(
-            "crash::without_a_keeper_launchers_undo",
-            crash::without_a_keeper_launchers_undo,
-        ),
-        check(
-            "sched::runs_a_crowd_and_lets_go",
-            sched::runs_a_crowd_and_lets_go,
-        ),
-        check(
-            "o1::serves_in_the_order_of_linux_26",
-            sched::serves_in_the_order_of_linux_26,
-        ),
-        check("sched::follows_the_cpus", sched::follows_the_cpus),
-        check("sched::ends_with_its_holder", sched::ends_with_its_holder),
-        check(
-            "sched::keeps_seats_and_lends_them",
-            softly::keeps_seats_and_lends_them,
-        ),
-        check("weights::divide_a_cpu", weights::divide_a_cpu),
-        check(
-            "stress::switches_yields_and_changes_of_policy",
-            stress::switches_yields_and_changes_of_policy,
-        ),
-        check("stress::forks", stress::forks),
-        check("stress::affinities", stress::affinities),
-        check(
-            "stress::cpus_that_come_and_go",
-            stress::cpus_that_come_and_go,
-        ),
-        check(
-            "stress::fifty_starts_and_ends",
-            stress::fifty_starts_and_ends,
-        ),
-        check(
-            "softly::a_killed_daemon_leaves_no_seats",
-            softly::a_killed_daemon_leaves_no_seats,
-        ),
-        check(
-            "background::is_frozen_and_goes_on",
-            background::is_frozen_and_goes_on,
-        ),
-        check(
-            "background::is_thawed_when_all_die",
-            background::is_thawed_when_all_die,
-        ),
-    ]
+    });
+    [is_the_one].into_iter().chain(others).collect()
 }
+
+type Check = (&'static str, fn());
+
+const CHECKS: &[Check] = &[
+    (
+        "machine::has_what_usher_can_use",
+        machine::has_what_usher_can_use,
+    ),
+    (
+        "seats::lie_along_caches_and_apart",
+        seats::lie_along_caches_and_apart,
+    ),
+    (
+        "hotplug::seats_follow_the_cpus_there_are",
+        hotplug::seats_follow_the_cpus_there_are,
+    ),
+    (
+        "crash::a_killed_daemon_is_replaced",
+        crash::a_killed_daemon_is_replaced,
+    ),
+    (
+        "crash::without_a_keeper_launchers_undo",
+        crash::without_a_keeper_launchers_undo,
+    ),
+    (
+        "sched::runs_a_crowd_and_lets_go",
+        sched::runs_a_crowd_and_lets_go,
+    ),
+    (
+        "o1::serves_in_the_order_of_linux_26",
+        sched::serves_in_the_order_of_linux_26,
+    ),
+    ("sched::follows_the_cpus", sched::follows_the_cpus),
+    ("sched::ends_with_its_holder", sched::ends_with_its_holder),
+    (
+        "sched::keeps_seats_and_lends_them",
+        softly::keeps_seats_and_lends_them,
+    ),
+    ("weights::divide_a_cpu", weights::divide_a_cpu),
+    (
+        "stress::switches_yields_and_changes_of_policy",
+        stress::switches_yields_and_changes_of_policy,
+    ),
+    ("stress::forks", stress::forks),
+    ("stress::affinities", stress::affinities),
+    (
+        "stress::cpus_that_come_and_go",
+        stress::cpus_that_come_and_go,
+    ),
+    (
+        "stress::fifty_starts_and_ends",
+        stress::fifty_starts_and_ends,
+    ),
+    (
+        "softly::a_killed_daemon_leaves_no_seats",
+        softly::a_killed_daemon_leaves_no_seats,
+    ),
+    (
+        "background::is_frozen_and_goes_on",
+        background::is_frozen_and_goes_on,
+    ),
+    (
+        "background::is_thawed_when_all_die",
+        background::is_thawed_when_all_die,
+    ),
+];
