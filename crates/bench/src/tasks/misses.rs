@@ -135,14 +135,10 @@ fn run_once(
     frames: u32,
     scratch: &Path,
 ) -> Result<(Option<String>, Counts)> {
-    let inner = rounds::command(programs, one)?;
     let file = scratch.join("cachegrind.out");
-    let mut words = inner.get_args();
-    let mut command = std::process::Command::new(inner.get_program());
+    let words = cachegrind::words(CACHES[0], CACHES[1], &file);
+    let mut command = rounds::command_under(&words, programs, one)?;
     command
-        .args(words.next())
-        .args(cachegrind::words(CACHES[0], CACHES[1], &file))
-        .args(words)
         .args(["1", "0", &frames.to_string()])
         .args(FRAME_720P)
         .arg(case);

@@ -35,6 +35,11 @@ impl Extent {
 
 /// The command that runs a form, but for what it is to do.
 pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
+    command_under(&[], programs, one)
+}
+
+/// The same, run by a program with these words.
+pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) -> Result<Command> {
     let path = programs.paths.get(&one.program);
     let path = path.with_context(|| format!("{}: it was not compiled", one.label))?;
     let mut command = Command::new("timeout");
@@ -42,6 +47,7 @@ pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
     command
         .arg("--foreground")
         .arg(SECONDS_MAX.to_string())
+        .args(words)
         .arg(path);
     if one.program == super::contestants::Program::Own {
         command.arg(super::INSIDE);
