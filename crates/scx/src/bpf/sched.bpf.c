@@ -279,9 +279,8 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 		return;
 	is->has_prev = 1;
 	is->prev_vtime =
-		thread->vtime +
-		virtual_ns(is->now_ns - thread->began_ns,
-			   weight_of(prev, thread, is->now_ns));
+		thread->vtime + virtual_ns(is->now_ns - thread->began_ns,
+					   weight_of(prev, thread, is->now_ns));
 }
 
 /* Even with one thread less, as moving has its price. */
