@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Policy, Runtime};
 
@@ -15,31 +15,29 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// So many tasks that wait for one another.
 struct Meeting {
-    come: Mutex<usize>,
-    changes: Condvar,
+    come: AtomicUsize,
     all: usize,
 }
 
 impl Meeting {
     fn of(all: usize) -> Self {
-        Self {
-            come: Mutex::new(0),
-            changes: Condvar::new(),
-            all,
-        }
+        let come = AtomicUsize::new(0);
+        Self { come, all }
     }
 
     /// One has come, and waits for the others: for those of this round, where there are
     /// several. Whether they come.
     fn wait(&self) -> bool {
-        let mut come = self.come.lock().unwrap();
-        *come += 1;
-        self.changes.notify_all();
+        let come = self.come.fetch_add(1, Ordering::AcqRel) + 1;
         let until = come.div_ceil(self.all) * self.all;
-        let waits = self
-            .changes
-            .wait_timeout_while(come, LONG, |come| *come < until);
-        !waits.unwrap().1.timed_out()
+        let begun = Instant::now();
+        while self.come.load(Ordering::Acquire) < until {
+            if begun.elapsed() > LONG {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
     }
 }
 
