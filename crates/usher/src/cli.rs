@@ -120,7 +120,7 @@ pub enum Command {
     Keeper(commands::keeper::Args),
     #[command(hide = true)]
     Seated(commands::seated::Args),
-    /// `usher-NAME` in PATH.
+    /// `usher-NAME` beside this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
 }

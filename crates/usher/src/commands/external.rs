@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher NAME`: a program of its own, `usher-NAME` in PATH.
+//! `usher NAME`: a program of its own, `usher-NAME` beside this one or in PATH.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
@@ -23,10 +23,20 @@ pub fn run(words: &[OsString]) -> Outcome {
         bail!(cli::unknown_command(words));
     }
     let program = format!("usher-{name}");
-    match LaunchSpec::new([&program]).resolve() {
+    let own = std::env::current_exe().ok();
+    match find(&program, own.as_deref()) {
         Ok(path) => Err(become_program(&path, args)),
         Err(LaunchError::NotFound { .. }) => bail!(cli::unknown_command(words)),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Beside the program that runs first: it is of the same release.
+fn find(program: &str, own: Option<&Path>) -> Result<PathBuf, LaunchError> {
+    let beside = own.map(|own| own.with_file_name(program));
+    match beside.map(|path| LaunchSpec::new([path]).resolve()) {
+        None | Some(Err(LaunchError::NotFound { .. })) => LaunchSpec::new([program]).resolve(),
+        Some(found) => found,
     }
 }
 
@@ -38,4 +48,21 @@ pub fn become_program(path: &Path, args: &[OsString]) -> anyhow::Error {
         source,
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_comes_before_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("usher");
+        let sh = || find("sh", Some(&own));
+        assert_eq!(sh().unwrap(), find("sh", None).unwrap());
+        let beside = own.with_file_name("sh");
+        std::os::unix::fs::symlink("/bin/true", &beside).unwrap();
+        assert_eq!(sh().unwrap(), beside);
+        assert!(find("usher-nobody", Some(&own)).is_err());
+    }
 }
