@@ -2,12 +2,11 @@
 //! Part `overhead`: what a switch takes, in instructions of a guest with one CPU.
 
 use anyhow::Result;
-use usher_report::stats;
 
 use super::inside::{ALONE, PROCESSES, THREADS};
 use super::lab::{INSTRUCTION_NS, Measured};
 use super::rival::Rival;
-use super::rows::{cell, figure, ratio, rivals};
+use super::rows::{cell, figure, named, ratio, rivals};
 use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
@@ -29,11 +28,7 @@ struct Row {
 
 impl Row {
     fn of(rival: &Rival, samples: &[&Sample]) -> Self {
-        let of = |name: &str| {
-            let of_it = samples.iter().filter(|sample| sample.rival == *rival);
-            let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
-            stats::median(&all).map(|ns| ns / f64::from(INSTRUCTION_NS))
-        };
+        let of = |name: &str| Some(named(samples, rival, name)? / f64::from(INSTRUCTION_NS));
         Self {
             rival: rival.clone(),
             alone: of(ALONE),

@@ -26,6 +26,13 @@ pub fn counted(samples: &[&Sample], figure: impl Fn(&Counted) -> f64) -> Option<
     stats::median(&counted.map(figure).collect::<Vec<f64>>())
 }
 
+/// The median over rounds of what a part calls by that name, under one scheduler.
+pub fn named(samples: &[&Sample], rival: &Rival, name: &str) -> Option<f64> {
+    let of_it = samples.iter().filter(|sample| sample.rival == *rival);
+    let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
+    stats::median(&all)
+}
+
 /// Medians over rounds of when the first and the last program had ended.
 pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
     let ends = |pick: fn(f64, f64) -> f64| {

@@ -3,12 +3,11 @@
 //! (paper 1): soft seats against cpusets.
 
 use anyhow::Result;
-use usher_report::stats;
 
 use super::inside::seated::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 use super::lab::Measured;
 use super::rival::Rival;
-use super::rows::{cell, figure, rivals};
+use super::rows::{cell, figure, named, rivals};
 use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
@@ -36,11 +35,7 @@ struct Row {
 
 impl Row {
     fn of(rival: &Rival, samples: &[&Sample]) -> Self {
-        let of = |name: &str| {
-            let of_it = samples.iter().filter(|sample| sample.rival == *rival);
-            let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
-            stats::median(&all)
-        };
+        let of = |name: &str| named(samples, rival, name);
         let percent = |name: &str| of(name).map(|share| share * 100.0);
         Self {
             rival: rival.clone(),

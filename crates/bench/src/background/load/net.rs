@@ -172,8 +172,9 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
             Ok(n) => {
                 meter.add(monotonic_ns(), n as u64)?;
                 unanswered += n as u64;
-                while burst_bytes.is_some_and(|burst| unanswered >= burst) {
-                    unanswered -= burst_bytes.unwrap_or(0);
+                let Some(burst) = burst_bytes else { continue };
+                while unanswered >= burst {
+                    unanswered -= burst;
                     stream.write_all(&[0])?;
                 }
             }
