@@ -201,6 +201,9 @@ pub struct Gate {
     reaction_ns: f64,
     stall_ns: f64,
     burst: Option<Burst>,
+    /// How many used it when it was last found contended: as many will be met by
+    /// the next wrong guess, though none uses it while all are stopped.
+    users: u32,
     bell: bool,
     /// What was asked for after it was stopped, as learnt, and as it goes on.
     drained_ns: f64,
@@ -230,6 +233,7 @@ impl Gate {
             reaction_ns: REACTION_NS,
             stall_ns: 0.0,
             burst: None,
+            users: 1,
             bell: first.bell,
             cost_ns: REACTION_NS + kind.flight_ns,
             quiet_ns: QUIET_NS_MIN,
@@ -308,8 +312,11 @@ impl Gate {
     /// Settles what a wrong guess costs and what quiet is needed, and pays for
     /// the guess that was wrong, if there was one.
     fn settle(&mut self, glance: &Glance) {
+        if glance.met() {
+            self.users = glance.users;
+        }
         let gap_ns = self.background_gap_ns();
-        let one_each_ns = f64::from(glance.users.max(1)) * gap_ns.min(PART_NS_MAX);
+        let one_each_ns = f64::from(self.users) * gap_ns.min(PART_NS_MAX);
         let deep_ns = one_each_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
         let known_ns = deep_ns.clamp(self.kind.flight_ns, STALL_NS_MAX);
         let flight_ns = known_ns.max(self.drained_ns);

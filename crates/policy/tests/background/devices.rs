@@ -98,6 +98,24 @@ fn all_that_several_programs_have_under_way_is_charged_for() {
     }
 }
 
+/// The next guess is made with all of them in mind, though while they are stopped
+/// none of them uses the disk.
+#[test]
+fn all_that_will_be_met_is_saved_for_while_all_are_stopped() {
+    for pause_ms in [200, 500, 1000] {
+        let make = || {
+            let mut world = beside(DISK, 15 * MS, 1, &[step(2, pause_ms)]);
+            for id in 2..=4 {
+                world.arrive(id, Regulation::Usher, DISK, 1);
+            }
+            world
+        };
+        let came = compare(make, 60 * S);
+        assert!(came.delay <= 0.0135, "{pause_ms}: {came:?}");
+        assert!(came.idle_used >= 0.04, "{pause_ms}: {came:?}");
+    }
+}
+
 #[test]
 fn alone_it_is_never_stopped_and_rarely_looked_at() {
     for resource in [DISK, LINK] {
