@@ -8,6 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
+use crate::at_work::AtWork;
 use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef, Kind};
 use crate::pool::{Inbox, Shelf};
@@ -72,6 +73,36 @@ fn what_is_on_a_shelf_is_taken_once() {
         all.extend(thief.join().unwrap());
         all.extend(std::iter::from_fn(|| shelf.take()).flat_map(numbers));
         assert_eq!(sorted(all), [1, 2, 3, 4, 5, 6]);
+    });
+}
+
+/// The owner takes a job back, and adds one, while a thief takes.
+#[test]
+fn what_is_taken_back_leaves_the_others_where_they_are() {
+    loom::model(|| {
+        let shelf = Arc::new(Shelf::default());
+        let wanted = job(1);
+        let place = wanted.as_ptr();
+        let mut first = chain([2]);
+        first.push(wanted);
+        assert!(shelf.put(|_| first) && shelf.put(|_| chain([3])));
+        let thief = {
+            let shelf = Arc::clone(&shelf);
+            thread::spawn(move || {
+                let takes = [shelf.take(), shelf.take_added()].into_iter().flatten();
+                takes.flat_map(numbers).collect::<Vec<_>>()
+            })
+        };
+        let mut all = Vec::new();
+        if shelf.take_out(place).was_there {
+            // SAFETY: it is in no chain any more, and we are its holder.
+            all.push(number(unsafe { JobRef::new(place) }));
+        }
+        shelf.add(job(4));
+        all.extend(thief.join().unwrap());
+        let left = std::iter::from_fn(|| shelf.take().or_else(|| shelf.take_added()));
+        all.extend(left.flat_map(numbers));
+        assert_eq!(sorted(all), [1, 2, 3, 4]);
     });
 }
 
@@ -279,6 +310,46 @@ fn who_is_woken_and_has_something_else_to_do_passes_it_on() {
         runs.join().unwrap();
         waits.join().unwrap();
         assert!(!sleepers.is_any_idle());
+    });
+}
+
+/// Of two workers of a runtime that closes one has a task, which makes another ready:
+/// nobody leaves before that has run, and both do then.
+#[test]
+fn nobody_leaves_while_another_may_make_something_ready() {
+    bounded().check(|| {
+        let shared = Arc::new((AtWork::default(), Sleepers::new(2), Inbox::default()));
+        let (at_work, ..) = &*shared;
+        at_work.begins();
+        at_work.begins();
+        let worker = |index: usize| {
+            let shared = Arc::clone(&shared);
+            move || {
+                let (at_work, sleepers, inbox) = &*shared;
+                sleepers.enrol(index);
+                if index == 0 {
+                    inbox.push(job(1));
+                    sleepers.wake_one(0..2);
+                }
+                let parks = |has_ended: &dyn Fn() -> bool| {
+                    sleepers.park(index, || !inbox.is_empty() || has_ended(), || ());
+                };
+                let mut all = Vec::new();
+                loop {
+                    all.extend(numbers(inbox.take()));
+                    if inbox.is_empty() && at_work.rests(parks, || sleepers.wake_all()) {
+                        return all;
+                    }
+                }
+            }
+        };
+        let other = thread::spawn(worker(1));
+        let mut all = worker(0)();
+        let (_, _, inbox) = &*shared;
+        // Both have left, or the other one still runs it.
+        assert!(inbox.is_empty());
+        all.extend(other.join().unwrap());
+        assert_eq!(all, [1]);
     });
 }
 

@@ -132,6 +132,26 @@ impl Chain {
         self.head.is_null()
     }
 
+    /// Takes that one out, wherever it is in the chain; whether it was.
+    pub fn take_out(&mut self, job: NonNull<Job>) -> bool {
+        let mut at = &raw mut self.head;
+        loop {
+            // SAFETY: the head, or the link of a job in the chain: these live, and are
+            // the chain's holder's.
+            let Some(one) = NonNull::new(unsafe { *at }) else {
+                return false;
+            };
+            // SAFETY: as above.
+            let link = unsafe { one.as_ref() }.link.get();
+            if one == job {
+                // SAFETY: as above.
+                unsafe { *at = *link };
+                return true;
+            }
+            at = link;
+        }
+    }
+
     /// The groups of each.
     #[inline]
     pub fn groups(&self) -> impl Iterator<Item = Groups> + '_ {

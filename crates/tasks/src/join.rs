@@ -23,6 +23,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::dispatch::Groups;
+use crate::error::discard;
 use crate::job::{Job, JobRef, Kind};
 use crate::latch::Latch;
 use crate::pool::FORKED;
@@ -146,15 +147,24 @@ where
         let b = forked.function.into_inner();
         return match (first, b) {
             (Ok(first), Some(b)) => (first, b()),
-            (Err(panic), _) => resume_unwind(panic),
+            (Err(panic), b) => throw(panic, b),
             (Ok(_), None) => unreachable!("a task that was taken back has not run"),
         };
     }
     worker.work_for(|| forked.is_done());
     match (first, forked.into_outcome()) {
         (Ok(first), Ok(second)) => (first, second),
-        (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
+        (Err(panic), second) => throw(panic, second),
+        (first, Err(panic)) => throw(panic, first),
     }
+}
+
+/// Goes on with a panic, and drops before that what nobody gets now, which may panic, too.
+fn throw<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(rest))) {
+        discard(another);
+    }
+    resume_unwind(panic)
 }
 
 /// Runs a function as a task of a runtime that this thread is no worker of, and

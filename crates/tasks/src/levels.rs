@@ -63,14 +63,14 @@ impl Levels {
         levels.find_map(|(level, order)| Some((level, order.next(worker)?)))
     }
 
-    /// The uppermost level at which there is anything.
-    pub fn uppermost(&self) -> Option<usize> {
-        self.levels.iter().rposition(|order| !order.is_empty())
+    /// The first level, from that one up, at which there is anything.
+    pub fn filled_from(&self, least: usize) -> Option<usize> {
+        let mut levels = self.levels.iter().enumerate().skip(least);
+        levels.find_map(|(level, order)| (!order.is_empty()).then_some(level))
     }
 
     /// Whether there is anything of that level or above.
     pub fn has(&self, least: usize) -> bool {
-        let mut levels = self.levels.iter().skip(least);
-        levels.any(|order| !order.is_empty())
+        self.filled_from(least).is_some()
     }
 }

@@ -23,6 +23,7 @@
 //! fine-grain thread scheduling method considering efficiency of hierarchical cache
 //! on a symmetric multi-core processor for media processing" (paper 5).
 
+mod at_work;
 mod closure;
 pub mod color;
 mod counters;

@@ -660,19 +660,17 @@ impl Drop for Runtime {
             return;
         }
         self.crew.close();
-        // Dropped by its own worker: that one ends when the task has. Nobody else is
-        // asked who it is, as the standard library keeps what it answers in memory.
-        let own = self.here().map(|_| thread::current().id());
-        // Its workers may wait for the one that drops it: they end without being waited
-        // for, as what they use is theirs, too.
+        // Dropped by one of its own tasks, or by what those may wait for: they end without
+        // being waited for, as what they use is theirs, too.
+        if self.here().is_some() {
+            return;
+        }
         let Ok(_wait) = self.wait_begins() else {
             return;
         };
         for thread in self.threads.drain(..) {
-            if Some(thread.thread().id()) != own {
-                // Tasks that panic are caught; there is nothing else to tell.
-                let _ = thread.join();
-            }
+            // Tasks that panic are caught; there is nothing else to tell.
+            let _ = thread.join();
         }
     }
 }

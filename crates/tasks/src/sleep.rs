@@ -12,7 +12,6 @@
 //! look clears its bit itself. If it has been cleared by then, somebody has woken
 //! it for a task that is there to be found. Whoever was woken and does not look for
 //! tasks after that wakes somebody else in its place: see `Worker::work_until`.
-
 //!
 //! Beside that it is counted who is *idle*: who sleeps, also if it has been woken and has
 //! not begun to look, as what it was woken for may be somebody else's by then; and who
@@ -135,7 +134,7 @@ impl Sleepers {
     }
 
     /// Whether somebody seems to sleep.
-    pub fn sleeps_any(&self) -> bool {
+    fn sleeps_any(&self) -> bool {
         let mut words = self.asleep.iter();
         words.any(|word| word.load(Ordering::Relaxed) != 0)
     }

@@ -2,16 +2,18 @@
 //! A worker: takes ready tasks and runs each to its end.
 
 mod share;
+mod wait;
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 use std::{hint, mem, process};
 
+use crate::at_work::AtWork;
 use crate::counters::{AllCounters, Counts};
 use crate::dispatch::Groups;
 use crate::guess::{Guess, SAMPLE};
 use crate::job::{Chain, JobRef};
-use crate::levels::{Levels, NoMemory};
+use crate::levels::Levels;
 use crate::places::Places;
 use crate::pool::{Inbox, Lanes, Shelf};
 use crate::sleep::{Parked, Sleepers};
@@ -67,6 +69,8 @@ pub(crate) struct Crew {
     /// Those who wait for something and may not take whatever there is meanwhile.
     waiters: Sleepers,
     closing: AtomicBool,
+    /// Kept while the runtime is closing, and from the beginning.
+    at_work: AtWork,
     /// Tasks that were registered one by one.
     pub tokens: Tokens,
     /// Groups must be below these numbers, temporal and spatial.
@@ -92,6 +96,7 @@ impl Crew {
             sleepers: Sleepers::new(workers),
             waiters: Sleepers::new(workers),
             closing: AtomicBool::new(false),
+            at_work: AtWork::default(),
             tokens: Tokens::default(),
             groups_below,
             tracer: Tracer::default(),
@@ -126,7 +131,8 @@ impl Crew {
         self.sleepers.wake_one(0..self.workers());
     }
 
-    /// Lets the workers end when there is nothing more to do.
+    /// Lets the workers end when there is nothing more to do, and nobody runs anything
+    /// that might make something ready.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.sleepers.wake_all();
@@ -180,6 +186,8 @@ pub(crate) struct Worker<'a> {
     turns: Cell<u32>,
     /// There are others, who may take what is ready here.
     shares: bool,
+    /// Something was laid out beside a task that runs here.
+    has_added: Cell<bool>,
     /// When it took something from another worker last.
     took: Cell<Option<Instant>>,
     /// Tasks with groups that were guessed that ran since one was timed.
@@ -201,6 +209,7 @@ impl<'a> Worker<'a> {
             until_turn: Cell::new(TURN),
             turns: Cell::new(0),
             shares: crew.workers() > 1 && crew.locked.is_none(),
+            has_added: Cell::new(false),
             took: Cell::new(None),
             untimed: Cell::new(0),
         }
@@ -250,6 +259,7 @@ impl<'a> Worker<'a> {
         self.crew.sleepers.enrol(self.index);
         self.crew.waiters.enrol(self.index);
         let crew = self.crew;
+        crew.at_work.begins();
         loop {
             // Asked first: what was ready before it was closed is seen after that.
             let is_closing = crew.is_closing();
@@ -257,135 +267,20 @@ impl<'a> Worker<'a> {
             if !is_closing {
                 let look = || self.sees_something() || crew.is_closing();
                 self.sleep(&crew.sleepers, look);
-            } else if !self.sees_something() {
+            } else if !self.sees_something() && self.rests() {
                 return;
             }
         }
     }
 
-    /// Begins to wait for a graph that a task runs here, until that is dropped: what
-    /// becomes ready from now on comes before what is ready already.
-    ///
-    /// # Errors
-    /// Where there is no memory for what becomes ready; then it has not begun.
-    pub fn nest(&self) -> Result<Nest<'_, 'a>, NoMemory> {
-        let (level, least) = (self.level.get(), self.least());
-        if let Some(locked) = &self.crew.locked {
-            lock(locked).reach(level + 1)?;
-            self.waits.set(self.waits.get() + 1);
-            self.level.set(level + 1);
-            self.post.least.store(level + 1, Ordering::Relaxed);
-        } else {
-            let fresh = self.fresh_lanes().ok_or(NoMemory)?;
-            self.waits.set(self.waits.get() + 1);
-            if self.is_deep() {
-                // Of what lies there it is going to take its own alone.
-                self.clear_shelf();
-            }
-            self.outer.borrow_mut().push(self.lanes.replace(fresh));
-        }
-        Ok(Nest {
-            worker: self,
-            level,
-            least,
-        })
-    }
-
-    /// Lanes to be put in place of those there are, and room for these meanwhile; and
-    /// for them afterwards.
-    fn fresh_lanes(&self) -> Option<Lanes> {
-        let (mut outer, mut spare) = (self.outer.borrow_mut(), self.spare.borrow_mut());
-        outer.try_reserve(1).ok()?;
-        spare.try_reserve(outer.len() + 1).ok()?;
-        spare.pop().or_else(Lanes::try_new)
-    }
-
-    /// Whether a task that runs here runs a graph that this worker works for.
-    pub fn is_nested(&self) -> bool {
-        !self.outer.borrow().is_empty()
-    }
-
-    /// Whether so many waits lie on one another that what is waited for is all that may
-    /// run here.
-    pub fn is_deep(&self) -> bool {
-        self.waits.get() > self.waits_max
-    }
-
-    /// Works until that is so, and sleeps where there is nothing to do. Whoever makes
-    /// it so wakes this worker after that.
-    pub fn work_until(&self, is_so: impl Fn() -> bool) {
+    /// With nothing left to do here, sleeps until there is again, or nobody has anything;
+    /// whether that is so.
+    fn rests(&self) -> bool {
         let crew = self.crew;
-        let mut parked = Parked::Stayed;
-        loop {
-            self.work_while(|| !is_so());
-            if is_so() {
-                if parked != Parked::Stayed {
-                    self.pass_on();
-                }
-                return;
-            }
-            parked = match &crew.locked {
-                Some(locked) => {
-                    let look = || lock(locked).has(self.least()) || is_so();
-                    self.sleep(&crew.waiters, look)
-                }
-                // All of what it waits for is with others.
-                None if self.is_deep() => self.sleep(&crew.waiters, &is_so),
-                None => self.sleep(&crew.sleepers, || self.sees_something() || is_so()),
-            };
-        }
-    }
-
-    /// This worker was woken, maybe for a task, and has something else to do: somebody
-    /// else is to see to the task.
-    fn pass_on(&self) {
-        let crew = self.crew;
-        let Some(locked) = &crew.locked else {
-            let sees_any = || self.sees_something();
-            crew.sleepers.wake_if(sees_any, crew.near(self.index));
-            return;
+        let sleep = |has_ended: &dyn Fn() -> bool| {
+            self.sleep(&crew.sleepers, || self.sees_something() || has_ended());
         };
-        let uppermost = lock(locked).uppermost();
-        if let Some(level) = uppermost {
-            self.wake_for_level(level);
-        }
-    }
-
-    /// Wakes somebody for a task of that level: whoever waits, too, but for tasks above
-    /// it alone.
-    fn wake_for_level(&self, level: usize) {
-        let crew = self.crew;
-        let near = || crew.near(self.index);
-        if !crew.sleepers.wake_one(near()) && level > 0 {
-            let may_run =
-                |&worker: &usize| crew.posts[worker].least.load(Ordering::Relaxed) <= level;
-            crew.waiters.wake_one(near().filter(may_run));
-        }
-    }
-
-    /// As [`Self::work_until`] for a task that another worker has, which can take long.
-    /// What else is ready here is not of it.
-    pub fn work_for(&self, is_so: impl Fn() -> bool) {
-        self.waits.set(self.waits.get() + 1);
-        match self.is_deep() {
-            true => self.look_until(is_so),
-            false => self.work_until(is_so),
-        }
-        self.waits.set(self.waits.get() - 1);
-    }
-
-    /// Runs nothing until that is so.
-    fn look_until(&self, is_so: impl Fn() -> bool) {
-        let mut looks = 0;
-        while !is_so() {
-            match looks < LOOKS {
-                true => hint::spin_loop(),
-                false => {
-                    self.sleep(&self.crew.waiters, &is_so);
-                }
-            }
-            looks += 1;
-        }
+        crew.at_work.rests(sleep, || crew.sleepers.wake_all())
     }
 
     fn sleep(&self, among: &Sleepers, look: impl FnOnce() -> bool) -> Parked {
@@ -451,7 +346,8 @@ impl<'a> Worker<'a> {
     fn look(&self, goes_on: impl Fn() -> bool) -> Option<JobRef> {
         let mut idle = None;
         for looks in 1..LOOKS {
-            if looks == LOOKS_BUSY {
+            // Deep down it may take nothing from anybody.
+            if looks == LOOKS_BUSY && !self.is_deep() {
                 idle = Some(self.crew.sleepers.idle());
             }
             hint::spin_loop();
@@ -548,6 +444,7 @@ impl<'a> Worker<'a> {
             self.counts().group_moves.add(dispatch.group_moved.into());
             return Some(dispatch.item);
         }
+        self.take_added();
         let until_turn = self.until_turn.get() - 1;
         self.until_turn.set(until_turn);
         if until_turn == 0
@@ -621,7 +518,12 @@ impl<'a> Worker<'a> {
 
     /// What is not ready in the lanes of the innermost wait.
     fn next_elsewhere(&self) -> Option<JobRef> {
-        if let Some(chain) = self.post.shelf.take_back() {
+        let shelf = &self.post.shelf;
+        let added = || match self.is_deep() {
+            true => None,
+            false => shelf.take_added(),
+        };
+        if let Some(chain) = shelf.take_back().or_else(added) {
             let mut lanes = self.lanes.borrow_mut();
             lanes.put_back(chain);
             return lanes.pop();
@@ -652,30 +554,6 @@ impl<'a> Worker<'a> {
         locked.is_some_and(|locked| lock(locked).has(0))
             || !crew.injector.is_empty()
             || (crew.posts.iter()).any(|post| !post.inbox.is_empty() || !post.shelf.is_empty())
-    }
-}
-
-/// A wait for a graph that a task runs.
-pub(crate) struct Nest<'w, 'a> {
-    worker: &'w Worker<'a>,
-    level: usize,
-    least: usize,
-}
-
-impl Drop for Nest<'_, '_> {
-    /// What other tasks have left there waits on among those that were ready before.
-    fn drop(&mut self) {
-        let worker = self.worker;
-        worker.waits.set(worker.waits.get() - 1);
-        worker.level.set(self.level);
-        worker.post.least.store(self.least, Ordering::Relaxed);
-        let Some(outer) = worker.outer.borrow_mut().pop() else {
-            return;
-        };
-        let mut inner = worker.lanes.replace(outer);
-        worker.lanes.borrow_mut().append(&mut inner);
-        worker.spare.borrow_mut().push(inner);
-        worker.show();
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Policy, Runtime};
+use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Handle, Policy, Runtime, TaskError};
 
 /// Longer than anything here takes; who waits for so long waits in vain.
 const LONG: Duration = Duration::from_secs(60);
@@ -125,7 +125,7 @@ fn children_are_not_hidden_behind_what_was_laid_out_before() {
 #[test]
 fn all_tasks_that_a_running_one_makes_ready_are_seen() {
     for policy in [Policy::Usher, Policy::Fcfs] {
-        for workers in [2, 3, 4, 6, 9] {
+        for workers in [2, 3, 4, 6, 9, 40] {
             let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
             let meeting = Arc::new(Meeting::of(workers));
             let (tell, told) = mpsc::channel();
@@ -151,10 +151,151 @@ fn all_tasks_that_a_running_one_makes_ready_are_seen() {
     }
 }
 
+/// So many tasks of which each tells when it runs.
+fn register_telling(runtime: &Runtime, tokens: std::ops::Range<u64>, tell: &mpsc::Sender<u64>) {
+    for token in tokens {
+        let tell = tell.clone();
+        let child = move || tell.send(token).unwrap();
+        runtime.register(token, 0, Groups::NONE, child).unwrap();
+    }
+}
+
+/// Whether that many have been told of, in any order.
+fn all_told(told: &mpsc::Receiver<u64>, count: usize) -> bool {
+    (0..count).all(|_| told.recv_timeout(LONG).is_ok())
+}
+
+#[test]
+fn who_comes_to_be_free_later_sees_all_that_a_running_task_has_made_ready() {
+    for children in [1, 4, 5, 40, 300] {
+        let runtime = Arc::new(Runtime::new(2).unwrap());
+        let (hold, held) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel();
+        let busy = move || {
+            begun.send(()).unwrap();
+            let _ = held.recv();
+        };
+        runtime.register(1, 0, Groups::NONE, busy).unwrap();
+        begins.recv().unwrap();
+        let inside = Arc::clone(&runtime);
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let parent = move || {
+            register_telling(&inside, 2..2 + children, &tell);
+            drop((hold, inside));
+            end.send(all_told(&told, children as usize)).unwrap();
+        };
+        runtime.register(0, 0, Groups::NONE, parent).unwrap();
+        assert_eq!(ended.recv(), Ok(true), "{children} children");
+        runtime.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_join_does_not_hide_what_lies_beside_it() {
+    let runtime = Arc::new(Runtime::new(2).unwrap());
+    for _ in 0..300 {
+        let inside = Arc::clone(&runtime);
+        let (end, ended) = mpsc::channel();
+        let parent = move || {
+            let (tell, told) = mpsc::channel();
+            register_telling(&inside, 1..3, &tell);
+            let ((), all) = inside.join(|| (), move || all_told(&told, 2));
+            drop(inside);
+            end.send(all).unwrap();
+        };
+        runtime.register(0, 0, Groups::NONE, parent).unwrap();
+        assert_eq!(ended.recv(), Ok(true));
+        runtime.wait().unwrap();
+    }
+}
+
+/// Registers tasks from outside until the runtime takes none, as it is being dropped.
+fn until_closing(handle: &Handle) {
+    let none_of_it = || ();
+    let register = || handle.register(1, 0, Groups::NONE, none_of_it);
+    while !matches!(register(), Err(TaskError::Ended { .. })) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn workers_stay_while_somebody_may_make_something_ready() {
+    for policy in [Policy::Usher, Policy::Fcfs] {
+        for workers in [2, 2, 5, 5] {
+            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            let (inside, outside) = (runtime.handle(), runtime.handle());
+            let (close, closing) = mpsc::channel();
+            let (begin, begun) = mpsc::channel();
+            let (end, ended) = mpsc::channel();
+            let root = move || {
+                begin.send(()).unwrap();
+                closing.recv().unwrap();
+                // Time to leave, for those who would.
+                (0..1000).for_each(|_| std::thread::yield_now());
+                let meeting = Arc::new(Meeting::of(workers));
+                for token in 2..=workers as u64 {
+                    let met = Arc::clone(&meeting);
+                    let child = move || {
+                        met.wait();
+                    };
+                    inside.register(token, 0, Groups::NONE, child).unwrap();
+                }
+                end.send(meeting.wait()).unwrap();
+            };
+            runtime.register(0, 0, Groups::NONE, root).unwrap();
+            begun.recv().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    until_closing(&outside);
+                    close.send(()).unwrap();
+                });
+                drop(runtime);
+            });
+            assert_eq!(ended.recv(), Ok(true), "{policy:?}, {workers} workers");
+        }
+    }
+}
+
+#[test]
+fn a_runtime_may_be_dropped_last_by_its_own_task() {
+    for policy in [Policy::Usher, Policy::Fcfs] {
+        for workers in [1, 2, 5] {
+            let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
+            let inside = Arc::clone(&runtime);
+            let (go, gone) = mpsc::channel();
+            let (end, ended) = mpsc::channel();
+            let last = move || {
+                gone.recv().unwrap();
+                let handle = inside.handle();
+                drop(inside);
+                let child = move || end.send(()).unwrap();
+                // What its tasks register runs all the same.
+                handle.register(1, 0, Groups::NONE, child).unwrap();
+            };
+            runtime.register(0, 0, Groups::NONE, last).unwrap();
+            drop(runtime);
+            go.send(()).unwrap();
+            assert_eq!(ended.recv_timeout(LONG), Ok(()), "{policy:?}, {workers}");
+        }
+    }
+}
+
 /// How many tasks of a long chain had run when something else did, that `begin` makes
-/// ready when the first one runs.
-fn ran_before(begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
-    let runtime = Runtime::new(1).unwrap();
+/// ready when the first one runs; other workers are busy.
+fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
+    let runtime = Runtime::new(workers).unwrap();
+    let busy = (1..workers).map(|_| mpsc::channel::<()>());
+    let (hold, held): (Vec<_>, Vec<_>) = busy.unzip();
+    for (token, held) in (100..).zip(held) {
+        let (begun, begins) = mpsc::channel();
+        let busy = move || {
+            begun.send(()).unwrap();
+            let _ = held.recv();
+        };
+        runtime.register(token, 0, Groups::NONE, busy).unwrap();
+        begins.recv().unwrap();
+    }
     let ran = Arc::new(AtomicUsize::new(0));
     let (tell, told) = mpsc::channel();
     let mut chain = GraphBuilder::new();
@@ -173,23 +314,26 @@ fn ran_before(begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usiz
         ran.fetch_add(1, Ordering::Relaxed);
     };
     runtime.run(&mut chain.build(body).unwrap()).unwrap();
+    drop(hold);
     runtime.wait().unwrap();
     told.recv().unwrap()
 }
 
 #[test]
 fn a_graph_that_is_one_chain_lets_others_have_their_turn() {
-    let from_outside = ran_before(|runtime, look| {
-        std::thread::scope(|scope| {
-            let register = || runtime.register(1, 0, Groups::NONE, look).unwrap();
-            scope.spawn(register);
+    for workers in [1, 2] {
+        let from_outside = ran_before(workers, |runtime, look| {
+            std::thread::scope(|scope| {
+                let register = || runtime.register(1, 0, Groups::NONE, look).unwrap();
+                scope.spawn(register);
+            });
         });
-    });
-    assert!(from_outside <= 64, "{from_outside} ran before");
-    let beside = ran_before(|runtime, look| {
-        runtime.register(1, 0, Groups::NONE, look).unwrap();
-    });
-    assert!(beside <= 1024, "{beside} ran before");
+        assert!(from_outside <= 64, "{from_outside} ran before");
+        let beside = ran_before(workers, |runtime, look| {
+            runtime.register(1, 0, Groups::NONE, look).unwrap();
+        });
+        assert!(beside <= 1024 * workers, "{beside} ran before");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Inner;
-use super::plan::{Counter, Pending};
+use super::plan::{Counter, Pending, Plan};
 use crate::error::{Panicked, message};
 use crate::job::JobRef;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
@@ -108,7 +108,7 @@ unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
     // SAFETY: the caller's promise. Where this was the last, the graph lives until the
     // latch opens.
     let (done, waiter) = unsafe {
-        if !(*graph).plan.ended(task) {
+        if !Plan::ended(&raw const (*graph).plan, task) {
             return;
         }
         (Arc::clone(&(*graph).done), (*graph).waiter)

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What workers have of one another: tasks that one lays out, and another takes.
 //!
-//! A worker looks at its shelf before each task. Where somebody has taken from it, or
-//! is idle, it lays some of its own out, as the task that it is about to run may take
-//! long, and nobody sees what it has to itself until that has ended. Where there is
-//! something for each of the others it keeps the task that it wants next, for its own
-//! order; where there is not, or somebody is idle, it keeps none, as far as there are
-//! places.
+//! A worker looks at its shelf before each task, as that may take long, and nobody sees
+//! what it has to itself until it has ended:
+//!
+//! | before a task | it lays out | and keeps to itself |
+//! |---|---|---|
+//! | somebody is idle | half of what it has, half of the rest and so on | what finds no place |
+//! | nobody is; its first place is empty | the same | that, and the task that it wants next, where there is a chain for each of the others |
+//! | nobody is; else | nothing | all |
+//!
+//! So who comes to have nothing to do while a long task runs may find that more is kept
+//! behind it. What a running task makes ready by token is not: others see it from the
+//! moment that it is ready.
 //!
 //! Whoever lays something out wakes one that sleeps; whoever takes something and sees
-//! more, wherever it is, wakes the next. So nobody sleeps beside something to do for
+//! more, wherever it is, wakes the next. So nobody sleeps beside something laid out for
 //! longer than it takes to wake one after the other, and the worker whose shelf it is
 //! wakes no more than one. To look at the shelf alone that it was taken from would not
 //! do: of two that were woken for two shelves both may take from the same, each finding
@@ -29,19 +35,21 @@ use crate::sync::Ordering;
 const REST: Duration = Duration::from_micros(2);
 
 impl Worker<'_> {
-    /// A registered task has become ready by one that runs here, which may take long
-    /// yet: so that others are to see it at once.
+    /// A registered task has become ready by one that runs here, which may take long, or
+    /// wait for it: others see it from now on. One of a spatial group that is another's
+    /// goes there.
     pub fn ready_beside(&self, job: JobRef) {
         let crew = self.crew;
-        // It is not of what is waited for here.
         if crew.locked.is_some() || self.is_nested() {
+            // Not as one of the graph that is run here, which it is no part of.
             return crew.inject(job);
         }
-        if self.shares && self.post.shelf.is_full() && crew.sleepers.is_any_idle() {
-            return crew.inject(job);
+        if !self.shares || self.other_owner(&job).is_some() {
+            return self.ready(job);
         }
-        self.ready(job);
-        self.show();
+        self.post.shelf.add(job);
+        self.has_added.set(true);
+        crew.sleepers.wake_one(crew.near(self.index));
     }
 
     /// Whether others may take what is ready here.
@@ -56,9 +64,9 @@ impl Worker<'_> {
         self.share();
     }
 
-    /// Takes back what was laid out and nobody has taken.
+    /// Takes back what was laid out before a task and nobody has taken.
     pub(super) fn clear_shelf(&self) {
-        while let Some(chain) = self.post.shelf.take() {
+        while let Some(chain) = self.post.shelf.take_back() {
             self.lanes.borrow_mut().put_back(chain);
         }
     }
@@ -68,10 +76,13 @@ impl Worker<'_> {
         self.lanes.borrow_mut().take_back(job)
     }
 
-    /// Takes a forked task back that may have been laid out; whether nobody has it.
+    /// Takes a forked task back, wherever it lies here; whether it was still ours.
     pub fn unlay(&self, job: NonNull<Job>) -> bool {
-        self.clear_shelf();
-        self.lanes.borrow_mut().take_out(job)
+        let taken = self.post.shelf.take_out(job);
+        if taken.has_left {
+            self.crew.sleepers.wake_one(self.crew.near(self.index));
+        }
+        taken.was_there || self.lanes.borrow_mut().take_out(job)
     }
 
     /// Lets others have some of what waits here, unless something is there for them.
@@ -145,8 +156,10 @@ impl Worker<'_> {
     pub(super) fn steal(&self) -> Option<Chain> {
         let may_take = self.may_take();
         let of_shelves = || self.take_from(|post| post.shelf.take());
+        let of_added = || self.take_from(|post| post.shelf.take_added());
         let of_inboxes = || self.take_from(|post| some(post.inbox.take()));
         let chain = (may_take.then(of_shelves).flatten())
+            .or_else(|| Some(self.show_rest(may_take.then(of_added).flatten()?)))
             .or_else(|| self.take_outside())
             .or_else(|| may_take.then(of_inboxes).flatten())?;
         let crew = self.crew;
@@ -154,6 +167,33 @@ impl Worker<'_> {
         crew.sleepers.wake_if(sees_more, crew.near(self.index));
         self.take_over(&chain);
         Some(chain)
+    }
+
+    /// The first of those that another has made ready beside a task that may wait for all
+    /// of them: the rest is to be seen as before.
+    fn show_rest(&self, mut chain: Chain) -> Chain {
+        self.take_over(&chain);
+        let mut first = Chain::EMPTY;
+        if let Some(job) = chain.pop() {
+            first.push(job);
+        }
+        if !chain.is_empty() {
+            self.post.shelf.add_all(chain);
+            self.has_added.set(true);
+        }
+        first
+    }
+
+    /// What was laid out beside the task that has just ended waits like all that is ready
+    /// here, and so does what was taken from who did.
+    #[inline]
+    pub(super) fn take_added(&self) {
+        if self.has_added.get() && self.waits.get() == 0 {
+            self.has_added.set(false);
+            if let Some(added) = self.post.shelf.take_added() {
+                self.lanes.borrow_mut().put_back(added);
+            }
+        }
     }
 
     /// What the nearest of the others has that has any.
