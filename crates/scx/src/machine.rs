@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A topology as the programs' tables have it.
 
-use usher_model::{CpuSet, Topology};
+use usher_model::{Cpu, CpuSet, NumaNode, Topology};
 
 use crate::ScxError;
 
@@ -11,7 +11,9 @@ pub const CPUS_MAX: usize = 512;
 const LLCS_MAX: usize = 64;
 pub(crate) const WORDS: usize = CPUS_MAX / 64;
 /// Bytes of `struct place`.
-pub(crate) const PLACE_BYTES: usize = 8 + 3 * 8 * WORDS;
+pub(crate) const PLACE_BYTES: usize = 16 + 3 * 8 * WORDS;
+/// NUMA nodes whose idle CPUs are told apart have lower numbers.
+const NODES_MAX: u32 = 64;
 
 /// `struct place`s by CPU, and how many LLCs have queues.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct Tables {
     pub cores: u64,
     /// A core has several hardware threads.
     pub has_threads: bool,
+    /// NUMA nodes by number, where each CPU lies in one of several; else 0.
+    pub nodes: u64,
 }
 
 /// # Errors
@@ -38,21 +42,35 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         let core = &machine.cores[cpu.core];
         let domain = &machine.domains[core.domain];
         let node = machine.nodes.iter().find(|node| node.cpus.contains(cpu.os));
-        let node = node.map_or(&domain.cpus, |node| &node.cpus);
+        let (node, number) = node.map_or((&domain.cpus, 0), |node| (&node.cpus, node.os));
         let llc = (core.domain % LLCS_MAX) as u32;
-        (cpu.os, place(llc, [&core.cpus, &domain.cpus, node]))
+        (cpu.os, place(llc, number, [&core.cpus, &domain.cpus, node]))
     });
     Ok(Tables {
         places: places.collect(),
         llcs: machine.domains.len().min(LLCS_MAX) as u32,
         cores: machine.cores.len() as u64,
         has_threads: machine.cpus.len() > machine.cores.len(),
+        nodes: nodes(machine),
     })
 }
 
-fn place(llc: u32, sets: [&CpuSet; 3]) -> Vec<u8> {
+fn nodes(machine: &Topology) -> u64 {
+    let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
+    let nodes: Vec<&NumaNode> = with_cpus.collect();
+    let in_one = |cpu: &Cpu| nodes.iter().any(|node| node.cpus.contains(cpu.os));
+    let are_apart = nodes.len() > 1
+        && nodes.iter().all(|node| node.os < NODES_MAX)
+        && machine.cpus.iter().all(in_one);
+    if !are_apart {
+        return 0;
+    }
+    nodes.iter().map(|node| 1 << node.os).sum()
+}
+
+fn place(llc: u32, node_number: u32, sets: [&CpuSet; 3]) -> Vec<u8> {
     let known = 1_u32;
-    let mut bytes: Vec<u8> = [known, llc]
+    let mut bytes: Vec<u8> = [known, llc, node_number, 0]
         .into_iter()
         .flat_map(u32::to_ne_bytes)
         .collect();
@@ -91,8 +109,24 @@ mod tests {
         let words: Vec<u64> = crate::layout::words(bytes).collect();
         assert_eq!(*cpu, 5);
         assert_eq!(words[0], 1 | 1 << 32);
-        assert_eq!(words[1], 0b11_0000);
-        assert_eq!(words[1 + WORDS], 0b1111_0000);
+        assert_eq!(words[2], 0b11_0000);
+        assert_eq!(words[2 + WORDS], 0b1111_0000);
+    }
+
+    #[test]
+    fn nodes_are_told_apart_where_there_are_several() {
+        let of = |description: &str| tables(&machine(description)).unwrap();
+        assert_eq!(of("package:2 core:4").nodes, 0);
+        let several = of("package:2 [numa:1] core:2");
+        assert_eq!(several.nodes, 0b11);
+        let number = |at: usize| crate::layout::words(&several.places[at].1).nth(1);
+        assert_eq!([number(0), number(3)], [Some(0), Some(1)]);
+        let mut far = machine("package:2 [numa:1] core:2");
+        far.nodes[1].os = 64;
+        assert_eq!(tables(&far).unwrap().nodes, 0, "no place for its number");
+        let mut bare = machine("package:2 [numa:1] core:2");
+        bare.nodes[1].cpus = CpuSet::default();
+        assert_eq!(tables(&bare).unwrap().nodes, 0, "CPUs of no node");
     }
 
     #[test]

@@ -8,6 +8,12 @@ __s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
 	return choose_cpu(smt, sees, last, here);
 }
 
+__s32 rules_choose_best(_Bool smt, const struct outlook *sees, __u32 last,
+			const struct place *here)
+{
+	return choose_best(smt, sees, last, here);
+}
+
 _Bool rules_find_home(struct cpu_set *home, const struct cpu_set *allowed,
 		      const struct cpu_set *seat)
 {

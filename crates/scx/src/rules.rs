@@ -17,6 +17,7 @@ struct Outlook {
     home: Set,
     guests: Set,
     left: Set,
+    unseen: u64,
 }
 
 /// `struct place`.
@@ -24,6 +25,8 @@ struct Outlook {
 struct Place {
     known: u32,
     llc: u32,
+    node_number: u32,
+    unused: u32,
     core: Set,
     near: Set,
     node: Set,
@@ -65,6 +68,7 @@ const NEXT_SAME: u32 = 0;
 #[link(name = "usher_scx_rules", kind = "static")]
 unsafe extern "C" {
     fn rules_choose_cpu(smt: bool, sees: *const Outlook, last: u32, here: *const Place) -> i32;
+    fn rules_choose_best(smt: bool, sees: *const Outlook, last: u32, here: *const Place) -> i32;
     fn rules_find_home(home: *mut Set, allowed: *const Set, seat: *const Set) -> bool;
     fn rules_who_is_next(is: *mut Moment, spaces: *const Space, queue: *mut u32) -> u32;
     fn rules_space_of(spaces: *const Space, mm: u64) -> u32;

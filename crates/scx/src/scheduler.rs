@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The scheduler, attached for as long as its value lives.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
+use libbpf_rs::btf::{
+    Btf,
+    types::{Enum, Enum64},
+};
 use libbpf_rs::{
     Link, MapCore, MapHandle, MapInfo, Object, OpenObject, RingBuffer, RingBufferBuilder,
 };
@@ -19,6 +24,8 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 /// `struct sched_ext_ops` in kernel.h begins with `hotplug_seq`.
 const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
+/// Its `flags`.
+const FLAGS_AT: usize = 8;
 /// Its `timeout_ms`.
 const TIMEOUT: std::ops::Range<usize> = 16..20;
 /// How long a thread may be kept waiting, at the most that the kernel allows: Linux
@@ -39,6 +46,8 @@ pub struct Scheduler {
     llcs: u32,
     /// A core of this machine has several hardware threads.
     has_threads: bool,
+    /// The kernel keeps the idle CPUs of each node apart.
+    nodes_apart: bool,
     _object: Object,
 }
 
@@ -68,8 +77,16 @@ impl Scheduler {
         let tables = machine::tables(machine)?;
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, kernel.hotplug_seq()?, settings)?;
+        let flag = match tables.nodes {
+            0 => None,
+            _ => by_node()?,
+        };
+        if let Some(flag) = flag {
+            keep_nodes_apart(&mut open, flag, tables.nodes)?;
+        }
         let object = object::load(open, "loading the scheduler")?;
         let mut scheduler = Self::of(object, &tables)?;
+        scheduler.nodes_apart = flag.is_some();
         scheduler.set(settings)?;
         object::set_places(&scheduler._object, &tables)?;
         let mut ops = object::map_mut(&mut scheduler._object, "usher")?;
@@ -93,6 +110,7 @@ impl Scheduler {
             dumps: object::map(&object, "dumps", DUMP_BYTES)?,
             llcs: tables.llcs,
             has_threads: tables.has_threads,
+            nodes_apart: false,
             _object: object,
         })
     }
@@ -131,6 +149,12 @@ impl Scheduler {
         })
     }
 
+    /// Whether the kernel keeps the idle CPUs of each NUMA node in a mask of their own, so
+    /// that CPUs of different nodes do not write to the same one.
+    pub fn keeps_nodes_apart(&self) -> bool {
+        self.nodes_apart
+    }
+
     /// Readable when it has ended by itself.
     pub fn bell(&self) -> RawFd {
         self.ended.epoll_fd().as_raw_fd()
@@ -146,6 +170,35 @@ impl Scheduler {
         let ending = Ending::read(&told, &object::get(&self.dumps)?);
         Ok((ending.kind != 0).then_some(ending))
     }
+}
+
+/// The flag by which the kernel keeps the idle CPUs of each node in a mask of their own;
+/// `None` before 6.15.
+fn by_node() -> Result<Option<u64>, ScxError> {
+    let btf = Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's types"))?;
+    let name = Some(OsStr::new("SCX_OPS_BUILTIN_IDLE_PER_NODE"));
+    // Of 32 bits or of 64, as the kernel's other flags are.
+    let narrow = btf.type_by_name::<Enum<'_>>("scx_ops_flags");
+    let narrow = narrow.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
+    let wide = btf.type_by_name::<Enum64<'_>>("scx_ops_flags");
+    let wide = wide.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
+    Ok(narrow
+        .and_then(|flag| u64::try_from(flag).ok())
+        .or_else(|| u64::try_from(wide?).ok()))
+}
+
+/// Has the kernel keep them so, and tells the programs.
+fn keep_nodes_apart(open: &mut OpenObject, flag: u64, nodes: u64) -> Result<(), ScxError> {
+    let mut change = |name: &str, at: usize, change: &dyn Fn(u64) -> u64| {
+        let mut map = open.maps_mut().find(|map| map.name() == name);
+        let bytes = map.as_mut().and_then(|map| map.initial_value_mut());
+        let word = bytes.and_then(|bytes| bytes.get_mut(at..)?.first_chunk_mut());
+        let word: &mut [u8; 8] = word.ok_or_else(|| ScxError::layout(name))?;
+        *word = change(u64::from_ne_bytes(*word)).to_ne_bytes();
+        Ok(())
+    };
+    change("usher", FLAGS_AT, &|flags| flags | flag)?;
+    change(".rodata.nodes", 0, &|_| nodes)
 }
 
 /// Settings of the object that are known only here.

@@ -183,6 +183,11 @@ extern __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node) __ksym;
 extern void scx_bpf_kick_cpu(__s32 cpu, __u64 flags) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_smtmask(void) __ksym;
+/* From 6.15 on; for who asks for masks by node, and for nobody else. */
+extern const struct cpumask *
+scx_bpf_get_idle_cpumask_node(__s32 node) __ksym __weak;
+extern const struct cpumask *
+scx_bpf_get_idle_smtmask_node(__s32 node) __ksym __weak;
 extern void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
 extern _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu) __ksym;
 extern __s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;

@@ -129,7 +129,20 @@ struct outlook {
 	struct cpu_set guests;
 	/* Idle ones that have not been looked at yet. */
 	struct cpu_set left;
+	/* Nodes, by number, whose CPUs are not in `idle` and `cores` yet. */
+	__u64 unseen;
 };
+
+/*
+ * An idle CPU at home, than which none is better: where it lies in the node of `last`,
+ * what other nodes have does not matter.
+ */
+static inline __s32 choose_best(_Bool smt, const struct outlook *sees,
+				__u32 last, const struct place *here)
+{
+	return nearest_of(smt ? &sees->cores : &sees->idle, &sees->home, last,
+			  here);
+}
 
 /*
  * At home first, and there before a guest; then as a guest of cores that are
@@ -139,9 +152,8 @@ static inline __s32 choose_cpu(_Bool smt, const struct outlook *sees,
 			       __u32 last, const struct place *here)
 {
 	const struct cpu_set *best = smt ? &sees->cores : &sees->idle;
-	__s32 cpu;
+	__s32 cpu = choose_best(smt, sees, last, here);
 
-	cpu = nearest_of(best, &sees->home, last, here);
 	if (cpu < 0)
 		cpu = nearest_of(&sees->guests, &sees->home, last, here);
 	if (cpu < 0)
@@ -168,7 +180,7 @@ static inline _Bool is_left_to_guests(const struct cpu_set *core,
 static inline __s32 choose_core_of(const struct outlook *sees, __u32 last,
 				   const struct place *here)
 {
-	__s32 cpu = nearest_of(&sees->cores, &sees->home, last, here);
+	__s32 cpu = choose_best(1, sees, last, here);
 
 	return cpu >= 0 ? cpu
 			: nearest_of(&sees->cores, &sees->allowed, last, here);

@@ -71,7 +71,7 @@ static inline void wake(struct thread *thread, const struct settings *wants)
 		return;
 	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
-				   hall->clock + wants->slice_ns);
+				   hall->clock + wants->lead_ns);
 }
 
 /* A guest that has to go does not wait for the end of its slice. */
@@ -135,9 +135,11 @@ static inline void rouse(struct task_struct *p, struct thread *thread,
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (!sees || !here || !look_around(sees, p, thread))
+	if (!sees || !here || !look_around(sees, p, thread, cpu))
 		return;
 	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
+	if (idle < 0 && sees->unseen && see_far())
+		idle = nearest_of(&sees->idle, &sees->home, cpu, here);
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }
@@ -296,14 +298,11 @@ static inline void call_sibling(__u32 cpu)
 {
 	struct outlook *sees = ONLY(outlooks);
 	struct place *here = place_of(cpu);
-	const struct cpumask *idle;
 	__s32 sibling;
 
 	if (!sees || !here)
 		return;
-	idle = scx_bpf_get_idle_cpumask();
-	read_set(&sees->left, idle);
-	scx_bpf_put_idle_cpumask(idle);
+	read_idle(&sees->left, here);
 	sibling = first_of(&sees->left, &here->core, 0);
 	if (sibling >= 0)
 		scx_bpf_kick_cpu(sibling, KICK_IDLE);

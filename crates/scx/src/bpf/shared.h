@@ -19,6 +19,7 @@ typedef __u32 __wsum;
 #define CPUS_MAX 512
 #define CPU_WORDS (CPUS_MAX / 64)
 #define LLCS_MAX 64
+#define NODES_MAX 64
 /* Run queues in an LLC. More address spaces than these share some. */
 #define SPACES 32
 #define REASON_BYTES 128
@@ -55,6 +56,9 @@ struct settings {
 struct place {
 	__u32 known;
 	__u32 llc;
+	/* The kernel's number of its node. */
+	__u32 node_number;
+	__u32 unused;
 	struct cpu_set core;
 	struct cpu_set near;
 	struct cpu_set node;

@@ -70,7 +70,7 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 {
 	struct outlook *sees = ONLY(outlooks);
 
-	if (!sees || !seats_version() || !look_around(sees, p, thread))
+	if (!sees || !seats_version() || !look_around(sees, p, thread, cpu))
 		return llc;
 	return home_llc(cpu);
 }

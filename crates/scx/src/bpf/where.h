@@ -13,22 +13,97 @@
 
 #include "seats.h"
 
+/* Nodes, by number, whose idle CPUs the kernel keeps apart; 0: all are kept together.
+ * User space says so before the program is loaded, which has no trace of the other way. */
+const volatile __u64 nodes SEC(".rodata.nodes") = 0;
+
+/* Whether it keeps them apart; it has the functions then. */
+static inline _Bool has_nodes(void)
+{
+	return nodes && bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
+	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
+}
+
+/* The idle CPUs of the node that a CPU lies in, or all. */
+static inline void read_idle(struct cpu_set *idle, const struct place *here)
+{
+	const struct cpumask *mask =
+		has_nodes() ? scx_bpf_get_idle_cpumask_node(here->node_number)
+			    : scx_bpf_get_idle_cpumask();
+
+	read_set(idle, mask);
+	scx_bpf_put_idle_cpumask(mask);
+}
+
+/* The CPUs of cores that are idle. */
+static inline void read_cores(struct cpu_set *cores, const struct place *here)
+{
+	const struct cpumask *mask =
+		has_nodes() ? scx_bpf_get_idle_smtmask_node(here->node_number)
+			    : scx_bpf_get_idle_smtmask();
+
+	read_set(cores, mask);
+	scx_bpf_put_idle_cpumask(mask);
+}
+
+static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
+			    const struct cpumask *mask)
+{
+	__u32 word;
+
+	read_set(by_way_of, mask);
+	scx_bpf_put_idle_cpumask(mask);
+	for (word = 0; word < CPU_WORDS; word++)
+		to->words[word] |= by_way_of->words[word];
+}
+
+/*
+ * What other nodes have is not looked at before one's own turns out not to do. Whether
+ * any CPU is idle.
+ */
+__noinline int see_far(void)
+{
+	struct outlook *sees = ONLY(outlooks);
+	int node;
+
+	if (!sees || !has_nodes())
+		return 0;
+	bpf_for(node, 0, NODES_MAX)
+	{
+		if (!(sees->unseen >> node & 1))
+			continue;
+		add_mask(&sees->idle, &sees->left,
+			 scx_bpf_get_idle_cpumask_node(node));
+		add_mask(&sees->cores, &sees->left,
+			 scx_bpf_get_idle_smtmask_node(node));
+	}
+	sees->unseen = 0;
+	return has_any(&sees->idle);
+}
+
 /* False: no CPU is idle and nobody has a seat, so there is nothing to choose from. */
 static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
-				struct thread *thread)
+				struct thread *thread, __u32 last)
 {
-	const struct cpumask *mask = scx_bpf_get_idle_cpumask();
+	struct place *here = place_of(last);
 	struct cpu_set *all = ONLY(guests);
+	_Bool is_any_idle;
 
-	read_set(&sees->idle, mask);
-	scx_bpf_put_idle_cpumask(mask);
-	if (!seats_version() && !has_any(&sees->idle)) {
+	if (!here)
+		return 0;
+	sees->unseen = nodes & ~(1ULL << here->node_number % NODES_MAX);
+	read_idle(&sees->idle, here);
+	is_any_idle = has_any(&sees->idle);
+	if (is_any_idle) {
+		read_cores(&sees->cores, here);
+	} else {
+		__builtin_memset(&sees->cores, 0, sizeof(sees->cores));
+		is_any_idle = nodes && see_far();
+	}
+	if (!is_any_idle && !seats_version()) {
 		leave_seat(thread);
 		return 0;
 	}
-	mask = scx_bpf_get_idle_smtmask();
-	read_set(&sees->cores, mask);
-	scx_bpf_put_idle_cpumask(mask);
 	read_set(&sees->allowed, p->cpus_ptr);
 	if (all)
 		sees->guests = *all;
@@ -44,7 +119,7 @@ static inline void follow_seats(struct task_struct *p, struct thread *thread,
 
 	if (!sees || !is_stale(thread, seats_version()))
 		return;
-	look_around(sees, p, thread);
+	look_around(sees, p, thread, cpu);
 	note_guest(cpu, !is_home(thread->seat, cpu));
 }
 
@@ -56,6 +131,13 @@ __noinline int choose(__u32 smt, __u32 last)
 
 	if (!sees || !here)
 		return NOWHERE;
+	if (sees->unseen) {
+		__s32 cpu = choose_best(smt, sees, last, here);
+
+		if (cpu >= 0)
+			return cpu;
+		see_far();
+	}
 	return choose_cpu(smt, sees, last, here);
 }
 
@@ -66,6 +148,13 @@ __noinline int choose_core(__u32 last)
 
 	if (!sees || !here)
 		return NOWHERE;
+	if (sees->unseen) {
+		__s32 cpu = choose_best(1, sees, last, here);
+
+		if (cpu >= 0)
+			return cpu;
+		see_far();
+	}
 	return choose_core_of(sees, last, here);
 }
 
@@ -142,7 +231,7 @@ static inline __s32 claim(struct task_struct *p, struct thread *thread,
 	struct outlook *sees = ONLY(outlooks);
 	int try;
 
-	if (!sees || !look_around(sees, p, thread))
+	if (!sees || !look_around(sees, p, thread, last))
 		return NOWHERE;
 	bpf_for(try, 0, 4)
 	{
@@ -201,7 +290,7 @@ static inline _Bool wants_out(struct task_struct *p, __u32 cpu)
 
 	if (!sees || !thread || !is_movable(p) || !is_shared(cpu, 0))
 		return 0;
-	return look_around(sees, p, thread) && choose_core(cpu) >= 0;
+	return look_around(sees, p, thread, cpu) && choose_core(cpu) >= 0;
 }
 
 /* A thread that shares a core and may come to this CPU; of this LLC, or any. */

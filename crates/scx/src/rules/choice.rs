@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;
 
-use super::{Outlook, Place, rules_choose_cpu, rules_find_home};
+use super::{Outlook, Place, rules_choose_best, rules_choose_cpu, rules_find_home};
 use crate::machine::words_of;
 
 const MACHINES: [&str; 5] = [
@@ -66,25 +66,44 @@ impl Scene {
     }
 }
 
-fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
-    let around = around(machine, last);
-    let sees = Outlook {
-        idle: words_of(&scene.idle),
-        cores: words_of(&scene.whole_cores(machine)),
+/// What the scheduler has looked at where it knows which of these CPUs are idle.
+fn outlook(machine: &Topology, scene: &Scene, seen: &CpuSet) -> Outlook {
+    Outlook {
+        idle: words_of(&scene.idle.and(seen)),
+        cores: words_of(&scene.whole_cores(machine).and(seen)),
         allowed: words_of(&scene.allowed),
         home: words_of(&scene.home),
         guests: words_of(&scene.guests),
         left: words_of(&CpuSet::new()),
-    };
-    let here = Place {
+        unseen: 0,
+    }
+}
+
+fn place(around: &Around) -> Place {
+    Place {
         known: 1,
         llc: 0,
+        node_number: 0,
+        unused: 0,
         core: words_of(&around.core),
         near: words_of(&around.near),
         node: words_of(&around.node),
-    };
+    }
+}
+
+fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
+    let sees = outlook(machine, scene, &machine.all_cpus());
+    let here = place(&around(machine, last));
     // SAFETY: both are laid out as the header has them, and only read.
     unsafe { rules_choose_cpu(smt, &sees, last, &here) }
+}
+
+/// The same by what is known of one node.
+fn chosen_on_node(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
+    let around = around(machine, last);
+    let sees = outlook(machine, scene, &around.node);
+    // SAFETY: both are laid out as the header has them, and only read.
+    unsafe { rules_choose_best(smt, &sees, last, &place(&around)) }
 }
 
 /// Every CPU that could be had, ranked: at home on an idle core, in a guest's
@@ -154,10 +173,10 @@ proptest! {
         prop_assert_eq!(home.1, !home.0.is_empty());
         let home = if home.1 { home.0 } else { allowed.clone() };
         let scene = Scene { idle, allowed, home, guests };
-        prop_assert_eq!(
-            chosen(&machine, smt, &scene, last),
-            best(&machine, smt, &scene, last)
-        );
+        let best = best(&machine, smt, &scene, last);
+        prop_assert_eq!(chosen(&machine, smt, &scene, last), best);
+        let on_node = chosen_on_node(&machine, smt, &scene, last);
+        prop_assert!(on_node == -1 || on_node == best, "{} on the node", on_node);
     }
 }
 

@@ -71,7 +71,7 @@ pub fn all() -> Vec<Trial> {
         },
         Boot {
             name: "quick::sched_newest",
-            machine: "package:2 core:2 pu:2",
+            machine: "package:2 [numa:1] core:2 pu:2",
             kernel: Wanted::Newest,
             instruction_ns: 1,
             checks: SCHED,

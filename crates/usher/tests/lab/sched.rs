@@ -52,6 +52,12 @@ fn cpus() -> usize {
     thread::available_parallelism().unwrap().get()
 }
 
+/// NUMA nodes that have CPUs.
+fn nodes() -> usize {
+    let said = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap();
+    said.trim().split([',', '-']).count()
+}
+
 fn switch(cpu: usize, state: &str) {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
     wait_for("a CPU to be switched", || fs::write(&path, state).ok());
@@ -111,6 +117,7 @@ pub fn assert_nothing_went_wrong() {
 pub fn runs_a_crowd_and_lets_go() {
     let world = World::new();
     let running = Running::start(&world);
+    assert_eq!(running.status()["last"]["idle_by_node"], nodes() > 1);
     serves_a_crowd(&world, running);
     assert_nothing_went_wrong();
 }

@@ -61,7 +61,10 @@ fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
     let machine = usher_topology::load(Source::ThisMachine)?;
     let scheduler = Scheduler::start(&super::kernel(), &machine, &held.settings())?;
     let maps = scheduler.map_ids()?;
-    held.write(|record| record.maps = maps)?;
+    held.write(|record| {
+        record.maps = maps;
+        record.idle_by_node = scheduler.keeps_nodes_apart();
+    })?;
     Ok(scheduler)
 }
 

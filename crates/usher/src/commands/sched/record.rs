@@ -25,6 +25,9 @@ pub struct Record {
     pub changes: u32,
     /// The kernel's numbers of its maps.
     pub maps: MapIds,
+    /// Whether the kernel keeps the idle CPUs of each NUMA node apart for it.
+    #[serde(default)]
+    pub idle_by_node: bool,
     /// How often it began anew because CPUs came or went.
     pub restarts: u32,
     /// Why the kernel ended it.
@@ -130,6 +133,7 @@ impl Held {
             settings: *settings,
             changes: 0,
             maps: MapIds::default(),
+            idle_by_node: false,
             restarts: 0,
             ended: None,
         };

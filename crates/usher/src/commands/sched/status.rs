@@ -58,6 +58,9 @@ fn text(answer: &Answer) -> String {
         (Some(_), Some(last)) if answer.running => {
             lines.push(format!("Usher's scheduler runs: {}", last.does));
             lines.push(format!("held by process {}", last.pid));
+            if last.idle_by_node {
+                lines.push("idle CPUs are kept by NUMA node".to_owned());
+            }
             if last.restarts > 0 {
                 lines.push(format!(
                     "begun anew {} times, as CPUs came or went",
