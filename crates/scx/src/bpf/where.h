@@ -81,28 +81,31 @@ __noinline int see_far(void)
 	return has_any(&sees->idle);
 }
 
+static inline _Bool look_at_nothing(struct thread *thread)
+{
+	leave_seat(thread);
+	return 0;
+}
+
 /* False: no CPU is idle and nobody has a seat, so there is nothing to choose from. */
 static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 				struct thread *thread, __u32 last)
 {
 	struct place *here = place_of(last);
 	struct cpu_set *all = ONLY(guests);
-	_Bool is_any_idle;
 
 	if (!here)
 		return 0;
 	sees->unseen = nodes & ~(1ULL << here->node_number % NODES_MAX);
 	read_idle(&sees->idle, here);
-	is_any_idle = has_any(&sees->idle);
-	if (is_any_idle) {
+	if (has_any(&sees->idle)) {
 		read_cores(&sees->cores, here);
 	} else {
+		if (!nodes && !seats_version())
+			return look_at_nothing(thread);
 		__builtin_memset(&sees->cores, 0, sizeof(sees->cores));
-		is_any_idle = nodes && see_far();
-	}
-	if (!is_any_idle && !seats_version()) {
-		leave_seat(thread);
-		return 0;
+		if (!see_far() && !seats_version())
+			return look_at_nothing(thread);
 	}
 	read_set(&sees->allowed, p->cpus_ptr);
 	if (all)
