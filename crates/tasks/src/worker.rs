@@ -69,7 +69,7 @@ pub(crate) struct Crew {
     /// Those who wait for something and may not take whatever there is meanwhile.
     waiters: Sleepers,
     closing: AtomicBool,
-    /// Kept while the runtime is closing, and from the beginning.
+    /// Workers that may have something to do; asked for when the runtime is closing.
     at_work: AtWork,
     /// Tasks that were registered one by one.
     pub tokens: Tokens,

@@ -93,7 +93,7 @@ impl Shelf {
     /// Lays several out there, where nothing is. By its owner alone.
     pub fn add_all(&self, chain: Chain) {
         debug_assert!(self.beside.load(Ordering::Relaxed).is_null());
-        self.beside.store(chain.into_raw(), Ordering::Release);
+        put_back(&self.beside, chain);
     }
 
     /// Takes all that is in the extra place, the owner or anybody.
@@ -107,7 +107,7 @@ impl Shelf {
     }
 
     /// Takes a job back that was laid out by [`Self::put`], and leaves what else there is
-    /// where it is; whether it was there. For a moment others do not see that, so that
+    /// where it is. For a moment others do not see that, so that
     /// they have to be woken where something is left. By its owner alone.
     pub fn take_out(&self, job: NonNull<Job>) -> TakenOut {
         let mut taken = TakenOut::default();
@@ -143,7 +143,7 @@ pub(crate) struct TakenOut {
     pub has_left: bool,
 }
 
-/// Lays out where the owner has just taken something: a thief may be about to swap what it
+/// Lays out where the owner has taken something before: a thief may be about to swap what it
 /// has seen there, and finds either nothing or this.
 fn put_back(place: &AtomicPtr<Job>, chain: Chain) {
     place.swap(chain.into_raw(), Ordering::Release);
