@@ -38,7 +38,8 @@ pub struct Counted {
     pub migrations_far: u64,
     /// Wake-ups whose latency was measured.
     pub wakeups: u64,
-    /// How many of them took 2^n to 2^(n+1) nanoseconds.
+    /// How many of them took so many nanoseconds, four counts to a power of two: the one
+    /// of number 4n + q is of (4 + q) 2^n / 4 to (5 + q) 2^n / 4.
     pub latency: Vec<u64>,
     /// Time in which at least one core worked on two threads.
     pub shared_ns: u64,
@@ -66,7 +67,7 @@ impl Counted {
     }
 
     /// What that share of wake-ups stayed below, in nanoseconds: the upper end
-    /// of a power of two. `None` without any.
+    /// of a slot. `None` without any.
     pub fn latency_below_ns(&self, share: f64) -> Option<u64> {
         below(&self.latency, share)
     }
@@ -189,9 +190,9 @@ mod tests {
     #[test]
     fn percentiles_are_upper_ends() {
         assert_eq!(counted(&[]).latency_below_ns(0.5), None);
-        let some = counted(&[(10, 98), (20, 1), (30, 1)]);
-        assert_eq!(some.latency_below_ns(0.5), Some(1 << 11));
-        assert_eq!(some.latency_below_ns(0.99), Some(1 << 21));
+        let some = counted(&[(10, 98), (80, 1), (123, 1)]);
+        assert_eq!(some.latency_below_ns(0.5), Some(7));
+        assert_eq!(some.latency_below_ns(0.99), Some((1 << 20) + (1 << 18)));
         assert_eq!(some.latency_below_ns(1.0), Some(1 << 31));
         let before = counted(&[(10, 90)]);
         assert_eq!(some.since(&before).latency[10], 8);

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 const MS: u64 = 1_000_000;
-pub(crate) const LATENCY_SLOTS: usize = 64;
+pub(crate) const LATENCY_SLOTS: usize = 256;
 
 /// What the scheduler is to do; it may be told anew while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +142,7 @@ pub struct SeatTally {
     pub guest_ns: u64,
     /// Threads that had one of their CPUs back from a guest.
     pub returns: u64,
-    /// How many of these ran after so many nanoseconds, by powers of two.
+    /// How many of these ran after so many nanoseconds, four counts to a power of two.
     pub return_latency: Vec<u64>,
 }
 
@@ -174,7 +174,7 @@ impl SeatTally {
     }
 }
 
-/// The upper end of the power of two within which that share of all lies.
+/// The upper end of the slot within which that share of all lies.
 pub(crate) fn below(slots: &[u64], share: f64) -> Option<u64> {
     let all: u64 = slots.iter().sum();
     let wanted = (all as f64 * share).ceil().max(1.0) as u64;
@@ -183,7 +183,14 @@ pub(crate) fn below(slots: &[u64], share: f64) -> Option<u64> {
         sum += count;
         sum >= wanted
     })?;
-    Some(2_u64.saturating_pow(slot as u32 + 1))
+    Some(upper_end(slot))
+}
+
+/// Latencies of a slot are below this: a quarter of the way, or further, from a power of
+/// two to the next.
+pub(crate) fn upper_end(slot: usize) -> u64 {
+    let end = (slot as u128 % 4 + 5) << (slot / 4);
+    u64::try_from(end.div_ceil(4)).unwrap_or(u64::MAX)
 }
 
 /// Why a thread is where it runs, or waits.

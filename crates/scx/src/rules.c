@@ -76,6 +76,21 @@ _Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 	return is_urgent(burst_ns, vtime, share);
 }
 
+__u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns)
+{
+	return ahead_at_most(lead_ns, slice_ns);
+}
+
+__u64 rules_average_of(const struct space *spaces, __u64 clock)
+{
+	return average_of(spaces, clock);
+}
+
+__u32 rules_slot_of(__u64 value)
+{
+	return slot_of(value);
+}
+
 __u32 rules_log2_of(__u64 value)
 {
 	return log2_of(value);

@@ -5,6 +5,8 @@ mod choice;
 mod levels;
 mod turns;
 
+use crate::layout::{LATENCY_SLOTS, upper_end};
+
 /// `struct cpu_set`.
 type Set = [u64; 8];
 
@@ -82,6 +84,9 @@ unsafe extern "C" {
     fn rules_first_of_seat(spaces: *const Space, seat: u64, least: *mut u64) -> bool;
     fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
+    fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64) -> u64;
+    fn rules_average_of(spaces: *const Space, clock: u64) -> u64;
+    fn rules_slot_of(value: u64) -> u32;
     fn rules_log2_of(value: u64) -> u32;
     fn levels_key_at(array: u64, level: u32, arrival: u64) -> u64;
     fn levels_key_expired(key: u64, active: u64, level: u32, arrival: u64) -> u64;
@@ -106,4 +111,18 @@ fn logarithms_are_rounded_down() {
     }
     // SAFETY: numbers alone.
     assert_eq!(unsafe { rules_log2_of(0) }, 0);
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_latency_lies_in_its_slot(bits in 0..63_u32, any in proptest::num::u64::ANY) {
+        let latency = any >> bits;
+        // SAFETY: numbers alone.
+        let slot = unsafe { rules_slot_of(latency) } as usize;
+        proptest::prop_assert!(slot < LATENCY_SLOTS);
+        proptest::prop_assert!(latency < upper_end(slot), "{latency} in {slot}");
+        if slot > 0 && latency > 1 {
+            proptest::prop_assert!(latency >= upper_end(slot - 1), "{latency} in {slot}");
+        }
+    }
 }

@@ -106,7 +106,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          threads together as there are CPUs, and always work. The owner waited: the share of \
          the time in which its threads wanted a CPU that they had none, a CPU of their own \
          being used by a guest or not. Had back: wake-ups at which a guest had to go, and when \
-         the thread ran then, to the next power of two above. Others as guests: how much of \
+         the thread ran then, to the next quarter of a power of two above. Others as guests: how much of \
          their time on CPUs the other two spent on the owner's."
             .to_owned(),
     ];

@@ -102,7 +102,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          beside them a thread that sleeps 5 ms and computes 0.3 ms until they have ended. \
          Switches and ends are medians over runs, the sleeper's waits are those of all. A run \
          is how long a thread runs until another one does, on average. Wake-ups of all threads \
-         are counted by powers of two."
+         are counted by four steps to a power of two."
             .to_owned(),
     ];
     part.notes.extend(same_run(&rows));

@@ -148,7 +148,7 @@ pub struct Counted {
     pub space_switches: u64,
     /// Wake-ups whose latency was measured.
     pub wakeups: u64,
-    /// How many of them took 2^n to 2^(n+1) nanoseconds.
+    /// How many of them took so many nanoseconds, four counts to a power of two.
     pub latency: Vec<u64>,
     /// Time in which at least one core worked on two threads.
     pub shared_ns: u64,
@@ -158,12 +158,12 @@ pub struct Counted {
 
 impl Counted {
     /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
-    /// power of two. `None` without any.
+    /// slot. `None` without any.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
         Self::below_ms(&self.latency, share)
     }
 
-    /// The same of counts by powers of two.
+    /// The same of such counts.
     pub fn below_ms(latency: &[u64], share: f64) -> Option<f64> {
         let all: u64 = latency.iter().sum();
         let due = (share * all as f64).ceil() as u64;
@@ -172,7 +172,8 @@ impl Counted {
             seen += count;
             seen >= due && all > 0
         })?;
-        Some(2_f64.powi(slot as i32 + 1) / 1e6)
+        let quarters = (5 + slot % 4) as f64;
+        Some(quarters / 4.0 * 2_f64.powi(slot as i32 / 4) / 1e6)
     }
 }
 
@@ -201,10 +202,10 @@ mod tests {
     #[test]
     fn what_usher_counts_beside_is_passed_over() {
         let line = r#"{"switches":3,"space_switches":2,"mm_changes":9,"wakeups":1,
-            "latency":[0,0,4],"shared_ns":0,"needless_ns":0}"#;
+            "latency":[0,0,0,0,0,0,4],"shared_ns":0,"needless_ns":0}"#;
         let counted: Counted = serde_json::from_str(line).unwrap();
         assert_eq!((counted.switches, counted.space_switches), (3, 2));
-        assert_eq!(counted.latency_below_ms(0.99), Some(8e-6));
+        assert_eq!(counted.latency_below_ms(0.99), Some(3.5e-6));
         assert_eq!(Counted::default().latency_below_ms(0.5), None);
     }
 }

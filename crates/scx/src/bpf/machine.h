@@ -21,7 +21,7 @@ struct {
 
 static inline __u32 latency_slot(__u64 latency_ns)
 {
-	__u32 slot = log2_of(latency_ns);
+	__u32 slot = slot_of(latency_ns);
 
 	/* The compiler knows that it is below; the verifier does not. */
 	barrier_var(slot);

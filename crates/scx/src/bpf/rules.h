@@ -67,6 +67,15 @@ static inline __u32 log2_of(__u64 value)
 	return bits_in(value) - 1;
 }
 
+/* Four to a power of two: the logarithm, and the two bits below the first. */
+static inline __u32 slot_of(__u64 value)
+{
+	__u32 power = log2_of(value);
+	__u64 below = power < 2 ? value << (2 - power) : value >> (power - 2);
+
+	return 4 * power + (below & 3);
+}
+
 /* The first CPU that is in all three sets; the third may be all there is. */
 static inline __s32 first_of(const struct cpu_set *some,
 			     const struct cpu_set *allowed,
@@ -236,6 +245,13 @@ static inline __u64 wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 	return is_before(vtime, least) ? least : vtime;
 }
 
+/* How far anybody gets ahead of whoever waits: a slice runs on as the lead is reached,
+ * and the next thread of the address space has begun one by then, too. */
+static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns)
+{
+	return lead_ns + 2 * slice_ns;
+}
+
 /* Nor does anybody wait for more than a turn of those that wait already. */
 static inline __u64 join_at(__u64 vtime, __u64 least, __u64 lead_ns)
 {
@@ -245,8 +261,8 @@ static inline __u64 join_at(__u64 vtime, __u64 least, __u64 lead_ns)
 }
 
 /*
- * Wakes for a moment, and is no further ahead than anybody gets in a turn: it is not
- * made to wait for anybody's turn to end.
+ * Wakes for a moment, and is not ahead of its share: it is not made to wait for
+ * anybody's turn to end.
  */
 static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {
@@ -350,6 +366,27 @@ static inline __u32 hindmost(const struct space *spaces, __u32 not )
 		}
 	}
 	return found;
+}
+
+/*
+ * Where those that wait are on average, by the first of each queue; not behind the clock.
+ * Whoever was furthest behind is no measure while one turn follows another: its time
+ * stands still until its own comes.
+ */
+static inline __u64 average_of(const struct space *spaces, __u64 clock)
+{
+	__u64 ahead = 0;
+	__u64 waiting = 0;
+	__u32 at;
+
+	/* Without a branch, as above. */
+	for (at = 0; at < SPACES; at++) {
+		waiting += spaces[at].waiting;
+		ahead += (spaces[at].least - clock) * spaces[at].waiting;
+	}
+	if (!waiting || (__s64)ahead < 0)
+		return clock;
+	return clock + ahead / waiting;
 }
 
 /* The first of those that wait with this seat. */

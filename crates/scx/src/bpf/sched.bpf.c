@@ -62,16 +62,32 @@ static inline _Bool stays_here(struct task_struct *p)
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
 }
 
-/* A thread that has slept: what it is owed, and whether it is urgent. */
+/* Verified once: the average over the queues of an LLC. */
+__noinline __u64 ask_average(__u32 llc)
+{
+	struct hall *hall = hall_of(llc);
+
+	return hall ? average_of(hall->spaces, hall->clock) : 0;
+}
+
+/*
+ * A thread that has slept: what it is owed, and whether it is urgent. It may be as far
+ * ahead of the others as anybody gets in a turn.
+ */
 static inline void wake(struct thread *thread, const struct settings *wants)
 {
 	struct hall *hall = hall_of(thread->llc);
+	__u64 ahead = ahead_at_most(wants->lead_ns, wants->slice_ns);
 
 	if (!hall)
 		return;
 	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
-				   hall->clock + wants->lead_ns);
+				   hall->clock + ahead);
+	/* Seldom: others' turns may only be over first. */
+	if (!thread->urgent && thread->burst_average_ns < SHORT_BURST_NS)
+		thread->urgent = is_before(thread->vtime,
+					   ask_average(thread->llc) + ahead);
 }
 
 /* A guest that has to go does not wait for the end of its slice. */

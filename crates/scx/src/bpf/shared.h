@@ -25,8 +25,8 @@ typedef __u32 __wsum;
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 #define DUMP_BYTES 32768
-/* Latencies by their binary logarithm in nanoseconds. */
-#define LATENCY_SLOTS 64
+/* Latencies in nanoseconds, four slots to a power of two. */
+#define LATENCY_SLOTS 256
 /* Programs that may have seats at the same time. */
 #define SEATS_MAX 256
 #define NAME_BYTES 32

@@ -126,39 +126,43 @@ static inline void follow_seats(struct task_struct *p, struct thread *thread,
 	note_guest(cpu, !is_home(thread->seat, cpu));
 }
 
+/* An idle CPU at home in this node; if there is none, other nodes are seen from now on. */
+static inline __s32 choose_near(_Bool smt, const struct outlook *sees,
+				__u32 last, const struct place *here)
+{
+	__s32 cpu = NOWHERE;
+
+	if (sees->unseen) {
+		cpu = choose_best(smt, sees, last, here);
+		if (cpu < 0)
+			see_far();
+	}
+	return cpu;
+}
+
 /* Verified once, for whoever calls it. */
 __noinline int choose(__u32 smt, __u32 last)
 {
 	struct outlook *sees = ONLY(outlooks);
 	struct place *here = place_of(last);
+	__s32 near;
 
 	if (!sees || !here)
 		return NOWHERE;
-	if (sees->unseen) {
-		__s32 cpu = choose_best(smt, sees, last, here);
-
-		if (cpu >= 0)
-			return cpu;
-		see_far();
-	}
-	return choose_cpu(smt, sees, last, here);
+	near = choose_near(smt, sees, last, here);
+	return near >= 0 ? near : choose_cpu(smt, sees, last, here);
 }
 
 __noinline int choose_core(__u32 last)
 {
 	struct outlook *sees = ONLY(outlooks);
 	struct place *here = place_of(last);
+	__s32 near;
 
 	if (!sees || !here)
 		return NOWHERE;
-	if (sees->unseen) {
-		__s32 cpu = choose_best(1, sees, last, here);
-
-		if (cpu >= 0)
-			return cpu;
-		see_far();
-	}
-	return choose_core_of(sees, last, here);
+	near = choose_near(1, sees, last, here);
+	return near >= 0 ? near : choose_core_of(sees, last, here);
 }
 
 static inline void strike(struct cpu_set *set, __u32 cpu)

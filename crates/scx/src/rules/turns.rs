@@ -5,9 +5,10 @@
 use proptest::prelude::*;
 
 use super::{
-    Moment, NEXT_SAME, SPACES, Space, rules_first_of_seat, rules_is_late, rules_is_urgent,
-    rules_join_at, rules_join_space, rules_leave_space, rules_space_of, rules_virtual_ns,
-    rules_wake_at, rules_weight_in, rules_who_is_next, rules_within_group,
+    Moment, NEXT_SAME, SPACES, Space, rules_ahead_at_most, rules_average_of, rules_first_of_seat,
+    rules_is_late, rules_is_urgent, rules_join_at, rules_join_space, rules_leave_space,
+    rules_space_of, rules_virtual_ns, rules_wake_at, rules_weight_in, rules_who_is_next,
+    rules_within_group,
 };
 
 #[derive(Debug, Clone)]
@@ -192,7 +193,8 @@ proptest! {
             aggregate,
         };
         let started = threads.iter().map(|thread| thread.vtime).max().unwrap_or(0);
-        let bound = limits.lead_ns + 2 * slice_ns;
+        // SAFETY: numbers alone.
+        let bound = unsafe { rules_ahead_at_most(limits.lead_ns, slice_ns) };
         let mut cpu = Cpu::new(limits, threads);
         let mut running = cpu.next(None);
         for _ in 0..600 {
@@ -206,6 +208,25 @@ proptest! {
             }
             running = cpu.next(Some(thread));
         }
+    }
+
+    #[test]
+    fn the_average_is_of_those_that_wait_and_not_behind_the_clock(
+        queues in proptest::collection::vec((0..50_i64, 0..3_u32), SPACES),
+        since: u64,
+    ) {
+        let clock = since.wrapping_add(20);
+        let mut spaces = [Space::default(); SPACES];
+        for (space, (vtime, waiting)) in spaces.iter_mut().zip(&queues) {
+            space.least = since.wrapping_add_signed(*vtime);
+            space.waiting = *waiting;
+        }
+        let threads = |(vtime, waiting): &(i64, u32)| vec![vtime - 20; *waiting as usize];
+        let ahead: Vec<i64> = queues.iter().flat_map(threads).collect();
+        let due = ahead.iter().sum::<i64>() / ahead.len().max(1) as i64;
+        // SAFETY: the array is read.
+        let average = unsafe { rules_average_of(spaces.as_ptr(), clock) };
+        prop_assert_eq!(average.wrapping_sub(clock), due.max(0) as u64);
     }
 
     #[test]
