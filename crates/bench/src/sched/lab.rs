@@ -23,6 +23,11 @@ const TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 const ATTEMPTS: usize = 2;
 /// In virtual time an instruction takes so long.
 pub const INSTRUCTION_NS: u32 = 1;
+/// Time in instructions; where nobody runs it passes at once.
+pub const VIRTUAL: Clock = Clock::Instructions {
+    ns: INSTRUCTION_NS,
+    idle: Idle::Skipped,
+};
 /// Lines of a guest's console that are shown when it has died.
 const CONSOLE_LINES: usize = 12;
 
@@ -37,6 +42,8 @@ pub struct Machine {
     pub cpus_off: &'static str,
     /// More words for the kernel.
     pub append: &'static str,
+    /// How time passes.
+    pub clock: Clock,
 }
 
 /// Where the lab keeps what it fetches, if not where it does for this user.
@@ -53,8 +60,6 @@ pub struct Lab {
     pub usher: PathBuf,
     /// Where results go.
     pub folder: PathBuf,
-    /// How often each load runs under each scheduler.
-    pub rounds: usize,
 }
 
 /// What was measured, and what could not be.
@@ -74,7 +79,11 @@ impl Measured {
         for line in said {
             let kept = match line {
                 Said::Sample(_) => continue,
-                Said::Done { part, rival } => (part, rival),
+                Said::Done {
+                    part,
+                    rival,
+                    rounds,
+                } => (part, rival, rounds),
                 Said::LeftOut { part, rival, why } => {
                     let note = format!("{part}: {} was left out: {why}", rival.label());
                     measured.left_out.push(note);
@@ -82,7 +91,12 @@ impl Measured {
                 }
             };
             let of_it = said.iter().filter_map(|line| match line {
-                Said::Sample(sample) if (&sample.part, &sample.rival) == kept => Some(sample),
+                Said::Sample(sample)
+                    if (&sample.part, &sample.rival) == (kept.0, kept.1)
+                        && kept.2.contains(&sample.round) =>
+                {
+                    Some(sample)
+                }
                 _ => None,
             });
             measured
@@ -98,9 +112,12 @@ fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
     let is_over = |turn: &Turn, load: &Load| {
         said.iter().any(|line| match line {
             Said::Sample(_) => false,
-            Said::Done { part, rival } | Said::LeftOut { part, rival, .. } => {
-                part == load.part() && *rival == turn.rival
-            }
+            Said::Done {
+                part,
+                rival,
+                rounds,
+            } => part == load.part() && *rival == turn.rival && *rounds == turn.rounds,
+            Said::LeftOut { part, rival, .. } => part == load.part() && *rival == turn.rival,
         })
     };
     let mut left = turns.to_vec();
@@ -136,10 +153,7 @@ impl Lab {
         let cpus_off: CpuSet = machine.cpus_off.parse().context("reading a set of CPUs")?;
         Ok(Vm {
             kernel: self.kernel.clone(),
-            clock: Clock::Instructions {
-                ns: INSTRUCTION_NS,
-                idle: Idle::Skipped,
-            },
+            clock: machine.clock,
             cpus_off,
             environment: vec![("USHER_RUNTIME_DIR".to_owned(), "/run/usher".to_owned())],
             timeout: TIMEOUT,
@@ -184,7 +198,6 @@ impl Lab {
     fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines) -> Result<End> {
         let plan = Plan {
             usher: self.usher.clone(),
-            rounds: self.rounds,
             turns,
         };
         let exe = std::env::current_exe().context("finding this benchmark's executable")?;
@@ -326,8 +339,12 @@ mod tests {
     }
 
     fn done(part: &str, rival: Rival) -> Said {
-        let part = part.to_owned();
-        Said::Done { part, rival }
+        let (part, rounds) = (part.to_owned(), vec![0]);
+        Said::Done {
+            part,
+            rival,
+            rounds,
+        }
     }
 
     fn turn(rival: Rival) -> Turn {
@@ -336,7 +353,12 @@ mod tests {
             short_ms: 1,
         };
         let loads = vec![Load::Overhead { ms: 1 }, cores];
-        Turn { rival, loads }
+        let rounds = vec![0];
+        Turn {
+            rival,
+            rounds,
+            loads,
+        }
     }
 
     #[test]
@@ -372,6 +394,12 @@ mod tests {
             .flat_map(|part| [done(part, Rival::Eevdf), done(part, Rival::Fifo)])
             .collect();
         assert!(remaining(&turns, &all).is_empty());
+        // Another round of the same is something else.
+        let again = Turn {
+            rounds: vec![1],
+            ..turn(Rival::Eevdf)
+        };
+        assert_eq!(remaining(std::slice::from_ref(&again), &all), [again]);
     }
 
     #[test]
@@ -394,7 +422,6 @@ mod tests {
             kernel: Wanted::Newest,
             usher: PathBuf::new(),
             folder: PathBuf::new(),
-            rounds: 1,
         };
         for machine in crate::sched::MACHINES {
             lab.vm(&machine).unwrap();

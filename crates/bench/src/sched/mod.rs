@@ -7,10 +7,11 @@
 //! - `lab`: guests, and the lines that come back from them; `told`: what those lines
 //!   and the plan are;
 //! - `inside`: the program in the guest;
-//! - `switches`, `spaces`, `erlang`, `mixed`, `cores`, `seats`, `overhead`, `gain`: the parts,
-//!   from what was measured to tables, figures and bars; `rows`: what they share.
+//! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`: the
+//!   parts, from what was measured to tables, figures and bars; `rows`: what they share.
 
 mod cores;
+mod elapsed;
 mod erlang;
 mod gain;
 mod inside;
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
+use usher_lab::Clock;
 use usher_lab::kernels::Wanted;
 
 pub use inside::programs::{WORKER, WorkerArgs, work};
@@ -53,6 +55,8 @@ enum Which {
     Spaces,
     /// Erlang's virtual machines (paper 4)
     Erlang,
+    /// The same in the emulator's own time, in pairs of EEVDF and ours
+    Elapsed,
     /// PostgreSQL, make and virtual machines of Java
     Mix,
     /// Short and long loops on cores of two hardware threads (paper 3b)
@@ -71,6 +75,8 @@ enum Which {
 ///            CPUs: switches between address spaces, waits, fairness.
 /// erlang     4 to 7 virtual machines of Erlang with two schedulers each, in each of
 ///            which everyone messages everyone.
+/// elapsed    The same in the emulator's own time, under EEVDF and ours in turn: when each
+///            machine had ended, in pairs.
 /// mix        PostgreSQL, a parallel make and three virtual machines of Java at once; for
 ///            information, of what is installed here.
 /// cores      Two short loops and two long ones on two cores of two hardware threads:
@@ -79,8 +85,8 @@ enum Which {
 ///            what is used, and what its owner loses.
 /// overhead   Two that take turns on one CPU: instructions a switch.
 ///
-/// All but the first run in guests of the lab, in virtual time (docs/lab.md), which takes
-/// root; under EEVDF, ours, its modes to compare with, and others where --peers is given.
+/// All but the first run in guests of the lab, which takes root, and all of these but
+/// elapsed in virtual time (docs/lab.md); under EEVDF, ours, its modes to compare with, and others where --peers is given.
 /// From the first two parts follows what ours should save (gain).
 ///
 /// Exit status: 0 when every bar was met, 1 when not, 125 when it could not run.
@@ -105,7 +111,8 @@ pub struct SchedArgs {
     /// Runs of each load under each scheduler; 2, or 1 where it is to be quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Pairs of runs of each working set of 'switches'; 21, or 5 where it is to be quick
+    /// Pairs of runs of 'elapsed', and of each working set of 'switches'; 21, or 5 where it
+    /// is to be quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: Option<u32>,
     /// Processes in each virtual machine of Erlang; 1000, or 300 where it is to be quick
@@ -142,6 +149,13 @@ const TWO: Machine = Machine {
     topology: "core:2",
     cpus_off: "",
     append: "",
+    clock: lab::VIRTUAL,
+};
+/// The same in the emulator's own time.
+const PLAIN: Machine = Machine {
+    name: "plain",
+    clock: Clock::Host,
+    ..TWO
 };
 /// The same with programs that are never quite idle.
 const MIX: Machine = Machine { name: "mix", ..TWO };
@@ -152,24 +166,23 @@ const THREADS: Machine = Machine {
     topology: "core:2 pu:2",
     cpus_off: "",
     append: "skew_tick=1",
+    clock: lab::VIRTUAL,
 };
 /// Many cores, of which programs have their own.
 const MANY: Machine = Machine {
     name: "many",
     topology: "package:4 die:2 core:6",
-    cpus_off: "",
-    append: "",
+    ..TWO
 };
 /// One CPU, of two that threads may run on: one that may run on one alone would be
 /// another case.
 const ONE: Machine = Machine {
     name: "one",
-    topology: "core:2",
     cpus_off: "1",
-    append: "",
+    ..TWO
 };
 /// Where each part that is measured in guests runs.
-const MACHINES: [Machine; 5] = [TWO, MIX, THREADS, MANY, ONE];
+const MACHINES: [Machine; 6] = [TWO, PLAIN, MIX, THREADS, MANY, ONE];
 
 impl SchedArgs {
     fn wants(&self, which: Which) -> bool {
@@ -185,6 +198,18 @@ impl SchedArgs {
             .unwrap_or(if self.quick { 300 } else { 1000 }) as usize
     }
 
+    fn pairs(&self) -> usize {
+        self.pairs.unwrap_or(if self.quick { 5 } else { 21 }) as usize
+    }
+
+    /// In which rounds a part's loads run, each time that a scheduler is started.
+    fn rounds_of(&self, which: Which) -> Vec<Vec<usize>> {
+        match which {
+            Which::Elapsed => (0..self.pairs()).map(|pair| vec![pair]).collect(),
+            _ => vec![(0..self.rounds()).collect()],
+        }
+    }
+
     fn slices(&self) -> Vec<Rival> {
         let usual: &[u64] = if self.quick { &[8] } else { &[8, 16] };
         let slices = match self.slices.is_empty() {
@@ -198,6 +223,7 @@ impl SchedArgs {
     fn of(&self, machine: &Machine) -> Vec<Which> {
         let parts: &[Which] = match machine.name {
             "two" => &[Which::Spaces, Which::Erlang],
+            "plain" => &[Which::Elapsed],
             "mix" => &[Which::Mix],
             "threads" => &[Which::Cores],
             "many" => &[Which::Seats],
@@ -225,8 +251,8 @@ impl SchedArgs {
                 rivals.extend(o1);
             }
             Which::Cores => rivals.push(Rival::Fifo),
-            // Others know of no seats.
-            Which::Seats => return rivals,
+            // Others know of no seats, and two make a pair.
+            Which::Seats | Which::Elapsed => return rivals,
             Which::Overhead => {
                 rivals.push(Rival::Fifo);
                 rivals.extend(o1.into_iter().filter(|_| !self.quick));
@@ -245,7 +271,7 @@ impl SchedArgs {
                 threads: 2,
                 work_ms: if quick { 200 } else { 600 },
             },
-            Which::Erlang => {
+            Which::Erlang | Which::Elapsed => {
                 let vms = if quick { vec![4, 7] } else { vec![4, 5, 6, 7] };
                 erlang::Erlang::fetched()?.load(folder, vms, self.processes())?
             }
@@ -266,12 +292,8 @@ impl SchedArgs {
     }
 
     fn switches(&self) -> Result<Part> {
-        let (pairs, time) = match self.quick {
-            true => (5, Duration::from_millis(20)),
-            false => (21, Duration::from_millis(100)),
-        };
-        let pairs = self.pairs.map_or(pairs, |pairs| pairs as usize);
-        switches::measure(pairs, time)
+        let ms = if self.quick { 20 } else { 100 };
+        switches::measure(self.pairs(), Duration::from_millis(ms))
     }
 }
 
@@ -347,7 +369,6 @@ impl<'a> Guests<'a> {
             kernel,
             usher,
             folder: PathBuf::new(),
-            rounds: args.rounds(),
         };
         Ok(Self {
             args,
@@ -380,18 +401,27 @@ impl<'a> Guests<'a> {
         Ok(parts)
     }
 
-    /// Each scheduler once, with all that runs under it.
+    /// Each scheduler with all that runs under it: once, or once for each pair, where the
+    /// first of a pair is the second of the next.
     fn turns(&self, loads: &[(Which, Load)]) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
         for (which, load) in loads {
-            for rival in self.args.rivals(*which, &self.peers) {
-                let load = load.clone();
-                match turns.iter_mut().find(|turn| turn.rival == rival) {
-                    Some(turn) => turn.loads.push(load),
-                    None => turns.push(Turn {
-                        rival,
-                        loads: vec![load],
-                    }),
+            for (at, rounds) in self.args.rounds_of(*which).into_iter().enumerate() {
+                let mut rivals = self.args.rivals(*which, &self.peers);
+                if at % 2 == 1 {
+                    rivals.reverse();
+                }
+                for rival in rivals {
+                    let load = load.clone();
+                    let is_it = |turn: &&mut Turn| turn.rival == rival && turn.rounds == rounds;
+                    match turns.iter_mut().find(is_it) {
+                        Some(turn) => turn.loads.push(load),
+                        None => turns.push(Turn {
+                            rival,
+                            rounds: rounds.clone(),
+                            loads: vec![load],
+                        }),
+                    }
                 }
             }
         }
@@ -399,7 +429,7 @@ impl<'a> Guests<'a> {
     }
 
     fn part(&self, which: Which, machine: &Machine, measured: &Measured) -> Result<Part> {
-        let rounds = self.lab.rounds;
+        let rounds = self.args.rounds();
         let off = match machine.cpus_off {
             "" => String::new(),
             off => format!(" without CPU {off}"),
@@ -407,6 +437,7 @@ impl<'a> Guests<'a> {
         let machine = format!("{}{off}", machine.topology);
         let note = rows::virtual_time(&self.kernel, &machine, rounds);
         match which {
+            Which::Elapsed => elapsed::part(measured, &self.kernel, self.args.processes()),
             Which::Spaces => spaces::part(measured, note),
             Which::Erlang => {
                 let about = format!(
@@ -463,7 +494,6 @@ mod tests {
             kernel: Wanted::Newest,
             usher: PathBuf::new(),
             folder: PathBuf::new(),
-            rounds: 1,
         };
         let guests = Guests {
             args: &args,
@@ -476,6 +506,7 @@ mod tests {
         let rivals: Vec<&Rival> = turns.iter().map(|turn| &turn.rival).collect();
         assert_eq!(rivals, [&Rival::Eevdf, &Rival::Usher, &Rival::Fifo]);
         assert!(turns.iter().all(|turn| turn.loads.len() == 2));
+        assert!(turns.iter().all(|turn| turn.rounds == [0]));
         assert!(args.of(&TWO).is_empty());
         assert_eq!(args.of(&THREADS), [Which::Cores]);
         let measured = Measured {
@@ -486,6 +517,37 @@ mod tests {
         assert_eq!(notes[0], "ours was left out: x");
         assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
         assert_eq!(guests.notes("overhead", &measured).len(), 1);
+    }
+
+    #[test]
+    fn who_is_first_in_a_pair_is_second_in_the_next() {
+        let args = args(&["--pairs", "3", "--only", "elapsed"]);
+        let lab = Lab {
+            kernel: Wanted::Newest,
+            usher: PathBuf::new(),
+            folder: PathBuf::new(),
+        };
+        let guests = Guests {
+            args: &args,
+            lab,
+            kernel: String::new(),
+            peers: vec![Rival::Fifo],
+        };
+        let load = Load::Overhead { ms: 1 };
+        let turns = guests.turns(&[(Which::Elapsed, load)]);
+        let order = turns.iter().map(|turn| (turn.rounds[0], &turn.rival));
+        let (eevdf, ours) = (&Rival::Eevdf, &Rival::Usher);
+        assert_eq!(
+            order.collect::<Vec<_>>(),
+            [
+                (0, eevdf),
+                (0, ours),
+                (1, ours),
+                (1, eevdf),
+                (2, eevdf),
+                (2, ours)
+            ]
+        );
     }
 
     #[test]

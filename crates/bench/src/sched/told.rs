@@ -14,8 +14,6 @@ use super::rival::Rival;
 pub struct Plan {
     /// The `usher` that is measured.
     pub usher: PathBuf,
-    /// How often each load runs under each scheduler.
-    pub rounds: usize,
     /// One scheduler after the other.
     pub turns: Vec<Turn>,
 }
@@ -25,6 +23,8 @@ pub struct Plan {
 pub struct Turn {
     /// The scheduler.
     pub rival: Rival,
+    /// Each of its loads runs once in each of these rounds.
+    pub rounds: Vec<usize>,
     /// What runs.
     pub loads: Vec<Load>,
 }
@@ -97,12 +97,14 @@ impl Load {
 pub enum Said {
     /// Something was measured.
     Sample(Box<Sample>),
-    /// All of a load was measured under that scheduler.
+    /// All of a load was measured under that scheduler in these rounds.
     Done {
         /// The load's part.
         part: String,
         /// The scheduler.
         rival: Rival,
+        /// From 0.
+        rounds: Vec<usize>,
     },
     /// It could not be, and will not be tried again.
     LeftOut {

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::rival::Rival;
-use super::told::{Load, Plan, Said, Sample};
+use super::told::{Load, Plan, Said, Sample, Turn};
 use super::turns;
 use held::{Held, Meter};
 use programs::Program;
@@ -50,12 +49,16 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         let held = Held::start(&turn.rival, &plan.usher);
         for load in &turn.loads {
             let measured = match &held {
-                Ok(held) => measure(&plan, &mut stage, &turn.rival, load, held),
+                Ok(held) => measure(&plan, &mut stage, turn, load, held),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
             let (part, rival) = (load.part().to_owned(), turn.rival.clone());
             say(&match measured {
-                Ok(()) => Said::Done { part, rival },
+                Ok(()) => Said::Done {
+                    part,
+                    rival,
+                    rounds: turn.rounds.clone(),
+                },
                 Err(error) => Said::LeftOut {
                     part,
                     rival,
@@ -107,12 +110,12 @@ fn say(said: &Said) -> Result<()> {
 }
 
 /// A load under the scheduler that runs, round by round.
-fn measure(plan: &Plan, stage: &mut Stage, rival: &Rival, load: &Load, held: &Held) -> Result<()> {
-    for round in 0..plan.rounds {
+fn measure(plan: &Plan, stage: &mut Stage, turn: &Turn, load: &Load, held: &Held) -> Result<()> {
+    for &round in &turn.rounds {
         for programs in numbers(load) {
             let sample = Sample {
                 part: load.part().to_owned(),
-                rival: rival.clone(),
+                rival: turn.rival.clone(),
                 programs,
                 round,
                 counted: None,

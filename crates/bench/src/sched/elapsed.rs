@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `elapsed`: when Erlang's virtual machines have ended in the emulator's own time,
+//! under the kernel's scheduler and ours in turn (paper 4).
+
+use anyhow::Result;
+use usher_report::stats;
+
+use super::erlang;
+use super::lab::Measured;
+use super::rival::Rival;
+use super::rows::cell;
+use super::told::Sample;
+use crate::bars::{Bar, Part, Table};
+
+pub const NAME: &str = "elapsed";
+const TITLE: &str = "Erlang in the emulator's own time: ours to EEVDF, in pairs";
+
+const AT_MOST: f64 = 1.02;
+
+/// Quartiles of the ratios of pairs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Spread {
+    low: f64,
+    median: f64,
+    high: f64,
+}
+
+impl Spread {
+    fn of(ratios: &[f64]) -> Option<Self> {
+        let at = |share| stats::quantile(ratios, share);
+        Some(Self {
+            low: at(0.25)?,
+            median: at(0.5)?,
+            high: at(0.75)?,
+        })
+    }
+
+    fn cell(self) -> String {
+        let [low, median, high] = [self.low, self.median, self.high].map(|x| cell(Some(x), 3));
+        format!("{median} ({low} to {high})")
+    }
+}
+
+/// What one number of virtual machines came to.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    vms: usize,
+    pairs: usize,
+    /// Medians of when the last had ended: EEVDF, ours.
+    last_s: [Option<f64>; 2],
+    last: Spread,
+    /// Of the machine that fares worst, by its median.
+    worst: Spread,
+}
+
+impl Row {
+    fn of(vms: usize, samples: &[Sample]) -> Option<Self> {
+        let of = |rival: &Rival, round| {
+            let mut all = samples.iter().filter(|s| s.programs == vms);
+            all.find(|s| s.rival == *rival && s.round == round)
+        };
+        let rounds = samples.iter().map(|s| s.round).max().map_or(0, |n| n + 1);
+        let pairs =
+            (0..rounds).filter_map(|n| Some([of(&Rival::Eevdf, n)?, of(&Rival::Usher, n)?]));
+        let pairs: Vec<[&Sample; 2]> = pairs.collect();
+        let last = |sample: &Sample| sample.ends_s.iter().copied().reduce(f64::max);
+        let ratios = |end: &dyn Fn(&Sample) -> Option<f64>| {
+            let ratio = |[eevdf, ours]: &[&Sample; 2]| Some(end(ours)? / end(eevdf)?);
+            Spread::of(&pairs.iter().map(ratio).collect::<Option<Vec<f64>>>()?)
+        };
+        let each = (0..vms).map(|vm| ratios(&|sample| sample.ends_s.get(vm).copied()));
+        let each = each.collect::<Option<Vec<Spread>>>()?;
+        let median = |at: usize| {
+            let all: Option<Vec<f64>> = pairs.iter().map(|pair| last(pair[at])).collect();
+            stats::median(&all?)
+        };
+        Some(Self {
+            vms,
+            pairs: pairs.len(),
+            last_s: [median(0), median(1)],
+            last: ratios(&last)?,
+            worst: each
+                .into_iter()
+                .reduce(|a, b| if a.median < b.median { b } else { a })?,
+        })
+    }
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.vms.to_string(),
+            self.pairs.to_string(),
+            cell(self.last_s[0], 2),
+            cell(self.last_s[1], 2),
+            self.last.cell(),
+            self.worst.cell(),
+        ]
+    }
+}
+
+/// The part.
+pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part> {
+    let samples: Vec<Sample> = measured
+        .samples
+        .iter()
+        .filter(|sample| sample.part == erlang::NAME)
+        .cloned()
+        .collect();
+    let mut numbers: Vec<usize> = samples.iter().map(|sample| sample.programs).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let rows: Vec<Row> = numbers
+        .into_iter()
+        .filter_map(|vms| Row::of(vms, &samples))
+        .collect();
+    let mut part = Part::new(NAME, TITLE);
+    let head = [
+        "virtual machines",
+        "pairs",
+        "EEVDF: the last ended after, s",
+        "ours",
+        "ours to EEVDF's, quartiles",
+        "of the machine that fares worst",
+    ];
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    let worst = rows.iter().map(|row| row.worst.median).reduce(f64::max);
+    let what = "every machine's end, ours to EEVDF's, medians of pairs: the worst";
+    part.bars = vec![Bar::at_most(what, worst, AT_MOST, "")];
+    part.notes = vec![
+        format!(
+            "Pairs of runs in one guest of the lab (core:2, Linux {kernel}), under EEVDF and ours, \
+             who is first in turn; {processes} processes in each machine. For information: the \
+             guest's CPUs take turns on one of the host's, in the host's time, and what the \
+             emulator makes of a switch is not what hardware does."
+        ),
+        "The same counted, in virtual time and against others, is the part 'erlang'.".to_owned(),
+    ];
+    part.raw = serde_json::to_value(&samples)?;
+    Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rows::tests::sample;
+
+    fn one(rival: Rival, round: usize, ends_s: &[f64]) -> Sample {
+        Sample {
+            round,
+            ends_s: ends_s.to_vec(),
+            ..sample(rival, erlang::NAME, ends_s.len(), [0, 0])
+        }
+    }
+
+    fn part_of(samples: Vec<Sample>) -> Part {
+        let left_out = vec![];
+        part(&Measured { samples, left_out }, "7", 300).unwrap()
+    }
+
+    #[test]
+    fn rounds_are_compared_with_themselves() {
+        let part = part_of(vec![
+            one(Rival::Eevdf, 0, &[1.0, 2.0]),
+            one(Rival::Usher, 0, &[1.5, 2.0]),
+            // A host that is half as fast is so for both.
+            one(Rival::Usher, 1, &[3.0, 4.0]),
+            one(Rival::Eevdf, 1, &[2.0, 4.0]),
+            // Of a pair that was broken off.
+            one(Rival::Eevdf, 2, &[2.0, 4.0]),
+        ]);
+        let bar = &part.bars[0];
+        assert_eq!((bar.measured, bar.is_met()), (Some(1.5), false));
+        assert_eq!(
+            part.tables[0].rows[0],
+            [
+                "2",
+                "2",
+                "3.00",
+                "3.00",
+                "1.000 (1.000 to 1.000)",
+                "1.500 (1.500 to 1.500)"
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_pair_no_bar_is_met() {
+        let part = part_of(vec![one(Rival::Eevdf, 0, &[1.0])]);
+        assert!(part.tables[0].rows.is_empty());
+        assert!(!part.bars[0].is_met());
+    }
+}
