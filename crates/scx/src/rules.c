@@ -61,9 +61,9 @@ __u64 rules_wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 	return wake_at(vtime, clock, slice_ns);
 }
 
-__u64 rules_join_at(__u64 vtime, __u64 least, __u64 lead_ns)
+__u64 rules_join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
 {
-	return join_at(vtime, least, lead_ns);
+	return join_at(vtime, least, ahead_ns);
 }
 
 _Bool rules_first_of_seat(const struct space *spaces, __u64 seat, __u64 *least)
@@ -76,9 +76,14 @@ _Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 	return is_urgent(burst_ns, vtime, share);
 }
 
-__u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns)
+__u64 rules_alone_at(__u64 vtime, __u64 clock)
 {
-	return ahead_at_most(lead_ns, slice_ns);
+	return alone_at(vtime, clock);
+}
+
+__u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
+{
+	return ahead_at_most(lead_ns, slice_ns, weight);
 }
 
 __u64 rules_average_of(const struct space *spaces, __u64 clock)

@@ -80,11 +80,12 @@ unsafe extern "C" {
     fn rules_weight_in(weight: u64, percent: u32) -> u64;
     fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
-    fn rules_join_at(vtime: u64, least: u64, lead_ns: u64) -> u64;
+    fn rules_join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64;
     fn rules_first_of_seat(spaces: *const Space, seat: u64, least: *mut u64) -> bool;
     fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
-    fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64) -> u64;
+    fn rules_alone_at(vtime: u64, clock: u64) -> u64;
+    fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64;
     fn rules_average_of(spaces: *const Space, clock: u64) -> u64;
     fn rules_slot_of(value: u64) -> u32;
     fn rules_log2_of(value: u64) -> u32;

@@ -26,11 +26,6 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
 /// Its `flags`.
 const FLAGS_AT: usize = 8;
-/// Its `timeout_ms`.
-const TIMEOUT: std::ops::Range<usize> = 16..20;
-/// How long a thread may be kept waiting, at the most that the kernel allows: Linux
-/// 2.6's order keeps some for long.
-const TIMEOUT_MOST_MS: u32 = 30_000;
 const SETTINGS_BYTES: usize = 48;
 const DUMP_BYTES: usize = 32768;
 
@@ -76,7 +71,7 @@ impl Scheduler {
         }
         let tables = machine::tables(machine)?;
         let mut open = object::open(&OBJECT.0)?;
-        prepare(&mut open, kernel.hotplug_seq()?, settings)?;
+        prepare(&mut open, kernel.hotplug_seq()?)?;
         let flag = match tables.nodes {
             0 => None,
             _ => by_node()?,
@@ -202,7 +197,7 @@ fn keep_nodes_apart(open: &mut OpenObject, flag: u64, nodes: u64) -> Result<(), 
 }
 
 /// Settings of the object that are known only here.
-fn prepare(open: &mut OpenObject, hotplug_seq: u64, settings: &Settings) -> Result<(), ScxError> {
+fn prepare(open: &mut OpenObject, hotplug_seq: u64) -> Result<(), ScxError> {
     let page_bytes = rustix::param::page_size() as u32;
     for mut map in open.maps_mut() {
         if map.name() == "ended" {
@@ -210,12 +205,9 @@ fn prepare(open: &mut OpenObject, hotplug_seq: u64, settings: &Settings) -> Resu
             set.map_err(ScxError::bpf("setting a ring's size"))?;
         } else if map.name() == "usher" {
             let ops = map.initial_value_mut();
-            let ops = ops.filter(|ops| ops.len() >= TIMEOUT.end);
+            let ops = ops.filter(|ops| ops.len() >= HOTPLUG_SEQ.end);
             let ops = ops.ok_or_else(|| ScxError::layout("usher"))?;
             ops[HOTPLUG_SEQ].copy_from_slice(&hotplug_seq.to_ne_bytes());
-            if settings.o1 {
-                ops[TIMEOUT].copy_from_slice(&TIMEOUT_MOST_MS.to_ne_bytes());
-            }
         }
     }
     Ok(())

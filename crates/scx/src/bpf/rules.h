@@ -245,19 +245,25 @@ static inline __u64 wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 	return is_before(vtime, least) ? least : vtime;
 }
 
-/* How far anybody gets ahead of whoever waits: a slice runs on as the lead is reached,
- * and the next thread of the address space has begun one by then, too. */
-static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns)
+/* How far a thread of this weight gets ahead of whoever waits: a slice runs on as the
+ * lead is reached, and the next thread of the address space has begun one by then, too. */
+static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 {
-	return lead_ns + 2 * slice_ns;
+	return lead_ns + virtual_ns(2 * slice_ns, weight);
 }
 
-/* Nor does anybody wait for more than a turn of those that wait already. */
-static inline __u64 join_at(__u64 vtime, __u64 least, __u64 lead_ns)
+/* Nor does anybody who comes from elsewhere owe those that wait already more than that. */
+static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
 {
-	__u64 most = least + lead_ns;
+	__u64 most = least + ahead_ns;
 
 	return is_before(most, vtime) ? most : vtime;
+}
+
+/* Time in which nobody waits costs nobody anything, and is not owed to anybody. */
+static inline __u64 alone_at(__u64 vtime, __u64 clock)
+{
+	return is_before(clock, vtime) ? clock : vtime;
 }
 
 /*
@@ -406,7 +412,7 @@ static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
 	return found;
 }
 
-/* Nobody but urgent threads has been served for so long: others are next. */
+/* A CPU has served nobody but urgent threads for so long: others are next. */
 static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {
 	return now_ns - served_ns > lead_ns;

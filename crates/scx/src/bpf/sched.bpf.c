@@ -12,8 +12,8 @@
  *   kernel.h  the kernel, as far as we use it
  *
  * A thread that wakes goes straight to an idle CPU, if there is one, or to one
- * that a guest has to give back. Otherwise it waits in its LLC: among urgent ones if it only wakes for a moment, else in
- * the queue of its address space. Virtual time (CPU time over weight) orders
+ * that a guest has to give back. Otherwise it waits in its LLC: among urgent ones if
+ * it only wakes for a moment, else in the queue of its address space. Virtual time (CPU time over weight) orders
  * each queue and all of them. A CPU that has used up a slice asks who is next;
  * one that finds nobody in its LLC asks the others.
  *
@@ -77,7 +77,8 @@ __noinline __u64 ask_average(__u32 llc)
 static inline void wake(struct thread *thread, const struct settings *wants)
 {
 	struct hall *hall = hall_of(thread->llc);
-	__u64 ahead = ahead_at_most(wants->lead_ns, wants->slice_ns);
+	__u64 ahead =
+		ahead_at_most(wants->lead_ns, wants->slice_ns, WEIGHT_NORMAL);
 
 	if (!hall)
 		return;
@@ -88,6 +89,18 @@ static inline void wake(struct thread *thread, const struct settings *wants)
 	if (!thread->urgent && thread->burst_average_ns < SHORT_BURST_NS)
 		thread->urgent = is_before(thread->vtime,
 					   ask_average(thread->llc) + ahead);
+}
+
+/* Of one that may run nowhere else the kernel does not ask where it is to run: a guest
+ * gives way to it here. */
+static inline _Bool take_back(struct task_struct *p, struct thread *thread,
+			      __u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+
+	return has_guest(cpu) && sees && !is_movable(p) &&
+	       look_around(sees, p, thread, cpu) && has_cpu(&sees->home, cpu) &&
+	       claim_from_guest(thread, cpu);
 }
 
 /* A guest that has to go does not wait for the end of its slice. */
@@ -223,6 +236,10 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
 		return;
 	}
+	if (flags & ENQ_WAKEUP && take_back(p, thread, cpu)) {
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
+		return;
+	}
 	join_queue(p, thread, waits_in(p, thread, cpu, here->llc), wants,
 		   flags);
 	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
@@ -233,32 +250,45 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	rouse(p, thread, cpu);
 }
 
-/* Has the thread run on, as any other would. */
-static inline void keep(struct task_struct *prev, __u32 cpu, __u32 llc,
-			__u64 now, const struct settings *wants)
+/* Has the thread run on, as any other would; but not on half a core beside an idle one. */
+static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
+			const struct settings *wants)
 {
-	struct hall *hall = hall_of(llc);
+	struct cpu_state *state = state_of(cpu);
 
+	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
+		return;
 	if (wants->o1) {
 		keep_by_level(prev, cpu, now);
 		return;
 	}
-	if (hall)
-		hall->served_ns = now;
+	if (state)
+		state->served_ns = now;
 	set_slice(prev, wants->slice_ns);
 }
 
-/* Lets a thread run on, if nobody waits and no idle core does. */
-static inline void prolong(struct task_struct *prev, __u32 cpu,
+/* What it has run until now is no part of what it will be charged for. */
+static inline void forgive(struct task_struct *prev, __u64 now)
+{
+	struct thread *thread = thread_of(prev);
+	__u64 ran;
+
+	if (!thread)
+		return;
+	ran = now - thread->began_ns;
+	thread->burst_ns += ran;
+	note_use(thread, thread->cpu, ran);
+	thread->began_ns = now;
+}
+
+/* Lets a thread run on, as nobody waits who may run here. */
+static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
 			   const struct settings *wants)
 {
-	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
-		return;
 	COUNT(prolonged);
-	if (wants->o1)
-		keep_by_level(prev, cpu, now_ns());
-	else
-		set_slice(prev, wants->slice_ns);
+	if (!wants->o1 && !wants->fifo)
+		forgive(prev, now);
+	keep(prev, cpu, now, wants);
 }
 
 /* A turn of the CPU's LLC; whether the CPU has something to run now. */
@@ -275,7 +305,7 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 
 		if (at == SPACES + 1 && prev) {
 			COUNT(turns_kept);
-			keep(prev, cpu, llc, is->now_ns, wants);
+			keep(prev, cpu, is->now_ns, wants);
 			found = 1;
 		} else if (at >= 0 && at < SPACES) {
 			found = take(queue_at(llc, at));
@@ -319,6 +349,7 @@ static inline void call_sibling(__u32 cpu)
 	if (!sees || !here)
 		return;
 	read_idle(&sees->left, here);
+	strike(&sees->left, cpu);
 	sibling = first_of(&sees->left, &here->core, 0);
 	if (sibling >= 0)
 		scx_bpf_kick_cpu(sibling, KICK_IDLE);
@@ -335,7 +366,7 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 	    (!prev && steal(cpu, llc, 1, wants)))
 		call_sibling(cpu);
 	else if (prev)
-		prolong(prev, cpu, wants);
+		prolong(prev, cpu, is->now_ns, wants);
 }
 
 static inline void dispatch(__u32 cpu, struct task_struct *prev,
@@ -354,7 +385,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	if (!hall)
 		return;
 	is.not = strangers(here->llc, cpu);
-	if (hall->urgent && take_urgent(hall, here->llc, is.not, wants))
+	if (hall->urgent && take_urgent(hall, here->llc, state, &is, wants))
 		return;
 	prev_is_guest = prev && has_guest(cpu);
 	if (prev && !prev_is_guest && wants->o1)
@@ -377,17 +408,15 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
 		return;
 	if (prev && !prev_is_guest) {
-		prolong(prev, cpu, wants);
+		prolong(prev, cpu, is.now_ns, wants);
 		return;
 	}
-	if (steal(cpu, here->llc, 0, wants)) {
-		state->why = WHY_STOLEN;
+	if (steal(cpu, here->llc, 0, wants))
 		return;
-	}
 	if (seats_version() && !is_shared(cpu, 1))
 		have_guests(cpu, here->llc, prev, &is, wants);
 	else if (prev)
-		prolong(prev, cpu, wants);
+		prolong(prev, cpu, is.now_ns, wants);
 }
 
 OP(usher_dispatch)
@@ -402,7 +431,7 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 	if (!wants->fifo)
 		dispatch(cpu, prev, wants);
 	else if (!take(FIFO) && prev)
-		prolong(prev, cpu, wants);
+		prolong(prev, cpu, now_ns(), wants);
 }
 
 static inline void note_space(struct cpu_state *state, struct thread *thread,
@@ -421,7 +450,8 @@ static inline void note_space(struct cpu_state *state, struct thread *thread,
 	}
 }
 
-static inline void note_service(struct thread *thread, __u32 cpu, __u64 now)
+static inline void note_service(struct thread *thread, __u32 cpu,
+				struct cpu_state *state, __u64 now)
 {
 	struct place *here = place_of(cpu);
 	struct hall *hall = here ? hall_of(here->llc) : 0;
@@ -430,9 +460,9 @@ static inline void note_service(struct thread *thread, __u32 cpu, __u64 now)
 		return;
 	follow_clock(thread, here->llc);
 	if (!hall->waiting)
-		advance_clock(hall, thread->vtime);
+		thread->vtime = alone_at(thread->vtime, hall->clock);
 	if (!thread->urgent)
-		hall->served_ns = now;
+		state->served_ns = now;
 }
 
 OP(usher_running)
@@ -455,7 +485,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	if (wants->o1)
 		begin_by_level(thread, cpu, now);
 	else
-		note_service(thread, cpu, now);
+		note_service(thread, cpu, state, now);
 	note_arrival(thread, cpu, now);
 	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now);
 	state->movable = is_movable(p);
@@ -527,6 +557,19 @@ void BPF_PROG(usher_quiescent, struct task_struct *p, __u64 flags)
 		leave_queue(thread);
 }
 
+/*
+ * Who came to wait after this CPU had looked, and before it counted as idle, has found
+ * nobody to rouse. The kernel does not tell of going idle a second time.
+ */
+static inline void look_again(__u32 cpu)
+{
+	struct place *here = place_of(cpu);
+	struct hall *hall = here ? hall_of(here->llc) : 0;
+
+	if (hall && hall->waiting)
+		scx_bpf_kick_cpu(cpu, 0);
+}
+
 OP(usher_update_idle)
 void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 {
@@ -535,7 +578,10 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 	if (!idle)
 		return;
 	note_guest(cpu, 0);
-	if (wants && wants->smt && !wants->fifo)
+	if (!wants || wants->fifo)
+		return;
+	look_again(cpu);
+	if (wants->smt)
 		invite(cpu);
 }
 
@@ -623,7 +669,8 @@ void BPF_PROG(usher_exit, struct scx_exit_info *info)
 SEC(".struct_ops.link")
 struct sched_ext_ops usher = {
 	.flags = OPS_FLAGS,
-	.timeout_ms = 10000,
+	/* The most that the kernel allows: many that wait for one CPU do so for long. */
+	.timeout_ms = 30000,
 	.exit_dump_len = DUMP_BYTES,
 	.select_cpu = (void *)usher_select_cpu,
 	.enqueue = (void *)usher_enqueue,

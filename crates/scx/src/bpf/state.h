@@ -28,6 +28,8 @@ struct cpu_state {
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
 	__u64 turn_began_ns;
+	/* When one that is not urgent last ran, or none waited. */
+	__u64 served_ns;
 	/* The key of what runs, where levels decide. */
 	__u64 key;
 	struct cpu_set allowed;
@@ -51,11 +53,9 @@ struct arrays {
 /* The queues of an LLC. */
 struct hall {
 	struct space spaces[SPACES];
-	/* The virtual time of whoever was furthest behind, at its latest. Others'
-	 * clocks are ahead or behind, as they have more or less to do. */
+	/* The virtual time of whoever waits and is furthest behind, at its latest; it
+	 * stands still while nobody waits. Other halls' are ahead or behind. */
 	__u64 clock;
-	/* When one that is not urgent last ran. */
-	__u64 served_ns;
 	__u32 waiting;
 	__u32 urgent;
 	struct arrays arrays;

@@ -76,7 +76,7 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 }
 
 /* Verified once: where in the queues of an LLC a thread is put. */
-__noinline int ask_place(__u32 llc, struct thread *thread, __u64 lead_ns)
+__noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
 {
 	struct hall *hall = hall_of(llc);
 	__u64 least = 0;
@@ -84,7 +84,7 @@ __noinline int ask_place(__u32 llc, struct thread *thread, __u64 lead_ns)
 	if (!hall || !thread)
 		return 0;
 	if (first_of_seat(hall->spaces, thread->seat, &least))
-		thread->vtime = join_at(thread->vtime, least, lead_ns);
+		thread->vtime = join_at(thread->vtime, least, ahead_ns);
 	return 0;
 }
 
@@ -107,7 +107,9 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	} else {
 		__u64 mm = address_space(p, thread, wants);
 
-		ask_place(llc, thread, wants->lead_ns);
+		ask_place(llc, thread,
+			  ahead_at_most(wants->lead_ns, wants->slice_ns,
+					weight_of(p, thread, now_ns())));
 		at = space_of(hall->spaces, mm) % SPACES;
 		join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
 	}
@@ -132,17 +134,20 @@ __noinline int ask_next(__u32 llc, struct moment *is)
 	return queue;
 }
 
-/* Urgent threads come first, but for whoever is late. */
-static inline _Bool take_urgent(struct hall *hall, __u32 llc, __u32 not,
+/* Urgent threads come first, but for others after a turn in which only such ran. */
+static inline _Bool take_urgent(struct hall *hall, __u32 llc,
+				struct cpu_state *state, struct moment *is,
 				const struct settings *wants)
 {
-	struct moment is = {.own = SPACES, .not = not };
-	__s32 at = ask_next(llc, &is);
+	if (hall->waiting <= hall->urgent) {
+		state->served_ns = is->now_ns;
+	} else if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
+		struct moment others = {.own = SPACES, .not = is->not };
+		__s32 at = ask_next(llc, &others);
 
-	if (at >= 0 && at < SPACES &&
-	    is_late(hall->served_ns, now_ns(), wants->lead_ns) &&
-	    take(queue_at(llc, at)))
-		return 1;
+		if (at >= 0 && at < SPACES && take(queue_at(llc, at)))
+			return 1;
+	}
 	return take(queue_at(llc, URGENT));
 }
 
@@ -170,6 +175,15 @@ static inline _Bool take_hindmost(__u32 llc, __u32 not )
 	return 0;
 }
 
+/* Says why the next thread runs on this CPU. */
+static inline void note_theft(__u32 cpu)
+{
+	struct cpu_state *state = state_of(cpu);
+
+	if (state)
+		state->why = WHY_STOLEN;
+}
+
 /* Takes from other LLCs whoever is at home on this CPU; or guests, too. */
 static inline _Bool steal(__u32 cpu, __u32 here, _Bool guests,
 			  const struct settings *wants)
@@ -186,6 +200,7 @@ static inline _Bool steal(__u32 cpu, __u32 here, _Bool guests,
 			llc -= wants->llcs;
 		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu))) {
 			COUNT(stolen);
+			note_theft(cpu);
 			return 1;
 		}
 	}

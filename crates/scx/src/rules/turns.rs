@@ -5,10 +5,10 @@
 use proptest::prelude::*;
 
 use super::{
-    Moment, NEXT_SAME, SPACES, Space, rules_ahead_at_most, rules_average_of, rules_first_of_seat,
-    rules_is_late, rules_is_urgent, rules_join_at, rules_join_space, rules_leave_space,
-    rules_space_of, rules_virtual_ns, rules_wake_at, rules_weight_in, rules_who_is_next,
-    rules_within_group,
+    Moment, NEXT_SAME, SPACES, Space, rules_ahead_at_most, rules_alone_at, rules_average_of,
+    rules_first_of_seat, rules_is_late, rules_is_urgent, rules_join_at, rules_join_space,
+    rules_leave_space, rules_space_of, rules_virtual_ns, rules_wake_at, rules_weight_in,
+    rules_who_is_next, rules_within_group,
 };
 
 #[derive(Debug, Clone)]
@@ -58,7 +58,18 @@ impl Cpu {
     }
 
     /// Into its queue, which is by virtual time, as the kernel's is.
-    fn join(&mut self, thread: Thread) {
+    fn join(&mut self, mut thread: Thread) {
+        let Limits {
+            slice_ns, lead_ns, ..
+        } = self.limits;
+        let mut least = 0;
+        // SAFETY: the array is read, the number is written.
+        unsafe {
+            if rules_first_of_seat(self.spaces.as_ptr(), 0, &mut least) {
+                let ahead_ns = rules_ahead_at_most(lead_ns, slice_ns, thread.weight);
+                thread.vtime = rules_join_at(thread.vtime, least, ahead_ns);
+            }
+        }
         let mm = if self.limits.aggregate { thread.mm } else { 0 };
         let at = self.at(mm);
         // SAFETY: the space is this array's, and nobody else's.
@@ -194,7 +205,7 @@ proptest! {
         };
         let started = threads.iter().map(|thread| thread.vtime).max().unwrap_or(0);
         // SAFETY: numbers alone.
-        let bound = unsafe { rules_ahead_at_most(limits.lead_ns, slice_ns) };
+        let bound = unsafe { rules_ahead_at_most(limits.lead_ns, slice_ns, 100) };
         let mut cpu = Cpu::new(limits, threads);
         let mut running = cpu.next(None);
         for _ in 0..600 {
@@ -246,6 +257,56 @@ proptest! {
             prop_assert_eq!(first, again);
         }
     }
+}
+
+/// What each of two threads that always compute has of a CPU.
+fn shares(weights: [u64; 2], aggregate: bool) -> [f64; 2] {
+    let limits = Limits {
+        slice_ns: 3 * MS,
+        turn_ns: 24 * MS,
+        lead_ns: 24 * MS,
+        aggregate,
+    };
+    let threads = ['a', 'b'].into_iter().zip(weights);
+    let threads = threads.map(|(name, weight)| Thread {
+        name,
+        mm: u64::from(name) << 20,
+        vtime: 0,
+        weight,
+        slices_left: u32::MAX,
+    });
+    let mut cpu = Cpu::new(limits, threads.collect());
+    let mut ran = [0_u32; 2];
+    let mut running = cpu.next(None);
+    for _ in 0..40_000 {
+        let mut thread = running.unwrap();
+        cpu.run(&mut thread);
+        ran[usize::from(thread.name == 'b')] += 1;
+        running = cpu.next(Some(thread));
+    }
+    ran.map(|slices| f64::from(slices) / 40_000.0)
+}
+
+#[test]
+fn a_light_thread_has_what_it_is_due() {
+    for aggregate in [false, true] {
+        // Nice 0 beside nice 5, 19 and -20, as scx.weight has them.
+        for other in [33, 1, 8668] {
+            let [_, has] = shares([100, other], aggregate);
+            let due = other as f64 / (100 + other) as f64;
+            assert!((has / due - 1.0).abs() < 0.05, "{other}: {has} of {due}");
+        }
+    }
+}
+
+#[test]
+fn time_alone_is_not_owed() {
+    // SAFETY: numbers alone.
+    let alone = |vtime| unsafe { rules_alone_at(vtime, 100 * MS) };
+    assert_eq!(
+        [alone(97 * MS), alone(100 * MS), alone(9000 * MS)],
+        [97 * MS, 100 * MS, 100 * MS]
+    );
 }
 
 #[test]

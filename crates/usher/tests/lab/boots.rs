@@ -28,7 +28,7 @@ struct Boot {
     /// it passes about as fast as an idle host's own. What waits for the host's
     /// files waits in the host's time.
     instruction_ns: u32,
-    /// Beginnings of the names of checks; none: all.
+    /// Beginnings of the names of checks.
     checks: &'static [&'static str],
 }
 
@@ -143,7 +143,7 @@ fn stress() -> impl Iterator<Item = Boot> {
     let machines = [
         ("two", "core:2", 16),
         ("hardware_threads", "package:2 core:2 pu:2", 8),
-        // With less, 48 CPUs would do nothing but answer their ticks.
+        // With more, 48 CPUs would do nothing but answer their ticks.
         ("forty_eight", PAPER, 4),
     ];
     let kernels = [("oldest", Wanted::Oldest), ("newest", Wanted::Newest)];

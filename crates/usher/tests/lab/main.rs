@@ -15,6 +15,7 @@ mod boots;
 mod common;
 mod crash;
 mod hotplug;
+mod load;
 mod machine;
 mod sched;
 mod seats;
@@ -82,6 +83,7 @@ const CHECKS: &[Check] = &[
         "sched::runs_a_crowd_and_lets_go",
         sched::runs_a_crowd_and_lets_go,
     ),
+    ("sched::leaves_a_shared_core", sched::leaves_a_shared_core),
     (
         "o1::serves_in_the_order_of_linux_26",
         sched::serves_in_the_order_of_linux_26,

@@ -10,8 +10,10 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 use serde_json::Value;
+use usher_model::CpuSet;
 
 use crate::common::{World, wait_for};
+use crate::load::Loop;
 
 const PAIRS: usize = 8;
 const ROUNDS: usize = 40;
@@ -122,7 +124,30 @@ pub fn runs_a_crowd_and_lets_go() {
     assert_nothing_went_wrong();
 }
 
-/// The same in the orders of Linux 2.6, which are not to be changed meanwhile.
+/// A thread that shares a core leaves it for an idle one while others wait that may not
+/// run where it does.
+pub fn leaves_a_shared_core() {
+    let list = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
+    let siblings: CpuSet = fs::read_to_string(list).unwrap().trim().parse().unwrap();
+    let siblings: Vec<usize> = siblings.iter().map(|cpu| cpu as usize).collect();
+    let [first, second] = siblings[..] else {
+        assert_eq!(siblings, [0], "cores have one hardware thread, or two");
+        return;
+    };
+    let world = World::new();
+    let running = Running::start(&world);
+    let _waiting = [(); 2].map(|()| Loop::start("0", &[second]));
+    let free = Loop::start("0", &[first]);
+    wait_for("a loop to run", || (free.cpu() == first).then_some(()));
+    free.may_run_on(&(0..cpus()).collect::<Vec<_>>());
+    wait_for("it to leave the core", || {
+        (!siblings.contains(&free.cpu())).then_some(())
+    });
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
+/// Messages and affinities in the orders of Linux 2.6, which are not to be changed meanwhile.
 pub fn serves_in_the_order_of_linux_26() {
     let world = World::new();
     for (order, aggregate) in [("plain", false), ("aggregate", true)] {

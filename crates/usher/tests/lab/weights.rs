@@ -2,58 +2,48 @@
 //! What `cpu.weight` and nice values are to the scheduler.
 
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-
-use rustix::process::Pid;
-use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 
 use crate::common::{World, wait_for};
+use crate::load::Loop;
 use crate::sched::{Running, assert_nothing_went_wrong};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Nanoseconds of CPU time that the two have had together when they are compared.
 const LONG_NS: u64 = 4_000_000_000;
-/// What the heavier one has of that is between these; by the weights it is four fifths.
-const SHARE: std::ops::Range<f64> = 0.7..0.9;
+
+/// A cgroup, removed when nobody is in it any more.
+struct Cgroup(PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
 
 /// A loop on CPU 0 in a cgroup of its own.
 struct Busy {
-    child: Child,
-    folder: PathBuf,
+    looping: Loop,
+    _cgroup: Cgroup,
 }
 
 impl Busy {
-    fn start(name: &str, weight: &str, nice: &str) -> Self {
-        let folder = PathBuf::from(CGROUPS).join(name);
-        fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("cpu.weight"), weight).unwrap();
-        let child = Command::new("nice")
-            .args(["-n", nice, "sh", "-c", "while :; do :; done"])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let pid = child.id();
-        fs::write(folder.join("cgroup.procs"), pid.to_string()).unwrap();
-        let mut only = Mask::new();
-        only.set(0);
-        let pid = Pid::from_raw(pid.cast_signed());
-        sched_setaffinity(pid, &only).unwrap();
-        Self { child, folder }
+    fn start(name: &str, (weight, nice): Weight) -> Self {
+        let cgroup = Cgroup(PathBuf::from(CGROUPS).join(name));
+        fs::create_dir(&cgroup.0).unwrap();
+        fs::write(cgroup.0.join("cpu.weight"), weight).unwrap();
+        let looping = Loop::start(nice, &[0]);
+        let pid = looping.pid().to_string();
+        fs::write(cgroup.0.join("cgroup.procs"), pid).unwrap();
+        Self {
+            looping,
+            _cgroup: cgroup,
+        }
     }
 
     fn ran_ns(&self) -> u64 {
-        let path = format!("/proc/{}/schedstat", self.child.id());
-        let text = fs::read_to_string(path).unwrap();
-        text.split(' ').next().unwrap().parse().unwrap()
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_dir(&self.folder);
+        self.looping.ran_ns()
     }
 }
 
@@ -66,16 +56,27 @@ fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
     ran[1] as f64 / (ran[0] + ran[1]) as f64
 }
 
+/// `cpu.weight` and nice value.
+type Weight = (&'static str, &'static str);
+
+/// What two have, and between which shares the second one's lies: by
+/// the weights it is four fifths, and 99 %.
+const PAIRS: [(Weight, Weight, Range<f64>); 3] = [
+    (("100", "0"), ("400", "0"), 0.7..0.9),
+    (("100", "6"), ("100", "0"), 0.7..0.9),
+    (("100", "19"), ("100", "0"), 0.95..1.0),
+];
+
 /// By the weights of their cgroups, and by their nice values within equal ones.
 pub fn divide_a_cpu() {
     let world = World::new();
     fs::write(format!("{CGROUPS}/cgroup.subtree_control"), "+cpu").unwrap();
     let running = Running::start(&world);
-    for [light, heavy] in [[("100", "0"), ("400", "0")], [("100", "6"), ("100", "0")]] {
-        let light = Busy::start("light", light.0, light.1);
-        let heavy = Busy::start("heavy", heavy.0, heavy.1);
+    for (light, heavy, has) in PAIRS {
+        let light = Busy::start("light", light);
+        let heavy = Busy::start("heavy", heavy);
         let share = share_of_the_second(&light, &heavy);
-        assert!(SHARE.contains(&share), "{share}");
+        assert!(has.contains(&share), "{share}");
     }
     drop(running);
     assert_nothing_went_wrong();

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Programs that compute until they are ended.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet as Mask, sched_setaffinity};
+
+/// A loop that may run on some CPUs; it ends with the value.
+pub struct Loop(Child);
+
+impl Loop {
+    pub fn start(nice: &str, cpus: &[usize]) -> Self {
+        let child = Command::new("nice")
+            .args(["-n", nice, "sh", "-c", "while :; do :; done"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = Self(child);
+        started.may_run_on(cpus);
+        started
+    }
+
+    pub fn may_run_on(&self, cpus: &[usize]) {
+        let mut mask = Mask::new();
+        cpus.iter().for_each(|&cpu| mask.set(cpu));
+        sched_setaffinity(Pid::from_raw(self.pid().cast_signed()), &mask).unwrap();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn ran_ns(&self) -> u64 {
+        let path = format!("/proc/{}/schedstat", self.pid());
+        let text = fs::read_to_string(path).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// The CPU that it is on, or was last.
+    pub fn cpu(&self) -> usize {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        // proc(5): field 39; the name before field 3 may have spaces.
+        let (_, fields) = text.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(36).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
