@@ -474,6 +474,16 @@ fn manual_pages_and_completions_know_every_command() {
     let run = fs::read_to_string(man.join("usher-run.1")).unwrap();
     assert!(run.contains(".TH") && run.contains("Examples"), "{run}");
     assert!(man.join("usher.1").exists() && !man.join("usher-keeper.1").exists());
+    let sched = fs::read_to_string(man.join("usher-sched.1")).unwrap();
+    for below in ["start", "stop", "status", "set", "stats", "explain"] {
+        let name = format!("usher-sched-{below}");
+        assert!(
+            sched.contains(&name.replace('-', "\\-")),
+            "{below}: {sched}"
+        );
+        let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
+        assert!(page.contains("Examples"), "{page}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&world.run(&["completions", shell]));
         assert!(

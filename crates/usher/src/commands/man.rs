@@ -21,23 +21,35 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Writes one page a command.
+/// Writes one page a command, also of those below another.
 pub fn run(args: &Args, out: Output) -> Outcome {
     fs::create_dir_all(&args.dir)
         .with_context(|| format!("making the directory '{}'", args.dir.display()))?;
     let mut root = cli::command().disable_help_subcommand(true);
     root.build();
-    let mut written = vec![page(&root, "usher", &args.dir)?];
-    for sub in root.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        let name = format!("usher-{}", sub.get_name());
-        let sub = sub.clone().display_name(name.clone());
-        written.push(page(&sub, &name, &args.dir)?);
-    }
+    let mut written = Vec::new();
+    pages(&root, "usher", &args.dir, &mut written)?;
     out.answer(&written, || {
         let lines: Vec<String> = written.iter().map(|p| p.display().to_string()).collect();
         lines.join("\n")
     })?;
     Ok(0)
+}
+
+/// A command's page, and those of the commands below it.
+fn pages(
+    command: &clap::Command,
+    name: &str,
+    dir: &Path,
+    written: &mut Vec<PathBuf>,
+) -> anyhow::Result<()> {
+    let named = command.clone().display_name(name.to_owned());
+    written.push(page(&named, name, dir)?);
+    let shown = |sub: &&clap::Command| !sub.is_hide_set() && sub.get_name() != "help";
+    command
+        .get_subcommands()
+        .filter(shown)
+        .try_for_each(|sub| pages(sub, &format!("{name}-{}", sub.get_name()), dir, written))
 }
 
 fn page(command: &clap::Command, name: &str, dir: &Path) -> anyhow::Result<PathBuf> {
