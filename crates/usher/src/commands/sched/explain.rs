@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::anyhow;
 use procfs::process::{Process, Task};
 use serde::Serialize;
 use usher_scx::{Held, Queue, Seat, ThreadState, Why};
 
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::{self, Output};
 
 use super::record;
@@ -23,11 +23,12 @@ long it runs before it sleeps, on average.
 
 Examples:
   usher sched explain 4711
-  usher sched explain $(pidof firefox) --json")]
+  usher sched explain $(pidof firefox)
+  usher sched explain 4711 --json          for several processes, a list")]
 pub struct Args {
-    /// The process, or one of its threads
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pid: i32,
+    /// The processes, each by its number or a thread's of it
+    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
+    pids: Vec<i32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,28 +51,43 @@ struct Answer {
 /// Looks and tells.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let held = Held::open(&record::of_running(dir)?.maps)?;
+    let (mut answers, mut missing) = (Vec::new(), Vec::new());
+    for &pid in &args.pids {
+        match explained(&held, pid)? {
+            Some(answer) => answers.push(answer),
+            None => missing.push(Err(anyhow!("there is no process {pid}"))),
+        }
+    }
+    match &answers[..] {
+        [] => {}
+        [one] if args.pids.len() == 1 => out.answer(one, || text(one))?,
+        several => out.answer(&several, || texts(several))?,
+    }
+    failure::of_parts(missing)
+}
+
+/// `None`: there is no such process.
+fn explained(held: &Held, pid: i32) -> anyhow::Result<Option<Answer>> {
     let mut threads = Vec::new();
     // A process that is gone, or ends meanwhile, has none.
-    if let Ok(tasks) = Process::new(args.pid).and_then(|process| process.tasks()) {
+    if let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) {
         for task in tasks.flatten() {
-            threads.extend(thread(&held, &task)?);
+            threads.extend(thread(held, &task)?);
         }
     }
     if threads.is_empty() {
-        bail!("there is no process {}", args.pid);
+        return Ok(None);
     }
     let seats: Vec<_> = threads
         .iter()
         .filter_map(|t| t.sched.as_ref()?.seat)
         .collect();
     let all = held.seats()?;
-    let answer = Answer {
-        pid: args.pid,
+    Ok(Some(Answer {
+        pid,
         seat: all.into_iter().find(|seat| seats.contains(&seat.cgroup)),
         threads,
-    };
-    out.answer(&answer, || text(&answer))?;
-    Ok(0)
+    }))
 }
 
 /// `None`: it has just ended.
@@ -85,6 +101,13 @@ fn thread(held: &Held, task: &Task) -> anyhow::Result<Option<Thread>> {
         state: stat.state,
         sched: held.thread(task.tid)?,
     }))
+}
+
+fn texts(answers: &[Answer]) -> String {
+    let each = answers
+        .iter()
+        .map(|answer| format!("process {}\n{}", answer.pid, text(answer)));
+    each.collect::<Vec<_>>().join("\n")
 }
 
 fn text(answer: &Answer) -> String {
@@ -121,9 +144,11 @@ fn text(answer: &Answer) -> String {
             place(sched, thread.state),
             reason(sched, answer.seat.as_ref()),
             format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
-            match sched.burst_average_ns {
-                0 => "never slept".to_owned(),
-                ns => format!("{:.2} ms", ns as f64 / 1e6),
+            match (sched.burst_average_ns, sched.why) {
+                // It has not run yet.
+                (0, Why::Unknown) => "-".to_owned(),
+                (0, _) => "never slept".to_owned(),
+                (ns, _) => format!("{:.2} ms", ns as f64 / 1e6),
             },
             sched.group_weight.to_string(),
         ]);
@@ -234,5 +259,38 @@ mod tests {
         ] {
             assert!(told.contains(expected), "{expected}: {told}");
         }
+    }
+
+    #[test]
+    fn only_who_ran_and_never_slept_is_said_not_to_have() {
+        let bursts = |why| {
+            let sched = ThreadState {
+                burst_average_ns: 0,
+                ..state(why, None)
+            };
+            text(&Answer {
+                pid: 10,
+                seat: None,
+                threads: vec![Thread {
+                    tid: 10,
+                    name: "cc1".to_owned(),
+                    state: 'S',
+                    sched: Some(sched),
+                }],
+            })
+        };
+        assert!(!bursts(Why::Unknown).contains("never slept"));
+        assert!(bursts(Why::Turn).contains("never slept"));
+    }
+
+    #[test]
+    fn several_processes_are_told_apart() {
+        let answer = |pid| Answer {
+            pid,
+            seat: None,
+            threads: vec![],
+        };
+        let told = texts(&[answer(10), answer(11)]);
+        assert!(told.starts_with("process 10\n") && told.contains("\n\nprocess 11\n"));
     }
 }
