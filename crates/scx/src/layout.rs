@@ -24,6 +24,14 @@ pub struct Settings {
     /// By the levels of Linux 2.6 instead of virtual time: to compare with.
     #[serde(default)]
     pub o1: bool,
+    /// Seats are kept for the control loop. Nothing that the programs are told: without
+    /// any that are given, nobody has one.
+    #[serde(default = "yes")]
+    pub seats: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// `LEVEL` of levels.h: what a level weighs in a key.
@@ -39,6 +47,7 @@ impl Default for Settings {
             aggregate: true,
             fifo: false,
             o1: false,
+            seats: true,
         }
     }
 }
@@ -53,6 +62,7 @@ impl Settings {
             smt: false,
             aggregate,
             o1: true,
+            seats: false,
             ..Self::default()
         }
     }
@@ -110,8 +120,8 @@ pub struct Tally {
 impl Tally {
     pub(crate) const BYTES: usize = 14 * 8;
 
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
-        let all = [
+    fn figures(&mut self) -> [&mut u64; 14] {
+        [
             &mut self.switches,
             &mut self.space_switches,
             &mut self.idle_cores,
@@ -126,10 +136,22 @@ impl Tally {
             &mut self.preempted,
             &mut self.returned,
             &mut self.borrowed,
-        ];
-        for (sum, word) in all.into_iter().zip(words(bytes)) {
+        ]
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for (sum, word) in self.figures().into_iter().zip(words(bytes)) {
             *sum += word;
         }
+    }
+
+    /// What has come since an earlier look.
+    #[must_use]
+    pub fn since(mut self, mut before: Self) -> Self {
+        for (sum, earlier) in self.figures().into_iter().zip(before.figures()) {
+            *sum = sum.saturating_sub(*earlier);
+        }
+        self
     }
 }
 
@@ -160,12 +182,24 @@ impl Default for SeatTally {
 impl SeatTally {
     pub(crate) const BYTES: usize = 3 * 8 + LATENCY_SLOTS * 8;
 
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
+    fn figures(&mut self) -> impl Iterator<Item = &mut u64> {
         let first = [&mut self.home_ns, &mut self.guest_ns, &mut self.returns];
-        let all = first.into_iter().chain(&mut self.return_latency);
-        for (sum, word) in all.zip(words(bytes)) {
+        first.into_iter().chain(&mut self.return_latency)
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for (sum, word) in self.figures().zip(words(bytes)) {
             *sum += word;
         }
+    }
+
+    /// What has come since an earlier look.
+    #[must_use]
+    pub fn since(mut self, mut before: Self) -> Self {
+        for (sum, earlier) in self.figures().zip(before.figures()) {
+            *sum = sum.saturating_sub(*earlier);
+        }
+        self
     }
 
     /// A time within which that share of returns was over; `None`: there were none.
@@ -395,5 +429,28 @@ mod tests {
         );
         assert!(ending(66, RESTART | 1 << 32).asks_for_restart());
         assert!(!ending(64, 0).asks_for_restart());
+    }
+
+    #[test]
+    fn what_has_come_since_is_told() {
+        let tally = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let mut tally = Tally::default();
+            tally.add(&bytes);
+            tally
+        };
+        let all: Vec<u64> = (10..24).collect();
+        let since = tally(&all).since(tally(&[4, 4]));
+        assert_eq!((since.switches, since.space_switches), (6, 7));
+        assert_eq!(since.borrowed, 23);
+        let seat = |home_ns, late| {
+            let mut seat = SeatTally {
+                home_ns,
+                ..SeatTally::default()
+            };
+            seat.return_latency[9] = late;
+            seat
+        };
+        assert_eq!(seat(9, 5).since(seat(4, 3)), seat(5, 2));
     }
 }

@@ -19,7 +19,8 @@ use super::world::RealWorld;
 
 /// A scheduler that can keep seats.
 pub trait SoftSeats: Debug + Send + Sync {
-    /// Tells one that runs now from any that ran before; `None`: none does.
+    /// Tells one that runs now, and is to keep seats, from any that ran before; `None`:
+    /// none does.
     fn running(&self) -> Option<u64>;
 
     /// Gives the threads of a cgroup a seat, by the cgroup's number.
@@ -86,7 +87,7 @@ impl RealWorld {
 
     /// Takes back what the scheduler was told of a program.
     pub(super) fn unseat(&self, program: ProgramId) {
-        let Some(seats) = self.soft.as_ref().filter(|seats| seats.running().is_some()) else {
+        let Some(seats) = &self.soft else {
             return;
         };
         let member = self.state.members.get(&program);
@@ -99,7 +100,7 @@ impl RealWorld {
 
     /// Takes back what the scheduler was told of anybody.
     pub(super) fn unseat_all(&self) {
-        if let Some(seats) = self.soft.as_ref().filter(|seats| seats.running().is_some()) {
+        if let Some(seats) = &self.soft {
             // With the scheduler gone, so are the seats.
             let _ = seats.unseat_all();
         }

@@ -11,17 +11,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use usher_scx::{Ending, Scheduler, Settings};
 use usher_topology::Source;
 
-use super::record::{self, Held, dump_path};
+use crate::failure;
+
+use super::record::{self, Held, State, dump_path};
 
 /// How long the kernel may take to end a scheduler.
 const ENDING: Duration = Duration::from_secs(20);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
 /// Holds it until a signal; calls `ready` when it runs.
 ///
@@ -32,69 +37,108 @@ pub fn hold(
     settings: &Settings,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    record::refuse_beside(record::read(dir)?.as_ref())?;
     super::kernel().ready()?;
+    // Before anybody knows whom to tell.
+    let told = [told_by(&[SIGTERM, SIGINT, SIGHUP])?, told_by(&[SIGUSR1])?];
     let mut held = Held::take(dir, settings)?;
-    let ends = told_by(&[SIGTERM, SIGINT, SIGHUP])?;
-    let changes = told_by(&[SIGUSR1])?;
-    let mut scheduler = begin(&mut held)?;
+    let served = serve(dir, &mut held, &told, ready);
+    let why = match &served {
+        Ok(()) => "stopped".to_owned(),
+        Err(error) => failure::line(error),
+    };
+    held.end(&why)?;
+    served
+}
+
+/// Until it is told to end, or the kernel ends it for good.
+fn serve(
+    dir: &Path,
+    held: &mut Held,
+    told: &[UnixStream; 2],
+    ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let [ends, changes] = told;
+    let mut scheduler = begin(held)?;
     ready()?;
     loop {
-        if wait(&scheduler, [&ends, &changes])? {
+        if wait(&scheduler, [ends, changes])? {
             return Ok(());
         }
-        if (&changes).read(&mut [0; 64]).is_ok() {
-            change(dir, &scheduler, &mut held)?;
+        if { changes }.read(&mut [0; 64]).is_ok() {
+            change(dir, &scheduler, held)?;
         }
         let Some(ending) = scheduler.ending()? else {
             continue;
         };
-        drop(scheduler);
         if !ending.asks_for_restart() {
-            return give_up(dir, &mut held, &ending);
+            drop(scheduler);
+            return give_up(dir, held, &ending);
         }
-        held.write(|record| record.restarts += 1)?;
-        scheduler = begin_again(&mut held)?;
+        held.write(|record| {
+            record.state = State::BeginningAnew;
+            record.restarts += 1;
+        })?;
+        drop(scheduler);
+        match begin_again(held, ends)? {
+            Some(begun) => scheduler = begun,
+            None => return Ok(()),
+        }
     }
 }
 
 fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
     let machine = usher_topology::load(Source::ThisMachine)?;
-    let scheduler = Scheduler::start(&super::kernel(), &machine, &held.settings())?;
+    let settings = held.record().settings;
+    let scheduler = Scheduler::start(&super::kernel(), &machine, &settings)?;
     let maps = scheduler.map_ids()?;
     held.write(|record| {
         record.maps = maps;
         record.idle_by_node = scheduler.keeps_nodes_apart();
+        record.state = State::Running;
     })?;
     Ok(scheduler)
 }
 
 /// What `usher sched set` has left is done from now on.
 fn change(dir: &Path, scheduler: &Scheduler, held: &mut Held) -> anyhow::Result<()> {
-    // A signal of somebody else's changes nothing.
-    let Ok(settings) = record::wanted(dir) else {
+    // A signal of somebody else's changes nothing, nor does one where nothing can be.
+    let Ok(settings) = record::take_wanted(dir) else {
         return Ok(());
     };
+    if held.record().settings.is_fixed() {
+        return Ok(());
+    }
     scheduler.set(&settings)?;
     held.write(|record| {
         record.does = super::described(&settings);
         record.settings = settings;
         record.changes += 1;
-    })
+    })?;
+    if !settings.seats {
+        // One that is gone keeps no seats.
+        let _ = usher_scx::Held::open(&held.record().maps).and_then(|maps| maps.unseat_all());
+    }
+    Ok(())
 }
 
 /// The kernel has just ended one, and may not be through with it, nor with the
-/// CPU that comes or goes.
-fn begin_again(held: &mut Held) -> anyhow::Result<Scheduler> {
+/// CPU that comes or goes. `None`: told to end meanwhile.
+fn begin_again(held: &mut Held, ends: &UnixStream) -> anyhow::Result<Option<Scheduler>> {
     let deadline = Instant::now() + ENDING;
     loop {
         match begin(held) {
-            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            Err(error) => {
-                let why = format!("it could not begin anew: {error:#}");
-                held.write(|record| record.ended = Some(why))?;
-                return Err(error);
+            Ok(begun) => return Ok(Some(begun)),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error.context("it could not begin anew"));
             }
-            begun => return begun,
+            Err(_) => {}
+        }
+        let mut told = [PollFd::new(ends, PollFlags::IN)];
+        match poll(&mut told, Some(&LOOK_AGAIN)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(None),
+            Err(error) => return Err(error).context("waiting to begin anew"),
         }
     }
 }
@@ -131,7 +175,7 @@ fn give_up(dir: &Path, held: &mut Held, ending: &Ending) -> anyhow::Result<()> {
         true => ending.reason.clone(),
         false => format!("{}: {}", ending.reason, ending.message),
     };
-    held.write(|record| record.ended = Some(why.clone()))?;
+    held.end(&format!("the kernel took its threads back ({why})"))?;
     let mut told = String::new();
     if !ending.dump.is_empty() {
         let path = dump_path(dir);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use usher_host::engine::SoftSeats;
 use usher_model::CpuSet;
-use usher_scx::{Held, MapIds};
+use usher_scx::{Held, Settings};
 
 use super::record;
 
@@ -14,6 +14,11 @@ use super::record;
 #[derive(Debug)]
 struct Keeping {
     dir: PathBuf,
+}
+
+/// One that is fixed serves in its order, whoever is at home.
+fn keeps_seats(settings: &Settings) -> bool {
+    settings.seats && !settings.is_fixed()
 }
 
 /// The scheduler whose record is in this directory.
@@ -24,22 +29,17 @@ pub fn seats(dir: &Path) -> Arc<dyn SoftSeats> {
 }
 
 impl Keeping {
-    fn maps(&self) -> Option<MapIds> {
-        let record = record::of_running(&self.dir).ok()?;
-        // One that is fixed serves in its order, whoever is at home.
-        (!record.settings.is_fixed()).then_some(record.maps)
-    }
-
     fn held(&self) -> Result<Held, String> {
-        let maps = self.maps().ok_or("it does not run any more")?;
-        Held::open(&maps).map_err(|error| error.to_string())
+        let record = record::of_running(&self.dir).map_err(|error| error.to_string())?;
+        Held::open(&record.maps).map_err(|error| error.to_string())
     }
 }
 
 impl SoftSeats for Keeping {
     fn running(&self) -> Option<u64> {
+        let record = record::of_running(&self.dir).ok()?;
         // The kernel does not give a number again soon.
-        self.maps().map(|maps| u64::from(maps.seats))
+        keeps_seats(&record.settings).then_some(u64::from(record.maps.seats))
     }
 
     fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), String> {
@@ -55,5 +55,36 @@ impl SoftSeats for Keeping {
     fn unseat_all(&self) -> Result<(), String> {
         let unseated = self.held()?.unseat_all();
         unseated.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::State;
+
+    #[test]
+    fn seats_are_kept_by_one_that_runs_and_is_to_keep_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let seats = seats(dir.path());
+        assert_eq!(seats.running(), None);
+        let mut held = record::Held::take(dir.path(), &Settings::default()).unwrap();
+        assert_eq!(seats.running(), None);
+        held.write(|record| {
+            record.state = State::Running;
+            record.maps.seats = 7;
+        })
+        .unwrap();
+        assert_eq!(seats.running(), Some(7));
+        held.write(|record| record.settings.seats = false).unwrap();
+        assert_eq!(seats.running(), None);
+        held.write(|record| record.settings = Settings::of_linux_26(false))
+            .unwrap();
+        assert_eq!(seats.running(), None);
+        held.write(|record| record.settings = Settings::default())
+            .unwrap();
+        assert_eq!(seats.running(), Some(7));
+        drop(held);
+        assert_eq!(seats.running(), None);
     }
 }

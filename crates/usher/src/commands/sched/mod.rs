@@ -53,6 +53,10 @@ enum Command {
 
 /// Calls what was asked for.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    anyhow::ensure!(
+        rustix::process::geteuid().is_root(),
+        "'usher sched' is for root: run this as root"
+    );
     let dir = runtime::own_dir(global.runtime_dir.as_deref());
     match &args.command {
         Command::Start(args) => start::run(args, &dir, out),
@@ -69,6 +73,21 @@ enum Switch {
     On,
     Off,
 }
+
+impl Switch {
+    fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+/// What `--turn-ms` and `--lead-ms` take: with these, and hundreds of threads, nobody
+/// waits as long as the kernel allows.
+fn limit_ms() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=200)
+}
+
+/// The name by which the kernel knows ours.
+const NAME: &str = "usher";
 
 fn kernel() -> Kernel {
     Kernel::at(&PathBuf::from("/sys"))
@@ -87,10 +106,32 @@ fn described(settings: &Settings) -> String {
         return format!("the order of Linux 2.6 (O(1)), blind to SMT{cure}");
     }
     let on = |on: bool| if on { "on" } else { "off" };
+    let ms = |ns: u64| ns / 1_000_000;
+    let lead = match settings.lead_ns == settings.turn_ns {
+        true => String::new(),
+        false => format!(", ahead by {} ms at most", ms(settings.lead_ns)),
+    };
     format!(
-        "idle cores first {}, address spaces in turns {} ({} ms)",
+        "idle cores first {}, address spaces in turns {} ({} ms{lead}), seats {}",
         on(settings.smt),
         on(settings.aggregate),
-        settings.turn_ns / 1_000_000
+        ms(settings.turn_ns),
+        on(settings.seats)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_does_names_each_feature() {
+        let mut settings = Settings::default();
+        let all = "idle cores first on, address spaces in turns on (24 ms), seats on";
+        assert_eq!(described(&settings), all);
+        settings.lead_ns /= 2;
+        settings.seats = false;
+        let some = "address spaces in turns on (24 ms, ahead by 12 ms at most), seats off";
+        assert!(described(&settings).ends_with(some));
+    }
 }

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The file by which the commands know of one another. Whoever holds the scheduler
-//! holds a lock on it, which ends with its process, and alone writes it; what is
-//! asked of it lies in another file, and a signal says that it does.
+//! The files by which the commands know of one another. Whoever holds the scheduler
+//! holds a lock on `sched.lock`, which ends with its process, and alone writes the
+//! record: each time a file of its own, which is locked too before it takes the place
+//! of the last. So a record is never half written, and whoever finds one locked knows
+//! that the very process that wrote it lives. What is asked of that process lies in
+//! another file, and a signal says that it does.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use usher_scx::{MapIds, Settings};
 
@@ -17,6 +22,9 @@ use usher_scx::{MapIds, Settings};
 pub struct Record {
     /// The process that holds it.
     pub pid: i32,
+    /// How far it is.
+    #[serde(default)]
+    pub state: State,
     /// What it is to do, for people.
     pub does: String,
     /// The same, as it is told.
@@ -30,12 +38,30 @@ pub struct Record {
     pub idle_by_node: bool,
     /// How often it began anew because CPUs came or went.
     pub restarts: u32,
-    /// Why the kernel ended it.
+    /// Why it ended.
     pub ended: Option<String>,
 }
 
+/// How far a scheduler is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Its process is there, and has not got the threads yet.
+    Starting,
+    /// It has the threads.
+    #[default]
+    Running,
+    /// The kernel took the threads, as a CPU came or went; it starts again.
+    BeginningAnew,
+    /// It is over.
+    Ended,
+}
+
+/// What [`State::BeginningAnew`] is called.
+pub const BEGINS_ANEW: &str = "begins anew, as a CPU has come or gone";
+
 /// Where the record is.
-pub fn path(dir: &Path) -> PathBuf {
+fn path(dir: &Path) -> PathBuf {
     dir.join("sched.json")
 }
 
@@ -56,79 +82,142 @@ fn wanted_path(dir: &Path) -> PathBuf {
 pub fn leave(dir: &Path, wanted: &Settings) -> anyhow::Result<()> {
     let path = wanted_path(dir);
     let unfinished = path.with_extension("new");
-    let written = std::fs::write(&unfinished, serde_json::to_vec(wanted)?);
-    let written = written.and_then(|()| std::fs::rename(&unfinished, &path));
+    let written = fs::write(&unfinished, serde_json::to_vec(wanted)?);
+    let written = written.and_then(|()| fs::rename(&unfinished, &path));
     written.with_context(|| format!("writing {}", path.display()))
 }
 
-/// What was left.
+/// Takes back what was left; whether it was there still.
 ///
 /// # Errors
-/// It cannot be read, or is nothing that [`leave`] writes.
-pub fn wanted(dir: &Path) -> anyhow::Result<Settings> {
+/// It cannot be removed.
+pub fn withdraw(dir: &Path) -> anyhow::Result<bool> {
     let path = wanted_path(dir);
-    let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
+    }
+}
+
+/// Takes what was left, which is then there no more.
+///
+/// # Errors
+/// There is nothing, or nothing that [`leave`] writes.
+pub fn take_wanted(dir: &Path) -> anyhow::Result<Settings> {
+    let path = wanted_path(dir);
+    let taken = path.with_extension("taken");
+    let text = fs::rename(&path, &taken).and_then(|()| fs::read(&taken));
+    let text = text.with_context(|| format!("reading {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))
 }
 
-/// The record, if its process lives.
+/// The record of the scheduler that has the threads.
 ///
 /// # Errors
-/// It cannot be read, or no scheduler of Usher's runs.
+/// It cannot be read, or none of Usher's has them now.
 pub fn of_running(dir: &Path) -> anyhow::Result<Record> {
-    let running = read(dir)?.filter(|(_, lives)| *lives);
-    let (record, _) = running.context("no scheduler of Usher's runs: 'usher sched start'")?;
-    Ok(record)
+    let record = read(dir)?;
+    match record.as_ref().map(|record| record.state) {
+        Some(State::Starting) => bail!("the scheduler is starting still: try again in a moment"),
+        Some(State::BeginningAnew) => {
+            bail!("the scheduler {BEGINS_ANEW}: try again in a moment")
+        }
+        Some(State::Ended) | None => bail!("no scheduler of Usher's runs: 'usher sched start'"),
+        Some(State::Running) => {}
+    }
+    record.context("no scheduler of Usher's runs: 'usher sched start'")
 }
 
-/// The record, and whether its process holds the scheduler still.
+/// A hold of the process that the record names, which no other process can get.
+///
+/// # Errors
+/// It has ended.
+pub fn process_of(dir: &Path, record: &Record) -> anyhow::Result<OwnedFd> {
+    let pid = Pid::from_raw(record.pid).context("the record names no process")?;
+    let process = pidfd_open(pid, PidfdFlags::empty())
+        .with_context(|| format!("taking hold of process {}", record.pid))?;
+    // What lives after the hold was taken is what is held.
+    let lives = |now: &Record| now.state != State::Ended && now.pid == record.pid;
+    match read(dir)?.is_some_and(|now| lives(&now)) {
+        true => Ok(process),
+        false => bail!("the scheduler has just ended"),
+    }
+}
+
+/// The record of the last that was started. One whose process has died without a word
+/// has ended, too.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn read(dir: &Path) -> anyhow::Result<Option<(Record, bool)>> {
+pub fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
     let path = path(dir);
-    let mut file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
-    };
     let mut text = String::new();
-    file.read_to_string(&mut text)
-        .with_context(|| format!("reading {}", path.display()))?;
-    // A record that is just being written is nobody's yet.
-    let Ok(record) = serde_json::from_str(&text) else {
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.and_then(|mut file| {
+            file.read_to_string(&mut text)?;
+            Ok(file)
+        }),
+    };
+    let file = file.with_context(|| format!("reading {}", path.display()))?;
+    // Another version's is nobody's.
+    let Ok(mut record) = serde_json::from_str::<Record>(&text) else {
         return Ok(None);
     };
-    let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
-    Ok(Some((record, !is_free)))
+    // Nobody is kept waiting by this: its writer has locked it before it was here.
+    let is_left = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+    if is_left && record.state != State::Ended {
+        record.state = State::Ended;
+        record.ended = Some(format!("its process {} died", record.pid));
+    }
+    Ok(Some(record))
+}
+
+/// Refuses where a scheduler is held already.
+///
+/// # Errors
+/// One is.
+pub fn refuse_beside(record: Option<&Record>) -> anyhow::Result<()> {
+    match record.map(|record| record.state) {
+        Some(State::Starting) => bail!("the scheduler is starting already"),
+        Some(State::Running | State::BeginningAnew) => {
+            bail!("the scheduler is started already: 'usher sched stop' ends it")
+        }
+        Some(State::Ended) | None => Ok(()),
+    }
 }
 
 /// The record, to be written by whoever holds the scheduler.
 #[derive(Debug)]
 pub struct Held {
-    file: File,
+    dir: PathBuf,
+    _lock: File,
+    /// What lies there, locked.
+    written: Option<File>,
     record: Record,
 }
 
 impl Held {
-    /// Takes hold of it.
+    /// Takes hold of it: from here on the record says that this process starts one.
     ///
     /// # Errors
     /// Another process has, or the directory cannot be written in.
     pub fn take(dir: &Path, settings: &Settings) -> anyhow::Result<Self> {
-        let path = path(dir);
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .with_context(|| format!("writing {}", path.display()))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .context("the scheduler is started already: 'usher sched stop' ends it")?;
+        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let path = dir.join("sched.lock");
+        let mut lock = OpenOptions::new();
+        let lock = lock.write(true).create(true).truncate(false).open(&path);
+        let lock = lock.with_context(|| format!("writing {}", path.display()))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            refuse_beside(read(dir)?.as_ref())?;
+            bail!("a scheduler is just being started or ended: try again in a moment");
+        }
+        // What was asked of the last one is not asked of this.
+        withdraw(dir)?;
         let record = Record {
             pid: std::process::id() as i32,
+            state: State::Starting,
             does: super::described(settings),
             settings: *settings,
             changes: 0,
@@ -137,12 +226,19 @@ impl Held {
             restarts: 0,
             ended: None,
         };
-        Ok(Self { file, record })
+        let mut held = Self {
+            dir: dir.to_owned(),
+            _lock: lock,
+            written: None,
+            record,
+        };
+        held.write(|_| {})?;
+        Ok(held)
     }
 
-    /// What the scheduler is to do.
-    pub fn settings(&self) -> Settings {
-        self.record.settings
+    /// What was last written.
+    pub fn record(&self) -> &Record {
+        &self.record
     }
 
     /// Changes the record and writes it.
@@ -151,12 +247,35 @@ impl Held {
     /// It cannot be written.
     pub fn write(&mut self, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
         change(&mut self.record);
-        let text = serde_json::to_string(&self.record)?;
-        self.file.rewind()?;
-        self.file.set_len(0)?;
-        self.file
-            .write_all(text.as_bytes())
-            .context("writing what is known of the scheduler")
+        let written = self.replace();
+        self.written = Some(written.context("writing what is known of the scheduler")?);
+        Ok(())
+    }
+
+    fn replace(&self) -> anyhow::Result<File> {
+        let path = path(&self.dir);
+        let unfinished = path.with_extension("new");
+        // One that is left over may be open elsewhere.
+        let _ = fs::remove_file(&unfinished);
+        let mut file = File::create_new(&unfinished)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(serde_json::to_string(&self.record)?.as_bytes())?;
+        fs::rename(&unfinished, &path)?;
+        Ok(file)
+    }
+
+    /// Writes that it has ended, and why, unless that is known already.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn end(&mut self, why: &str) -> anyhow::Result<()> {
+        if self.record.state == State::Ended {
+            return Ok(());
+        }
+        self.write(|record| {
+            record.state = State::Ended;
+            record.ended = Some(why.to_owned());
+        })
     }
 }
 
@@ -164,31 +283,127 @@ impl Held {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_record_says_whether_its_process_lives() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(read(dir.path()).unwrap().is_none());
-        let mut held = Held::take(dir.path(), &Settings::default()).unwrap();
-        assert!(read(dir.path()).unwrap().is_none());
-        held.write(|record| record.changes = 7).unwrap();
-        let (record, lives) = read(dir.path()).unwrap().unwrap();
-        assert_eq!((record.changes, lives), (7, true));
-        let second = Held::take(dir.path(), &Settings::default());
-        assert!(second.unwrap_err().to_string().contains("already"));
-        drop(held);
-        assert!(!read(dir.path()).unwrap().unwrap().1);
-        assert!(of_running(dir.path()).is_err());
+    fn taken(dir: &Path) -> anyhow::Result<Held> {
+        Held::take(dir, &Settings::default())
+    }
+
+    fn known(dir: &Path) -> (State, Option<String>) {
+        let record = read(dir).unwrap().unwrap();
+        (record.state, record.ended)
     }
 
     #[test]
-    fn what_is_wanted_is_what_was_left() {
+    fn a_record_says_how_far_its_scheduler_is() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(wanted(dir.path()).is_err());
+        let dir = dir.path();
+        assert!(read(dir).unwrap().is_none());
+        let mut held = taken(dir).unwrap();
+        assert_eq!(known(dir), (State::Starting, None));
+        let refused = |word: &str| {
+            let error = of_running(dir).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        };
+        refused("is starting still");
+        held.write(|record| {
+            record.state = State::Running;
+            record.changes = 7;
+        })
+        .unwrap();
+        assert_eq!(of_running(dir).unwrap().changes, 7);
+        held.write(|record| record.state = State::BeginningAnew)
+            .unwrap();
+        refused("begins anew");
+        held.end("stopped").unwrap();
+        held.end("another reason").unwrap();
+        refused("no scheduler");
+        assert_eq!(known(dir), (State::Ended, Some("stopped".to_owned())));
+    }
+
+    #[test]
+    fn a_process_that_dies_without_a_word_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = taken(dir).unwrap();
+        held.write(|record| record.state = State::Running).unwrap();
+        let record = of_running(dir).unwrap();
+        assert!(process_of(dir, &record).is_ok());
+        drop(held);
+        let died = format!("its process {} died", std::process::id());
+        assert_eq!(known(dir), (State::Ended, Some(died)));
+        // It is not told anything, though a process of that number lives.
+        assert!(process_of(dir, &record).is_err());
+    }
+
+    #[test]
+    fn the_last_ones_process_is_forgotten_when_another_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut first = taken(dir).unwrap();
+        first.write(|record| record.pid = 1).unwrap();
+        drop(first);
+        let _second = taken(dir).unwrap();
+        let record = read(dir).unwrap().unwrap();
+        let own = std::process::id() as i32;
+        assert_eq!((record.pid, record.state), (own, State::Starting));
+    }
+
+    #[test]
+    fn one_beside_another_is_refused_in_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = taken(dir).unwrap();
+        let refused = || format!("{:#}", taken(dir).unwrap_err());
+        assert_eq!(refused(), "the scheduler is starting already");
+        held.write(|record| record.state = State::Running).unwrap();
+        assert!(refused().starts_with("the scheduler is started already"));
+        held.end("stopped").unwrap();
+        assert!(refused().contains("started or ended"));
+    }
+
+    #[test]
+    fn a_reader_hinders_nobody_and_reads_one_whole_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = taken(dir).unwrap();
+        let reader = File::open(path(dir)).unwrap();
+        let before = fs::read_to_string(path(dir)).unwrap();
+        held.write(|record| record.does = "more".repeat(9000))
+            .unwrap();
+        drop(held);
+        // The reader's lock, kept, and its file, as it was opened.
+        flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
+        let left = File::open(path(dir)).unwrap();
+        flock(&left, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(taken(dir).is_ok());
+        let mut text = String::new();
+        { &reader }.read_to_string(&mut text).unwrap();
+        assert_eq!(text, before);
+    }
+
+    #[test]
+    fn settings_of_an_older_version_keep_seats() {
+        let mut text = serde_json::to_value(Settings::default()).unwrap();
+        text.as_object_mut().unwrap().remove("seats");
+        let read: Settings = serde_json::from_value(text).unwrap();
+        assert_eq!(read, Settings::default());
+    }
+
+    #[test]
+    fn what_is_wanted_is_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert!(take_wanted(dir).is_err());
         let settings = Settings {
             smt: false,
             ..Settings::default()
         };
-        leave(dir.path(), &settings).unwrap();
-        assert_eq!(wanted(dir.path()).unwrap(), settings);
+        leave(dir, &settings).unwrap();
+        assert_eq!(take_wanted(dir).unwrap(), settings);
+        assert!(take_wanted(dir).is_err());
+        leave(dir, &settings).unwrap();
+        assert!(withdraw(dir).unwrap() && !withdraw(dir).unwrap());
+        leave(dir, &settings).unwrap();
+        let _held = taken(dir).unwrap();
+        assert!(take_wanted(dir).is_err(), "the last one's");
     }
 }

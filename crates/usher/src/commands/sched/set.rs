@@ -5,24 +5,26 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 use usher_scx::Settings;
 
 use crate::failure::Outcome;
 use crate::output::Output;
 
+use super::record::{Record, State};
 use super::{Switch, record};
 
 /// Changes what the scheduler does, while it runs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is not named stays as it is. A scheduler that was started with --fifo or --o1
-serves in that order until it is stopped.
+What is not named stays as it is; a lead that is as long as a turn stays so. A scheduler
+that was started with --fifo or --o1 serves in that order until it is stopped.
 
 Examples:
   usher sched set --aggregate off
-  usher sched set --smt on --turn-ms 8")]
+  usher sched set --smt on --turn-ms 8
+  usher sched set --seats off              a daemon goes back to cpusets")]
 #[group(required = true, multiple = true)]
 pub struct Args {
     /// Idle physical cores first, no two threads on a core beside an idle one
@@ -31,20 +33,31 @@ pub struct Args {
     /// Threads of one address space one after another, in bounded turns
     #[arg(long, value_enum, value_name = "ON|OFF")]
     aggregate: Option<Switch>,
-    /// How long a turn lasts at most, and how far ahead of others it may get
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// Seats kept by the scheduler where a daemon gives them; off: by cpusets
+    #[arg(long, value_enum, value_name = "ON|OFF")]
+    seats: Option<Switch>,
+    /// How long threads of one address space may follow one another, 1 to 200
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
     turn_ms: Option<u64>,
+    /// How far they may get ahead of whoever waits, 1 to 200
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
+    lead_ms: Option<u64>,
 }
 
 impl Args {
     fn changed(&self, now: Settings) -> Settings {
-        let is_on = |switch: Switch| switch == Switch::On;
-        let turn_ns = self.turn_ms.map(|ms| ms * 1_000_000);
+        let ns = |ms: Option<u64>| ms.map(|ms| ms * 1_000_000);
+        let turn_ns = ns(self.turn_ms).unwrap_or(now.turn_ns);
+        let lead_ns = match now.lead_ns == now.turn_ns {
+            true => turn_ns,
+            false => now.lead_ns,
+        };
         Settings {
-            smt: self.smt.map_or(now.smt, is_on),
-            aggregate: self.aggregate.map_or(now.aggregate, is_on),
-            turn_ns: turn_ns.unwrap_or(now.turn_ns),
-            lead_ns: turn_ns.unwrap_or(now.lead_ns),
+            smt: self.smt.map_or(now.smt, Switch::is_on),
+            aggregate: self.aggregate.map_or(now.aggregate, Switch::is_on),
+            seats: self.seats.map_or(now.seats, Switch::is_on),
+            turn_ns,
+            lead_ns: ns(self.lead_ms).unwrap_or(lead_ns),
             ..now
         }
     }
@@ -61,22 +74,17 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         let option = if before.settings.o1 { "--o1" } else { "--fifo" };
         bail!("the scheduler was started with {option}: 'usher sched stop' and start it without");
     }
+    let process = record::process_of(dir, &before)?;
     record::leave(dir, &args.changed(before.settings))?;
-    let pid = Pid::from_raw(before.pid).context("the record names no process")?;
-    pidfd_open(pid, PidfdFlags::empty())
-        .and_then(|process| pidfd_send_signal(&process, Signal::USR1))
-        .with_context(|| format!("telling process {}", before.pid))?;
+    let told = pidfd_send_signal(&process, Signal::USR1)
+        .with_context(|| format!("telling process {}", before.pid));
     let deadline = Instant::now() + WAIT;
-    let after = loop {
-        let now = record::of_running(dir)?;
-        if now.changes != before.changes {
-            break now;
-        }
-        if Instant::now() > deadline {
-            bail!("process {} does not answer", before.pid);
-        }
-        std::thread::sleep(LOOK_AGAIN);
-    };
+    let after = told.and_then(|()| answer(dir, &before, || Instant::now() > deadline));
+    if after.is_err() {
+        // What nobody has taken yet is not to be taken later.
+        record::withdraw(dir)?;
+    }
+    let after = after?;
     out.answer(
         &json!({ "does": after.does, "settings": after.settings }),
         || format!("the scheduler does now: {}\n", after.does),
@@ -84,33 +92,83 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     Ok(0)
 }
 
+/// What is known once the scheduler's process has done what it was told.
+fn answer(dir: &Path, before: &Record, is_late: impl Fn() -> bool) -> anyhow::Result<Record> {
+    loop {
+        let now = record::read(dir)?.filter(|now| now.pid == before.pid);
+        let now = now.filter(|now| now.state != State::Ended);
+        let now = now.context("the scheduler has ended meanwhile")?;
+        if now.changes != before.changes {
+            return Ok(now);
+        }
+        if is_late() {
+            bail!("process {} does not answer", before.pid);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NONE: Args = Args {
+        smt: None,
+        aggregate: None,
+        seats: None,
+        turn_ms: None,
+        lead_ms: None,
+    };
+
     #[test]
     fn what_is_not_named_stays() {
-        let none = Args {
-            smt: None,
-            aggregate: None,
-            turn_ms: None,
-        };
         let now = Settings::default();
-        assert_eq!(none.changed(now), now);
+        assert_eq!(NONE.changed(now), now);
         let some = Args {
             smt: Some(Switch::Off),
-            turn_ms: Some(7),
-            ..none
+            seats: Some(Switch::Off),
+            ..NONE
         };
         let changed = some.changed(now);
         assert_eq!(
-            (
-                changed.smt,
-                changed.aggregate,
-                changed.turn_ns,
-                changed.lead_ns
-            ),
-            (false, now.aggregate, 7_000_000, 7_000_000)
+            (changed.smt, changed.aggregate, changed.seats),
+            (false, now.aggregate, false)
         );
+    }
+
+    #[test]
+    fn a_lead_as_long_as_a_turn_stays_so() {
+        let ms = |turn_ms, lead_ms, now| {
+            let changed = Args {
+                turn_ms,
+                lead_ms,
+                ..NONE
+            }
+            .changed(now);
+            (changed.turn_ns / 1_000_000, changed.lead_ns / 1_000_000)
+        };
+        let now = Settings::default();
+        assert_eq!(ms(Some(7), None, now), (7, 7));
+        assert_eq!(ms(None, Some(3), now), (24, 3));
+        let apart = Settings {
+            lead_ns: 5_000_000,
+            ..now
+        };
+        assert_eq!(ms(Some(7), None, apart), (7, 5));
+    }
+
+    #[test]
+    fn one_that_does_not_answer_or_ends_is_waited_for_no_longer() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = record::Held::take(dir, &Settings::default()).unwrap();
+        held.write(|record| record.state = State::Running).unwrap();
+        let before = record::of_running(dir).unwrap();
+        let why = |late: bool| answer(dir, &before, || late).unwrap_err().to_string();
+        assert!(why(true).contains("does not answer"));
+        held.write(|record| record.changes += 1).unwrap();
+        assert_eq!(answer(dir, &before, || false).unwrap().changes, 1);
+        held.end("stopped").unwrap();
+        assert!(why(false).contains("ended meanwhile"));
     }
 }

@@ -14,7 +14,7 @@ use usher_scx::Settings;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-use super::Switch;
+use super::{Switch, record};
 
 /// Starts the scheduler, held by a process of its own
 #[derive(Debug, clap::Args)]
@@ -24,6 +24,7 @@ What it does is in docs/sched.md. With --foreground it ends with this command (C
 Examples:
   usher sched start
   usher sched start --smt off --turn-ms 50
+  usher sched start --seats off            a daemon keeps to cpusets
   usher sched start --fifo --foreground
   usher sched start --o1 aggregate")]
 pub struct Args {
@@ -33,14 +34,20 @@ pub struct Args {
     /// Threads of one address space one after another, in bounded turns
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     aggregate: Switch,
-    /// How long a turn lasts at most, and how far ahead of others it may get
-    #[arg(long, value_name = "MS", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// Seats kept by the scheduler where a daemon gives them; off: by cpusets
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
+    seats: Switch,
+    /// How long threads of one address space may follow one another, 1 to 200
+    #[arg(long, value_name = "MS", default_value_t = 24, value_parser = super::limit_ms())]
     turn_ms: u64,
+    /// How far they may get ahead of whoever waits, 1 to 200; as long as a turn unless told
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
+    lead_ms: Option<u64>,
     /// None of that: first come, first served, blind to SMT; to compare with
-    #[arg(long, conflicts_with_all = ["smt", "aggregate", "turn_ms"])]
+    #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms"])]
     fifo: bool,
     /// The order of Linux 2.6's O(1) scheduler instead, blind to SMT; to compare with
-    #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "turn_ms", "fifo"])]
+    #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms", "fifo"])]
     o1: Option<O1>,
     /// Hold the scheduler in this process, and end it with this one
     #[arg(long)]
@@ -63,13 +70,13 @@ impl Args {
         if let Some(o1) = self.o1 {
             return Settings::of_linux_26(o1 == O1::Aggregate);
         }
-        let lead_ns = self.turn_ms * 1_000_000;
         Settings {
-            smt: self.smt == Switch::On && !self.fifo,
-            aggregate: self.aggregate == Switch::On && !self.fifo,
+            smt: self.smt.is_on() && !self.fifo,
+            aggregate: self.aggregate.is_on() && !self.fifo,
+            seats: self.seats.is_on() && !self.fifo,
             fifo: self.fifo,
-            turn_ns: lead_ns,
-            lead_ns,
+            turn_ns: self.turn_ms * 1_000_000,
+            lead_ns: self.lead_ms.unwrap_or(self.turn_ms) * 1_000_000,
             ..Settings::default()
         }
     }
@@ -89,11 +96,18 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         let text = || format!("the scheduler runs: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
+    record::refuse_beside(record::read(dir)?.as_ref())?;
+    super::kernel().ready()?;
+    if let Some(release) = untested(&release()) {
+        failure::complain(&format!(
+            "Linux {release} is untested with this scheduler, which is tried from {}.{} to {}.{}",
+            TESTED.0.0, TESTED.0.1, TESTED.1.0, TESTED.1.1
+        ));
+    }
     if args.foreground {
         super::hold::hold(dir, &settings, told)?;
         return Ok(0);
     }
-    super::kernel().ready()?;
     let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
     holder.args(std::env::args_os().skip(1)).arg("--held");
     holder.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -117,6 +131,22 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     }
 }
 
+/// The oldest and the newest kernel that the tests in guests have run on.
+const TESTED: ((u32, u32), (u32, u32)) = ((6, 16), (7, 3));
+
+fn release() -> String {
+    let system = rustix::system::uname();
+    system.release().to_string_lossy().into_owned()
+}
+
+/// The release, if none of its age was tested.
+fn untested(release: &str) -> Option<&str> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse().ok();
+    let version = (number()?, number()?);
+    (version < TESTED.0 || version > TESTED.1).then_some(release)
+}
+
 /// In the process that `usher sched start` leaves behind: it speaks to nobody's
 /// terminal once the scheduler runs.
 fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
@@ -132,4 +162,58 @@ fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
         Ok(())
     })?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn settings(words: &str) -> Result<Settings, clap::Error> {
+        let words = ["start"].into_iter().chain(words.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args.settings())
+    }
+
+    #[test]
+    fn features_are_on_unless_they_are_switched_off() {
+        assert_eq!(settings("").unwrap(), Settings::default());
+        let without = settings("--smt off --aggregate off --seats off").unwrap();
+        assert!(!without.smt && !without.aggregate && !without.seats);
+        let fifo = settings("--fifo").unwrap();
+        assert!(fifo.fifo && !fifo.smt && !fifo.seats);
+        for refused in ["--fifo --seats off", "--o1 plain --lead-ms 3"] {
+            assert!(settings(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_lead_is_as_long_as_a_turn_unless_told() {
+        let ms = |words: &str| {
+            let settings = settings(words).ok()?;
+            Some((settings.turn_ns / 1_000_000, settings.lead_ns / 1_000_000))
+        };
+        assert_eq!(ms("--turn-ms 200"), Some((200, 200)));
+        assert_eq!(ms("--turn-ms 8 --lead-ms 4"), Some((8, 4)));
+        assert_eq!(ms("--lead-ms 4"), Some((24, 4)));
+        for refused in ["--turn-ms 0", "--turn-ms 201", "--lead-ms 201"] {
+            assert_eq!(ms(refused), None, "{refused}");
+        }
+    }
+
+    #[test]
+    fn releases_beyond_those_tested_are_named() {
+        for known in ["6.16.0", "6.18.44-fc", "7.0.1", "7.3.4-rc1", "odd"] {
+            assert_eq!(untested(known), None, "{known}");
+        }
+        for unknown in ["6.12.95+deb13-amd64", "6.15", "7.4.0-rc1", "8.0.1"] {
+            assert_eq!(untested(unknown), Some(unknown));
+        }
+    }
 }

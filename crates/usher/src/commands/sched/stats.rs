@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched stats`.
 
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::Command;
+use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde::Serialize;
-use usher_scx::{Counted, Counter, Held, Seat, State, Tally};
+use usher_host::launch::{Exit, Forwarder, LaunchSpec, hold};
+use usher_scx::{Counted, Counter, Held, MapIds, Seat, State, Tally};
 use usher_topology::Source;
 
 use crate::failure::Outcome;
+use crate::launch;
 use crate::output::{self, Output};
 
 use super::record;
@@ -18,8 +21,8 @@ use super::record;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without a command: what ours has done since it began. With one: what happens on the
-machine while the command runs, under whichever scheduler runs; its exit status is
-passed on.
+machine while the command runs, under whichever scheduler runs. Signals are passed on to
+it, and its exit status is passed on.
 
 Examples:
   usher sched stats
@@ -28,124 +31,326 @@ Examples:
 pub struct Args {
     /// The command to run meanwhile
     #[arg(last = true, value_name = "CMD")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 #[derive(Debug, Serialize)]
 struct Answer {
     scheduler: Option<String>,
+    /// How long the command ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elapsed_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<Counted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ours: Option<Tally>,
+    /// From when on `ours` and `seats` are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ours_since: Option<Since>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     seats: Vec<Seat>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Since {
+    /// The scheduler's.
+    Start,
+    /// The command's start.
+    Command,
+}
+
+/// What ours has done until now.
+#[derive(Debug)]
+struct Ours {
+    maps: MapIds,
+    tally: Tally,
+    seats: Vec<Seat>,
+}
+
+impl Ours {
+    fn read(dir: &Path) -> anyhow::Result<Self> {
+        let maps = record::of_running(dir)?.maps;
+        let held = Held::open(&maps)?;
+        Ok(Self {
+            maps,
+            tally: held.tally()?,
+            seats: held.seats()?,
+        })
+    }
+
+    /// What has come since an earlier look, and since when that is: of one that has begun
+    /// in between, all.
+    fn since(mut self, before: Option<Self>) -> (Self, Since) {
+        let Some(before) = before.filter(|before| before.maps == self.maps) else {
+            return (self, Since::Start);
+        };
+        self.tally = self.tally.since(before.tally);
+        for seat in &mut self.seats {
+            let earlier = before.seats.iter().find(|old| old.cgroup == seat.cgroup);
+            if let Some(earlier) = earlier {
+                seat.tally = std::mem::take(&mut seat.tally).since(earlier.tally.clone());
+            }
+        }
+        (self, Since::Command)
+    }
+}
+
 /// Counts and tells.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
-    let ours = record::read(dir)?.filter(|(_, lives)| *lives);
-    let scheduler = match super::kernel().state() {
-        Ok(State::Enabled { name }) => Some(name),
-        _ => None,
-    };
-    let mut status = 0;
-    let mut counted = None;
-    if args.command.is_empty() {
-        anyhow::ensure!(
-            ours.is_some(),
-            "no scheduler of Usher's runs; 'usher sched stats -- CMD' counts under any"
-        );
-    } else {
-        let (code, counts) = count(&args.command)?;
-        (status, counted) = (code, Some(counts));
-    }
-    let held = ours
-        .map(|(record, _)| Held::open(&record.maps))
-        .transpose()?;
-    let tally = held.as_ref().map(Held::tally).transpose()?;
-    let seats = held.as_ref().map(Held::seats).transpose()?;
-    let answer = Answer {
-        scheduler,
-        counted,
-        ours: tally,
-        seats: seats.unwrap_or_default(),
+    let (status, answer) = match args.command.is_empty() {
+        true => (0, until_now(dir)?),
+        false => meanwhile(&args.command, dir)?,
     };
     out.answer(&answer, || text(&answer))?;
     Ok(status)
 }
 
-fn count(command: &[String]) -> anyhow::Result<(u8, Counted)> {
-    let machine = usher_topology::load(Source::ThisMachine)?;
-    let counter = Counter::start(&machine)?;
-    let (program, args) = command.split_first().context("a command is due")?;
-    let before = counter.read()?;
-    let status = Command::new(program).args(args).status();
-    let counted = counter.read()?.since(&before);
-    let status = status.with_context(|| format!("running '{program}'"))?;
-    let code = std::os::unix::process::ExitStatusExt::signal(&status)
-        .map_or(status.code().unwrap_or(0), |signal| 128 + signal);
-    Ok((u8::try_from(code).unwrap_or(1), counted))
+fn scheduler() -> Option<String> {
+    match super::kernel().state() {
+        Ok(State::Enabled { name }) => Some(name),
+        _ => None,
+    }
 }
 
-fn ms(ns: u64) -> String {
-    format!("{:.1} ms", ns as f64 / 1e6)
+fn until_now(dir: &Path) -> anyhow::Result<Answer> {
+    let ours = Ours::read(dir)
+        .map_err(|error| anyhow!("{error:#}; 'usher sched stats -- CMD' counts under any"))?;
+    let answer = Answer {
+        scheduler: scheduler(),
+        elapsed_ns: None,
+        counted: None,
+        ours: None,
+        ours_since: None,
+        seats: Vec::new(),
+    };
+    Ok(answer.with(ours, Since::Start))
+}
+
+impl Answer {
+    fn with(self, ours: Ours, since: Since) -> Self {
+        Self {
+            ours: Some(ours.tally),
+            ours_since: Some(since),
+            seats: ours.seats,
+            ..self
+        }
+    }
+}
+
+fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
+    let scheduler = scheduler();
+    let mut looks = Vec::new();
+    let exit = run_between(command, |counter| {
+        // Ours may just begin, or end: then it is not told of.
+        looks.push((Instant::now(), counter.read()?, Ours::read(dir).ok()));
+        Ok(())
+    })?;
+    let [(began, before, ours_before), (ended, after, ours)] =
+        <[_; 2]>::try_from(looks).map_err(|_| anyhow!("nothing was counted"))?;
+    let answer = Answer {
+        scheduler,
+        elapsed_ns: u64::try_from((ended - began).as_nanos()).ok(),
+        counted: Some(after.since(&before)),
+        ours: None,
+        ours_since: None,
+        seats: Vec::new(),
+    };
+    let answer = match ours.map(|ours| ours.since(ours_before)) {
+        Some((ours, since)) => answer.with(ours, since),
+        None => answer,
+    };
+    Ok((exit.code(), answer))
+}
+
+/// Runs a command to its end, and looks at the counter before and after it.
+fn run_between(
+    command: &[OsString],
+    mut look: impl FnMut(&Counter) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    let spec = spec(command)?;
+    let machine = usher_topology::load(Source::ThisMachine)?;
+    let counter = Counter::start(&machine)?;
+    run_heeding(&spec, || look(&counter))
+}
+
+/// What is launched, if there is such a command.
+fn spec(command: &[OsString]) -> anyhow::Result<LaunchSpec> {
+    launch::check_named(command)?;
+    let spec = LaunchSpec::new(command);
+    spec.resolve()?;
+    Ok(spec)
+}
+
+/// Runs it with our signals passed on, between two looks.
+fn run_heeding(
+    spec: &LaunchSpec,
+    mut look: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    let mut signals = Forwarder::new(false).context("catching signals")?;
+    let held = hold(spec)?;
+    look()?;
+    let exit = held.release()?.wait_forwarding(&mut signals);
+    let exit = exit.context("waiting for the command")?;
+    look()?;
+    Ok(exit)
+}
+
+/// A time, in the unit in which it is easy to read.
+fn time(ns: u64) -> String {
+    match ns {
+        0 => "0 ms".to_owned(),
+        1..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+type Rows = Vec<Vec<String>>;
+
+fn row(rows: &mut Rows, name: &str, value: impl ToString) {
+    rows.push(vec![name.to_owned(), value.to_string()]);
 }
 
 fn text(answer: &Answer) -> String {
     let name = answer.scheduler.as_deref().unwrap_or("the kernel's own");
-    let mut rows = vec![vec!["scheduler".to_owned(), name.to_owned()]];
-    let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
+    let mut rows = Rows::new();
+    row(&mut rows, "scheduler", name);
     if let Some(counted) = &answer.counted {
-        row("context switches", counted.switches.to_string());
-        row("address-space switches", counted.space_switches.to_string());
-        row("two on a core", ms(counted.shared_ns));
-        row("  while a core was idle", ms(counted.needless_ns));
-        row(
-            "migrations within a core",
-            counted.migrations_core.to_string(),
-        );
-        row("  within an LLC", counted.migrations_llc.to_string());
-        row("  within a NUMA node", counted.migrations_node.to_string());
-        row("  farther", counted.migrations_far.to_string());
-        for (share, name) in [(0.5, "half of wake-ups within"), (0.99, "99 % within")] {
-            let below = counted.latency_below_ns(share);
-            row(name, below.map_or("-".to_owned(), ms));
-        }
+        of_command(&mut rows, counted, answer.elapsed_ns.unwrap_or(0));
     }
     if let Some(tally) = &answer.ours {
-        row("ours: switches", tally.switches.to_string());
-        row("  of address spaces", tally.space_switches.to_string());
-        row("  to idle cores", tally.idle_cores.to_string());
-        row(
-            "  to idle CPUs of working cores",
-            tally.idle_threads.to_string(),
-        );
-        row("  waited in a queue", tally.queued.to_string());
-        row("  waited among urgent ones", tally.soon.to_string());
-        row("  preempted by urgent ones", tally.preempted.to_string());
-        row(
-            "  slices prolonged, nobody waiting",
-            tally.prolonged.to_string(),
-        );
-        row("  slices prolonged in a turn", tally.turns_kept.to_string());
-        row(
-            "  moved to an idle core while running",
-            tally.moved.to_string(),
-        );
-        row("  taken from another LLC", tally.stolen.to_string());
-        row("  guests of idle cores", tally.borrowed.to_string());
-        row("  CPUs that guests gave back", tally.returned.to_string());
+        let since = match answer.ours_since {
+            Some(Since::Command) => "while the command ran",
+            _ => "since it began",
+        };
+        row(&mut rows, "ours", since);
+        of_ours(&mut rows, tally);
     }
     for seat in &answer.seats {
-        let tally = &seat.tally;
-        row("seat", format!("{} on {}", seat.name, seat.cpus));
-        row("  at home", ms(tally.home_ns));
-        row("  as a guest", ms(tally.guest_ns));
-        row("  CPUs had back", tally.returns.to_string());
-        if let Some(ns) = tally.return_below_ns(0.99) {
-            row("    99 % of them within", ms(ns));
-        }
+        of_seat(&mut rows, seat);
     }
     output::columns(&rows)
+}
+
+fn of_command(rows: &mut Rows, counted: &Counted, elapsed_ns: u64) {
+    row(rows, "the command ran", time(elapsed_ns));
+    row(rows, "context switches", counted.switches);
+    row(rows, "address-space switches", counted.space_switches);
+    row(rows, "two on a core", time(counted.shared_ns));
+    row(rows, "  while a core was idle", time(counted.needless_ns));
+    row(rows, "migrations within a core", counted.migrations_core);
+    row(rows, "  within an LLC", counted.migrations_llc);
+    row(rows, "  within a NUMA node", counted.migrations_node);
+    row(rows, "  farther", counted.migrations_far);
+    row(rows, "wake-ups", counted.wakeups);
+    for (share, name) in [(0.5, "  half of them within"), (0.99, "  99 % within")] {
+        let below = counted.latency_below_ns(share);
+        row(rows, name, below.map_or("-".to_owned(), time));
+    }
+}
+
+fn of_ours(rows: &mut Rows, tally: &Tally) {
+    row(rows, "  switches", tally.switches);
+    row(rows, "  of address spaces", tally.space_switches);
+    row(rows, "  to idle cores", tally.idle_cores);
+    row(rows, "  to idle CPUs of working cores", tally.idle_threads);
+    row(rows, "  waited in a queue", tally.queued);
+    row(rows, "  waited among urgent ones", tally.soon);
+    row(rows, "  preempted by urgent ones", tally.preempted);
+    row(rows, "  slices prolonged, nobody waiting", tally.prolonged);
+    row(rows, "  slices prolonged in a turn", tally.turns_kept);
+    row(rows, "  moved to an idle core while running", tally.moved);
+    row(rows, "  taken from another LLC", tally.stolen);
+    row(rows, "  guests of idle cores", tally.borrowed);
+    row(rows, "  CPUs that guests gave back", tally.returned);
+}
+
+fn of_seat(rows: &mut Rows, seat: &Seat) {
+    let tally = &seat.tally;
+    row(rows, "seat", format!("{} on {}", seat.name, seat.cpus));
+    row(rows, "  at home", time(tally.home_ns));
+    row(rows, "  as a guest", time(tally.guest_ns));
+    row(rows, "  CPUs had back", tally.returns);
+    if let Some(ns) = tally.return_below_ns(0.99) {
+        row(rows, "    99 % of them within", time(ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use usher_host::launch::LaunchError;
+
+    use super::*;
+
+    fn code(words: &[&str]) -> Option<u8> {
+        let words: Vec<OsString> = words.iter().map(Into::into).collect();
+        let ran = spec(&words).and_then(|spec| run_heeding(&spec, || Ok(())));
+        match ran {
+            Ok(exit) => Some(exit.code()),
+            Err(error) => Some(error.downcast_ref::<LaunchError>()?.code()),
+        }
+    }
+
+    #[test]
+    fn exit_statuses_and_signals_are_passed_on_as_by_run() {
+        assert_eq!(code(&["sh", "-c", "exit 7"]), Some(7));
+        assert_eq!(code(&["sh", "-c", "kill -TERM $$"]), Some(128 + 15));
+        assert_eq!(code(&["no-such-command"]), Some(127));
+        assert_eq!(code(&[""]), Some(127));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mode = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(file.path(), mode).unwrap();
+        assert_eq!(code(&[file.path().to_str().unwrap()]), Some(126));
+        // A signal to us goes to the command. Not a test of its own, as all commands of
+        // this process would have it.
+        let script = "trap 'exit 9' TERM; kill -TERM $PPID; while :; do :; done";
+        let words = ["sh", "-c", script].map(OsString::from);
+        let mut looks = 0;
+        let exit = run_heeding(&spec(&words).unwrap(), || {
+            looks += 1;
+            Ok(())
+        });
+        assert_eq!((exit.unwrap().code(), looks), (9, 2));
+    }
+
+    #[test]
+    fn times_are_told_in_their_unit() {
+        let told = [0, 7_000, 999_000, 1_500_000, 12_000_000_000].map(time);
+        assert_eq!(told, ["0 ms", "7.0 µs", "999.0 µs", "1.5 ms", "12.0 s"]);
+    }
+
+    fn ours(seats: u32, switches: u64) -> Ours {
+        Ours {
+            maps: MapIds {
+                seats,
+                ..MapIds::default()
+            },
+            tally: Tally {
+                switches,
+                ..Tally::default()
+            },
+            seats: vec![],
+        }
+    }
+
+    #[test]
+    fn figures_of_another_one_are_not_taken_off() {
+        let (later, since) = ours(1, 9).since(Some(ours(1, 5)));
+        assert_eq!((later.tally.switches, since), (4, Since::Command));
+        let (another, since) = ours(2, 9).since(Some(ours(1, 5)));
+        assert_eq!((another.tally.switches, since), (9, Since::Start));
+        let answer = Answer {
+            scheduler: None,
+            elapsed_ns: Some(5),
+            counted: None,
+            ours: None,
+            ours_since: None,
+            seats: vec![],
+        };
+        let told = text(&answer.with(another, since));
+        assert!(told.contains("since it began"), "{told}");
+    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 use usher_scx::State;
 
@@ -26,10 +26,10 @@ const WAIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// Ends it, and waits until its process is gone.
+/// Ends it, also one that is starting, and waits until its process is gone.
 pub fn run(dir: &Path, out: Output) -> Outcome {
-    let running = record::read(dir)?.filter(|(_, lives)| *lives);
-    let Some((record, _)) = running else {
+    let living = record::read(dir)?.filter(|record| record.state != record::State::Ended);
+    let Some(record) = living else {
         if let State::Enabled { name } = super::kernel().state()? {
             bail!(
                 "the scheduler '{name}' is loaded, and is not one that 'usher sched start' holds"
@@ -37,9 +37,7 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
         }
         bail!("no scheduler of Usher's runs");
     };
-    let pid = Pid::from_raw(record.pid).context("the record names no process")?;
-    let process = pidfd_open(pid, PidfdFlags::empty())
-        .with_context(|| format!("taking hold of process {}", record.pid))?;
+    let process = record::process_of(dir, &record)?;
     pidfd_send_signal(&process, Signal::TERM)
         .with_context(|| format!("ending process {}", record.pid))?;
     let mut ends = [PollFd::new(&process, PollFlags::IN)];
