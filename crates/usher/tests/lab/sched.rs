@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -120,8 +121,25 @@ pub fn runs_a_crowd_and_lets_go() {
     let world = World::new();
     let running = Running::start(&world);
     assert_eq!(running.status()["last"]["idle_by_node"], nodes() > 1);
+    assert_eq!(world.json(&["sched", "start"]), None, "beside another");
+    let set = ["sched", "set", "--turn-ms", "8", "--lead-ms", "4"];
+    let settings = &world.json(&set).unwrap()["settings"];
+    let ns = (&settings["turn_ns"], &settings["lead_ns"]);
+    assert_eq!(ns, (&8_000_000.into(), &4_000_000.into()));
+    counts_while_a_command_runs(&world);
     serves_a_crowd(&world, running);
     assert_nothing_went_wrong();
+}
+
+fn counts_while_a_command_runs(world: &World) {
+    let stats = ["sched", "stats", "--json", "--", "true"];
+    let counted = world.usher(&stats).output().unwrap();
+    let counted: Value = serde_json::from_slice(&counted.stdout).unwrap();
+    assert_eq!(counted["ours_since"], "command");
+    assert!(counted["elapsed_ns"].as_u64().unwrap() > 0, "{counted}");
+    let missing = ["sched", "stats", "--", "no-such-command"];
+    let status = world.usher(&missing).stderr(Stdio::null()).status();
+    assert_eq!(status.unwrap().code(), Some(127));
 }
 
 /// A thread that shares a core leaves it for an idle one while others wait that may not
@@ -170,6 +188,7 @@ fn serves_a_crowd(world: &World, running: Running<'_>) {
     drop(running);
     assert_eq!(kernel_says("state"), "disabled");
     let after = world.json(&["sched", "status"]).unwrap();
+    assert_eq!(after["last"]["ended"], "stopped");
     let nobody = (&false.into(), &Value::Null);
     assert_eq!((&after["running"], &after["scheduler"]), nobody);
 }
@@ -207,6 +226,11 @@ pub fn ends_with_its_holder() {
     wait_for("the kernel's own scheduler", || {
         (kernel_says("state") == "disabled").then_some(())
     });
-    assert_eq!(running.status()["running"], false);
+    let after = running.status();
+    let died = format!("its process {pid} died");
+    assert_eq!(
+        (&after["running"], &after["last"]["ended"]),
+        (&false.into(), &died.into())
+    );
     assert_nothing_went_wrong();
 }

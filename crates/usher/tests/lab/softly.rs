@@ -98,12 +98,20 @@ pub fn keeps_seats_and_lends_them() {
     wait_for("a guest to give a CPU back", || {
         seat(&world, "back").filter(|seat| figure(seat, "returns") > 0)
     });
+    let wait_for_cpusets = || {
+        wait_for("cpusets in the scheduler's place", || {
+            let (many, back) = (masks(&many)?, masks(&back)?);
+            let narrow = |masks: &[String]| masks.iter().all(|mask| *mask != everywhere);
+            (narrow(&many) && narrow(&back)).then_some(())
+        });
+    };
+    world.json(&["sched", "set", "--seats", "off"]).unwrap();
+    wait_for_cpusets();
+    assert_eq!(seat(&world, "many"), None);
+    world.json(&["sched", "set", "--seats", "on"]).unwrap();
+    wait_for("a seat again", || seat(&world, "many"));
     drop(running);
-    wait_for("cpusets in the scheduler's place", || {
-        let (many, back) = (masks(&many)?, masks(&back)?);
-        let narrow = |masks: &[String]| masks.iter().all(|mask| *mask != everywhere);
-        (narrow(&many) && narrow(&back)).then_some(())
-    });
+    wait_for_cpusets();
     assert_eq!(world.end(daemon), Some(0));
     wait_for("the programs to be let go", || {
         let masks = masks(&many)?;
