@@ -9,6 +9,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -109,6 +110,8 @@ pub fn take_wanted(dir: &Path) -> anyhow::Result<Settings> {
     let taken = path.with_extension("taken");
     let text = fs::rename(&path, &taken).and_then(|()| fs::read(&taken));
     let text = text.with_context(|| format!("reading {}", path.display()))?;
+    // Nobody looks for what is left of it.
+    let _ = fs::remove_file(&taken);
     serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))
 }
 
@@ -152,26 +155,51 @@ pub fn process_of(dir: &Path, record: &Record) -> anyhow::Result<OwnedFd> {
 /// It cannot be read.
 pub fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
     let path = path(dir);
-    let mut text = String::new();
-    let file = match File::open(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened.and_then(|mut file| {
-            file.read_to_string(&mut text)?;
-            Ok(file)
-        }),
-    };
-    let file = file.with_context(|| format!("reading {}", path.display()))?;
-    // Another version's is nobody's.
-    let Ok(mut record) = serde_json::from_str::<Record>(&text) else {
-        return Ok(None);
-    };
-    // Nobody is kept waiting by this: its writer has locked it before it was here.
-    let is_left = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
-    if is_left && record.state != State::Ended {
-        record.state = State::Ended;
-        record.ended = Some(format!("its process {} died", record.pid));
+    loop {
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened.with_context(|| format!("reading {}", path.display()))?,
+        };
+        let mut text = String::new();
+        let read = { &file }.read_to_string(&mut text);
+        read.with_context(|| format!("reading {}", path.display()))?;
+        // Another version's is nobody's.
+        let Ok(mut record) = serde_json::from_str::<Record>(&text) else {
+            return Ok(None);
+        };
+        match writer(&file, &path) {
+            Writer::Lives => {}
+            Writer::HasWrittenAnew => continue,
+            Writer::Gone if record.state == State::Ended => {}
+            Writer::Gone => {
+                record.state = State::Ended;
+                record.ended = Some(format!("its process {} died", record.pid));
+            }
+        }
+        return Ok(Some(record));
     }
-    Ok(Some(record))
+}
+
+/// Who wrote a record.
+#[derive(Debug, PartialEq, Eq)]
+enum Writer {
+    Lives,
+    /// Another one lies there by now.
+    HasWrittenAnew,
+    Gone,
+}
+
+fn writer(file: &File, path: &Path) -> Writer {
+    // Nobody is kept waiting by this: it was locked by its writer before it was there.
+    if flock(file, FlockOperation::NonBlockingLockShared).is_err() {
+        return Writer::Lives;
+    }
+    // What was replaced is let go, and its number not given again while it is open.
+    let number = |found: std::io::Result<fs::Metadata>| found.ok().map(|found| found.ino());
+    match number(file.metadata()) == number(fs::metadata(path)) {
+        true => Writer::Gone,
+        false => Writer::HasWrittenAnew,
+    }
 }
 
 /// Refuses where a scheduler is held already.
@@ -367,12 +395,15 @@ mod tests {
         let mut held = taken(dir).unwrap();
         let reader = File::open(path(dir)).unwrap();
         let before = fs::read_to_string(path(dir)).unwrap();
+        assert_eq!(writer(&reader, &path(dir)), Writer::Lives);
         held.write(|record| record.does = "more".repeat(9000))
             .unwrap();
+        assert_eq!(writer(&reader, &path(dir)), Writer::HasWrittenAnew);
         drop(held);
         // The reader's lock, kept, and its file, as it was opened.
         flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
         let left = File::open(path(dir)).unwrap();
+        assert_eq!(writer(&left, &path(dir)), Writer::Gone);
         flock(&left, FlockOperation::NonBlockingLockShared).unwrap();
         assert!(taken(dir).is_ok());
         let mut text = String::new();

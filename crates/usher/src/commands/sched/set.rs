@@ -78,13 +78,15 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     record::leave(dir, &args.changed(before.settings))?;
     let told = pidfd_send_signal(&process, Signal::USR1)
         .with_context(|| format!("telling process {}", before.pid));
-    let deadline = Instant::now() + WAIT;
-    let after = told.and_then(|()| answer(dir, &before, || Instant::now() > deadline));
-    if after.is_err() {
-        // What nobody has taken yet is not to be taken later.
-        record::withdraw(dir)?;
-    }
-    let after = after?;
+    let wait = || {
+        let deadline = Instant::now() + WAIT;
+        answer(dir, &before, || Instant::now() > deadline)
+    };
+    let after = match told.and_then(|()| wait()) {
+        // What nobody has taken yet is not to be taken later; what is taken is being done.
+        Err(_) if !record::withdraw(dir)? => wait()?,
+        answered => answered?,
+    };
     out.answer(
         &json!({ "does": after.does, "settings": after.settings }),
         || format!("the scheduler does now: {}\n", after.does),
