@@ -183,6 +183,8 @@ impl Lab {
             if left.is_empty() {
                 break;
             }
+            // What a guest that died had begun is measured again, whole.
+            lines = Lines::new(&file, saved(&file)?)?;
             eprintln!("sched: starting a guest with {}", machine.topology);
             match self.guest(machine, left, &mut lines)? {
                 End::Exited { status: 0 } => {}

@@ -245,11 +245,17 @@ static inline __u64 wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 	return is_before(vtime, least) ? least : vtime;
 }
 
+/* However light a thread is, it owes no more virtual time than this for what it ran
+ * beyond the lead: one of nice -20 takes seconds to make up for it. */
+#define OWED_MOST_NS 100000000ULL
+
 /* How far a thread of this weight gets ahead of whoever waits: a slice runs on as the
  * lead is reached, and the next thread of the address space has begun one by then, too. */
 static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 {
-	return lead_ns + virtual_ns(2 * slice_ns, weight);
+	__u64 beyond = virtual_ns(2 * slice_ns, weight);
+
+	return lead_ns + (beyond < OWED_MOST_NS ? beyond : OWED_MOST_NS);
 }
 
 /* Nor does anybody who comes from elsewhere owe those that wait already more than that. */

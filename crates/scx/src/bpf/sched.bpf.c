@@ -13,9 +13,9 @@
  *
  * A thread that wakes goes straight to an idle CPU, if there is one, or to one
  * that a guest has to give back. Otherwise it waits in its LLC: among urgent ones if
- * it only wakes for a moment, else in the queue of its address space. Virtual time (CPU time over weight) orders
- * each queue and all of them. A CPU that has used up a slice asks who is next;
- * one that finds nobody in its LLC asks the others.
+ * it only wakes for a moment, else in the queue of its address space. Virtual time (CPU
+ * time over weight) orders each queue and all of them. A CPU that has used up a slice
+ * asks who is next; one that finds nobody in its LLC asks the others.
  *
  * When a CPU comes or goes, the kernel ends us and user space begins us anew, for
  * there is no callback for it here. A CPU that goes is not asked for its next
@@ -70,9 +70,20 @@ __noinline __u64 ask_average(__u32 llc)
 	return hall ? average_of(hall->spaces, hall->clock) : 0;
 }
 
+/* A thread that has slept: what it is owed. */
+static inline void follow_sleep(struct thread *thread,
+				const struct settings *wants)
+{
+	struct hall *hall = hall_of(thread->llc);
+
+	if (hall)
+		thread->vtime =
+			wake_at(thread->vtime, hall->clock, wants->slice_ns);
+}
+
 /*
- * A thread that has slept: what it is owed, and whether it is urgent. It may be as far
- * ahead of the others as anybody gets in a turn.
+ * The same, and whether it is urgent. It may be as far ahead of the others as anybody
+ * gets in a turn.
  */
 static inline void wake(struct thread *thread, const struct settings *wants)
 {
@@ -82,7 +93,7 @@ static inline void wake(struct thread *thread, const struct settings *wants)
 
 	if (!hall)
 		return;
-	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
+	follow_sleep(thread, wants);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   hall->clock + ahead);
 	/* Seldom: others' turns may only be over first. */
@@ -129,6 +140,8 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 	cpu = claim(p, thread, prev, wants->smt && !wants->fifo, 0);
 	if (cpu < 0)
 		return prev;
+	if (!wants->o1)
+		follow_sleep(thread, wants);
 	insert(p, DSQ_LOCAL, slice_of(thread, wants), or_preempt(thread));
 	return cpu;
 }
@@ -303,7 +316,11 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 	{
 		__s32 at = ask_next(llc, is);
 
-		if (at == SPACES + 1 && prev) {
+		if (at == SPACES + 1 && prev && is->hindmost == SPACES) {
+			/* Whoever waits may not run here. */
+			prolong(prev, cpu, is->now_ns, wants);
+			found = 1;
+		} else if (at == SPACES + 1 && prev) {
 			COUNT(turns_kept);
 			keep(prev, cpu, is->now_ns, wants);
 			found = 1;
@@ -359,10 +376,12 @@ static inline void call_sibling(__u32 cpu)
 static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 			       struct moment *is, const struct settings *wants)
 {
+	struct hall *hall = hall_of(llc);
+
 	is->not = 0;
 	if (prev)
 		look_at_prev(is, prev);
-	if (next_turn(is, prev, cpu, llc, wants) ||
+	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
 	    (!prev && steal(cpu, llc, 1, wants)))
 		call_sibling(cpu);
 	else if (prev)

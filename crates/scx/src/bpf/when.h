@@ -79,12 +79,13 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 __noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
 {
 	struct hall *hall = hall_of(llc);
-	__u64 least = 0;
+	__u64 least;
 
 	if (!hall || !thread)
 		return 0;
-	if (first_of_seat(hall->spaces, thread->seat, &least))
-		thread->vtime = join_at(thread->vtime, least, ahead_ns);
+	least = hall->clock;
+	first_of_seat(hall->spaces, thread->seat, &least);
+	thread->vtime = join_at(thread->vtime, least, ahead_ns);
 	return 0;
 }
 

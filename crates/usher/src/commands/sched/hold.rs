@@ -112,8 +112,11 @@ fn change(dir: &Path, scheduler: &Scheduler, held: &mut Held) -> anyhow::Result<
     scheduler.set(&settings)?;
     held.write(|record| {
         record.does = super::described(&settings);
-        record.settings = settings;
         record.changes += 1;
+        if record.settings.seats != settings.seats {
+            record.seats_since = record.changes;
+        }
+        record.settings = settings;
     })?;
     if !settings.seats {
         // One that is gone keeps no seats.

@@ -38,8 +38,10 @@ impl Keeping {
 impl SoftSeats for Keeping {
     fn running(&self) -> Option<u64> {
         let record = record::of_running(&self.dir).ok()?;
-        // The kernel does not give a number again soon.
-        keeps_seats(&record.settings).then_some(u64::from(record.maps.seats))
+        // The kernel does not give a number again soon; and seats that were taken away
+        // meanwhile have to be given again.
+        let which = u64::from(record.maps.seats) << 32 | u64::from(record.seats_since);
+        keeps_seats(&record.settings).then_some(which)
     }
 
     fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), String> {
@@ -75,7 +77,9 @@ mod tests {
             record.maps.seats = 7;
         })
         .unwrap();
-        assert_eq!(seats.running(), Some(7));
+        assert_eq!(seats.running(), Some(7 << 32));
+        held.write(|record| record.seats_since = 3).unwrap();
+        assert_eq!(seats.running(), Some(7 << 32 | 3));
         held.write(|record| record.settings.seats = false).unwrap();
         assert_eq!(seats.running(), None);
         held.write(|record| record.settings = Settings::of_linux_26(false))
@@ -83,7 +87,7 @@ mod tests {
         assert_eq!(seats.running(), None);
         held.write(|record| record.settings = Settings::default())
             .unwrap();
-        assert_eq!(seats.running(), Some(7));
+        assert_eq!(seats.running(), Some(7 << 32 | 3));
         drop(held);
         assert_eq!(seats.running(), None);
     }

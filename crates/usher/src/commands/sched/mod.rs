@@ -80,8 +80,8 @@ impl Switch {
     }
 }
 
-/// What `--turn-ms` and `--lead-ms` take: with these, and hundreds of threads, nobody
-/// waits as long as the kernel allows.
+/// What `--turn-ms` and `--lead-ms` take: with these, and a hundred threads for
+/// a CPU, nobody waits as long as the kernel allows.
 fn limit_ms() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=200)
 }

@@ -32,6 +32,9 @@ pub struct Record {
     pub settings: Settings,
     /// How often that was changed while it ran.
     pub changes: u32,
+    /// Which of these changes was the last to have seats kept, or not.
+    #[serde(default)]
+    pub seats_since: u32,
     /// The kernel's numbers of its maps.
     pub maps: MapIds,
     /// Whether the kernel keeps the idle CPUs of each NUMA node apart for it.
@@ -249,6 +252,7 @@ impl Held {
             does: super::described(settings),
             settings: *settings,
             changes: 0,
+            seats_since: 0,
             maps: MapIds::default(),
             idle_by_node: false,
             restarts: 0,

@@ -123,6 +123,7 @@ mod tests {
             does: "its work".to_owned(),
             settings: Default::default(),
             changes: 0,
+            seats_since: 0,
             maps: Default::default(),
             idle_by_node: false,
             restarts: 1,
