@@ -502,7 +502,8 @@ impl<'a> Worker<'a> {
         let turns = self.turns.get().wrapping_add(1);
         self.turns.set(turns);
         if turns.is_multiple_of(TURNS) {
-            return self.lanes.borrow_mut().pop_in_turn();
+            let laid_out = self.take_one_back();
+            return laid_out.or_else(|| self.lanes.borrow_mut().pop_in_turn());
         }
         let mut chain = self.take_outside()?;
         self.take_over(&chain);

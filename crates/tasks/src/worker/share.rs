@@ -71,6 +71,15 @@ impl Worker<'_> {
         }
     }
 
+    /// One of those that were laid out and nobody has taken. They have waited for longer
+    /// than what has become ready since, and would lie there as long as something does.
+    pub(super) fn take_one_back(&self) -> Option<JobRef> {
+        let mut chain = self.post.shelf.take_back()?;
+        let first = chain.pop();
+        self.lanes.borrow_mut().put_back(chain);
+        first
+    }
+
     /// Takes a forked task back, if it is where it was put; whether it was.
     pub fn unfork(&self, job: NonNull<Job>) -> bool {
         self.lanes.borrow_mut().take_back(job)
