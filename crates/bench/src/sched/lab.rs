@@ -77,7 +77,7 @@ impl Measured {
     fn of(said: &[Said]) -> Self {
         let mut measured = Self::default();
         for line in said {
-            let kept = match line {
+            let (part, rival, rounds) = match line {
                 Said::Sample(_) => continue,
                 Said::Done {
                     part,
@@ -91,13 +91,11 @@ impl Measured {
                 }
             };
             let of_it = said.iter().filter_map(|line| match line {
-                Said::Sample(sample)
-                    if (&sample.part, &sample.rival) == (kept.0, kept.1)
-                        && kept.2.contains(&sample.round) =>
-                {
-                    Some(sample)
-                }
+                Said::Sample(sample) => Some(sample),
                 _ => None,
+            });
+            let of_it = of_it.filter(|sample| {
+                (&sample.part, &sample.rival) == (part, rival) && rounds.contains(&sample.round)
             });
             measured
                 .samples
@@ -177,14 +175,13 @@ impl Lab {
     /// before.
     pub fn measure(&self, machine: &Machine, turns: &[Turn]) -> Result<Measured> {
         let file = self.folder.join(format!("{}.jsonl", machine.name));
-        let mut lines = Lines::new(&file, saved(&file)?)?;
+        let mut said = saved(&file)?;
         for attempt in 0..ATTEMPTS {
-            let left = remaining(turns, &lines.said);
+            let left = remaining(turns, &said);
             if left.is_empty() {
                 break;
             }
-            // What a guest that died had begun is measured again, whole.
-            lines = Lines::new(&file, saved(&file)?)?;
+            let mut lines = Lines::new(&file, said)?;
             eprintln!("sched: starting a guest with {}", machine.topology);
             match self.guest(machine, left, &mut lines)? {
                 End::Exited { status: 0 } => {}
@@ -193,8 +190,10 @@ impl Lab {
                 }
                 end => bail!("the guest with {} {}", machine.topology, ended(&end)),
             }
+            // What a guest that died had begun is measured again, whole.
+            said = saved(&file)?;
         }
-        Ok(Measured::of(&lines.said))
+        Ok(Measured::of(&said))
     }
 
     fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines) -> Result<End> {

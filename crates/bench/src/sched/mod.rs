@@ -487,20 +487,25 @@ mod tests {
         Line::try_parse_from(words).map(|line| line.args).unwrap()
     }
 
-    #[test]
-    fn each_scheduler_has_one_turn() {
-        let args = args(&["--quick", "--only", "cores,overhead"]);
+    /// None of which is started.
+    fn guests(args: &SchedArgs, peers: Vec<Rival>) -> Guests<'_> {
         let lab = Lab {
             kernel: Wanted::Newest,
             usher: PathBuf::new(),
             folder: PathBuf::new(),
         };
-        let guests = Guests {
-            args: &args,
+        Guests {
+            args,
             lab,
             kernel: String::new(),
-            peers: vec![],
-        };
+            peers,
+        }
+    }
+
+    #[test]
+    fn each_scheduler_has_one_turn() {
+        let args = args(&["--quick", "--only", "cores,overhead"]);
+        let guests = guests(&args, vec![]);
         let load = |which| (which, args.load(which, Path::new("")).unwrap());
         let turns = guests.turns(&[Which::Cores, Which::Overhead].map(load));
         let rivals: Vec<&Rival> = turns.iter().map(|turn| &turn.rival).collect();
@@ -522,17 +527,7 @@ mod tests {
     #[test]
     fn who_is_first_in_a_pair_is_second_in_the_next() {
         let args = args(&["--pairs", "3", "--only", "elapsed"]);
-        let lab = Lab {
-            kernel: Wanted::Newest,
-            usher: PathBuf::new(),
-            folder: PathBuf::new(),
-        };
-        let guests = Guests {
-            args: &args,
-            lab,
-            kernel: String::new(),
-            peers: vec![Rival::Fifo],
-        };
+        let guests = guests(&args, vec![Rival::Fifo]);
         let load = Load::Overhead { ms: 1 };
         let turns = guests.turns(&[(Which::Elapsed, load)]);
         let order = turns.iter().map(|turn| (turn.rounds[0], &turn.rival));

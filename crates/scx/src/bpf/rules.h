@@ -185,7 +185,7 @@ static inline _Bool is_left_to_guests(const struct cpu_set *core,
 	return !others;
 }
 
-/* The same, of idle cores alone. */
+/* As choose_cpu, of idle cores alone. */
 static inline __s32 choose_core_of(const struct outlook *sees, __u32 last,
 				   const struct place *here)
 {
