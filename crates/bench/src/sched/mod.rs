@@ -463,7 +463,8 @@ impl<'a> Guests<'a> {
         let left_out = measured.left_out.iter();
         let left_out = left_out.filter_map(|note| note.strip_prefix(&of_it));
         let mut notes: Vec<String> = left_out.map(str::to_owned).collect();
-        if self.peers.is_empty() {
+        let has_peers = ![seats::NAME, elapsed::NAME].contains(&part);
+        if has_peers && self.peers.is_empty() {
             notes.push(format!("Not measured: {} (--peers).", peers::names()));
         }
         notes
@@ -522,6 +523,7 @@ mod tests {
         assert_eq!(notes[0], "ours was left out: x");
         assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
         assert_eq!(guests.notes("overhead", &measured).len(), 1);
+        assert!(guests.notes("seats", &measured).is_empty());
     }
 
     #[test]
