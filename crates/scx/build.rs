@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles the BPF programs, and their arithmetic for tests on this machine.
+//! Compiles the BPF programs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
@@ -10,7 +10,6 @@ const OBJECTS: [&str; 2] = ["sched", "count"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=src/bpf");
-    println!("cargo:rerun-if-changed=src/rules.c");
     println!("cargo:rerun-if-env-changed=USHER_CLANG");
     // Debian's plain `clang` may be older than what these programs need.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
@@ -18,6 +17,12 @@ fn main() -> ExitCode {
         eprintln!("cargo sets OUT_DIR");
         return ExitCode::FAILURE;
     };
+    // Of the headers with what decides.
+    let Ok(rules) = std::env::var("DEP_USHER_RULES_INCLUDE") else {
+        eprintln!("the build script of usher-rules says where its headers are");
+        return ExitCode::FAILURE;
+    };
+    println!("cargo:rerun-if-changed={rules}");
     for name in OBJECTS {
         let built = SkeletonBuilder::new()
             .source(format!("src/bpf/{name}.bpf.c"))
@@ -29,6 +34,7 @@ fn main() -> ExitCode {
                 "-Wextra",
                 "-Werror",
                 "-Wno-unused-parameter",
+                &format!("-I{rules}"),
             ])
             .build();
         if let Err(error) = built {
@@ -36,17 +42,5 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    compile_rules(&out);
     ExitCode::SUCCESS
-}
-
-/// Only the unit tests link it; without a C compiler they cannot, and all else
-/// can.
-fn compile_rules(out: &Path) {
-    let mut rules = cc::Build::new();
-    rules.file("src/rules.c").cargo_metadata(false);
-    match rules.try_compile("usher_scx_rules") {
-        Ok(()) => println!("cargo:rustc-link-search=native={}", out.display()),
-        Err(error) => println!("cargo:warning=the unit tests cannot be linked: {error}"),
-    }
 }

@@ -7,15 +7,16 @@ use libbpf_rs::{Link, MapHandle, Object};
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use usher_model::Topology;
+use usher_rules::latency::SLOTS;
 
 use crate::ScxError;
-use crate::layout::{LATENCY_SLOTS, below, words};
+use crate::layout::{below, words};
 use crate::machine;
 use crate::object::{self, Aligned};
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
 
-const COUNTS_BYTES: usize = 8 * (8 + LATENCY_SLOTS);
+const COUNTS_BYTES: usize = 8 * (8 + SLOTS);
 const SHARING_BYTES: usize = 32;
 
 /// What was counted, over all CPUs.
@@ -118,7 +119,7 @@ impl Counter {
     /// # Errors
     /// The kernel refuses.
     pub fn read(&self) -> Result<Counted, ScxError> {
-        let mut sums = [0; 8 + LATENCY_SLOTS];
+        let mut sums = [0; 8 + SLOTS];
         for of_cpu in object::get_each(&self.counts)? {
             for (sum, word) in sums.iter_mut().zip(words(&of_cpu)) {
                 *sum += word;
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     fn counted(latency: &[(usize, u64)]) -> Counted {
-        let mut slots = vec![0; LATENCY_SLOTS];
+        let mut slots = vec![0; SLOTS];
         for (slot, count) in latency {
             slots[*slot] = *count;
         }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The values of the maps, as `bpf/shared.h` has them.
+//! The values of the maps, as `shared.h` of `usher-rules` has them.
 
 use serde::{Deserialize, Serialize};
+use usher_rules::latency::{SLOTS, upper_end};
+use usher_rules::levels::LEVEL;
 
 const MS: u64 = 1_000_000;
-pub(crate) const LATENCY_SLOTS: usize = 256;
 
 /// What the scheduler is to do; it may be told anew while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +34,6 @@ pub struct Settings {
 fn yes() -> bool {
     true
 }
-
-/// `LEVEL` of levels.h: what a level weighs in a key.
-const LEVEL: u64 = 1 << 40;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -174,13 +172,13 @@ impl Default for SeatTally {
             home_ns: 0,
             guest_ns: 0,
             returns: 0,
-            return_latency: vec![0; LATENCY_SLOTS],
+            return_latency: vec![0; SLOTS],
         }
     }
 }
 
 impl SeatTally {
-    pub(crate) const BYTES: usize = 3 * 8 + LATENCY_SLOTS * 8;
+    pub(crate) const BYTES: usize = 3 * 8 + SLOTS * 8;
 
     fn figures(&mut self) -> impl Iterator<Item = &mut u64> {
         let first = [&mut self.home_ns, &mut self.guest_ns, &mut self.returns];
@@ -218,13 +216,6 @@ pub(crate) fn below(slots: &[u64], share: f64) -> Option<u64> {
         sum >= wanted
     })?;
     Some(upper_end(slot))
-}
-
-/// Latencies of a slot are below this: a quarter of the way, or further, from a power of
-/// two to the next.
-pub(crate) fn upper_end(slot: usize) -> u64 {
-    let end = (slot as u128 % 4 + 5) << (slot / 4);
-    u64::try_from(end.div_ceil(4)).unwrap_or(u64::MAX)
 }
 
 /// Why a thread is where it runs, or waits.

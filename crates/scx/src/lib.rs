@@ -2,9 +2,9 @@
 //! `usher sched`: a scheduler for kernels with sched_ext, and a counter that
 //! measures any scheduler.
 //!
-//! What decides is in `bpf/`, and its arithmetic in `bpf/rules.h` and `levels.h`,
-//! which the tests of this crate compile too. Here is what loads it, tells it of the
-//! machine and reads what it counts. docs/sched.md says what it is good for.
+//! What decides is in `bpf/`, and its arithmetic in the headers of `usher-rules`, which
+//! the simulator compiles too. Here is what loads it, tells it of the machine and reads
+//! what it counts. docs/sched.md says what it is good for.
 //!
 //! - `scheduler`: one that is attached for as long as the value lives;
 //! - `seats`: one that another process holds: seats, counts, threads;
@@ -29,6 +29,3 @@ pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use machine::CPUS_MAX;
 pub use scheduler::Scheduler;
 pub use seats::{Held, MapIds, Seat};
-
-#[cfg(test)]
-mod rules;

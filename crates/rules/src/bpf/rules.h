@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What decides, in integers alone: src/rules.c compiles it for tests on this
- * machine, too.
+ * What decides, in integers alone: the scheduler's programs include it (crates/scx),
+ * and src/rules.c compiles it for tests and for the simulator.
  *
  * Where (3b, the paper on SMT). A CPU whose core is wholly idle is better than
  * any that shares its core, and better than the CPU that the thread last ran on;

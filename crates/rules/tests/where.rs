@@ -1,12 +1,12 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The choice of an idle CPU, against looking at every one of them.
+
+#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use usher_model::{CpuSet, Topology};
+use usher_rules::where_to::{self, CpuWords, Outlook, Place, words_of};
 use usher_topology::Source;
-
-use super::{Outlook, Place, rules_choose_best, rules_choose_cpu, rules_find_home};
-use crate::machine::words_of;
 
 const MACHINES: [&str; 5] = [
     "package:1 core:2 pu:1",
@@ -74,41 +74,41 @@ fn outlook(machine: &Topology, scene: &Scene, seen: &CpuSet) -> Outlook {
         allowed: words_of(&scene.allowed),
         home: words_of(&scene.home),
         guests: words_of(&scene.guests),
-        left: words_of(&CpuSet::new()),
-        unseen: 0,
+        ..Outlook::default()
     }
 }
 
 fn place(around: &Around) -> Place {
     Place {
         known: 1,
-        llc: 0,
-        node_number: 0,
-        unused: 0,
         core: words_of(&around.core),
         near: words_of(&around.near),
         node: words_of(&around.node),
+        ..Place::default()
     }
 }
 
-fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
+fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> {
     let sees = outlook(machine, scene, &machine.all_cpus());
-    let here = place(&around(machine, last));
-    // SAFETY: both are laid out as the header has them, and only read.
-    unsafe { rules_choose_cpu(smt, &sees, last, &here) }
+    where_to::choose_cpu(smt, &sees, last, &place(&around(machine, last)))
 }
 
 /// The same by what is known of one node.
-fn chosen_on_node(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
+fn chosen_on_node(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> {
     let around = around(machine, last);
     let sees = outlook(machine, scene, &around.node);
-    // SAFETY: both are laid out as the header has them, and only read.
-    unsafe { rules_choose_best(smt, &sees, last, &place(&around)) }
+    where_to::choose_best(smt, &sees, last, &place(&around))
+}
+
+/// Of idle cores alone.
+fn chosen_core(machine: &Topology, scene: &Scene, last: u32) -> Option<u32> {
+    let sees = outlook(machine, scene, &machine.all_cpus());
+    where_to::choose_core(&sees, last, &place(&around(machine, last)))
 }
 
 /// Every CPU that could be had, ranked: at home on an idle core, in a guest's
 /// place, as a guest on an idle core, at home beside somebody; then the nearest.
-fn best(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
+fn best(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> {
     let around = around(machine, last);
     let whole = match smt {
         true => scene.whole_cores(machine),
@@ -132,16 +132,12 @@ fn best(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> i32 {
         Some((kind, distance, cpu))
     };
     let ranks = scene.allowed.iter().filter_map(rank);
-    ranks.min().map_or(-1, |(_, _, cpu)| cpu as i32)
+    ranks.min().map(|(_, _, cpu)| cpu)
 }
 
-/// Where a thread with this seat is at home, and whether it may run there at all.
-fn find_home(allowed: &CpuSet, seat: &CpuSet) -> (CpuSet, bool) {
-    let mut home = [0; 8];
-    // SAFETY: sets as the header has them; the first is written, and this function's.
-    let any = unsafe { rules_find_home(&mut home, &words_of(allowed), &words_of(seat)) };
-    let bits = (0..512).filter(|cpu| home[cpu / 64] >> (cpu % 64) & 1 == 1);
-    (bits.map(|cpu| cpu as u32).collect(), any)
+fn cpus_of(words: &CpuWords) -> CpuSet {
+    let bits = (0..512).filter(|cpu| words[cpu / 64] >> (cpu % 64) & 1 == 1);
+    bits.map(|cpu| cpu as u32).collect()
 }
 
 fn subset(machine: &Topology, mask: u128) -> CpuSet {
@@ -168,15 +164,35 @@ proptest! {
         let allowed = subset(&machine, if anywhere { u128::MAX } else { some });
         let guests = subset(&machine, guests).minus(&idle);
         let seat = if seated { subset(&machine, seat) } else { machine.all_cpus() };
-        let home = find_home(&allowed, &seat);
-        prop_assert_eq!(&home.0, &allowed.and(&seat));
-        prop_assert_eq!(home.1, !home.0.is_empty());
-        let home = if home.1 { home.0 } else { allowed.clone() };
+        let home = where_to::find_home(&words_of(&allowed), &words_of(&seat));
+        let home = home.map(|words| cpus_of(&words));
+        let both = allowed.and(&seat);
+        prop_assert_eq!(&home, &(!both.is_empty()).then_some(both));
+        let home = home.unwrap_or_else(|| allowed.clone());
         let scene = Scene { idle, allowed, home, guests };
-        let best = best(&machine, smt, &scene, last);
-        prop_assert_eq!(chosen(&machine, smt, &scene, last), best);
+        let due = best(&machine, smt, &scene, last);
+        prop_assert_eq!(chosen(&machine, smt, &scene, last), due);
         let on_node = chosen_on_node(&machine, smt, &scene, last);
-        prop_assert!(on_node == -1 || on_node == best, "{} on the node", on_node);
+        prop_assert!(on_node.is_none() || on_node == due, "{:?} on the node", on_node);
+        let cores = Scene { idle: scene.whole_cores(&machine), guests: CpuSet::new(), ..scene };
+        prop_assert_eq!(chosen_core(&machine, &cores, last), best(&machine, true, &cores, last));
+    }
+
+    #[test]
+    fn a_core_is_left_to_guests_where_nobody_else_works(
+        at in 0..MACHINES.len(),
+        idle: u128,
+        guests: u128,
+        core: usize,
+    ) {
+        let machine = machine(at);
+        let idle = subset(&machine, idle);
+        let guests = subset(&machine, guests).minus(&idle);
+        let core = &machine.cores[core % machine.cores.len()].cpus;
+        let alone = core.iter().all(|cpu| idle.contains(cpu) || guests.contains(cpu));
+        let scene = Scene { guests, ..Scene::new(idle, machine.all_cpus()) };
+        let sees = outlook(&machine, &scene, &machine.all_cpus());
+        prop_assert_eq!(where_to::is_left_to_guests(&words_of(core), &sees), alone);
     }
 }
 
@@ -186,10 +202,10 @@ fn an_idle_core_comes_before_the_cpu_last_used() {
     let all = machine.all_cpus();
     let idle = all.minus(&CpuSet::single(1));
     let anywhere = Scene::new(idle.clone(), all);
-    assert_eq!(chosen(&machine, true, &anywhere, 0), 2);
-    assert_eq!(chosen(&machine, false, &anywhere, 0), 0);
+    assert_eq!(chosen(&machine, true, &anywhere, 0), Some(2));
+    assert_eq!(chosen(&machine, false, &anywhere, 0), Some(0));
     let on_one_core = Scene::new(idle, CpuSet::range(0, 1));
-    assert_eq!(chosen(&machine, true, &on_one_core, 0), 0);
+    assert_eq!(chosen(&machine, true, &on_one_core, 0), Some(0));
 }
 
 /// Two cores of two threads each in each of two packages; the thread's program
@@ -209,15 +225,18 @@ fn a_guest_gives_way_to_whoever_is_at_home() {
     // Before it would be a guest itself.
     assert_eq!(
         chosen(&machine, true, &scene(idle.clone(), guest.clone()), 0),
-        2
+        Some(2)
     );
     assert_eq!(
         chosen(&machine, true, &scene(idle.clone(), CpuSet::new()), 0),
-        4
+        Some(4)
     );
     // Nobody else's core is shared.
     let half = CpuSet::single(5);
-    assert_eq!(chosen(&machine, true, &scene(half, CpuSet::new()), 0), -1);
+    assert_eq!(chosen(&machine, true, &scene(half, CpuSet::new()), 0), None);
     let beside = CpuSet::single(1);
-    assert_eq!(chosen(&machine, true, &scene(beside, CpuSet::new()), 0), 1);
+    assert_eq!(
+        chosen(&machine, true, &scene(beside, CpuSet::new()), 0),
+        Some(1)
+    );
 }

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: GPL-2.0-only */
-/* The rules with names that tests on this machine can call. */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The rules with names that programs on this machine can call. */
 #include "bpf/levels.h"
 
 __s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
@@ -12,6 +12,18 @@ __s32 rules_choose_best(_Bool smt, const struct outlook *sees, __u32 last,
 			const struct place *here)
 {
 	return choose_best(smt, sees, last, here);
+}
+
+__s32 rules_choose_core(const struct outlook *sees, __u32 last,
+			const struct place *here)
+{
+	return choose_core_of(sees, last, here);
+}
+
+_Bool rules_is_left_to_guests(const struct cpu_set *core,
+			      const struct outlook *sees)
+{
+	return is_left_to_guests(core, sees);
 }
 
 _Bool rules_find_home(struct cpu_set *home, const struct cpu_set *allowed,
@@ -74,6 +86,11 @@ _Bool rules_first_of_seat(const struct space *spaces, __u64 seat, __u64 *least)
 _Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {
 	return is_urgent(burst_ns, vtime, share);
+}
+
+__u64 rules_burst_after(__u64 average_ns, __u64 burst_ns)
+{
+	return burst_after(average_ns, burst_ns);
 }
 
 __u64 rules_alone_at(__u64 vtime, __u64 clock)
@@ -167,3 +184,9 @@ _Bool levels_has_better_level(__u64 key, __u64 running, _Bool same_space,
 {
 	return has_better_level(key, running, same_space, aggregate);
 }
+
+/* Of cpu_set, place, outlook, space and moment, in this order. */
+const __u32 rules_sizes[5] = {
+	sizeof(struct cpu_set), sizeof(struct place),  sizeof(struct outlook),
+	sizeof(struct space),	sizeof(struct moment),
+};

@@ -1,19 +1,14 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Linux 2.6's order: keys and who_is_next on one CPU, against two arrays of lists;
 //! paper 4's example; slices and levels by hand.
+
+#![allow(clippy::unwrap_used)]
 
 use std::mem;
 
 use proptest::prelude::*;
-
-use super::{
-    Moment, NEXT_SAME, SPACES, Space, levels_after_run, levels_after_sleep,
-    levels_has_better_level, levels_is_interactive, levels_is_starving, levels_key_at,
-    levels_key_elsewhere, levels_key_expired, levels_key_preempted, levels_level_of,
-    levels_of_child, levels_slice, rules_join_space, rules_leave_space, rules_space_of,
-    rules_who_is_next,
-};
-use crate::Settings;
+use usher_rules::levels::{self, LEVEL};
+use usher_rules::when::{Hall, Moment, Next, SPACES};
 
 const LEVELS: usize = 140;
 
@@ -126,10 +121,9 @@ impl Scheduler for Lists {
 
 /// The keys, in the queues of an LLC.
 struct Keys {
-    settings: Settings,
-    spaces: [Space; SPACES],
+    cure: bool,
+    hall: Hall,
     queues: Vec<Vec<(Thread, u64)>>,
-    clock: u64,
     arrivals: u64,
     running: Option<(Thread, u64)>,
     mm: u64,
@@ -137,11 +131,14 @@ struct Keys {
 
 impl Keys {
     fn new(cure: bool, clock: u64) -> Self {
+        let mut hall = Hall::default();
+        // No further than half of all numbers at once.
+        hall.advance(clock / 2);
+        hall.advance(clock);
         Self {
-            settings: Settings::of_linux_26(cure),
-            spaces: [Space::default(); SPACES],
+            cure,
+            hall,
             queues: vec![Vec::new(); SPACES],
-            clock,
             arrivals: 0,
             running: None,
             mm: 0,
@@ -153,20 +150,12 @@ impl Keys {
         self.arrivals
     }
 
-    fn at(&self, mm: u64) -> usize {
-        // SAFETY: the header reads the array that is given.
-        unsafe { rules_space_of(self.spaces.as_ptr(), mm) as usize }
-    }
-
     fn join(&mut self, (thread, key): (Thread, u64)) {
-        let mm = match self.settings.aggregate {
+        let mm = match self.cure {
             true => thread.mm,
             false => 0,
         };
-        let at = self.at(mm);
-        // SAFETY: the space is this array's, and nobody else's.
-        unsafe { rules_join_space(&mut self.spaces[at], mm, 0, key) };
-        let queue = &mut self.queues[at];
+        let queue = &mut self.queues[self.hall.join(mm, 0, key)];
         let behind = queue.partition_point(|(_, other)| (other.wrapping_sub(key) as i64) <= 0);
         queue.insert(behind, (thread, key));
     }
@@ -174,20 +163,13 @@ impl Keys {
     fn leave(&mut self, at: usize) -> (Thread, u64) {
         let (thread, key) = self.queues[at].remove(0);
         let first = self.queues[at].first().map_or(key, |(_, first)| *first);
-        // SAFETY: the space is this array's, and nobody else's.
-        unsafe { rules_leave_space(&mut self.spaces[at], first) };
+        self.hall.leave(at, first);
         (thread, key)
-    }
-
-    fn advance(&mut self, key: u64) {
-        if (self.clock.wrapping_sub(key) as i64) < 0 {
-            self.clock = key;
-        }
     }
 
     fn begin(&mut self, (thread, key): (Thread, u64)) {
         if self.queues.iter().all(Vec::is_empty) {
-            self.advance(key);
+            self.hall.advance(key);
         }
         self.mm = thread.mm;
         self.running = Some((thread, key));
@@ -195,58 +177,48 @@ impl Keys {
 
     /// What the CPU asks with that thread still on it.
     fn next(&mut self, prev: Option<(Thread, u64)>) {
-        let own = match self.settings.aggregate {
-            true => self.at(self.mm),
+        let own = match self.cure {
+            true => self.hall.queue_of(self.mm),
             false => SPACES,
         };
         let mut moment = Moment {
-            began_ns: 0,
-            turn_ns: self.settings.turn_ns,
-            lead_ns: self.settings.lead_ns,
+            turn_ns: u64::MAX,
+            lead_ns: LEVEL,
             now_ns: 1,
             has_prev: u32::from(prev.is_some()),
-            aggregate: u32::from(self.settings.aggregate),
+            aggregate: u32::from(self.cure),
             prev_vtime: prev.map_or(0, |(_, key)| key),
             own: own as u32,
-            not: 0,
-            hindmost: 0,
-            unused: 0,
+            ..Moment::default()
         };
-        let mut at = 0;
-        // SAFETY: all are laid out as the header has them.
-        let next = unsafe { rules_who_is_next(&mut moment, self.spaces.as_ptr(), &mut at) };
+        let next = self.hall.ask(&mut moment);
         self.running = None;
-        if next == NEXT_SAME {
-            prev.into_iter().for_each(|(_, key)| self.advance(key));
-            return prev.into_iter().for_each(|prev| self.begin(prev));
+        match next {
+            Next::Same => prev.into_iter().for_each(|(thread, key)| {
+                self.hall.advance(key);
+                self.begin((thread, key));
+            }),
+            Next::Nobody => {}
+            Next::Queue(at) => {
+                let next = self.leave(at);
+                prev.into_iter().for_each(|prev| self.join(prev));
+                self.begin(next);
+            }
         }
-        if at as usize == SPACES {
-            return;
-        }
-        self.advance(self.spaces[moment.hindmost as usize].least);
-        let next = self.leave(at as usize);
-        prev.into_iter().for_each(|prev| self.join(prev));
-        self.begin(next);
     }
 }
 
 impl Scheduler for Keys {
     fn wake(&mut self, thread: Thread) {
         let arrival = self.arrive();
-        // SAFETY: numbers alone.
-        let key = unsafe { levels_key_at(self.clock, thread.level, arrival) };
+        let key = levels::key_at(self.hall.clock(), thread.level, arrival);
         let Some((running, its)) = self.running else {
             return self.begin((thread, key));
         };
         self.join((thread, key));
         let same = thread.mm == running.mm;
-        // SAFETY: numbers alone.
-        let (preempts, its) = unsafe {
-            (
-                levels_has_better_level(key, its, same, self.settings.aggregate),
-                levels_key_preempted(its, self.clock),
-            )
-        };
+        let preempts = levels::has_better_level(key, its, same, self.cure);
+        let its = levels::key_preempted(its, self.hall.clock());
         if preempts {
             self.next(Some((running, its)));
         }
@@ -257,12 +229,9 @@ impl Scheduler for Keys {
             return;
         };
         let arrival = self.arrive();
-        // SAFETY: numbers alone.
-        let key = unsafe {
-            match interactive {
-                true => levels_key_at(self.clock, level, arrival),
-                false => levels_key_expired(key, self.clock, level, arrival),
-            }
+        let key = match interactive {
+            true => levels::key_at(self.hall.clock(), level, arrival),
+            false => levels::key_expired(key, self.hall.clock(), level, arrival),
         };
         self.next(Some((Thread { level, ..thread }, key)));
     }
@@ -382,8 +351,7 @@ const SECOND: u64 = 1000 * MS;
 
 #[test]
 fn slices_are_by_nice_value() {
-    // SAFETY: numbers alone.
-    let slice = |nice: i32| unsafe { levels_slice(120 + nice) } / MS;
+    let slice = |nice: i32| levels::slice_of(120 + nice) / MS;
     assert_eq!(
         [-20, -1, 0, 10, 19].map(slice),
         [800, 420, 100, 50, 5],
@@ -394,8 +362,7 @@ fn slices_are_by_nice_value() {
 
 #[test]
 fn sleep_moves_a_thread_by_five_levels() {
-    // SAFETY: numbers alone.
-    let level = |nice: i32, sleep_ms: u64| unsafe { levels_level_of(120 + nice, sleep_ms * MS) };
+    let level = |nice: i32, sleep_ms: u64| levels::level_of(120 + nice, sleep_ms * MS);
     assert_eq!(
         [0, 99, 100, 500, 1000, 9000].map(|sleep_ms| level(0, sleep_ms)),
         [125, 125, 124, 120, 115, 115]
@@ -405,8 +372,7 @@ fn sleep_moves_a_thread_by_five_levels() {
 
 #[test]
 fn it_takes_more_to_be_interactive_with_a_worse_nice_value() {
-    // SAFETY: numbers alone.
-    let interactive = |nice, sleep_ns| unsafe { levels_is_interactive(120 + nice, sleep_ns) };
+    let interactive = |nice, sleep_ns| levels::is_interactive(120 + nice, sleep_ns);
     let least = |nice: i32| (0..=10).find(|tenth| interactive(nice, tenth * 100 * MS));
     assert_eq!(
         [-20, -10, 0, 5, 19].map(least),
@@ -416,25 +382,21 @@ fn it_takes_more_to_be_interactive_with_a_worse_nice_value() {
 
 #[test]
 fn sleep_is_remembered_for_a_second() {
-    // SAFETY: numbers alone.
-    let slept = |average, ms| unsafe { levels_after_sleep(average * MS, ms * MS, 120) } / MS;
+    let slept = |average, ms| levels::average_after_sleep(average * MS, ms * MS, 120) / MS;
     assert_eq!(
         [slept(100, 50), slept(990, 50), slept(900, 5000)],
         [150, 1000, 1000]
     );
     assert_eq!(slept(0, 5000), 799, "just interactive");
-    // SAFETY: numbers alone.
-    let ran = |average, ms| unsafe { levels_after_run(average * MS, ms * MS) } / MS;
+    let ran = |average, ms| levels::average_after_run(average * MS, ms * MS) / MS;
     assert_eq!([ran(1000, 100), ran(500, 100)], [990, 480]);
     assert_eq!([ran(50, 10), ran(50, 100), ran(0, 5000)], [40, 0, 0]);
-    // SAFETY: numbers alone.
-    assert_eq!(unsafe { levels_of_child(SECOND) }, 950 * MS);
+    assert_eq!(levels::average_of_child(SECOND), 950 * MS);
 }
 
 #[test]
 fn the_expired_wait_for_a_second_each_and_ten_at_most() {
-    // SAFETY: numbers alone.
-    let starving = |waiting, now| unsafe { levels_is_starving(SECOND, now, waiting) };
+    let starving = |waiting, now| levels::is_starving(SECOND, now, waiting);
     assert_eq!(
         [starving(3, 4 * SECOND), starving(3, 4 * SECOND + 1)],
         [false, true]
@@ -449,13 +411,10 @@ fn the_expired_wait_for_a_second_each_and_ten_at_most() {
 #[test]
 fn whoever_moves_stays_active_or_expired() {
     let (there, here) = (7_u64 << 48, 0xffff_u64 << 48);
-    // SAFETY: numbers alone.
-    let key = |array, arrival| unsafe { levels_key_at(array, 121, arrival) };
-    // SAFETY: numbers alone.
-    let moved = |key| unsafe { levels_key_elsewhere(key, there, here, 3) };
+    let key = |array, arrival| levels::key_at(array, 121, arrival);
+    let moved = |key| levels::key_elsewhere(key, there, here, 3);
     assert_eq!(moved(key(there, 90)), key(here, 3));
     assert_eq!(moved(key(there + (1 << 48), 90)), key(0, 3));
-    // SAFETY: numbers alone.
-    let late = unsafe { levels_key_preempted(key(there, 90), there + (1 << 48)) };
+    let late = levels::key_preempted(key(there, 90), there + (1 << 48));
     assert_eq!(late, key(there + (1 << 48), 90), "its array is swapped out");
 }

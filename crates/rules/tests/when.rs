@@ -1,15 +1,11 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who is next: paper 4's example, and the bound on how long anybody waits, on a
 //! CPU that is played here by the rules alone.
 
-use proptest::prelude::*;
+#![allow(clippy::unwrap_used)]
 
-use super::{
-    Moment, NEXT_SAME, SPACES, Space, rules_ahead_at_most, rules_alone_at, rules_average_of,
-    rules_first_of_seat, rules_is_late, rules_is_urgent, rules_join_at, rules_join_space,
-    rules_leave_space, rules_space_of, rules_virtual_ns, rules_wake_at, rules_weight_in,
-    rules_who_is_next, rules_within_group,
-};
+use proptest::prelude::*;
+use usher_rules::when::{self, Hall, Limits, Moment, Next, SPACES};
 
 #[derive(Debug, Clone)]
 struct Thread {
@@ -20,18 +16,10 @@ struct Thread {
     slices_left: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    slice_ns: u64,
-    turn_ns: u64,
-    lead_ns: u64,
-    aggregate: bool,
-}
-
 /// One CPU with its queues.
 struct Cpu {
     limits: Limits,
-    spaces: [Space; SPACES],
+    hall: Hall,
     queues: Vec<Vec<Thread>>,
     now_ns: u64,
     turn_mm: u64,
@@ -42,7 +30,7 @@ impl Cpu {
     fn new(limits: Limits, threads: Vec<Thread>) -> Self {
         let mut cpu = Self {
             limits,
-            spaces: [Space::default(); SPACES],
+            hall: Hall::default(),
             queues: vec![Vec::new(); SPACES],
             now_ns: 1,
             turn_mm: 0,
@@ -52,29 +40,13 @@ impl Cpu {
         cpu
     }
 
-    fn at(&self, mm: u64) -> usize {
-        // SAFETY: the header reads the array that is given.
-        unsafe { rules_space_of(self.spaces.as_ptr(), mm) as usize }
-    }
-
     /// Into its queue, which is by virtual time, as the kernel's is.
     fn join(&mut self, mut thread: Thread) {
-        let Limits {
-            slice_ns, lead_ns, ..
-        } = self.limits;
-        let mut least = 0;
-        // SAFETY: the array is read, the number is written.
-        unsafe {
-            if rules_first_of_seat(self.spaces.as_ptr(), 0, &mut least) {
-                let ahead_ns = rules_ahead_at_most(lead_ns, slice_ns, thread.weight);
-                thread.vtime = rules_join_at(thread.vtime, least, ahead_ns);
-            }
-        }
+        thread.vtime = self
+            .hall
+            .place(thread.vtime, 0, thread.weight, &self.limits);
         let mm = if self.limits.aggregate { thread.mm } else { 0 };
-        let at = self.at(mm);
-        // SAFETY: the space is this array's, and nobody else's.
-        unsafe { rules_join_space(&mut self.spaces[at], mm, 0, thread.vtime) };
-        let queue = &mut self.queues[at];
+        let queue = &mut self.queues[self.hall.join(mm, 0, thread.vtime)];
         let behind = queue.partition_point(|other| other.vtime <= thread.vtime);
         queue.insert(behind, thread);
     }
@@ -85,16 +57,15 @@ impl Cpu {
         let thread = self.queues[at].remove(0);
         prev.into_iter().for_each(|prev| self.join(prev));
         let first = self.queues[at].first().unwrap_or(&thread).vtime;
-        // SAFETY: the space is this array's, and nobody else's.
-        unsafe { rules_leave_space(&mut self.spaces[at], first) };
+        self.hall.leave(at, first);
         thread
     }
 
     /// Who runs after `prev`, which has had its slice.
     fn next(&mut self, prev: Option<Thread>) -> Option<Thread> {
         let own = match self.limits.aggregate {
-            true => self.at(self.turn_mm) as u32,
-            false => SPACES as u32,
+            true => self.hall.queue_of(self.turn_mm),
+            false => SPACES,
         };
         let mut moment = Moment {
             began_ns: self.turn_began_ns,
@@ -104,21 +75,14 @@ impl Cpu {
             has_prev: u32::from(prev.is_some()),
             aggregate: u32::from(self.limits.aggregate),
             prev_vtime: prev.as_ref().map_or(0, |prev| prev.vtime),
-            own,
-            not: 0,
-            hindmost: 0,
-            unused: 0,
+            own: own as u32,
+            ..Moment::default()
         };
-        let mut queue = 0;
-        // SAFETY: all are laid out as the header has them.
-        let next = unsafe { rules_who_is_next(&mut moment, self.spaces.as_ptr(), &mut queue) };
-        if next == NEXT_SAME {
-            return prev;
-        }
-        if queue as usize == SPACES {
-            return None;
-        }
-        let next = self.take(queue as usize, prev);
+        let next = match self.hall.ask(&mut moment) {
+            Next::Same => return prev,
+            Next::Nobody => return None,
+            Next::Queue(at) => self.take(at, prev),
+        };
         if next.mm != self.turn_mm {
             (self.turn_mm, self.turn_began_ns) = (next.mm, self.now_ns);
         }
@@ -127,8 +91,7 @@ impl Cpu {
 
     fn run(&mut self, thread: &mut Thread) {
         self.now_ns += self.limits.slice_ns;
-        // SAFETY: numbers alone.
-        thread.vtime += unsafe { rules_virtual_ns(self.limits.slice_ns, thread.weight) };
+        thread.vtime += when::virtual_ns(self.limits.slice_ns, thread.weight);
         thread.slices_left -= 1;
     }
 
@@ -204,8 +167,7 @@ proptest! {
             aggregate,
         };
         let started = threads.iter().map(|thread| thread.vtime).max().unwrap_or(0);
-        // SAFETY: numbers alone.
-        let bound = unsafe { rules_ahead_at_most(limits.lead_ns, slice_ns, 100) };
+        let bound = when::ahead_at_most(limits.lead_ns, slice_ns, 100);
         let mut cpu = Cpu::new(limits, threads);
         let mut running = cpu.next(None);
         for _ in 0..600 {
@@ -226,36 +188,34 @@ proptest! {
         queues in proptest::collection::vec((0..50_i64, 0..3_u32), SPACES),
         since: u64,
     ) {
-        let clock = since.wrapping_add(20);
-        let mut spaces = [Space::default(); SPACES];
-        for (space, (vtime, waiting)) in spaces.iter_mut().zip(&queues) {
-            space.least = since.wrapping_add_signed(*vtime);
-            space.waiting = *waiting;
+        let mut hall = Hall::default();
+        // No further than half of all numbers at once.
+        hall.advance(since / 2);
+        hall.advance(since);
+        hall.advance(since.wrapping_add(20));
+        for (space, (vtime, waiting)) in queues.iter().enumerate() {
+            let vtime = since.wrapping_add_signed(*vtime);
+            (0..*waiting).for_each(|_| { hall.join((space as u64 + 1) << 6, 0, vtime); });
         }
         let threads = |(vtime, waiting): &(i64, u32)| vec![vtime - 20; *waiting as usize];
         let ahead: Vec<i64> = queues.iter().flat_map(threads).collect();
         let due = ahead.iter().sum::<i64>() / ahead.len().max(1) as i64;
-        // SAFETY: the array is read.
-        let average = unsafe { rules_average_of(spaces.as_ptr(), clock) };
-        prop_assert_eq!(average.wrapping_sub(clock), due.max(0) as u64);
+        prop_assert_eq!(hall.average().wrapping_sub(hall.clock()), due.max(0) as u64);
     }
 
     #[test]
     fn an_address_space_has_one_queue_while_it_waits(
         mms in proptest::collection::vec(0..200_u64, 1..40),
     ) {
-        let mut spaces = [Space::default(); SPACES];
+        let mut hall = Hall::default();
         for mm in mms.iter().map(|mm| (mm + 1) << 6) {
-            // SAFETY: the array and its entries are nobody else's.
-            let (first, again) = unsafe {
-                let first = rules_space_of(spaces.as_ptr(), mm) as usize;
-                let shares = spaces[first].waiting > 0;
-                rules_join_space(&mut spaces[first], mm, 0, 0);
-                (first, if shares { first } else { rules_space_of(spaces.as_ptr(), mm) as usize })
-            };
+            let first = hall.queue_of(mm);
             prop_assert!(first < SPACES);
-            prop_assert_eq!(first, again);
+            let shares = hall.spaces()[first].waiting > 0;
+            prop_assert_eq!(hall.join(mm, 0, 0), first);
+            prop_assert!(shares || hall.queue_of(mm) == first);
         }
+        prop_assert_eq!(hall.waiting() as usize, mms.len());
     }
 }
 
@@ -325,8 +285,7 @@ fn the_lightest_waits_for_seconds_beside_the_heaviest() {
 
 #[test]
 fn time_alone_is_not_owed() {
-    // SAFETY: numbers alone.
-    let alone = |vtime| unsafe { rules_alone_at(vtime, 100 * MS) };
+    let alone = |vtime| when::alone_at(vtime, 100 * MS);
     assert_eq!(
         [alone(97 * MS), alone(100 * MS), alone(9000 * MS)],
         [97 * MS, 100 * MS, 100 * MS]
@@ -335,8 +294,7 @@ fn time_alone_is_not_owed() {
 
 #[test]
 fn weight_slows_virtual_time() {
-    // SAFETY: numbers alone.
-    let virtual_ns = |weight| unsafe { rules_virtual_ns(6 * MS, weight) };
+    let virtual_ns = |weight| when::virtual_ns(6 * MS, weight);
     assert_eq!(
         [virtual_ns(100), virtual_ns(200), virtual_ns(50)],
         [6 * MS, 3 * MS, 12 * MS]
@@ -346,8 +304,7 @@ fn weight_slows_virtual_time() {
 
 #[test]
 fn whoever_slept_is_owed_a_slice_and_no_more() {
-    // SAFETY: numbers alone.
-    let wake = |vtime| unsafe { rules_wake_at(vtime, 100 * MS, 3 * MS) };
+    let wake = |vtime| when::wake_at(vtime, 100 * MS, 3 * MS);
     assert_eq!(
         [wake(0), wake(98 * MS), wake(105 * MS)],
         [97 * MS, 98 * MS, 105 * MS]
@@ -356,8 +313,7 @@ fn whoever_slept_is_owed_a_slice_and_no_more() {
 
 #[test]
 fn urgent_are_short_bursts_within_their_share() {
-    // SAFETY: numbers alone.
-    let urgent = |burst, vtime| unsafe { rules_is_urgent(burst, vtime, 100 * MS) };
+    let urgent = |burst, vtime| when::is_urgent(burst, vtime, 100 * MS);
     assert!(urgent(MS / 10, 99 * MS));
     assert!(urgent(MS - 1, 99 * MS));
     assert!(!urgent(MS, 99 * MS));
@@ -366,16 +322,14 @@ fn urgent_are_short_bursts_within_their_share() {
 
 #[test]
 fn weights_of_cgroups_multiply_that_of_a_thread() {
-    // SAFETY: numbers alone.
-    let within = |percent, weight| unsafe { rules_within_group(percent, weight) };
+    let within = |percent, weight| when::within_group(percent, weight);
     assert_eq!(
         [within(100, 0), within(100, 100), within(100, 250)],
         [100, 100, 250]
     );
     assert_eq!(within(within(100, 50), 50), 25);
     assert_eq!([within(1, 1), within(1_000_000, 10_000)], [1, 1_000_000]);
-    // SAFETY: numbers alone.
-    let weight = |weight, percent| unsafe { rules_weight_in(weight, percent) };
+    let weight = |weight, percent| when::weight_in(weight, percent);
     assert_eq!(
         [weight(100, 0), weight(100, 300), weight(36, 50)],
         [100, 300, 18]
@@ -385,8 +339,7 @@ fn weights_of_cgroups_multiply_that_of_a_thread() {
 
 #[test]
 fn urgent_threads_do_not_come_first_for_ever() {
-    // SAFETY: numbers alone.
-    let late = |now| unsafe { rules_is_late(10 * MS, now, 24 * MS) };
+    let late = |now| when::is_late(10 * MS, now, 24 * MS);
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
 }
 
@@ -394,23 +347,16 @@ fn urgent_threads_do_not_come_first_for_ever() {
 /// of its seat, and no longer.
 #[test]
 fn whoever_comes_from_elsewhere_waits_for_a_turn() {
-    let mut spaces = [Space::default(); SPACES];
-    for (at, seat, vtime) in [(3, 7, 50), (9, 7, 40), (20, 8, 10)] {
-        // SAFETY: the array and its entries are nobody else's.
-        unsafe { rules_join_space(&mut spaces[at], at as u64 + 1, seat, vtime * MS) };
+    let mut hall = Hall::default();
+    for (mm, seat, vtime) in [(3, 7, 50), (9, 7, 40), (20, 8, 10)] {
+        hall.join(mm << 6, seat, vtime * MS);
     }
-    let first = |seat| {
-        let mut least = 0;
-        // SAFETY: the array is read, the number is written.
-        let found = unsafe { rules_first_of_seat(spaces.as_ptr(), seat, &mut least) };
-        found.then_some(least)
-    };
+    let first = |seat| hall.first_of_seat(seat);
     assert_eq!(
         [first(7), first(8), first(9)],
         [Some(40 * MS), Some(10 * MS), None]
     );
-    // SAFETY: numbers alone.
-    let join = |vtime| unsafe { rules_join_at(vtime, 40 * MS, 24 * MS) };
+    let join = |vtime| when::join_at(vtime, 40 * MS, 24 * MS);
     assert_eq!(
         [join(900 * MS), join(60 * MS), join(0)],
         [64 * MS, 60 * MS, 0]

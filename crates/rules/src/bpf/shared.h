@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What the programs and user space tell one another: the values of their maps.
- * src/layout.rs is the other side, and sizes are compared as the maps are opened.
+ * What the programs and user space tell one another: the values of their maps. In
+ * user space crates/scx/src/layout.rs is the other side, which compares sizes as it
+ * opens the maps; the rules alone are called with cpu_set and place.
  */
 #ifndef USHER_SCX_SHARED_H
 #define USHER_SCX_SHARED_H

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `rules.c` gives: the headers' functions under names of their own.
+//!
+//! All of them are arithmetic over what they are given. They keep no pointer, write
+//! nothing but what is `*mut` here, and take any number for any of their numbers.
+
+use crate::when::{Moment, SPACES, Space};
+use crate::where_to::{CpuWords, Outlook, Place};
+
+pub(crate) const NEXT_SAME: u32 = 0;
+
+unsafe extern "C" {
+    pub(crate) fn rules_choose_cpu(
+        smt: bool,
+        sees: *const Outlook,
+        last: u32,
+        here: *const Place,
+    ) -> i32;
+    pub(crate) fn rules_choose_best(
+        smt: bool,
+        sees: *const Outlook,
+        last: u32,
+        here: *const Place,
+    ) -> i32;
+    pub(crate) fn rules_choose_core(sees: *const Outlook, last: u32, here: *const Place) -> i32;
+    pub(crate) fn rules_is_left_to_guests(core: *const CpuWords, sees: *const Outlook) -> bool;
+    pub(crate) fn rules_find_home(
+        home: *mut CpuWords,
+        allowed: *const CpuWords,
+        seat: *const CpuWords,
+    ) -> bool;
+
+    pub(crate) fn rules_who_is_next(
+        is: *mut Moment,
+        spaces: *const [Space; SPACES],
+        queue: *mut u32,
+    ) -> u32;
+    pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], mm: u64) -> u32;
+    pub(crate) fn rules_join_space(space: *mut Space, mm: u64, seat: u64, vtime: u64);
+    pub(crate) fn rules_leave_space(space: *mut Space, vtime: u64);
+    pub(crate) fn rules_first_of_seat(
+        spaces: *const [Space; SPACES],
+        seat: u64,
+        least: *mut u64,
+    ) -> bool;
+    pub(crate) fn rules_average_of(spaces: *const [Space; SPACES], clock: u64) -> u64;
+
+    // Numbers alone.
+    pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
+    pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
+    pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
+    pub(crate) safe fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
+    pub(crate) safe fn rules_join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64;
+    pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
+    pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
+    pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
+    pub(crate) safe fn rules_alone_at(vtime: u64, clock: u64) -> u64;
+    pub(crate) safe fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64;
+    pub(crate) safe fn rules_slot_of(value: u64) -> u32;
+    pub(crate) safe fn rules_log2_of(value: u64) -> u32;
+
+    pub(crate) safe fn levels_key_at(array: u64, level: u32, arrival: u64) -> u64;
+    pub(crate) safe fn levels_key_expired(key: u64, active: u64, level: u32, arrival: u64) -> u64;
+    pub(crate) safe fn levels_key_preempted(key: u64, active: u64) -> u64;
+    pub(crate) safe fn levels_key_elsewhere(key: u64, there: u64, here: u64, arrival: u64) -> u64;
+    pub(crate) safe fn levels_slice(nice_level: i32) -> u64;
+    pub(crate) safe fn levels_level_of(nice_level: i32, sleep_average_ns: u64) -> u32;
+    pub(crate) safe fn levels_is_interactive(nice_level: i32, sleep_average_ns: u64) -> bool;
+    pub(crate) safe fn levels_after_sleep(average_ns: u64, slept_ns: u64, nice_level: i32) -> u64;
+    pub(crate) safe fn levels_after_run(average_ns: u64, ran_ns: u64) -> u64;
+    pub(crate) safe fn levels_of_child(average_ns: u64) -> u64;
+    pub(crate) safe fn levels_is_starving(since_ns: u64, now_ns: u64, waiting: u32) -> bool;
+    pub(crate) safe fn levels_has_better_level(
+        key: u64,
+        running: u64,
+        same_space: bool,
+        aggregate: bool,
+    ) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" {
+        safe static rules_sizes: [u32; 5];
+    }
+
+    #[test]
+    fn what_is_passed_is_as_large_as_in_the_headers() {
+        let ours = [
+            size_of::<CpuWords>(),
+            size_of::<Place>(),
+            size_of::<Outlook>(),
+            size_of::<Space>(),
+            size_of::<Moment>(),
+        ];
+        assert_eq!(rules_sizes.map(|size| size as usize), ours);
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is next: the queues of address spaces (paper 4).
+//!
+//! Virtual times are in nanoseconds, and may overflow: what matters is how far they lie
+//! apart. The queues themselves are the caller's, as they are the kernel's in the
+//! scheduler; a [`Hall`] knows how many wait in each, and where its first one is.
+
+use crate::c;
+
+/// Queues of an LLC. More address spaces than these share some.
+pub const SPACES: usize = 32;
+/// The weight of nice 0, as the kernel gives it to schedulers.
+pub const WEIGHT_NORMAL: u64 = 100;
+/// Threads that sleep after less than this on average are waited for by somebody.
+pub const SHORT_BURST_NS: u64 = 1_000_000;
+
+/// `struct space`: a queue.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Whose it is; whose it was last, if it is empty.
+    pub mm: u64,
+    /// Virtual time of its first.
+    pub least: u64,
+    /// The seat of those that wait; 0: none, or several.
+    pub seat: u64,
+    /// How many wait.
+    pub waiting: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
+/// `struct moment`: what a CPU knows when it asks who is next.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// When the turn of the address space that has the CPU began.
+    pub began_ns: u64,
+    /// How long that may last.
+    pub turn_ns: u64,
+    /// How far ahead of those that wait it may get.
+    pub lead_ns: u64,
+    /// What time it is.
+    pub now_ns: u64,
+    /// 1: a thread has just used up its slice, and would go on.
+    pub has_prev: u32,
+    /// 1: address spaces have turns.
+    pub aggregate: u32,
+    /// The virtual time of that thread.
+    pub prev_vtime: u64,
+    /// The queue of the address space whose turn it is; [`SPACES`]: none.
+    pub own: u32,
+    /// Queues, by bit, that hold nobody who may run there.
+    pub not: u32,
+    /// Answered: the queue that is furthest behind; [`SPACES`]: nobody waits.
+    pub hindmost: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
+/// Who is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The thread that has used up its slice.
+    Same,
+    /// The first of that queue.
+    Queue(usize),
+    /// Nobody waits.
+    Nobody,
+}
+
+/// How long, and how far ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a thread runs before the CPU asks who is next.
+    pub slice_ns: u64,
+    /// How long threads of one address space may follow one another.
+    pub turn_ns: u64,
+    /// How far they may get ahead of whoever waits, in virtual time.
+    pub lead_ns: u64,
+    /// Address spaces have turns.
+    pub aggregate: bool,
+}
+
+/// The queues of an LLC.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hall {
+    spaces: [Space; SPACES],
+    clock: u64,
+}
+
+impl Hall {
+    /// Virtual time of whoever waits and is furthest behind, at its latest.
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Moves the clock on, if it is behind that.
+    pub fn advance(&mut self, vtime: u64) {
+        if is_before(self.clock, vtime) {
+            self.clock = vtime;
+        }
+    }
+
+    /// Threads that wait.
+    pub fn waiting(&self) -> u32 {
+        self.spaces.iter().map(|space| space.waiting).sum()
+    }
+
+    /// The queues.
+    pub fn spaces(&self) -> &[Space; SPACES] {
+        &self.spaces
+    }
+
+    /// Which of the queues is this address space's from now on.
+    pub fn queue_of(&self, mm: u64) -> usize {
+        // SAFETY: the array is as long as the header has it, and only read.
+        unsafe { c::rules_space_of(&self.spaces, mm) as usize }
+    }
+
+    /// The first of those that wait with this seat; 0: without.
+    pub fn first_of_seat(&self, seat: u64) -> Option<u64> {
+        let mut least = 0;
+        // SAFETY: the array is only read; the number is this function's.
+        let found = unsafe { c::rules_first_of_seat(&self.spaces, seat, &mut least) };
+        found.then_some(least)
+    }
+
+    /// Where those that wait are on average; not behind the clock.
+    pub fn average(&self) -> u64 {
+        // SAFETY: the array is only read.
+        unsafe { c::rules_average_of(&self.spaces, self.clock) }
+    }
+
+    /// Where a thread's virtual time is put that comes to wait here: no further ahead of
+    /// those that do than anybody gets.
+    pub fn place(&self, vtime: u64, seat: u64, weight: u64, limits: &Limits) -> u64 {
+        let least = self.first_of_seat(seat).unwrap_or(self.clock);
+        let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, weight);
+        join_at(vtime, least, ahead_ns)
+    }
+
+    /// A thread waits from now on; in which queue.
+    pub fn join(&mut self, mm: u64, seat: u64, vtime: u64) -> usize {
+        let at = self.queue_of(mm);
+        // SAFETY: a space as the header has it, and nobody else's.
+        unsafe { c::rules_join_space(&mut self.spaces[at], mm, seat, vtime) };
+        at
+    }
+
+    /// One waits there no more; `first` is now the virtual time of the first, or its own.
+    pub fn leave(&mut self, at: usize, first: u64) {
+        // SAFETY: a space as the header has it, and nobody else's.
+        unsafe { c::rules_leave_space(&mut self.spaces[at], first) };
+    }
+
+    /// Who is next; the clock goes on.
+    pub fn ask(&mut self, moment: &mut Moment) -> Next {
+        let mut queue = 0;
+        // SAFETY: all are laid out as the header has them; the array is only read.
+        let next = unsafe { c::rules_who_is_next(moment, &self.spaces, &mut queue) };
+        if next == c::NEXT_SAME {
+            return Next::Same;
+        }
+        if let Some(space) = self.spaces.get(moment.hindmost as usize) {
+            let least = space.least;
+            self.advance(least);
+        }
+        match queue as usize {
+            at if at < SPACES => Next::Queue(at),
+            _ => Next::Nobody,
+        }
+    }
+}
+
+/// In an order that survives overflow.
+pub fn is_before(a: u64, b: u64) -> bool {
+    (a.wrapping_sub(b) as i64) < 0
+}
+
+/// What a cgroup's weight makes of that of those in it, in per cent.
+pub fn within_group(percent: u32, weight: u32) -> u32 {
+    c::rules_within_group(percent, weight)
+}
+
+/// A thread's weight with that of its cgroups.
+pub fn weight_in(weight: u64, percent: u32) -> u64 {
+    c::rules_weight_in(weight, percent)
+}
+
+/// Virtual time that running so long takes.
+pub fn virtual_ns(ran_ns: u64, weight: u64) -> u64 {
+    c::rules_virtual_ns(ran_ns, weight)
+}
+
+/// Where whoever slept goes on.
+pub fn wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
+    c::rules_wake_at(vtime, clock, slice_ns)
+}
+
+/// Where whoever comes from elsewhere does.
+pub fn join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64 {
+    c::rules_join_at(vtime, least, ahead_ns)
+}
+
+/// Where a thread goes on that nobody had to wait for.
+pub fn alone_at(vtime: u64, clock: u64) -> u64 {
+    c::rules_alone_at(vtime, clock)
+}
+
+/// How far a thread of this weight gets ahead of whoever waits.
+pub fn ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64 {
+    c::rules_ahead_at_most(lead_ns, slice_ns, weight)
+}
+
+/// Whether a thread with bursts like this is not made to wait for anybody's turn to end.
+pub fn is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool {
+    c::rules_is_urgent(burst_ns, vtime, share)
+}
+
+/// The average length of a burst after one more.
+pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
+    c::rules_burst_after(average_ns, burst_ns)
+}
+
+/// Whether a CPU has served nobody but urgent threads for too long.
+pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
+    c::rules_is_late(served_ns, now_ns, lead_ns)
+}

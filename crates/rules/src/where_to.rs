@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! On which CPU a thread is to run: an idle one, of an idle core if there is any
+//! (paper 3b); at home before anywhere else, where programs have seats (paper 1).
+
+use usher_model::CpuSet;
+
+use crate::c;
+
+/// CPUs that the rules know: those with lower numbers.
+pub const CPUS_MAX: usize = 512;
+/// Words of a set.
+pub const CPU_WORDS: usize = CPUS_MAX / 64;
+
+/// `struct cpu_set`: a bit for each CPU.
+pub type CpuWords = [u64; CPU_WORDS];
+
+/// A set as the rules have it; CPUs beyond [`CPUS_MAX`] are left out.
+pub fn words_of(cpus: &CpuSet) -> CpuWords {
+    let mut words = [0; CPU_WORDS];
+    for cpu in cpus.iter().map(|cpu| cpu as usize) {
+        if let Some(word) = words.get_mut(cpu / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    words
+}
+
+/// `struct place`: where a CPU lies.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// 0: no such CPU.
+    pub known: u32,
+    /// The number of its LLC.
+    pub llc: u32,
+    /// The kernel's number of its node.
+    pub node_number: u32,
+    /// Nothing.
+    pub unused: u32,
+    /// The CPUs of its core, itself among them.
+    pub core: CpuWords,
+    /// Those of its LLC.
+    pub near: CpuWords,
+    /// Those of its node.
+    pub node: CpuWords,
+}
+
+/// `struct outlook`: what a choice is made from.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// Idle CPUs.
+    pub idle: CpuWords,
+    /// Those whose cores are idle with all their threads.
+    pub cores: CpuWords,
+    /// Where the thread may run.
+    pub allowed: CpuWords,
+    /// Where it is at home; all of those, if it has no seat.
+    pub home: CpuWords,
+    /// CPUs that run guests.
+    pub guests: CpuWords,
+    /// Nothing to the choice: the scheduler's own list of what is still to be looked at.
+    pub left: CpuWords,
+    /// Nothing to the choice: nodes that the scheduler has not looked at.
+    pub unseen: u64,
+}
+
+fn found(cpu: i32) -> Option<u32> {
+    u32::try_from(cpu).ok()
+}
+
+/// The CPU for a thread that last ran on `last`, which lies `here`; `None`: it has to wait.
+pub fn choose_cpu(smt: bool, sees: &Outlook, last: u32, here: &Place) -> Option<u32> {
+    // SAFETY: both are laid out as the header has them, and only read.
+    found(unsafe { c::rules_choose_cpu(smt, sees, last, here) })
+}
+
+/// The same where none could be better, whatever is not in sight.
+pub fn choose_best(smt: bool, sees: &Outlook, last: u32, here: &Place) -> Option<u32> {
+    // SAFETY: both are laid out as the header has them, and only read.
+    found(unsafe { c::rules_choose_best(smt, sees, last, here) })
+}
+
+/// The same, of idle cores alone.
+pub fn choose_core(sees: &Outlook, last: u32, here: &Place) -> Option<u32> {
+    // SAFETY: both are laid out as the header has them, and only read.
+    found(unsafe { c::rules_choose_core(sees, last, here) })
+}
+
+/// Whether nobody works on this core but guests.
+pub fn is_left_to_guests(core: &CpuWords, sees: &Outlook) -> bool {
+    // SAFETY: both are laid out as the header has them, and only read.
+    unsafe { c::rules_is_left_to_guests(core, sees) }
+}
+
+/// Where a thread with that seat is at home; `None`: it may run nowhere there.
+pub fn find_home(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
+    let mut home = [0; CPU_WORDS];
+    // SAFETY: sets as the header has them; the first is written, and this function's.
+    let any = unsafe { c::rules_find_home(&mut home, allowed, seat) };
+    any.then_some(home)
+}
