@@ -24,7 +24,7 @@ trait Scheduler {
     fn wake(&mut self, thread: Thread);
     /// The one that runs has used up its slice, and has this level now.
     fn expire(&mut self, level: u32, interactive: bool);
-    fn sleep(&mut self);
+    fn block(&mut self);
     fn running(&self) -> Option<Thread>;
 }
 
@@ -108,7 +108,7 @@ impl Scheduler for Lists {
         self.pick();
     }
 
-    fn sleep(&mut self) {
+    fn block(&mut self) {
         if self.take_out().is_some() {
             self.pick();
         }
@@ -236,7 +236,7 @@ impl Scheduler for Keys {
         self.next(Some((Thread { level, ..thread }, key)));
     }
 
-    fn sleep(&mut self) {
+    fn block(&mut self) {
         if self.running.is_some() {
             self.next(None);
         }
@@ -294,7 +294,7 @@ fn order(scheduler: &mut dyn Scheduler, events: &[Event]) -> Vec<Option<Thread>>
                 if let Some(thread) = scheduler.running() {
                     awake[usize::from(thread.name as u8 - b'A')] = false;
                 }
-                scheduler.sleep();
+                scheduler.block();
             }
         }
         ran.push(scheduler.running());
@@ -328,7 +328,7 @@ fn example(scheduler: &mut dyn Scheduler) -> (String, usize) {
     let mut ran: Vec<Thread> = Vec::new();
     while let Some(thread) = scheduler.running() {
         ran.push(thread);
-        scheduler.sleep();
+        scheduler.block();
     }
     let switches = ran.windows(2).filter(|pair| pair[0].mm != pair[1].mm);
     (

@@ -14,7 +14,9 @@ use crate::fault::{Fault, WATCH_NS, Watch};
 use crate::job::{Doing, Job, Thread, ThreadId};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::ours::Ours;
 use crate::record::Recorder;
+use crate::turns::Order;
 use crate::weather::Weather;
 
 /// Work below this is done: a millionth of a nanosecond's.
@@ -68,6 +70,7 @@ pub struct Engine {
     pub(crate) machine: Machine,
     pub(crate) kernel: Kernel,
     pub(crate) cpus: Vec<CpuState>,
+    pub(crate) ours: Ours,
     pub(crate) threads: Vec<Thread>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) now_ns: u64,
@@ -86,6 +89,8 @@ pub struct Engine {
     pub(crate) free: Vec<ThreadId>,
     pub(crate) news: Vec<News>,
     events: u64,
+    /// Threads that began on a CPU after one of another program.
+    space_switches: u64,
     /// Threads that were ever born.
     pub(crate) births: u64,
     pub(crate) seed: u64,
@@ -112,6 +117,7 @@ impl Engine {
         let mut engine = Self {
             clock: Clock::new(cpus.len()),
             weather: Weather::new(&machine),
+            ours: Ours::new(&machine),
             cpus,
             machine,
             kernel,
@@ -127,6 +133,7 @@ impl Engine {
             free: Vec::new(),
             news: Vec::new(),
             events: 0,
+            space_switches: 0,
             births: 0,
             seed,
             watch: Watch::default(),
@@ -146,6 +153,11 @@ impl Engine {
     /// Events so far.
     pub fn events(&self) -> u64 {
         self.events
+    }
+
+    /// How often a CPU went from a thread of one program to one of another.
+    pub fn space_switches(&self) -> u64 {
+        self.space_switches
     }
 
     /// The machine.
@@ -260,13 +272,18 @@ impl Engine {
             }
         } else {
             self.threads[thread].doing = Doing::Waiting;
+            self.threads[thread].standing.slept = true;
         }
     }
 
     /// Puts a thread that has something to do on a CPU or into a queue.
     pub(crate) fn ready(&mut self, thread: ThreadId) {
         let program = self.threads[thread].program;
-        let cpu = match self.is_stopped(thread) {
+        let is_stopped = self.is_stopped(thread);
+        if self.kernel.order == Order::Usher && !is_stopped {
+            return self.ready_ours(thread);
+        }
+        let cpu = match is_stopped {
             true => None,
             false => self.place_allowed(thread),
         };
@@ -352,6 +369,9 @@ impl Engine {
     /// Moves a running thread to an idle CPU.
     pub(crate) fn move_running(&mut self, thread: ThreadId, to: usize) {
         self.withdraw(thread);
+        if self.kernel.order == Order::Usher {
+            return self.arrive_ours(thread, to);
+        }
         self.account(to);
         self.jobs[self.threads[thread].program].runnable += 1;
         self.enqueue(thread, to);
@@ -382,20 +402,36 @@ impl Engine {
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
-        let mut thread = self.pick_allowed(cpu);
-        if thread.is_none() && self.cpus[cpu].online && self.is_waited_for(cpu) {
-            thread = self.pull_allowed(cpu);
-            if let Some(thread) = thread {
-                self.join(thread, cpu);
-            }
-        }
-        let Some(thread) = thread else {
-            self.note_who_has(cpu);
-            self.clock.set(cpu, NEVER);
-            self.siblings_speed(cpu);
-            return;
+        let thread = match self.kernel.order {
+            Order::Usher => self.pick_ours(cpu),
+            Order::Eevdf | Order::Cfs => self.pick_or_pull(cpu),
         };
-        self.queued(self.threads[thread].program, -1);
+        if let Some(thread) = thread {
+            self.queued(self.threads[thread].program, -1);
+            return self.run_on(thread, cpu);
+        }
+        self.note_who_has(cpu);
+        self.clock.set(cpu, NEVER);
+        self.siblings_speed(cpu);
+        if self.kernel.order == Order::Usher {
+            self.invite(cpu);
+        }
+    }
+
+    fn pick_or_pull(&mut self, cpu: usize) -> Option<ThreadId> {
+        let thread = self.pick_allowed(cpu);
+        if thread.is_some() || !self.cpus[cpu].online || !self.is_waited_for(cpu) {
+            return thread;
+        }
+        let thread = self.pull_allowed(cpu)?;
+        self.join(thread, cpu);
+        Some(thread)
+    }
+
+    /// A thread that is in no queue runs on a CPU that has nobody.
+    pub(crate) fn run_on(&mut self, thread: ThreadId, cpu: usize) {
+        self.account(cpu);
+        self.note_running(thread, cpu);
         self.cpus[cpu].current = Some(thread);
         self.note_who_has(cpu);
         self.cpus[cpu].started_ns = self.now_ns;
@@ -412,6 +448,9 @@ impl Engine {
     fn warm_up(&mut self, thread: ThreadId, cpu: usize) {
         let costs = &self.machine.costs;
         let before = self.cpus[cpu].before.replace(thread);
+        let program = |thread: ThreadId| self.threads[thread].program;
+        let others = before.is_some_and(|before| program(before) != program(thread));
+        self.space_switches += u64::from(others);
         if before == Some(thread) && self.threads[thread].last == cpu {
             return;
         }
@@ -482,7 +521,7 @@ impl Engine {
                 self.now_ns.saturating_add(left.ceil() as u64)
             }
         };
-        if !state.queue.is_empty() {
+        if !self.cpus[self.line(cpu)].queue.is_empty() {
             at_ns = at_ns.min(self.turn_ends_ns(cpu, self.now_ns));
         }
         self.clock.set(cpu, at_ns);
@@ -502,9 +541,14 @@ impl Engine {
         if done && !self.step_over(id, cpu) {
             return;
         }
-        if self.turn_ends_ns(cpu, self.now_ns) <= self.now_ns && !self.cpus[cpu].queue.is_empty() {
-            self.preempt(cpu);
+        let is_waited_for = !self.cpus[self.line(cpu)].queue.is_empty();
+        if self.turn_ends_ns(cpu, self.now_ns) <= self.now_ns && is_waited_for {
+            match self.kernel.order {
+                Order::Usher => self.ask_again(cpu),
+                Order::Eevdf | Order::Cfs => self.preempt(cpu),
+            }
         } else {
+            self.prolong(cpu);
             if self.now_ns >= self.cpus[cpu].slice_end_ns {
                 self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use oorandom::Rand32;
 
 use crate::machine::Mask;
+use crate::ours::Standing;
 use crate::script::{Memory, Script};
 
 pub(crate) type ThreadId = usize;
@@ -55,6 +56,8 @@ pub(crate) struct Thread {
     pub vruntime: f64,
     pub deadline: f64,
     pub lag: f64,
+    /// The same under Usher's scheduler.
+    pub standing: Standing,
     /// The CPU in whose virtual time `vruntime` is; none for a new thread.
     pub queue: Option<usize>,
     /// The CPU that it last ran on.

@@ -10,6 +10,8 @@
 //! domains.
 
 use serde::{Deserialize, Serialize};
+use usher_model::Topology;
+use usher_rules::where_to::CPUS_MAX;
 
 use crate::engine::Engine;
 use crate::job::ThreadId;
@@ -41,6 +43,12 @@ pub struct Kernel {
     /// Under EEVDF, a running thread is not preempted by one that wakes before it
     /// has run for so long.
     pub protect_ns: u64,
+    /// Under Usher's scheduler, threads of one address space run one after another.
+    pub aggregate: bool,
+    /// How long they may.
+    pub turn_ns: u64,
+    /// How far ahead of those that wait they may get meanwhile, in virtual time.
+    pub lead_ns: u64,
     /// Under CFS, the time in which all in a queue have a turn; half of it is how
     /// far a thread that slept may be ahead of the others when it wakes.
     pub latency_ns: u64,
@@ -62,6 +70,9 @@ impl Default for Kernel {
             order: Order::Eevdf,
             slice_ns: 3_000_000,
             protect_ns: 750_000,
+            aggregate: true,
+            turn_ns: 24_000_000,
+            lead_ns: 24_000_000,
             latency_ns: 24_000_000,
             wakeup_granularity_ns: 4_000_000,
             balance_ns: 4_000_000,
@@ -81,10 +92,36 @@ impl Kernel {
             ..Self::default()
         }
     }
+
+    /// A kernel of today under Usher's own scheduler (`usher sched`), as it is unless told.
+    pub fn usher() -> Self {
+        Self {
+            fair: Fair::Threads,
+            order: Order::Usher,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it can have that machine.
+    ///
+    /// # Errors
+    /// Usher's scheduler has no place for so many CPUs.
+    pub fn check(&self, machine: &Topology) -> Result<(), TooManyCpus> {
+        let cpus = machine.cpus.len();
+        match self.order == Order::Usher && cpus > CPUS_MAX {
+            true => Err(TooManyCpus(cpus)),
+            false => Ok(()),
+        }
+    }
 }
 
+/// More CPUs than Usher's scheduler has places for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it has {0} CPUs, and Usher's scheduler places for {CPUS_MAX}")]
+pub struct TooManyCpus(usize);
+
 /// A number without meaning from three (after splitmix64).
-fn mix(a: u64, b: u64, c: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64, c: u64) -> u64 {
     let mut z = a
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(b.wrapping_mul(0xbf58_476d_1ce4_e5b9))
@@ -99,7 +136,9 @@ const IMBALANCE: f64 = 1.25;
 
 impl Engine {
     fn is_idle(&self, cpu: usize) -> bool {
-        self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
+        // Who waits for several CPUs may run on none of those that are idle.
+        let shares = self.kernel.order == Order::Usher;
+        self.cpus[cpu].current.is_none() && (shares || self.cpus[cpu].queue.is_empty())
     }
 
     fn is_idle_core(&self, cpu: usize) -> bool {
@@ -157,6 +196,9 @@ impl Engine {
     /// Spreads the new threads of a program over the CPUs that it may use, as
     /// the kernel places what is forked.
     pub(crate) fn spread(&mut self, program: usize) {
+        if self.kernel.order == Order::Usher {
+            return self.spread_from_parent(program);
+        }
         let mut loads = self.loads();
         for thread in self.jobs[program].threads.clone() {
             let mask = &self.jobs[program].mask;
@@ -234,6 +276,9 @@ impl Engine {
             if self.waiting > 0 && self.cpus[cpu].online && self.is_idle(cpu) {
                 self.dispatch(cpu);
             }
+        }
+        if self.kernel.order == Order::Usher {
+            return (0..self.cpus.len()).for_each(|cpu| self.invite(cpu));
         }
         if self.now_ns >= self.evened_ns + self.kernel.busy_balance_ns {
             self.evened_ns = self.now_ns;

@@ -22,6 +22,7 @@ pub mod machine;
 pub mod mix;
 pub mod mixfile;
 pub mod oracle;
+mod ours;
 pub mod parallel;
 pub mod parsec;
 pub mod playback;

@@ -9,6 +9,7 @@ use crate::clock::NEVER;
 use crate::engine::{Engine, News};
 use crate::job::{Doing, Job, Thread, ThreadId};
 use crate::machine::Mask;
+use crate::ours::Standing;
 use crate::script::Script;
 
 impl Engine {
@@ -82,6 +83,7 @@ impl Engine {
                     vruntime: 0.0,
                     deadline: 0.0,
                     lag: 0.0,
+                    standing: Standing::default(),
                     queue: None,
                     last: 0,
                     born: self.births,

@@ -36,16 +36,15 @@ pub const LOOPS_SMT: f64 = 0.97;
 /// Seconds of the four loops, alone.
 pub const LOOPS: [f64; 4] = [2.0, 2.0, 10.0, 10.0];
 
-/// The test over so many seeds, with a kernel that knows cores from hardware
-/// threads or one that does not.
-pub fn test(topology: &Topology, smt_aware: bool, seeds: u64) -> Spread {
+/// The test over so many seeds under a kernel.
+pub fn test(topology: &Topology, kernel: &Kernel, seeds: u64) -> Spread {
     let mut spread = Spread {
         min: f64::INFINITY,
         max: 0.0,
         mean: 0.0,
     };
     for seed in 0..seeds {
-        let seconds = once(topology, smt_aware, seed);
+        let seconds = once(topology, kernel, seed);
         spread.min = spread.min.min(seconds);
         spread.max = spread.max.max(seconds);
         spread.mean += (seconds - spread.mean) / (seed + 1) as f64;
@@ -53,13 +52,19 @@ pub fn test(topology: &Topology, smt_aware: bool, seeds: u64) -> Spread {
     spread
 }
 
-fn once(topology: &Topology, smt_aware: bool, seed: u64) -> f64 {
-    let kernel = Kernel {
-        smt_aware,
+/// A kernel that does not know cores from hardware threads, one that does, and the latter
+/// under Usher's scheduler.
+pub fn kernels() -> [Kernel; 3] {
+    let blind = Kernel {
+        smt_aware: false,
         ..Kernel::default()
     };
+    [blind, Kernel::default(), Kernel::usher()]
+}
+
+fn once(topology: &Topology, kernel: &Kernel, seed: u64) -> f64 {
     let machine = Machine::new(topology.clone(), Costs::default());
-    let mut engine = Engine::new(machine, kernel, seed);
+    let mut engine = Engine::new(machine, kernel.clone(), seed);
     let mut order = LOOPS.to_vec();
     // Generators with neighbouring seeds begin alike.
     let far = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

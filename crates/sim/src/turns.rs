@@ -3,7 +3,7 @@
 //!
 //! Every thread has a *virtual runtime*, which grows as it runs, the slower the
 //! more it weighs; on each CPU those of all threads are held near one another.
-//! Two kernels differ in how:
+//! Kernels differ in how:
 //!
 //! - *EEVDF* (Linux since 6.6; Stoica and Abdel-Wahab, 1995): of the threads
 //!   that are *eligible* (have had no more than their share) the one with the
@@ -14,6 +14,7 @@
 //!   Left out: that a turn may end early when its thread has had far more than
 //!   the next one, and that weights lengthen turns (they do slow the virtual
 //!   runtime).
+//! - *Usher's scheduler* is in module `ours`.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,9 @@ pub enum Order {
     Eevdf,
     /// The least virtual runtime first.
     Cfs,
+    /// Address spaces in turns, by the rules of Usher's sched_ext scheduler.
+    #[serde(rename = "usher-sched")]
+    Usher,
 }
 
 impl Engine {
@@ -52,7 +56,7 @@ impl Engine {
         let state = &self.cpus[cpu];
         let here = || state.queue.iter().chain(&state.current);
         match self.kernel.order {
-            Order::Eevdf => {
+            Order::Eevdf | Order::Usher => {
                 let (sum, weights) = here().fold((0.0, 0.0), |(sum, weights), &thread| {
                     let weight = self.weight(thread);
                     let vruntime = self.threads[thread].vruntime;
@@ -79,7 +83,7 @@ impl Engine {
         let slice = self.kernel.slice_ns as f64 / weight;
         let state = &self.threads[thread];
         let owed = match (self.kernel.order, state.queue) {
-            (Order::Eevdf, _) => state.lag.clamp(-slice, slice),
+            (Order::Eevdf | Order::Usher, _) => state.lag.clamp(-slice, slice),
             (Order::Cfs, None) => -(self.turn_ns(cpu, 1) as f64) / weight,
             (Order::Cfs, Some(before)) => {
                 let owed = match state.doing {
@@ -105,6 +109,9 @@ impl Engine {
 
     /// Takes note of what a thread is owed as it leaves a CPU.
     pub(crate) fn leave(&mut self, thread: ThreadId, cpu: usize) {
+        if self.kernel.order == Order::Usher {
+            return self.leave_ours(thread);
+        }
         let here = self.virtual_time(cpu);
         let state = &mut self.threads[thread];
         state.lag = here - state.vruntime;
@@ -116,7 +123,7 @@ impl Engine {
         let queue = self.cpus[cpu].queue.iter().copied().enumerate();
         let threads = &self.threads;
         let (at, thread) = match self.kernel.order {
-            Order::Eevdf => {
+            Order::Eevdf | Order::Usher => {
                 let mean = self.virtual_time(cpu);
                 queue.min_by(|&(_, a), &(_, b)| {
                     let late = |thread: ThreadId| threads[thread].vruntime > mean + 1.0;
@@ -143,7 +150,7 @@ impl Engine {
         };
         let (new, old) = (&self.threads[thread], &self.threads[current]);
         match self.kernel.order {
-            Order::Eevdf => {
+            Order::Eevdf | Order::Usher => {
                 let ran_ns = self.now_ns - self.cpus[cpu].started_ns;
                 ran_ns >= self.kernel.protect_ns
                     && new.deadline < old.deadline
@@ -168,7 +175,7 @@ impl Engine {
     pub(crate) fn turn_ends_ns(&self, cpu: usize, not_before_ns: u64) -> u64 {
         let state = &self.cpus[cpu];
         match self.kernel.order {
-            Order::Eevdf => state.slice_end_ns.max(not_before_ns),
+            Order::Eevdf | Order::Usher => state.slice_end_ns.max(not_before_ns),
             Order::Cfs => {
                 let turn_ns = self.turn_ns(cpu, 0);
                 // It is looked at with each tick only.

@@ -134,12 +134,14 @@ fn the_sample_mix_is_as_the_paper_has_it() {
 fn four_loops_take_what_paper_3b_measured() {
     let topology = topology("package:2 core:1 pu:2");
     let near = |got: f64, want: f64| assert!((got / want - 1.0).abs() <= 0.05, "{got} {want}");
-    let blind = usher_sim::smt::test(&topology, false, 100);
+    let [blind, aware, ours] =
+        usher_sim::smt::kernels().map(|kernel| usher_sim::smt::test(&topology, &kernel, 100));
     near(blind.min, 12.6);
     near(blind.max, 19.8);
-    let aware = usher_sim::smt::test(&topology, true, 100);
-    near(aware.min, 12.6);
-    near(aware.max, 12.7);
+    for aware in [aware, ours] {
+        near(aware.min, 12.6);
+        near(aware.max, 12.7);
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ const SLICE_NS_MIN: i64 = 100_000;
 /// The finest that balancing may be, and the coarsest.
 const KERNEL_NS: std::ops::RangeInclusive<i64> = 10_000..=10_000_000_000;
 /// The kernels that are known.
-const KERNELS: [&str; 2] = ["linux-eevdf", "linux-2.6.37"];
+const KERNELS: [&str; 3] = ["linux-eevdf", "linux-2.6.37", "usher-sched"];
 /// Frames that a program may have.
 const FRAMES_MAX: f64 = 1e7;
 /// Work of a program when nothing is said, in seconds on one core.
@@ -93,6 +93,7 @@ impl Source<'_> {
         let base = match like.as_ref().map_or(Some(KERNELS[0]), toml::Value::as_str) {
             Some("linux-eevdf") => Kernel::default(),
             Some("linux-2.6.37") => Kernel::cfs(),
+            Some("usher-sched") => Kernel::usher(),
             _ => {
                 let reason = format!("no such kernel; there are {}", KERNELS.join(", "));
                 return Err(wrong("like", reason));
@@ -290,7 +291,7 @@ fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
         "slice_ns" => SLICE_NS_MIN,
         _ => *KERNEL_NS.start(),
     };
-    let may_be_off = !["slice_ns", "balance_ns"].contains(&key);
+    let may_be_off = !["slice_ns", "balance_ns", "turn_ns", "lead_ns"].contains(&key);
     let most = *KERNEL_NS.end();
     if may_be_off && ns == 0 || (least..=most).contains(&ns) {
         return None;

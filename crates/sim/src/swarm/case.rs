@@ -11,6 +11,7 @@ use usher_policy::rivals::{Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy, by_name};
 
 use crate::hands::Backend;
+use crate::kernel::Kernel;
 use crate::script::{Memory, Op, Role, Script, Wait};
 use crate::world::Guest;
 
@@ -90,6 +91,8 @@ pub struct Case {
     pub policy: &'static str,
     /// The machine.
     pub topology: Topology,
+    /// Its kernel: in one case of four under Usher's scheduler.
+    pub kernel: Kernel,
     /// How programs are narrowed and stopped.
     pub backend: Backend,
     /// Who comes.
@@ -110,6 +113,10 @@ impl Case {
             _ => Backend::Threads,
         };
         let few = topology.cpus.len().min(8) as u32;
+        let kernel = match seed % 4 {
+            3 => Kernel::usher(),
+            _ => Kernel::default(),
+        };
         let count = 1 + random.rand_range(0..few.max(5) + 1);
         let guests = (1..=u64::from(count)).map(|id| guest(id, &topology, &mut random));
         Self {
@@ -117,6 +124,7 @@ impl Case {
             policy,
             guests: guests.collect(),
             topology,
+            kernel,
             backend,
             faults,
         }
@@ -329,8 +337,8 @@ impl fmt::Display for Case {
         let topology = &self.topology;
         writeln!(
             f,
-            "seed {}: policy {}, by {:?}",
-            self.seed, self.policy, self.backend
+            "seed {}: policy {}, by {:?}, under {:?}",
+            self.seed, self.policy, self.backend, self.kernel.order
         )?;
         writeln!(
             f,

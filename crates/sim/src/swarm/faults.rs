@@ -17,7 +17,6 @@ use super::log::{Deed, Log};
 use super::{Broken, Passed};
 use crate::engine::Engine;
 use crate::hands::{Hands, Stop, Trouble, close, undo};
-use crate::kernel::Kernel;
 use crate::machine::{Costs, Machine};
 use crate::world::{SimWorld, Until};
 
@@ -57,7 +56,7 @@ pub(super) struct Faulty<'a> {
 impl<'a> Faulty<'a> {
     pub fn new(case: &'a Case) -> Self {
         let machine = Machine::new(case.topology.clone(), Costs::default());
-        let engine = Engine::new(machine, Kernel::default(), case.seed);
+        let engine = Engine::new(machine, case.kernel.clone(), case.seed);
         let until = Until {
             repetitions: usize::MAX,
             at_ns: RUN_NS,

@@ -13,6 +13,7 @@ use super::case::{Case, Faults};
 use super::checks::Checks;
 use super::faults::Faulty;
 use crate::hands::Backend;
+use crate::kernel::Kernel;
 use crate::script::{Memory, Op, Role, Script, Wait};
 use crate::world::Guest;
 
@@ -66,6 +67,7 @@ fn case(policy: &'static str) -> Case {
         seed: 0,
         policy,
         topology: usher_topology::load(Source::Synthetic(spec)).unwrap(),
+        kernel: Kernel::default(),
         backend: Backend::Threads,
         guests: vec![guest(1, 12, 10.0, 1), guest(2, 12, 10.0, 1)],
         faults: Faults::default(),

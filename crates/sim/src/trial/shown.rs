@@ -104,6 +104,7 @@ impl Show<'_> {
         };
         let order = match kernel.order {
             Order::Eevdf => format!("EEVDF, turns of {} ms", kernel.slice_ns as f64 / 1e6),
+            Order::Usher => "Usher's scheduler".to_owned(),
             Order::Cfs => format!(
                 "CFS, a turn for each in {} ms",
                 kernel.latency_ns as f64 / 1e6

@@ -24,17 +24,21 @@ struct SmtAnswer {
     seeds: u64,
     blind: Spread,
     aware: Spread,
+    ours: Spread,
 }
 
 /// Simulates and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let seeds = args.seeds;
     let topology = machine(PAPER_3B)?;
+    let kernels = usher_sim::smt::kernels();
+    let [blind, aware, ours] = kernels.map(|of| usher_sim::smt::test(&topology, &of, seeds));
     let answer = SmtAnswer {
         simulated: true,
         seeds,
-        blind: usher_sim::smt::test(&topology, false, seeds),
-        aware: usher_sim::smt::test(&topology, true, seeds),
+        blind,
+        aware,
+        ours,
     };
     let row = |name: &str, spread: &Spread, paper: &str| {
         let Spread { min, max, mean } = spread;
@@ -52,6 +56,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
             head.to_vec(),
             row("blind to hardware threads", &answer.blind, "12.6 / 19.8 / 15.5"),
             row("prefers idle cores", &answer.aware, "12.6 / 12.7 / 12.6"),
+            row("Usher's scheduler", &answer.ours, ""),
         ];
         format!(
             "Simulated: seconds until two loops of 2 s and two of 10 s have ended, {seeds} seeds\n\n{}",

@@ -247,6 +247,9 @@ fn machine(mix: &SimMix) -> anyhow::Result<Machine> {
     };
     let topology = usher_topology::load(source)
         .with_context(|| format!("the machine '{}'", words::cut(&spec, 60)))?;
+    mix.kernel
+        .check(&topology)
+        .with_context(|| format!("the machine '{}'", words::cut(&spec, 60)))?;
     Ok(Machine::new(topology, mix.costs.clone()))
 }
 
