@@ -22,7 +22,7 @@ override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-s
 ROOT := $(DESTDIR)$(PREFIX)
 
 # Crates with unsafe code that runs in our own address space.
-SANITIZED := usher-heartbeat usher-act usher-meter usher-tasks usher-tasks-capi
+SANITIZED := usher-heartbeat usher-act usher-meter usher-rules usher-tasks usher-tasks-capi
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 21] = [
+const LAYERS: [(&str, u32); 22] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
     ("probe", 1),
     ("meter", 1),
+    ("rules", 1),
     ("scx", 2),
     ("policy", 1),
     ("act", 1),
