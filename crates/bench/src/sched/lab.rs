@@ -13,9 +13,10 @@ use anyhow::{Context, Result, bail};
 use usher_lab::kernels::Wanted;
 use usher_lab::{Clock, End, Idle, Streams, Vm};
 use usher_model::CpuSet;
+use usher_report::text;
 
 use super::inside;
-use super::told::{Load, Plan, Said, Sample, Turn};
+use super::told::{Counted, Load, Plan, Said, Sample, Turn};
 
 /// How long a guest may take on a host that does other things, too.
 const TIMEOUT: Duration = Duration::from_secs(3 * 3600);
@@ -130,20 +131,55 @@ fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
 
 /// The finished lines of a file; none where there is none.
 fn saved(file: &Path) -> Result<Vec<Said>> {
-    let text = match fs::read_to_string(file) {
+    let all = match fs::read_to_string(file) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-        text => text.with_context(|| format!("reading {}", file.display()))?,
+        all => all.with_context(|| format!("reading {}", file.display()))?,
     };
-    let lines: Vec<Said> = text
+    let lines: Vec<Said> = all
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
+    let lines = readable(lines, file);
     let finished = Measured::of(&lines).samples;
     let is_finished = |line: &Said| match line {
         Said::Sample(sample) => finished.contains(sample),
         Said::Done { .. } | Said::LeftOut { .. } => true,
     };
     Ok(lines.into_iter().filter(is_finished).collect())
+}
+
+/// Without what an older version has counted in other steps: all of that load in those
+/// rounds is to be measured again.
+fn readable(lines: Vec<Said>, file: &Path) -> Vec<Said> {
+    let old = lines.iter().filter_map(|line| match line {
+        Said::Sample(sample) => {
+            let counted = sample.counted.as_ref();
+            let is_old = counted.is_some_and(Counted::is_in_other_steps);
+            is_old.then(|| (**sample).clone())
+        }
+        _ => None,
+    });
+    let old: Vec<Sample> = old.collect();
+    if old.is_empty() {
+        return lines;
+    }
+    eprintln!(
+        "sched: {} in {} counted latencies in other steps, with an older usher: not taken over",
+        text::count(old.len(), "run"),
+        file.display()
+    );
+    let is_kept = |line: &Said| match line {
+        Said::Sample(sample) => !old.contains(sample),
+        Said::Done {
+            part,
+            rival,
+            rounds,
+        } => !old.iter().any(|sample| {
+            (&sample.part, &sample.rival) == (part, rival) && rounds.contains(&sample.round)
+        }),
+        Said::LeftOut { .. } => true,
+    };
+    lines.into_iter().filter(is_kept).collect()
 }
 
 impl Lab {
@@ -324,7 +360,6 @@ fn show(said: &Said) {
 mod tests {
     use super::*;
     use crate::sched::rival::Rival;
-    use crate::sched::told::Counted;
 
     fn sample(part: &str, rival: Rival) -> Said {
         Said::Sample(Box::new(Sample {
@@ -401,6 +436,37 @@ mod tests {
             ..turn(Rival::Eevdf)
         };
         assert_eq!(remaining(std::slice::from_ref(&again), &all), [again]);
+    }
+
+    #[test]
+    fn what_was_counted_in_other_steps_is_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("one.jsonl");
+        let counted = |rival, slots, programs| {
+            let Said::Sample(mut sample) = sample("cores", rival) else {
+                unreachable!()
+            };
+            sample.programs = programs;
+            sample.counted = Some(Counted {
+                latency: vec![1; slots],
+                ..Counted::default()
+            });
+            Said::Sample(sample)
+        };
+        let of_old = [
+            counted(Rival::Eevdf, Counted::LATENCY_SLOTS, 4),
+            counted(Rival::Eevdf, 64, 7),
+            done("cores", Rival::Eevdf),
+        ];
+        let of_now = [
+            counted(Rival::Fifo, Counted::LATENCY_SLOTS, 4),
+            done("cores", Rival::Fifo),
+        ];
+        Lines::new(&file, [of_old.to_vec(), of_now.to_vec()].concat()).unwrap();
+        let said = saved(&file).unwrap();
+        assert_eq!(said, of_now);
+        let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
+        assert_eq!(remaining(&turns, &said)[0], turns[0]);
     }
 
     #[test]

@@ -159,6 +159,15 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// As many counts as `usher sched stats` makes of latencies.
+    pub const LATENCY_SLOTS: usize = 256;
+
+    /// Whether the latencies were counted in other steps, as older versions did: what
+    /// they came to would be misread.
+    pub fn is_in_other_steps(&self) -> bool {
+        ![0, Self::LATENCY_SLOTS].contains(&self.latency.len())
+    }
+
     /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
     /// slot. `None` without any.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
