@@ -85,9 +85,14 @@ impl Measured {
                     rival,
                     rounds,
                 } => (part, rival, rounds),
-                Said::LeftOut { part, rival, why } => {
+                Said::LeftOut {
+                    part, rival, why, ..
+                } => {
                     let note = format!("{part}: {} was left out: {why}", rival.label());
-                    measured.left_out.push(note);
+                    // Each of many rounds may have failed for the same reason.
+                    if !measured.left_out.contains(&note) {
+                        measured.left_out.push(note);
+                    }
                     continue;
                 }
             };
@@ -116,7 +121,15 @@ fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
                 rival,
                 rounds,
             } => part == load.part() && *rival == turn.rival && *rounds == turn.rounds,
-            Said::LeftOut { part, rival, .. } => part == load.part() && *rival == turn.rival,
+            Said::LeftOut {
+                part,
+                rival,
+                rounds,
+                ..
+            } => {
+                let is_of_turn = rounds.is_empty() || *rounds == turn.rounds;
+                part == load.part() && *rival == turn.rival && is_of_turn
+            }
         })
     };
     let mut left = turns.to_vec();
@@ -305,7 +318,9 @@ impl Lines {
     fn take(&mut self, line: &[u8]) -> io::Result<()> {
         match serde_json::from_slice(line) {
             Ok(said) => {
-                show(&said);
+                if let Some(line) = shown(&said) {
+                    eprintln!("{line}");
+                }
                 self.note(said).map_err(io::Error::other)
             }
             // Nobody but the program inside writes there; what else comes is shown.
@@ -333,7 +348,7 @@ impl Write for Lines {
 }
 
 /// For whoever waits.
-fn show(said: &Said) {
+fn shown(said: &Said) -> Option<String> {
     match said {
         Said::Sample(sample) => {
             let Sample {
@@ -344,14 +359,26 @@ fn show(said: &Said) {
                 ..
             } = &**sample;
             let label = rival.label();
-            eprintln!(
+            Some(format!(
                 "  {part:<9} {label:<24} {programs} programs, round {}",
                 round + 1
-            );
+            ))
         }
-        Said::Done { .. } => {}
-        Said::LeftOut { part, rival, why } => {
-            eprintln!("  {part:<9} {:<24} left out: {why}", rival.label());
+        Said::Done { .. } => None,
+        Said::LeftOut {
+            part,
+            rival,
+            rounds,
+            why,
+        } => {
+            let label = rival.label();
+            let numbers: Vec<String> = rounds.iter().map(|round| (round + 1).to_string()).collect();
+            let rounds = match numbers.len() {
+                0 => String::new(),
+                1 => format!(", round {}", numbers[0]),
+                _ => format!(", rounds {}", numbers.join(", ")),
+            };
+            Some(format!("  {part:<9} {label:<24} left out{rounds}: {why}"))
         }
     }
 }
@@ -474,13 +501,49 @@ mod tests {
         let why = "the kernel ended it".to_owned();
         let part = "cores".to_owned();
         let rival = Rival::Fifo;
-        let left_out = Said::LeftOut { part, rival, why };
-        let measured = Measured::of(&[sample("cores", Rival::Fifo), left_out]);
+        let left_out = |rounds: &[usize]| Said::LeftOut {
+            part: part.clone(),
+            rival: rival.clone(),
+            rounds: rounds.to_vec(),
+            why: why.clone(),
+        };
+        let twice = [left_out(&[0]), left_out(&[1])];
+        let lines = [&[sample("cores", Rival::Fifo)], &twice[..]].concat();
+        let measured = Measured::of(&lines);
         assert!(measured.samples.is_empty());
         assert_eq!(
             measured.left_out,
             ["cores: ours, --fifo was left out: the kernel ended it"]
         );
+        assert_eq!(
+            [&[1][..], &[0, 1]].map(|rounds| shown(&left_out(rounds)).unwrap()),
+            [
+                "  cores     ours, --fifo             left out, round 2: the kernel ended it",
+                "  cores     ours, --fifo             left out, rounds 1, 2: the kernel ended it"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_left_out_of_a_round_is_tried_in_others() {
+        let of_older = r#"{"left_out":{"part":"cores","rival":"fifo","why":"x"}}"#;
+        let all: Said = serde_json::from_str(of_older).unwrap();
+        let Said::LeftOut {
+            part, rival, why, ..
+        } = all.clone()
+        else {
+            unreachable!()
+        };
+        let rounds = vec![1];
+        let second = Said::LeftOut {
+            part,
+            rival,
+            rounds,
+            why,
+        };
+        let turns = [turn(Rival::Fifo)];
+        assert_eq!(remaining(&turns, &[second]), turns);
+        assert_eq!(remaining(&turns, &[all])[0].loads, turns[0].loads[..1]);
     }
 
     #[test]

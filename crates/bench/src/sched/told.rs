@@ -112,6 +112,9 @@ pub enum Said {
         part: String,
         /// The scheduler.
         rival: Rival,
+        /// From 0; none in the lines of older versions, which meant all.
+        #[serde(default)]
+        rounds: Vec<usize>,
         /// Why.
         why: String,
     },
