@@ -75,8 +75,8 @@ enum Which {
 ///            CPUs: switches between address spaces, waits, fairness.
 /// erlang     4 to 7 virtual machines of Erlang with two schedulers each, in each of
 ///            which everyone messages everyone.
-/// elapsed    The same in the emulator's own time, under EEVDF and ours in turn: when each
-///            machine had ended, in pairs.
+/// elapsed    The same in the emulator's own time, which is not hardware's, under EEVDF and
+///            ours in turn: when each machine had ended, in pairs.
 /// mix        PostgreSQL, a parallel make and three virtual machines of Java at once; for
 ///            information, of what is installed here.
 /// cores      Two short loops and two long ones on two cores of two hardware threads:
