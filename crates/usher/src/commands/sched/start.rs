@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::json;
-use usher_scx::Settings;
+use usher_scx::{Kernel, Settings};
 
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
+use super::record::Record;
 use super::{Switch, record};
 
 /// Starts the scheduler, held by a process of its own
@@ -96,13 +97,9 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         let text = || format!("the scheduler runs: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
-    record::refuse_beside(record::read(dir)?.as_ref())?;
-    super::kernel().ready()?;
-    if let Some(release) = untested(&release()) {
-        failure::complain(&format!(
-            "Linux {release} is untested with this scheduler, which is tried from {}.{} to {}.{}",
-            TESTED.0.0, TESTED.0.1, TESTED.1.0, TESTED.1.1
-        ));
+    check(&super::kernel(), record::read(dir)?.as_ref())?;
+    if let Some(warning) = warning() {
+        failure::complain(&warning);
     }
     if args.foreground {
         super::hold::hold(dir, &settings, told)?;
@@ -129,6 +126,26 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         Some(code) => Ok(u8::try_from(code).unwrap_or(failure::OWN)),
         None => bail!("the scheduler's process was ended ({status})"),
     }
+}
+
+/// Refuses where none can be started now.
+///
+/// # Errors
+/// One of ours is there already; there is no sched_ext, no BTF, or another scheduler.
+pub fn check(kernel: &Kernel, last: Option<&Record>) -> anyhow::Result<()> {
+    record::refuse_beside(last)?;
+    Ok(kernel.ready()?)
+}
+
+/// What is said before one is started under this kernel.
+pub fn warning() -> Option<String> {
+    let release = release();
+    let release = untested(&release)?;
+    let ((old, older), (new, newer)) = TESTED;
+    Some(format!(
+        "Linux {release} is untested with this scheduler, which is tried from {old}.{older} to \
+         {new}.{newer}"
+    ))
 }
 
 /// The oldest and the newest kernel that the tests in guests have run on.
