@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::json;
@@ -118,11 +118,15 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         told()?;
         return Ok(0);
     }
-    // It has said why, on our standard error.
-    let status = holder
-        .wait()
-        .context("waiting for the scheduler's process")?;
+    let status = holder.wait();
+    never_ran(status.context("waiting for the scheduler's process")?)
+}
+
+/// How the holder ended that did not say that the scheduler runs.
+fn never_ran(status: ExitStatus) -> Outcome {
     match status.code() {
+        Some(0) => bail!("the scheduler was stopped while it was starting"),
+        // It has said why, on our standard error.
         Some(code) => Ok(u8::try_from(code).unwrap_or(failure::OWN)),
         None => bail!("the scheduler's process was ended ({status})"),
     }
@@ -222,6 +226,20 @@ mod tests {
         for refused in ["--turn-ms 0", "--turn-ms 201", "--lead-ms 201"] {
             assert_eq!(ms(refused), None, "{refused}");
         }
+    }
+
+    #[test]
+    fn one_that_never_ran_is_no_success() {
+        use std::os::unix::process::ExitStatusExt;
+
+        let ended = |raw| never_ran(ExitStatus::from_raw(raw)).map_err(|e| e.to_string());
+        assert_eq!(ended(125 << 8), Ok(125));
+        assert!(
+            ended(0)
+                .unwrap_err()
+                .contains("stopped while it was starting")
+        );
+        assert!(ended(9).unwrap_err().contains("was ended"));
     }
 
     #[test]
