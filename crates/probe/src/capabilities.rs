@@ -142,15 +142,19 @@ fn bpf(roots: &Roots) -> Capability {
 
 fn sched_ext(roots: &Roots) -> Capability {
     let dir = roots.sys.join("kernel/sched_ext");
-    let found = match file::read(&dir.join("state")) {
-        Ok(state) => format!("state: {}", state.trim()),
-        Err(_) => "not in this kernel".to_owned(),
+    let btf = roots.sys.join("kernel/btf/vmlinux").exists();
+    let read = |name: &str| file::read(&dir.join(name)).map(|text| text.trim().to_owned());
+    let found = match (read("state"), read("root/ops")) {
+        (Ok(state), _) if !btf => format!("state: {state}, but no /sys/kernel/btf/vmlinux"),
+        (Ok(state), Ok(name)) => format!("state: {state}, by the scheduler '{name}'"),
+        (Ok(state), Err(_)) => format!("state: {state}"),
+        (Err(_), _) => "not in this kernel".to_owned(),
     };
     let uses = [
         "seats can be kept softly by a scheduler of our own",
         "seats are kept by cpusets and affinity",
     ];
-    capability("sched_ext", dir.exists(), found, uses)
+    capability("sched_ext", dir.exists() && btf, found, uses)
 }
 
 /// Where cgroup v2 is mounted, by `/proc/self/mounts`.
@@ -460,6 +464,23 @@ mod tests {
         assert_eq!(found("steal"), "25.00 % of the CPU time wanted since boot");
         assert_eq!(found("psi"), "CPU pressure 5.0 % over ten seconds");
         assert_eq!(found("sched_ext"), "state: disabled");
+    }
+
+    #[test]
+    fn a_scheduler_takes_btf_and_is_named() {
+        let state = ("sys/kernel/sched_ext/state", "enabled\n");
+        let ops = ("sys/kernel/sched_ext/root/ops", "bpfland_1.1.4\n");
+        let btf = ("sys/kernel/btf/vmlinux", "");
+        let told = |files: &[(&str, &str)]| {
+            let (_dir, roots) = machine(files);
+            let told = sched_ext(&roots);
+            (told.available, told.found)
+        };
+        let without = "state: enabled, but no /sys/kernel/btf/vmlinux";
+        assert_eq!(told(&[state, ops]), (false, without.to_owned()));
+        let named = "state: enabled, by the scheduler 'bpfland_1.1.4'";
+        assert_eq!(told(&[state, ops, btf]), (true, named.to_owned()));
+        assert_eq!(told(&[btf]), (false, "not in this kernel".to_owned()));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use usher_model::CpuSet;
+
 /// Why there is no scheduler, or no count.
 #[derive(Debug, thiserror::Error)]
 pub enum ScxError {
@@ -38,6 +40,18 @@ pub enum ScxError {
         cpu: u32,
         /// How many there may be.
         most: usize,
+    },
+    /// A seat that nobody could have.
+    #[error("a seat for '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {why}")]
+    NoSuchSeat {
+        /// Whose it was to be.
+        name: String,
+        /// The number of the cgroup.
+        cgroup: u64,
+        /// What was asked for.
+        cpus: CpuSet,
+        /// What is wrong with these CPUs.
+        why: String,
     },
     /// A file could not be read.
     #[error("reading {}: {source}", path.display())]

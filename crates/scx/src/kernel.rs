@@ -2,8 +2,10 @@
 //! What this kernel has, and which scheduler it runs.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use usher_model::CpuSet;
 
 use crate::ScxError;
 
@@ -67,6 +69,25 @@ impl Kernel {
                 name: format!("({word})"),
             }),
         }
+    }
+
+    /// CPUs that may ever be there, whether they are or not.
+    pub(crate) fn possible(&self) -> Result<CpuSet, ScxError> {
+        self.cpus("possible")
+    }
+
+    /// CPUs that run.
+    pub(crate) fn online(&self) -> Result<CpuSet, ScxError> {
+        self.cpus("online")
+    }
+
+    fn cpus(&self, which: &str) -> Result<CpuSet, ScxError> {
+        let path = self.sys.join("devices/system/cpu").join(which);
+        let read = fs::read_to_string(&path).and_then(|list| {
+            let set = list.trim().parse();
+            set.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+        });
+        read.map_err(|source| ScxError::Read { path, source })
     }
 
     /// How often CPUs came or went, by which the kernel notices that one did

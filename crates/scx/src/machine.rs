@@ -80,7 +80,7 @@ fn place(llc: u32, node_number: u32, sets: [&CpuSet; 3]) -> Vec<u8> {
     bytes
 }
 
-/// `struct cpu_set`.
+/// `struct cpu_set`, which holds CPUs below [`CPUS_MAX`].
 pub(crate) fn words_of(set: &CpuSet) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     for cpu in set.iter().map(|cpu| cpu as usize) {

@@ -11,10 +11,10 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
 
-use crate::ScxError;
 use crate::layout::{SeatTally, Tally, ThreadState, words};
-use crate::machine::{WORDS, words_of};
+use crate::machine::{CPUS_MAX, WORDS, words_of};
 use crate::object;
+use crate::{Kernel, ScxError};
 
 /// `struct seat`.
 const NAME_BYTES: usize = 32;
@@ -90,9 +90,25 @@ impl Held {
 
     /// Gives the threads of a cgroup, and of those below it, a seat; or another one.
     ///
+    /// CPUs of it may be off line: they are at home there again when these come back, and
+    /// on those that run until then.
+    ///
     /// # Errors
-    /// The kernel refuses, as where there are too many.
-    pub fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), ScxError> {
+    /// None of the CPUs is on line, or one can never be there or has no place in the tables:
+    /// then nothing is changed. The kernel refuses, as where there are too many seats.
+    pub fn seat(
+        &self,
+        kernel: &Kernel,
+        cgroup: u64,
+        name: &str,
+        cpus: &CpuSet,
+    ) -> Result<(), ScxError> {
+        check(kernel, cpus)?.map_err(|why| ScxError::NoSuchSeat {
+            name: name.to_owned(),
+            cgroup,
+            cpus: cpus.clone(),
+            why,
+        })?;
         let key = cgroup.to_ne_bytes();
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
@@ -208,6 +224,29 @@ impl Held {
     }
 }
 
+/// Why a seat on these CPUs would be nobody's, or another one than was asked for.
+fn check(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<(), String>, ScxError> {
+    if cpus.is_empty() {
+        return Ok(Err("a seat takes a CPU at least".to_owned()));
+    }
+    let beyond = cpus.minus(&CpuSet::range(0, CPUS_MAX as u32 - 1));
+    if !beyond.is_empty() {
+        let why = format!("{beyond} is beyond the {CPUS_MAX} that the scheduler's tables hold");
+        return Ok(Err(why));
+    }
+    let possible = kernel.possible()?;
+    let unknown = cpus.minus(&possible);
+    if !unknown.is_empty() {
+        let why = format!("{unknown} is none of this machine's, which has {possible}");
+        return Ok(Err(why));
+    }
+    let online = kernel.online()?;
+    if !cpus.intersects(&online) {
+        return Ok(Err(format!("none of these is on line, as {online} are")));
+    }
+    Ok(Ok(()))
+}
+
 fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     let map = MapHandle::from_map_id(id);
     let map = map.map_err(ScxError::bpf(format!("opening the map '{name}'")))?;
@@ -236,6 +275,54 @@ fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn why(cpus: &str) -> Option<String> {
+        let sys = tempfile::tempdir().unwrap();
+        let cpu = sys.path().join("devices/system/cpu");
+        std::fs::create_dir_all(&cpu).unwrap();
+        std::fs::write(cpu.join("possible"), "0-7,1000\n").unwrap();
+        std::fs::write(cpu.join("online"), "0-2,4\n").unwrap();
+        let cpus = cpus.parse().unwrap();
+        check(&Kernel::at(sys.path()), &cpus).unwrap().err()
+    }
+
+    #[test]
+    fn a_seat_that_nobody_could_have_is_refused() {
+        for seat in ["0", "0-4", "2-3,5-7"] {
+            assert_eq!(why(seat), None, "{seat}");
+        }
+        for (seat, word) in [
+            ("", "a CPU at least"),
+            ("3,5-7", "none of these is on line"),
+            ("0,8-9", "8-9 is none of this machine's"),
+            ("511", "511 is none of this machine's"),
+            ("0,512", "512 is beyond the 512"),
+            ("1000", "1000 is beyond the 512"),
+        ] {
+            let why = why(seat).unwrap();
+            assert!(
+                why.starts_with(word) || why.ends_with(word),
+                "{seat}: {why}"
+            );
+        }
+        let nowhere = Kernel::at(std::path::Path::new("/nowhere"));
+        let unread = check(&nowhere, &CpuSet::single(0)).unwrap_err().to_string();
+        assert!(unread.contains("cpu/possible"), "{unread}");
+    }
+
+    #[test]
+    fn a_refused_seat_is_told_in_a_line() {
+        let refused = ScxError::NoSuchSeat {
+            name: "make".to_owned(),
+            cgroup: 42,
+            cpus: "3,5-7".parse().unwrap(),
+            why: why("3,5-7").unwrap(),
+        };
+        assert_eq!(
+            refused.to_string(),
+            "a seat for 'make' (cgroup 42) on CPUs '3,5-7': none of these is on line, as 0-2,4 are"
+        );
+    }
 
     #[test]
     fn a_seat_is_read_as_it_was_written() {

@@ -502,7 +502,10 @@ fn doctor_always_answers() {
         "{text}"
     );
     fs::write(world.path("profiles.db"), "no database").unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains("'usher sched start'"), "{text}");
     let answer = world.json(&["doctor"]).unwrap();
+    assert!(answer["scheduler"]["running"] == false, "{answer}");
     assert!(answer["store"]["problem"].is_string(), "{answer}");
     assert!(answer["kernel"]["items"].as_array().unwrap().len() > 5);
 }

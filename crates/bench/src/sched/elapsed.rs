@@ -131,9 +131,9 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
     part.notes = vec![
         format!(
             "Pairs of runs in one guest of the lab (core:2, Linux {kernel}), under EEVDF and ours, \
-             who is first in turn; {processes} processes in each machine. For information: the \
-             guest's CPUs take turns on one of the host's, in the host's time, and what the \
-             emulator makes of a switch is not what hardware does."
+             who is first in turn; {processes} processes in each machine. The bar holds for the \
+             ratio; the seconds are the emulator's own and not hardware's: the guest's CPUs take \
+             turns on one of the host's, where a switch costs more than a real one."
         ),
         "The same counted, in virtual time and against others, is the part 'erlang'.".to_owned(),
     ];

@@ -13,9 +13,10 @@ use anyhow::{Context, Result, bail};
 use usher_lab::kernels::Wanted;
 use usher_lab::{Clock, End, Idle, Streams, Vm};
 use usher_model::CpuSet;
+use usher_report::text;
 
 use super::inside;
-use super::told::{Load, Plan, Said, Sample, Turn};
+use super::told::{Counted, Load, Plan, Said, Sample, Turn};
 
 /// How long a guest may take on a host that does other things, too.
 const TIMEOUT: Duration = Duration::from_secs(3 * 3600);
@@ -84,9 +85,14 @@ impl Measured {
                     rival,
                     rounds,
                 } => (part, rival, rounds),
-                Said::LeftOut { part, rival, why } => {
+                Said::LeftOut {
+                    part, rival, why, ..
+                } => {
                     let note = format!("{part}: {} was left out: {why}", rival.label());
-                    measured.left_out.push(note);
+                    // Each of many rounds may have failed for the same reason.
+                    if !measured.left_out.contains(&note) {
+                        measured.left_out.push(note);
+                    }
                     continue;
                 }
             };
@@ -115,7 +121,15 @@ fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
                 rival,
                 rounds,
             } => part == load.part() && *rival == turn.rival && *rounds == turn.rounds,
-            Said::LeftOut { part, rival, .. } => part == load.part() && *rival == turn.rival,
+            Said::LeftOut {
+                part,
+                rival,
+                rounds,
+                ..
+            } => {
+                let is_of_turn = rounds.is_empty() || *rounds == turn.rounds;
+                part == load.part() && *rival == turn.rival && is_of_turn
+            }
         })
     };
     let mut left = turns.to_vec();
@@ -130,20 +144,55 @@ fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
 
 /// The finished lines of a file; none where there is none.
 fn saved(file: &Path) -> Result<Vec<Said>> {
-    let text = match fs::read_to_string(file) {
+    let all = match fs::read_to_string(file) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-        text => text.with_context(|| format!("reading {}", file.display()))?,
+        all => all.with_context(|| format!("reading {}", file.display()))?,
     };
-    let lines: Vec<Said> = text
+    let lines: Vec<Said> = all
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
+    let lines = readable(lines, file);
     let finished = Measured::of(&lines).samples;
     let is_finished = |line: &Said| match line {
         Said::Sample(sample) => finished.contains(sample),
         Said::Done { .. } | Said::LeftOut { .. } => true,
     };
     Ok(lines.into_iter().filter(is_finished).collect())
+}
+
+/// Without what an older version has counted in other steps: all of that load in those
+/// rounds is to be measured again.
+fn readable(lines: Vec<Said>, file: &Path) -> Vec<Said> {
+    let old = lines.iter().filter_map(|line| match line {
+        Said::Sample(sample) => {
+            let counted = sample.counted.as_ref();
+            let is_old = counted.is_some_and(Counted::is_in_other_steps);
+            is_old.then(|| (**sample).clone())
+        }
+        _ => None,
+    });
+    let old: Vec<Sample> = old.collect();
+    if old.is_empty() {
+        return lines;
+    }
+    eprintln!(
+        "sched: {} in {} counted latencies in other steps, with an older usher: not taken over",
+        text::count(old.len(), "run"),
+        file.display()
+    );
+    let is_kept = |line: &Said| match line {
+        Said::Sample(sample) => !old.contains(sample),
+        Said::Done {
+            part,
+            rival,
+            rounds,
+        } => !old.iter().any(|sample| {
+            (&sample.part, &sample.rival) == (part, rival) && rounds.contains(&sample.round)
+        }),
+        Said::LeftOut { .. } => true,
+    };
+    lines.into_iter().filter(is_kept).collect()
 }
 
 impl Lab {
@@ -269,7 +318,9 @@ impl Lines {
     fn take(&mut self, line: &[u8]) -> io::Result<()> {
         match serde_json::from_slice(line) {
             Ok(said) => {
-                show(&said);
+                if let Some(line) = shown(&said) {
+                    eprintln!("{line}");
+                }
                 self.note(said).map_err(io::Error::other)
             }
             // Nobody but the program inside writes there; what else comes is shown.
@@ -297,7 +348,7 @@ impl Write for Lines {
 }
 
 /// For whoever waits.
-fn show(said: &Said) {
+fn shown(said: &Said) -> Option<String> {
     match said {
         Said::Sample(sample) => {
             let Sample {
@@ -308,14 +359,26 @@ fn show(said: &Said) {
                 ..
             } = &**sample;
             let label = rival.label();
-            eprintln!(
+            Some(format!(
                 "  {part:<9} {label:<24} {programs} programs, round {}",
                 round + 1
-            );
+            ))
         }
-        Said::Done { .. } => {}
-        Said::LeftOut { part, rival, why } => {
-            eprintln!("  {part:<9} {:<24} left out: {why}", rival.label());
+        Said::Done { .. } => None,
+        Said::LeftOut {
+            part,
+            rival,
+            rounds,
+            why,
+        } => {
+            let label = rival.label();
+            let numbers: Vec<String> = rounds.iter().map(|round| (round + 1).to_string()).collect();
+            let rounds = match numbers.len() {
+                0 => String::new(),
+                1 => format!(", round {}", numbers[0]),
+                _ => format!(", rounds {}", numbers.join(", ")),
+            };
+            Some(format!("  {part:<9} {label:<24} left out{rounds}: {why}"))
         }
     }
 }
@@ -324,7 +387,6 @@ fn show(said: &Said) {
 mod tests {
     use super::*;
     use crate::sched::rival::Rival;
-    use crate::sched::told::Counted;
 
     fn sample(part: &str, rival: Rival) -> Said {
         Said::Sample(Box::new(Sample {
@@ -404,17 +466,84 @@ mod tests {
     }
 
     #[test]
+    fn what_was_counted_in_other_steps_is_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("one.jsonl");
+        let counted = |rival, slots, programs| {
+            let Said::Sample(mut sample) = sample("cores", rival) else {
+                unreachable!()
+            };
+            sample.programs = programs;
+            sample.counted = Some(Counted {
+                latency: vec![1; slots],
+                ..Counted::default()
+            });
+            Said::Sample(sample)
+        };
+        let of_old = [
+            counted(Rival::Eevdf, Counted::LATENCY_SLOTS, 4),
+            counted(Rival::Eevdf, 64, 7),
+            done("cores", Rival::Eevdf),
+        ];
+        let of_now = [
+            counted(Rival::Fifo, Counted::LATENCY_SLOTS, 4),
+            done("cores", Rival::Fifo),
+        ];
+        Lines::new(&file, [of_old.to_vec(), of_now.to_vec()].concat()).unwrap();
+        let said = saved(&file).unwrap();
+        assert_eq!(said, of_now);
+        let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
+        assert_eq!(remaining(&turns, &said)[0], turns[0]);
+    }
+
+    #[test]
     fn a_scheduler_that_failed_is_told_and_not_counted() {
         let why = "the kernel ended it".to_owned();
         let part = "cores".to_owned();
         let rival = Rival::Fifo;
-        let left_out = Said::LeftOut { part, rival, why };
-        let measured = Measured::of(&[sample("cores", Rival::Fifo), left_out]);
+        let left_out = |rounds: &[usize]| Said::LeftOut {
+            part: part.clone(),
+            rival: rival.clone(),
+            rounds: rounds.to_vec(),
+            why: why.clone(),
+        };
+        let twice = [left_out(&[0]), left_out(&[1])];
+        let lines = [&[sample("cores", Rival::Fifo)], &twice[..]].concat();
+        let measured = Measured::of(&lines);
         assert!(measured.samples.is_empty());
         assert_eq!(
             measured.left_out,
             ["cores: ours, --fifo was left out: the kernel ended it"]
         );
+        assert_eq!(
+            [&[1][..], &[0, 1]].map(|rounds| shown(&left_out(rounds)).unwrap()),
+            [
+                "  cores     ours, --fifo             left out, round 2: the kernel ended it",
+                "  cores     ours, --fifo             left out, rounds 1, 2: the kernel ended it"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_left_out_of_a_round_is_tried_in_others() {
+        let of_older = r#"{"left_out":{"part":"cores","rival":"fifo","why":"x"}}"#;
+        let all: Said = serde_json::from_str(of_older).unwrap();
+        let Said::LeftOut {
+            part, rival, why, ..
+        } = all.clone()
+        else {
+            unreachable!()
+        };
+        let rounds = vec![1];
+        let second = Said::LeftOut {
+            part,
+            rival,
+            rounds,
+            why,
+        };
+        let turns = [turn(Rival::Fifo)];
+        assert_eq!(remaining(&turns, &[second]), turns);
+        assert_eq!(remaining(&turns, &[all])[0].loads, turns[0].loads[..1]);
     }
 
     #[test]

@@ -75,8 +75,8 @@ enum Which {
 ///            CPUs: switches between address spaces, waits, fairness.
 /// erlang     4 to 7 virtual machines of Erlang with two schedulers each, in each of
 ///            which everyone messages everyone.
-/// elapsed    The same in the emulator's own time, under EEVDF and ours in turn: when each
-///            machine had ended, in pairs.
+/// elapsed    The same in the emulator's own time, which is not hardware's, under EEVDF and
+///            ours in turn: when each machine had ended, in pairs.
 /// mix        PostgreSQL, a parallel make and three virtual machines of Java at once; for
 ///            information, of what is installed here.
 /// cores      Two short loops and two long ones on two cores of two hardware threads:
@@ -389,9 +389,10 @@ impl<'a> Guests<'a> {
             }
         }
         let measured = self.lab.measure(machine, &self.turns(&loads))?;
-        for (which, _) in loads {
+        for (which, load) in loads {
             let mut part = self.part(which, machine, &measured)?;
-            part.notes.extend(self.notes(&part.name, &measured));
+            let notes = self.notes(&part.name, load.part(), &measured);
+            part.notes.extend(notes);
             parts.push(part);
             let switches = switches.filter(|part| part.name == switches::NAME);
             if let (Which::Spaces, Some(switches)) = (which, switches) {
@@ -457,9 +458,9 @@ impl<'a> Guests<'a> {
         }
     }
 
-    /// What was not measured.
-    fn notes(&self, part: &str, measured: &Measured) -> Vec<String> {
-        let of_it = format!("{part}: ");
+    /// What was not measured of a part, whose load may bear the name of another.
+    fn notes(&self, part: &str, load: &str, measured: &Measured) -> Vec<String> {
+        let of_it = format!("{load}: ");
         let left_out = measured.left_out.iter();
         let left_out = left_out.filter_map(|note| note.strip_prefix(&of_it));
         let mut notes: Vec<String> = left_out.map(str::to_owned).collect();
@@ -519,11 +520,17 @@ mod tests {
             samples: vec![],
             left_out: vec!["cores: ours was left out: x".to_owned()],
         };
-        let notes = guests.notes("cores", &measured);
+        let notes = guests.notes("cores", "cores", &measured);
         assert_eq!(notes[0], "ours was left out: x");
         assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
-        assert_eq!(guests.notes("overhead", &measured).len(), 1);
-        assert!(guests.notes("seats", &measured).is_empty());
+        assert_eq!(guests.notes("overhead", "overhead", &measured).len(), 1);
+        assert!(guests.notes("seats", "seats", &measured).is_empty());
+        let erlang = Measured {
+            samples: vec![],
+            left_out: vec!["erlang: ours was left out: x".to_owned()],
+        };
+        let notes = guests.notes("elapsed", "erlang", &erlang);
+        assert_eq!(notes, ["ours was left out: x"]);
     }
 
     #[test]

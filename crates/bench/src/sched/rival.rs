@@ -78,7 +78,7 @@ impl Rival {
         }
     }
 
-    /// Whether it is another sched_ext scheduler, or was made to compare with.
+    /// Whether it is somebody else's sched_ext scheduler: none of our modes, none of EEVDF.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
     }

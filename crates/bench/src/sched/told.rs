@@ -112,6 +112,9 @@ pub enum Said {
         part: String,
         /// The scheduler.
         rival: Rival,
+        /// From 0; none in the lines of older versions, which meant all.
+        #[serde(default)]
+        rounds: Vec<usize>,
         /// Why.
         why: String,
     },
@@ -159,6 +162,15 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// As many counts as `usher sched stats` makes of latencies.
+    pub const LATENCY_SLOTS: usize = 256;
+
+    /// Whether the latencies were counted in other steps, as older versions did: what
+    /// they came to would be misread.
+    pub fn is_in_other_steps(&self) -> bool {
+        ![0, Self::LATENCY_SLOTS].contains(&self.latency.len())
+    }
+
     /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
     /// slot. `None` without any.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {

@@ -55,7 +55,13 @@ impl RealWorld {
             Action::Seat { cpus, .. } if self.seat_softly(program, cpus) => {
                 self.actuator.act(&Action::Release { program })
             }
-            Action::Seat { .. } | Action::Release { .. } => {
+            Action::Seat { .. } => {
+                self.actuator.act(action)?;
+                // Not before: where both refuse, the program has the seat that it had.
+                self.unseat(program);
+                Ok(())
+            }
+            Action::Release { .. } => {
                 self.unseat(program);
                 self.actuator.act(action)
             }
@@ -78,7 +84,7 @@ impl RealWorld {
             Ok(()) => true,
             Err(error) => {
                 let name = &member.program.name;
-                let text = format!("'{name}' has a cpuset, as the scheduler refuses: {error}");
+                let text = format!("'{name}' gets a cpuset, as the scheduler refuses: {error}");
                 self.warn(text);
                 false
             }

@@ -14,6 +14,7 @@ use usher_store::Store;
 use crate::api;
 use crate::cli::{Global, StoreArg};
 use crate::client::Daemon;
+use crate::commands::sched;
 use crate::failure::{self, Outcome};
 use crate::output::{self, FAINT, GOOD, LACKING, Output, STRONG};
 use crate::runtime;
@@ -39,6 +40,8 @@ struct Findings {
     kernel: Capabilities,
     /// The daemon, where one listens.
     daemon: Option<api::State>,
+    /// Which scheduler runs, and what `usher sched start` would say.
+    scheduler: sched::Outlook,
     /// Journals of daemons that died and that nobody has worked off yet.
     stale_journals: Vec<String>,
     /// The profile store.
@@ -60,6 +63,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let findings = Findings {
         kernel: Capabilities::read(&Roots::default()),
         daemon,
+        scheduler: sched::look(&runtime::own_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
         store: store_health(&runtime::store_path(args.store.path.as_deref())),
     };
@@ -183,6 +187,7 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
                 .map(|warning| ("warning", warning.clone())),
         );
     }
+    lines.push(("scheduler", findings.scheduler.line()));
     lines.push((
         "stale journals",
         match findings.stale_journals.len() {

@@ -53,6 +53,8 @@ pub fn has_what_usher_can_use() {
         let item = items.iter().find(|item| item["name"] == name).unwrap();
         assert_eq!(item["available"], true, "{item}");
     }
+    let refused = &findings["scheduler"]["refused"];
+    assert!(refused.is_null(), "{refused}");
     let state = std::fs::read_to_string("/sys/kernel/sched_ext/state").unwrap();
     assert_eq!(state.trim(), "disabled");
     let release = findings["kernel"]["kernel"].as_str().unwrap();

@@ -53,15 +53,17 @@ pub fn run(args: &InsideArgs) -> Result<()> {
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
             let (part, rival) = (load.part().to_owned(), turn.rival.clone());
+            let rounds = turn.rounds.clone();
             say(&match measured {
                 Ok(()) => Said::Done {
                     part,
                     rival,
-                    rounds: turn.rounds.clone(),
+                    rounds,
                 },
                 Err(error) => Said::LeftOut {
                     part,
                     rival,
+                    rounds,
                     why: format!("{error:#}"),
                 },
             })?;

@@ -28,7 +28,8 @@ const LOOK_AGAIN: Timespec = Timespec {
     tv_nsec: 50_000_000,
 };
 
-/// Holds it until a signal; calls `ready` when it runs.
+/// Holds it until a signal; calls `ready` when it runs, which it never does if the signal
+/// comes first.
 ///
 /// # Errors
 /// It could not be started, or the kernel ended it.
@@ -37,8 +38,7 @@ pub fn hold(
     settings: &Settings,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    record::refuse_beside(record::read(dir)?.as_ref())?;
-    super::kernel().ready()?;
+    super::start::check(&super::kernel(), record::read(dir)?.as_ref())?;
     // Before anybody knows whom to tell.
     let told = [told_by(&[SIGTERM, SIGINT, SIGHUP])?, told_by(&[SIGUSR1])?];
     let mut held = Held::take(dir, settings)?;
@@ -60,6 +60,10 @@ fn serve(
 ) -> anyhow::Result<()> {
     let [ends, changes] = told;
     let mut scheduler = begin(held)?;
+    // Stopped meanwhile: nobody is told that it runs.
+    if is_told(ends, &Timespec::default())? {
+        return Ok(());
+    }
     ready()?;
     loop {
         if wait(&scheduler, [ends, changes])? {
@@ -137,12 +141,19 @@ fn begin_again(held: &mut Held, ends: &UnixStream) -> anyhow::Result<Option<Sche
             }
             Err(_) => {}
         }
-        let mut told = [PollFd::new(ends, PollFlags::IN)];
-        match poll(&mut told, Some(&LOOK_AGAIN)) {
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(None),
-            Err(error) => return Err(error).context("waiting to begin anew"),
+        if is_told(ends, &LOOK_AGAIN)? {
+            return Ok(None);
         }
+    }
+}
+
+/// Whether a signal has come, or does within that time.
+fn is_told(told: &UnixStream, within: &Timespec) -> anyhow::Result<bool> {
+    let mut told = [PollFd::new(told, PollFlags::IN)];
+    match poll(&mut told, Some(within)) {
+        Ok(0) | Err(Errno::INTR) => Ok(false),
+        Ok(_) => Ok(true),
+        Err(error) => Err(error).context("looking for signals"),
     }
 }
 
@@ -186,4 +197,22 @@ fn give_up(dir: &Path, held: &mut Held, ending: &Ending) -> anyhow::Result<()> {
         told = format!("; its dump is in {}", path.display());
     }
     bail!("the kernel took its threads back ({why}){told}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_that_has_come_is_seen() {
+        let (told, mut tell) = UnixStream::pair().unwrap();
+        let now = Timespec::default();
+        assert!(!is_told(&told, &now).unwrap());
+        tell.write_all(b"x").unwrap();
+        assert!(is_told(&told, &now).unwrap());
+        // It is still to be heeded.
+        assert!(is_told(&told, &LOOK_AGAIN).unwrap());
+    }
 }

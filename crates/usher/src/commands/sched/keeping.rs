@@ -45,7 +45,7 @@ impl SoftSeats for Keeping {
     }
 
     fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), String> {
-        let seated = self.held()?.seat(cgroup, name, cpus);
+        let seated = self.held()?.seat(&super::kernel(), cgroup, name, cpus);
         seated.map_err(|error| error.to_string())
     }
 

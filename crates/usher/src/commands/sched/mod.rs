@@ -4,6 +4,7 @@
 mod explain;
 mod hold;
 mod keeping;
+mod outlook;
 mod record;
 mod set;
 mod start;
@@ -21,6 +22,7 @@ use crate::output::Output;
 use crate::runtime;
 
 pub use keeping::seats;
+pub use outlook::{Outlook, look};
 
 /// Has Usher's own scheduler run this machine's threads
 #[derive(Debug, clap::Args)]
@@ -56,7 +58,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let looks_only = matches!(args.command, Command::Status(_));
     anyhow::ensure!(
         looks_only || rustix::process::geteuid().is_root(),
-        "'usher sched' is for root, but for its status: run this as root"
+        "{FOR_ROOT}"
     );
     let dir = runtime::own_dir(global.runtime_dir.as_deref());
     match &args.command {
@@ -86,6 +88,9 @@ impl Switch {
 fn limit_ms() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=200)
 }
+
+/// What anybody else is told.
+const FOR_ROOT: &str = "'usher sched' is for root, but for its status: run this as root";
 
 /// The name by which the kernel knows ours.
 const NAME: &str = "usher";

@@ -4,16 +4,18 @@
 //! record: each time a file of its own, which is locked too before it takes the place
 //! of the last. So a record is never half written, and whoever finds one locked knows
 //! that the very process that wrote it lives. What is asked of that process lies in
-//! another file, and a signal says that it does.
+//! another file, and a signal says that it does. One asks at a time: whoever does holds a
+//! lock on `sched.asking.lock` from before it reads what is to be changed until that is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use usher_scx::{MapIds, Settings};
@@ -79,7 +81,36 @@ fn wanted_path(dir: &Path) -> PathBuf {
     dir.join("sched.wanted.json")
 }
 
-/// Leaves new settings for the scheduler's process.
+/// That nobody else asks the scheduler for something; ends with the value.
+#[derive(Debug)]
+pub struct Asking {
+    _lock: File,
+}
+
+impl Asking {
+    /// `None`: somebody else does at the moment.
+    ///
+    /// # Errors
+    /// The directory cannot be written in.
+    pub fn begin(dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = dir.join("sched.asking.lock");
+        let lock = lock_file(&path).with_context(|| format!("writing {}", path.display()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { _lock: lock })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("locking {}", path.display())),
+        }
+    }
+}
+
+/// A file to be locked by those who may write here.
+fn lock_file(path: &Path) -> std::io::Result<File> {
+    let mut lock = OpenOptions::new();
+    let lock = lock.write(true).create(true).truncate(false);
+    lock.mode(0o600).open(path)
+}
+
+/// Leaves new settings for the scheduler's process; for who is [`Asking`].
 ///
 /// # Errors
 /// They cannot be written.
@@ -237,8 +268,7 @@ impl Held {
     pub fn take(dir: &Path, settings: &Settings) -> anyhow::Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let path = dir.join("sched.lock");
-        let mut lock = OpenOptions::new();
-        let lock = lock.write(true).create(true).truncate(false).open(&path);
+        let lock = lock_file(&path);
         let lock = lock.with_context(|| format!("writing {}", path.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             refuse_beside(read(dir)?.as_ref())?;

@@ -12,7 +12,7 @@ use usher_scx::Settings;
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::record::{Record, State};
+use super::record::{Asking, Record, State};
 use super::{Switch, record};
 
 /// Changes what the scheduler does, while it runs
@@ -69,6 +69,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Asks for it, and waits until it is so.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
+    // Where none runs there is nothing to be made either.
+    record::of_running(dir)?;
+    // What another one changes is not to be taken back by this.
+    let deadline = Instant::now() + 3 * WAIT;
+    let _asking = alone(dir, || Instant::now() > deadline)?;
+    // Of one that died before it was answered.
+    record::withdraw(dir)?;
     let before = record::of_running(dir)?;
     if before.settings.is_fixed() {
         let option = if before.settings.o1 { "--o1" } else { "--fifo" };
@@ -94,6 +101,19 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     Ok(0)
 }
 
+/// Waits until nobody else asks; who does is through after twice [`WAIT`].
+fn alone(dir: &Path, is_late: impl Fn() -> bool) -> anyhow::Result<Asking> {
+    loop {
+        if let Some(asking) = Asking::begin(dir)? {
+            return Ok(asking);
+        }
+        if is_late() {
+            bail!("another 'usher sched set' is not through: end it, or try again in a moment");
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
 /// What is known once the scheduler's process has done what it was told.
 fn answer(dir: &Path, before: &Record, is_late: impl Fn() -> bool) -> anyhow::Result<Record> {
     loop {
@@ -112,6 +132,8 @@ fn answer(dir: &Path, before: &Record, is_late: impl Fn() -> bool) -> anyhow::Re
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const NONE: Args = Args {
@@ -157,6 +179,23 @@ mod tests {
             ..now
         };
         assert_eq!(ms(Some(7), None, apart), (7, 5));
+    }
+
+    #[test]
+    fn one_asks_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = alone(dir.path(), || true).unwrap();
+        let why = alone(dir.path(), || true).unwrap_err().to_string();
+        assert!(why.contains("is not through"), "{why}");
+        let (first, looks) = (Cell::new(Some(first)), Cell::new(0));
+        let second = alone(dir.path(), || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 3 {
+                drop(first.take());
+            }
+            false
+        });
+        assert!(second.is_ok() && looks.get() == 3);
     }
 
     #[test]

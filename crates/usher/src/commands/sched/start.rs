@@ -5,15 +5,16 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::json;
-use usher_scx::Settings;
+use usher_scx::{Kernel, Settings};
 
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
+use super::record::Record;
 use super::{Switch, record};
 
 /// Starts the scheduler, held by a process of its own
@@ -96,13 +97,9 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         let text = || format!("the scheduler runs: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
-    record::refuse_beside(record::read(dir)?.as_ref())?;
-    super::kernel().ready()?;
-    if let Some(release) = untested(&release()) {
-        failure::complain(&format!(
-            "Linux {release} is untested with this scheduler, which is tried from {}.{} to {}.{}",
-            TESTED.0.0, TESTED.0.1, TESTED.1.0, TESTED.1.1
-        ));
+    check(&super::kernel(), record::read(dir)?.as_ref())?;
+    if let Some(warning) = warning() {
+        failure::complain(&warning);
     }
     if args.foreground {
         super::hold::hold(dir, &settings, told)?;
@@ -121,14 +118,38 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         told()?;
         return Ok(0);
     }
-    // It has said why, on our standard error.
-    let status = holder
-        .wait()
-        .context("waiting for the scheduler's process")?;
+    let status = holder.wait();
+    never_ran(status.context("waiting for the scheduler's process")?)
+}
+
+/// How the holder ended that did not say that the scheduler runs.
+fn never_ran(status: ExitStatus) -> Outcome {
     match status.code() {
+        Some(0) => bail!("the scheduler was stopped while it was starting"),
+        // It has said why, on our standard error.
         Some(code) => Ok(u8::try_from(code).unwrap_or(failure::OWN)),
         None => bail!("the scheduler's process was ended ({status})"),
     }
+}
+
+/// Refuses where none can be started now.
+///
+/// # Errors
+/// One of ours is there already; there is no sched_ext, no BTF, or another scheduler.
+pub fn check(kernel: &Kernel, last: Option<&Record>) -> anyhow::Result<()> {
+    record::refuse_beside(last)?;
+    Ok(kernel.ready()?)
+}
+
+/// What is said before one is started under this kernel.
+pub fn warning() -> Option<String> {
+    let release = release();
+    let release = untested(&release)?;
+    let ((old, older), (new, newer)) = TESTED;
+    Some(format!(
+        "Linux {release} is untested with this scheduler, which is tried from {old}.{older} to \
+         {new}.{newer}"
+    ))
 }
 
 /// The oldest and the newest kernel that the tests in guests have run on.
@@ -205,6 +226,20 @@ mod tests {
         for refused in ["--turn-ms 0", "--turn-ms 201", "--lead-ms 201"] {
             assert_eq!(ms(refused), None, "{refused}");
         }
+    }
+
+    #[test]
+    fn one_that_never_ran_is_no_success() {
+        use std::os::unix::process::ExitStatusExt;
+
+        let ended = |raw| never_ran(ExitStatus::from_raw(raw)).map_err(|e| e.to_string());
+        assert_eq!(ended(125 << 8), Ok(125));
+        assert!(
+            ended(0)
+                .unwrap_err()
+                .contains("stopped while it was starting")
+        );
+        assert!(ended(9).unwrap_err().contains("was ended"));
     }
 
     #[test]

@@ -260,7 +260,7 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  preempted by urgent ones", tally.preempted);
     row(rows, "  slices prolonged, nobody waiting", tally.prolonged);
     row(rows, "  slices prolonged in a turn", tally.turns_kept);
-    row(rows, "  moved to an idle core while running", tally.moved);
+    row(rows, "  moved to an idle CPU while running", tally.moved);
     row(rows, "  taken from another LLC", tally.stolen);
     row(rows, "  guests of idle cores", tally.borrowed);
     row(rows, "  CPUs that guests gave back", tally.returned);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use usher_scx::{ScxError, State as Loaded};
+use usher_scx::{Kernel, ScxError, State as Loaded};
 
 use crate::failure::Outcome;
 use crate::output::Output;
@@ -20,7 +20,7 @@ Examples:
 pub struct Args {}
 
 #[derive(Debug, Serialize)]
-struct Answer {
+pub struct Answer {
     /// Ours has the threads.
     running: bool,
     /// The name of the one that has them, if it is not the kernel's own.
@@ -33,20 +33,39 @@ struct Answer {
 
 /// Looks and tells.
 pub fn run(dir: &Path, out: Output) -> Outcome {
+    let answer = look(&super::kernel(), dir)?;
+    out.answer(&answer, || text(&answer))?;
+    Ok(0)
+}
+
+/// # Errors
+/// What is known of the last, or what the kernel says, cannot be read.
+pub fn look(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
     let last = record::read(dir)?;
-    let (scheduler, lacking) = match super::kernel().state() {
+    let (scheduler, lacking) = match kernel.state() {
         Ok(Loaded::Disabled) => (None, None),
         Ok(Loaded::Enabled { name }) => (Some(name), None),
         Ok(Loaded::Changing(word)) => (None, Some(format!("the kernel is {word} one"))),
         Err(error @ ScxError::NoSchedExt { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let answer = Answer::of(last, scheduler, lacking);
-    out.answer(&answer, || text(&answer))?;
-    Ok(0)
+    Ok(Answer::of(last, scheduler, lacking))
 }
 
 impl Answer {
+    /// The last that was started here.
+    pub fn last(&self) -> Option<&Record> {
+        self.last.as_ref()
+    }
+
+    /// Which scheduler runs, and how far ours is.
+    pub fn lines(&self) -> Vec<String> {
+        match &self.last {
+            Some(last) if self.running => of_ours(last),
+            last => of_others(self.scheduler.as_deref(), last.as_ref()),
+        }
+    }
+
     fn of(last: Option<Record>, scheduler: Option<String>, lacking: Option<String>) -> Self {
         let has_begun = last
             .as_ref()
@@ -61,10 +80,7 @@ impl Answer {
 }
 
 fn text(answer: &Answer) -> String {
-    let mut lines = match &answer.last {
-        Some(last) if answer.running => of_ours(last),
-        last => of_others(answer.scheduler.as_deref(), last.as_ref()),
-    };
+    let mut lines = answer.lines();
     lines.extend(answer.lacking.clone());
     lines.join("\n") + "\n"
 }
