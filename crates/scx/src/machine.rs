@@ -2,16 +2,14 @@
 //! A topology as the programs' tables have it.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
+use usher_rules::where_to::{CPUS_MAX, Place, words_of};
 
 use crate::ScxError;
 
-/// CPUs that the tables hold.
-pub const CPUS_MAX: usize = 512;
-/// LLCs that they hold; those behind share their queues.
+/// LLCs that the tables hold; those behind share their queues.
 const LLCS_MAX: usize = 64;
-pub(crate) const WORDS: usize = CPUS_MAX / 64;
 /// Bytes of `struct place`.
-pub(crate) const PLACE_BYTES: usize = 16 + 3 * 8 * WORDS;
+pub(crate) const PLACE_BYTES: usize = size_of::<Place>();
 /// NUMA nodes whose idle CPUs are told apart have lower numbers.
 const NODES_MAX: u32 = 64;
 
@@ -80,19 +78,10 @@ fn place(llc: u32, node_number: u32, sets: [&CpuSet; 3]) -> Vec<u8> {
     bytes
 }
 
-/// `struct cpu_set`, which holds CPUs below [`CPUS_MAX`].
-pub(crate) fn words_of(set: &CpuSet) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    for cpu in set.iter().map(|cpu| cpu as usize) {
-        if let Some(word) = words.get_mut(cpu / 64) {
-            *word |= 1 << (cpu % 64);
-        }
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
+    use usher_rules::where_to::CPU_WORDS;
+
     use super::*;
 
     fn machine(description: &str) -> Topology {
@@ -110,7 +99,7 @@ mod tests {
         assert_eq!(*cpu, 5);
         assert_eq!(words[0], 1 | 1 << 32);
         assert_eq!(words[2], 0b11_0000);
-        assert_eq!(words[2 + WORDS], 0b1111_0000);
+        assert_eq!(words[2 + CPU_WORDS], 0b1111_0000);
     }
 
     #[test]

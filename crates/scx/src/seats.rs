@@ -10,15 +10,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
+use usher_rules::where_to::{CPU_WORDS, CPUS_MAX, words_of};
 
 use crate::layout::{SeatTally, Tally, ThreadState, words};
-use crate::machine::{CPUS_MAX, WORDS, words_of};
 use crate::object;
 use crate::{Kernel, ScxError};
 
 /// `struct seat`.
 const NAME_BYTES: usize = 32;
-const SEAT_BYTES: usize = WORDS * 8 + NAME_BYTES;
+const SEAT_BYTES: usize = CPU_WORDS * 8 + NAME_BYTES;
 const SEATING_BYTES: usize = 8;
 /// `PIDFD_THREAD` of the kernel's: any thread, not only the first of a process.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
@@ -257,7 +257,7 @@ fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
 }
 
 fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
-    let (cpus, name) = value.split_at(value.len().min(WORDS * 8));
+    let (cpus, name) = value.split_at(value.len().min(CPU_WORDS * 8));
     let bits = words(cpus).enumerate().flat_map(|(at, word)| {
         let first = at as u32 * 64;
         (0..64)
