@@ -56,6 +56,7 @@ unsafe extern "C" {
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
     pub(crate) safe fn rules_alone_at(vtime: u64, clock: u64) -> u64;
     pub(crate) safe fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64;
+    pub(crate) safe fn rules_ahead_in_time(ahead_ns: u64, beside: u64) -> u64;
     pub(crate) safe fn rules_slot_of(value: u64) -> u32;
     pub(crate) safe fn rules_log2_of(value: u64) -> u32;
 

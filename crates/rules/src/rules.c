@@ -103,6 +103,11 @@ __u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 	return ahead_at_most(lead_ns, slice_ns, weight);
 }
 
+__u64 rules_ahead_in_time(__u64 ahead_ns, __u64 beside)
+{
+	return ahead_in_time(ahead_ns, beside);
+}
+
 __u64 rules_average_of(const struct space *spaces, __u64 clock)
 {
 	return average_of(spaces, clock);

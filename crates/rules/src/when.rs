@@ -82,11 +82,26 @@ pub struct Limits {
     pub aggregate: bool,
 }
 
+/// A thread that comes to wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Comer {
+    /// Its address space.
+    pub mm: u64,
+    /// Its seat; 0: none.
+    pub seat: u64,
+    /// Its virtual time.
+    pub vtime: u64,
+    /// Its weight.
+    pub weight: u64,
+}
+
 /// The queues of an LLC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hall {
     spaces: [Space; SPACES],
     clock: u64,
+    /// Of all that wait.
+    weight: u64,
 }
 
 impl Hall {
@@ -133,23 +148,34 @@ impl Hall {
     }
 
     /// Where a thread's virtual time is put that comes to wait here: no further ahead of
-    /// those that do than anybody gets.
-    pub fn place(&self, vtime: u64, seat: u64, weight: u64, limits: &Limits) -> u64 {
-        let least = self.first_of_seat(seat).unwrap_or(self.clock);
-        let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, weight);
-        join_at(vtime, least, ahead_ns)
+    /// those that do than anybody gets. `beside` is the weight of what runs on its CPU; 0:
+    /// nothing does.
+    pub fn place(&self, comer: &Comer, beside: u64, limits: &Limits) -> u64 {
+        let least = self.first_of_seat(comer.seat).unwrap_or(self.clock);
+        let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, comer.weight);
+        let ahead_ns = ahead_in_time(ahead_ns, self.weight + beside);
+        join_at(comer.vtime, least, ahead_ns)
     }
 
     /// A thread waits from now on; in which queue.
-    pub fn join(&mut self, mm: u64, seat: u64, vtime: u64) -> usize {
+    pub fn join(&mut self, comer: &Comer) -> usize {
+        let Comer {
+            mm,
+            seat,
+            vtime,
+            weight,
+        } = *comer;
         let at = self.queue_of(mm);
+        self.weight += weight;
         // SAFETY: a space as the header has it, and nobody else's.
         unsafe { c::rules_join_space(&mut self.spaces[at], mm, seat, vtime) };
         at
     }
 
-    /// One waits there no more; `first` is now the virtual time of the first, or its own.
-    pub fn leave(&mut self, at: usize, first: u64) {
+    /// One of that weight waits there no more; `first` is now the virtual time of the
+    /// first, or its own.
+    pub fn leave(&mut self, at: usize, first: u64, weight: u64) {
+        self.weight -= weight;
         // SAFETY: a space as the header has it, and nobody else's.
         unsafe { c::rules_leave_space(&mut self.spaces[at], first) };
     }
@@ -211,6 +237,11 @@ pub fn alone_at(vtime: u64, clock: u64) -> u64 {
 /// How far a thread of this weight gets ahead of whoever waits.
 pub fn ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64 {
     c::rules_ahead_at_most(lead_ns, slice_ns, weight)
+}
+
+/// The same beside threads of that weight in all, on one CPU.
+pub fn ahead_in_time(ahead_ns: u64, beside: u64) -> u64 {
+    c::rules_ahead_in_time(ahead_ns, beside)
 }
 
 /// Whether a thread with bursts like this is not made to wait for anybody's turn to end.

@@ -8,7 +8,7 @@ use std::mem;
 
 use proptest::prelude::*;
 use usher_rules::levels::{self, LEVEL};
-use usher_rules::when::{Hall, Moment, Next, SPACES};
+use usher_rules::when::{Comer, Hall, Moment, Next, SPACES};
 
 const LEVELS: usize = 140;
 
@@ -155,7 +155,12 @@ impl Keys {
             true => thread.mm,
             false => 0,
         };
-        let queue = &mut self.queues[self.hall.join(mm, 0, key)];
+        let comer = Comer {
+            mm,
+            vtime: key,
+            ..Comer::default()
+        };
+        let queue = &mut self.queues[self.hall.join(&comer)];
         let behind = queue.partition_point(|(_, other)| (other.wrapping_sub(key) as i64) <= 0);
         queue.insert(behind, (thread, key));
     }
@@ -163,7 +168,7 @@ impl Keys {
     fn leave(&mut self, at: usize) -> (Thread, u64) {
         let (thread, key) = self.queues[at].remove(0);
         let first = self.queues[at].first().map_or(key, |(_, first)| *first);
-        self.hall.leave(at, first);
+        self.hall.leave(at, first, 0);
         (thread, key)
     }
 

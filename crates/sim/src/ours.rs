@@ -7,7 +7,7 @@
 //! All CPUs of a domain share its queues, which lie with its first CPU. Seats are left
 //! out, for the loop's are cpusets here; so are weights, and whatever only races need.
 
-use usher_rules::when::{self, Hall, Limits, Moment, Next, SPACES, WEIGHT_NORMAL};
+use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES, WEIGHT_NORMAL};
 use usher_rules::where_to::{self, CPU_WORDS, CpuWords, Outlook, Place};
 
 use crate::engine::Engine;
@@ -316,20 +316,26 @@ impl Engine {
         let (line, limits) = (self.line(cpu), self.limits());
         self.follow_clock(thread, self.domain(cpu));
         let program = self.threads[thread].program;
+        let beside = self.cpus[cpu].current.map_or(0, |_| WEIGHT_NORMAL);
         let standing = &mut self.threads[thread].standing;
         let queues = &mut self.ours.queues[standing.domain];
         if standing.urgent {
             queues.urgent += 1;
             standing.queue = Some(URGENT);
         } else {
-            let space = if limits.aggregate {
-                space_of(program)
-            } else {
-                0
+            let mut comer = Comer {
+                mm: if limits.aggregate {
+                    space_of(program)
+                } else {
+                    0
+                },
+                seat: 0,
+                vtime: standing.vtime,
+                weight: WEIGHT_NORMAL,
             };
-            let hall = &mut queues.hall;
-            standing.vtime = hall.place(standing.vtime, 0, WEIGHT_NORMAL, &limits);
-            standing.queue = Some(hall.join(space, 0, standing.vtime));
+            comer.vtime = queues.hall.place(&comer, beside, &limits);
+            standing.vtime = comer.vtime;
+            standing.queue = Some(queues.hall.join(&comer));
         }
         self.threads[thread].doing = Doing::Queued(line);
         self.cpus[line].queue.push(thread);
@@ -348,7 +354,9 @@ impl Engine {
         }
         let first = self.first_of(domain, queue, |_| true);
         let first = first.map_or(vtime, |(_, first)| self.threads[first].standing.vtime);
-        self.ours.queues[domain].hall.leave(queue, first);
+        self.ours.queues[domain]
+            .hall
+            .leave(queue, first, WEIGHT_NORMAL);
     }
 
     /// The first that waits in a queue, of some, and where in the line.

@@ -258,6 +258,18 @@ static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 	return lead_ns + (beyond < OWED_MOST_NS ? beyond : OWED_MOST_NS);
 }
 
+/* Nor, however heavy those are that wait, so much that all of them together could run for
+ * longer than this meanwhile: the kernel ends a scheduler that has a thread wait for 30 s. */
+#define WAIT_MOST_NS 15000000000ULL
+
+/* The same beside threads of this weight in all, on one CPU. */
+static inline __u64 ahead_in_time(__u64 ahead_ns, __u64 beside)
+{
+	__u64 most = WAIT_MOST_NS * WEIGHT_NORMAL / (beside ? beside : 1);
+
+	return most < ahead_ns ? most : ahead_ns;
+}
+
 /* Nor does anybody who comes from elsewhere owe those that wait already more than that. */
 static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
 {

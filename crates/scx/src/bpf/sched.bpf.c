@@ -511,6 +511,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	state->urgent = thread->urgent || stays_here(p);
 	if (wants->smt && state->movable)
 		read_set(&state->allowed, p->cpus_ptr);
+	state->weight = thread->weight;
 	state->running = 1;
 }
 

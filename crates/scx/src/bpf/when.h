@@ -29,13 +29,16 @@ static inline void leave_queue(struct thread *thread)
 	hall = hall_of((queue - QUEUES) / QUEUES_EACH);
 	if (!hall)
 		return;
-	if (at < SPACES)
+	if (at < SPACES) {
 		leave_space(&hall->spaces[at],
 			    hall->spaces[at].waiting > 1
 				    ? first_vtime(queue, thread->vtime)
 				    : thread->vtime);
-	else
+		__sync_fetch_and_sub(&hall->weight, thread->waits_with);
+		thread->waits_with = 0;
+	} else {
 		__sync_fetch_and_sub(&hall->urgent, 1);
+	}
 	__sync_fetch_and_sub(&hall->waiting, 1);
 }
 
@@ -75,8 +78,9 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 	return home_llc(cpu);
 }
 
-/* Verified once: where in the queues of an LLC a thread is put. */
-__noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
+/* Verified once: where in the queues of an LLC a thread is put, beside what runs. */
+__noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns,
+			 __u64 beside)
 {
 	struct hall *hall = hall_of(llc);
 	__u64 least;
@@ -85,8 +89,17 @@ __noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
 		return 0;
 	least = hall->clock;
 	first_of_seat(hall->spaces, thread->seat, &least);
+	ahead_ns = ahead_in_time(ahead_ns, hall->weight + beside);
 	thread->vtime = join_at(thread->vtime, least, ahead_ns);
 	return 0;
+}
+
+/* The weight of what runs on a CPU; 0: nothing does. */
+static inline __u64 runs_on(__u32 cpu)
+{
+	struct cpu_state *state = state_of(cpu);
+
+	return state && state->running ? state->weight : 0;
 }
 
 static inline void join_queue(struct task_struct *p, struct thread *thread,
@@ -110,8 +123,11 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 
 		ask_place(llc, thread,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
-					weight_of(p, thread, now_ns())));
+					weight_of(p, thread, now_ns())),
+			  runs_on(scx_bpf_task_cpu(p)));
 		at = space_of(hall->spaces, mm) % SPACES;
+		thread->waits_with = thread->weight;
+		__sync_fetch_and_add(&hall->weight, thread->weight);
 		join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
 	}
 	__sync_fetch_and_add(&hall->waiting, 1);
