@@ -103,12 +103,14 @@ impl Held {
         name: &str,
         cpus: &CpuSet,
     ) -> Result<(), ScxError> {
-        check(kernel, cpus)?.map_err(|why| ScxError::NoSuchSeat {
-            name: name.to_owned(),
-            cgroup,
-            cpus: cpus.clone(),
-            why,
-        })?;
+        if let Some(why) = why_not(kernel, cpus)? {
+            return Err(ScxError::NoSuchSeat {
+                name: name.to_owned(),
+                cgroup,
+                cpus: cpus.clone(),
+                why,
+            });
+        }
         let key = cgroup.to_ne_bytes();
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
@@ -225,26 +227,24 @@ impl Held {
 }
 
 /// Why a seat on these CPUs would be nobody's, or another one than was asked for.
-fn check(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<(), String>, ScxError> {
+fn why_not(kernel: &Kernel, cpus: &CpuSet) -> Result<Option<String>, ScxError> {
     if cpus.is_empty() {
-        return Ok(Err("a seat takes a CPU at least".to_owned()));
+        return Ok(Some("a seat takes a CPU at least".to_owned()));
     }
     let beyond = cpus.minus(&CpuSet::range(0, CPUS_MAX as u32 - 1));
     if !beyond.is_empty() {
         let why = format!("{beyond} is beyond the {CPUS_MAX} that the scheduler's tables hold");
-        return Ok(Err(why));
+        return Ok(Some(why));
     }
     let possible = kernel.possible()?;
     let unknown = cpus.minus(&possible);
     if !unknown.is_empty() {
         let why = format!("{unknown} is none of this machine's, which has {possible}");
-        return Ok(Err(why));
+        return Ok(Some(why));
     }
     let online = kernel.online()?;
-    if !cpus.intersects(&online) {
-        return Ok(Err(format!("none of these is on line, as {online} are")));
-    }
-    Ok(Ok(()))
+    let why = || format!("none of these is on line, as {online} are");
+    Ok((!cpus.intersects(&online)).then(why))
 }
 
 fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
@@ -283,7 +283,7 @@ mod tests {
         std::fs::write(cpu.join("possible"), "0-7,1000\n").unwrap();
         std::fs::write(cpu.join("online"), "0-2,4\n").unwrap();
         let cpus = cpus.parse().unwrap();
-        check(&Kernel::at(sys.path()), &cpus).unwrap().err()
+        why_not(&Kernel::at(sys.path()), &cpus).unwrap()
     }
 
     #[test]
@@ -306,7 +306,9 @@ mod tests {
             );
         }
         let nowhere = Kernel::at(std::path::Path::new("/nowhere"));
-        let unread = check(&nowhere, &CpuSet::single(0)).unwrap_err().to_string();
+        let unread = why_not(&nowhere, &CpuSet::single(0))
+            .unwrap_err()
+            .to_string();
         assert!(unread.contains("cpu/possible"), "{unread}");
     }
 
