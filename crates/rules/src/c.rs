@@ -4,7 +4,7 @@
 //! All of them are arithmetic over what they are given. They keep no pointer, write
 //! nothing but what is `*mut` here, and take any number for any of their numbers.
 
-use crate::when::{Moment, SPACES, Space};
+use crate::when::{Moment, Pace, SPACES, Space};
 use crate::where_to::{CpuWords, Outlook, Place};
 
 pub(crate) const NEXT_SAME: u32 = 0;
@@ -45,6 +45,9 @@ unsafe extern "C" {
     ) -> bool;
     pub(crate) fn rules_average_of(spaces: *const [Space; SPACES], clock: u64) -> u64;
 
+    pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64, waiting: u32);
+    pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64, slice_ns: u64) -> u64;
+
     // Numbers alone.
     pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
     pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
@@ -56,7 +59,6 @@ unsafe extern "C" {
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
     pub(crate) safe fn rules_alone_at(vtime: u64, clock: u64) -> u64;
     pub(crate) safe fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64;
-    pub(crate) safe fn rules_ahead_in_time(ahead_ns: u64, beside: u64) -> u64;
     pub(crate) safe fn rules_slot_of(value: u64) -> u32;
     pub(crate) safe fn rules_log2_of(value: u64) -> u32;
 
@@ -81,21 +83,54 @@ unsafe extern "C" {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
+    use crate::where_to::CPUS_MAX;
+    use crate::{latency, levels, when};
+
+    const NUMBERS: [usize; 33] = [
+        CPUS_MAX,
+        SPACES,
+        when::WEIGHT_NORMAL as usize,
+        when::SHORT_BURST_NS as usize,
+        latency::SLOTS,
+        levels::LEVEL as usize,
+        size_of::<Place>(),
+        offset_of!(Place, core),
+        offset_of!(Place, near),
+        offset_of!(Place, node),
+        size_of::<Outlook>(),
+        offset_of!(Outlook, idle),
+        offset_of!(Outlook, cores),
+        offset_of!(Outlook, allowed),
+        offset_of!(Outlook, home),
+        offset_of!(Outlook, guests),
+        size_of::<Space>(),
+        offset_of!(Space, least),
+        offset_of!(Space, seat),
+        offset_of!(Space, waiting),
+        size_of::<Moment>(),
+        offset_of!(Moment, turn_ns),
+        offset_of!(Moment, lead_ns),
+        offset_of!(Moment, now_ns),
+        offset_of!(Moment, has_prev),
+        offset_of!(Moment, aggregate),
+        offset_of!(Moment, prev_vtime),
+        offset_of!(Moment, own),
+        offset_of!(Moment, not),
+        offset_of!(Moment, hindmost),
+        size_of::<Pace>(),
+        offset_of!(Pace, at_ns),
+        0,
+    ];
 
     unsafe extern "C" {
-        safe static rules_sizes: [u32; 5];
+        safe static rules_numbers: [u64; NUMBERS.len()];
     }
 
     #[test]
-    fn what_is_passed_is_as_large_as_in_the_headers() {
-        let ours = [
-            size_of::<CpuWords>(),
-            size_of::<Place>(),
-            size_of::<Outlook>(),
-            size_of::<Space>(),
-            size_of::<Moment>(),
-        ];
-        assert_eq!(rules_sizes.map(|size| size as usize), ours);
+    fn what_is_passed_is_laid_out_as_in_the_headers() {
+        assert_eq!(rules_numbers.map(|number| number as usize), NUMBERS);
     }
 }

@@ -68,13 +68,3 @@ pub fn is_starving(since_ns: u64, now_ns: u64, waiting: u32) -> bool {
 pub fn has_better_level(key: u64, running: u64, same_space: bool, aggregate: bool) -> bool {
     c::levels_has_better_level(key, running, same_space, aggregate)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_level_weighs_what_it_does_in_the_header() {
-        assert_eq!(key_at(0, 1, 0), LEVEL);
-    }
-}

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* The rules with names that programs on this machine can call. */
+#include <stddef.h>
+
 #include "bpf/levels.h"
 
 __s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
@@ -103,9 +105,16 @@ __u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 	return ahead_at_most(lead_ns, slice_ns, weight);
 }
 
-__u64 rules_ahead_in_time(__u64 ahead_ns, __u64 beside)
+void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
+		     __u32 waiting)
 {
-	return ahead_in_time(ahead_ns, beside);
+	keep_pace(pace, clock, now_ns, waiting);
+}
+
+__u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime,
+		    __u64 slice_ns)
+{
+	return at_pace(pace, clock, vtime, slice_ns);
 }
 
 __u64 rules_average_of(const struct space *spaces, __u64 clock)
@@ -190,8 +199,39 @@ _Bool levels_has_better_level(__u64 key, __u64 running, _Bool same_space,
 	return has_better_level(key, running, same_space, aggregate);
 }
 
-/* Of cpu_set, place, outlook, space and moment, in this order. */
-const __u32 rules_sizes[5] = {
-	sizeof(struct cpu_set), sizeof(struct place),  sizeof(struct outlook),
-	sizeof(struct space),	sizeof(struct moment),
+/* What c.rs has to agree with. */
+const __u64 rules_numbers[] = {
+	CPUS_MAX,
+	SPACES,
+	WEIGHT_NORMAL,
+	SHORT_BURST_NS,
+	LATENCY_SLOTS,
+	LEVEL,
+	sizeof(struct place),
+	offsetof(struct place, core),
+	offsetof(struct place, near),
+	offsetof(struct place, node),
+	sizeof(struct outlook),
+	offsetof(struct outlook, idle),
+	offsetof(struct outlook, cores),
+	offsetof(struct outlook, allowed),
+	offsetof(struct outlook, home),
+	offsetof(struct outlook, guests),
+	sizeof(struct space),
+	offsetof(struct space, least),
+	offsetof(struct space, seat),
+	offsetof(struct space, waiting),
+	sizeof(struct moment),
+	offsetof(struct moment, turn.turn_ns),
+	offsetof(struct moment, turn.lead_ns),
+	offsetof(struct moment, now_ns),
+	offsetof(struct moment, has_prev),
+	offsetof(struct moment, aggregate),
+	offsetof(struct moment, prev_vtime),
+	offsetof(struct moment, own),
+	offsetof(struct moment, not ),
+	offsetof(struct moment, hindmost),
+	sizeof(struct pace),
+	offsetof(struct pace, at_ns),
+	0,
 };

@@ -82,6 +82,14 @@ pub struct Limits {
     pub aggregate: bool,
 }
 
+/// `struct pace`: virtual time passes no slower.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub least: u64,
+    pub at_ns: u64,
+}
+
 /// A thread that comes to wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Comer {
@@ -100,8 +108,7 @@ pub struct Comer {
 pub struct Hall {
     spaces: [Space; SPACES],
     clock: u64,
-    /// Of all that wait.
-    weight: u64,
+    pace: Pace,
 }
 
 impl Hall {
@@ -147,35 +154,41 @@ impl Hall {
         unsafe { c::rules_average_of(&self.spaces, self.clock) }
     }
 
-    /// Where a thread's virtual time is put that comes to wait here: no further ahead of
-    /// those that do than anybody gets. `beside` is the weight of what runs on its CPU; 0:
-    /// nothing does.
-    pub fn place(&self, comer: &Comer, beside: u64, limits: &Limits) -> u64 {
+    /// Where a thread at that virtual time counts as being, as the clock keeps its pace.
+    pub fn paced(&mut self, vtime: u64, now_ns: u64, limits: &Limits) -> u64 {
+        let waiting = self.waiting();
+        // SAFETY: both are laid out as the header has them; the first call writes what is
+        // nobody else's.
+        unsafe {
+            c::rules_keep_pace(&mut self.pace, self.clock, now_ns, waiting);
+            c::rules_at_pace(&self.pace, self.clock, vtime, limits.slice_ns)
+        }
+    }
+
+    /// Where a thread's virtual time is put that comes to wait here: no further behind the
+    /// clock's pace, nor ahead of those that wait, than anybody gets.
+    pub fn place(&mut self, comer: &Comer, now_ns: u64, limits: &Limits) -> u64 {
+        let vtime = self.paced(comer.vtime, now_ns, limits);
         let least = self.first_of_seat(comer.seat).unwrap_or(self.clock);
         let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, comer.weight);
-        let ahead_ns = ahead_in_time(ahead_ns, self.weight + beside);
-        join_at(comer.vtime, least, ahead_ns)
+        join_at(vtime, least, ahead_ns)
     }
 
     /// A thread waits from now on; in which queue.
     pub fn join(&mut self, comer: &Comer) -> usize {
-        let Comer {
-            mm,
-            seat,
-            vtime,
-            weight,
-        } = *comer;
-        let at = self.queue_of(mm);
-        self.weight += weight;
+        let at = self.queue_of(comer.mm);
         // SAFETY: a space as the header has it, and nobody else's.
-        unsafe { c::rules_join_space(&mut self.spaces[at], mm, seat, vtime) };
+        unsafe {
+            c::rules_join_space(&mut self.spaces[at], comer.mm, comer.seat, comer.vtime);
+        }
         at
     }
 
-    /// One of that weight waits there no more; `first` is now the virtual time of the
-    /// first, or its own.
-    pub fn leave(&mut self, at: usize, first: u64, weight: u64) {
-        self.weight -= weight;
+    /// One waits there no more; `first` is now the virtual time of the first, or its own.
+    ///
+    /// # Panics
+    /// There is no such queue.
+    pub fn leave(&mut self, at: usize, first: u64) {
         // SAFETY: a space as the header has it, and nobody else's.
         unsafe { c::rules_leave_space(&mut self.spaces[at], first) };
     }
@@ -237,11 +250,6 @@ pub fn alone_at(vtime: u64, clock: u64) -> u64 {
 /// How far a thread of this weight gets ahead of whoever waits.
 pub fn ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64 {
     c::rules_ahead_at_most(lead_ns, slice_ns, weight)
-}
-
-/// The same beside threads of that weight in all, on one CPU.
-pub fn ahead_in_time(ahead_ns: u64, beside: u64) -> u64 {
-    c::rules_ahead_in_time(ahead_ns, beside)
 }
 
 /// Whether a thread with bursts like this is not made to wait for anybody's turn to end.

@@ -168,7 +168,7 @@ impl Keys {
     fn leave(&mut self, at: usize) -> (Thread, u64) {
         let (thread, key) = self.queues[at].remove(0);
         let first = self.queues[at].first().map_or(key, |(_, first)| *first);
-        self.hall.leave(at, first, 0);
+        self.hall.leave(at, first);
         (thread, key)
     }
 

@@ -60,8 +60,8 @@ pub(crate) struct CpuState {
     pub busy_ns: u64,
     /// Virtual time when the queue last had somebody.
     pub vtime: f64,
-    /// Who ran before.
-    pub before: Option<ThreadId>,
+    /// Who ran before, and of which program.
+    pub before: Option<(ThreadId, usize)>,
 }
 
 /// The simulated machine at work.
@@ -99,7 +99,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An idle machine.
+    /// An idle machine, which the kernel can have ([`Kernel::check`]).
     pub fn new(machine: Machine, kernel: Kernel, seed: u64) -> Self {
         let cpu = CpuState {
             current: None,
@@ -117,7 +117,10 @@ impl Engine {
         let mut engine = Self {
             clock: Clock::new(cpus.len()),
             weather: Weather::new(&machine),
-            ours: Ours::new(&machine),
+            ours: match kernel.order {
+                Order::Usher => Ours::new(&machine),
+                Order::Eevdf | Order::Cfs => Ours::default(),
+            },
             cpus,
             machine,
             kernel,
@@ -288,7 +291,7 @@ impl Engine {
             false => self.place_allowed(thread),
         };
         let Some(cpu) = cpu else {
-            self.threads[thread].doing = Doing::Stopped;
+            self.stop(thread);
             return;
         };
         self.account(cpu);
@@ -430,6 +433,7 @@ impl Engine {
 
     /// A thread that is in no queue runs on a CPU that has nobody.
     pub(crate) fn run_on(&mut self, thread: ThreadId, cpu: usize) {
+        debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
         self.note_running(thread, cpu);
         self.cpus[cpu].current = Some(thread);
@@ -447,11 +451,11 @@ impl Engine {
     /// that hold other data.
     fn warm_up(&mut self, thread: ThreadId, cpu: usize) {
         let costs = &self.machine.costs;
-        let before = self.cpus[cpu].before.replace(thread);
-        let program = |thread: ThreadId| self.threads[thread].program;
-        let others = before.is_some_and(|before| program(before) != program(thread));
+        let now = (thread, self.threads[thread].program);
+        let before = self.cpus[cpu].before.replace(now);
+        let others = before.is_some_and(|(_, program)| program != now.1);
         self.space_switches += u64::from(others);
-        if before == Some(thread) && self.threads[thread].last == cpu {
+        if before == Some(now) && self.threads[thread].last == cpu {
             return;
         }
         let memory = &self.jobs[self.threads[thread].program].script.memory;
@@ -505,6 +509,15 @@ impl Engine {
         job.busy_ns[self.machine.places[cpu].domain] += elapsed_ns as f64;
     }
 
+    /// Whether the end of a slice there may be somebody else's turn.
+    fn asks_who_is_next(&self, cpu: usize) -> bool {
+        match self.kernel.order {
+            // Other domains are looked at, too.
+            Order::Usher => self.waiting > 0,
+            Order::Eevdf | Order::Cfs => !self.cpus[cpu].queue.is_empty(),
+        }
+    }
+
     /// Sets when the CPU's next event is.
     pub(crate) fn arm(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];
@@ -521,7 +534,7 @@ impl Engine {
                 self.now_ns.saturating_add(left.ceil() as u64)
             }
         };
-        if !self.cpus[self.line(cpu)].queue.is_empty() {
+        if self.asks_who_is_next(cpu) {
             at_ns = at_ns.min(self.turn_ends_ns(cpu, self.now_ns));
         }
         self.clock.set(cpu, at_ns);
@@ -541,8 +554,7 @@ impl Engine {
         if done && !self.step_over(id, cpu) {
             return;
         }
-        let is_waited_for = !self.cpus[self.line(cpu)].queue.is_empty();
-        if self.turn_ends_ns(cpu, self.now_ns) <= self.now_ns && is_waited_for {
+        if self.turn_ends_ns(cpu, self.now_ns) <= self.now_ns && self.asks_who_is_next(cpu) {
             match self.kernel.order {
                 Order::Usher => self.ask_again(cpu),
                 Order::Eevdf | Order::Cfs => self.preempt(cpu),

@@ -16,6 +16,7 @@ use usher_rules::where_to::CPUS_MAX;
 use crate::engine::Engine;
 use crate::job::ThreadId;
 use crate::machine::Mask;
+use crate::ours::LLCS_MAX;
 pub use crate::turns::Order;
 
 /// Between whom CPU time is shared evenly.
@@ -105,20 +106,27 @@ impl Kernel {
     /// Whether it can have that machine.
     ///
     /// # Errors
-    /// Usher's scheduler has no place for so many CPUs.
-    pub fn check(&self, machine: &Topology) -> Result<(), TooManyCpus> {
-        let cpus = machine.cpus.len();
-        match self.order == Order::Usher && cpus > CPUS_MAX {
-            true => Err(TooManyCpus(cpus)),
-            false => Ok(()),
+    /// Usher's scheduler has no place for so many CPUs or domains.
+    pub fn check(&self, machine: &Topology) -> Result<(), TooLarge> {
+        let (cpus, llcs) = (machine.cpus.len(), machine.domains.len());
+        match self.order {
+            Order::Usher if cpus > CPUS_MAX => Err(TooLarge::Cpus(cpus)),
+            Order::Usher if llcs > LLCS_MAX as usize => Err(TooLarge::Llcs(llcs)),
+            _ => Ok(()),
         }
     }
 }
 
-/// More CPUs than Usher's scheduler has places for.
+/// A machine beyond the tables of Usher's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it has {0} CPUs, and Usher's scheduler places for {CPUS_MAX}")]
-pub struct TooManyCpus(usize);
+pub enum TooLarge {
+    /// It has so many CPUs.
+    #[error("it has {0} CPUs, and Usher's scheduler places for {CPUS_MAX}")]
+    Cpus(usize),
+    /// It has so many last-level caches, which would share queues.
+    #[error("it has {0} last-level caches, and Usher's scheduler queues for {LLCS_MAX}")]
+    Llcs(usize),
+}
 
 /// A number without meaning from three (after splitmix64).
 pub(crate) fn mix(a: u64, b: u64, c: u64) -> u64 {
@@ -136,7 +144,8 @@ const IMBALANCE: f64 = 1.25;
 
 impl Engine {
     fn is_idle(&self, cpu: usize) -> bool {
-        // Who waits for several CPUs may run on none of those that are idle.
+        // All CPUs of a domain share a queue, and whoever waits there may run on none of
+        // those that are idle.
         let shares = self.kernel.order == Order::Usher;
         self.cpus[cpu].current.is_none() && (shares || self.cpus[cpu].queue.is_empty())
     }

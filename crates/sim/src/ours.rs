@@ -5,7 +5,8 @@
 //! `sched.bpf.c`.
 //!
 //! All CPUs of a domain share its queues, which lie with its first CPU. Seats are left
-//! out, for the loop's are cpusets here; so are weights, and whatever only races need.
+//! out, for the loop's are cpusets here; so are weights, beginning anew when CPUs come or
+//! go, and whatever only races need.
 
 use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES, WEIGHT_NORMAL};
 use usher_rules::where_to::{self, CPU_WORDS, CpuWords, Outlook, Place};
@@ -17,8 +18,9 @@ use crate::machine::Machine;
 
 /// Behind the queues of address spaces: that of urgent threads.
 const URGENT: usize = SPACES;
-/// An LLC that is looked at beside one's own is one of so many, and so seldom there.
-const FAR_OF: u64 = 64;
+/// LLCs that the scheduler knows, of which a busy CPU draws one to look at: seldom one that
+/// is there.
+pub(crate) const LLCS_MAX: u64 = 64;
 
 /// What the scheduler knows of a thread.
 #[derive(Debug, Clone, Default)]
@@ -62,7 +64,7 @@ impl Queues {
 }
 
 /// What the scheduler knows of the machine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ours {
     places: Vec<Place>,
     queues: Vec<Queues>,
@@ -235,7 +237,7 @@ impl Engine {
             false => (0..self.cpus.len()).find(|&cpu| self.may_run(thread, cpu)),
         };
         let Some(cpu) = cpu else {
-            self.threads[thread].doing = Doing::Stopped;
+            self.stop(thread);
             return;
         };
         let program = self.threads[thread].program;
@@ -316,7 +318,7 @@ impl Engine {
         let (line, limits) = (self.line(cpu), self.limits());
         self.follow_clock(thread, self.domain(cpu));
         let program = self.threads[thread].program;
-        let beside = self.cpus[cpu].current.map_or(0, |_| WEIGHT_NORMAL);
+        let now_ns = self.now_ns;
         let standing = &mut self.threads[thread].standing;
         let queues = &mut self.ours.queues[standing.domain];
         if standing.urgent {
@@ -333,7 +335,7 @@ impl Engine {
                 vtime: standing.vtime,
                 weight: WEIGHT_NORMAL,
             };
-            comer.vtime = queues.hall.place(&comer, beside, &limits);
+            comer.vtime = queues.hall.place(&comer, now_ns, &limits);
             standing.vtime = comer.vtime;
             standing.queue = Some(queues.hall.join(&comer));
         }
@@ -354,9 +356,7 @@ impl Engine {
         }
         let first = self.first_of(domain, queue, |_| true);
         let first = first.map_or(vtime, |(_, first)| self.threads[first].standing.vtime);
-        self.ours.queues[domain]
-            .hall
-            .leave(queue, first, WEIGHT_NORMAL);
+        self.ours.queues[domain].hall.leave(queue, first);
     }
 
     /// The first that waits in a queue, of some, and where in the line.
@@ -446,7 +446,7 @@ impl Engine {
     /// Another domain may have more to do: one is looked at now and then.
     fn take_far(&mut self, cpu: usize) -> Option<ThreadId> {
         self.ours.looks += 1;
-        let far = mix(self.seed, self.ours.looks, cpu as u64) % FAR_OF;
+        let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX;
         let (far, here) = (far as usize, self.domain(cpu));
         let there = self.ours.queues.get(far)?;
         let has_more = there.waiting() > self.ours.queues[here].waiting() + 2;
@@ -479,6 +479,11 @@ impl Engine {
             true => self.ours.queues[domain].hall.queue_of(turn.space),
             false => SPACES,
         };
+        let prev_vtime = prev.map_or(0, |prev| {
+            let (vtime, limits) = (self.vtime_now(prev), self.limits());
+            let hall = &mut self.ours.queues[domain].hall;
+            hall.paced(vtime, self.now_ns, &limits)
+        });
         let mut is = Moment {
             began_ns: turn.began_ns,
             turn_ns: self.kernel.turn_ns,
@@ -486,7 +491,7 @@ impl Engine {
             now_ns: self.now_ns,
             has_prev: u32::from(prev.is_some()),
             aggregate: u32::from(self.kernel.aggregate),
-            prev_vtime: prev.map_or(0, |prev| self.vtime_now(prev)),
+            prev_vtime,
             own: own as u32,
             ..Moment::default()
         };
@@ -580,12 +585,14 @@ impl Engine {
 
     /// While nobody waits, each slice begins anew: no more than the last is charged.
     pub(crate) fn prolong(&mut self, cpu: usize) {
-        let queues = &self.ours.queues[self.domain(cpu)];
         let Some(thread) = self.cpus[cpu].current else {
             return;
         };
         let (slice_ns, ends_ns) = (self.kernel.slice_ns, self.cpus[cpu].slice_end_ns);
-        if self.kernel.order != Order::Usher || queues.waiting() > 0 || self.now_ns < ends_ns {
+        if self.kernel.order != Order::Usher || self.now_ns < ends_ns {
+            return;
+        }
+        if self.ours.queues[self.domain(cpu)].waiting() > 0 {
             return;
         }
         let began_ns = ends_ns + (self.now_ns - ends_ns) / slice_ns * slice_ns;
@@ -630,9 +637,13 @@ impl Engine {
         self.leave_queue(thread);
     }
 
-    /// Slices end from now on, as somebody waits.
+    /// Slices end from now on, as somebody waits: here, and for the first everywhere.
     fn arm_domain(&mut self, cpu: usize) {
-        for other in self.machine.domains[self.domain(cpu)].clone() {
+        let cpus = match self.waiting {
+            1 => (0..self.cpus.len()).collect(),
+            _ => self.machine.domains[self.domain(cpu)].clone(),
+        };
+        for other in cpus {
             self.account(other);
             self.arm(other);
         }

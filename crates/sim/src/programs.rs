@@ -200,7 +200,7 @@ impl Engine {
             match self.threads[thread].doing {
                 Doing::Running(_) | Doing::Queued(_) if frozen => {
                     self.withdraw(thread);
-                    self.threads[thread].doing = Doing::Stopped;
+                    self.stop(thread);
                 }
                 Doing::Stopped if !frozen && !self.threads[thread].held => self.ready(thread),
                 _ => {}

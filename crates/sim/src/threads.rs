@@ -93,11 +93,17 @@ impl Engine {
         match self.threads[name.number].doing {
             Doing::Running(_) | Doing::Queued(_) if held => {
                 self.withdraw(name.number);
-                self.threads[name.number].doing = Doing::Stopped;
+                self.stop(name.number);
             }
             Doing::Stopped if !self.is_stopped(name.number) => self.ready(name.number),
             _ => {}
         }
+    }
+
+    /// A thread that would run is not to. It sleeps, as far as the scheduler knows.
+    pub(crate) fn stop(&mut self, thread: ThreadId) {
+        self.threads[thread].doing = Doing::Stopped;
+        self.threads[thread].standing.slept = true;
     }
 
     pub(crate) fn is_stopped(&self, thread: ThreadId) -> bool {

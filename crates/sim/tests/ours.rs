@@ -143,5 +143,62 @@ fn a_machine_beyond_its_tables_is_refused() {
         error,
         "it has 513 CPUs, and Usher's scheduler places for 512"
     );
-    Kernel::usher().check(&load("package:512 core:1")).unwrap();
+    let error = Kernel::usher()
+        .check(&load("package:65 core:1"))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "it has 65 last-level caches, and Usher's scheduler queues for 64"
+    );
+    Kernel::usher().check(&load("package:64 core:8")).unwrap();
+}
+
+/// No CPU is idle, and yet threads go where fewer wait, until nearly as many do.
+#[test]
+fn busy_cpus_look_at_other_domains() {
+    let mut engine = engine("package:2 core:2", Kernel::usher());
+    let loops: Vec<usize> = (0..10)
+        .map(|_| engine.arrive(script(1, vec![work(1e6)]), false))
+        .collect();
+    // Eight begin on two CPUs.
+    for &program in &loops[..2] {
+        engine.bind(program, &CpuSet::range(0, 1));
+    }
+    for &program in &loops[2..] {
+        engine.bind(program, &CpuSet::range(2, 3));
+    }
+    engine.run(100 * MS).unwrap();
+    for &program in &loops {
+        engine.bind(program, &CpuSet::range(0, 3));
+    }
+    engine.settle();
+    let before: Vec<u64> = loops.iter().map(|&p| engine.ledger(p).cpu_ns).collect();
+    engine.run(20_100 * MS).unwrap();
+    engine.settle();
+    engine.audit().unwrap();
+    for (&program, before_ns) in loops.iter().zip(before) {
+        let had_ms = (engine.ledger(program).cpu_ns - before_ns) as f64 / MS as f64;
+        assert!(is_near(had_ms, 8_000.0, 0.3), "{program}: {had_ms} ms");
+    }
+}
+
+/// Time in which it was stopped is not owed to a program.
+#[test]
+fn whoever_was_stopped_has_no_more_than_others_after() {
+    let mut engine = engine("core:2", Kernel::usher());
+    let loops: Vec<usize> = (0..4)
+        .map(|_| engine.arrive(script(1, vec![work(1e6)]), false))
+        .collect();
+    engine.run(100 * MS).unwrap();
+    engine.freeze(loops[0], true);
+    engine.run(5_000 * MS).unwrap();
+    engine.freeze(loops[0], false);
+    engine.settle();
+    let before: Vec<u64> = loops.iter().map(|&p| engine.ledger(p).cpu_ns).collect();
+    engine.run(6_000 * MS).unwrap();
+    engine.settle();
+    for (&program, before_ns) in loops.iter().zip(before) {
+        let had_ms = (engine.ledger(program).cpu_ns - before_ns) as f64 / MS as f64;
+        assert!(is_near(had_ms, 500.0, 0.1), "{program}: {had_ms} ms");
+    }
 }

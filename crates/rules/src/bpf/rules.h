@@ -258,24 +258,45 @@ static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 	return lead_ns + (beyond < OWED_MOST_NS ? beyond : OWED_MOST_NS);
 }
 
-/* Nor, however heavy those are that wait, so much that all of them together could run for
- * longer than this meanwhile: the kernel ends a scheduler that has a thread wait for 30 s. */
-#define WAIT_MOST_NS 15000000000ULL
-
-/* The same beside threads of this weight in all, on one CPU. */
-static inline __u64 ahead_in_time(__u64 ahead_ns, __u64 beside)
-{
-	__u64 most = WAIT_MOST_NS * WEIGHT_NORMAL / (beside ? beside : 1);
-
-	return most < ahead_ns ? most : ahead_ns;
-}
-
 /* Nor does anybody who comes from elsewhere owe those that wait already more than that. */
 static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
 {
 	__u64 most = least + ahead_ns;
 
 	return is_before(most, vtime) ? most : vtime;
+}
+
+/*
+ * Virtual time passes, while somebody waits, at least so many times slower than real time:
+ * beside heavy threads it would stand still nearly, and whoever is ahead of them wait until
+ * the kernel finds that it starves.
+ */
+#define SLOWEST 64
+
+struct pace {
+	/* Where the clock would be by now, had it never been slower. */
+	__u64 least;
+	/* When that was worked out. */
+	__u64 at_ns;
+};
+
+static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
+			     __u32 waiting)
+{
+	__u64 least = pace->least + (now_ns - pace->at_ns) / SLOWEST;
+
+	pace->least = waiting && is_before(clock, least) ? least : clock;
+	pace->at_ns = now_ns;
+}
+
+/* Nobody is owed more than a slice by that. */
+static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime,
+			    __u64 slice_ns)
+{
+	__u64 least = pace->least - slice_ns;
+
+	return is_before(clock, pace->least) && is_before(vtime, least) ? least
+									: vtime;
 }
 
 /* Time in which nobody waits costs nobody anything, and is not owed to anybody. */

@@ -153,10 +153,6 @@ struct thread {
 	struct standing stands;
 	/* When that was last looked up. */
 	__u64 weighed_ns;
-	/* Its weight with theirs, as it last counted. */
-	__u64 weight;
-	/* That with which it waits; 0: it does not, or not by virtual time. */
-	__u64 waits_with;
 };
 
 struct tally {

@@ -189,6 +189,7 @@ scx_bpf_get_idle_cpumask_node(__s32 node) __ksym __weak;
 extern const struct cpumask *
 scx_bpf_get_idle_smtmask_node(__s32 node) __ksym __weak;
 extern void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
+extern _Bool bpf_cpumask_empty(const struct cpumask *mask) __ksym;
 extern _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu) __ksym;
 extern __s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 extern __u32 scx_bpf_nr_cpu_ids(void) __ksym;

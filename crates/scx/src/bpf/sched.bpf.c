@@ -336,16 +336,19 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 	return found;
 }
 
-static inline void look_at_prev(struct moment *is, struct task_struct *prev)
+static inline void look_at_prev(struct moment *is, struct task_struct *prev,
+				const struct settings *wants)
 {
 	struct thread *thread = thread_of(prev);
+	struct hall *hall = thread ? hall_of(thread->llc) : 0;
+	__u64 ran;
 
-	if (!thread)
+	if (!hall)
 		return;
+	ran = virtual_ns(is->now_ns - thread->began_ns,
+			 weight_of(prev, thread, is->now_ns));
 	is->has_prev = 1;
-	is->prev_vtime =
-		thread->vtime + virtual_ns(is->now_ns - thread->began_ns,
-					   weight_of(prev, thread, is->now_ns));
+	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns, wants);
 }
 
 /* Even with one thread less, as moving has its price. */
@@ -365,7 +368,8 @@ static inline void call_sibling(__u32 cpu)
 
 	if (!sees || !here)
 		return;
-	read_idle(&sees->left, here);
+	if (!read_idle(&sees->left, here))
+		return;
 	strike(&sees->left, cpu);
 	sibling = first_of(&sees->left, &here->core, 0);
 	if (sibling >= 0)
@@ -380,7 +384,7 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 
 	is->not = 0;
 	if (prev)
-		look_at_prev(is, prev);
+		look_at_prev(is, prev, wants);
 	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
 	    (!prev && steal(cpu, llc, 1, wants)))
 		call_sibling(cpu);
@@ -410,7 +414,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	if (prev && !prev_is_guest && wants->o1)
 		look_by_level(&is, prev);
 	else if (prev && !prev_is_guest)
-		look_at_prev(&is, prev);
+		look_at_prev(&is, prev, wants);
 	is.turn.began_ns = state->turn_began_ns;
 	is.turn.turn_ns = wants->turn_ns;
 	is.turn.lead_ns = wants->lead_ns;
@@ -511,7 +515,6 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	state->urgent = thread->urgent || stays_here(p);
 	if (wants->smt && state->movable)
 		read_set(&state->allowed, p->cpus_ptr);
-	state->weight = thread->weight;
 	state->running = 1;
 }
 

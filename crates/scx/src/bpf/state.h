@@ -32,8 +32,6 @@ struct cpu_state {
 	__u64 served_ns;
 	/* The key of what runs, where levels decide. */
 	__u64 key;
-	/* The weight of what runs. */
-	__u64 weight;
 	struct cpu_set allowed;
 };
 
@@ -58,8 +56,7 @@ struct hall {
 	/* The virtual time of whoever waits and is furthest behind, at its latest; it
 	 * stands still while nobody waits. Other halls' are ahead or behind. */
 	__u64 clock;
-	/* Of all that wait by virtual time. */
-	__u64 weight;
+	struct pace pace;
 	__u32 waiting;
 	__u32 urgent;
 	struct arrays arrays;
@@ -188,8 +185,7 @@ static inline __u64 weight_of(struct task_struct *p, struct thread *thread,
 		thread->weighed_ns = now;
 		thread->group_weight = weigh_groups(p);
 	}
-	thread->weight = weight_in(p->scx.weight, thread->group_weight);
-	return thread->weight;
+	return weight_in(p->scx.weight, thread->group_weight);
 }
 
 static inline void read_set(struct cpu_set *to, const struct cpumask *from)

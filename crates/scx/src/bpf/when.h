@@ -34,8 +34,6 @@ static inline void leave_queue(struct thread *thread)
 			    hall->spaces[at].waiting > 1
 				    ? first_vtime(queue, thread->vtime)
 				    : thread->vtime);
-		__sync_fetch_and_sub(&hall->weight, thread->waits_with);
-		thread->waits_with = 0;
 	} else {
 		__sync_fetch_and_sub(&hall->urgent, 1);
 	}
@@ -78,9 +76,16 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 	return home_llc(cpu);
 }
 
-/* Verified once: where in the queues of an LLC a thread is put, beside what runs. */
-__noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns,
-			 __u64 beside)
+/* Where a thread at that virtual time counts as being, by the pace of an LLC's clock. */
+static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now,
+			  const struct settings *wants)
+{
+	keep_pace(&hall->pace, hall->clock, now, hall->waiting);
+	return at_pace(&hall->pace, hall->clock, vtime, wants->slice_ns);
+}
+
+/* Verified once: where in the queues of an LLC a thread is put. */
+__noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
 {
 	struct hall *hall = hall_of(llc);
 	__u64 least;
@@ -89,17 +94,8 @@ __noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns,
 		return 0;
 	least = hall->clock;
 	first_of_seat(hall->spaces, thread->seat, &least);
-	ahead_ns = ahead_in_time(ahead_ns, hall->weight + beside);
 	thread->vtime = join_at(thread->vtime, least, ahead_ns);
 	return 0;
-}
-
-/* The weight of what runs on a CPU; 0: nothing does. */
-static inline __u64 runs_on(__u32 cpu)
-{
-	struct cpu_state *state = state_of(cpu);
-
-	return state && state->running ? state->weight : 0;
 }
 
 static inline void join_queue(struct task_struct *p, struct thread *thread,
@@ -121,13 +117,13 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	} else {
 		__u64 mm = address_space(p, thread, wants);
 
+		__u64 now = now_ns();
+
+		thread->vtime = paced(hall, thread->vtime, now, wants);
 		ask_place(llc, thread,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
-					weight_of(p, thread, now_ns())),
-			  runs_on(scx_bpf_task_cpu(p)));
+					weight_of(p, thread, now)));
 		at = space_of(hall->spaces, mm) % SPACES;
-		thread->waits_with = thread->weight;
-		__sync_fetch_and_add(&hall->weight, thread->weight);
 		join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
 	}
 	__sync_fetch_and_add(&hall->waiting, 1);

@@ -24,15 +24,18 @@ static inline _Bool has_nodes(void)
 	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
 }
 
-/* The idle CPUs of the node that a CPU lies in, or all. */
-static inline void read_idle(struct cpu_set *idle, const struct place *here)
+/* The idle CPUs of the node that a CPU lies in, or all; not read where there are none. */
+static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 {
 	const struct cpumask *mask =
 		has_nodes() ? scx_bpf_get_idle_cpumask_node(here->node_number)
 			    : scx_bpf_get_idle_cpumask();
+	_Bool any = !bpf_cpumask_empty(mask);
 
-	read_set(idle, mask);
+	if (any)
+		read_set(idle, mask);
 	scx_bpf_put_idle_cpumask(mask);
+	return any;
 }
 
 /* The CPUs of cores that are idle. */
@@ -97,12 +100,12 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 	if (!here)
 		return 0;
 	sees->unseen = nodes & ~(1ULL << here->node_number % NODES_MAX);
-	read_idle(&sees->idle, here);
-	if (has_any(&sees->idle)) {
+	if (read_idle(&sees->idle, here)) {
 		read_cores(&sees->cores, here);
 	} else {
 		if (!nodes && !seats_version())
 			return look_at_nothing(thread);
+		__builtin_memset(&sees->idle, 0, sizeof(sees->idle));
 		__builtin_memset(&sees->cores, 0, sizeof(sees->cores));
 		if (!see_far() && !seats_version())
 			return look_at_nothing(thread);

@@ -98,9 +98,9 @@ impl Show<'_> {
 
     fn machine(&self) -> MachineFacts {
         let kernel = &self.cast.kernel;
-        let fair = match kernel.fair {
-            Fair::Threads => "threads",
-            Fair::Programs => "programs",
+        let fair = match (kernel.order, kernel.fair) {
+            (Order::Usher, _) | (_, Fair::Threads) => "threads",
+            (_, Fair::Programs) => "programs",
         };
         let order = match kernel.order {
             Order::Eevdf => format!("EEVDF, turns of {} ms", kernel.slice_ns as f64 / 1e6),
