@@ -120,6 +120,14 @@ fn a_machine_or_protocol_that_is_wrong_is_refused_with_its_line_and_key() {
             "5: kernel.balance_ns: must be from",
         ),
         (
+            "[kernel]\nslice_ns = 1_000_000\nturn_ns = 24_000_000",
+            "5: kernel.turn_ns: means nothing in the order \"eevdf\"",
+        ),
+        (
+            "[kernel]\nlike = \"usher-sched\"\nfair = \"programs\"",
+            "5: kernel.fair: means nothing in the order \"usher-sched\"",
+        ),
+        (
             "[protocol]\nagainst = [\"linus\"]",
             "4: unknown variant `linus`, expected one of",
         ),

@@ -34,6 +34,11 @@ pub fn own_dir(told: Option<&Path>) -> PathBuf {
     }
 }
 
+/// Where root's `usher sched` keeps what is known of the scheduler, as told or as ever.
+pub fn roots_dir(told: Option<&Path>) -> PathBuf {
+    told.map_or_else(|| SYSTEM.into(), Path::to_owned)
+}
+
 /// Sockets on which a daemon may listen for this user, in the order to try:
 /// the user's own, then the system's.
 pub fn sockets(told: Option<&Path>) -> Vec<PathBuf> {

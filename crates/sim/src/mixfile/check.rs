@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::raw::{RawMachine, RawProgram, RawProtocol, RawScript};
 use super::{Body, MACHINES, PROGRAMS_MAX, SimMixError, SimProgram, SimProtocol, Source};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Order};
 use crate::machine::Costs;
 use crate::parsec::{self, Traits};
 use crate::script::{Script, THREADS_MAX};
@@ -101,6 +101,11 @@ impl Source<'_> {
         };
         let base = toml::Table::try_from(base).map_err(|error| wrong("", error.to_string()))?;
         let mut table = base.clone();
+        let keys: Vec<String> = own.keys().cloned().collect();
+        // As on the command line.
+        if let (Some(turn), None) = (own.get("turn_ns"), own.get("lead_ns")) {
+            table.insert("lead_ns".to_owned(), turn.clone());
+        }
         for (key, value) in own {
             let Some(known) = base.get(&key) else {
                 let keys: Vec<&str> = base.keys().map(String::as_str).collect();
@@ -132,8 +137,14 @@ impl Source<'_> {
                 return Err(wrong(&key, said));
             }
         }
+        let order = table["order"].clone();
         let whole = table.try_into();
-        whole.map_err(|error: toml::de::Error| wrong("", error.message().to_owned()))
+        let kernel: Kernel =
+            whole.map_err(|error: toml::de::Error| wrong("", error.message().to_owned()))?;
+        match keys.iter().find(|key| !counts_in(kernel.order, key)) {
+            Some(key) => Err(wrong(key, format!("means nothing in the order {order}"))),
+            None => Ok(kernel),
+        }
     }
 
     pub(super) fn protocol(
@@ -282,6 +293,17 @@ fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String
     };
     script.check().map_err(|error| ("script", error.reason))?;
     Ok(Body::Script(Box::new(script)))
+}
+
+/// Whether a kernel with that order looks at it.
+fn counts_in(order: Order, key: &str) -> bool {
+    match key {
+        "aggregate" | "turn_ns" | "lead_ns" => order == Order::Usher,
+        "fair" | "busy_balance_ns" => order != Order::Usher,
+        "protect_ns" => order == Order::Eevdf,
+        "latency_ns" | "wakeup_granularity_ns" => order == Order::Cfs,
+        _ => true,
+    }
 }
 
 /// What makes no sense in a time of the kernel's. Some may be off; none may come

@@ -102,12 +102,25 @@ impl Show<'_> {
             (Order::Usher, _) | (_, Fair::Threads) => "threads",
             (_, Fair::Programs) => "programs",
         };
+        let ms = |ns: u64| ns as f64 / 1e6;
         let order = match kernel.order {
-            Order::Eevdf => format!("EEVDF, turns of {} ms", kernel.slice_ns as f64 / 1e6),
-            Order::Usher => "Usher's scheduler".to_owned(),
+            Order::Eevdf => format!(
+                "a model of Linux (EEVDF, turns of {} ms)",
+                ms(kernel.slice_ns)
+            ),
+            Order::Usher if kernel.aggregate => format!(
+                "Usher's scheduler in a model (slices of {} ms, turns of {} ms, a lead of {} ms)",
+                ms(kernel.slice_ns),
+                ms(kernel.turn_ns),
+                ms(kernel.lead_ns)
+            ),
+            Order::Usher => format!(
+                "Usher's scheduler in a model (slices of {} ms, without turns)",
+                ms(kernel.slice_ns)
+            ),
             Order::Cfs => format!(
-                "CFS, a turn for each in {} ms",
-                kernel.latency_ns as f64 / 1e6
+                "a model of Linux (CFS, a turn for each in {} ms)",
+                ms(kernel.latency_ns)
             ),
         };
         let smt = if kernel.smt_aware {
@@ -117,7 +130,7 @@ impl Show<'_> {
         };
         MachineFacts {
             host: "a machine that is not there".to_owned(),
-            kernel: format!("a model of Linux ({order}), fair between {fair}{smt}"),
+            kernel: format!("{order}, fair between {fair}{smt}"),
             topology: self.cast.machine.topology().clone(),
             cpu_model: format!("costs of {}", self.mix.like),
             pmu: true,

@@ -63,7 +63,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let findings = Findings {
         kernel: Capabilities::read(&Roots::default()),
         daemon,
-        scheduler: sched::look(&runtime::own_dir(runtime_dir)),
+        scheduler: sched::look(&runtime::roots_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
         store: store_health(&runtime::store_path(args.store.path.as_deref())),
     };

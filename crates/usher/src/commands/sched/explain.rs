@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use procfs::process::{Process, Task};
 use serde::Serialize;
-use usher_scx::{Held, Queue, Seat, ThreadState, Why};
+use usher_scx::{Held, Queue, Seat, Settings, ThreadState, Why};
 
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output};
@@ -17,9 +17,9 @@ use super::record;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
-queue that it waits in; how it came there; how far ahead of the others it is in
-virtual time (CPU time over weight: who is behind is next), or behind with a minus; how
-long it runs before it sleeps, on average.
+queue that it waits in; how it came there; how far ahead of the others it was in
+virtual time (CPU time over weight: who is behind is next) when it last ran, or behind with a
+minus; how long it runs before it sleeps, on average.
 
 Examples:
   usher sched explain 4711
@@ -46,14 +46,18 @@ struct Answer {
     pid: i32,
     seat: Option<Seat>,
     threads: Vec<Thread>,
+    /// What the scheduler is to do.
+    #[serde(skip)]
+    settings: Settings,
 }
 
 /// Looks and tells.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
-    let held = Held::open(&record::of_running(dir)?.maps)?;
+    let running = record::of_running(dir)?;
+    let held = Held::open(&running.maps)?;
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for &pid in &args.pids {
-        match explained(&held, pid)? {
+        match explained(&held, pid, running.settings)? {
             Some(answer) => answers.push(answer),
             None => missing.push(Err(anyhow!("there is no process {pid}"))),
         }
@@ -67,7 +71,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
 }
 
 /// `None`: there is no such process.
-fn explained(held: &Held, pid: i32) -> anyhow::Result<Option<Answer>> {
+fn explained(held: &Held, pid: i32, settings: Settings) -> anyhow::Result<Option<Answer>> {
     let mut threads = Vec::new();
     // A process that is gone, or ends meanwhile, has none.
     if let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) {
@@ -87,6 +91,7 @@ fn explained(held: &Held, pid: i32) -> anyhow::Result<Option<Answer>> {
         pid,
         seat: all.into_iter().find(|seat| seats.contains(&seat.cgroup)),
         threads,
+        settings,
     }))
 }
 
@@ -141,9 +146,13 @@ fn text(answer: &Answer) -> String {
             thread.tid.to_string(),
             thread.name.clone(),
             word(thread.state, sched.waits).to_owned(),
-            place(sched, thread.state),
-            reason(sched, answer.seat.as_ref()),
-            format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+            place(sched, thread.state, &answer.settings),
+            reason(sched, answer.seat.as_ref(), &answer.settings),
+            match answer.settings.is_fixed() {
+                // They do not go by virtual time.
+                true => "-".to_owned(),
+                false => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+            },
             match (sched.burst_average_ns, sched.why) {
                 // It has not run yet.
                 (0, Why::Unknown) => "-".to_owned(),
@@ -166,19 +175,22 @@ fn word(state: char, waits: Option<Queue>) -> &'static str {
     }
 }
 
-fn place(sched: &ThreadState, state: char) -> String {
+fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
     match sched.waits {
         Some(Queue::Urgent { llc }) => format!("LLC {llc}, among the urgent"),
-        Some(Queue::AddressSpace { llc, queue }) => {
-            format!("LLC {llc}, its address space's queue ({queue})")
+        Some(Queue::AddressSpace { llc, queue }) if settings.aggregate => {
+            format!("LLC {llc}, its address space's queue (no. {queue})")
         }
+        Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue no. {queue}"),
         None if state == 'R' => format!("CPU {}", sched.cpu),
         None => format!("last on CPU {}", sched.cpu),
     }
 }
 
-fn reason(sched: &ThreadState, seat: Option<&Seat>) -> String {
+fn reason(sched: &ThreadState, seat: Option<&Seat>, settings: &Settings) -> String {
     let why = match (sched.why, sched.waits.is_some()) {
+        (Why::Turn, true) if !settings.aggregate => "for its turn",
+        (Why::Turn, false) if !settings.aggregate => "its turn",
         (Why::Turn, true) => "for its address space's turn",
         (Why::Level, true) => "for its level's turn",
         (Why::Urgent, true) => "for the next CPU: it runs for moments only",
@@ -245,13 +257,14 @@ mod tests {
                 thread(11, 'R', Some(state(Why::Turn, Some(waits)))),
                 thread(12, 'S', None),
             ],
+            settings: Settings::default(),
         };
         let told = text(&answer);
         for expected in [
             "'make' is at home on CPUs 0-1",
             "CPU 3",
             "the core was idle; as a guest",
-            "LLC 1, its address space's queue (4)",
+            "LLC 1, its address space's queue (no. 4)",
             "for its address space's turn",
             "-1.5 ms",
             "250",
@@ -259,6 +272,32 @@ mod tests {
         ] {
             assert!(told.contains(expected), "{expected}: {told}");
         }
+    }
+
+    #[test]
+    fn what_does_not_apply_is_not_told() {
+        let waits = Queue::AddressSpace { llc: 1, queue: 4 };
+        let answer = |settings| Answer {
+            pid: 10,
+            seat: None,
+            threads: vec![Thread {
+                tid: 10,
+                name: "cc1".to_owned(),
+                state: 'R',
+                sched: Some(state(Why::Turn, Some(waits))),
+            }],
+            settings,
+        };
+        let told = text(&answer(Settings {
+            aggregate: false,
+            ..Settings::default()
+        }));
+        assert!(
+            !told.contains("address space") && told.contains("for its turn"),
+            "{told}"
+        );
+        let told = text(&answer(Settings::of_linux_26(false)));
+        assert!(!told.contains("-1.5 ms"), "{told}");
     }
 
     #[test]
@@ -277,6 +316,7 @@ mod tests {
                     state: 'S',
                     sched: Some(sched),
                 }],
+                settings: Settings::default(),
             })
         };
         assert!(!bursts(Why::Unknown).contains("never slept"));
@@ -289,6 +329,7 @@ mod tests {
             pid,
             seat: None,
             threads: vec![],
+            settings: Settings::default(),
         };
         let told = texts(&[answer(10), answer(11)]);
         assert!(told.starts_with("process 10\n") && told.contains("\n\nprocess 11\n"));

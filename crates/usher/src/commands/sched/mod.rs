@@ -60,7 +60,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         looks_only || rustix::process::geteuid().is_root(),
         "{FOR_ROOT}"
     );
-    let dir = runtime::own_dir(global.runtime_dir.as_deref());
+    let dir = runtime::roots_dir(global.runtime_dir.as_deref());
     match &args.command {
         Command::Start(args) => start::run(args, &dir, out),
         Command::Stop(_) => stop::run(&dir, out),

@@ -54,12 +54,17 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         let head = ["KERNEL", "LEAST", "MOST", "MEAN", "PAPER 3B"].map(|t| out.paint(STRONG, t));
         let rows = [
             head.to_vec(),
-            row("blind to hardware threads", &answer.blind, "12.6 / 19.8 / 15.5"),
+            row(
+                "blind to hardware threads",
+                &answer.blind,
+                "12.6 / 19.8 / 15.5",
+            ),
             row("prefers idle cores", &answer.aware, "12.6 / 12.7 / 12.6"),
             row("Usher's scheduler", &answer.ours, ""),
         ];
         format!(
-            "Simulated: seconds until two loops of 2 s and two of 10 s have ended, {seeds} seeds\n\n{}",
+            "Simulated: seconds until two loops of 2 s and two of 10 s have ended, {}\n\n{}",
+            words::count(seeds as usize, "seed"),
             output::columns(&rows)
         )
     })?;

@@ -80,12 +80,13 @@ pub fn text(
     let topology = show.cast.machine.topology();
     let mut parts = vec![
         format!(
-            "{}: {}, on {}: {} in {}",
+            "{}: {}, on {}: {} in {}\n{}",
             out.paint(STRONG, "SIMULATED"),
             result.title,
             show.mix.machine,
             words::count(topology.cores.len(), "core"),
             words::count(topology.domains.len(), "domain"),
+            result.machine.kernel,
         ),
         table::ntt(result, style).trim_end().to_owned(),
         table::summary(result, style).trim_end().to_owned(),
