@@ -2,6 +2,7 @@
 //! `usher sim smt`.
 
 use serde_derive::Serialize;
+use usher_report::text as words;
 use usher_sim::smt::Spread;
 
 use super::machine;
