@@ -106,9 +106,9 @@ __u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 }
 
 void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
-		     __u32 waiting)
+		     _Bool anybody_waits)
 {
-	keep_pace(pace, clock, now_ns, waiting);
+	keep_pace(pace, clock, now_ns, anybody_waits);
 }
 
 __u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime,

@@ -156,11 +156,11 @@ impl Hall {
 
     /// Where a thread at that virtual time counts as being, as the clock keeps its pace.
     pub fn paced(&mut self, vtime: u64, now_ns: u64, limits: &Limits) -> u64 {
-        let waiting = self.waiting();
+        let anybody_waits = self.waiting() > 0;
         // SAFETY: both are laid out as the header has them; the first call writes what is
         // nobody else's.
         unsafe {
-            c::rules_keep_pace(&mut self.pace, self.clock, now_ns, waiting);
+            c::rules_keep_pace(&mut self.pace, self.clock, now_ns, anybody_waits);
             c::rules_at_pace(&self.pace, self.clock, vtime, limits.slice_ns)
         }
     }

@@ -280,12 +280,13 @@ struct pace {
 	__u64 at_ns;
 };
 
+/* Asked whenever somebody comes to wait, so that all of that time somebody waited. */
 static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
-			     __u32 waiting)
+			     _Bool anybody_waits)
 {
 	__u64 least = pace->least + (now_ns - pace->at_ns) / SLOWEST;
 
-	pace->least = waiting && is_before(clock, least) ? least : clock;
+	pace->least = anybody_waits && is_before(clock, least) ? least : clock;
 	pace->at_ns = now_ns;
 }
 

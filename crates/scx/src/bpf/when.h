@@ -80,7 +80,8 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now,
 			  const struct settings *wants)
 {
-	keep_pace(&hall->pace, hall->clock, now, hall->waiting);
+	/* Urgent threads are not told of here. */
+	keep_pace(&hall->pace, hall->clock, now, hall->waiting > hall->urgent);
 	return at_pace(&hall->pace, hall->clock, vtime, wants->slice_ns);
 }
 
