@@ -159,19 +159,21 @@ const PLAIN: Machine = Machine {
 };
 /// The same with programs that are never quite idle.
 const MIX: Machine = Machine { name: "mix", ..TWO };
-/// Two cores of two hardware threads. An emulated CPU runs until the next timer of any,
-/// so their ticks are apart: what one tells another is heard four times as soon.
+/// An emulated CPU runs until the next timer of any: where their ticks are apart, what one
+/// tells another is heard sooner, as on hardware.
+const TICKS_APART: &str = "skew_tick=1";
+/// Two cores of two hardware threads.
 const THREADS: Machine = Machine {
     name: "threads",
     topology: "core:2 pu:2",
-    cpus_off: "",
-    append: "skew_tick=1",
-    clock: lab::VIRTUAL,
+    append: TICKS_APART,
+    ..TWO
 };
 /// Many cores, of which programs have their own.
 const MANY: Machine = Machine {
     name: "many",
     topology: "package:4 die:2 core:6",
+    append: TICKS_APART,
     ..TWO
 };
 /// One CPU, of two that threads may run on: one that may run on one alone would be
