@@ -46,7 +46,7 @@ unsafe extern "C" {
     pub(crate) fn rules_average_of(spaces: *const [Space; SPACES], clock: u64) -> u64;
 
     pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64, anybody_waits: bool);
-    pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64, slice_ns: u64) -> u64;
+    pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64) -> u64;
 
     // Numbers alone.
     pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;

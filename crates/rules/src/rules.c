@@ -111,10 +111,9 @@ void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
 	keep_pace(pace, clock, now_ns, anybody_waits);
 }
 
-__u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime,
-		    __u64 slice_ns)
+__u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
 {
-	return at_pace(pace, clock, vtime, slice_ns);
+	return at_pace(pace, clock, vtime);
 }
 
 __u64 rules_average_of(const struct space *spaces, __u64 clock)

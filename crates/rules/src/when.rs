@@ -155,20 +155,20 @@ impl Hall {
     }
 
     /// Where a thread at that virtual time counts as being, as the clock keeps its pace.
-    pub fn paced(&mut self, vtime: u64, now_ns: u64, limits: &Limits) -> u64 {
+    pub fn paced(&mut self, vtime: u64, now_ns: u64) -> u64 {
         let anybody_waits = self.waiting() > 0;
         // SAFETY: both are laid out as the header has them; the first call writes what is
         // nobody else's.
         unsafe {
             c::rules_keep_pace(&mut self.pace, self.clock, now_ns, anybody_waits);
-            c::rules_at_pace(&self.pace, self.clock, vtime, limits.slice_ns)
+            c::rules_at_pace(&self.pace, self.clock, vtime)
         }
     }
 
     /// Where a thread's virtual time is put that comes to wait here: no further behind the
     /// clock's pace, nor ahead of those that wait, than anybody gets.
     pub fn place(&mut self, comer: &Comer, now_ns: u64, limits: &Limits) -> u64 {
-        let vtime = self.paced(comer.vtime, now_ns, limits);
+        let vtime = self.paced(comer.vtime, now_ns);
         let least = self.first_of_seat(comer.seat).unwrap_or(self.clock);
         let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, comer.weight);
         join_at(vtime, least, ahead_ns)

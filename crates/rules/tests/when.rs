@@ -71,10 +71,10 @@ impl Cpu {
             true => self.hall.queue_of(self.turn_mm),
             false => SPACES,
         };
-        let (now_ns, limits) = (self.now_ns, self.limits);
+        let now_ns = self.now_ns;
         let prev_vtime = prev
             .as_ref()
-            .map_or(0, |prev| self.hall.paced(prev.vtime, now_ns, &limits));
+            .map_or(0, |prev| self.hall.paced(prev.vtime, now_ns));
         let mut moment = Moment {
             began_ns: self.turn_began_ns,
             turn_ns: self.limits.turn_ns,

@@ -480,9 +480,9 @@ impl Engine {
             false => SPACES,
         };
         let prev_vtime = prev.map_or(0, |prev| {
-            let (vtime, limits) = (self.vtime_now(prev), self.limits());
+            let vtime = self.vtime_now(prev);
             let hall = &mut self.ours.queues[domain].hall;
-            hall.paced(vtime, self.now_ns, &limits)
+            hall.paced(vtime, self.now_ns)
         });
         let mut is = Moment {
             began_ns: turn.began_ns,

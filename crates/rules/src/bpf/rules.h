@@ -271,7 +271,7 @@ static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
  * beside heavy threads it would stand still nearly, and whoever is ahead of them wait until
  * the kernel finds that it starves.
  */
-#define SLOWEST 64
+#define SLOWEST 32
 
 struct pace {
 	/* Where the clock would be by now, had it never been slower. */
@@ -290,11 +290,10 @@ static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
 	pace->at_ns = now_ns;
 }
 
-/* Nobody is owed more than a slice by that. */
-static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime,
-			    __u64 slice_ns)
+/* Whoever is further behind than the lightest ever get ahead counts as there. */
+static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
 {
-	__u64 least = pace->least - slice_ns;
+	__u64 least = pace->least - OWED_MOST_NS;
 
 	return is_before(clock, pace->least) && is_before(vtime, least) ? least
 									: vtime;

@@ -336,8 +336,7 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 	return found;
 }
 
-static inline void look_at_prev(struct moment *is, struct task_struct *prev,
-				const struct settings *wants)
+static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
 	struct hall *hall = thread ? hall_of(thread->llc) : 0;
@@ -348,7 +347,7 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev,
 	ran = virtual_ns(is->now_ns - thread->began_ns,
 			 weight_of(prev, thread, is->now_ns));
 	is->has_prev = 1;
-	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns, wants);
+	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
 }
 
 /* Even with one thread less, as moving has its price. */
@@ -384,7 +383,7 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 
 	is->not = 0;
 	if (prev)
-		look_at_prev(is, prev, wants);
+		look_at_prev(is, prev);
 	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
 	    (!prev && steal(cpu, llc, 1, wants)))
 		call_sibling(cpu);
@@ -414,7 +413,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	if (prev && !prev_is_guest && wants->o1)
 		look_by_level(&is, prev);
 	else if (prev && !prev_is_guest)
-		look_at_prev(&is, prev, wants);
+		look_at_prev(&is, prev);
 	is.turn.began_ns = state->turn_began_ns;
 	is.turn.turn_ns = wants->turn_ns;
 	is.turn.lead_ns = wants->lead_ns;

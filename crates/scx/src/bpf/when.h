@@ -77,12 +77,11 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 }
 
 /* Where a thread at that virtual time counts as being, by the pace of an LLC's clock. */
-static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now,
-			  const struct settings *wants)
+static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now)
 {
 	/* Urgent threads are not told of here. */
 	keep_pace(&hall->pace, hall->clock, now, hall->waiting > hall->urgent);
-	return at_pace(&hall->pace, hall->clock, vtime, wants->slice_ns);
+	return at_pace(&hall->pace, hall->clock, vtime);
 }
 
 /* Verified once: where in the queues of an LLC a thread is put. */
@@ -120,7 +119,7 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 
 		__u64 now = now_ns();
 
-		thread->vtime = paced(hall, thread->vtime, now, wants);
+		thread->vtime = paced(hall, thread->vtime, now);
 		ask_place(llc, thread,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
 					weight_of(p, thread, now)));
