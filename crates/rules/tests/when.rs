@@ -348,6 +348,25 @@ fn nobody_waits_for_long_whoever_comes_later() {
     }
 }
 
+/// Two CPUs that ask in turn; the clock of one is behind.
+#[test]
+fn time_does_not_run_because_clocks_are_apart() {
+    let mut hall = Hall::default();
+    let waits = Comer {
+        mm: 1 << 20,
+        seat: 0,
+        vtime: 0,
+        weight: 100,
+    };
+    let begun = 1_000 * MS;
+    assert_eq!(hall.paced(0, begun), 0);
+    hall.join(&waits);
+    for step in 1..1000 {
+        let behind = if step % 2 == 0 { 0 } else { MS };
+        assert_eq!(hall.paced(0, begun + step * MS / 2 - behind), 0);
+    }
+}
+
 #[test]
 fn time_alone_is_not_owed() {
     let alone = |vtime| when::alone_at(vtime, 100 * MS);

@@ -181,7 +181,7 @@ static inline _Bool is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
 {
 	if (waiting > STARVING_MOST)
 		waiting = STARVING_MOST;
-	return now_ns - since_ns > SLEEP_MOST_NS * waiting;
+	return since(since_ns, now_ns) > SLEEP_MOST_NS * waiting;
 }
 
 /* Whether a thread that wakes has the CPU of one that runs. */

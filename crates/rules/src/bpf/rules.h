@@ -33,10 +33,27 @@
  * slice, so that who mostly sleeps stays among them where others slow it down. */
 #define SHORT_BURST_NS 1000000ULL
 
+/*
+ * Each number that the verifier knows it follows apart from all others; what is added
+ * here it does not know to be 0.
+ */
+#ifdef __bpf__
+static volatile __u32 nothing;
+#define ANY(number) ((number) + nothing)
+#else
+#define ANY(number) (number)
+#endif
+
 /* In an order that survives overflow. */
 static inline _Bool is_before(__u64 a, __u64 b)
 {
 	return (__s64)(a - b) < 0;
+}
+
+/* The time that has passed: none, where another CPU's clock was ahead of this one's. */
+static inline __u64 since(__u64 then_ns, __u64 now_ns)
+{
+	return is_before(then_ns, now_ns) ? now_ns - then_ns : 0;
 }
 
 /* Without a branch: the verifier would follow each of them. */
@@ -284,10 +301,11 @@ struct pace {
 static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
 			     _Bool anybody_waits)
 {
-	__u64 least = pace->least + (now_ns - pace->at_ns) / SLOWEST;
+	__u64 passed_ns = since(pace->at_ns, now_ns);
+	__u64 least = pace->least + passed_ns / SLOWEST;
 
 	pace->least = anybody_waits && is_before(clock, least) ? least : clock;
-	pace->at_ns = now_ns;
+	pace->at_ns += passed_ns;
 }
 
 /* Whoever is further behind than the lightest ever get ahead counts as there. */
@@ -406,7 +424,7 @@ static inline __u32 hindmost(const struct space *spaces, __u32 not )
 		if (!spaces[at].waiting || not >> at & 1)
 			continue;
 		if (found == SPACES || is_before(spaces[at].least, least)) {
-			found = at;
+			found = ANY(at);
 			least = spaces[at].least;
 		}
 	}

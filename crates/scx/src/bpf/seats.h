@@ -196,8 +196,8 @@ static inline void note_arrival(struct thread *thread, __u32 cpu, __u64 now)
 	tally = tally_of(thread);
 	if (tally) {
 		tally->returns++;
-		tally->return_latency[latency_slot(now -
-						   thread->returning_ns)]++;
+		tally->return_latency[latency_slot(
+			since(thread->returning_ns, now))]++;
 	}
 	thread->returning_ns = 0;
 }
