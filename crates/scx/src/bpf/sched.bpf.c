@@ -309,31 +309,15 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 			      __u32 cpu, __u32 llc,
 			      const struct settings *wants)
 {
-	_Bool found = 0;
-	int try;
+	__u32 outcome = take_next(llc, is);
 
-	bpf_for(try, 0, SPACES)
-	{
-		__s32 at = ask_next(llc, is);
-
-		if (at == SPACES + 1 && prev && is->hindmost == SPACES) {
-			/* Whoever waits may not run here. */
-			prolong(prev, cpu, is->now_ns, wants);
-			found = 1;
-		} else if (at == SPACES + 1 && prev) {
-			COUNT(turns_kept);
-			keep(prev, cpu, is->now_ns, wants);
-			found = 1;
-		} else if (at >= 0 && at < SPACES) {
-			found = take(queue_at(llc, at));
-			is->not |= 1U << at;
-		} else {
-			break;
-		}
-		if (found)
-			break;
+	if (prev && outcome == PREV_ALONE) {
+		prolong(prev, cpu, is->now_ns, wants);
+	} else if (prev && outcome == PREV_FIRST) {
+		COUNT(turns_kept);
+		keep(prev, cpu, is->now_ns, wants);
 	}
-	return found;
+	return outcome != NOBODY_WAITS;
 }
 
 static inline void look_at_prev(struct moment *is, struct task_struct *prev)
@@ -385,7 +369,7 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 	if (prev)
 		look_at_prev(is, prev);
 	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
-	    (!prev && steal(cpu, llc, 1, wants)))
+	    (!prev && steal(cpu, llc, wants->llcs, 1)))
 		call_sibling(cpu);
 	else if (prev)
 		prolong(prev, cpu, is->now_ns, wants);
@@ -423,8 +407,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	far = bpf_get_prandom_u32() % LLCS_MAX;
 	if (far < wants->llcs && has_more_to_do(far, hall) &&
 	    take_hindmost(far, strangers(far, cpu))) {
-		COUNT(stolen);
-		state->why = WHY_STOLEN;
+		note_theft(cpu);
 		return;
 	}
 	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
@@ -433,7 +416,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 		prolong(prev, cpu, is.now_ns, wants);
 		return;
 	}
-	if (steal(cpu, here->llc, 0, wants))
+	if (steal(cpu, here->llc, wants->llcs, 0))
 		return;
 	if (seats_version() && !is_shared(cpu, 1))
 		have_guests(cpu, here->llc, prev, &is, wants);

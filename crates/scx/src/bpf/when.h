@@ -164,28 +164,49 @@ static inline _Bool take_urgent(struct hall *hall, __u32 llc,
 	return take(queue_at(llc, URGENT));
 }
 
+/* What a CPU's asking who is next has come to. */
+enum outcome {
+	NOBODY_WAITS,
+	TAKEN,
+	/* The thread that runs has the better claim. */
+	PREV_FIRST,
+	/* Whoever waits may not run here. */
+	PREV_ALONE,
+};
+
+/* Verified once, as what follows: takes the next thread of an LLC. */
+__noinline int take_next(__u32 llc, struct moment *is)
+{
+	int try;
+
+	if (!is)
+		return NOBODY_WAITS;
+	bpf_for(try, 0, SPACES)
+	{
+		__s32 at = ask_next(llc, is);
+
+		if (at == SPACES + 1)
+			return is->hindmost == SPACES ? PREV_ALONE : PREV_FIRST;
+		if (at < 0 || at >= SPACES)
+			break;
+		if (take(queue_at(llc, at)))
+			return TAKEN;
+		is->not |= 1U << at;
+	}
+	return NOBODY_WAITS;
+}
+
 /* Takes the thread that is furthest behind in an LLC. */
-static inline _Bool take_hindmost(__u32 llc, __u32 not )
+__noinline int take_hindmost(__u32 llc, __u32 not )
 {
 	struct moment is = {.own = SPACES, .not = not };
 	struct hall *hall = hall_of(llc);
-	int try;
 
 	if (!hall || !hall->waiting)
 		return 0;
 	if (hall->urgent && take(queue_at(llc, URGENT)))
 		return 1;
-	bpf_for(try, 0, SPACES)
-	{
-		__s32 at = ask_next(llc, &is);
-
-		if (at < 0 || at >= SPACES)
-			return 0;
-		if (take(queue_at(llc, at)))
-			return 1;
-		is.not |= 1U << at;
-	}
-	return 0;
+	return take_next(llc, &is) == TAKEN;
 }
 
 /* Says why the next thread runs on this CPU. */
@@ -193,13 +214,13 @@ static inline void note_theft(__u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
+	COUNT(stolen);
 	if (state)
 		state->why = WHY_STOLEN;
 }
 
 /* Takes from other LLCs whoever is at home on this CPU; or guests, too. */
-static inline _Bool steal(__u32 cpu, __u32 here, _Bool guests,
-			  const struct settings *wants)
+__noinline int steal(__u32 cpu, __u32 here, __u32 llcs, __u32 guests)
 {
 	int step;
 
@@ -207,12 +228,11 @@ static inline _Bool steal(__u32 cpu, __u32 here, _Bool guests,
 	{
 		__u32 llc = here + step;
 
-		if ((__u32)step >= wants->llcs)
+		if ((__u32)step >= llcs)
 			break;
-		if (llc >= wants->llcs)
-			llc -= wants->llcs;
+		if (llc >= llcs)
+			llc -= llcs;
 		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu))) {
-			COUNT(stolen);
 			note_theft(cpu);
 			return 1;
 		}

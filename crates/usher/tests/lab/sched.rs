@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::thread;
 
+use libbpf_rs::query::ProgInfoIter;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 use serde_json::Value;
@@ -116,10 +117,22 @@ pub fn assert_nothing_went_wrong() {
     assert!(lines.is_empty(), "{lines:?}");
 }
 
+/// Each beginning waits for the kernel's verifier, which follows an instruction on as many
+/// paths as lead there: branches in loops multiply them. Where NUMA nodes are kept apart it
+/// has more to follow.
+fn is_soon_verified() {
+    let programs = ProgInfoIter::default();
+    let ours = programs.filter(|program| program.name.to_string_lossy().starts_with("usher_"));
+    let verified: Vec<u32> = ours.map(|program| program.verified_insns).collect();
+    let sum: u32 = verified.iter().sum();
+    assert!((10_000..100_000).contains(&sum), "{verified:?}");
+}
+
 /// Messages and affinities; then the kernel's own has the threads again.
 pub fn runs_a_crowd_and_lets_go() {
     let world = World::new();
     let running = Running::start(&world);
+    is_soon_verified();
     assert_eq!(running.status()["last"]["idle_by_node"], nodes() > 1);
     assert_eq!(world.json(&["sched", "start"]), None, "beside another");
     let set = ["sched", "set", "--turn-ms", "8", "--lead-ms", "4"];
