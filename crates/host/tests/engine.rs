@@ -2,18 +2,20 @@
 //! The control loop on this machine, with real programs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{
-    Adopt, Change, Engine, EngineConfig, EngineError, ProfileUse, ProgramStatus,
+    Adopt, Change, Engine, EngineConfig, EngineError, ProfileUse, ProgramStatus, SoftSeats,
 };
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_model::{Action, CpuSet, Decision, Event, Observation, Topology};
@@ -42,6 +44,7 @@ impl Policy for First {
         };
         Decision {
             actions: observation.events.iter().filter_map(seat).collect(),
+            softly: Some(true),
             ..Decision::default()
         }
     }
@@ -210,6 +213,79 @@ fn a_running_program_is_taken_in_and_let_go_again() {
     assert_eq!(log.len(), next);
     let kinds: Vec<_> = log.iter().map(|entry| kind(&entry.what)).collect();
     assert_eq!(kinds, ["arrived", "placed", "departed"]);
+}
+
+/// A scheduler that keeps seats until it begins to refuse them.
+#[derive(Debug, Default)]
+struct Keeper {
+    refuses: AtomicBool,
+    seated: Mutex<BTreeMap<u64, CpuSet>>,
+}
+
+impl Keeper {
+    fn seated(&self) -> Vec<CpuSet> {
+        self.seated.lock().unwrap().values().cloned().collect()
+    }
+}
+
+impl SoftSeats for Keeper {
+    fn running(&self) -> Option<u64> {
+        Some(1 + u64::from(self.refuses.load(Ordering::SeqCst)))
+    }
+
+    fn seat(&self, cgroup: u64, _: &str, cpus: &CpuSet) -> Result<(), String> {
+        if self.refuses.load(Ordering::SeqCst) {
+            return Err("it has enough of them".to_owned());
+        }
+        self.seated.lock().unwrap().insert(cgroup, cpus.clone());
+        Ok(())
+    }
+
+    fn unseat(&self, cgroup: u64) -> Result<(), String> {
+        self.seated.lock().unwrap().remove(&cgroup);
+        Ok(())
+    }
+
+    fn unseat_all(&self) -> Result<(), String> {
+        self.seated.lock().unwrap().clear();
+        Ok(())
+    }
+}
+
+#[test]
+fn who_is_refused_a_soft_seat_gets_a_cpuset() {
+    let bench = Bench::new();
+    let keeper = Arc::new(Keeper::default());
+    let mut config = bench.config();
+    config.soft = Some(keeper.clone());
+    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let attach = |idler: &Idler| {
+        let asked = Adopt::new([""; 0]);
+        engine.attach(idler.pid(), asked, ROOT).unwrap()
+    };
+    let idler = Idler::new();
+    let before = idler.allowed();
+    attach(&idler);
+    assert_eq!(
+        (idler.allowed(), keeper.seated()),
+        (before, vec![bench.first_cpu()])
+    );
+
+    keeper.refuses.store(true, Ordering::SeqCst);
+    // The loop looks at the scheduler when it decides.
+    let other = Idler::new();
+    attach(&other);
+    assert_eq!(
+        (idler.allowed(), other.allowed()),
+        (bench.first_cpu(), bench.first_cpu())
+    );
+    assert_eq!(keeper.seated(), []);
+    let warnings = engine.status().unwrap().warnings;
+    let told = "'cat' gets a cpuset, as the scheduler refuses: it has enough of them";
+    assert!(
+        warnings.iter().any(|warning| warning == told),
+        "{warnings:?}"
+    );
 }
 
 fn kind(change: &Change) -> &'static str {
