@@ -131,6 +131,11 @@ __u32 rules_log2_of(__u64 value)
 	return log2_of(value);
 }
 
+_Bool rules_is_fuller(__u32 there, __u32 here)
+{
+	return is_fuller(there, here);
+}
+
 _Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {
 	return is_late(served_ns, now_ns, lead_ns);

@@ -262,6 +262,11 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
     c::rules_burst_after(average_ns, burst_ns)
 }
 
+/// Whether a CPU that has threads of its own takes one from an LLC where so many wait.
+pub fn is_fuller(there: u32, here: u32) -> bool {
+    c::rules_is_fuller(there, here)
+}
+
 /// Whether a CPU has served nobody but urgent threads for too long.
 pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
     c::rules_is_late(served_ns, now_ns, lead_ns)

@@ -348,6 +348,20 @@ fn nobody_waits_for_long_whoever_comes_later() {
     }
 }
 
+/// Whoever is taken would not be taken back at once.
+#[test]
+fn a_thread_is_taken_where_that_evens_them_out() {
+    assert!(when::is_fuller(2, 0) && !when::is_fuller(1, 0));
+    for (there, here) in (0..9).flat_map(|there| (0..9).map(move |here| (there, here))) {
+        let taken = when::is_fuller(there, here);
+        assert_eq!(taken, there >= here + 2, "{there}, {here}");
+        assert!(
+            !(taken && when::is_fuller(here + 1, there - 1)),
+            "{there}, {here}"
+        );
+    }
+}
+
 /// Two CPUs that ask in turn; the clock of one is behind.
 #[test]
 fn time_does_not_run_because_clocks_are_apart() {

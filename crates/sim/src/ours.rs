@@ -449,7 +449,7 @@ impl Engine {
         let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX;
         let (far, here) = (far as usize, self.domain(cpu));
         let there = self.ours.queues.get(far)?;
-        let has_more = there.waiting() > self.ours.queues[here].waiting() + 2;
+        let has_more = when::is_fuller(there.waiting(), self.ours.queues[here].waiting());
         match far != here && has_more {
             true => self.take_hindmost(far, cpu),
             false => None,

@@ -131,6 +131,21 @@ fn a_narrowed_program_has_its_cpu_in_turn() {
     }
 }
 
+/// Four programs on two CPUs that share no cache: three of them begin on one.
+#[test]
+fn programs_are_divided_among_caches() {
+    let mut engine = engine("package:2 core:1", Kernel::usher());
+    let programs = [(); 4].map(|()| engine.arrive(script(1, vec![work(1e6)]), false));
+    engine.run(20_000 * MS).unwrap();
+    engine.settle();
+    engine.audit().unwrap();
+    let had_ms = programs.map(|program| engine.ledger(program).cpu_ns / MS);
+    assert!(
+        had_ms.iter().all(|&ms| is_near(ms as f64, 10_000.0, 0.1)),
+        "{had_ms:?}"
+    );
+}
+
 #[test]
 fn a_machine_beyond_its_tables_is_refused() {
     let load = |spec: &str| {

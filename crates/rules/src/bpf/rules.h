@@ -469,6 +469,15 @@ static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
 	return found;
 }
 
+/*
+ * Whether a CPU that has threads of its own takes one from an LLC where so many wait: not
+ * if as many would wait here then as did there.
+ */
+static inline _Bool is_fuller(__u32 there, __u32 here)
+{
+	return there > here + 1;
+}
+
 /* A CPU has served nobody but urgent threads for so long: others are next. */
 static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {

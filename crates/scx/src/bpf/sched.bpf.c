@@ -334,12 +334,11 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
 }
 
-/* Even with one thread less, as moving has its price. */
 static inline _Bool has_more_to_do(__u32 llc, const struct hall *than)
 {
 	struct hall *hall = hall_of(llc);
 
-	return hall && hall != than && hall->waiting > than->waiting + 2;
+	return hall && hall != than && is_fuller(hall->waiting, than->waiting);
 }
 
 /* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
