@@ -84,8 +84,7 @@ pub fn all() -> Vec<Trial> {
             machine: "core:2 pu:2",
             kernel: Wanted::Oldest,
             instruction_ns: 1,
-            // The rest of it takes minutes, and is in the long list.
-            checks: &["sched::runs", "sched::ends"],
+            checks: SCHED,
         },
         Boot {
             name: "quick::background",
