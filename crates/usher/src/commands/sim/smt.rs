@@ -13,8 +13,16 @@ use crate::output::{self, Output, STRONG};
 const PAPER_3B: &str = "package:2 core:1 pu:2";
 
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Two loops of 2 s and two of 10 s on two cores with two hardware threads each: until the last
+has ended, at best, at worst and on average, under a kernel that does not tell cores from
+hardware threads, one that does, and Usher's scheduler.
+
+Examples:
+  usher sim smt
+  usher sim smt --seeds 50 --json | jq .ours.mean")]
 pub struct Args {
-    /// How often
+    /// How often, each time from another seed
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
 }

@@ -19,6 +19,14 @@ use crate::output::Output;
 use crate::progress::Progress;
 
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Each seed makes a machine, its kernel, programs, a policy, and what goes wrong: CPUs that go,
+daemons that are killed, actions that fail. What must always hold is checked all the while; a
+seed that breaks it is told, and breaks it again.
+
+Examples:
+  usher sim swarm 0..1000
+  usher sim swarm 17 --record run.jsonl && usher replay run.jsonl")]
 pub struct Args {
     /// One seed, or FROM..TO
     #[arg(value_name = "SEED|FROM..TO")]

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is next on a CPU.
+
+use usher_rules::when::{self, Moment, Next, SPACES};
+
+use super::{Chosen, LLCS_MAX, URGENT};
+use crate::engine::Engine;
+use crate::job::ThreadId;
+use crate::kernel::mix;
+
+impl Engine {
+    /// The first that waits in a queue, of some, and where in the line.
+    pub(super) fn first_of(
+        &self,
+        domain: usize,
+        queue: usize,
+        is_meant: impl Fn(ThreadId) -> bool,
+    ) -> Option<(usize, ThreadId)> {
+        let line = &self.cpus[self.machine.domains[domain][0]].queue;
+        let clock = self.ours.queues[domain].hall.clock();
+        let here = line.iter().copied().enumerate().filter(|&(_, thread)| {
+            self.threads[thread].standing.queue == Some(queue) && is_meant(thread)
+        });
+        here.min_by_key(|&(_, thread)| {
+            self.threads[thread].standing.vtime.wrapping_sub(clock) as i64
+        })
+    }
+
+    /// Takes the first of a queue who may run there.
+    fn take_first(&mut self, domain: usize, queue: usize, cpu: usize) -> Option<ThreadId> {
+        let first = self.first_of(domain, queue, |thread| self.may_run(thread, cpu));
+        let (at, thread) = first?;
+        self.cpus[self.machine.domains[domain][0]].queue.remove(at);
+        Some(thread)
+    }
+
+    /// Urgent threads come first, but for others after a turn in which only such ran.
+    fn take_urgent(&mut self, cpu: usize) -> Option<ThreadId> {
+        let domain = self.domain(cpu);
+        if self.ours.queues[domain].hall.waiting() == 0 {
+            self.ours.turns[cpu].served_ns = self.now_ns;
+        } else if when::is_late(
+            self.ours.turns[cpu].served_ns,
+            self.now_ns,
+            self.kernel.lead_ns,
+        ) {
+            let mut others = Moment {
+                own: SPACES as u32,
+                ..Moment::default()
+            };
+            if let Next::Queue(at) = self.ours.queues[domain].hall.ask(&mut others)
+                && let Some(thread) = self.take_first(domain, at, cpu)
+            {
+                return Some(thread);
+            }
+        }
+        self.take_first(domain, URGENT, cpu)
+    }
+
+    /// Takes the thread that is furthest behind in a domain.
+    fn take_hindmost(&mut self, domain: usize, cpu: usize) -> Option<ThreadId> {
+        if self.ours.queues[domain].waiting() == 0 {
+            return None;
+        }
+        if let Some(thread) = self.take_first(domain, URGENT, cpu) {
+            return Some(thread);
+        }
+        let mut is = Moment {
+            own: SPACES as u32,
+            ..Moment::default()
+        };
+        match self.next_turn(&mut is, domain, cpu) {
+            Chosen::Other(thread) => Some(thread),
+            Chosen::Same { .. } | Chosen::Nobody => None,
+        }
+    }
+
+    /// Who is next of a domain's queues.
+    fn next_turn(&mut self, is: &mut Moment, domain: usize, cpu: usize) -> Chosen {
+        for _ in 0..SPACES {
+            match self.ours.queues[domain].hall.ask(is) {
+                Next::Same => {
+                    let alone = is.hindmost as usize == SPACES;
+                    return Chosen::Same { alone };
+                }
+                Next::Queue(at) => match self.take_first(domain, at, cpu) {
+                    Some(thread) => return Chosen::Other(thread),
+                    None => is.not |= 1 << at,
+                },
+                Next::Nobody => break,
+            }
+        }
+        Chosen::Nobody
+    }
+
+    /// Another domain may have more to do: one is looked at now and then.
+    fn take_far(&mut self, cpu: usize) -> Option<ThreadId> {
+        self.ours.looks += 1;
+        let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX;
+        let (far, here) = (far as usize, self.domain(cpu));
+        let there = self.ours.queues.get(far)?;
+        let has_more = when::is_fuller(there.waiting(), self.ours.queues[here].waiting());
+        match far != here && has_more {
+            true => self.take_hindmost(far, cpu),
+            false => None,
+        }
+    }
+
+    /// Takes from other domains, by number from this one on.
+    fn steal(&mut self, cpu: usize) -> Option<ThreadId> {
+        let (here, domains) = (self.domain(cpu), self.ours.queues.len());
+        let mut others = (1..domains).map(|step| (here + step) % domains);
+        others.find_map(|domain| self.take_hindmost(domain, cpu))
+    }
+
+    /// Who is to run on a CPU where `prev` runs, or nobody.
+    pub(super) fn next_ours(&mut self, cpu: usize, prev: Option<ThreadId>) -> Chosen {
+        let domain = self.domain(cpu);
+        if self.ours.queues[domain].urgent > 0
+            && let Some(thread) = self.take_urgent(cpu)
+        {
+            return Chosen::Other(thread);
+        }
+        if let Some(thread) = self.take_far(cpu) {
+            return Chosen::Other(thread);
+        }
+        let turn = self.ours.turns[cpu];
+        let own = match self.kernel.aggregate {
+            true => self.ours.queues[domain].hall.queue_of(turn.space),
+            false => SPACES,
+        };
+        let prev_vtime = prev.map_or(0, |prev| {
+            let vtime = self.vtime_now(prev);
+            let hall = &mut self.ours.queues[domain].hall;
+            hall.paced(vtime, self.now_ns)
+        });
+        let mut is = Moment {
+            began_ns: turn.began_ns,
+            turn_ns: self.kernel.turn_ns,
+            lead_ns: self.kernel.lead_ns,
+            now_ns: self.now_ns,
+            has_prev: u32::from(prev.is_some()),
+            aggregate: u32::from(self.kernel.aggregate),
+            prev_vtime,
+            own: own as u32,
+            ..Moment::default()
+        };
+        if self.ours.queues[domain].waiting() > 0 {
+            match self.next_turn(&mut is, domain, cpu) {
+                Chosen::Nobody => {}
+                chosen => return chosen,
+            }
+        }
+        match prev {
+            Some(_) => Chosen::Same { alone: true },
+            None => self.steal(cpu).map_or(Chosen::Nobody, Chosen::Other),
+        }
+    }
+}
