@@ -385,6 +385,8 @@ fn shown(said: &Said) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use usher_rules::latency::SLOTS;
+
     use super::*;
     use crate::sched::rival::Rival;
 
@@ -481,14 +483,11 @@ mod tests {
             Said::Sample(sample)
         };
         let of_old = [
-            counted(Rival::Eevdf, Counted::LATENCY_SLOTS, 4),
+            counted(Rival::Eevdf, SLOTS, 4),
             counted(Rival::Eevdf, 64, 7),
             done("cores", Rival::Eevdf),
         ];
-        let of_now = [
-            counted(Rival::Fifo, Counted::LATENCY_SLOTS, 4),
-            done("cores", Rival::Fifo),
-        ];
+        let of_now = [counted(Rival::Fifo, SLOTS, 4), done("cores", Rival::Fifo)];
         Lines::new(&file, [of_old.to_vec(), of_now.to_vec()].concat()).unwrap();
         let said = saved(&file).unwrap();
         assert_eq!(said, of_now);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use usher_rules::latency;
 
 use super::rival::Rival;
 
@@ -153,7 +154,7 @@ pub struct Counted {
     pub space_switches: u64,
     /// Wake-ups whose latency was measured.
     pub wakeups: u64,
-    /// How many of them took so many nanoseconds, four counts to a power of two.
+    /// How many of them took so many nanoseconds ([`latency`]).
     pub latency: Vec<u64>,
     /// Time in which at least one core worked on two threads.
     pub shared_ns: u64,
@@ -162,13 +163,10 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// As many counts as `usher sched stats` makes of latencies.
-    pub const LATENCY_SLOTS: usize = 256;
-
     /// Whether the latencies were counted in other steps, as older versions did: what
     /// they came to would be misread.
     pub fn is_in_other_steps(&self) -> bool {
-        ![0, Self::LATENCY_SLOTS].contains(&self.latency.len())
+        ![0, latency::SLOTS].contains(&self.latency.len())
     }
 
     /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
@@ -178,16 +176,15 @@ impl Counted {
     }
 
     /// The same of such counts.
-    pub fn below_ms(latency: &[u64], share: f64) -> Option<f64> {
-        let all: u64 = latency.iter().sum();
+    pub fn below_ms(counts: &[u64], share: f64) -> Option<f64> {
+        let all: u64 = counts.iter().sum();
         let due = (share * all as f64).ceil() as u64;
         let mut seen = 0;
-        let slot = latency.iter().position(|count| {
+        let slot = counts.iter().position(|count| {
             seen += count;
             seen >= due && all > 0
         })?;
-        let quarters = (5 + slot % 4) as f64;
-        Some(quarters / 4.0 * 2_f64.powi(slot as i32 / 4) / 1e6)
+        Some(latency::upper_end(slot) as f64 / 1e6)
     }
 }
 
@@ -219,7 +216,7 @@ mod tests {
             "latency":[0,0,0,0,0,0,4],"shared_ns":0,"needless_ns":0}"#;
         let counted: Counted = serde_json::from_str(line).unwrap();
         assert_eq!((counted.switches, counted.space_switches), (3, 2));
-        assert_eq!(counted.latency_below_ms(0.99), Some(3.5e-6));
+        assert_eq!(counted.latency_below_ms(0.99), Some(4e-6));
         assert_eq!(Counted::default().latency_below_ms(0.5), None);
     }
 }
