@@ -87,11 +87,12 @@ mod tests {
     use std::mem::offset_of;
 
     use super::*;
-    use crate::where_to::CPUS_MAX;
+    use crate::where_to::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, when};
 
-    const NUMBERS: [usize; 33] = [
+    const NUMBERS: [usize; 34] = [
         CPUS_MAX,
+        LLCS_MAX,
         SPACES,
         when::WEIGHT_NORMAL as usize,
         when::SHORT_BURST_NS as usize,

@@ -6,7 +6,7 @@
 //! so that tests hold them against brute force, and the simulator's machines
 //! (crate `usher-sim`) are scheduled by the very same code.
 //!
-//! - [`where_to`]: on which CPU (`rules.h`, `shared.h`);
+//! - [`where_to`]: on which CPU (`rules.h`, `sets.h`);
 //! - [`when`]: who is next (`rules.h`);
 //! - [`levels`]: the same in the order of Linux 2.6, to compare with (`levels.h`);
 //! - [`latency`]: how latencies are counted (`rules.h`).

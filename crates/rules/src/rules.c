@@ -206,6 +206,7 @@ _Bool levels_has_better_level(__u64 key, __u64 running, _Bool same_space,
 /* What c.rs has to agree with. */
 const __u64 rules_numbers[] = {
 	CPUS_MAX,
+	LLCS_MAX,
 	SPACES,
 	WEIGHT_NORMAL,
 	SHORT_BURST_NS,

@@ -8,6 +8,8 @@ use crate::c;
 
 /// CPUs that the rules know: those with lower numbers.
 pub const CPUS_MAX: usize = 512;
+/// LLCs that have queues of their own; those behind share them.
+pub const LLCS_MAX: usize = 64;
 /// Words of a set.
 pub const CPU_WORDS: usize = CPUS_MAX / 64;
 

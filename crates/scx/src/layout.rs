@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The values of the maps, as `shared.h` of `usher-rules` has them.
+//! The values of the maps, as `bpf/shared.h` has them.
 
 use serde::{Deserialize, Serialize};
 use usher_rules::latency::{SLOTS, upper_end};

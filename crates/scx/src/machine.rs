@@ -2,12 +2,10 @@
 //! A topology as the programs' tables have it.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
-use usher_rules::where_to::{CPUS_MAX, Place, words_of};
+use usher_rules::where_to::{CPUS_MAX, LLCS_MAX, Place, words_of};
 
 use crate::ScxError;
 
-/// LLCs that the tables hold; those behind share their queues.
-const LLCS_MAX: usize = 64;
 /// Bytes of `struct place`.
 pub(crate) const PLACE_BYTES: usize = size_of::<Place>();
 /// NUMA nodes whose idle CPUs are told apart have lower numbers.

@@ -11,12 +11,11 @@
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
-use usher_rules::where_to::CPUS_MAX;
+use usher_rules::where_to::{CPUS_MAX, LLCS_MAX};
 
 use crate::engine::Engine;
 use crate::job::ThreadId;
 use crate::machine::Mask;
-use crate::ours::LLCS_MAX;
 pub use crate::turns::Order;
 
 /// Between whom CPU time is shared evenly.
@@ -111,7 +110,7 @@ impl Kernel {
         let (cpus, llcs) = (machine.cpus.len(), machine.domains.len());
         match self.order {
             Order::Usher if cpus > CPUS_MAX => Err(TooLarge::Cpus(cpus)),
-            Order::Usher if llcs > LLCS_MAX as usize => Err(TooLarge::Llcs(llcs)),
+            Order::Usher if llcs > LLCS_MAX => Err(TooLarge::Llcs(llcs)),
             _ => Ok(()),
         }
     }

@@ -24,7 +24,7 @@
 #ifndef USHER_SCX_RULES_H
 #define USHER_SCX_RULES_H
 
-#include "shared.h"
+#include "sets.h"
 
 #define NOWHERE (-1)
 /* scx.weight of nice 0. */

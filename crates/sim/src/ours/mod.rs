@@ -21,9 +21,6 @@ use crate::machine::Machine;
 
 /// Behind the queues of address spaces: that of urgent threads.
 const URGENT: usize = SPACES;
-/// LLCs that the scheduler knows, of which a busy CPU draws one to look at: seldom one that
-/// is there.
-pub(crate) const LLCS_MAX: u64 = 64;
 
 /// What the scheduler knows of a thread.
 #[derive(Debug, Clone, Default)]

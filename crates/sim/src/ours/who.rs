@@ -2,8 +2,9 @@
 //! Who is next on a CPU.
 
 use usher_rules::when::{self, Moment, Next, SPACES};
+use usher_rules::where_to::LLCS_MAX;
 
-use super::{Chosen, LLCS_MAX, URGENT};
+use super::{Chosen, URGENT};
 use crate::engine::Engine;
 use crate::job::ThreadId;
 use crate::kernel::mix;
@@ -93,10 +94,11 @@ impl Engine {
         Chosen::Nobody
     }
 
-    /// Another domain may have more to do: one is looked at now and then.
+    /// Another domain may have more to do: one is looked at now and then, drawn of all that
+    /// there could be.
     fn take_far(&mut self, cpu: usize) -> Option<ThreadId> {
         self.ours.looks += 1;
-        let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX;
+        let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX as u64;
         let (far, here) = (far as usize, self.domain(cpu));
         let there = self.ours.queues.get(far)?;
         let has_more = when::is_fuller(there.waiting(), self.ours.queues[here].waiting());

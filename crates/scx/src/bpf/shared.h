@@ -1,40 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What the programs and user space tell one another: the values of their maps. In
- * user space crates/scx/src/layout.rs is the other side, which compares sizes as it
- * opens the maps; the rules alone are called with cpu_set and place.
+ * What the programs and user space tell one another: the values of their maps, beside
+ * `struct place`. In user space src/layout.rs is the other side, which compares sizes as
+ * it opens the maps.
  */
 #ifndef USHER_SCX_SHARED_H
 #define USHER_SCX_SHARED_H
 
-typedef unsigned char __u8;
-typedef unsigned short __u16;
-typedef unsigned int __u32;
-typedef unsigned long long __u64;
-typedef int __s32;
-typedef long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u32 __wsum;
+#include "sets.h"
 
-#define CPUS_MAX 512
-#define CPU_WORDS (CPUS_MAX / 64)
-#define LLCS_MAX 64
 #define NODES_MAX 64
-/* Run queues in an LLC. More address spaces than these share some. */
-#define SPACES 32
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 #define DUMP_BYTES 32768
-/* Latencies in nanoseconds, four slots to a power of two. */
-#define LATENCY_SLOTS 256
 /* Programs that may have seats at the same time. */
 #define SEATS_MAX 256
 #define NAME_BYTES 32
-
-struct cpu_set {
-	__u64 words[CPU_WORDS];
-};
 
 /* What user space wants; read at every decision, so that it may change. */
 struct settings {
@@ -51,18 +32,6 @@ struct settings {
 	__u32 o1;
 	__u32 llcs;
 	__u32 unused;
-};
-
-/* Where a CPU lies. */
-struct place {
-	__u32 known;
-	__u32 llc;
-	/* The kernel's number of its node. */
-	__u32 node_number;
-	__u32 unused;
-	struct cpu_set core;
-	struct cpu_set near;
-	struct cpu_set node;
 };
 
 /*
