@@ -36,7 +36,8 @@ unsafe extern "C" {
         queue: *mut u32,
     ) -> u32;
     pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], mm: u64) -> u32;
-    pub(crate) fn rules_join_space(space: *mut Space, mm: u64, seat: u64, vtime: u64);
+    pub(crate) fn rules_join_space(space: *mut Space, mm: u64, seat: u64, version: u32, vtime: u64);
+    pub(crate) fn rules_is_seated(space: *const Space, version: u32) -> bool;
     pub(crate) fn rules_leave_space(space: *mut Space, vtime: u64);
     pub(crate) fn rules_first_of_seat(
         spaces: *const [Space; SPACES],
@@ -90,7 +91,7 @@ mod tests {
     use crate::where_to::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, when};
 
-    const NUMBERS: [usize; 34] = [
+    const NUMBERS: [usize; 35] = [
         CPUS_MAX,
         LLCS_MAX,
         SPACES,
@@ -112,6 +113,7 @@ mod tests {
         offset_of!(Space, least),
         offset_of!(Space, seat),
         offset_of!(Space, waiting),
+        offset_of!(Space, version),
         size_of::<Moment>(),
         offset_of!(Moment, turn_ns),
         offset_of!(Moment, lead_ns),

@@ -18,6 +18,19 @@ pub fn upper_end(slot: usize) -> u64 {
     u64::try_from(end.div_ceil(4)).unwrap_or(u64::MAX)
 }
 
+/// What that share of all stayed below, counted by slots: the upper end of one. `None`
+/// without any.
+pub fn below(slots: &[u64], share: f64) -> Option<u64> {
+    let all: u64 = slots.iter().sum();
+    let wanted = (all as f64 * share).ceil().max(1.0) as u64;
+    let mut sum = 0;
+    let slot = slots.iter().position(|count| {
+        sum += count;
+        sum >= wanted
+    })?;
+    Some(upper_end(slot))
+}
+
 /// The binary logarithm, rounded down; 0 of 0.
 pub fn log2_of(value: u64) -> u32 {
     c::rules_log2_of(value)

@@ -45,9 +45,15 @@ __u32 rules_space_of(const struct space *spaces, __u64 mm)
 	return space_of(spaces, mm);
 }
 
-void rules_join_space(struct space *space, __u64 mm, __u64 seat, __u64 vtime)
+void rules_join_space(struct space *space, __u64 mm, __u64 seat, __u32 version,
+		      __u64 vtime)
 {
-	join_space(space, mm, seat, vtime);
+	join_space(space, mm, seat, version, vtime);
+}
+
+_Bool rules_is_seated(const struct space *space, __u32 version)
+{
+	return is_seated(space, version);
 }
 
 void rules_leave_space(struct space *space, __u64 vtime)
@@ -226,6 +232,7 @@ const __u64 rules_numbers[] = {
 	offsetof(struct space, least),
 	offsetof(struct space, seat),
 	offsetof(struct space, waiting),
+	offsetof(struct space, version),
 	sizeof(struct moment),
 	offsetof(struct moment, turn.turn_ns),
 	offsetof(struct moment, turn.lead_ns),

@@ -22,12 +22,13 @@ pub struct Space {
     pub mm: u64,
     /// Virtual time of its first.
     pub least: u64,
-    /// The seat of those that wait; 0: none, or several.
+    /// The seat of those that wait, as of that version of all seats; 0: none, or several, or
+    /// of several versions.
     pub seat: u64,
     /// How many wait.
     pub waiting: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// The version.
+    pub version: u32,
 }
 
 /// `struct moment`: what a CPU knows when it asks who is next.
@@ -97,6 +98,8 @@ pub struct Comer {
     pub mm: u64,
     /// Its seat; 0: none.
     pub seat: u64,
+    /// The version of all seats that this one is of.
+    pub version: u32,
     /// Its virtual time.
     pub vtime: u64,
     /// Its weight.
@@ -179,9 +182,24 @@ impl Hall {
         let at = self.queue_of(comer.mm);
         // SAFETY: a space as the header has it, and nobody else's.
         unsafe {
-            c::rules_join_space(&mut self.spaces[at], comer.mm, comer.seat, comer.vtime);
+            c::rules_join_space(
+                &mut self.spaces[at],
+                comer.mm,
+                comer.seat,
+                comer.version,
+                comer.vtime,
+            );
         }
         at
+    }
+
+    /// Whether those that wait in a queue have one seat, as of that version.
+    ///
+    /// # Panics
+    /// There is no such queue.
+    pub fn is_seated(&self, at: usize, version: u32) -> bool {
+        // SAFETY: a space as the header has it, and only read.
+        unsafe { c::rules_is_seated(&self.spaces[at], version) }
     }
 
     /// One waits there no more; `first` is now the virtual time of the first, or its own.

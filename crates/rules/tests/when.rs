@@ -45,6 +45,7 @@ impl Cpu {
         let mut comer = Comer {
             mm: if self.limits.aggregate { thread.mm } else { 0 },
             seat: 0,
+            version: 0,
             vtime: thread.vtime,
             weight: thread.weight,
         };
@@ -353,13 +354,38 @@ fn nobody_waits_for_long_whoever_comes_later() {
 fn a_thread_is_taken_where_that_evens_them_out() {
     assert!(when::is_fuller(2, 0) && !when::is_fuller(1, 0));
     for (there, here) in (0..9).flat_map(|there| (0..9).map(move |here| (there, here))) {
-        let taken = when::is_fuller(there, here);
-        assert_eq!(taken, there >= here + 2, "{there}, {here}");
-        assert!(
-            !(taken && when::is_fuller(here + 1, there - 1)),
-            "{there}, {here}"
-        );
+        if when::is_fuller(there, here) {
+            let after = (there - 1, here + 1);
+            assert!(!when::is_fuller(after.1, after.0), "{there}, {here}");
+            assert!(after.0.abs_diff(after.1) < there - here, "{there}, {here}");
+        }
     }
+}
+
+/// Who came to wait before a program had another seat may be at home elsewhere by now.
+#[test]
+fn a_queue_is_of_a_seat_until_seats_change() {
+    let mut hall = Hall::default();
+    let comer = |seat, version| Comer {
+        mm: 1 << 20,
+        seat,
+        version,
+        ..Comer::default()
+    };
+    let at = hall.join(&comer(5, 1));
+    assert!(hall.is_seated(at, 1) && !hall.is_seated(at, 2));
+    hall.join(&comer(5, 2));
+    assert!(
+        !hall.is_seated(at, 1) && !hall.is_seated(at, 2),
+        "of both versions"
+    );
+    hall.leave(at, 0);
+    hall.leave(at, 0);
+    assert!(!hall.is_seated(at, 2), "nobody waits");
+    hall.join(&comer(5, 2));
+    assert!(hall.is_seated(at, 2));
+    hall.join(&comer(6, 2));
+    assert!(!hall.is_seated(at, 2), "of two seats");
 }
 
 /// Two CPUs that ask in turn; the clock of one is behind.
@@ -369,6 +395,7 @@ fn time_does_not_run_because_clocks_are_apart() {
     let waits = Comer {
         mm: 1 << 20,
         seat: 0,
+        version: 0,
         vtime: 0,
         weight: 100,
     };
@@ -450,6 +477,7 @@ fn whoever_comes_from_elsewhere_waits_for_a_turn() {
         hall.join(&Comer {
             mm: mm << 6,
             seat,
+            version: 0,
             vtime: vtime * MS,
             weight: 100,
         });

@@ -7,10 +7,10 @@ use libbpf_rs::{Link, MapHandle, Object};
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use usher_model::Topology;
-use usher_rules::latency::SLOTS;
+use usher_rules::latency::{SLOTS, below};
 
 use crate::ScxError;
-use crate::layout::{below, words};
+use crate::layout::words;
 use crate::machine;
 use crate::object::{self, Aligned};
 

@@ -2,7 +2,7 @@
 //! The values of the maps, as `bpf/shared.h` has them.
 
 use serde::{Deserialize, Serialize};
-use usher_rules::latency::{SLOTS, upper_end};
+use usher_rules::latency::{SLOTS, below};
 use usher_rules::levels::LEVEL;
 
 const MS: u64 = 1_000_000;
@@ -204,18 +204,6 @@ impl SeatTally {
     pub fn return_below_ns(&self, share: f64) -> Option<u64> {
         below(&self.return_latency, share)
     }
-}
-
-/// The upper end of the slot within which that share of all lies.
-pub(crate) fn below(slots: &[u64], share: f64) -> Option<u64> {
-    let all: u64 = slots.iter().sum();
-    let wanted = (all as f64 * share).ceil().max(1.0) as u64;
-    let mut sum = 0;
-    let slot = slots.iter().position(|count| {
-        sum += count;
-        sum >= wanted
-    })?;
-    Some(upper_end(slot))
 }
 
 /// Why a thread is where it runs, or waits.

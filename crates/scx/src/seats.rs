@@ -90,8 +90,8 @@ impl Held {
 
     /// Gives the threads of a cgroup, and of those below it, a seat; or another one.
     ///
-    /// CPUs of it may be off line: they are at home there again when these come back, and
-    /// on those that run until then.
+    /// CPUs that are off line are left out: once they come back the scheduler begins anew,
+    /// and has no seats.
     ///
     /// # Errors
     /// None of the CPUs is on line, or one can never be there or has no place in the tables:
@@ -103,14 +103,12 @@ impl Held {
         name: &str,
         cpus: &CpuSet,
     ) -> Result<(), ScxError> {
-        if let Some(why) = why_not(kernel, cpus)? {
-            return Err(ScxError::NoSuchSeat {
-                name: name.to_owned(),
-                cgroup,
-                cpus: cpus.clone(),
-                why,
-            });
-        }
+        let seat = seat_on(kernel, cpus)?.map_err(|why| ScxError::NoSuchSeat {
+            name: name.to_owned(),
+            cgroup,
+            cpus: cpus.clone(),
+            why,
+        })?;
         let key = cgroup.to_ne_bytes();
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
@@ -123,7 +121,7 @@ impl Held {
         {
             return Err(ScxError::bpf("counting for a seat")(error));
         }
-        let mut value: Vec<u8> = words_of(cpus)
+        let mut value: Vec<u8> = words_of(&seat)
             .into_iter()
             .flat_map(u64::to_ne_bytes)
             .collect();
@@ -226,25 +224,29 @@ impl Held {
     }
 }
 
-/// Why a seat on these CPUs would be nobody's, or another one than was asked for.
-fn why_not(kernel: &Kernel, cpus: &CpuSet) -> Result<Option<String>, ScxError> {
+/// Those of the CPUs that are on line; or why a seat there would be nobody's, or another one
+/// than was asked for.
+fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, ScxError> {
     if cpus.is_empty() {
-        return Ok(Some("a seat takes a CPU at least".to_owned()));
+        return Ok(Err("a seat takes a CPU at least".to_owned()));
     }
     let beyond = cpus.minus(&CpuSet::range(0, CPUS_MAX as u32 - 1));
     if !beyond.is_empty() {
         let why = format!("{beyond} is beyond the {CPUS_MAX} that the scheduler's tables hold");
-        return Ok(Some(why));
+        return Ok(Err(why));
     }
     let possible = kernel.possible()?;
     let unknown = cpus.minus(&possible);
     if !unknown.is_empty() {
         let why = format!("{unknown} is none of this machine's, which has {possible}");
-        return Ok(Some(why));
+        return Ok(Err(why));
     }
     let online = kernel.online()?;
-    let why = || format!("none of these is on line, as {online} are");
-    Ok((!cpus.intersects(&online)).then(why))
+    let seat = cpus.and(&online);
+    Ok(match seat.is_empty() {
+        true => Err(format!("none of these is on line, as {online} are")),
+        false => Ok(seat),
+    })
 }
 
 fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
@@ -276,20 +278,20 @@ fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
 mod tests {
     use super::*;
 
-    fn why(cpus: &str) -> Option<String> {
+    fn asked(cpus: &str) -> Result<CpuSet, String> {
         let sys = tempfile::tempdir().unwrap();
         let cpu = sys.path().join("devices/system/cpu");
         std::fs::create_dir_all(&cpu).unwrap();
         std::fs::write(cpu.join("possible"), "0-7,1000\n").unwrap();
         std::fs::write(cpu.join("online"), "0-2,4\n").unwrap();
         let cpus = cpus.parse().unwrap();
-        why_not(&Kernel::at(sys.path()), &cpus).unwrap()
+        seat_on(&Kernel::at(sys.path()), &cpus).unwrap()
     }
 
     #[test]
     fn a_seat_that_nobody_could_have_is_refused() {
-        for seat in ["0", "0-4", "2-3,5-7"] {
-            assert_eq!(why(seat), None, "{seat}");
+        for (cpus, seat) in [("0", "0"), ("0-4", "0-2,4"), ("2-3,5-7", "2")] {
+            assert_eq!(asked(cpus), Ok(seat.parse().unwrap()), "{cpus}");
         }
         for (seat, word) in [
             ("", "a CPU at least"),
@@ -299,14 +301,14 @@ mod tests {
             ("0,512", "512 is beyond the 512"),
             ("1000", "1000 is beyond the 512"),
         ] {
-            let why = why(seat).unwrap();
+            let why = asked(seat).unwrap_err();
             assert!(
                 why.starts_with(word) || why.ends_with(word),
                 "{seat}: {why}"
             );
         }
         let nowhere = Kernel::at(std::path::Path::new("/nowhere"));
-        let unread = why_not(&nowhere, &CpuSet::single(0))
+        let unread = seat_on(&nowhere, &CpuSet::single(0))
             .unwrap_err()
             .to_string();
         assert!(unread.contains("cpu/possible"), "{unread}");
@@ -318,7 +320,7 @@ mod tests {
             name: "make".to_owned(),
             cgroup: 42,
             cpus: "3,5-7".parse().unwrap(),
-            why: why("3,5-7").unwrap(),
+            why: asked("3,5-7").unwrap_err(),
         };
         assert_eq!(
             refused.to_string(),

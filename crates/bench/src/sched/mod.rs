@@ -281,7 +281,7 @@ impl SchedArgs {
             Which::Cores => Load::Cores {
                 // Fewer, and one that is blind to hardware threads is lucky at times.
                 times: 12,
-                short_ms: 100,
+                short_ms: 250,
             },
             Which::Seats => Load::Seats {
                 rounds: if quick { 5 } else { 10 },

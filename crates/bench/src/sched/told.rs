@@ -177,14 +177,7 @@ impl Counted {
 
     /// The same of such counts.
     pub fn below_ms(counts: &[u64], share: f64) -> Option<f64> {
-        let all: u64 = counts.iter().sum();
-        let due = (share * all as f64).ceil() as u64;
-        let mut seen = 0;
-        let slot = counts.iter().position(|count| {
-            seen += count;
-            seen >= due && all > 0
-        })?;
-        Some(latency::upper_end(slot) as f64 / 1e6)
+        latency::below(counts, share).map(|ns| ns as f64 / 1e6)
     }
 }
 

@@ -34,14 +34,16 @@
 #define SHORT_BURST_NS 1000000ULL
 
 /*
- * Each number that the verifier knows it follows apart from all others; what is added
- * here it does not know to be 0.
+ * The one line in which the programs differ from what tests and the simulator run. The
+ * verifier follows each number that it knows apart from all others. This is always 0,
+ * which it cannot know, as the word is not constant: a sum with it may be any number, and
+ * paths that differ in that number alone are one.
  */
 #ifdef __bpf__
-static volatile __u32 nothing;
-#define ANY(number) ((number) + nothing)
+static volatile __u32 zero;
+#define UNKNOWN(number) ((number) + zero)
 #else
-#define ANY(number) (number)
+#define UNKNOWN(number) (number)
 #endif
 
 /* In an order that survives overflow. */
@@ -301,11 +303,12 @@ struct pace {
 static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
 			     _Bool anybody_waits)
 {
-	__u64 passed_ns = since(pace->at_ns, now_ns);
+	__u64 then_ns = pace->at_ns;
+	__u64 passed_ns = since(then_ns, now_ns);
 	__u64 least = pace->least + passed_ns / SLOWEST;
 
 	pace->least = anybody_waits && is_before(clock, least) ? least : clock;
-	pace->at_ns += passed_ns;
+	pace->at_ns = then_ns + passed_ns;
 }
 
 /* Whoever is further behind than the lightest ever get ahead counts as there. */
@@ -357,7 +360,7 @@ struct turn {
 static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
 			    __u64 other)
 {
-	return now_ns - turn->began_ns < turn->turn_ns &&
+	return since(turn->began_ns, now_ns) < turn->turn_ns &&
 	       !is_before(other + turn->lead_ns, own);
 }
 
@@ -367,25 +370,36 @@ struct space {
 	__u64 mm;
 	/* Virtual time of the first that waits. */
 	__u64 least;
-	/* The seat of those that wait; 0: none, or several. */
+	/* The seat of those that wait, as of that version of all seats; 0: none, or
+	 * several, or of several versions. */
 	__u64 seat;
 	__u32 waiting;
-	__u32 unused;
+	__u32 version;
 };
 
 /* A thread is about to wait here. */
 static inline void join_space(struct space *space, __u64 mm, __u64 seat,
-			      __u64 vtime)
+			      __u32 version, __u64 vtime)
 {
 	if (!space->waiting) {
 		space->mm = mm;
 		space->seat = seat;
-	} else if (space->seat != seat) {
+		space->version = version;
+	} else if (space->seat != seat || space->version != version) {
 		space->seat = 0;
 	}
 	if (!space->waiting || is_before(vtime, space->least))
 		space->least = vtime;
 	__sync_fetch_and_add(&space->waiting, 1);
+}
+
+/*
+ * Whether those that wait in a queue have that seat, as of now: where another was given
+ * since, some are at home elsewhere, and nobody may pass them by.
+ */
+static inline _Bool is_seated(const struct space *space, __u32 version)
+{
+	return space->waiting && space->seat && space->version == version;
 }
 
 /* One has left; `first` is now the virtual time of the first. */
@@ -424,7 +438,7 @@ static inline __u32 hindmost(const struct space *spaces, __u32 not )
 		if (!spaces[at].waiting || not >> at & 1)
 			continue;
 		if (found == SPACES || is_before(spaces[at].least, least)) {
-			found = ANY(at);
+			found = UNKNOWN(at);
 			least = spaces[at].least;
 		}
 	}
@@ -442,7 +456,7 @@ static inline __u64 average_of(const struct space *spaces, __u64 clock)
 	__u64 waiting = 0;
 	__u32 at;
 
-	/* Without a branch, as above. */
+	/* Without a branch: the verifier would follow each of them. */
 	for (at = 0; at < SPACES; at++) {
 		waiting += spaces[at].waiting;
 		ahead += (spaces[at].least - clock) * spaces[at].waiting;
@@ -481,7 +495,7 @@ static inline _Bool is_fuller(__u32 there, __u32 here)
 /* A CPU has served nobody but urgent threads for so long: others are next. */
 static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {
-	return now_ns - served_ns > lead_ns;
+	return since(served_ns, now_ns) > lead_ns;
 }
 
 enum next {

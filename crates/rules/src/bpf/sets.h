@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* CPUs, and where they lie: what the rules are about. */
+/* CPUs and where they lie, and how much the tables hold: what the rules are about. */
 #ifndef USHER_RULES_SETS_H
 #define USHER_RULES_SETS_H
 

@@ -72,14 +72,14 @@ struct {
 
 static inline void charge(struct sharing *all, __u64 before, __u64 now)
 {
-	__u64 since = __sync_lock_test_and_set(&all->since_ns, now);
+	__u64 then = __sync_lock_test_and_set(&all->since_ns, now);
 	__u64 shared = before >> 32;
 
-	if (!since || !is_before(since, now) || !shared)
+	if (!then || !is_before(then, now) || !shared)
 		return;
-	__sync_fetch_and_add(&all->shared_ns, now - since);
+	__sync_fetch_and_add(&all->shared_ns, now - then);
 	if ((__u32)before)
-		__sync_fetch_and_add(&all->needless_ns, now - since);
+		__sync_fetch_and_add(&all->needless_ns, now - then);
 }
 
 /* A CPU begins to work, or ceases to. */
@@ -137,10 +137,7 @@ static inline void note_run(struct counts *here, struct task_struct *next,
 		note_move(here, trace->last - 1, cpu);
 	trace->last = cpu + 1;
 	if (trace->woken_ns) {
-		__u64 latency = is_before(trace->woken_ns, now)
-					? now - trace->woken_ns
-					: 0;
-		__u32 slot = latency_slot(latency);
+		__u32 slot = latency_slot(since(trace->woken_ns, now));
 
 		trace->woken_ns = 0;
 		here->wakeups++;

@@ -186,7 +186,8 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 	thread->why = WHY_LEVEL;
 	follow_arrays(thread, llc);
 	at = space_of(hall->spaces, mm) % SPACES;
-	join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
+	join_space(&hall->spaces[at], mm, thread->seat, thread->seat_version,
+		   thread->vtime);
 	__sync_fetch_and_add(&hall->waiting, 1);
 	thread->queue = queue_at(llc, at);
 	COUNT(queued);

@@ -96,7 +96,8 @@ static inline void wake(struct thread *thread, const struct settings *wants)
 	follow_sleep(thread, wants);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   hall->clock + ahead);
-	/* Seldom: others' turns may only be over first. */
+	/* Who is further behind than the clock tells stands still while others have their
+	 * turns, so the average decides. Asked seldom, as it takes long. */
 	if (!thread->urgent && thread->burst_average_ns < SHORT_BURST_NS)
 		thread->urgent = is_before(thread->vtime,
 					   ask_average(thread->llc) + ahead);
@@ -288,7 +289,7 @@ static inline void forgive(struct task_struct *prev, __u64 now)
 
 	if (!thread)
 		return;
-	ran = now - thread->began_ns;
+	ran = since(thread->began_ns, now);
 	thread->burst_ns += ran;
 	note_use(thread, thread->cpu, ran);
 	thread->began_ns = now;
@@ -328,7 +329,7 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 
 	if (!hall)
 		return;
-	ran = virtual_ns(is->now_ns - thread->began_ns,
+	ran = virtual_ns(since(thread->began_ns, is->now_ns),
 			 weight_of(prev, thread, is->now_ns));
 	is->has_prev = 1;
 	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
@@ -525,8 +526,9 @@ static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
 OP(usher_stopping)
 void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
+	__u32 cpu = scx_bpf_task_cpu(p);
 	struct thread *thread = thread_of(p);
-	struct cpu_state *state = state_of(scx_bpf_task_cpu(p));
+	struct cpu_state *state = state_of(cpu);
 	struct settings *wants = ONLY(settings);
 	__u64 now = now_ns();
 	__u64 ran;
@@ -534,7 +536,8 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 	if (!wants || !thread || !state)
 		return;
 	state->running = 0;
-	ran = now - thread->began_ns;
+	note_guest(cpu, 0);
+	ran = since(thread->began_ns, now);
 	if (wants->o1)
 		end_by_level(thread, now, ran, runnable);
 	else
@@ -579,10 +582,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 {
 	struct settings *wants = ONLY(settings);
 
-	if (!idle)
-		return;
-	note_guest(cpu, 0);
-	if (!wants || wants->fifo)
+	if (!idle || !wants || wants->fifo)
 		return;
 	look_again(cpu);
 	if (wants->smt)

@@ -163,16 +163,17 @@ static inline _Bool evict(__u32 cpu)
 __noinline __u32 strangers(__u32 llc, __u32 cpu)
 {
 	struct hall *hall = hall_of(llc);
+	__u64 version = seats_version();
 	__u32 found = 0;
 	int at;
 
-	if (!hall || !seats_version())
+	if (!hall || !version)
 		return 0;
 	bpf_for(at, 0, SPACES)
 	{
 		struct space *space = &hall->spaces[at % SPACES];
 
-		if (space->waiting && !is_home(space->seat, cpu))
+		if (is_seated(space, version) && !is_home(space->seat, cpu))
 			found |= 1U << at % SPACES;
 	}
 	return found;

@@ -65,12 +65,19 @@ __noinline int home_llc(__u32 cpu)
 	return here ? here->llc : 0;
 }
 
-/* The same of a thread that is about to wait. */
+/*
+ * The same of a thread that is about to wait. One that must not migrate just now waits
+ * where it is, as if it were at home there.
+ */
 static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 			     __u32 cpu, __u32 llc)
 {
 	struct outlook *sees = ONLY(outlooks);
 
+	if (p->nr_cpus_allowed > 1 && !is_movable(p)) {
+		thread->seat = 0;
+		return llc;
+	}
 	if (!sees || !seats_version() || !look_around(sees, p, thread, cpu))
 		return llc;
 	return home_llc(cpu);
@@ -112,6 +119,8 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
 	follow_clock(thread, llc);
 	if (thread->urgent) {
+		/* In this order, lest somebody else seem not to wait. */
+		__sync_fetch_and_add(&hall->waiting, 1);
 		__sync_fetch_and_add(&hall->urgent, 1);
 		COUNT(soon);
 	} else {
@@ -124,9 +133,10 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
 					weight_of(p, thread, now)));
 		at = space_of(hall->spaces, mm) % SPACES;
-		join_space(&hall->spaces[at], mm, thread->seat, thread->vtime);
+		join_space(&hall->spaces[at], mm, thread->seat,
+			   thread->seat_version, thread->vtime);
+		__sync_fetch_and_add(&hall->waiting, 1);
 	}
-	__sync_fetch_and_add(&hall->waiting, 1);
 	thread->queue = queue_at(llc, at);
 	COUNT(queued);
 	insert_at(p, queue_at(llc, at), wants->slice_ns, thread->vtime, flags);
@@ -147,23 +157,6 @@ __noinline int ask_next(__u32 llc, struct moment *is)
 	return queue;
 }
 
-/* Urgent threads come first, but for others after a turn in which only such ran. */
-static inline _Bool take_urgent(struct hall *hall, __u32 llc,
-				struct cpu_state *state, struct moment *is,
-				const struct settings *wants)
-{
-	if (hall->waiting <= hall->urgent) {
-		state->served_ns = is->now_ns;
-	} else if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
-		struct moment others = {.own = SPACES, .not = is->not };
-		__s32 at = ask_next(llc, &others);
-
-		if (at >= 0 && at < SPACES && take(queue_at(llc, at)))
-			return 1;
-	}
-	return take(queue_at(llc, URGENT));
-}
-
 /* What a CPU's asking who is next has come to. */
 enum outcome {
 	NOBODY_WAITS,
@@ -174,7 +167,8 @@ enum outcome {
 	PREV_ALONE,
 };
 
-/* Verified once, as what follows: takes the next thread of an LLC. */
+/* Takes the next thread of an LLC. A function of its own, as those that follow, so that
+ * the verifier follows it once. */
 __noinline int take_next(__u32 llc, struct moment *is)
 {
 	int try;
@@ -194,6 +188,22 @@ __noinline int take_next(__u32 llc, struct moment *is)
 		is->not |= 1U << at;
 	}
 	return NOBODY_WAITS;
+}
+
+/* Urgent threads come first, but for others after a lead in which only such ran. */
+static inline _Bool take_urgent(struct hall *hall, __u32 llc,
+				struct cpu_state *state, struct moment *is,
+				const struct settings *wants)
+{
+	if (hall->waiting <= hall->urgent) {
+		state->served_ns = is->now_ns;
+	} else if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
+		struct moment others = {.own = SPACES, .not = is->not };
+
+		if (take_next(llc, &others) == TAKEN)
+			return 1;
+	}
+	return take(queue_at(llc, URGENT));
 }
 
 /* Takes the thread that is furthest behind in an LLC. */

@@ -200,6 +200,7 @@ impl Engine {
                     0
                 },
                 seat: 0,
+                version: 0,
                 vtime: standing.vtime,
                 weight: WEIGHT_NORMAL,
             };

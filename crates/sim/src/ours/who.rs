@@ -35,7 +35,7 @@ impl Engine {
         Some(thread)
     }
 
-    /// Urgent threads come first, but for others after a turn in which only such ran.
+    /// Urgent threads come first, but for others after a lead in which only such ran.
     fn take_urgent(&mut self, cpu: usize) -> Option<ThreadId> {
         let domain = self.domain(cpu);
         if self.ours.queues[domain].hall.waiting() == 0 {
@@ -49,9 +49,7 @@ impl Engine {
                 own: SPACES as u32,
                 ..Moment::default()
             };
-            if let Next::Queue(at) = self.ours.queues[domain].hall.ask(&mut others)
-                && let Some(thread) = self.take_first(domain, at, cpu)
-            {
+            if let Chosen::Other(thread) = self.next_turn(&mut others, domain, cpu) {
                 return Some(thread);
             }
         }

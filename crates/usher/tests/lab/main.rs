@@ -94,6 +94,10 @@ const CHECKS: &[Check] = &[
         "sched::keeps_seats_and_lends_them",
         softly::keeps_seats_and_lends_them,
     ),
+    (
+        "sched::exchanged_seats_leave_nobody_behind",
+        softly::exchanged_seats_leave_nobody_behind,
+    ),
     ("weights::divide_a_cpu", weights::divide_a_cpu),
     (
         "stress::switches_yields_and_changes_of_policy",

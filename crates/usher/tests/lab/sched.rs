@@ -118,8 +118,8 @@ pub fn assert_nothing_went_wrong() {
 }
 
 /// Each beginning waits for the kernel's verifier, which follows an instruction on as many
-/// paths as lead there: branches in loops multiply them. Where NUMA nodes are kept apart it
-/// has more to follow.
+/// paths as lead there: branches in loops multiply them. All programs together have 63,000;
+/// a million in one is refused, and 700,000 took ten seconds here.
 fn is_soon_verified() {
     let programs = ProgInfoIter::default();
     let ours = programs.filter(|program| program.name.to_string_lossy().starts_with("usher_"));

@@ -2,18 +2,23 @@
 //! Seats that the scheduler keeps: nobody is narrowed, idle CPUs are used by guests,
 //! and who is at home has them back.
 
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
 use crate::common::{World, allowed, children, signal, wait_for};
+use crate::load::Loop;
 use crate::sched::{Running, assert_nothing_went_wrong};
 use crate::seats::{cleared, machine};
+use crate::weights::Cgroup;
 
 /// A program of so many busy processes, under a launcher.
 struct Program {
     launcher: Child,
 }
+
+const EXCHANGES: usize = 20;
 
 /// Its last process sleeps.
 const BUSY: &str = "for i in $0; do (while :; do :; done) & done; exec sleep 100000";
@@ -118,6 +123,50 @@ pub fn keeps_seats_and_lends_them() {
         masks.iter().all(|mask| *mask == everywhere).then_some(())
     });
     cleared();
+    assert_nothing_went_wrong();
+}
+
+/// Two programs exchange their seats, again and again; one has a loop for each CPU of its
+/// seat, the other one three. Whoever waits when that happens is not forgotten where nobody
+/// is at home any more.
+pub fn exchanged_seats_leave_nobody_behind() {
+    let world = World::new();
+    let running = Running::start(&world);
+    let maps = serde_json::from_value(running.status()["last"]["maps"].clone()).unwrap();
+    let seats = usher_scx::Held::open(&maps).unwrap();
+    let kernel = usher_scx::Kernel::at(Path::new("/sys"));
+    let cpus: Vec<usize> = machine()
+        .all_cpus()
+        .iter()
+        .map(|cpu| cpu as usize)
+        .collect();
+    let (first, second) = cpus.split_at(cpus.len() / 2);
+    let cgroups = ["many", "few"].map(Cgroup::new);
+    let loops: Vec<Loop> = (0..2 * cpus.len())
+        .map(|_| Loop::start("0", &cpus))
+        .collect();
+    for (at, looping) in loops.iter().enumerate() {
+        cgroups[usize::from(at < first.len())].take_in(looping);
+    }
+    for round in 0..EXCHANGES {
+        let halves = if round % 2 == 0 {
+            [first, second]
+        } else {
+            [second, first]
+        };
+        for (cgroup, half) in cgroups.iter().zip(halves) {
+            let half = half.iter().map(|&cpu| cpu as u32).collect();
+            seats.seat(&kernel, cgroup.number(), "p", &half).unwrap();
+        }
+        for looping in &loops {
+            let before_ns = looping.ran_ns();
+            wait_for("a loop to run on", || {
+                (looping.ran_ns() > before_ns).then_some(())
+            });
+        }
+    }
+    drop(loops);
+    drop(running);
     assert_nothing_went_wrong();
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::common::{World, wait_for};
@@ -14,7 +15,25 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const LONG_NS: u64 = 4_000_000_000;
 
 /// A cgroup, removed when nobody is in it any more.
-struct Cgroup(PathBuf);
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    pub fn new(name: &str) -> Self {
+        let cgroup = Self(PathBuf::from(CGROUPS).join(name));
+        fs::create_dir(&cgroup.0).unwrap();
+        cgroup
+    }
+
+    pub fn take_in(&self, looping: &Loop) {
+        let pid = looping.pid().to_string();
+        fs::write(self.0.join("cgroup.procs"), pid).unwrap();
+    }
+
+    /// As the scheduler names it.
+    pub fn number(&self) -> u64 {
+        fs::metadata(&self.0).unwrap().ino()
+    }
+}
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
@@ -30,12 +49,10 @@ struct Busy {
 
 impl Busy {
     fn start(name: &str, (weight, nice): Weight) -> Self {
-        let cgroup = Cgroup(PathBuf::from(CGROUPS).join(name));
-        fs::create_dir(&cgroup.0).unwrap();
+        let cgroup = Cgroup::new(name);
         fs::write(cgroup.0.join("cpu.weight"), weight).unwrap();
         let looping = Loop::start(nice, &[0]);
-        let pid = looping.pid().to_string();
-        fs::write(cgroup.0.join("cgroup.procs"), pid).unwrap();
+        cgroup.take_in(&looping);
         Self {
             looping,
             _cgroup: cgroup,
