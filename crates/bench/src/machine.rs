@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use usher_report::data::MachineFacts;
 
 use crate::bars::{Bar, Part};
@@ -18,6 +18,17 @@ pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
         .to_owned();
     let folder = base.join(format!("{stamp}-{name}"));
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The folder of a run that is to go on: there has to be one.
+pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
+    let shown = folder.display();
+    let within = std::fs::read_dir(&folder).with_context(|| format!("--resume {shown}"))?;
+    ensure!(
+        within.count() > 0,
+        "--resume {shown}: no run was begun there"
+    );
     Ok(folder)
 }
 
@@ -81,4 +92,24 @@ pub fn format_saved(json: &Path) -> Result<PathBuf> {
         usher_report::html::bench_page(title, Some(&machine), &sections),
     )?;
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_only_where_one_was_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |folder: &Path| begun_folder(folder.to_owned()).unwrap_err().to_string();
+        let gone = folder.path().join("gone");
+        assert_eq!(error(&gone), format!("--resume {}", gone.display()));
+        assert!(!gone.exists());
+        assert!(error(folder.path()).ends_with("no run was begun there"));
+        std::fs::write(folder.path().join("two.jsonl"), "").unwrap();
+        assert_eq!(
+            begun_folder(folder.path().to_owned()).unwrap(),
+            folder.path()
+        );
+    }
 }

@@ -2,15 +2,20 @@
 //! Processes of the benchmark: starting `usher`, reading what a process costs.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The `usher` that is measured: beside this program, or on the path.
 pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
+        let shown = path.display();
+        let found = fs::metadata(path).with_context(|| format!("--usher {shown}"))?;
+        let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
+        ensure!(runs, "--usher {shown}: this is no program");
         return Ok(path.to_owned());
     }
     let beside = std::env::current_exe()?.with_file_name("usher");

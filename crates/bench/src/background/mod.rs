@@ -223,6 +223,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         let all: Vec<String> = cells.iter().map(Cell::id).collect();
         return machine::say(all.join("\n")).map(|()| true);
     }
+    let begun = args.resume.clone().map(machine::begun_folder).transpose()?;
     let missing = missing_packages(&cells, &treatments);
     if !missing.is_empty() {
         let names = missing.join(" ");
@@ -236,8 +237,8 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         true => Some(processes::usher_binary(args.usher.as_deref())?),
         false => None,
     };
-    let folder = match &args.resume {
-        Some(folder) => folder.clone(),
+    let folder = match begun {
+        Some(folder) => folder,
         None => machine::run_folder(&args.out, "background")?,
     };
     let _reaper = actors::reaper()?;

@@ -307,12 +307,13 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
         .filter(|machine| !args.of(machine).is_empty());
     let machines: Vec<&Machine> = machines.collect();
     // What is missing is said before anything is measured.
+    let begun = args.resume.clone().map(machine::begun_folder).transpose()?;
     let mut guests = match machines.first() {
         Some(first) => Some(Guests::new(args, first)?),
         None => None,
     };
-    let folder = match &args.resume {
-        Some(folder) => folder.clone(),
+    let folder = match begun {
+        Some(folder) => folder,
         None => machine::run_folder(&args.out, "sched")?,
     };
     if let Some(guests) = &mut guests {
