@@ -126,6 +126,7 @@ impl Counter {
             }
         }
         let sharing: Vec<u64> = words(&object::get(&self.sharing)?).collect();
+        let [shared_ns, needless_ns] = shared_until(object::now_ns(), &sharing);
         Ok(Counted {
             switches: sums[0],
             space_switches: sums[1],
@@ -136,10 +137,24 @@ impl Counter {
             migrations_far: sums[6],
             wakeups: sums[7],
             latency: sums[8..].to_vec(),
-            shared_ns: sharing[0],
-            needless_ns: sharing[1],
+            shared_ns,
+            needless_ns,
         })
     }
+}
+
+/// The times of `struct sharing`, with what has gone by since it was last written.
+fn shared_until(now_ns: u64, sharing: &[u64]) -> [u64; 2] {
+    let &[shared_ns, needless_ns, since_ns, cores] = sharing else {
+        return [0; 2];
+    };
+    let (shared, idle) = (cores >> 32, cores as u32);
+    let open_ns = match since_ns > 0 && shared > 0 {
+        true => now_ns.saturating_sub(since_ns),
+        false => 0,
+    };
+    let open_needless_ns = if idle > 0 { open_ns } else { 0 };
+    [shared_ns + open_ns, needless_ns + open_needless_ns]
 }
 
 /// Every CPU switches at least once, so that those which work on one thing for
@@ -167,6 +182,20 @@ fn visit_all(machine: &Topology) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_is_shared_counts_until_now() {
+        let one = 1 << 32;
+        assert_eq!(shared_until(100, &[7, 5, 90, one | 3]), [17, 15]);
+        assert_eq!(shared_until(100, &[7, 5, 90, one]), [17, 5]);
+        assert_eq!(shared_until(100, &[7, 5, 90, 3]), [7, 5], "none is shared");
+        assert_eq!(
+            shared_until(100, &[0, 0, 0, one]),
+            [0, 0],
+            "nothing was seen yet"
+        );
+        assert_eq!(shared_until(100, &[7, 5, 101, one | 3]), [7, 5]);
+    }
 
     fn counted(latency: &[(usize, u64)]) -> Counted {
         let mut slots = vec![0; SLOTS];

@@ -7,6 +7,7 @@ use libbpf_rs::{
     MapCore, MapFlags, MapHandle, MapMut, Object, ObjectBuilder, OpenObject, PrintCallback,
     PrintLevel,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::ScxError;
 use crate::machine::{PLACE_BYTES, Tables};
@@ -111,4 +112,10 @@ pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxErro
     let places = map(object, "places", PLACE_BYTES)?;
     let mut all = tables.places.iter();
     all.try_for_each(|(cpu, place)| set(&places, *cpu, place))
+}
+
+/// By the clock of `bpf_ktime_get_ns`.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -7,7 +7,6 @@ use std::os::fd::AsRawFd;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
 use usher_rules::where_to::{CPU_WORDS, CPUS_MAX, words_of};
@@ -214,10 +213,8 @@ impl Held {
 
     /// Has every thread look for its seat again.
     fn renew(&self) -> Result<(), ScxError> {
-        let now = clock_gettime(ClockId::Monotonic);
-        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let version = match self.seats.keys().next() {
-            Some(_) => now_ns.max(1),
+            Some(_) => object::now_ns().max(1),
             None => 0,
         };
         object::set(&self.seatings, 0, &version.to_ne_bytes())
