@@ -293,6 +293,8 @@ static inline void forgive(struct task_struct *prev, __u64 now)
 	thread->burst_ns += ran;
 	note_use(thread, thread->cpu, ran);
 	thread->began_ns = now;
+	if (thread->why == WHY_TURN)
+		thread->why = WHY_ALONE;
 }
 
 /* Lets a thread run on, as nobody waits who may run here. */
