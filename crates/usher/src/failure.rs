@@ -10,6 +10,7 @@ use usher_host::MeasureError;
 use usher_host::launch::LaunchError;
 
 use crate::measure::Ended;
+use crate::output;
 
 /// Usher itself failed.
 pub const OWN: u8 = usher_host::launch::OWN_FAILURE;
@@ -80,7 +81,7 @@ pub fn line(error: &anyhow::Error) -> String {
 /// Says something on standard error; it is no matter when nobody listens.
 pub fn complain(line: &str) {
     use std::io::Write;
-    let _ = writeln!(io::stderr(), "usher: {}", one_line(line));
+    let _ = writeln!(io::stderr(), "usher: {}", output::shown(&one_line(line)));
 }
 
 /// What the system said, without Rust's " (os error 13)".

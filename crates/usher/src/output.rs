@@ -117,6 +117,19 @@ pub const GOOD: anstyle::Style = anstyle::AnsiColor::Green.on_default();
 /// What is missing.
 pub const LACKING: anstyle::Style = anstyle::AnsiColor::Yellow.on_default();
 
+/// A text that others chose, as the name of a program is, for a terminal: control
+/// characters, which could write anything anywhere, are spelled out.
+pub fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_debug()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// A line `mark name  text`, the text wrapped beside the name.
 pub fn entry(mark: &str, name_width: usize, name: &str, text: &str, width: usize) -> String {
     let room = width.saturating_sub(name_width + 4).max(20);
@@ -209,6 +222,14 @@ pub fn write_files<N: AsRef<Path>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_spelled_out_and_all_else_is_left() {
+        let told = shown("a\x1b]0;x\x07\r\n\u{9b}31m\u{7f}");
+        assert_eq!(told, "a\\u{1b}]0;x\\u{7}\\r\\n\\u{9b}31m\\u{7f}");
+        let plain = "x264 – 'ß' \"\\ 日本";
+        assert_eq!(shown(plain), plain);
+    }
 
     #[test]
     fn columns_align_by_what_is_seen() {

@@ -7,7 +7,7 @@ use crate::api::Program_mode;
 use crate::cli::Global;
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
-use crate::output::Output;
+use crate::output::{Output, shown};
 
 /// Takes running programs into managed seats
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,11 @@ impl Args {
                 true => "runs wherever it may".to_owned(),
                 false => format!("sits on CPUs {cpus}"),
             };
-            format!("{name} (process {pid}) is program {} and {place}", reply.id)
+            format!(
+                "{} (process {pid}) is program {} and {place}",
+                shown(name),
+                reply.id
+            )
         })
     }
 }

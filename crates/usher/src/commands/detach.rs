@@ -8,7 +8,7 @@ use crate::api;
 use crate::cli::Global;
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
-use crate::output::Output;
+use crate::output::{Output, shown};
 
 /// Lets managed programs go; they run on, wherever the kernel likes
 #[derive(Debug, clap::Args)]
@@ -58,7 +58,11 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 /// What was let go, in a line.
 fn line(programs: &[api::Program], id: i64) -> String {
     match programs.iter().find(|p| p.id == id) {
-        Some(p) => format!("{} (program {id}, process {}) is let go\n", p.name, p.pid),
+        Some(p) => format!(
+            "{} (program {id}, process {}) is let go\n",
+            shown(&p.name),
+            p.pid
+        ),
         None => format!("program {id} is let go\n"),
     }
 }

@@ -5,7 +5,7 @@ use crate::api;
 use crate::cli::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
-use crate::output::{self, FAINT, GOOD, Output, STRONG};
+use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 
 /// Says why programs sit where they sit, and what else would have cost
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {
             .notes
             .iter()
             .filter(|note| note.program.is_none());
-        notes.for_each(|note| text.push_str(&format!("{}\n", note.text)));
+        notes.for_each(|note| text.push_str(&format!("{}\n", shown(&note.text))));
     }
     for reason in &answer.reasons {
         text.push_str(&about(reason, one, out));
@@ -68,7 +68,7 @@ fn alternatives(answer: &api::Explain_Reply, out: Output) -> String {
             true => out.paint(GOOD, &antt),
             false => antt,
         };
-        vec![a.name.clone(), antt, a.why.clone()]
+        vec![shown(&a.name), antt, shown(&a.why)]
     });
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
     format!("{}\n", output::columns(&rows))
@@ -76,14 +76,18 @@ fn alternatives(answer: &api::Explain_Reply, out: Output) -> String {
 
 fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {
     let program = &reason.program;
-    let name = out.paint(STRONG, &program.name);
+    let name = out.paint(STRONG, &shown(&program.name));
     let id = out.paint(
         FAINT,
         &format!("(program {}, process {})", program.id, program.pid),
     );
-    let mut text = format!("{name} {id}\n  {}\n  {}\n", reason.place, reason.known);
+    let mut text = format!(
+        "{name} {id}\n  {}\n  {}\n",
+        shown(&reason.place),
+        shown(&reason.known)
+    );
     for note in &reason.notes {
-        text.push_str(&format!("  {note}\n"));
+        text.push_str(&format!("  {}\n", shown(note)));
     }
     if with_curve && !reason.curve.is_empty() {
         let head = ["  CORES", "PROGRESS/S", "ERROR"].map(|title| out.paint(STRONG, title));

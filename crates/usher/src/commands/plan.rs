@@ -100,7 +100,7 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
             Mode::InTurn => format!("{} (in turn)", program.cpus),
         };
         vec![
-            program.name.clone(),
+            output::shown(&program.name),
             format!("{:.3}", program.ntt),
             program.cores.to_string(),
             domains.to_string(),

@@ -7,7 +7,7 @@ use crate::api::{self, Program_mode};
 use crate::cli::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
-use crate::output::{self, FAINT, LACKING, Output, STRONG};
+use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 
 /// Shows who sits where, what is lent, and how each program does
 #[derive(Debug, clap::Args)]
@@ -48,10 +48,14 @@ pub fn text(state: &api::State, out: Output) -> String {
     text.push('\n');
     text.push_str(&output::columns(&rows));
     for warning in &state.warnings {
-        text.push_str(&format!("\n{} {warning}\n", out.paint(LACKING, "!")));
+        text.push_str(&format!(
+            "\n{} {}\n",
+            out.paint(LACKING, "!"),
+            shown(warning)
+        ));
     }
     for note in state.notes.iter().filter(|note| note.program.is_none()) {
-        text.push_str(&format!("\n{}\n", note.text));
+        text.push_str(&format!("\n{}\n", shown(&note.text)));
     }
     text
 }
@@ -122,7 +126,7 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     };
     vec![
         program.id.to_string(),
-        program.name.clone(),
+        shown(&program.name),
         program.pid.to_string(),
         seats,
         ntt,
@@ -132,8 +136,8 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
 }
 
 /// What it gives way to.
-fn given_way(background: &api::Background) -> &str {
-    background.resource.as_deref().unwrap_or("others")
+fn given_way(background: &api::Background) -> String {
+    shown(background.resource.as_deref().unwrap_or("others"))
 }
 
 /// Progress a second; CPU time, which is counted in nanoseconds, as CPUs.

@@ -14,7 +14,7 @@ use crate::api::{Program_mode, State};
 use crate::cli::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
-use crate::output::Output;
+use crate::output::{Output, shown};
 
 /// Shows who sits where, live, until Ctrl-C
 #[derive(Debug, clap::Args)]
@@ -85,7 +85,7 @@ fn picture(state: &State, topology: &Topology, out: Output) -> String {
         let seated = matches!(program.mode, Program_mode::seated);
         let cpus = program.cpus.parse::<CpuSet>().unwrap_or_default();
         for cpu in cpus.iter().filter(|_| seated) {
-            drawing.seats.insert(cpu, program.name.clone());
+            drawing.seats.insert(cpu, shown(&program.name));
         }
     }
     let machine = usher_topology::draw(topology, &drawing);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use usher_scx::{Held, Queue, Seat, Settings, ThreadState, Why};
 
 use crate::failure::{self, Outcome};
-use crate::output::{self, Output};
+use crate::output::{self, Output, shown};
 
 use super::record;
 
@@ -118,7 +118,11 @@ fn texts(answers: &[Answer]) -> String {
 fn text(answer: &Answer) -> String {
     let mut lines = String::new();
     if let Some(seat) = &answer.seat {
-        lines = format!("'{}' is at home on CPUs {}\n\n", seat.name, seat.cpus);
+        lines = format!(
+            "'{}' is at home on CPUs {}\n\n",
+            shown(&seat.name),
+            seat.cpus
+        );
     }
     let head = [
         "thread",
@@ -135,7 +139,7 @@ fn text(answer: &Answer) -> String {
         let Some(sched) = &thread.sched else {
             rows.push(vec![
                 thread.tid.to_string(),
-                thread.name.clone(),
+                shown(&thread.name),
                 word(thread.state, None).to_owned(),
                 "-".to_owned(),
                 "another scheduler has it (real-time, deadline, or new)".to_owned(),
@@ -144,7 +148,7 @@ fn text(answer: &Answer) -> String {
         };
         rows.push(vec![
             thread.tid.to_string(),
-            thread.name.clone(),
+            shown(&thread.name),
             word(thread.state, sched.waits).to_owned(),
             place(sched, thread.state, &answer.settings),
             reason(sched, answer.seat.as_ref(), &answer.settings),

@@ -268,7 +268,11 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
 
 fn of_seat(rows: &mut Rows, seat: &Seat) {
     let tally = &seat.tally;
-    row(rows, "seat", format!("{} on {}", seat.name, seat.cpus));
+    row(
+        rows,
+        "seat",
+        format!("{} on {}", output::shown(&seat.name), seat.cpus),
+    );
     row(rows, "  at home", time(tally.home_ns));
     row(rows, "  as a guest", time(tally.guest_ns));
     row(rows, "  CPUs had back", tally.returns);
