@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::anyhow;
-use procfs::process::{Process, Task};
+use procfs::process::{Process, Stat, Task};
 use serde::Serialize;
 use usher_scx::{Held, Queue, Seat, Settings, ThreadState, Why};
 
@@ -37,8 +37,51 @@ struct Thread {
     name: String,
     /// As the kernel has it: R, S, D and so on.
     state: char,
+    /// The kernel's policy for it.
+    policy: Policy,
+    /// Where it last ran, of one of which ours knows nothing.
+    #[serde(rename = "cpu", skip_serializing_if = "Option::is_none")]
+    cpu_unknown: Option<u32>,
     #[serde(flatten)]
     sched: Option<ThreadState>,
+}
+
+/// `SCHED_*` of the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Policy {
+    Other,
+    Fifo,
+    Rr,
+    Batch,
+    Idle,
+    Deadline,
+    Ext,
+    Unknown,
+}
+
+impl Policy {
+    fn of(number: Option<u32>) -> Self {
+        match number {
+            Some(0) => Self::Other,
+            Some(1) => Self::Fifo,
+            Some(2) => Self::Rr,
+            Some(3) => Self::Batch,
+            Some(5) => Self::Idle,
+            Some(6) => Self::Deadline,
+            Some(7) => Self::Ext,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Why no sched_ext scheduler has such threads; `None`: it does.
+    fn apart(self) -> Option<&'static str> {
+        match self {
+            Self::Fifo | Self::Rr => Some("real-time: the scheduler has no say"),
+            Self::Deadline => Some("deadline: the scheduler has no say"),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -100,12 +143,31 @@ fn thread(held: &Held, task: &Task) -> anyhow::Result<Option<Thread>> {
     let Ok(stat) = task.stat() else {
         return Ok(None);
     };
-    Ok(Some(Thread {
-        tid: task.tid,
-        name: stat.comm,
-        state: stat.state,
-        sched: held.thread(task.tid)?,
-    }))
+    let known = held.thread(task.tid)?;
+    Ok(Some(Thread::of(task.tid, stat, known)))
+}
+
+impl Thread {
+    fn of(tid: i32, stat: Stat, known: Option<ThreadState>) -> Self {
+        let policy = Policy::of(stat.policy);
+        let cpu = stat.processor.and_then(|cpu| u32::try_from(cpu).ok());
+        // What ours knew of it before it became another's is over.
+        let mut sched = known.filter(|_| policy.apart().is_none());
+        if let (Some(sched), Some(cpu)) = (&mut sched, cpu)
+            && sched.why == Why::Unknown
+        {
+            // Nobody has told ours.
+            sched.cpu = cpu;
+        }
+        Self {
+            tid,
+            name: stat.comm,
+            state: stat.state,
+            policy,
+            cpu_unknown: cpu.filter(|_| sched.is_none()),
+            sched,
+        }
+    }
 }
 
 fn texts(answers: &[Answer]) -> String {
@@ -127,7 +189,7 @@ fn text(answer: &Answer) -> String {
     let head = [
         "thread",
         "name",
-        "",
+        "state",
         "where",
         "why",
         "ahead",
@@ -135,38 +197,41 @@ fn text(answer: &Answer) -> String {
         "cpu.weight",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for thread in &answer.threads {
-        let Some(sched) = &thread.sched else {
-            rows.push(vec![
-                thread.tid.to_string(),
-                shown(&thread.name),
-                word(thread.state, None).to_owned(),
-                "-".to_owned(),
-                "another scheduler has it (real-time, deadline, or new)".to_owned(),
-            ]);
-            continue;
-        };
-        rows.push(vec![
-            thread.tid.to_string(),
-            shown(&thread.name),
-            word(thread.state, sched.waits).to_owned(),
-            place(sched, thread.state, &answer.settings),
-            reason(sched, answer.seat.as_ref(), &answer.settings),
-            match answer.settings.is_fixed() {
-                // They do not go by virtual time.
-                true => "-".to_owned(),
-                false => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
-            },
-            match (sched.burst_average_ns, sched.why) {
-                // It has not run yet.
-                (0, Why::Unknown) => "-".to_owned(),
-                (0, _) => "never slept".to_owned(),
-                (ns, _) => format!("{:.2} ms", ns as f64 / 1e6),
-            },
-            sched.group_weight.to_string(),
-        ]);
-    }
+    rows.extend(answer.threads.iter().map(|thread| row(thread, answer)));
     lines + &output::columns(&rows)
+}
+
+fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
+    let waits = thread.sched.as_ref().and_then(|sched| sched.waits);
+    let mut row = vec![
+        thread.tid.to_string(),
+        shown(&thread.name),
+        word(thread.state, waits).to_owned(),
+    ];
+    let Some(sched) = &thread.sched else {
+        let cpu = thread.cpu_unknown;
+        row.push(cpu.map_or("-".to_owned(), |cpu| on_cpu(thread.state, cpu)));
+        let new = "the scheduler does not know it yet";
+        row.push(thread.policy.apart().unwrap_or(new).to_owned());
+        return row;
+    };
+    row.extend([
+        place(sched, thread.state, &answer.settings),
+        reason(sched, answer.seat.as_ref(), &answer.settings),
+        match answer.settings.is_fixed() || sched.why == Why::Unknown {
+            // They do not go by virtual time, or it has had none yet.
+            true => "-".to_owned(),
+            false => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+        },
+        match (sched.burst_average_ns, sched.why) {
+            // It has not run yet.
+            (0, Why::Unknown) => "-".to_owned(),
+            (0, _) => "never slept".to_owned(),
+            (ns, _) => format!("{:.2} ms", ns as f64 / 1e6),
+        },
+        sched.group_weight.to_string(),
+    ]);
+    row
 }
 
 fn word(state: char, waits: Option<Queue>) -> &'static str {
@@ -186,8 +251,14 @@ fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
             format!("LLC {llc}, its address space's queue (no. {queue})")
         }
         Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue no. {queue}"),
-        None if state == 'R' => format!("CPU {}", sched.cpu),
-        None => format!("last on CPU {}", sched.cpu),
+        None => on_cpu(state, sched.cpu),
+    }
+}
+
+fn on_cpu(state: char, cpu: u32) -> String {
+    match state {
+        'R' => format!("CPU {cpu}"),
+        _ => format!("last on CPU {cpu}"),
     }
 }
 
@@ -211,7 +282,8 @@ fn reason(sched: &ThreadState, seat: Option<&Seat>, settings: &Settings) -> Stri
         (Why::Fifo, _) => "first come, first served",
     };
     let is_guest = seat.is_some_and(|seat| {
-        sched.waits.is_none() && !sched.kept_from_seat && !seat.cpus.contains(sched.cpu)
+        let has_run = sched.waits.is_none() && sched.why != Why::Unknown;
+        has_run && !sched.kept_from_seat && !seat.cpus.contains(sched.cpu)
     });
     match (is_guest, sched.kept_from_seat) {
         (true, _) => format!("{why}; as a guest"),
@@ -222,6 +294,8 @@ fn reason(sched: &ThreadState, seat: Option<&Seat>, settings: &Settings) -> Stri
 
 #[cfg(test)]
 mod tests {
+    use procfs::FromRead;
+
     use super::*;
 
     fn state(why: Why, waits: Option<Queue>) -> ThreadState {
@@ -238,6 +312,46 @@ mod tests {
         }
     }
 
+    fn thread(tid: i32, state: char, sched: Option<ThreadState>) -> Thread {
+        Thread {
+            tid,
+            name: "cc1".to_owned(),
+            state,
+            policy: Policy::Ext,
+            cpu_unknown: None,
+            sched,
+        }
+    }
+
+    /// A line of the kernel's: a thread of that policy, which last ran on CPU 5.
+    fn stat(policy: u32) -> Stat {
+        let until_policy = "10 (a b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0 0 0 \
+                            0 0 0 0 0 17 5 0";
+        let line = format!("{until_policy} {policy} 0 0 0 0 0 0 0 0 0 0 0\n");
+        Stat::from_read(line.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_kernel_is_asked_where_one_is_that_ours_has_not_had() {
+        let unknown = || Some(state(Why::Unknown, None));
+        let told = |policy, known| {
+            let thread = Thread::of(10, stat(policy), known);
+            let json = serde_json::to_value(&thread).unwrap();
+            (json["cpu"].clone(), json["policy"].clone(), thread)
+        };
+        let (cpu, policy, thread) = told(0, unknown());
+        assert_eq!((cpu, policy), (5.into(), "other".into()));
+        assert!(thread.sched.is_some());
+        let (cpu, _, _) = told(7, Some(state(Why::Alone, None)));
+        assert_eq!(cpu, 3);
+        for (number, name) in [(1, "fifo"), (2, "rr"), (6, "deadline")] {
+            let (cpu, policy, thread) = told(number, unknown());
+            assert_eq!((cpu, policy), (5.into(), name.into()));
+            assert!(thread.sched.is_none());
+        }
+        assert_eq!(told(3, None).0, 5);
+    }
+
     #[test]
     fn guests_and_those_that_wait_are_told() {
         let seat = Seat {
@@ -245,12 +359,6 @@ mod tests {
             name: "make".to_owned(),
             cpus: usher_model::CpuSet::range(0, 1),
             tally: Default::default(),
-        };
-        let thread = |tid, letter, sched| Thread {
-            tid,
-            name: "cc1".to_owned(),
-            state: letter,
-            sched,
         };
         let waits = Queue::AddressSpace { llc: 1, queue: 4 };
         let answer = Answer {
@@ -260,6 +368,11 @@ mod tests {
                 thread(10, 'R', Some(state(Why::IdleCore, None))),
                 thread(11, 'R', Some(state(Why::Turn, Some(waits)))),
                 thread(12, 'S', None),
+                Thread {
+                    policy: Policy::Fifo,
+                    cpu_unknown: Some(7),
+                    ..thread(13, 'S', None)
+                },
             ],
             settings: Settings::default(),
         };
@@ -272,7 +385,10 @@ mod tests {
             "for its address space's turn",
             "-1.5 ms",
             "250",
-            "another scheduler has it",
+            "sleeps  -",
+            "does not know it yet",
+            "last on CPU 7",
+            "real-time: the scheduler has no say",
         ] {
             assert!(told.contains(expected), "{expected}: {told}");
         }
@@ -284,12 +400,7 @@ mod tests {
         let answer = |settings| Answer {
             pid: 10,
             seat: None,
-            threads: vec![Thread {
-                tid: 10,
-                name: "cc1".to_owned(),
-                state: 'R',
-                sched: Some(state(Why::Turn, Some(waits))),
-            }],
+            threads: vec![thread(10, 'R', Some(state(Why::Turn, Some(waits))))],
             settings,
         };
         let told = text(&answer(Settings {
@@ -314,12 +425,7 @@ mod tests {
             text(&Answer {
                 pid: 10,
                 seat: None,
-                threads: vec![Thread {
-                    tid: 10,
-                    name: "cc1".to_owned(),
-                    state: 'S',
-                    sched: Some(sched),
-                }],
+                threads: vec![thread(10, 'S', Some(sched))],
                 settings: Settings::default(),
             })
         };
