@@ -2,7 +2,7 @@
 //! `usher sched start`.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -173,8 +173,7 @@ fn untested(release: &str) -> Option<&str> {
 fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
     rustix::process::setsid().ok();
     super::hold::hold(dir, settings, || {
-        let mut says = std::io::stdout();
-        writeln!(says, "{READY}").and_then(|()| says.flush())?;
+        say_ready(&mut std::io::stdout())?;
         let mut null = OpenOptions::new();
         let null = null.read(true).write(true).open("/dev/null");
         let null = null.context("opening /dev/null")?;
@@ -183,6 +182,17 @@ fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
         Ok(())
     })?;
     Ok(0)
+}
+
+/// Tells whoever waits for it.
+fn say_ready(says: &mut impl Write) -> anyhow::Result<()> {
+    match writeln!(says, "{READY}").and_then(|()| says.flush()) {
+        // No `context`: that a pipe broke says nothing to anybody.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+            bail!("the 'usher sched start' that waited for it was interrupted")
+        }
+        said => said.context("saying that the scheduler runs"),
+    }
 }
 
 #[cfg(test)]
@@ -240,6 +250,16 @@ mod tests {
                 .contains("stopped while it was starting")
         );
         assert!(ended(9).unwrap_err().contains("was ended"));
+    }
+
+    #[test]
+    fn one_for_whom_nobody_waits_any_more_says_so() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        say_ready(&mut writer).unwrap();
+        drop(reader);
+        let error = say_ready(&mut writer).unwrap_err();
+        let told = failure::line(&error);
+        assert!(told.ends_with("was interrupted"), "{told}");
     }
 
     #[test]
