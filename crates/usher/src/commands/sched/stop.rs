@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched stop`.
 
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
-use usher_scx::State;
 
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::record;
+use super::record::{self, State};
 
 /// Ends the scheduler; the kernel's own goes on
 #[derive(Debug, clap::Args)]
@@ -21,16 +22,20 @@ Examples:
   usher sched stop")]
 pub struct Args {}
 
-const WAIT: Timespec = Timespec {
-    tv_sec: 30,
-    tv_nsec: 0,
-};
+/// How long the scheduler's process may take to end.
+fn limit(state: State) -> Duration {
+    match state {
+        State::Running | State::Ended => super::set::WAIT,
+        // It heeds nobody while the kernel looks its programs over.
+        State::Starting | State::BeginningAnew => 3 * super::set::WAIT,
+    }
+}
 
 /// Ends it, also one that is starting, and waits until its process is gone.
 pub fn run(dir: &Path, out: Output) -> Outcome {
-    let living = record::read(dir)?.filter(|record| record.state != record::State::Ended);
+    let living = record::read(dir)?.filter(|record| record.state != State::Ended);
     let Some(record) = living else {
-        if let State::Enabled { name } = super::kernel().state()? {
+        if let usher_scx::State::Enabled { name } = super::kernel().state()? {
             bail!(
                 "the scheduler '{name}' is loaded, and is not one that 'usher sched start' holds"
             );
@@ -40,13 +45,44 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
     let process = record::process_of(dir, &record)?;
     pidfd_send_signal(&process, Signal::TERM)
         .with_context(|| format!("ending process {}", record.pid))?;
-    let mut ends = [PollFd::new(&process, PollFlags::IN)];
-    let ended = poll(&mut ends, Some(&WAIT)).context("waiting for the scheduler's end")?;
-    if ended == 0 {
-        bail!("process {} does not end", record.pid);
-    }
+    wait(&process, record.pid, limit(record.state))?;
     out.answer(&json!({ "stopped": record.pid }), || {
         "the kernel's own scheduler goes on\n".to_owned()
     })?;
     Ok(0)
+}
+
+/// Until the process has ended.
+fn wait(process: &impl AsFd, pid: i32, within: Duration) -> anyhow::Result<()> {
+    let mut ends = [PollFd::new(process, PollFlags::IN)];
+    let limit = Timespec::try_from(within).ok();
+    let ended = poll(&mut ends, limit.as_ref()).context("waiting for the scheduler's end")?;
+    ensure!(
+        ended != 0,
+        "process {pid} does not answer: SIGKILL ends it safely, and the kernel's own scheduler \
+         goes on"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    #[test]
+    fn one_that_does_not_answer_is_named() {
+        let mut sleeper = Command::new("cat");
+        let mut sleeper = sleeper.stdin(Stdio::piped()).spawn().unwrap();
+        let process = pidfd_open(Pid::from_child(&sleeper), PidfdFlags::empty()).unwrap();
+        let told = wait(&process, 12, Duration::from_millis(1)).unwrap_err();
+        let told = told.to_string();
+        assert!(told.starts_with("process 12 does not answer: SIGKILL"));
+        drop(sleeper.stdin.take());
+        wait(&process, 12, Duration::from_secs(30)).unwrap();
+        sleeper.wait().unwrap();
+    }
 }
