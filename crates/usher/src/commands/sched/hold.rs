@@ -38,7 +38,7 @@ pub fn hold(
     settings: &Settings,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    super::start::check(&super::kernel(), record::read(dir)?.as_ref())?;
+    super::start::check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
     // Before anybody knows whom to tell.
     let told = [told_by(&[SIGTERM, SIGINT, SIGHUP])?, told_by(&[SIGUSR1])?];
     let mut held = Held::take(dir, settings)?;

@@ -33,7 +33,7 @@ impl Outlook {
     fn of(kernel: &Kernel, dir: &Path, is_root: bool) -> Self {
         let (status, refused) = match status::look(kernel, dir) {
             Ok(status) => {
-                let refused = start::check(kernel, status.last()).err();
+                let refused = start::check(kernel, dir, status.last()).err();
                 (Some(status), refused)
             }
             Err(error) => (None, Some(error)),

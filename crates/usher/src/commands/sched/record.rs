@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use usher_scx::{MapIds, Settings};
+use usher_scx::{Kernel, MapIds, Settings, State as Loaded};
 
 /// What is known of a scheduler that was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -160,10 +160,38 @@ pub fn of_running(dir: &Path) -> anyhow::Result<Record> {
         Some(State::BeginningAnew) => {
             bail!("the scheduler {BEGINS_ANEW}: try again in a moment")
         }
-        Some(State::Ended) | None => bail!("no scheduler of Usher's runs: 'usher sched start'"),
+        Some(State::Ended) | None => {
+            let unknown = unknown(&super::kernel(), dir, record.as_ref());
+            bail!(unknown.unwrap_or_else(|| format!("{NONE_RUNS}: 'usher sched start'")))
+        }
         Some(State::Running) => {}
     }
-    record.context("no scheduler of Usher's runs: 'usher sched start'")
+    record.context(NONE_RUNS)
+}
+
+/// What is said where there is none, in this directory nor elsewhere.
+pub const NONE_RUNS: &str = "no scheduler of Usher's runs";
+
+/// Of a scheduler of Usher's that the kernel has, and that is not the one of this record,
+/// which ended, if there was any: why nothing is known of it here. `None`: the kernel has none.
+pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<String> {
+    match kernel.state() {
+        Ok(Loaded::Enabled { name }) if name == super::NAME => {}
+        _ => return None,
+    }
+    let path = path(dir);
+    let spoiled = match (ended, fs::read(&path)) {
+        (None, Ok(text)) => serde_json::from_slice::<Record>(&text).err(),
+        _ => None,
+    };
+    let (path, dir) = (path.display(), dir.display());
+    let why = match (spoiled, ended) {
+        (Some(why), _) => format!("but its record in {path} cannot be read: {why}"),
+        (None, None) => format!("started with another --runtime-dir than {dir}"),
+        // The kernel may not be through with it.
+        (None, Some(_)) => format!("started with another --runtime-dir than {dir}, or just ending"),
+    };
+    Some(format!("a scheduler of Usher's runs, {why}"))
 }
 
 /// A hold of the process that the record names, which no other process can get.
@@ -443,6 +471,30 @@ mod tests {
         let mut text = String::new();
         { &reader }.read_to_string(&mut text).unwrap();
         assert_eq!(text, before);
+    }
+
+    #[test]
+    fn one_of_which_nothing_is_known_here_is_told_with_why() {
+        let (dir, sys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = dir.path();
+        let kernel = Kernel::at(sys.path());
+        let told = |ended: Option<&Record>| unknown(&kernel, dir, ended).unwrap();
+        assert_eq!(unknown(&kernel, dir, None), None);
+        let ext = sys.path().join("kernel/sched_ext");
+        fs::create_dir_all(ext.join("root")).unwrap();
+        fs::write(ext.join("state"), "enabled\n").unwrap();
+        fs::write(ext.join("root/ops"), "bpfland\n").unwrap();
+        assert_eq!(unknown(&kernel, dir, None), None);
+        fs::write(ext.join("root/ops"), "usher\n").unwrap();
+        let elsewhere = format!("another --runtime-dir than {}", dir.display());
+        assert!(told(None).ends_with(&elsewhere), "{}", told(None));
+        drop(taken(dir).unwrap());
+        let last = read(dir).unwrap();
+        assert!(told(last.as_ref()).contains(&format!("{elsewhere}, or just ending")));
+        fs::write(path(dir), "{").unwrap();
+        assert!(read(dir).unwrap().is_none());
+        let spoiled = format!("its record in {} cannot be read: EOF", path(dir).display());
+        assert!(told(None).contains(&spoiled), "{}", told(None));
     }
 
     #[test]

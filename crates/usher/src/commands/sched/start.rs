@@ -97,7 +97,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         let text = || format!("the scheduler runs: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
-    check(&super::kernel(), record::read(dir)?.as_ref())?;
+    check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
     if let Some(warning) = warning() {
         failure::complain(&warning);
     }
@@ -136,8 +136,11 @@ fn never_ran(status: ExitStatus) -> Outcome {
 ///
 /// # Errors
 /// One of ours is there already; there is no sched_ext, no BTF, or another scheduler.
-pub fn check(kernel: &Kernel, last: Option<&Record>) -> anyhow::Result<()> {
+pub fn check(kernel: &Kernel, dir: &Path, last: Option<&Record>) -> anyhow::Result<()> {
     record::refuse_beside(last)?;
+    if let Some(unknown) = record::unknown(kernel, dir, last) {
+        bail!(unknown);
+    }
     Ok(kernel.ready()?)
 }
 

@@ -29,6 +29,9 @@ pub struct Answer {
     lacking: Option<String>,
     /// The last that was started here.
     last: Option<Record>,
+    /// One of Usher's runs, and nothing is known of it here.
+    #[serde(skip)]
+    unknown: Option<String>,
 }
 
 /// Looks and tells.
@@ -49,7 +52,15 @@ pub fn look(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
         Err(error @ ScxError::NoSchedExt { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    Ok(Answer::of(last, scheduler, lacking))
+    let ended = last.as_ref().filter(|last| last.state == State::Ended);
+    let unknown = match ended.is_some() || last.is_none() {
+        true => record::unknown(kernel, dir, ended),
+        false => None,
+    };
+    Ok(Answer {
+        unknown,
+        ..Answer::of(last, scheduler, lacking)
+    })
 }
 
 impl Answer {
@@ -62,8 +73,20 @@ impl Answer {
     pub fn lines(&self) -> Vec<String> {
         match &self.last {
             Some(last) if self.running => of_ours(last),
-            last => of_others(self.scheduler.as_deref(), last.as_ref()),
+            last => of_others(self.runs(), last.as_ref()),
         }
+    }
+
+    /// Which scheduler has the threads, where ours has not got them, and its name.
+    fn runs(&self) -> (Option<&str>, String) {
+        let name = self.scheduler.as_deref();
+        let runs = match (&self.unknown, name) {
+            (Some(unknown), _) => unknown.clone(),
+            (None, Some(name)) if name == super::NAME => "a scheduler of Usher's runs".to_owned(),
+            (None, Some(name)) => format!("the scheduler '{name}' runs, which is not ours"),
+            (None, None) => "the kernel's own scheduler runs".to_owned(),
+        };
+        (name, runs)
     }
 
     fn of(last: Option<Record>, scheduler: Option<String>, lacking: Option<String>) -> Self {
@@ -75,6 +98,7 @@ impl Answer {
             scheduler,
             lacking,
             last,
+            unknown: None,
         }
     }
 }
@@ -102,12 +126,7 @@ fn of_ours(last: &Record) -> Vec<String> {
 }
 
 /// Ours has not got the threads: who has, and what ours does.
-fn of_others(scheduler: Option<&str>, last: Option<&Record>) -> Vec<String> {
-    let runs = match scheduler {
-        Some(super::NAME) => "a scheduler of Usher's runs, which was not started here".to_owned(),
-        Some(name) => format!("the scheduler '{name}' runs, which is not ours"),
-        None => "the kernel's own scheduler runs".to_owned(),
-    };
+fn of_others((scheduler, runs): (Option<&str>, String), last: Option<&Record>) -> Vec<String> {
     let Some(last) = last else {
         return vec![runs];
     };

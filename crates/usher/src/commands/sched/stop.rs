@@ -5,15 +5,16 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
+use usher_scx::Kernel;
 
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::record::{self, State};
+use super::record::{self, NONE_RUNS, Record, State};
 
 /// Ends the scheduler; the kernel's own goes on
 #[derive(Debug, clap::Args)]
@@ -33,16 +34,12 @@ fn limit(state: State) -> Duration {
 
 /// Ends it, also one that is starting, and waits until its process is gone.
 pub fn run(dir: &Path, out: Output) -> Outcome {
-    let living = record::read(dir)?.filter(|record| record.state != State::Ended);
+    let last = record::read(dir)?;
+    let living = last.as_ref().filter(|last| last.state != State::Ended);
     let Some(record) = living else {
-        if let usher_scx::State::Enabled { name } = super::kernel().state()? {
-            bail!(
-                "the scheduler '{name}' is loaded, and is not one that 'usher sched start' holds"
-            );
-        }
-        bail!("no scheduler of Usher's runs");
+        return Err(none_here(&super::kernel(), dir, last.as_ref()));
     };
-    let process = record::process_of(dir, &record)?;
+    let process = record::process_of(dir, record)?;
     pidfd_send_signal(&process, Signal::TERM)
         .with_context(|| format!("ending process {}", record.pid))?;
     wait(&process, record.pid, limit(record.state))?;
@@ -50,6 +47,20 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
         "the kernel's own scheduler goes on\n".to_owned()
     })?;
     Ok(0)
+}
+
+/// Why there is nothing to be ended.
+fn none_here(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> anyhow::Error {
+    if let Some(unknown) = record::unknown(kernel, dir, ended) {
+        return anyhow!(unknown);
+    }
+    match kernel.state() {
+        Ok(usher_scx::State::Enabled { name }) => {
+            anyhow!("{NONE_RUNS}, but the scheduler '{name}'")
+        }
+        Ok(_) => anyhow!(NONE_RUNS),
+        Err(error) => error.into(),
+    }
 }
 
 /// Until the process has ended.
