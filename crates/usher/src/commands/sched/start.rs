@@ -53,9 +53,6 @@ pub struct Args {
     /// Hold the scheduler in this process, and end it with this one
     #[arg(long)]
     foreground: bool,
-    /// Hold it, and say on standard output when it runs
-    #[arg(long, hide = true)]
-    held: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -83,13 +80,17 @@ impl Args {
     }
 }
 
+/// Set for the process that is to hold the scheduler, and to say on standard output when it
+/// runs. No option, as shells complete those that are hidden, too.
+const HOLDS: &str = "USHER_SCHED_HOLDS";
+
 /// What the holder says when the scheduler runs.
 const READY: &str = "ready";
 
 /// Starts it.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let settings = args.settings();
-    if args.held {
+    if std::env::var_os(HOLDS).is_some() {
         return hold_for_another(dir, &settings);
     }
     let told = || {
@@ -106,7 +107,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         return Ok(0);
     }
     let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
-    holder.args(std::env::args_os().skip(1)).arg("--held");
+    holder.args(std::env::args_os().skip(1)).env(HOLDS, "1");
     holder.stdin(Stdio::null()).stdout(Stdio::piped());
     holder.stderr(Stdio::inherit()).process_group(0);
     let mut holder = holder.spawn().context("starting the scheduler's process")?;
