@@ -76,7 +76,7 @@ pub struct Global {
     /// When to colour what is printed
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub color: Color,
-    /// Where the daemon's socket is and its journal
+    /// Where the daemon's socket is, its journal, and what is known of `usher sched`'s scheduler
     #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
     pub runtime_dir: Option<PathBuf>,
 }
