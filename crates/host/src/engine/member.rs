@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub arrived_ns: u64,
     /// CPUs that it is kept to; `None`: not narrowed.
     pub seat: Option<CpuSet>,
+    /// The scheduler keeps that, and other CPUs are not forbidden.
+    pub soft: bool,
     pub frozen: bool,
     /// Since when.
     pub frozen_ns: Option<u64>,
@@ -164,6 +166,7 @@ impl Member {
             weight: self.program.weight,
             seconds,
             cpus: self.seat.clone(),
+            soft: self.soft,
             borrowed: of(&|loan| loan.borrower == self.id()),
             lent: of(&|loan| loan.owner == Some(self.id())),
             domains: seat.map_or_else(Vec::new, |seat| seat.domains.clone()),

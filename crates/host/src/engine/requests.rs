@@ -141,6 +141,7 @@ impl RealWorld {
             watch,
             arrived_ns: at_ns,
             seat: None,
+            soft: false,
             frozen: false,
             frozen_ns: None,
             place: None,

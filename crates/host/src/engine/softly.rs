@@ -53,19 +53,28 @@ impl RealWorld {
         let program = action.program();
         match action {
             Action::Seat { cpus, .. } if self.seat_softly(program, cpus) => {
+                self.mark(program, true);
                 self.actuator.act(&Action::Release { program })
             }
             Action::Seat { .. } => {
                 self.actuator.act(action)?;
                 // Not before: where both refuse, the program has the seat that it had.
                 self.unseat(program);
+                self.mark(program, false);
                 Ok(())
             }
             Action::Release { .. } => {
                 self.unseat(program);
+                self.mark(program, false);
                 self.actuator.act(action)
             }
             _ => self.actuator.act(action),
+        }
+    }
+
+    fn mark(&mut self, program: ProgramId, soft: bool) {
+        if let Some(member) = self.state.members.get_mut(&program) {
+            member.soft = soft;
         }
     }
 

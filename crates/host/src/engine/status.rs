@@ -67,6 +67,8 @@ pub struct ProgramStatus {
     pub seconds: f64,
     /// CPUs that it is kept to; `None`: wherever it could run before.
     pub cpus: Option<CpuSet>,
+    /// It is at home there, and a guest elsewhere: the scheduler keeps the seat.
+    pub soft: bool,
     /// Those of `cpus` that it borrows.
     pub borrowed: CpuSet,
     /// CPUs of its own that others use for now.

@@ -202,7 +202,10 @@ fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> Strin
     };
     let own = cpus.minus(&program.borrowed).or(&program.lent);
     let cores = topology.capacity_of(&own);
-    let mut text = format!("has CPUs {own} of its own ({cores:.1} cores)");
+    let mut text = match program.soft {
+        true => format!("is at home on CPUs {own} ({cores:.1} cores)"),
+        false => format!("has CPUs {own} of its own ({cores:.1} cores)"),
+    };
     let Some(curve) = &program.profile else {
         return text;
     };
@@ -290,6 +293,7 @@ pub mod samples {
             weight: 1.0,
             seconds: 1.0,
             cpus: None,
+            soft: false,
             borrowed: Default::default(),
             lent: Default::default(),
             domains: Vec::new(),
@@ -361,6 +365,22 @@ mod tests {
         assert_eq!(antt("without serial"), 1.0);
         assert!(antt("time sharing") >= 1.0);
         assert_eq!(answer.reasons.len(), 2);
+    }
+
+    #[test]
+    fn a_seat_that_the_scheduler_keeps_is_a_home() {
+        let machine = usher_topology::load(Source::parse("core:4 pu:1").unwrap()).unwrap();
+        let told = |soft| {
+            let one = ProgramStatus {
+                cpus: Some(usher_model::CpuSet::range(0, 1)),
+                mode: Some(Mode::Seated),
+                soft,
+                ..program(1, "a", &[])
+            };
+            place(&one, &status(vec![], &machine), &machine)
+        };
+        assert_eq!(told(true), "is at home on CPUs 0-1 (2.0 cores)");
+        assert_eq!(told(false), "has CPUs 0-1 of its own (2.0 cores)");
     }
 
     #[test]
