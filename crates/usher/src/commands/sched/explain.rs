@@ -19,7 +19,10 @@ use super::record;
 For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
 queue that it waits in; how it came there; how far ahead of the others it was in
 virtual time (CPU time over weight: who is behind is next) when it last ran, or behind with a
-minus; how long it runs before it sleeps, on average.
+minus, where it does not sleep; how long it runs before it sleeps, on average; what the
+cpu.weight of its cgroups makes of its weight, in per cent.
+
+Threads are looked at one after the other, so two may be told to run on one CPU.
 
 Examples:
   usher sched explain 4711
@@ -99,7 +102,10 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let running = record::of_running(dir)?;
     let held = Held::open(&running.maps)?;
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
-    for &pid in &args.pids {
+    for (at, &pid) in args.pids.iter().enumerate() {
+        if args.pids[..at].contains(&pid) {
+            continue;
+        }
         match explained(&held, pid, running.settings)? {
             Some(answer) => answers.push(answer),
             None => missing.push(Err(anyhow!("there is no process {pid}"))),
@@ -218,10 +224,9 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
     row.extend([
         place(sched, thread.state, &answer.settings),
         reason(sched, answer.seat.as_ref(), &answer.settings),
-        match answer.settings.is_fixed() || sched.why == Why::Unknown {
-            // They do not go by virtual time, or it has had none yet.
-            true => "-".to_owned(),
-            false => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+        match has_pace(thread.state, sched, &answer.settings) {
+            true => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+            false => "-".to_owned(),
         },
         match (sched.burst_average_ns, sched.why) {
             // It has not run yet.
@@ -232,6 +237,13 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
         sched.group_weight.to_string(),
     ]);
     row
+}
+
+/// Whether how far ahead it was says something about it now.
+fn has_pace(state: char, sched: &ThreadState, settings: &Settings) -> bool {
+    // The fixed orders do not go by virtual time, a new thread has had none yet, and one
+    // that sleeps is put near the others when it wakes.
+    state == 'R' && !settings.is_fixed() && sched.why != Why::Unknown
 }
 
 fn word(state: char, waits: Option<Queue>) -> &'static str {

@@ -117,11 +117,13 @@ fn described(settings: &Settings) -> String {
         true => String::new(),
         false => format!(", ahead by {} ms at most", ms(settings.lead_ns)),
     };
+    let turns = match settings.aggregate {
+        true => format!("on ({} ms{lead})", ms(settings.turn_ns)),
+        false => "off".to_owned(),
+    };
     format!(
-        "idle cores first {}, address spaces in turns {} ({} ms{lead}), seats {}",
+        "idle cores first {}, address spaces in turns {turns}, seats {}",
         on(settings.smt),
-        on(settings.aggregate),
-        ms(settings.turn_ns),
         on(settings.seats)
     )
 }
@@ -139,5 +141,7 @@ mod tests {
         settings.seats = false;
         let some = "address spaces in turns on (24 ms, ahead by 12 ms at most), seats off";
         assert!(described(&settings).ends_with(some));
+        settings.aggregate = false;
+        assert!(described(&settings).contains("in turns off, seats"));
     }
 }
