@@ -164,14 +164,19 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         format!("No policy is measurably better than {base}; {name} comes closest: {figures}.")
     } else if !mix.simulated {
         format!("Too few rounds to say which is best; {name} has {figures}.")
-    } else if best.abstentions() == best.rounds.len() || (ratio.value - 1.0).abs() < 0.0005 {
-        format!("{name} and {base} come out the same: {figures}.")
+    } else if best.abstentions() == best.rounds.len() || is_alike(ratio.value) {
+        format!("{name} and {base} come out alike: {figures}.")
     } else if ratio.value < 1.0 {
         // One seed decides a simulation; more of them say how much it matters.
         format!("{name} comes out ahead of {base}: {figures}.")
     } else {
         format!("{base} comes out best: the next, {name}, has {figures}.")
     }
+}
+
+/// What a simulation tells apart no better than its model is.
+fn is_alike(ratio: f64) -> bool {
+    (ratio - 1.0).abs() < 0.005
 }
 
 fn interval(ratio: &Estimate) -> String {

@@ -13,6 +13,7 @@ use usher_policy::{Casas, Policy, by_name};
 use crate::hands::Backend;
 use crate::kernel::Kernel;
 use crate::script::{Memory, Op, Role, Script, Wait};
+use crate::turns::Order;
 use crate::world::Guest;
 
 /// The machines that cases are drawn from, as one-line descriptions: a seed
@@ -337,8 +338,11 @@ impl fmt::Display for Case {
         let topology = &self.topology;
         writeln!(
             f,
-            "seed {}: policy {}, by {:?}, under {:?}",
-            self.seed, self.policy, self.backend, self.kernel.order
+            "seed {}: policy {}, by {}, under {}",
+            self.seed,
+            self.policy,
+            by(self.backend),
+            under(self.kernel.order)
         )?;
         writeln!(
             f,
@@ -363,14 +367,37 @@ impl fmt::Display for Case {
     }
 }
 
+fn by(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Cgroups => "cpusets of cgroups",
+        Backend::Threads => "affinities of threads",
+    }
+}
+
+fn under(order: Order) -> &'static str {
+    match order {
+        Order::Eevdf => "EEVDF",
+        Order::Cfs => "CFS",
+        Order::Usher => "usher sched",
+    }
+}
+
+fn waiting(wait: Wait) -> String {
+    match wait {
+        Wait::Block => "sleep while they wait".to_owned(),
+        Wait::Spin => "spin while they wait".to_owned(),
+        Wait::SpinThenBlock(ns) => format!("spin for {} µs, then sleep", ns / 1000),
+    }
+}
+
 fn one_line(guest: &Guest) -> String {
     let (arrival, script) = (&guest.arrival, &guest.script);
     let mut text = format!(
-        "program {:<2} from {:.3} s, {} threads, {:?}",
+        "program {:<2} from {:.3} s, {} threads that {}",
         arrival.id.0,
         guest.at_ns as f64 / 1e9,
         script.threads(),
-        script.wait
+        waiting(script.wait)
     );
     let traits = [
         (guest.repeats, "repeats".to_owned()),
