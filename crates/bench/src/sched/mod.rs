@@ -87,7 +87,8 @@ enum Which {
 ///
 /// All but the first run in guests of the lab, which takes root, and all of these but
 /// elapsed in virtual time (docs/lab.md); under EEVDF, ours, its modes to compare with, and
-/// others where --peers is given. From the first two parts follows what ours should save (gain).
+/// others where --peers is given. Where switches and spaces run, what ours should save (gain)
+/// follows from them.
 ///
 /// Exit status: 0 when every bar was met, 1 when not, 125 when it could not run.
 #[derive(Debug, Clone, clap::Args)]
