@@ -35,8 +35,9 @@ unsafe extern "C" {
         spaces: *const [Space; SPACES],
         queue: *mut u32,
     ) -> u32;
-    pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], mm: u64) -> u32;
-    pub(crate) fn rules_join_space(space: *mut Space, mm: u64, seat: u64, version: u32, vtime: u64);
+    pub(crate) safe fn rules_sharers(mm: u64, seat: u64, version: u32) -> u64;
+    pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], of: u64) -> u32;
+    pub(crate) fn rules_join_space(space: *mut Space, of: u64, seat: u64, version: u32, vtime: u64);
     pub(crate) fn rules_is_seated(space: *const Space, version: u32) -> bool;
     pub(crate) fn rules_leave_space(space: *mut Space, vtime: u64);
     pub(crate) fn rules_first_of_seat(

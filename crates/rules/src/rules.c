@@ -40,15 +40,20 @@ __u32 rules_who_is_next(struct moment *is, const struct space *spaces,
 	return who_is_next(is, spaces, queue);
 }
 
-__u32 rules_space_of(const struct space *spaces, __u64 mm)
+__u64 rules_sharers(__u64 mm, __u64 seat, __u32 version)
 {
-	return space_of(spaces, mm);
+	return sharers(mm, seat, version);
 }
 
-void rules_join_space(struct space *space, __u64 mm, __u64 seat, __u32 version,
+__u32 rules_space_of(const struct space *spaces, __u64 of)
+{
+	return space_of(spaces, of);
+}
+
+void rules_join_space(struct space *space, __u64 of, __u64 seat, __u32 version,
 		      __u64 vtime)
 {
-	join_space(space, mm, seat, version, vtime);
+	join_space(space, of, seat, version, vtime);
 }
 
 _Bool rules_is_seated(const struct space *space, __u32 version)

@@ -19,7 +19,7 @@ pub const SHORT_BURST_NS: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
     /// Whose it is; whose it was last, if it is empty.
-    pub mm: u64,
+    pub of: u64,
     /// Virtual time of its first.
     pub least: u64,
     /// The seat of those that wait, as of that version of all seats; 0: none, or several, or
@@ -106,6 +106,14 @@ pub struct Comer {
     pub weight: u64,
 }
 
+impl Comer {
+    /// With whom it shares a queue: its address space's threads of the same seat; alone for
+    /// those that have none, its address space.
+    pub fn sharers(&self) -> u64 {
+        c::rules_sharers(self.mm, self.seat, self.version)
+    }
+}
+
 /// The queues of an LLC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hall {
@@ -137,10 +145,10 @@ impl Hall {
         &self.spaces
     }
 
-    /// Which of the queues is this address space's from now on.
-    pub fn queue_of(&self, mm: u64) -> usize {
+    /// Which of the queues is these sharers' from now on.
+    pub fn queue_of(&self, sharers: u64) -> usize {
         // SAFETY: the array is as long as the header has it, and only read.
-        unsafe { c::rules_space_of(&self.spaces, mm) as usize }
+        unsafe { c::rules_space_of(&self.spaces, sharers) as usize }
     }
 
     /// The first of those that wait with this seat; 0: without.
@@ -179,12 +187,13 @@ impl Hall {
 
     /// A thread waits from now on; in which queue.
     pub fn join(&mut self, comer: &Comer) -> usize {
-        let at = self.queue_of(comer.mm);
+        let of = comer.sharers();
+        let at = self.queue_of(of);
         // SAFETY: a space as the header has it, and nobody else's.
         unsafe {
             c::rules_join_space(
                 &mut self.spaces[at],
-                comer.mm,
+                of,
                 comer.seat,
                 comer.version,
                 comer.vtime,

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES};
 
@@ -362,7 +364,8 @@ fn a_thread_is_taken_where_that_evens_them_out() {
     }
 }
 
-/// Who came to wait before a program had another seat may be at home elsewhere by now.
+/// Who came to wait before a program had another seat may be at home elsewhere by now; those
+/// who come after that do not wait with them.
 #[test]
 fn a_queue_is_of_a_seat_until_seats_change() {
     let mut hall = Hall::default();
@@ -372,20 +375,47 @@ fn a_queue_is_of_a_seat_until_seats_change() {
         version,
         ..Comer::default()
     };
-    let at = hall.join(&comer(5, 1));
-    assert!(hall.is_seated(at, 1) && !hall.is_seated(at, 2));
-    hall.join(&comer(5, 2));
-    assert!(
-        !hall.is_seated(at, 1) && !hall.is_seated(at, 2),
-        "of both versions"
-    );
-    hall.leave(at, 0);
-    hall.leave(at, 0);
-    assert!(!hall.is_seated(at, 2), "nobody waits");
-    hall.join(&comer(5, 2));
-    assert!(hall.is_seated(at, 2));
-    hall.join(&comer(6, 2));
-    assert!(!hall.is_seated(at, 2), "of two seats");
+    let before = hall.join(&comer(5, 1));
+    assert!(hall.is_seated(before, 1) && !hall.is_seated(before, 2));
+    let after = hall.join(&comer(5, 2));
+    assert_ne!(before, after);
+    assert!(hall.is_seated(after, 2) && !hall.is_seated(before, 2));
+    let other = hall.join(&comer(6, 2));
+    assert!(hall.is_seated(other, 2) && hall.is_seated(after, 2));
+    let none = hall.join(&comer(0, 2));
+    assert!(!hall.is_seated(none, 2), "without a seat");
+    assert_eq!(hall.join(&comer(0, 3)), none, "versions are of seats");
+    hall.leave(after, 0);
+    assert!(!hall.is_seated(after, 2), "nobody waits");
+}
+
+proptest! {
+    /// Nobody is passed by for the seat of somebody else in the queue.
+    #[test]
+    fn only_those_of_one_seat_are_passed_by(
+        comers in proptest::collection::vec((0..60_u64, 0..3_u64, any::<bool>(), 0..9_usize), 1..200),
+    ) {
+        let mut hall = Hall::default();
+        let mut waiting: Vec<(usize, Comer)> = Vec::new();
+        let mut version = 1;
+        for (mm, seat, seats_change, leaves) in comers {
+            version += u32::from(seats_change);
+            let comer = Comer { mm: (mm + 1) << 6, seat, version, ..Comer::default() };
+            waiting.push((hall.join(&comer), comer));
+            if leaves < waiting.len() {
+                hall.leave(waiting.remove(leaves).0, 0);
+            }
+            for at in 0..SPACES {
+                let here = waiting.iter().filter(|(queue, _)| *queue == at);
+                let seats: BTreeSet<_> = here.map(|(_, w)| (w.seat, w.version)).collect();
+                let is_of_one = match seats.first() {
+                    Some(&(seat, of)) => seats.len() == 1 && seat > 0 && of == version,
+                    None => false,
+                };
+                prop_assert!(is_of_one || !hall.is_seated(at, version));
+            }
+        }
+    }
 }
 
 /// Two CPUs that ask in turn; the clock of one is behind.

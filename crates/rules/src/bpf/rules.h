@@ -366,8 +366,8 @@ static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
 
 /* A queue: the threads of an address space that wait in an LLC. */
 struct space {
-	/* The address space's address; whose the queue was last, if it is empty. */
-	__u64 mm;
+	/* Whose it is, by sharers(); whose it was last, if it is empty. */
+	__u64 of;
 	/* Virtual time of the first that waits. */
 	__u64 least;
 	/* The seat of those that wait, as of that version of all seats; 0: none, or
@@ -377,12 +377,22 @@ struct space {
 	__u32 version;
 };
 
+/*
+ * Who shares a queue: the threads of an address space that have a seat as of one version
+ * of all seats. So those who waited before seats changed have one of their own, which
+ * empties.
+ */
+static inline __u64 sharers(__u64 mm, __u64 seat, __u32 version)
+{
+	return seat ? mm ^ (seat << 32 | version) * 0x9e3779b97f4a7c15ULL : mm;
+}
+
 /* A thread is about to wait here. */
-static inline void join_space(struct space *space, __u64 mm, __u64 seat,
+static inline void join_space(struct space *space, __u64 of, __u64 seat,
 			      __u32 version, __u64 vtime)
 {
 	if (!space->waiting) {
-		space->mm = mm;
+		space->of = of;
 		space->seat = seat;
 		space->version = version;
 	} else if (space->seat != seat || space->version != version) {
@@ -409,17 +419,17 @@ static inline void leave_space(struct space *space, __u64 first)
 	__sync_fetch_and_sub(&space->waiting, 1);
 }
 
-/* Which of the queues is this address space's from now on. */
-static inline __u32 space_of(const struct space *spaces, __u64 mm)
+/* Which of the queues is these sharers' from now on. */
+static inline __u32 space_of(const struct space *spaces, __u64 of)
 {
-	__u32 home = (mm >> 6 ^ mm >> 13 ^ mm >> 21) % SPACES;
+	__u32 home = (of >> 6 ^ of >> 13 ^ of >> 21) % SPACES;
 	__u32 vacant = SPACES;
 	__u32 step;
 
 	for (step = 0; step < 8; step++) {
 		__u32 at = (home + step) % SPACES;
 
-		if (spaces[at].mm == mm)
+		if (spaces[at].of == of)
 			return at;
 		if (vacant == SPACES && !spaces[at].waiting)
 			vacant = at;

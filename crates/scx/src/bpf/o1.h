@@ -176,7 +176,7 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 				 __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
-	__u64 mm = address_space(p, thread, wants);
+	__u64 of = sharers_of(thread, (__u64)BPF_CORE_READ(p, mm), wants);
 	__u32 at;
 
 	if (!hall) {
@@ -185,8 +185,8 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 	}
 	thread->why = WHY_LEVEL;
 	follow_arrays(thread, llc);
-	at = space_of(hall->spaces, mm) % SPACES;
-	join_space(&hall->spaces[at], mm, thread->seat, thread->seat_version,
+	at = space_of(hall->spaces, of) % SPACES;
+	join_space(&hall->spaces[at], of, thread->seat, thread->seat_version,
 		   thread->vtime);
 	__sync_fetch_and_add(&hall->waiting, 1);
 	thread->queue = queue_at(llc, at);

@@ -341,7 +341,8 @@ static inline _Bool has_more_to_do(__u32 llc, const struct hall *than)
 {
 	struct hall *hall = hall_of(llc);
 
-	return hall && hall != than && is_fuller(hall->waiting, than->waiting);
+	return hall && hall != than &&
+	       is_fuller(all_waiting(hall), all_waiting(than));
 }
 
 /* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
@@ -403,7 +404,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	is.turn.began_ns = state->turn_began_ns;
 	is.turn.turn_ns = wants->turn_ns;
 	is.turn.lead_ns = wants->lead_ns;
-	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_mm)
+	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_of)
 				  : SPACES;
 	/* Another LLC is looked at now and then: it may have more to do. */
 	far = bpf_get_prandom_u32() % LLCS_MAX;
@@ -442,7 +443,7 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 }
 
 static inline void note_space(struct cpu_state *state, struct thread *thread,
-			      __u64 mm, __u64 now)
+			      __u64 mm, __u64 now, const struct settings *wants)
 {
 	COUNT(switches);
 	if (!mm)
@@ -451,7 +452,10 @@ static inline void note_space(struct cpu_state *state, struct thread *thread,
 		state->last_mm = mm;
 		COUNT(space_switches);
 	}
-	if (mm != state->turn_mm && !thread->urgent) {
+	if (thread->urgent)
+		return;
+	state->turn_of = sharers_of(thread, mm, wants);
+	if (mm != state->turn_mm) {
 		state->turn_mm = mm;
 		state->turn_began_ns = now;
 	}
@@ -466,7 +470,7 @@ static inline void note_service(struct thread *thread, __u32 cpu,
 	if (!hall)
 		return;
 	follow_clock(thread, here->llc);
-	if (!hall->waiting)
+	if (!all_waiting(hall))
 		thread->vtime = alone_at(thread->vtime, hall->clock);
 	if (!thread->urgent)
 		state->served_ns = now;
@@ -494,7 +498,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	else
 		note_service(thread, cpu, state, now);
 	note_arrival(thread, cpu, now);
-	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now);
+	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now, wants);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || stays_here(p);
 	if (wants->smt && state->movable)
@@ -575,7 +579,7 @@ static inline void look_again(__u32 cpu)
 	struct place *here = place_of(cpu);
 	struct hall *hall = here ? hall_of(here->llc) : 0;
 
-	if (hall && hall->waiting)
+	if (hall && all_waiting(hall))
 		scx_bpf_kick_cpu(cpu, 0);
 }
 

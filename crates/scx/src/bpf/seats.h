@@ -84,7 +84,8 @@ static inline __u64 find_seat(struct task_struct *p)
 static inline _Bool is_stale(const struct thread *thread, __u64 version)
 {
 	return thread->seat_version != version ||
-	       (version && now_ns() - thread->seat_found_ns > SEAT_LASTS_NS);
+	       (version &&
+		since(thread->seat_found_ns, now_ns()) > SEAT_LASTS_NS);
 }
 
 /* Nobody has one any more. */
@@ -99,22 +100,24 @@ static inline void look_home(struct outlook *sees, struct task_struct *p,
 			     struct thread *thread)
 {
 	__u64 version = seats_version();
+	__u64 has = 0;
 	struct seat *seat;
 
-	thread->seat = 0;
 	sees->home = sees->allowed;
 	if (is_stale(thread, version)) {
 		thread->cgroup = version ? find_seat(p) : 0;
 		thread->seat_version = version;
 		thread->seat_found_ns = now_ns();
 	}
-	if (!thread->cgroup)
-		return;
-	seat = bpf_map_lookup_elem(&seats, &thread->cgroup);
+	seat = thread->cgroup ? bpf_map_lookup_elem(&seats, &thread->cgroup)
+			      : 0;
 	if (seat && find_home(&sees->home, &sees->allowed, &seat->cpus))
-		thread->seat = thread->cgroup;
-	else
+		has = thread->cgroup;
+	else if (seat)
 		sees->home = sees->allowed;
+	/* While it waits it has the seat with which it came. */
+	if (thread->queue == NO_QUEUE)
+		thread->seat = has;
 }
 
 static inline _Bool is_home(__u64 cgroup, __u32 cpu)

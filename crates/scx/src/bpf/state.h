@@ -27,6 +27,8 @@ struct cpu_state {
 	__u64 last_mm;
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
+	/* The queue of those who share that turn. */
+	__u64 turn_of;
 	__u64 turn_began_ns;
 	/* When one that is not urgent last ran, or none waited. */
 	__u64 served_ns;
@@ -57,10 +59,16 @@ struct hall {
 	 * stands still while nobody waits. Other halls' are ahead or behind. */
 	__u64 clock;
 	struct pace pace;
+	/* In the queues of address spaces, and in the urgent one. */
 	__u32 waiting;
 	__u32 urgent;
 	struct arrays arrays;
 };
+
+static inline __u32 all_waiting(const struct hall *hall)
+{
+	return hall->waiting + hall->urgent;
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -181,7 +189,7 @@ static inline __u32 weigh_groups(struct task_struct *p)
 static inline __u64 weight_of(struct task_struct *p, struct thread *thread,
 			      __u64 now)
 {
-	if (now - thread->weighed_ns > WEIGHT_LASTS_NS) {
+	if (since(thread->weighed_ns, now) > WEIGHT_LASTS_NS) {
 		thread->weighed_ns = now;
 		thread->group_weight = weigh_groups(p);
 	}

@@ -34,20 +34,21 @@ static inline void leave_queue(struct thread *thread)
 			    hall->spaces[at].waiting > 1
 				    ? first_vtime(queue, thread->vtime)
 				    : thread->vtime);
+		__sync_fetch_and_sub(&hall->waiting, 1);
 	} else {
 		__sync_fetch_and_sub(&hall->urgent, 1);
 	}
-	__sync_fetch_and_sub(&hall->waiting, 1);
 }
 
 /*
- * Whose queue: threads of the kernel's have no address space, and share one.
+ * With whom a thread waits: threads of the kernel's have no address space, and share one.
  * Where address spaces do not count, seats do.
  */
-static inline __u64 address_space(struct task_struct *p, struct thread *thread,
-				  const struct settings *wants)
+static inline __u64 sharers_of(const struct thread *thread, __u64 mm,
+			       const struct settings *wants)
 {
-	return wants->aggregate ? (__u64)BPF_CORE_READ(p, mm) : thread->seat;
+	return sharers(wants->aggregate ? mm : 0, thread->seat,
+		       thread->seat_version);
 }
 
 /* In which LLC a thread waits: where it is at home, and this CPU if that is. */
@@ -87,7 +88,7 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now)
 {
 	/* Urgent threads are not told of here. */
-	keep_pace(&hall->pace, hall->clock, now, hall->waiting > hall->urgent);
+	keep_pace(&hall->pace, hall->clock, now, hall->waiting);
 	return at_pace(&hall->pace, hall->clock, vtime);
 }
 
@@ -119,21 +120,19 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
 	follow_clock(thread, llc);
 	if (thread->urgent) {
-		/* In this order, lest somebody else seem not to wait. */
-		__sync_fetch_and_add(&hall->waiting, 1);
 		__sync_fetch_and_add(&hall->urgent, 1);
 		COUNT(soon);
 	} else {
-		__u64 mm = address_space(p, thread, wants);
-
+		__u64 of =
+			sharers_of(thread, (__u64)BPF_CORE_READ(p, mm), wants);
 		__u64 now = now_ns();
 
 		thread->vtime = paced(hall, thread->vtime, now);
 		ask_place(llc, thread,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
 					weight_of(p, thread, now)));
-		at = space_of(hall->spaces, mm) % SPACES;
-		join_space(&hall->spaces[at], mm, thread->seat,
+		at = space_of(hall->spaces, of) % SPACES;
+		join_space(&hall->spaces[at], of, thread->seat,
 			   thread->seat_version, thread->vtime);
 		__sync_fetch_and_add(&hall->waiting, 1);
 	}
@@ -195,7 +194,7 @@ static inline _Bool take_urgent(struct hall *hall, __u32 llc,
 				struct cpu_state *state, struct moment *is,
 				const struct settings *wants)
 {
-	if (hall->waiting <= hall->urgent) {
+	if (!hall->waiting) {
 		state->served_ns = is->now_ns;
 	} else if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
 		struct moment others = {.own = SPACES, .not = is->not };
@@ -212,11 +211,11 @@ __noinline int take_hindmost(__u32 llc, __u32 not )
 	struct moment is = {.own = SPACES, .not = not };
 	struct hall *hall = hall_of(llc);
 
-	if (!hall || !hall->waiting)
+	if (!hall)
 		return 0;
 	if (hall->urgent && take(queue_at(llc, URGENT)))
 		return 1;
-	return take_next(llc, &is) == TAKEN;
+	return hall->waiting && take_next(llc, &is) == TAKEN;
 }
 
 /* Says why the next thread runs on this CPU. */

@@ -44,7 +44,7 @@ const SEATING_AND_SCHED: &[&str] = &[
     "softly::",
     "weights::",
 ];
-const SCHED: &[&str] = &["sched::", "weights::"];
+const SCHED: &[&str] = &["sched::", "o1::", "weights::"];
 const STRESS: &[&str] = &["stress::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 

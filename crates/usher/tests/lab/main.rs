@@ -98,6 +98,10 @@ const CHECKS: &[Check] = &[
         "sched::exchanged_seats_leave_nobody_behind",
         softly::exchanged_seats_leave_nobody_behind,
     ),
+    (
+        "sched::a_crowd_is_kept_to_its_seat",
+        softly::a_crowd_is_kept_to_its_seat,
+    ),
     ("weights::divide_a_cpu", weights::divide_a_cpu),
     (
         "stress::switches_yields_and_changes_of_policy",

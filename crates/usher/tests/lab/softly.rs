@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::Value;
 
@@ -19,6 +20,10 @@ struct Program {
 }
 
 const EXCHANGES: usize = 20;
+/// Threads for each CPU.
+const CROWD: usize = 8;
+/// Nanoseconds that a loop runs at home while guests are counted.
+const LONG_NS: u64 = 1_000_000_000;
 
 /// Its last process sleeps.
 const BUSY: &str = "for i in $0; do (while :; do :; done) & done; exec sleep 100000";
@@ -58,6 +63,28 @@ impl Drop for Program {
             signal(pid, libc::SIGKILL);
         }
         let _ = self.launcher.wait();
+    }
+}
+
+/// Those that a scheduler keeps, without a daemon.
+struct Seats {
+    held: usher_scx::Held,
+    kernel: usher_scx::Kernel,
+}
+
+impl Seats {
+    fn of(running: &Running) -> Self {
+        let maps = serde_json::from_value(running.status()["last"]["maps"].clone()).unwrap();
+        Self {
+            held: usher_scx::Held::open(&maps).unwrap(),
+            kernel: usher_scx::Kernel::at(Path::new("/sys")),
+        }
+    }
+
+    fn give(&self, cgroup: &Cgroup, name: &str, cpus: &[usize]) {
+        let cpus = cpus.iter().map(|&cpu| cpu as u32).collect();
+        let given = self.held.seat(&self.kernel, cgroup.number(), name, &cpus);
+        given.unwrap();
     }
 }
 
@@ -132,9 +159,7 @@ pub fn keeps_seats_and_lends_them() {
 pub fn exchanged_seats_leave_nobody_behind() {
     let world = World::new();
     let running = Running::start(&world);
-    let maps = serde_json::from_value(running.status()["last"]["maps"].clone()).unwrap();
-    let seats = usher_scx::Held::open(&maps).unwrap();
-    let kernel = usher_scx::Kernel::at(Path::new("/sys"));
+    let seats = Seats::of(&running);
     let cpus: Vec<usize> = machine()
         .all_cpus()
         .iter()
@@ -155,8 +180,7 @@ pub fn exchanged_seats_leave_nobody_behind() {
             [second, first]
         };
         for (cgroup, half) in cgroups.iter().zip(halves) {
-            let half = half.iter().map(|&cpu| cpu as u32).collect();
-            seats.seat(&kernel, cgroup.number(), "p", &half).unwrap();
+            seats.give(cgroup, "p", half);
         }
         for looping in &loops {
             let before_ns = looping.ran_ns();
@@ -165,6 +189,59 @@ pub fn exchanged_seats_leave_nobody_behind() {
             });
         }
     }
+    drop(loops);
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
+/// This process has three busy threads for each CPU of its seat, so that some of them wait
+/// at any time, also when seats are given. Another one's loops, one for each CPU of its seat,
+/// have these CPUs for themselves all the same.
+pub fn a_crowd_is_kept_to_its_seat() {
+    let world = World::new();
+    let running = Running::start(&world);
+    let seats = Seats::of(&running);
+    let cpus: Vec<usize> = machine()
+        .all_cpus()
+        .iter()
+        .map(|cpu| cpu as usize)
+        .collect();
+    let (first, second) = cpus.split_at(cpus.len() / 2);
+    let [many, few] = ["many", "few"].map(Cgroup::new);
+    let loops: Vec<Loop> = second.iter().map(|_| Loop::start("0", &cpus)).collect();
+    loops.iter().for_each(|looping| few.take_in(looping));
+    let ends = AtomicBool::new(false);
+    let busy = || while !ends.load(Relaxed) {};
+    many.with_us(|| {
+        std::thread::scope(|threads| {
+            for _ in 0..CROWD * first.len() {
+                threads.spawn(busy);
+            }
+            seats.give(&many, "many", first);
+            seats.give(&few, "few", second);
+            let figures = || {
+                let [many, few] = ["many", "few"].map(|name| seat(&world, name).unwrap());
+                (figure(&few, "home_ns"), figure(&many, "guest_ns"))
+            };
+            wait_for("a crowd at home", || {
+                figure(&seat(&world, "many")?, "home_ns")
+                    .gt(&LONG_NS)
+                    .then_some(())
+            });
+            seats.give(&few, "few", second);
+            let before = figures();
+            let due_ns = LONG_NS * second.len() as u64;
+            let after = wait_for("loops to have run at home", || {
+                Some(figures()).filter(|now| now.0 - before.0 > due_ns)
+            });
+            ends.store(true, Relaxed);
+            let (home_ns, guest_ns) = (after.0 - before.0, after.1 - before.1);
+            assert!(
+                guest_ns * 20 < home_ns,
+                "guests for {guest_ns} ns, beside {home_ns}"
+            );
+        });
+    });
     drop(loops);
     drop(running);
     assert_nothing_went_wrong();

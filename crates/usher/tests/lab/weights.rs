@@ -4,7 +4,7 @@
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::common::{World, wait_for};
 use crate::load::Loop;
@@ -27,6 +27,13 @@ impl Cgroup {
     pub fn take_in(&self, looping: &Loop) {
         let pid = looping.pid().to_string();
         fs::write(self.0.join("cgroup.procs"), pid).unwrap();
+    }
+
+    /// This process is in it while the other function runs.
+    pub fn with_us(&self, then: impl FnOnce()) {
+        fs::write(self.0.join("cgroup.procs"), "0").unwrap();
+        then();
+        fs::write(Path::new(CGROUPS).join("cgroup.procs"), "0").unwrap();
     }
 
     /// As the scheduler names it.
