@@ -41,6 +41,7 @@ pub struct Counted {
     pub wakeups: u64,
     /// How many of them took so many nanoseconds, four counts to a power of two: the one
     /// of number 4n + q is of (4 + q) 2^n / 4 to (5 + q) 2^n / 4.
+    #[serde(serialize_with = "crate::layout::without_last_zeros")]
     pub latency: Vec<u64>,
     /// Time in which at least one core worked on two threads.
     pub shared_ns: u64,
@@ -62,8 +63,8 @@ impl Counted {
             migrations_far: self.migrations_far - before.migrations_far,
             wakeups: self.wakeups - before.wakeups,
             latency: latency.map(|(now, before)| now - before).collect(),
-            shared_ns: self.shared_ns - before.shared_ns,
-            needless_ns: self.needless_ns - before.needless_ns,
+            shared_ns: self.shared_ns.saturating_sub(before.shared_ns),
+            needless_ns: self.needless_ns.saturating_sub(before.needless_ns),
         }
     }
 
@@ -125,8 +126,10 @@ impl Counter {
                 *sum += word;
             }
         }
+        // The time first: what has ended since is not told as going on.
+        let now_ns = object::now_ns();
         let sharing: Vec<u64> = words(&object::get(&self.sharing)?).collect();
-        let [shared_ns, needless_ns] = shared_until(object::now_ns(), &sharing);
+        let [shared_ns, needless_ns] = shared_until(now_ns, &sharing);
         Ok(Counted {
             switches: sums[0],
             space_switches: sums[1],
@@ -226,5 +229,9 @@ mod tests {
         assert_eq!(some.latency_below_ns(1.0), Some(1 << 31));
         let before = counted(&[(10, 90)]);
         assert_eq!(some.since(&before).latency[10], 8);
+        let told = serde_json::to_value(counted(&[(3, 7)])).unwrap();
+        assert_eq!(told["latency"], serde_json::json!([0, 0, 0, 7]));
+        let told = serde_json::to_value(counted(&[])).unwrap();
+        assert_eq!(told["latency"], serde_json::json!([]));
     }
 }

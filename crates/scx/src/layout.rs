@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The values of the maps, as `bpf/shared.h` has them.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
 use usher_rules::levels::LEVEL;
 
@@ -153,6 +153,12 @@ impl Tally {
     }
 }
 
+/// Counts by slot, up to the last that is not 0: whoever reads them need not scroll.
+pub(crate) fn without_last_zeros<S: Serializer>(counts: &[u64], to: S) -> Result<S::Ok, S::Error> {
+    let end = counts.iter().rposition(|&count| count > 0);
+    to.collect_seq(&counts[..end.map_or(0, |last| last + 1)])
+}
+
 /// What became of a program's seat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeatTally {
@@ -163,6 +169,7 @@ pub struct SeatTally {
     /// Threads that had one of their CPUs back from a guest.
     pub returns: u64,
     /// How many of these ran after so many nanoseconds, four counts to a power of two.
+    #[serde(serialize_with = "without_last_zeros")]
     pub return_latency: Vec<u64>,
 }
 

@@ -13,10 +13,9 @@ use anyhow::{Context, Result, bail};
 use usher_lab::kernels::Wanted;
 use usher_lab::{Clock, End, Idle, Streams, Vm};
 use usher_model::CpuSet;
-use usher_report::text;
 
 use super::inside;
-use super::told::{Counted, Load, Plan, Said, Sample, Turn};
+use super::told::{Load, Plan, Said, Sample, Turn};
 
 /// How long a guest may take on a host that does other things, too.
 const TIMEOUT: Duration = Duration::from_secs(3 * 3600);
@@ -152,47 +151,12 @@ fn saved(file: &Path) -> Result<Vec<Said>> {
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    let lines = readable(lines, file);
     let finished = Measured::of(&lines).samples;
     let is_finished = |line: &Said| match line {
         Said::Sample(sample) => finished.contains(sample),
         Said::Done { .. } | Said::LeftOut { .. } => true,
     };
     Ok(lines.into_iter().filter(is_finished).collect())
-}
-
-/// Without what an older version has counted in other steps: all of that load in those
-/// rounds is to be measured again.
-fn readable(lines: Vec<Said>, file: &Path) -> Vec<Said> {
-    let old = lines.iter().filter_map(|line| match line {
-        Said::Sample(sample) => {
-            let counted = sample.counted.as_ref();
-            let is_old = counted.is_some_and(Counted::is_in_other_steps);
-            is_old.then(|| (**sample).clone())
-        }
-        _ => None,
-    });
-    let old: Vec<Sample> = old.collect();
-    if old.is_empty() {
-        return lines;
-    }
-    eprintln!(
-        "sched: {} in {} counted latencies in other steps, with an older usher: not taken over",
-        text::count(old.len(), "run"),
-        file.display()
-    );
-    let is_kept = |line: &Said| match line {
-        Said::Sample(sample) => !old.contains(sample),
-        Said::Done {
-            part,
-            rival,
-            rounds,
-        } => !old.iter().any(|sample| {
-            (&sample.part, &sample.rival) == (part, rival) && rounds.contains(&sample.round)
-        }),
-        Said::LeftOut { .. } => true,
-    };
-    lines.into_iter().filter(is_kept).collect()
 }
 
 impl Lab {
@@ -385,10 +349,9 @@ fn shown(said: &Said) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use usher_rules::latency::SLOTS;
-
     use super::*;
     use crate::sched::rival::Rival;
+    use crate::sched::told::Counted;
 
     fn sample(part: &str, rival: Rival) -> Said {
         Said::Sample(Box::new(Sample {
@@ -465,34 +428,6 @@ mod tests {
             ..turn(Rival::Eevdf)
         };
         assert_eq!(remaining(std::slice::from_ref(&again), &all), [again]);
-    }
-
-    #[test]
-    fn what_was_counted_in_other_steps_is_measured_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("one.jsonl");
-        let counted = |rival, slots, programs| {
-            let Said::Sample(mut sample) = sample("cores", rival) else {
-                unreachable!()
-            };
-            sample.programs = programs;
-            sample.counted = Some(Counted {
-                latency: vec![1; slots],
-                ..Counted::default()
-            });
-            Said::Sample(sample)
-        };
-        let of_old = [
-            counted(Rival::Eevdf, SLOTS, 4),
-            counted(Rival::Eevdf, 64, 7),
-            done("cores", Rival::Eevdf),
-        ];
-        let of_now = [counted(Rival::Fifo, SLOTS, 4), done("cores", Rival::Fifo)];
-        Lines::new(&file, [of_old.to_vec(), of_now.to_vec()].concat()).unwrap();
-        let said = saved(&file).unwrap();
-        assert_eq!(said, of_now);
-        let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
-        assert_eq!(remaining(&turns, &said)[0], turns[0]);
     }
 
     #[test]

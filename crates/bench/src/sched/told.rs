@@ -163,12 +163,6 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Whether the latencies were counted in other steps, as older versions did: what
-    /// they came to would be misread.
-    pub fn is_in_other_steps(&self) -> bool {
-        ![0, latency::SLOTS].contains(&self.latency.len())
-    }
-
     /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
     /// slot. `None` without any.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {

@@ -22,7 +22,7 @@ use crate::failure;
 use super::record::{self, Held, State, dump_path};
 
 /// How long the kernel may take to end a scheduler.
-const ENDING: Duration = Duration::from_secs(20);
+pub const ENDING: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,

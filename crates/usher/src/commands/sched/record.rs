@@ -186,10 +186,14 @@ pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<St
     };
     let (path, dir) = (path.display(), dir.display());
     let why = match (spoiled, ended) {
-        (Some(why), _) => format!("but its record in {path} cannot be read: {why}"),
-        (None, None) => format!("started with another --runtime-dir than {dir}"),
+        (Some(why), _) => format!(
+            "but its record in {path} cannot be read ({why}): end its 'usher sched start' by SIGTERM"
+        ),
+        (None, None) => format!("probably started with another --runtime-dir than {dir}"),
         // The kernel may not be through with it.
-        (None, Some(_)) => format!("started with another --runtime-dir than {dir}, or just ending"),
+        (None, Some(_)) => {
+            format!("probably started with another --runtime-dir than {dir}, or just ending")
+        }
     };
     Some(format!("a scheduler of Usher's runs, {why}"))
 }
@@ -493,7 +497,7 @@ mod tests {
         assert!(told(last.as_ref()).contains(&format!("{elsewhere}, or just ending")));
         fs::write(path(dir), "{").unwrap();
         assert!(read(dir).unwrap().is_none());
-        let spoiled = format!("its record in {} cannot be read: EOF", path(dir).display());
+        let spoiled = format!("its record in {} cannot be read (EOF", path(dir).display());
         assert!(told(None).contains(&spoiled), "{}", told(None));
     }
 

@@ -64,7 +64,7 @@ impl Args {
 }
 
 /// How long the scheduler's process may take.
-pub const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Asks for it, and waits until it is so.

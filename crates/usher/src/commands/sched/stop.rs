@@ -26,9 +26,9 @@ pub struct Args {}
 /// How long the scheduler's process may take to end.
 fn limit(state: State) -> Duration {
     match state {
-        State::Running | State::Ended => super::set::WAIT,
+        State::Running | State::Ended => super::hold::ENDING,
         // It heeds nobody while the kernel looks its programs over.
-        State::Starting | State::BeginningAnew => 3 * super::set::WAIT,
+        State::Starting | State::BeginningAnew => 2 * super::hold::ENDING,
     }
 }
 
@@ -70,8 +70,9 @@ fn wait(process: &impl AsFd, pid: i32, within: Duration) -> anyhow::Result<()> {
     let ended = poll(&mut ends, limit.as_ref()).context("waiting for the scheduler's end")?;
     ensure!(
         ended != 0,
-        "process {pid} does not answer: SIGKILL ends it safely, and the kernel's own scheduler \
-         goes on"
+        "process {pid} has not ended within {} s: SIGKILL ends it safely, and the kernel's own \
+         scheduler goes on",
+        within.as_secs()
     );
     Ok(())
 }
@@ -85,13 +86,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_does_not_answer_is_named() {
+    fn one_that_does_not_end_is_named() {
         let mut sleeper = Command::new("cat");
         let mut sleeper = sleeper.stdin(Stdio::piped()).spawn().unwrap();
         let process = pidfd_open(Pid::from_child(&sleeper), PidfdFlags::empty()).unwrap();
         let told = wait(&process, 12, Duration::from_millis(1)).unwrap_err();
         let told = told.to_string();
-        assert!(told.starts_with("process 12 does not answer: SIGKILL"));
+        assert!(told.starts_with("process 12 has not ended within 0 s: SIGKILL"));
         drop(sleeper.stdin.take());
         wait(&process, 12, Duration::from_secs(30)).unwrap();
         sleeper.wait().unwrap();

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a run was begun with: one that goes on mixes nothing else in.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::told::Load;
+
+const FILE: &str = "loads.json";
+
+/// Notes the loads of a run in its folder, or finds them there.
+///
+/// # Errors
+/// The run was begun with another load of that part.
+pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<()> {
+    let file = folder.join(FILE);
+    let mut begun: BTreeMap<String, Load> = match fs::read(&file) {
+        Err(why) if why.kind() == ErrorKind::NotFound => none_yet(folder)?,
+        read => {
+            let text = read.with_context(|| format!("reading {}", file.display()))?;
+            serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display()))?
+        }
+    };
+    for load in loads {
+        let part = load.part();
+        let before = begun.insert(part.to_owned(), load.clone());
+        if before.is_some_and(|before| before != *load) {
+            bail!(
+                "--resume {}: its '{part}' was begun with another load (--quick, --processes, or \
+                 another version): begin a new run",
+                folder.display()
+            );
+        }
+    }
+    let text = serde_json::to_string_pretty(&begun)?;
+    fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Versions before this one told nobody of their loads.
+fn none_yet(folder: &Path) -> Result<BTreeMap<String, Load>> {
+    let reading = || format!("reading {}", folder.display());
+    for entry in fs::read_dir(folder).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "jsonl")
+        {
+            bail!(
+                "--resume {}: an older version began this run, maybe with other loads: begin a \
+                 new one",
+                folder.display()
+            );
+        }
+    }
+    Ok(BTreeMap::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_with_the_loads_that_it_was_begun_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let cores = |short_ms| Load::Cores { times: 2, short_ms };
+        let with = |loads: &[Load]| note(folder.path(), loads.iter()).map_err(|e| e.to_string());
+        assert_eq!(with(&[cores(100)]), Ok(()));
+        fs::write(folder.path().join("one.jsonl"), "").unwrap();
+        assert_eq!(with(&[Load::Overhead { ms: 5 }, cores(100)]), Ok(()));
+        let other = with(&[cores(250)]).unwrap_err();
+        assert!(
+            other.contains("its 'cores' was begun with another load"),
+            "{other}"
+        );
+        assert_eq!(with(&[cores(100)]), Ok(()), "as it was begun");
+        fs::remove_file(folder.path().join(FILE)).unwrap();
+        let older = with(&[cores(100)]).unwrap_err();
+        assert!(older.contains("an older version"), "{older}");
+    }
+}
