@@ -100,6 +100,8 @@ struct scx_task_group {
 
 struct task_group {
 	struct task_group *parent;
+	/* cpu.idle */
+	__s32 idle;
 	struct scx_task_group scx;
 };
 

@@ -151,6 +151,8 @@ static inline struct thread *thread_of(struct task_struct *p)
 
 /* Cgroups in one another whose weights count. */
 #define GROUPS_DEEP 8
+/* Of those with cpu.idle: the least that there is. */
+#define GROUP_WEIGHT_IDLE 1
 /* A new weight, or a new cgroup, is noticed after so long. */
 #define WEIGHT_LASTS_NS 1000000000ULL
 
@@ -158,6 +160,9 @@ static inline __u32 group_weight_of(struct task_group *group)
 {
 	struct task_group___flat *flat = (void *)group;
 
+	if (bpf_core_field_exists(group->idle) &&
+	    BPF_CORE_READ(group, idle) > 0)
+		return GROUP_WEIGHT_IDLE;
 	if (bpf_core_field_exists(group->scx))
 		return BPF_CORE_READ(group, scx.weight);
 	if (bpf_core_field_exists(flat->scx_weight))

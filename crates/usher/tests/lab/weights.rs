@@ -55,9 +55,9 @@ struct Busy {
 }
 
 impl Busy {
-    fn start(name: &str, (weight, nice): Weight) -> Self {
+    fn start(name: &str, ((file, value), nice): Weight) -> Self {
         let cgroup = Cgroup::new(name);
-        fs::write(cgroup.0.join("cpu.weight"), weight).unwrap();
+        fs::write(cgroup.0.join(file), value).unwrap();
         let looping = Loop::start(nice, &[0]);
         cgroup.take_in(&looping);
         Self {
@@ -71,24 +71,36 @@ impl Busy {
     }
 }
 
+/// After so much CPU time of both, the scheduler has noticed that they are in other cgroups.
+const NOTICED_NS: u64 = 1_500_000_000;
+
 fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
-    let before = [first.ran_ns(), second.ran_ns()];
-    let ran = wait_for("two loops to have run", || {
-        let ran = [first.ran_ns() - before[0], second.ran_ns() - before[1]];
-        (ran[0] + ran[1] >= LONG_NS).then_some(ran)
-    });
+    let ran_for = |due_ns: u64| {
+        let before = [first.ran_ns(), second.ran_ns()];
+        wait_for("two loops to have run", || {
+            let ran = [first.ran_ns() - before[0], second.ran_ns() - before[1]];
+            (ran[0] + ran[1] >= due_ns).then_some(ran)
+        })
+    };
+    ran_for(NOTICED_NS);
+    let ran = ran_for(LONG_NS);
     ran[1] as f64 / (ran[0] + ran[1]) as f64
 }
 
-/// `cpu.weight` and nice value.
-type Weight = (&'static str, &'static str);
+/// What is written to a file of the cgroup's, and the nice value.
+type Weight = ((&'static str, &'static str), &'static str);
+
+const EVEN: (&str, &str) = ("cpu.weight", "100");
+const HEAVY: (&str, &str) = ("cpu.weight", "400");
+const IDLE: (&str, &str) = ("cpu.idle", "1");
 
 /// What two have, and between which shares the second one's lies: by
 /// the weights it is four fifths, and 99 %.
-const PAIRS: [(Weight, Weight, Range<f64>); 3] = [
-    (("100", "0"), ("400", "0"), 0.7..0.9),
-    (("100", "6"), ("100", "0"), 0.7..0.9),
-    (("100", "19"), ("100", "0"), 0.95..1.0),
+const PAIRS: [(Weight, Weight, Range<f64>); 4] = [
+    ((EVEN, "0"), (HEAVY, "0"), 0.7..0.9),
+    ((EVEN, "6"), (EVEN, "0"), 0.7..0.9),
+    ((EVEN, "19"), (EVEN, "0"), 0.95..1.0),
+    ((IDLE, "0"), (EVEN, "0"), 0.95..1.0),
 ];
 
 /// By the weights of their cgroups, and by their nice values within equal ones.
