@@ -209,10 +209,14 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
         line = format!("{line}{joint}{}", words.join(" ").replace("tip: ", ""));
     }
     let root = command();
-    let is_command = |arg: &&OsString| root.find_subcommand(arg).is_some();
-    let name = args.iter().skip(1).find(is_command);
-    let name = name.map_or(String::new(), |name| format!("{} ", name.to_string_lossy()));
-    format!("{line}; see 'usher {name}--help'")
+    let (mut within, mut names) = (&root, String::new());
+    for arg in args.iter().skip(1) {
+        if let Some(found) = within.find_subcommand(arg) {
+            within = found;
+            names = format!("{names}{} ", found.get_name());
+        }
+    }
+    format!("{line}; see 'usher {names}--help'")
 }
 
 /// `--color` as given, before anything else is read, so that help obeys it.
@@ -262,6 +266,14 @@ mod tests {
                 "{name} shows no example"
             );
         }
+    }
+
+    #[test]
+    fn help_is_where_the_command_has_it() {
+        let words = ["usher", "sched", "start", "--turn-ms", "0"].map(OsString::from);
+        let error = Cli::try_parse_from(&words).unwrap_err();
+        let told = explain(&error, &words);
+        assert!(told.ends_with("see 'usher sched start --help'"), "{told}");
     }
 
     #[test]

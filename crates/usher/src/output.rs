@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -164,14 +165,11 @@ pub fn entry(mark: &str, name_width: usize, name: &str, text: &str, width: usize
 
 /// Characters that are seen: without escape sequences.
 fn visible(text: &str) -> usize {
-    anstream::adapter::strip_str(text)
-        .to_string()
-        .chars()
-        .count()
+    anstream::adapter::strip_str(text).to_string().width()
 }
 
 /// Columns of text, left-aligned, two spaces apart, without ends of spaces;
-/// widths count characters and not escape sequences.
+/// widths are those on a terminal, without escape sequences.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count)
@@ -233,6 +231,9 @@ mod tests {
 
     #[test]
     fn columns_align_by_what_is_seen() {
+        let wide =
+            columns(&[["日本", "x"], ["abcd", "y"]].map(|row| row.map(str::to_owned).to_vec()));
+        assert_eq!(wide, "日本  x\nabcd  y\n");
         let red = format!("{GOOD}ok{GOOD:#}");
         let rows = [
             vec![red.clone(), "a".into()],

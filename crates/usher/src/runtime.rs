@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Where the daemon is: its runtime directory and its socket.
 
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use usher_policy::background::Thresholds;
 
 use crate::failure;
@@ -37,6 +39,39 @@ pub fn own_dir(told: Option<&Path>) -> PathBuf {
 /// Where root's `usher sched` keeps what is known of the scheduler, as told or as ever.
 pub fn roots_dir(told: Option<&Path>) -> PathBuf {
     told.map_or_else(|| SYSTEM.into(), Path::to_owned)
+}
+
+/// Makes a runtime directory, of root's for all to read.
+///
+/// # Errors
+/// It cannot be made, or others may write in it.
+pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    let euid = rustix::process::geteuid();
+    let mode = if euid.is_root() { 0o755 } else { 0o700 };
+    let is_new = fs::symlink_metadata(dir).is_err();
+    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
+    // Whatever the umask took away.
+    let made = made.and_then(|()| match is_new {
+        true => fs::set_permissions(dir, Permissions::from_mode(mode)),
+        false => Ok(()),
+    });
+    made.with_context(|| format!("making the runtime directory '{}'", dir.display()))?;
+    let meta = fs::symlink_metadata(dir)
+        .with_context(|| format!("looking at the runtime directory '{}'", dir.display()))?;
+    if !meta.is_dir() || meta.uid() != euid.as_raw() {
+        bail!(
+            "the runtime directory '{}' is not a directory of user {}; remove it or name another with --runtime-dir",
+            dir.display(),
+            euid.as_raw()
+        );
+    }
+    if meta.mode() & 0o022 != 0 {
+        bail!(
+            "others may write in the runtime directory '{}' and so replace what lies there; take that away (chmod go-w) or name another with --runtime-dir",
+            dir.display()
+        );
+    }
+    Ok(())
 }
 
 /// Sockets on which a daemon may listen for this user, in the order to try:

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ impl Listening {
     /// # Errors
     /// Another daemon is there, or the directory cannot be used.
     pub fn start(runtime_dir: &Path) -> anyhow::Result<Self> {
-        make_dir(runtime_dir)?;
+        runtime::make_dir(runtime_dir)?;
         let lock = lock(runtime_dir)?;
         let path = runtime_dir.join(runtime::SOCKET);
         // With the lock ours, a socket that lies there is a dead daemon's.
@@ -82,32 +82,6 @@ fn socket_mode() -> u32 {
         true => 0o666,
         false => 0o600,
     }
-}
-
-fn make_dir(dir: &Path) -> anyhow::Result<()> {
-    let euid = rustix::process::geteuid();
-    let mode = if euid.is_root() { 0o755 } else { 0o700 };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(dir)
-        .with_context(|| format!("making the runtime directory '{}'", dir.display()))?;
-    let meta = fs::symlink_metadata(dir)
-        .with_context(|| format!("looking at the runtime directory '{}'", dir.display()))?;
-    if !meta.is_dir() || meta.uid() != euid.as_raw() {
-        bail!(
-            "the runtime directory '{}' is not a directory of user {}; remove it or name another with --runtime-dir",
-            dir.display(),
-            euid.as_raw()
-        );
-    }
-    if meta.mode() & 0o022 != 0 {
-        bail!(
-            "others may write in the runtime directory '{}' and so replace the socket; take that away (chmod go-w) or name another with --runtime-dir",
-            dir.display()
-        );
-    }
-    Ok(())
 }
 
 /// Becomes the one daemon in this directory.

@@ -219,6 +219,7 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
         row.push(cpu.map_or("-".to_owned(), |cpu| on_cpu(thread.state, cpu)));
         let new = "the scheduler does not know it yet";
         row.push(thread.policy.apart().unwrap_or(new).to_owned());
+        row.extend(["-"; 3].map(str::to_owned));
         return row;
     };
     row.extend([
@@ -241,9 +242,10 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
 
 /// Whether how far ahead it was says something about it now.
 fn has_pace(state: char, sched: &ThreadState, settings: &Settings) -> bool {
-    // The fixed orders do not go by virtual time, a new thread has had none yet, and one
-    // that sleeps is put near the others when it wakes.
-    state == 'R' && !settings.is_fixed() && sched.why != Why::Unknown
+    // The fixed orders do not go by virtual time, nor do threads that serve their CPU alone;
+    // a new one has had none yet, and one that sleeps is put near the others when it wakes.
+    let goes_by_it = !settings.is_fixed() && !matches!(sched.why, Why::Unknown | Why::OnlyHere);
+    state == 'R' && goes_by_it
 }
 
 fn word(state: char, waits: Option<Queue>) -> &'static str {

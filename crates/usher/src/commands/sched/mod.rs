@@ -4,6 +4,7 @@
 mod explain;
 mod hold;
 mod keeping;
+mod limits;
 mod outlook;
 mod record;
 mod set;

@@ -20,7 +20,7 @@ pub struct Outlook {
     /// Why `usher sched start` would refuse.
     refused: Option<String>,
     /// What it would warn of.
-    warning: Option<String>,
+    warnings: Vec<String>,
 }
 
 /// Looks; nothing is changed.
@@ -43,18 +43,20 @@ impl Outlook {
             status,
             // What root could do nothing about is said before.
             refused: refused.or_else(|| (!is_root).then(|| FOR_ROOT.to_owned())),
-            warning: start::warning(),
+            warnings: start::warnings(),
         }
     }
 
     /// For people.
     pub fn line(&self) -> String {
         let mut lines = self.status.as_ref().map_or(vec![], Answer::lines);
-        lines.push(match (&self.refused, &self.warning) {
-            (Some(why), _) => format!("'usher sched start' would refuse: {why}"),
-            (None, Some(warning)) => format!("'usher sched start' starts ours; {warning}"),
-            (None, None) => "'usher sched start' starts ours".to_owned(),
-        });
+        match &self.refused {
+            Some(why) => lines.push(format!("'usher sched start' would refuse: {why}")),
+            None => {
+                lines.push("'usher sched start' starts ours".to_owned());
+                lines.extend_from_slice(&self.warnings);
+            }
+        }
         lines.join("; ")
     }
 }
@@ -79,7 +81,7 @@ mod tests {
         }
         let mut outlook = Outlook::of(&Kernel::at(sys.path()), dir, is_root);
         // That of the machine on which this runs.
-        outlook.warning = None;
+        outlook.warnings = vec![];
         outlook
     }
 
@@ -111,7 +113,7 @@ mod tests {
         }
         let mut ready = outlook(&[idle, BTF], dir.path(), true);
         assert_eq!(ready.line(), format!("{own} starts ours"));
-        ready.warning = Some("it is young".to_owned());
+        ready.warnings = vec!["it is young".to_owned()];
         assert_eq!(ready.line(), format!("{own} starts ours; it is young"));
     }
 

@@ -7,10 +7,10 @@
 //! another file, and a signal says that it does. One asks at a time: whoever does holds a
 //! lock on `sched.asking.lock` from before it reads what is to be changed until that is.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -19,6 +19,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use usher_scx::{Kernel, MapIds, Settings, State as Loaded};
+
+use crate::runtime;
 
 /// What is known of a scheduler that was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -186,16 +188,16 @@ pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<St
     };
     let (path, dir) = (path.display(), dir.display());
     let why = match (spoiled, ended) {
-        (Some(why), _) => format!(
-            "but its record in {path} cannot be read ({why}): end its 'usher sched start' by SIGTERM"
-        ),
+        (Some(why), _) => format!("but its record in {path} cannot be read ({why})"),
         (None, None) => format!("probably started with another --runtime-dir than {dir}"),
         // The kernel may not be through with it.
         (None, Some(_)) => {
             format!("probably started with another --runtime-dir than {dir}, or just ending")
         }
     };
-    Some(format!("a scheduler of Usher's runs, {why}"))
+    Some(format!(
+        "a scheduler of Usher's runs, {why}; SIGTERM to its process, 'usher sched start', ends it"
+    ))
 }
 
 /// A hold of the process that the record names, which no other process can get.
@@ -298,7 +300,7 @@ impl Held {
     /// # Errors
     /// Another process has, or the directory cannot be written in.
     pub fn take(dir: &Path, settings: &Settings) -> anyhow::Result<Self> {
-        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        runtime::make_dir(dir)?;
         let path = dir.join("sched.lock");
         let lock = lock_file(&path);
         let lock = lock.with_context(|| format!("writing {}", path.display()))?;
@@ -353,6 +355,8 @@ impl Held {
         let _ = fs::remove_file(&unfinished);
         let mut file = File::create_new(&unfinished)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // `status` is for all, whatever root's umask.
+        file.set_permissions(Permissions::from_mode(0o644))?;
         file.write_all(serde_json::to_string(&self.record)?.as_bytes())?;
         fs::rename(&unfinished, &path)?;
         Ok(file)
@@ -491,7 +495,11 @@ mod tests {
         assert_eq!(unknown(&kernel, dir, None), None);
         fs::write(ext.join("root/ops"), "usher\n").unwrap();
         let elsewhere = format!("another --runtime-dir than {}", dir.display());
-        assert!(told(None).ends_with(&elsewhere), "{}", told(None));
+        assert!(
+            told(None).contains(&format!("{elsewhere}; SIGTERM")),
+            "{}",
+            told(None)
+        );
         drop(taken(dir).unwrap());
         let last = read(dir).unwrap();
         assert!(told(last.as_ref()).contains(&format!("{elsewhere}, or just ending")));

@@ -99,9 +99,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
     check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
-    if let Some(warning) = warning() {
-        failure::complain(&warning);
-    }
+    warnings().iter().for_each(|line| failure::complain(line));
     if args.foreground {
         super::hold::hold(dir, &settings, told)?;
         return Ok(0);
@@ -145,15 +143,20 @@ pub fn check(kernel: &Kernel, dir: &Path, last: Option<&Record>) -> anyhow::Resu
     Ok(kernel.ready()?)
 }
 
-/// What is said before one is started under this kernel.
-pub fn warning() -> Option<String> {
+/// What is said before one is started on this machine.
+pub fn warnings() -> Vec<String> {
     let release = release();
-    let release = untested(&release)?;
     let ((old, older), (new, newer)) = TESTED;
-    Some(format!(
-        "Linux {release} is untested with this scheduler, which is tried from {old}.{older} to \
-         {new}.{newer}"
-    ))
+    let untested = untested(&release).map(|release| {
+        format!(
+            "Linux {release} is untested with this scheduler, which is tried from {old}.{older} to \
+             {new}.{newer}"
+        )
+    });
+    untested
+        .into_iter()
+        .chain(super::limits::warning())
+        .collect()
 }
 
 /// The oldest and the newest kernel that the tests in guests have run on.

@@ -22,21 +22,26 @@ use super::record;
 #[command(after_help = "\
 Without a command: what ours has done since it began. With one: what happens on the
 machine while the command runs, under whichever scheduler runs. Signals are passed on to
-it, and its exit status is passed on.
+it, and its exit status is passed on. What it prints comes first; JSON is the last line.
 
 Examples:
   usher sched stats
   usher sched stats -- sleep 10
-  usher sched stats --json -- make -j8")]
+  usher sched stats --json -- make -j8 | tail -n 1 | jq .counted")]
 pub struct Args {
     /// The command to run meanwhile
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
+const KERNELS_OWN: &str = "the kernel's own";
+
 #[derive(Debug, Serialize)]
 struct Answer {
     scheduler: Option<String>,
+    /// The one that had them in the end, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduler_after: Option<String>,
     /// How long the command ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed_ns: Option<u64>,
@@ -113,11 +118,17 @@ fn scheduler() -> Option<String> {
     }
 }
 
+/// What is told of the one that is there after the command.
+fn changed(before: &Option<String>, after: Option<String>) -> Option<String> {
+    (*before != after).then(|| after.unwrap_or_else(|| KERNELS_OWN.to_owned()))
+}
+
 fn until_now(dir: &Path) -> anyhow::Result<Answer> {
     let ours = Ours::read(dir)
         .map_err(|error| anyhow!("{error:#}; 'usher sched stats -- CMD' counts under any"))?;
     let answer = Answer {
         scheduler: scheduler(),
+        scheduler_after: None,
         elapsed_ns: None,
         counted: None,
         ours: None,
@@ -149,6 +160,7 @@ fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
     let [(began, before, ours_before), (ended, after, ours)] =
         <[_; 2]>::try_from(looks).map_err(|_| anyhow!("nothing was counted"))?;
     let answer = Answer {
+        scheduler_after: changed(&scheduler, self::scheduler()),
         scheduler,
         elapsed_ns: u64::try_from((ended - began).as_nanos()).ok(),
         counted: Some(after.since(&before)),
@@ -213,7 +225,14 @@ fn row(rows: &mut Rows, name: &str, value: impl ToString) {
 }
 
 fn text(answer: &Answer) -> String {
-    let name = answer.scheduler.as_deref().unwrap_or("the kernel's own");
+    let mut name = answer
+        .scheduler
+        .as_deref()
+        .unwrap_or(KERNELS_OWN)
+        .to_owned();
+    if let Some(after) = &answer.scheduler_after {
+        name = format!("{name}, then {after}");
+    }
     let mut rows = Rows::new();
     row(&mut rows, "scheduler", name);
     if let Some(counted) = &answer.counted {
@@ -341,6 +360,13 @@ mod tests {
     }
 
     #[test]
+    fn a_scheduler_that_changes_is_told() {
+        let [none, ours] = [None, Some("usher".to_owned())];
+        assert_eq!(changed(&ours, ours.clone()), None);
+        assert_eq!(changed(&ours, none).as_deref(), Some(KERNELS_OWN));
+    }
+
+    #[test]
     fn figures_of_another_one_are_not_taken_off() {
         let (later, since) = ours(1, 9).since(Some(ours(1, 5)));
         assert_eq!((later.tally.switches, since), (4, Since::Command));
@@ -348,6 +374,7 @@ mod tests {
         assert_eq!((another.tally.switches, since), (9, Since::Start));
         let answer = Answer {
             scheduler: None,
+            scheduler_after: changed(&None, Some("usher".to_owned())),
             elapsed_ns: Some(5),
             counted: None,
             ours: None,
@@ -356,5 +383,6 @@ mod tests {
         };
         let told = text(&answer.with(another, since));
         assert!(told.contains("since it began"), "{told}");
+        assert!(told.contains("the kernel's own, then usher"), "{told}");
     }
 }

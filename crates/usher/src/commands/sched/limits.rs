@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Cgroups that limit CPU time: the kernel leaves it to a sched_ext scheduler to keep that,
+//! and ours does not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where cgroups are, of both versions.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// Cgroups below one another that are looked at.
+const DEEP: usize = 16;
+
+/// What is said where there are such.
+pub fn warning() -> Option<String> {
+    warning_of(Path::new(CGROUPS))
+}
+
+fn warning_of(root: &Path) -> Option<String> {
+    let mut limited = Vec::new();
+    collect(root, DEEP, &mut limited);
+    limited.sort();
+    let (first, others) = limited.split_first()?;
+    let others = match others.len() {
+        0 => " limits".to_owned(),
+        1 => " and another cgroup limit".to_owned(),
+        n => format!(" and {n} other cgroups limit"),
+    };
+    Some(format!(
+        "'{}'{others} CPU time (cpu.max), which the scheduler does not keep: without it while it runs",
+        first.display()
+    ))
+}
+
+fn collect(dir: &Path, deep: usize, limited: &mut Vec<PathBuf>) {
+    if is_limited(dir) {
+        limited.push(dir.to_owned());
+    }
+    // A cgroup that is gone meanwhile has none below it.
+    let Ok(within) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in within.flatten() {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir && deep > 0 {
+            collect(&entry.path(), deep - 1, limited);
+        }
+    }
+}
+
+fn is_limited(dir: &Path) -> bool {
+    let quota = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+    // "max 100000", and "-1" where cgroups are of version 1.
+    let is_number = |text: String| {
+        let first = text.split_whitespace().next();
+        first.is_some_and(|quota| quota.parse::<u64>().is_ok())
+    };
+    is_number(quota("cpu.max")) || is_number(quota("cpu.cfs_quota_us"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroups_with_a_limit_are_named() {
+        let root = tempfile::tempdir().unwrap();
+        let cgroup = |name: &str, file: &str, text: &str| {
+            let dir = root.path().join(name);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(file), text).unwrap();
+            dir.display().to_string()
+        };
+        cgroup("free", "cpu.max", "max 100000\n");
+        cgroup("cpu/old", "cpu.cfs_quota_us", "-1\n");
+        assert_eq!(warning_of(root.path()), None);
+        let one = cgroup("free/web", "cpu.max", "10000 100000\n");
+        let told = warning_of(root.path()).unwrap();
+        assert!(
+            told.starts_with(&format!("'{one}' limits CPU time")),
+            "{told}"
+        );
+        let two = cgroup("cpu/old/db", "cpu.cfs_quota_us", "50000\n");
+        let told = warning_of(root.path()).unwrap();
+        assert!(
+            told.starts_with(&format!("'{two}' and another cgroup limit")),
+            "{told}"
+        );
+    }
+}
