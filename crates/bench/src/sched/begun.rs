@@ -66,7 +66,11 @@ mod tests {
     #[test]
     fn a_run_goes_on_with_the_loads_that_it_was_begun_with() {
         let folder = tempfile::tempdir().unwrap();
-        let cores = |short_ms| Load::Cores { times: 2, short_ms };
+        let cores = |short_ms| Load::Cores {
+            times: 2,
+            short_ms,
+            long_ms: 500,
+        };
         let with = |loads: &[Load]| note(folder.path(), loads.iter()).map_err(|e| e.to_string());
         assert_eq!(with(&[cores(100)]), Ok(()));
         fs::write(folder.path().join("one.jsonl"), "").unwrap();

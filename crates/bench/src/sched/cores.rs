@@ -107,7 +107,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     }));
     part.notes = vec![
         note,
-        "Four programs of one thread begin at once; two end after half of the work of the \
+        "Four programs of one thread begin at once; two end after a fifth of the work of the \
          other two, which may then find themselves on one core. Times are sums over the \
          repetitions of a run, medians over runs. An emulated CPU acts when it has its turn, \
          which takes half a millisecond here: no scheduler is quicker. What the time with two \

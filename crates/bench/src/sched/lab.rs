@@ -379,6 +379,7 @@ mod tests {
         let cores = Load::Cores {
             times: 1,
             short_ms: 1,
+            long_ms: 2,
         };
         let loads = vec![Load::Overhead { ms: 1 }, cores];
         let rounds = vec![0];

@@ -283,9 +283,10 @@ impl SchedArgs {
             Which::Cores => Load::Cores {
                 // Fewer, and one that is blind to hardware threads is lucky at times.
                 times: 12,
-                // The paper's take 2 and 10 s. With 100 ms the quarter of a millisecond until
-                // emulated CPUs hear of one another is most of what ours shares.
-                short_ms: 250,
+                // A tenth of the paper's. With much shorter ones what ours shares is the quarter
+                // of a millisecond until emulated CPUs hear of one another, again and again.
+                short_ms: 200,
+                long_ms: 1_000,
             },
             Which::Seats => Load::Seats {
                 rounds: if quick { 5 } else { 10 },

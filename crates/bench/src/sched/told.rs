@@ -61,8 +61,10 @@ pub enum Load {
     Cores {
         /// How often.
         times: usize,
-        /// How long a short one takes alone; a long one takes twice that.
+        /// How long a short one takes alone.
         short_ms: u64,
+        /// How long a long one takes.
+        long_ms: u64,
     },
     /// Three programs with seats, one of which rests half of the time.
     Seats {

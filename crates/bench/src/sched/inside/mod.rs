@@ -238,8 +238,12 @@ impl Stage {
                 sample.counted = Some(meter.finish()?);
                 sample.ends_s = ends_s?;
             }
-            Load::Cores { times, short_ms } => {
-                let (short, long) = (self.steps(*short_ms), self.steps(2 * short_ms));
+            Load::Cores {
+                times,
+                short_ms,
+                long_ms,
+            } => {
+                let (short, long) = (self.steps(*short_ms), self.steps(*long_ms));
                 let meter = Meter::start(&plan.usher)?;
                 for two in SHORT.iter().cycle().take(*times) {
                     let steps = |at| if two.contains(&at) { short } else { long };
