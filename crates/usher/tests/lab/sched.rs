@@ -107,7 +107,14 @@ fn console() -> String {
 pub fn assert_nothing_went_wrong() {
     let is_bad = |line: &&str| {
         let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
-        let signs = ["BUG:", "Oops", "soft lockup", "rcu: INFO"];
+        // The last is what the kernel says of an end that was not asked for.
+        let signs = [
+            "BUG:",
+            "Oops",
+            "soft lockup",
+            "rcu: INFO",
+            "sched_ext: usher: ",
+        ];
         ended && !line.contains("(unregistered from ")
             || signs.iter().any(|sign| line.contains(sign))
     };
