@@ -43,6 +43,11 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
+        // Where a check fails, this is all that is left of the guest.
+        if thread::panicking() {
+            let dump = fs::read_to_string(self.0.runtime_dir().join("sched.dump"));
+            eprintln!("{:#}\n{}", self.status()["last"], dump.unwrap_or_default());
+        }
         let _ = self.0.json(&["sched", "stop"]);
     }
 }
