@@ -211,7 +211,11 @@ pub fn a_crowd_is_kept_to_its_seat() {
     let loops: Vec<Loop> = second.iter().map(|_| Loop::start("0", &cpus)).collect();
     loops.iter().for_each(|looping| few.take_in(looping));
     let ends = AtomicBool::new(false);
-    let busy = || while !ends.load(Relaxed) {};
+    let busy = || {
+        while !ends.load(Relaxed) {
+            std::hint::black_box(());
+        }
+    };
     many.with_us(|| {
         std::thread::scope(|threads| {
             for _ in 0..CROWD * first.len() {
