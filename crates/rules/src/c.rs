@@ -58,6 +58,7 @@ unsafe extern "C" {
     pub(crate) safe fn rules_join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     pub(crate) safe fn rules_is_fuller(there: u32, here: u32) -> bool;
+    pub(crate) safe fn rules_ends_turn(turn_mm: u64, turn_queue: u32, mm: u64, queue: u32) -> bool;
     pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
     pub(crate) safe fn rules_alone_at(vtime: u64, clock: u64) -> u64;

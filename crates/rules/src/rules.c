@@ -147,6 +147,11 @@ _Bool rules_is_fuller(__u32 there, __u32 here)
 	return is_fuller(there, here);
 }
 
+_Bool rules_ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm, __u32 queue)
+{
+	return ends_turn(turn_mm, turn_queue, mm, queue);
+}
+
 _Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {
 	return is_late(served_ns, now_ns, lead_ns);

@@ -294,6 +294,28 @@ pub fn is_fuller(there: u32, here: u32) -> bool {
     c::rules_is_fuller(there, here)
 }
 
+/// Whose turn it is on a CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// The address space that ran last.
+    pub mm: u64,
+    /// The queue that it came from; none, where it did not wait.
+    pub queue: Option<usize>,
+    /// When the turn began.
+    pub began_ns: u64,
+}
+
+impl Turn {
+    /// An address space runs now, of those in that queue.
+    pub fn pass_to(&mut self, mm: u64, queue: Option<usize>, now_ns: u64) {
+        let number = |queue: Option<usize>| queue.map_or(0, |at| at as u32 + 1);
+        if c::rules_ends_turn(self.mm, number(self.queue), mm, number(queue)) {
+            self.began_ns = now_ns;
+        }
+        (self.mm, self.queue) = (mm, queue);
+    }
+}
+
 /// Whether a CPU has served nobody but urgent threads for too long.
 pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
     c::rules_is_late(served_ns, now_ns, lead_ns)

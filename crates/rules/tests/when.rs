@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES};
+use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES, Turn};
 
 #[derive(Debug, Clone)]
 struct Thread {
@@ -24,8 +24,7 @@ struct Cpu {
     hall: Hall,
     queues: Vec<Vec<Thread>>,
     now_ns: u64,
-    turn_mm: u64,
-    turn_began_ns: u64,
+    turn: Turn,
 }
 
 impl Cpu {
@@ -35,8 +34,7 @@ impl Cpu {
             hall: Hall::default(),
             queues: vec![Vec::new(); SPACES],
             now_ns: 1,
-            turn_mm: 0,
-            turn_began_ns: 0,
+            turn: Turn::default(),
         };
         threads.into_iter().for_each(|thread| cpu.join(thread));
         cpu
@@ -71,7 +69,7 @@ impl Cpu {
     /// Who runs after `prev`, which has had its slice.
     fn next(&mut self, prev: Option<Thread>) -> Option<Thread> {
         let own = match self.limits.aggregate {
-            true => self.hall.queue_of(self.turn_mm),
+            true => self.hall.queue_of(self.turn.mm),
             false => SPACES,
         };
         let now_ns = self.now_ns;
@@ -79,7 +77,7 @@ impl Cpu {
             .as_ref()
             .map_or(0, |prev| self.hall.paced(prev.vtime, now_ns));
         let mut moment = Moment {
-            began_ns: self.turn_began_ns,
+            began_ns: self.turn.began_ns,
             turn_ns: self.limits.turn_ns,
             lead_ns: self.limits.lead_ns,
             now_ns: self.now_ns,
@@ -92,11 +90,12 @@ impl Cpu {
         let next = match self.hall.ask(&mut moment) {
             Next::Same => return prev,
             Next::Nobody => return None,
-            Next::Queue(at) => self.take(at, prev),
+            Next::Queue(at) => {
+                let next = self.take(at, prev);
+                self.turn.pass_to(next.mm, Some(at), self.now_ns);
+                next
+            }
         };
-        if next.mm != self.turn_mm {
-            (self.turn_mm, self.turn_began_ns) = (next.mm, self.now_ns);
-        }
         Some(next)
     }
 

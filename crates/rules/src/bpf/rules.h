@@ -364,6 +364,17 @@ static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
 	       !is_before(other + turn->lead_ns, own);
 }
 
+/*
+ * Whether a turn ends as this address space runs, come from that queue (0: from none).
+ * Those that share a queue share the turn: each would begin another one after the other,
+ * and none would end.
+ */
+static inline _Bool ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
+			      __u32 queue)
+{
+	return mm != turn_mm && (!queue || queue != turn_queue);
+}
+
 /* A queue: the threads of an address space that wait in an LLC. */
 struct space {
 	/* Whose it is, by sharers(); whose it was last, if it is empty. */

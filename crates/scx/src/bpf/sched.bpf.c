@@ -443,7 +443,8 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 }
 
 static inline void note_space(struct cpu_state *state, struct thread *thread,
-			      __u64 mm, __u64 now, const struct settings *wants)
+			      __u64 mm, __u32 queue, __u64 now,
+			      const struct settings *wants)
 {
 	COUNT(switches);
 	if (!mm)
@@ -455,10 +456,10 @@ static inline void note_space(struct cpu_state *state, struct thread *thread,
 	if (thread->urgent)
 		return;
 	state->turn_of = sharers_of(thread, mm, wants);
-	if (mm != state->turn_mm) {
-		state->turn_mm = mm;
+	if (ends_turn(state->turn_mm, state->turn_queue, mm, queue))
 		state->turn_began_ns = now;
-	}
+	state->turn_mm = mm;
+	state->turn_queue = queue;
 }
 
 static inline void note_service(struct thread *thread, __u32 cpu,
@@ -484,10 +485,12 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	struct cpu_state *state = state_of(cpu);
 	struct settings *wants = ONLY(settings);
 	__u64 now = now_ns();
+	__u32 queue;
 
 	if (!wants || !thread || !state)
 		return;
-	if (thread->queue != NO_QUEUE && state->why)
+	queue = thread->queue;
+	if (queue != NO_QUEUE && state->why)
 		thread->why = state->why;
 	state->why = WHY_UNKNOWN;
 	leave_queue(thread);
@@ -498,7 +501,8 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	else
 		note_service(thread, cpu, state, now);
 	note_arrival(thread, cpu, now);
-	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), now, wants);
+	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), queue, now,
+		   wants);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || stays_here(p);
 	if (wants->smt && state->movable)

@@ -27,8 +27,10 @@ struct cpu_state {
 	__u64 last_mm;
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
-	/* The queue of those who share that turn. */
+	/* Those who share that turn, and the queue that the last of them came from. */
 	__u64 turn_of;
+	__u32 turn_queue;
+	__u32 unused;
 	__u64 turn_began_ns;
 	/* When one that is not urgent last ran, or none waited. */
 	__u64 served_ns;

@@ -11,7 +11,7 @@
 mod place;
 mod who;
 
-use usher_rules::when::{self, Comer, Hall, Limits, SPACES, WEIGHT_NORMAL};
+use usher_rules::when::{self, Comer, Hall, Limits, SPACES, Turn, WEIGHT_NORMAL};
 use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
 
 use crate::engine::Engine;
@@ -41,11 +41,10 @@ pub(crate) struct Standing {
     pub slept: bool,
 }
 
-/// Whose turn it is on a CPU.
+/// What a CPU has done last.
 #[derive(Debug, Clone, Copy, Default)]
-struct Turn {
-    space: u64,
-    began_ns: u64,
+struct Service {
+    turn: Turn,
     /// When one that is not urgent last ran, or none waited.
     served_ns: u64,
 }
@@ -68,7 +67,7 @@ impl Queues {
 pub(crate) struct Ours {
     places: Vec<Place>,
     queues: Vec<Queues>,
-    turns: Vec<Turn>,
+    services: Vec<Service>,
     looks: u64,
 }
 
@@ -92,7 +91,7 @@ impl Ours {
         Self {
             places: cpus.map(place).collect(),
             queues: vec![Queues::default(); machine.domains.len()],
-            turns: vec![Turn::default(); machine.places.len()],
+            services: vec![Service::default(); machine.places.len()],
             looks: 0,
         }
     }
@@ -261,7 +260,7 @@ impl Engine {
             self.move_running(prev, to);
             return;
         }
-        self.ours.turns[cpu].served_ns = self.now_ns;
+        self.ours.services[cpu].served_ns = self.now_ns;
         self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
         self.arm(cpu);
     }
@@ -320,7 +319,7 @@ impl Engine {
         let standing = &mut self.threads[thread].standing;
         standing.burst_ns += began_ns - standing.began_ns;
         standing.began_ns = began_ns;
-        self.ours.turns[cpu].served_ns = began_ns;
+        self.ours.services[cpu].served_ns = began_ns;
         self.cpus[cpu].slice_end_ns = began_ns + slice_ns;
     }
 
@@ -329,6 +328,7 @@ impl Engine {
         if self.kernel.order != Order::Usher {
             return;
         }
+        let queue = self.threads[thread].standing.queue;
         self.leave_queue(thread);
         self.follow_clock(thread, self.domain(cpu));
         let space = space_of(self.threads[thread].program);
@@ -339,12 +339,10 @@ impl Engine {
         }
         standing.began_ns = self.now_ns;
         standing.has_run = true;
-        let turn = &mut self.ours.turns[cpu];
+        let service = &mut self.ours.services[cpu];
         if !standing.urgent {
-            turn.served_ns = self.now_ns;
-            if space != turn.space {
-                (turn.space, turn.began_ns) = (space, self.now_ns);
-            }
+            service.served_ns = self.now_ns;
+            service.turn.pass_to(space, queue, self.now_ns);
         }
     }
 

@@ -39,9 +39,9 @@ impl Engine {
     fn take_urgent(&mut self, cpu: usize) -> Option<ThreadId> {
         let domain = self.domain(cpu);
         if self.ours.queues[domain].hall.waiting() == 0 {
-            self.ours.turns[cpu].served_ns = self.now_ns;
+            self.ours.services[cpu].served_ns = self.now_ns;
         } else if when::is_late(
-            self.ours.turns[cpu].served_ns,
+            self.ours.services[cpu].served_ns,
             self.now_ns,
             self.kernel.lead_ns,
         ) {
@@ -124,9 +124,9 @@ impl Engine {
         if let Some(thread) = self.take_far(cpu) {
             return Chosen::Other(thread);
         }
-        let turn = self.ours.turns[cpu];
+        let turn = self.ours.services[cpu].turn;
         let own = match self.kernel.aggregate {
-            true => self.ours.queues[domain].hall.queue_of(turn.space),
+            true => self.ours.queues[domain].hall.queue_of(turn.mm),
             false => SPACES,
         };
         let prev_vtime = prev.map_or(0, |prev| {

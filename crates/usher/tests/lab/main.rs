@@ -85,6 +85,10 @@ const CHECKS: &[Check] = &[
     ),
     ("sched::leaves_a_shared_core", sched::leaves_a_shared_core),
     (
+        "sched::more_address_spaces_than_queues_all_run",
+        sched::more_address_spaces_than_queues_all_run,
+    ),
+    (
         "o1::serves_in_the_order_of_linux_26",
         sched::serves_in_the_order_of_linux_26,
     ),

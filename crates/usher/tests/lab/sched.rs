@@ -190,6 +190,25 @@ pub fn leaves_a_shared_core() {
     assert_nothing_went_wrong();
 }
 
+/// More than an LLC has queues for, each kept to one of two CPUs. Those that share a queue
+/// must not pass all others by, as they once did until the kernel took all threads back.
+pub fn more_address_spaces_than_queues_all_run() {
+    const EACH_NS: u64 = 50_000_000;
+    let world = World::new();
+    let running = Running::start(&world);
+    let loops: Vec<Loop> = (0..60)
+        .map(|number| Loop::start("0", &[number % 2]))
+        .collect();
+    let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
+    wait_for("60 loops to run", || {
+        let mut ran = loops.iter().zip(&before);
+        let all = ran.all(|(looping, before)| looping.ran_ns() - before >= EACH_NS);
+        all.then_some(())
+    });
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
 /// Messages and affinities in the orders of Linux 2.6, which are not to be changed meanwhile.
 pub fn serves_in_the_order_of_linux_26() {
     let world = World::new();
