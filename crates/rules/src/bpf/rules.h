@@ -19,7 +19,9 @@
  * waits is passed by any other until that one is `lead` ahead and its last slice
  * is over, and no further. With n threads of equal weight on a CPU, the wait is
  * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
- * (n - 1) slices of strict rotation.
+ * (n - 1) slices of strict rotation. Where threads may run on some CPUs alone, or more
+ * address spaces than there are queues share some, a queue's first may be one that the
+ * CPU cannot run: its turns bound the waits there, not the lead.
  */
 #ifndef USHER_SCX_RULES_H
 #define USHER_SCX_RULES_H
