@@ -57,7 +57,7 @@ unsafe extern "C" {
     pub(crate) safe fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     pub(crate) safe fn rules_join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
-    pub(crate) safe fn rules_is_fuller(there: u32, here: u32) -> bool;
+    pub(crate) safe fn rules_is_fuller(there: u32, here: u32, in_node: bool) -> bool;
     pub(crate) safe fn rules_ends_turn(turn_mm: u64, turn_queue: u32, mm: u64, queue: u32) -> bool;
     pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
@@ -93,7 +93,7 @@ mod tests {
     use crate::where_to::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, when};
 
-    const NUMBERS: [usize; 35] = [
+    const NUMBERS: [usize; 36] = [
         CPUS_MAX,
         LLCS_MAX,
         SPACES,
@@ -102,6 +102,7 @@ mod tests {
         latency::SLOTS,
         levels::LEVEL as usize,
         size_of::<Place>(),
+        offset_of!(Place, node_llcs),
         offset_of!(Place, core),
         offset_of!(Place, near),
         offset_of!(Place, node),

@@ -142,9 +142,9 @@ __u32 rules_log2_of(__u64 value)
 	return log2_of(value);
 }
 
-_Bool rules_is_fuller(__u32 there, __u32 here)
+_Bool rules_is_fuller(__u32 there, __u32 here, _Bool in_node)
 {
-	return is_fuller(there, here);
+	return is_fuller(there, here, in_node);
 }
 
 _Bool rules_ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm, __u32 queue)
@@ -229,6 +229,7 @@ const __u64 rules_numbers[] = {
 	LATENCY_SLOTS,
 	LEVEL,
 	sizeof(struct place),
+	offsetof(struct place, node_llcs),
 	offsetof(struct place, core),
 	offsetof(struct place, near),
 	offsetof(struct place, node),

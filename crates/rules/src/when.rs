@@ -289,9 +289,10 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
     c::rules_burst_after(average_ns, burst_ns)
 }
 
-/// Whether a CPU that has threads of its own takes one from an LLC where so many wait.
-pub fn is_fuller(there: u32, here: u32) -> bool {
-    c::rules_is_fuller(there, here)
+/// Whether a CPU that has threads of its own takes one from an LLC, of its node or another,
+/// where so many wait.
+pub fn is_fuller(there: u32, here: u32, in_node: bool) -> bool {
+    c::rules_is_fuller(there, here, in_node)
 }
 
 /// Whose turn it is on a CPU.

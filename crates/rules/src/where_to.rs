@@ -39,6 +39,8 @@ pub struct Place {
     pub node_number: u32,
     /// Nothing.
     pub unused: u32,
+    /// LLCs of its node, by bit.
+    pub node_llcs: u64,
     /// The CPUs of its core, itself among them.
     pub core: CpuWords,
     /// Those of its LLC.

@@ -350,15 +350,21 @@ fn nobody_waits_for_long_whoever_comes_later() {
     }
 }
 
-/// Whoever is taken would not be taken back at once.
+/// Whoever is taken from another node would not be taken back; within one, who is left over
+/// goes round, and the numbers stay as even as they can be.
 #[test]
 fn a_thread_is_taken_where_that_evens_them_out() {
-    assert!(when::is_fuller(2, 0) && !when::is_fuller(1, 0));
-    for (there, here) in (0..9).flat_map(|there| (0..9).map(move |here| (there, here))) {
-        if when::is_fuller(there, here) {
-            let after = (there - 1, here + 1);
-            assert!(!when::is_fuller(after.1, after.0), "{there}, {here}");
+    let is_fuller = |there: u32, here, in_node| when::is_fuller(there, here, in_node);
+    assert!(is_fuller(2, 0, false) && !is_fuller(1, 0, false));
+    assert!(is_fuller(1, 0, true) && !is_fuller(1, 1, true));
+    for (there, here) in (0..9).flat_map(|there: u32| (0..9).map(move |here| (there, here))) {
+        let after = (there.saturating_sub(1), here + 1);
+        if is_fuller(there, here, false) {
+            assert!(!is_fuller(after.1, after.0, false), "{there}, {here}");
             assert!(after.0.abs_diff(after.1) < there - here, "{there}, {here}");
+        }
+        if is_fuller(there, here, true) {
+            assert!(after.0.abs_diff(after.1) <= there - here, "{there}, {here}");
         }
     }
 }

@@ -22,6 +22,9 @@ pub struct Settings {
     pub aggregate: bool,
     /// First come, first served, blind to SMT: to compare with.
     pub fifo: bool,
+    /// With `fifo`: another program, which does that alone, to hold what ours costs against.
+    #[serde(default)]
+    pub minimal: bool,
     /// By the levels of Linux 2.6 instead of virtual time: to compare with.
     #[serde(default)]
     pub o1: bool,
@@ -44,6 +47,7 @@ impl Default for Settings {
             smt: true,
             aggregate: true,
             fifo: false,
+            minimal: false,
             o1: false,
             seats: true,
         }

@@ -39,8 +39,17 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         let domain = &machine.domains[core.domain];
         let node = machine.nodes.iter().find(|node| node.cpus.contains(cpu.os));
         let (node, number) = node.map_or((&domain.cpus, 0), |node| (&node.cpus, node.os));
-        let llc = (core.domain % LLCS_MAX) as u32;
-        (cpu.os, place(llc, number, [&core.cpus, &domain.cpus, node]))
+        let place = Place {
+            known: 1,
+            llc: llc_of(core.domain),
+            node_number: number,
+            unused: 0,
+            node_llcs: llcs_of(machine, node),
+            core: words_of(&core.cpus),
+            near: words_of(&domain.cpus),
+            node: words_of(node),
+        };
+        (cpu.os, bytes_of(&place))
     });
     Ok(Tables {
         places: places.collect(),
@@ -64,15 +73,24 @@ fn nodes(machine: &Topology) -> u64 {
     nodes.iter().map(|node| 1 << node.os).sum()
 }
 
-fn place(llc: u32, node_number: u32, sets: [&CpuSet; 3]) -> Vec<u8> {
-    let known = 1_u32;
-    let mut bytes: Vec<u8> = [known, llc, node_number, 0]
-        .into_iter()
-        .flat_map(u32::to_ne_bytes)
-        .collect();
-    for set in sets {
-        bytes.extend(words_of(set).into_iter().flat_map(u64::to_ne_bytes));
-    }
+/// LLCs beyond the tables share queues.
+fn llc_of(domain: usize) -> u32 {
+    (domain % LLCS_MAX) as u32
+}
+
+/// LLCs that have a CPU in a node, by bit.
+fn llcs_of(machine: &Topology, node: &CpuSet) -> u64 {
+    let domains = machine.domains.iter().enumerate();
+    let within = domains.filter(|(_, domain)| domain.cpus.iter().any(|cpu| node.contains(cpu)));
+    within.fold(0, |llcs, (number, _)| llcs | 1 << llc_of(number))
+}
+
+fn bytes_of(place: &Place) -> Vec<u8> {
+    let numbers = [place.known, place.llc, place.node_number, place.unused];
+    let sets = [place.core, place.near, place.node];
+    let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_ne_bytes).collect();
+    bytes.extend(place.node_llcs.to_ne_bytes());
+    bytes.extend(sets.into_iter().flatten().flat_map(u64::to_ne_bytes));
     bytes
 }
 
@@ -96,8 +114,9 @@ mod tests {
         let words: Vec<u64> = crate::layout::words(bytes).collect();
         assert_eq!(*cpu, 5);
         assert_eq!(words[0], 1 | 1 << 32);
-        assert_eq!(words[2], 0b11_0000);
-        assert_eq!(words[2 + CPU_WORDS], 0b1111_0000);
+        assert_eq!(words[2], 0b1111, "one node");
+        assert_eq!(words[3], 0b11_0000);
+        assert_eq!(words[3 + CPU_WORDS], 0b1111_0000);
     }
 
     #[test]
@@ -106,8 +125,9 @@ mod tests {
         assert_eq!(of("package:2 core:4").nodes, 0);
         let several = of("package:2 [numa:1] core:2");
         assert_eq!(several.nodes, 0b11);
-        let number = |at: usize| crate::layout::words(&several.places[at].1).nth(1);
-        assert_eq!([number(0), number(3)], [Some(0), Some(1)]);
+        let word = |at: usize, word| crate::layout::words(&several.places[at].1).nth(word);
+        assert_eq!([word(0, 1), word(3, 1)], [Some(0), Some(1)]);
+        assert_eq!([word(0, 2), word(3, 2)], [Some(0b1), Some(0b10)]);
         let mut far = machine("package:2 [numa:1] core:2");
         far.nodes[1].os = 64;
         assert_eq!(tables(&far).unwrap().nodes, 0, "no place for its number");

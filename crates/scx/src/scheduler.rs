@@ -21,6 +21,8 @@ use crate::object::{self, Aligned};
 use crate::{Kernel, MapIds, ScxError};
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
+static MINIMAL: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/minimal.bpf.o")));
 
 /// `struct sched_ext_ops` in kernel.h begins with `hotplug_seq`.
 const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
@@ -70,10 +72,12 @@ impl Scheduler {
             return Err(ScxError::NotRoot);
         }
         let tables = machine::tables(machine)?;
-        let mut open = object::open(&OBJECT.0)?;
+        let bytes = if settings.minimal { MINIMAL } else { OBJECT };
+        let mut open = object::open(&bytes.0)?;
         prepare(&mut open, kernel.hotplug_seq()?)?;
         let flag = match tables.nodes {
             0 => None,
+            _ if settings.minimal => None,
             _ => by_node()?,
         };
         if let Some(flag) = flag {

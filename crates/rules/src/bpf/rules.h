@@ -507,12 +507,13 @@ static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
 }
 
 /*
- * Whether a CPU that has threads of its own takes one from an LLC where so many wait: not
- * if as many would wait here then as did there.
+ * Whether a CPU that has threads of its own takes one from an LLC where so many wait. Not
+ * if as many would wait here then as did there; but within a node, where memory is as near,
+ * whoever is one too many for equal numbers goes round.
  */
-static inline _Bool is_fuller(__u32 there, __u32 here)
+static inline _Bool is_fuller(__u32 there, __u32 here, _Bool in_node)
 {
-	return there > here + 1;
+	return there > here + !in_node;
 }
 
 /* A CPU has served nobody but urgent threads for so long: others are next. */

@@ -32,6 +32,8 @@ struct place {
 	/* The kernel's number of its node. */
 	__u32 node_number;
 	__u32 unused;
+	/* LLCs of its node, by number. */
+	__u64 node_llcs;
 	struct cpu_set core;
 	struct cpu_set near;
 	struct cpu_set node;

@@ -31,6 +31,10 @@ enum {
 
 #define PF_KTHREAD 0x00200000
 
+/* A scheduler's callback. */
+#define OP(name) SEC("struct_ops/" #name)
+#define OP_SLEEPABLE(name) SEC("struct_ops.s/" #name)
+
 enum scx_dsq_id_flags {
 	SCX_DSQ_LOCAL = 1,
 	SCX_DSQ_LOCAL_ON = 2,
@@ -183,6 +187,8 @@ struct sched_ext_ops {
 
 extern __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node) __ksym;
 extern void scx_bpf_kick_cpu(__s32 cpu, __u64 flags) __ksym;
+extern __s32 scx_bpf_select_cpu_dfl(struct task_struct *p, __s32 prev,
+				    __u64 flags, _Bool *is_idle) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_smtmask(void) __ksym;
 /* From 6.15 on; for who asks for masks by node, and for nobody else. */

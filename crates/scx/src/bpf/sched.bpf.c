@@ -9,6 +9,7 @@
  *   rules.h   the arithmetic of the first three, without a kernel
  *   levels.h  the arithmetic of o1.h
  *   state.h   what is known of the machine, of threads and queues
+ *   ending.h  what is told when the kernel ends it
  *   kernel.h  the kernel, as far as we use it
  *
  * A thread that wakes goes straight to an idle CPU, if there is one, or to one
@@ -25,38 +26,12 @@
  * Per-CPU kernel threads never wait in a queue. If anything is wrong, the
  * kernel takes all threads back to its own scheduler and calls `end`.
  */
+#include "ending.h"
 #include "o1.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define MS 1000000ULL
-#define OP(name) SEC("struct_ops/" #name)
-#define OP_SLEEPABLE(name) SEC("struct_ops.s/" #name)
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct ending);
-} endings SEC(".maps");
-
-struct dump {
-	char text[DUMP_BYTES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct dump);
-} dumps SEC(".maps");
-
-/* A page; user space says how large one is here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} ended SEC(".maps");
-
 static inline _Bool stays_here(struct task_struct *p)
 {
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
@@ -337,12 +312,14 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
 }
 
-static inline _Bool has_more_to_do(__u32 llc, const struct hall *than)
+static inline _Bool has_more_to_do(__u32 llc, const struct hall *than,
+				   const struct place *here)
 {
 	struct hall *hall = hall_of(llc);
 
 	return hall && hall != than &&
-	       is_fuller(all_waiting(hall), all_waiting(than));
+	       is_fuller(all_waiting(hall), all_waiting(than),
+			 here->node_llcs >> llc % LLCS_MAX & 1);
 }
 
 /* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
@@ -408,7 +385,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 				  : SPACES;
 	/* Another LLC is looked at now and then: it may have more to do. */
 	far = bpf_get_prandom_u32() % LLCS_MAX;
-	if (far < wants->llcs && has_more_to_do(far, hall) &&
+	if (far < wants->llcs && has_more_to_do(far, hall, here) &&
 	    take_hindmost(far, strangers(far, cpu))) {
 		note_theft(cpu);
 		return;
@@ -658,26 +635,6 @@ __s32 BPF_PROG(usher_init)
 		}
 	}
 	return 0;
-}
-
-OP(usher_exit)
-void BPF_PROG(usher_exit, struct scx_exit_info *info)
-{
-	struct ending *ending = ONLY(endings);
-	struct dump *dump = ONLY(dumps);
-	__u32 kind = BPF_CORE_READ(info, kind);
-
-	if (!ending || !dump)
-		return;
-	ending->code = BPF_CORE_READ(info, exit_code);
-	bpf_probe_read_kernel_str(ending->reason, sizeof(ending->reason),
-				  BPF_CORE_READ(info, reason));
-	bpf_probe_read_kernel_str(ending->message, sizeof(ending->message),
-				  BPF_CORE_READ(info, msg));
-	bpf_probe_read_kernel_str(dump->text, sizeof(dump->text),
-				  BPF_CORE_READ(info, dump));
-	ending->kind = kind;
-	bpf_ringbuf_output(&ended, &kind, sizeof(kind), 0);
 }
 
 SEC(".struct_ops.link")

@@ -99,7 +99,9 @@ impl Engine {
         let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX as u64;
         let (far, here) = (far as usize, self.domain(cpu));
         let there = self.ours.queues.get(far)?;
-        let has_more = when::is_fuller(there.waiting(), self.ours.queues[here].waiting());
+        let in_node = self.machine.node_of[far] == self.machine.node_of[here];
+        let waiting = self.ours.queues[here].waiting();
+        let has_more = when::is_fuller(there.waiting(), waiting, in_node);
         match far != here && has_more {
             true => self.take_hindmost(far, cpu),
             false => None,

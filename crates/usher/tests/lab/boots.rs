@@ -39,12 +39,13 @@ const SEATING_AND_SCHED: &[&str] = &[
     "seats::",
     "hotplug::",
     "crash::",
+    "meter::",
     "sched::",
     "o1::",
     "softly::",
     "weights::",
 ];
-const SCHED: &[&str] = &["sched::", "o1::", "weights::"];
+const SCHED: &[&str] = &["meter::", "sched::", "o1::", "weights::"];
 const STRESS: &[&str] = &["stress::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 
@@ -81,7 +82,7 @@ pub fn all() -> Vec<Trial> {
         },
         Boot {
             name: "quick::sched_oldest",
-            machine: "core:2 pu:2",
+            machine: "package:2 core:1 pu:2",
             kernel: Wanted::Oldest,
             instruction_ns: 1,
             checks: SCHED,

@@ -17,6 +17,7 @@ mod crash;
 mod hotplug;
 mod load;
 mod machine;
+mod meter;
 mod sched;
 mod seats;
 mod softly;
@@ -80,6 +81,18 @@ const CHECKS: &[Check] = &[
         crash::without_a_keeper_launchers_undo,
     ),
     (
+        "meter::counts_switches_and_wakeups",
+        meter::counts_switches_and_wakeups,
+    ),
+    (
+        "meter::times_a_core_that_is_shared",
+        meter::times_a_core_that_is_shared,
+    ),
+    (
+        "meter::tells_migrations_by_distance",
+        meter::tells_migrations_by_distance,
+    ),
+    (
         "sched::runs_a_crowd_and_lets_go",
         sched::runs_a_crowd_and_lets_go,
     ),
@@ -89,11 +102,23 @@ const CHECKS: &[Check] = &[
         sched::more_address_spaces_than_queues_all_run,
     ),
     (
+        "sched::whoever_is_left_over_goes_round",
+        sched::whoever_is_left_over_goes_round,
+    ),
+    (
         "o1::serves_in_the_order_of_linux_26",
         sched::serves_in_the_order_of_linux_26,
     ),
     ("sched::follows_the_cpus", sched::follows_the_cpus),
     ("sched::ends_with_its_holder", sched::ends_with_its_holder),
+    (
+        "sched::tells_that_the_kernel_ended_it",
+        sched::tells_that_the_kernel_ended_it,
+    ),
+    (
+        "sched::the_least_there_can_be_runs_a_crowd",
+        sched::the_least_there_can_be_runs_a_crowd,
+    ),
     (
         "sched::keeps_seats_and_lends_them",
         softly::keeps_seats_and_lends_them,

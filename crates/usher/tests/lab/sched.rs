@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use libbpf_rs::query::ProgInfoIter;
@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 use serde_json::Value;
 use usher_model::CpuSet;
 
-use crate::common::{World, wait_for};
+use crate::common::{World, stderr, wait_for};
 use crate::load::Loop;
 
 const PAIRS: usize = 8;
@@ -29,9 +29,8 @@ impl<'a> Running<'a> {
     }
 
     fn start_as(world: &'a World, options: &[&str]) -> Self {
-        world
-            .json(&[&["sched", "start"], options].concat())
-            .unwrap();
+        let started = world.run(&[&["sched", "start"], options].concat());
+        assert!(started.status.success(), "{}", stderr(&started));
         assert_eq!(kernel_says("root/ops"), "usher");
         Self(world)
     }
@@ -104,14 +103,27 @@ fn crowd(cpus: usize) {
 }
 
 fn console() -> String {
-    let output = std::process::Command::new("dmesg").output().unwrap();
+    let output = Command::new("dmesg").output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// No task was kept waiting, the kernel found no fault, and only we ended it.
+/// Programs of the scheduler's that the kernel holds.
+fn loaded() -> impl Iterator<Item = u32> {
+    let programs = ProgInfoIter::default();
+    let ours = programs.filter(|program| program.name.to_string_lossy().starts_with("usher_"));
+    ours.map(|program| program.verified_insns)
+}
+
+/// No task was kept waiting, the kernel found no fault, only we ended it, and nothing of it
+/// is left.
 pub fn assert_nothing_went_wrong() {
+    // The kernel lets go of them a while after their end.
+    wait_for("the kernel to let go of the programs", || {
+        loaded().next().is_none().then_some(())
+    });
     let is_bad = |line: &&str| {
         let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
+        let asked_for = ["(unregistered from ", "(disabled by sysrq-S)"];
         // The last is what the kernel says of an end that was not asked for.
         let signs = [
             "BUG:",
@@ -120,7 +132,7 @@ pub fn assert_nothing_went_wrong() {
             "rcu: INFO",
             "sched_ext: usher: ",
         ];
-        ended && !line.contains("(unregistered from ")
+        ended && !asked_for.iter().any(|how| line.contains(how))
             || signs.iter().any(|sign| line.contains(sign))
     };
     let console = console();
@@ -133,9 +145,7 @@ pub fn assert_nothing_went_wrong() {
 /// paths as lead there: branches in loops multiply them. All programs together have 63,000;
 /// a million in one is refused, and 700,000 took ten seconds here.
 fn is_soon_verified() {
-    let programs = ProgInfoIter::default();
-    let ours = programs.filter(|program| program.name.to_string_lossy().starts_with("usher_"));
-    let verified: Vec<u32> = ours.map(|program| program.verified_insns).collect();
+    let verified: Vec<u32> = loaded().collect();
     let sum: u32 = verified.iter().sum();
     assert!((10_000..100_000).contains(&sum), "{verified:?}");
 }
@@ -175,6 +185,7 @@ pub fn leaves_a_shared_core() {
     let siblings: Vec<usize> = siblings.iter().map(|cpu| cpu as usize).collect();
     let [first, second] = siblings[..] else {
         assert_eq!(siblings, [0], "cores have one hardware thread, or two");
+        eprintln!("cores have one hardware thread: none is shared");
         return;
     };
     let world = World::new();
@@ -205,6 +216,32 @@ pub fn more_address_spaces_than_queues_all_run() {
         let all = ran.all(|(looping, before)| looping.ran_ns() - before >= EACH_NS);
         all.then_some(())
     });
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
+/// One more than there are CPUs, whose LLCs cannot all have as many: each has as much in turn.
+/// Left where it began, one of an LLC of two CPUs would have two thirds of what others have.
+pub fn whoever_is_left_over_goes_round() {
+    if nodes() > 1 {
+        eprintln!("several NUMA nodes: nobody goes round among these");
+        return;
+    }
+    const EACH_NS: u64 = 3_000_000_000;
+    let world = World::new();
+    let running = Running::start(&world);
+    let all: Vec<usize> = (0..cpus()).collect();
+    let loops: Vec<Loop> = (0..=cpus()).map(|_| Loop::start("0", &all)).collect();
+    let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
+    let had = wait_for("them to run", || {
+        let ran = loops.iter().zip(&before);
+        let had: Vec<u64> = ran
+            .map(|(looping, before)| looping.ran_ns() - before)
+            .collect();
+        (had.iter().sum::<u64>() > had.len() as u64 * EACH_NS).then_some(had)
+    });
+    let (least, most) = (had.iter().min(), had.iter().max());
+    assert!(least.unwrap() * 5 > most.unwrap() * 4, "{had:?}");
     drop(running);
     assert_nothing_went_wrong();
 }
@@ -276,5 +313,42 @@ pub fn ends_with_its_holder() {
         (&after["running"], &after["last"]["ended"]),
         (&false.into(), &died.into())
     );
+    assert_nothing_went_wrong();
+}
+
+/// By SysRq S, as an administrator would who sees that it does harm: told as the kernel's
+/// doing, and another can be started.
+pub fn tells_that_the_kernel_ended_it() {
+    let world = World::new();
+    let running = Running::start(&world);
+    fs::write("/proc/sysrq-trigger", "S").unwrap();
+    wait_for("the kernel's own scheduler", || {
+        (kernel_says("state") == "disabled").then_some(())
+    });
+    let last = &wait_for("the holder to tell", || {
+        let status = running.status();
+        (status["last"]["state"] == "ended").then_some(status)
+    })["last"];
+    let why = last["ended"].as_str().unwrap();
+    assert!(
+        why.starts_with("the kernel took its threads back ("),
+        "{why}"
+    );
+    assert!(why.contains("sysrq"), "{why}");
+    drop(running);
+    drop(Running::start(&world));
+    assert_nothing_went_wrong();
+}
+
+/// What ours is held against has no other faults than being minimal.
+pub fn the_least_there_can_be_runs_a_crowd() {
+    let world = World::new();
+    let running = Running::start_as(&world, &["--fifo=minimal"]);
+    let does = &running.status()["last"]["does"];
+    assert_eq!(does, "first come, first served, and nothing else");
+    crowd(cpus());
+    assert_eq!(running.status()["running"], true);
+    drop(running);
+    assert_eq!(kernel_says("state"), "disabled");
     assert_nothing_went_wrong();
 }

@@ -102,6 +102,9 @@ fn kernel() -> Kernel {
 
 /// What the scheduler does, in a few words.
 fn described(settings: &Settings) -> String {
+    if settings.minimal {
+        return "first come, first served, and nothing else".to_owned();
+    }
     if settings.fifo {
         return "first come, first served, blind to SMT".to_owned();
     }

@@ -44,15 +44,24 @@ pub struct Args {
     /// How far they may get ahead of whoever waits, 1 to 200; as long as a turn unless told
     #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
     lead_ms: Option<u64>,
-    /// None of that: first come, first served, blind to SMT; to compare with
-    #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms"])]
-    fifo: bool,
+    /// None of that: first come, first served; to compare with
+    #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms"])]
+    fifo: Option<Fifo>,
     /// The order of Linux 2.6's O(1) scheduler instead, blind to SMT; to compare with
     #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms", "fifo"])]
     o1: Option<O1>,
     /// Hold the scheduler in this process, and end it with this one
     #[arg(long)]
     foreground: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Fifo {
+    /// Ours, with that order alone, and blind to SMT
+    Blind,
+    /// The least that a scheduler can be, with the kernel's choice of idle CPUs: nothing is
+    /// counted, and nothing explained
+    Minimal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -68,11 +77,13 @@ impl Args {
         if let Some(o1) = self.o1 {
             return Settings::of_linux_26(o1 == O1::Aggregate);
         }
+        let fifo = self.fifo.is_some();
         Settings {
-            smt: self.smt.is_on() && !self.fifo,
-            aggregate: self.aggregate.is_on() && !self.fifo,
-            seats: self.seats.is_on() && !self.fifo,
-            fifo: self.fifo,
+            smt: self.smt.is_on() && !fifo,
+            aggregate: self.aggregate.is_on() && !fifo,
+            seats: self.seats.is_on() && !fifo,
+            fifo,
+            minimal: self.fifo == Some(Fifo::Minimal),
             turn_ns: self.turn_ms * 1_000_000,
             lead_ns: self.lead_ms.unwrap_or(self.turn_ms) * 1_000_000,
             ..Settings::default()
@@ -225,8 +236,10 @@ mod tests {
         let without = settings("--smt off --aggregate off --seats off").unwrap();
         assert!(!without.smt && !without.aggregate && !without.seats);
         let fifo = settings("--fifo").unwrap();
-        assert!(fifo.fifo && !fifo.smt && !fifo.seats);
-        for refused in ["--fifo --seats off", "--o1 plain --lead-ms 3"] {
+        assert!(fifo.fifo && !fifo.smt && !fifo.seats && !fifo.minimal);
+        let minimal = settings("--fifo=minimal --foreground").unwrap();
+        assert!(minimal.fifo && minimal.minimal && !minimal.smt);
+        for refused in ["--fifo --seats off", "--o1 plain --lead-ms 3", "--fifo=o1"] {
             assert!(settings(refused).is_err(), "{refused}");
         }
     }

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* What is told when the kernel ends a scheduler: why, and its dump. */
+#ifndef USHER_SCX_ENDING_H
+#define USHER_SCX_ENDING_H
+
+#include "machine.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ending);
+} endings SEC(".maps");
+
+struct dump {
+	char text[DUMP_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct dump);
+} dumps SEC(".maps");
+
+/* A page; user space says how large one is here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} ended SEC(".maps");
+
+OP(usher_exit)
+void BPF_PROG(usher_exit, struct scx_exit_info *info)
+{
+	struct ending *ending = ONLY(endings);
+	struct dump *dump = ONLY(dumps);
+	__u32 kind = BPF_CORE_READ(info, kind);
+
+	if (!ending || !dump)
+		return;
+	ending->code = BPF_CORE_READ(info, exit_code);
+	bpf_probe_read_kernel_str(ending->reason, sizeof(ending->reason),
+				  BPF_CORE_READ(info, reason));
+	bpf_probe_read_kernel_str(ending->message, sizeof(ending->message),
+				  BPF_CORE_READ(info, msg));
+	bpf_probe_read_kernel_str(dump->text, sizeof(dump->text),
+				  BPF_CORE_READ(info, dump));
+	ending->kind = kind;
+	bpf_ringbuf_output(&ended, &kind, sizeof(kind), 0);
+}
+
+#endif
