@@ -171,9 +171,9 @@ struct sched_ext_ops {
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, _Bool runnable);
-	void (*quiescent)(struct task_struct *p, __u64 flags);
 	void (*update_idle)(__s32 cpu, _Bool idle);
 	void (*enable)(struct task_struct *p);
+	void (*disable)(struct task_struct *p);
 	__s32 (*init_task)(struct task_struct *p,
 			   struct scx_init_task_args *args);
 	__s32 (*init)(void);

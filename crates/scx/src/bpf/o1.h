@@ -176,7 +176,7 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 				 __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
-	__u64 of = sharers_of(thread, (__u64)BPF_CORE_READ(p, mm), wants);
+	__u64 of = sharers_of(thread, space_number(p, thread), wants);
 	__u32 at;
 
 	if (!hall) {
@@ -205,7 +205,7 @@ static inline void preempt_by_level(struct task_struct *p,
 	if (!state || !state->running)
 		return;
 	if (!has_better_level(thread->vtime, state->key,
-			      state->turn_mm == (__u64)BPF_CORE_READ(p, mm),
+			      state->turn_mm == space_number(p, thread),
 			      wants->aggregate))
 		return;
 	COUNT(preempted);

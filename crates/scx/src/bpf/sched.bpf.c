@@ -478,8 +478,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	else
 		note_service(thread, cpu, state, now);
 	note_arrival(thread, cpu, now);
-	note_space(state, thread, (__u64)BPF_CORE_READ(p, mm), queue, now,
-		   wants);
+	note_space(state, thread, space_number(p, thread), queue, now, wants);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || stays_here(p);
 	if (wants->smt && state->movable)
@@ -541,16 +540,6 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 	thread->burst_ns = 0;
 }
 
-/* Sleeps, or is taken out of its queue, to be put into another. */
-OP(usher_quiescent)
-void BPF_PROG(usher_quiescent, struct task_struct *p, __u64 flags)
-{
-	struct thread *thread = thread_of(p);
-
-	if (thread)
-		leave_queue(thread);
-}
-
 /*
  * Who came to wait after this CPU had looked, and before it counted as idle, has found
  * nobody to rouse. The kernel does not tell of going idle a second time.
@@ -590,6 +579,20 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 	thread->queue = NO_QUEUE;
 	thread->stands.has_key = 0;
 	thread->stands.slept_at_ns = 0;
+}
+
+/*
+ * It becomes a real-time one, maybe while it waits. Who is taken out of a queue for another
+ * reason comes through `enqueue` again; a callback whenever one stops being runnable would
+ * cost each sleep a hundred instructions.
+ */
+OP(usher_disable)
+void BPF_PROG(usher_disable, struct task_struct *p)
+{
+	struct thread *thread = thread_of(p);
+
+	if (thread)
+		leave_queue(thread);
 }
 
 /*
@@ -649,9 +652,9 @@ struct sched_ext_ops usher = {
 	.tick = (void *)usher_tick,
 	.running = (void *)usher_running,
 	.stopping = (void *)usher_stopping,
-	.quiescent = (void *)usher_quiescent,
 	.update_idle = (void *)usher_update_idle,
 	.enable = (void *)usher_enable,
+	.disable = (void *)usher_disable,
 	.init_task = (void *)usher_init_task,
 	.init = (void *)usher_init,
 	.exit = (void *)usher_exit,

@@ -122,6 +122,8 @@ struct thread {
 	struct standing stands;
 	/* When that was last looked up. */
 	__u64 weighed_ns;
+	/* Its address space, as of when it was last asked for. */
+	__u64 mm;
 };
 
 struct tally {

@@ -123,8 +123,7 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		__sync_fetch_and_add(&hall->urgent, 1);
 		COUNT(soon);
 	} else {
-		__u64 of =
-			sharers_of(thread, (__u64)BPF_CORE_READ(p, mm), wants);
+		__u64 of = sharers_of(thread, space_number(p, thread), wants);
 		__u64 now = now_ns();
 
 		thread->vtime = paced(hall, thread->vtime, now);
