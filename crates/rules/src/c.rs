@@ -4,7 +4,7 @@
 //! All of them are arithmetic over what they are given. They keep no pointer, write
 //! nothing but what is `*mut` here, and take any number for any of their numbers.
 
-use crate::when::{Moment, Pace, SPACES, Space};
+use crate::when::{Load, Moment, Pace, SPACES, Space};
 use crate::where_to::{CpuWords, Outlook, Place};
 
 pub(crate) const NEXT_SAME: u32 = 0;
@@ -35,7 +35,7 @@ unsafe extern "C" {
         spaces: *const [Space; SPACES],
         queue: *mut u32,
     ) -> u32;
-    pub(crate) safe fn rules_sharers(mm: u64, seat: u64, version: u32) -> u64;
+    pub(crate) safe fn rules_sharers(mm: u64, seat: u64, version: u32, only: u32) -> u64;
     pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], of: u64) -> u32;
     pub(crate) fn rules_join_space(space: *mut Space, of: u64, seat: u64, version: u32, vtime: u64);
     pub(crate) fn rules_is_seated(space: *const Space, version: u32) -> bool;
@@ -45,6 +45,13 @@ unsafe extern "C" {
         seat: u64,
         least: *mut u64,
     ) -> bool;
+    pub(crate) fn rules_place_at(
+        spaces: *const [Space; SPACES],
+        clock: u64,
+        seat: u64,
+        vtime: u64,
+        ahead_ns: u64,
+    ) -> u64;
     pub(crate) fn rules_average_of(spaces: *const [Space; SPACES], clock: u64) -> u64;
 
     pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64, anybody_waits: bool);
@@ -55,9 +62,8 @@ unsafe extern "C" {
     pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
     pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     pub(crate) safe fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
-    pub(crate) safe fn rules_join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
-    pub(crate) safe fn rules_is_fuller(there: u32, here: u32, in_node: bool) -> bool;
+    pub(crate) safe fn rules_is_fuller(there: Load, here: Load, in_node: bool) -> bool;
     pub(crate) safe fn rules_ends_turn(turn_mm: u64, turn_queue: u32, mm: u64, queue: u32) -> bool;
     pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
@@ -93,7 +99,7 @@ mod tests {
     use crate::where_to::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, when};
 
-    const NUMBERS: [usize; 36] = [
+    const NUMBERS: [usize; 38] = [
         CPUS_MAX,
         LLCS_MAX,
         SPACES,
@@ -129,6 +135,8 @@ mod tests {
         offset_of!(Moment, hindmost),
         size_of::<Pace>(),
         offset_of!(Pace, at_ns),
+        size_of::<Load>(),
+        offset_of!(Load, cpus),
         0,
     ];
 

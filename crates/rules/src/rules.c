@@ -40,9 +40,9 @@ __u32 rules_who_is_next(struct moment *is, const struct space *spaces,
 	return who_is_next(is, spaces, queue);
 }
 
-__u64 rules_sharers(__u64 mm, __u64 seat, __u32 version)
+__u64 rules_sharers(__u64 mm, __u64 seat, __u32 version, __u32 only)
 {
-	return sharers(mm, seat, version);
+	return sharers(mm, seat, version, only);
 }
 
 __u32 rules_space_of(const struct space *spaces, __u64 of)
@@ -86,9 +86,10 @@ __u64 rules_wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 	return wake_at(vtime, clock, slice_ns);
 }
 
-__u64 rules_join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
+__u64 rules_place_at(const struct space *spaces, __u64 clock, __u64 seat,
+		     __u64 vtime, __u64 ahead_ns)
 {
-	return join_at(vtime, least, ahead_ns);
+	return place_at(spaces, clock, seat, vtime, ahead_ns);
 }
 
 _Bool rules_first_of_seat(const struct space *spaces, __u64 seat, __u64 *least)
@@ -142,7 +143,7 @@ __u32 rules_log2_of(__u64 value)
 	return log2_of(value);
 }
 
-_Bool rules_is_fuller(__u32 there, __u32 here, _Bool in_node)
+_Bool rules_is_fuller(struct load there, struct load here, _Bool in_node)
 {
 	return is_fuller(there, here, in_node);
 }
@@ -256,5 +257,7 @@ const __u64 rules_numbers[] = {
 	offsetof(struct moment, hindmost),
 	sizeof(struct pace),
 	offsetof(struct pace, at_ns),
+	sizeof(struct load),
+	offsetof(struct load, cpus),
 	0,
 };

@@ -104,13 +104,15 @@ pub struct Comer {
     pub vtime: u64,
     /// Its weight.
     pub weight: u64,
+    /// The only CPU that it may run on, counted from 1; 0: it may run on others.
+    pub only: u32,
 }
 
 impl Comer {
-    /// With whom it shares a queue: its address space's threads of the same seat; alone for
-    /// those that have none, its address space.
+    /// With whom it shares a queue: its address space's threads of the same seat and of the
+    /// same only CPU; alone for those that have neither, its address space.
     pub fn sharers(&self) -> u64 {
-        c::rules_sharers(self.mm, self.seat, self.version)
+        c::rules_sharers(self.mm, self.seat, self.version, self.only)
     }
 }
 
@@ -180,9 +182,9 @@ impl Hall {
     /// clock's pace, nor ahead of those that wait, than anybody gets.
     pub fn place(&mut self, comer: &Comer, now_ns: u64, limits: &Limits) -> u64 {
         let vtime = self.paced(comer.vtime, now_ns);
-        let least = self.first_of_seat(comer.seat).unwrap_or(self.clock);
         let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, comer.weight);
-        join_at(vtime, least, ahead_ns)
+        // SAFETY: the array is only read.
+        unsafe { c::rules_place_at(&self.spaces, self.clock, comer.seat, vtime, ahead_ns) }
     }
 
     /// A thread waits from now on; in which queue.
@@ -264,11 +266,6 @@ pub fn wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
     c::rules_wake_at(vtime, clock, slice_ns)
 }
 
-/// Where whoever comes from elsewhere does.
-pub fn join_at(vtime: u64, least: u64, ahead_ns: u64) -> u64 {
-    c::rules_join_at(vtime, least, ahead_ns)
-}
-
 /// Where a thread goes on that nobody had to wait for.
 pub fn alone_at(vtime: u64, clock: u64) -> u64 {
     c::rules_alone_at(vtime, clock)
@@ -289,9 +286,18 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
     c::rules_burst_after(average_ns, burst_ns)
 }
 
-/// Whether a CPU that has threads of its own takes one from an LLC, of its node or another,
-/// where so many wait.
-pub fn is_fuller(there: u32, here: u32, in_node: bool) -> bool {
+/// `struct load`: how many wait in an LLC, and for how many CPUs.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Threads that wait.
+    pub waiting: u32,
+    /// The LLC's CPUs.
+    pub cpus: u32,
+}
+
+/// Whether a CPU that has threads of its own takes one from another LLC, of its node or not.
+pub fn is_fuller(there: Load, here: Load, in_node: bool) -> bool {
     c::rules_is_fuller(there, here, in_node)
 }
 
@@ -300,6 +306,8 @@ pub fn is_fuller(there: u32, here: u32, in_node: bool) -> bool {
 pub struct Turn {
     /// The address space that ran last.
     pub mm: u64,
+    /// With whom that thread shares a queue.
+    pub of: u64,
     /// The queue that it came from; none, where it did not wait.
     pub queue: Option<usize>,
     /// When the turn began.
@@ -307,13 +315,13 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// An address space runs now, of those in that queue.
-    pub fn pass_to(&mut self, mm: u64, queue: Option<usize>, now_ns: u64) {
+    /// A thread runs now that has waited in that queue, if in any.
+    pub fn pass_to(&mut self, thread: &Comer, queue: Option<usize>, now_ns: u64) {
         let number = |queue: Option<usize>| queue.map_or(0, |at| at as u32 + 1);
-        if c::rules_ends_turn(self.mm, number(self.queue), mm, number(queue)) {
+        if c::rules_ends_turn(self.mm, number(self.queue), thread.mm, number(queue)) {
             self.began_ns = now_ns;
         }
-        (self.mm, self.queue) = (mm, queue);
+        (self.mm, self.of, self.queue) = (thread.mm, thread.sharers(), queue);
     }
 }
 

@@ -26,6 +26,7 @@ struct Loop {
     runs_ns: u64,
     vtime: u64,
     ran_last_ns: u64,
+    ran_ns: u64,
 }
 
 impl Loop {
@@ -37,6 +38,20 @@ impl Loop {
             runs_ns: LIMITS.slice_ns,
             vtime: 0,
             ran_last_ns: 0,
+            ran_ns: 0,
+        }
+    }
+
+    fn comer(&self) -> Comer {
+        Comer {
+            mm: self.mm,
+            vtime: self.vtime,
+            weight: self.weight,
+            only: match self.cpus.count_ones() {
+                1 => self.cpus.ilog2() + 1,
+                _ => 0,
+            },
+            ..Comer::default()
         }
     }
 }
@@ -72,12 +87,7 @@ impl Llc {
     }
 
     fn join(&mut self, mut thread: Loop) {
-        let mut comer = Comer {
-            mm: thread.mm,
-            vtime: thread.vtime,
-            weight: thread.weight,
-            ..Comer::default()
-        };
+        let mut comer = thread.comer();
         comer.vtime = self.hall.place(&comer, self.now_ns, &LIMITS);
         thread.vtime = comer.vtime;
         let queue = &mut self.queues[self.hall.join(&comer)];
@@ -97,9 +107,8 @@ impl Llc {
         }
         let least = self.queues[at].first().unwrap_or(&thread).vtime;
         self.hall.leave(at, least);
-        self.cpus[cpu]
-            .turn
-            .pass_to(thread.mm, Some(at), self.now_ns);
+        let comer = thread.comer();
+        self.cpus[cpu].turn.pass_to(&comer, Some(at), self.now_ns);
         self.waited_ns = self.waited_ns.max(self.now_ns - thread.ran_last_ns);
         self.cpus[cpu].runs = Some(thread);
         true
@@ -116,7 +125,7 @@ impl Llc {
             has_prev: u32::from(prev_vtime.is_some()),
             aggregate: 1,
             prev_vtime: prev_vtime.unwrap_or(0),
-            own: self.hall.queue_of(turn.mm) as u32,
+            own: self.hall.queue_of(turn.of) as u32,
             ..Moment::default()
         };
         while let Next::Queue(at) = self.hall.ask(&mut moment) {
@@ -135,6 +144,7 @@ impl Llc {
         if let Some(thread) = &mut self.cpus[cpu].runs {
             thread.vtime += when::virtual_ns(thread.runs_ns, thread.weight);
             thread.ran_last_ns = now_ns;
+            thread.ran_ns += thread.runs_ns;
         }
         self.next(cpu);
         let runs_ns = self.cpus[cpu].runs.as_ref().map(|thread| thread.runs_ns);
@@ -160,6 +170,31 @@ fn address_spaces_that_share_a_queue_share_a_turn() {
         let waited_ns = Llc::new(cpus as usize, threads).longest_wait_ns(60_000 * MS);
         let each = loops / cpus * (LIMITS.turn_ns + LIMITS.slice_ns);
         assert!(waited_ns < 2 * each, "{loops} on {cpus}: {waited_ns}");
+    }
+}
+
+/// Of threads that are kept to one CPU each, each has its share there, however crowded the
+/// other one is; also one of a program whose others wait there.
+#[test]
+fn who_is_kept_to_a_cpu_has_its_share_of_that() {
+    // How many on CPU 0 and on CPU 1.
+    for (few, many) in [(3, 4), (4, 10), (6, 21), (1, 30)] {
+        for with_one_there in [false, true] {
+            let mut loops: Vec<Loop> = (0..few + many)
+                .map(|number| Loop::new(number + 1, if number < few { 1 } else { 2 }))
+                .collect();
+            // One of the first program's waits on the crowded CPU.
+            loops.extend(with_one_there.then(|| Loop::new(1, 2)));
+            let mut llc = Llc::new(2, loops);
+            llc.longest_wait_ns(20_000 * MS);
+            let threads = llc.cpus.iter().filter_map(|cpu| cpu.runs.as_ref());
+            let threads = threads.chain(llc.queues.iter().flatten());
+            for thread in threads.filter(|thread| thread.cpus == 1) {
+                let share = thread.ran_ns as f64 / 20e9;
+                let off = (share * few as f64 - 1.0).abs();
+                assert!(off < 0.05, "{share} of {few} beside {many}: {thread:?}");
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES, Turn};
+use usher_rules::when::{self, Comer, Hall, Limits, Load, Moment, Next, SPACES, Turn};
 
 #[derive(Debug, Clone)]
 struct Thread {
@@ -40,15 +40,18 @@ impl Cpu {
         cpu
     }
 
-    /// Into its queue, which is by virtual time, as the kernel's is.
-    fn join(&mut self, mut thread: Thread) {
-        let mut comer = Comer {
+    fn comer(&self, thread: &Thread) -> Comer {
+        Comer {
             mm: if self.limits.aggregate { thread.mm } else { 0 },
-            seat: 0,
-            version: 0,
             vtime: thread.vtime,
             weight: thread.weight,
-        };
+            ..Comer::default()
+        }
+    }
+
+    /// Into its queue, which is by virtual time, as the kernel's is.
+    fn join(&mut self, mut thread: Thread) {
+        let mut comer = self.comer(&thread);
         comer.vtime = self.hall.place(&comer, self.now_ns, &self.limits);
         thread.vtime = comer.vtime;
         let queue = &mut self.queues[self.hall.join(&comer)];
@@ -69,7 +72,7 @@ impl Cpu {
     /// Who runs after `prev`, which has had its slice.
     fn next(&mut self, prev: Option<Thread>) -> Option<Thread> {
         let own = match self.limits.aggregate {
-            true => self.hall.queue_of(self.turn.mm),
+            true => self.hall.queue_of(self.turn.of),
             false => SPACES,
         };
         let now_ns = self.now_ns;
@@ -92,7 +95,7 @@ impl Cpu {
             Next::Nobody => return None,
             Next::Queue(at) => {
                 let next = self.take(at, prev);
-                self.turn.pass_to(next.mm, Some(at), self.now_ns);
+                self.turn.pass_to(&self.comer(&next), Some(at), self.now_ns);
                 next
             }
         };
@@ -350,21 +353,32 @@ fn nobody_waits_for_long_whoever_comes_later() {
     }
 }
 
-/// Whoever is taken from another node would not be taken back; within one, who is left over
-/// goes round, and the numbers stay as even as they can be.
+/// Of LLCs of any size: whoever is taken from another node would not be taken back; within
+/// one, whoever waits where more do for each CPU goes round.
 #[test]
 fn a_thread_is_taken_where_that_evens_them_out() {
-    let is_fuller = |there: u32, here, in_node| when::is_fuller(there, here, in_node);
-    assert!(is_fuller(2, 0, false) && !is_fuller(1, 0, false));
-    assert!(is_fuller(1, 0, true) && !is_fuller(1, 1, true));
-    for (there, here) in (0..9).flat_map(|there: u32| (0..9).map(move |here| (there, here))) {
-        let after = (there.saturating_sub(1), here + 1);
-        if is_fuller(there, here, false) {
-            assert!(!is_fuller(after.1, after.0, false), "{there}, {here}");
-            assert!(after.0.abs_diff(after.1) < there - here, "{there}, {here}");
-        }
-        if is_fuller(there, here, true) {
-            assert!(after.0.abs_diff(after.1) <= there - here, "{there}, {here}");
+    let load = |waiting, cpus| Load { waiting, cpus };
+    let even = |there, here, in_node| when::is_fuller(load(there, 4), load(here, 4), in_node);
+    assert!(even(2, 0, false) && !even(1, 0, false));
+    assert!(even(1, 0, true) && !even(1, 1, true));
+    // As many wait for ten times as many.
+    for in_node in [false, true] {
+        assert!(when::is_fuller(load(11, 2), load(11, 20), in_node));
+        assert!(!when::is_fuller(load(11, 20), load(11, 2), in_node));
+        assert!(!when::is_fuller(load(0, 2), load(0, 20), in_node));
+    }
+    let numbers = (0..5_u32).flat_map(|there| (0..5).map(move |here| (there, here)));
+    let sizes = [(1, 1), (1, 3), (4, 1), (2, 20)];
+    for ((there, here), (cpus_there, cpus_here)) in
+        numbers.flat_map(|numbers| sizes.map(|sizes| (numbers, sizes)))
+    {
+        let of = (load(there, cpus_there), load(here, cpus_here));
+        let more_for_each = there * cpus_here > here * cpus_there;
+        assert_eq!(when::is_fuller(of.0, of.1, true), more_for_each, "{of:?}");
+        if when::is_fuller(of.0, of.1, false) {
+            let after = (load(there - 1, cpus_there), load(here + 1, cpus_here));
+            assert!(!when::is_fuller(after.1, after.0, false), "{of:?}");
+            assert!(more_for_each, "{of:?}");
         }
     }
 }
@@ -429,10 +443,8 @@ fn time_does_not_run_because_clocks_are_apart() {
     let mut hall = Hall::default();
     let waits = Comer {
         mm: 1 << 20,
-        seat: 0,
-        version: 0,
-        vtime: 0,
         weight: 100,
+        ..Comer::default()
     };
     let begun = 1_000 * MS;
     assert_eq!(hall.paced(0, begun), 0);
@@ -512,9 +524,9 @@ fn whoever_comes_from_elsewhere_waits_for_a_turn() {
         hall.join(&Comer {
             mm: mm << 6,
             seat,
-            version: 0,
             vtime: vtime * MS,
             weight: 100,
+            ..Comer::default()
         });
     }
     let first = |seat| hall.first_of_seat(seat);
@@ -522,9 +534,27 @@ fn whoever_comes_from_elsewhere_waits_for_a_turn() {
         [first(7), first(8), first(9)],
         [Some(40 * MS), Some(10 * MS), None]
     );
-    let join = |vtime| when::join_at(vtime, 40 * MS, 24 * MS);
+    let limits = Limits {
+        slice_ns: 0,
+        turn_ns: 24 * MS,
+        lead_ns: 24 * MS,
+        aggregate: true,
+    };
+    let join = |hall: &mut Hall, seat, vtime| {
+        let comer = Comer {
+            seat,
+            vtime: vtime * MS,
+            ..Comer::default()
+        };
+        hall.place(&comer, 0, &limits) / MS
+    };
+    let hall = &mut hall;
     assert_eq!(
-        [join(900 * MS), join(60 * MS), join(0)],
-        [64 * MS, 60 * MS, 0]
+        [join(hall, 7, 900), join(hall, 7, 60), join(hall, 7, 0)],
+        [64, 60, 0]
     );
+    // Those of seat 8 wait for a crowded CPU, which the clock has left behind.
+    hall.advance(30 * MS);
+    let all = [8, 7, 0].map(|seat| join(hall, seat, 900));
+    assert_eq!(all, [54, 64, 54]);
 }

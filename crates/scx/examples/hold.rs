@@ -46,9 +46,10 @@ fn settings(mode: &str) -> Option<Settings> {
 
 fn hold(mode: &str, command: Vec<String>) -> Result<(), Box<dyn std::error::Error>> {
     let kernel = Kernel::at("/sys".as_ref());
+    let hotplug_seq = kernel.hotplug_seq()?;
     let machine = usher_topology::load(Source::ThisMachine)?;
     let scheduler = settings(mode)
-        .map(|settings| Scheduler::start(&kernel, &machine, &settings))
+        .map(|settings| Scheduler::start(&kernel, hotplug_seq, &machine, &settings))
         .transpose()?;
     let counter = Counter::start(&machine)?;
     let before = counter.read()?;

@@ -92,7 +92,10 @@ impl Kernel {
 
     /// How often CPUs came or went, by which the kernel notices that one did
     /// while a scheduler was being prepared.
-    pub(crate) fn hotplug_seq(&self) -> Result<u64, ScxError> {
+    ///
+    /// # Errors
+    /// It has no sched_ext, or what it says cannot be read.
+    pub fn hotplug_seq(&self) -> Result<u64, ScxError> {
         Ok(self.read("hotplug_seq")?.parse().unwrap_or(0))
     }
 

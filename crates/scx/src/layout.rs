@@ -306,7 +306,7 @@ const QUEUES_EACH: u32 = 64;
 const URGENT: u32 = 32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 7 * 8;
+    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 8 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();

@@ -58,12 +58,15 @@ impl fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// Loads it and has the kernel give it all threads.
+    /// Loads it and has the kernel give it all threads. `hotplug_seq` is the kernel's
+    /// [`Kernel::hotplug_seq`] from before the machine was read: it refuses the scheduler
+    /// where CPUs have come or gone since.
     ///
     /// # Errors
     /// The kernel cannot have one, has another, or refuses this one.
     pub fn start(
         kernel: &Kernel,
+        hotplug_seq: u64,
         machine: &Topology,
         settings: &Settings,
     ) -> Result<Self, ScxError> {
@@ -74,7 +77,7 @@ impl Scheduler {
         let tables = machine::tables(machine)?;
         let bytes = if settings.minimal { MINIMAL } else { OBJECT };
         let mut open = object::open(&bytes.0)?;
-        prepare(&mut open, kernel.hotplug_seq()?)?;
+        prepare(&mut open, hotplug_seq)?;
         let flag = match tables.nodes {
             0 => None,
             _ if settings.minimal => None,

@@ -112,9 +112,14 @@ impl Engine {
     }
 
     pub(crate) fn may_run(&self, thread: ThreadId, cpu: usize) -> bool {
+        self.where_allowed(thread).has(cpu)
+    }
+
+    /// Where a thread may run.
+    pub(crate) fn where_allowed(&self, thread: ThreadId) -> &Mask {
         let state = &self.threads[thread];
         let mask = state.allowed.as_ref();
-        mask.unwrap_or(&self.jobs[state.program].mask).has(cpu)
+        mask.unwrap_or(&self.jobs[state.program].mask)
     }
 
     /// CPUs that are on line.

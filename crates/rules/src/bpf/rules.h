@@ -9,7 +9,7 @@
  *
  * Whose CPU (1, the paper on seats). Where programs have seats, a thread's own CPUs
  * come first; there it takes the place of a guest at once. It is a guest itself
- * on cores that are idle, and only there.
+ * on cores that are idle, or that only guests work on.
  *
  * When (4, the paper on aggregation). Threads of one address space wait in a
  * queue of their own, ordered by virtual time. The address space that has the
@@ -19,9 +19,9 @@
  * waits is passed by any other until that one is `lead` ahead and its last slice
  * is over, and no further. With n threads of equal weight on a CPU, the wait is
  * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
- * (n - 1) slices of strict rotation. Where threads may run on some CPUs alone, or more
+ * (n - 1) slices of strict rotation. Where threads may run on some CPUs of several, or more
  * address spaces than there are queues share some, a queue's first may be one that the
- * CPU cannot run: its turns bound the waits there, not the lead.
+ * CPU cannot run: whoever waits there for another CPU is passed by for its sake.
  */
 #ifndef USHER_SCX_RULES_H
 #define USHER_SCX_RULES_H
@@ -279,7 +279,7 @@ static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 	return lead_ns + (beyond < OWED_MOST_NS ? beyond : OWED_MOST_NS);
 }
 
-/* Nor does anybody who comes from elsewhere owe those that wait already more than that. */
+/* Nor does anybody owe those that wait already more than that. */
 static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
 {
 	__u64 most = least + ahead_ns;
@@ -392,12 +392,15 @@ struct space {
 
 /*
  * Who shares a queue: the threads of an address space that have a seat as of one version
- * of all seats. So those who waited before seats changed have one of their own, which
- * empties.
+ * of all seats, and may run on the same CPU alone, which is counted from 1, or on others.
+ * So those who waited before seats changed have a queue of their own, which empties; and
+ * no CPU judges a queue by a first thread that it cannot have.
  */
-static inline __u64 sharers(__u64 mm, __u64 seat, __u32 version)
+static inline __u64 sharers(__u64 mm, __u64 seat, __u32 version, __u32 only)
 {
-	return seat ? mm ^ (seat << 32 | version) * 0x9e3779b97f4a7c15ULL : mm;
+	if (seat)
+		mm ^= (seat << 32 | version) * 0x9e3779b97f4a7c15ULL;
+	return only ? mm ^ only * 0xc2b2ae3d27d4eb4fULL : mm;
 }
 
 /* A thread is about to wait here. */
@@ -507,13 +510,38 @@ static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
 }
 
 /*
- * Whether a CPU that has threads of its own takes one from an LLC where so many wait. Not
- * if as many would wait here then as did there; but within a node, where memory is as near,
+ * Where a thread is put that comes to wait: no further ahead of the first of its seat than
+ * anybody gets; nor of the clock, which those may be behind that wait for a crowded CPU.
+ */
+static inline __u64 place_at(const struct space *spaces, __u64 clock,
+			     __u64 seat, __u64 vtime, __u64 ahead_ns)
+{
+	__u64 least = clock;
+
+	if (first_of_seat(spaces, seat, &least) && is_before(least, clock))
+		least = clock;
+	return join_at(vtime, least, ahead_ns);
+}
+
+/* How many wait in an LLC, and for how many CPUs. */
+struct load {
+	__u32 waiting;
+	__u32 cpus;
+};
+
+/*
+ * Whether a CPU that has threads of its own takes one from another LLC. Not if as many would
+ * wait here for a CPU then as did there; but within a node, where memory is as near,
  * whoever is one too many for equal numbers goes round.
  */
-static inline _Bool is_fuller(__u32 there, __u32 here, _Bool in_node)
+static inline _Bool is_fuller(struct load there, struct load here,
+			      _Bool in_node)
 {
-	return there > here + !in_node;
+	if (in_node)
+		return there.waiting * (__u64)here.cpus >
+		       here.waiting * (__u64)there.cpus;
+	return there.waiting && (there.waiting - 1) * (__u64)here.cpus >=
+					(here.waiting + 1) * (__u64)there.cpus;
 }
 
 /* A CPU has served nobody but urgent threads for so long: others are next. */

@@ -24,7 +24,7 @@
  * nowhere else must not be in our queues.
  *
  * Per-CPU kernel threads never wait in a queue. If anything is wrong, the
- * kernel takes all threads back to its own scheduler and calls `end`.
+ * kernel takes all threads back to its own scheduler and calls `exit`.
  */
 #include "ending.h"
 #include "o1.h"
@@ -32,6 +32,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define MS 1000000ULL
+
 static inline _Bool stays_here(struct task_struct *p)
 {
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
@@ -183,6 +184,32 @@ static inline void enqueue_by_level(struct task_struct *p,
 	rouse(p, thread, cpu);
 }
 
+/* Unless a guest gives way. */
+static inline void come_to_wait(struct task_struct *p, struct thread *thread,
+				__u32 cpu, const struct settings *wants,
+				__u64 flags)
+{
+	struct cpu_state *state = state_of(cpu);
+	struct place *here = place_of(cpu);
+
+	if (!state || !here) {
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
+		return;
+	}
+	if (flags & ENQ_WAKEUP && take_back(p, thread, cpu)) {
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
+		return;
+	}
+	join_queue(p, thread, waits_in(p, thread, cpu, here->llc), wants,
+		   flags);
+	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
+	    !state->urgent && is_home(thread->seat, cpu)) {
+		COUNT(preempted);
+		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
+	}
+	rouse(p, thread, cpu);
+}
+
 OP(usher_enqueue)
 void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 {
@@ -190,14 +217,15 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	struct settings *wants = ONLY(settings);
 	struct thread *thread = thread_of(p);
 	struct place *here = place_of(cpu);
-	struct cpu_state *state = state_of(cpu);
 
-	if (!wants || !thread || !here || !state) {
+	if (!wants || !thread || !here) {
 		insert(p, DSQ_LOCAL, 20 * MS, flags);
 		return;
 	}
 	if (stays_here(p)) {
 		/* What the CPU itself wants done, and somebody waits for. */
+		if (flags & ENQ_WAKEUP && !wants->o1 && !wants->fifo)
+			follow_sleep(thread, wants);
 		thread->why = WHY_ONLY_HERE;
 		insert(p, DSQ_LOCAL, wants->slice_ns,
 		       wants->fifo ? flags : flags | ENQ_PREEMPT);
@@ -225,18 +253,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
 		return;
 	}
-	if (flags & ENQ_WAKEUP && take_back(p, thread, cpu)) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
-		return;
-	}
-	join_queue(p, thread, waits_in(p, thread, cpu, here->llc), wants,
-		   flags);
-	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
-	    !state->urgent && is_home(thread->seat, cpu)) {
-		COUNT(preempted);
-		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-	}
-	rouse(p, thread, cpu);
+	come_to_wait(p, thread, cpu, wants, flags);
 }
 
 /* Has the thread run on, as any other would; but not on half a core beside an idle one. */
@@ -318,7 +335,7 @@ static inline _Bool has_more_to_do(__u32 llc, const struct hall *than,
 	struct hall *hall = hall_of(llc);
 
 	return hall && hall != than &&
-	       is_fuller(all_waiting(hall), all_waiting(than),
+	       is_fuller(load_of(hall), load_of(than),
 			 here->node_llcs >> llc % LLCS_MAX & 1);
 }
 
@@ -574,8 +591,10 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 
 	if (!thread || !hall)
 		return;
-	thread->vtime = hall->clock;
-	thread->llc = here->llc;
+	/* A child begins where its parent is, or it could leave a debt behind by forking. */
+	follow_clock(thread, here->llc);
+	if (is_before(thread->vtime, hall->clock))
+		thread->vtime = hall->clock;
 	thread->queue = NO_QUEUE;
 	thread->stands.has_key = 0;
 	thread->stands.slept_at_ns = 0;
@@ -605,13 +624,34 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 {
 	struct thread *thread = bpf_task_storage_get(
 		&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *parent = 0;
 
-	if (!args->fork)
+	if (args->fork)
+		parent = thread_of(bpf_get_current_task_btf());
+	else
 		added_by_bpf = bpf_get_current_task_btf()->migration_disabled;
 	if (!thread)
 		return -12;
-	inherit(thread, args->fork ? thread_of(bpf_get_current_task_btf()) : 0);
+	inherit(thread, parent);
+	if (parent) {
+		thread->vtime = parent->vtime;
+		thread->llc = parent->llc;
+	}
 	return 0;
+}
+
+static inline void count_cpus(void)
+{
+	int cpu;
+
+	bpf_for(cpu, 0, CPUS_MAX)
+	{
+		struct place *place = place_of(cpu);
+		struct hall *hall = place ? hall_of(place->llc) : 0;
+
+		if (hall && place->known)
+			hall->cpus++;
+	}
 }
 
 OP_SLEEPABLE(usher_init)
@@ -623,6 +663,7 @@ __s32 BPF_PROG(usher_init)
 
 	if (!wants)
 		return -22;
+	count_cpus();
 	failed = scx_bpf_create_dsq(FIFO, -1);
 	if (failed)
 		return failed;

@@ -124,6 +124,9 @@ struct thread {
 	__u64 weighed_ns;
 	/* Its address space, as of when it was last asked for. */
 	__u64 mm;
+	/* The only CPU that it may run on, as of when it came to wait, and 1; 0: others, too. */
+	__u32 only;
+	__u32 unused;
 };
 
 struct tally {

@@ -64,12 +64,22 @@ struct hall {
 	/* In the queues of address spaces, and in the urgent one. */
 	__u32 waiting;
 	__u32 urgent;
+	/* The LLC's CPUs. */
+	__u32 cpus;
+	__u32 unused;
 	struct arrays arrays;
 };
 
 static inline __u32 all_waiting(const struct hall *hall)
 {
 	return hall->waiting + hall->urgent;
+}
+
+static inline struct load load_of(const struct hall *hall)
+{
+	struct load load = {all_waiting(hall), hall->cpus};
+
+	return load;
 }
 
 struct {
@@ -148,7 +158,8 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
 
 /*
  * A number by which the thread's address space is known; 0: it has none. By way of a map,
- * whose words are no pointers to the verifier, this takes a third of a BPF_CORE_READ.
+ * whose words are no pointers to the verifier, this takes fifty instructions less than a
+ * BPF_CORE_READ.
  */
 static inline __u64 space_number(struct task_struct *p, struct thread *thread)
 {

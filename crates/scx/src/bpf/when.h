@@ -48,7 +48,7 @@ static inline __u64 sharers_of(const struct thread *thread, __u64 mm,
 			       const struct settings *wants)
 {
 	return sharers(wants->aggregate ? mm : 0, thread->seat,
-		       thread->seat_version);
+		       thread->seat_version, thread->only);
 }
 
 /* In which LLC a thread waits: where it is at home, and this CPU if that is. */
@@ -96,13 +96,10 @@ static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now)
 __noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
 {
 	struct hall *hall = hall_of(llc);
-	__u64 least;
 
-	if (!hall || !thread)
-		return 0;
-	least = hall->clock;
-	first_of_seat(hall->spaces, thread->seat, &least);
-	thread->vtime = join_at(thread->vtime, least, ahead_ns);
+	if (hall && thread)
+		thread->vtime = place_at(hall->spaces, hall->clock,
+					 thread->seat, thread->vtime, ahead_ns);
 	return 0;
 }
 
@@ -118,6 +115,7 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		return;
 	}
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
+	thread->only = is_movable(p) ? 0 : scx_bpf_task_cpu(p) + 1;
 	follow_clock(thread, llc);
 	if (thread->urgent) {
 		__sync_fetch_and_add(&hall->urgent, 1);
@@ -137,7 +135,13 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	}
 	thread->queue = queue_at(llc, at);
 	COUNT(queued);
-	insert_at(p, queue_at(llc, at), wants->slice_ns, thread->vtime, flags);
+	/* Urgent threads in the order in which they come: children that are born one after
+	 * another, and owe nothing, would be before others for ever by virtual time. */
+	if (at == URGENT)
+		insert(p, queue_at(llc, at), wants->slice_ns, flags);
+	else
+		insert_at(p, queue_at(llc, at), wants->slice_ns, thread->vtime,
+			  flags);
 }
 
 /* Verified once: who_is_next over the queues of an LLC. */

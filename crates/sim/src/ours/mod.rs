@@ -177,6 +177,21 @@ impl Engine {
         standing.domain = domain;
     }
 
+    /// A thread as the queues know it.
+    fn comer(&self, thread: ThreadId) -> Comer {
+        let only = self.where_allowed(thread).only();
+        Comer {
+            mm: match self.kernel.aggregate {
+                true => space_of(self.threads[thread].program),
+                false => 0,
+            },
+            vtime: self.threads[thread].standing.vtime,
+            weight: WEIGHT_NORMAL,
+            only: only.map_or(0, |cpu| cpu as u32 + 1),
+            ..Comer::default()
+        }
+    }
+
     /// Puts a thread into a queue of the CPU's domain.
     fn join_ours(&mut self, thread: ThreadId, cpu: usize) {
         for other in self.machine.domains[self.domain(cpu)].clone() {
@@ -186,23 +201,13 @@ impl Engine {
         self.follow_clock(thread, self.domain(cpu));
         let program = self.threads[thread].program;
         let now_ns = self.now_ns;
+        let mut comer = self.comer(thread);
         let standing = &mut self.threads[thread].standing;
         let queues = &mut self.ours.queues[standing.domain];
         if standing.urgent {
             queues.urgent += 1;
             standing.queue = Some(URGENT);
         } else {
-            let mut comer = Comer {
-                mm: if limits.aggregate {
-                    space_of(program)
-                } else {
-                    0
-                },
-                seat: 0,
-                version: 0,
-                vtime: standing.vtime,
-                weight: WEIGHT_NORMAL,
-            };
             comer.vtime = queues.hall.place(&comer, now_ns, &limits);
             standing.vtime = comer.vtime;
             standing.queue = Some(queues.hall.join(&comer));
@@ -331,7 +336,7 @@ impl Engine {
         let queue = self.threads[thread].standing.queue;
         self.leave_queue(thread);
         self.follow_clock(thread, self.domain(cpu));
-        let space = space_of(self.threads[thread].program);
+        let comer = self.comer(thread);
         let standing = &mut self.threads[thread].standing;
         let queues = &self.ours.queues[standing.domain];
         if queues.waiting() == 0 {
@@ -342,7 +347,7 @@ impl Engine {
         let service = &mut self.ours.services[cpu];
         if !standing.urgent {
             service.served_ns = self.now_ns;
-            service.turn.pass_to(space, queue, self.now_ns);
+            service.turn.pass_to(&comer, queue, self.now_ns);
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who is next on a CPU.
 
-use usher_rules::when::{self, Moment, Next, SPACES};
+use usher_rules::when::{self, Load, Moment, Next, SPACES};
 use usher_rules::where_to::LLCS_MAX;
 
 use super::{Chosen, URGENT};
@@ -98,10 +98,15 @@ impl Engine {
         self.ours.looks += 1;
         let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX as u64;
         let (far, here) = (far as usize, self.domain(cpu));
-        let there = self.ours.queues.get(far)?;
+        if far >= self.ours.queues.len() {
+            return None;
+        }
         let in_node = self.machine.node_of[far] == self.machine.node_of[here];
-        let waiting = self.ours.queues[here].waiting();
-        let has_more = when::is_fuller(there.waiting(), waiting, in_node);
+        let load = |domain: usize| Load {
+            waiting: self.ours.queues[domain].waiting(),
+            cpus: self.machine.domains[domain].len() as u32,
+        };
+        let has_more = when::is_fuller(load(far), load(here), in_node);
         match far != here && has_more {
             true => self.take_hindmost(far, cpu),
             false => None,
@@ -128,7 +133,7 @@ impl Engine {
         }
         let turn = self.ours.services[cpu].turn;
         let own = match self.kernel.aggregate {
-            true => self.ours.queues[domain].hall.queue_of(turn.mm),
+            true => self.ours.queues[domain].hall.queue_of(turn.of),
             false => SPACES,
         };
         let prev_vtime = prev.map_or(0, |prev| {

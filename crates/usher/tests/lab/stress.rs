@@ -40,7 +40,8 @@ pub fn switches_yields_and_changes_of_policy() {
 }
 
 pub fn forks() {
-    under(&["--fork", "4", "--vfork", "2"]);
+    // Daemons: chains of children, each of which ends as the next is born.
+    under(&["--fork", "4", "--vfork", "2", "--daemon", "1"]);
 }
 
 pub fn affinities() {

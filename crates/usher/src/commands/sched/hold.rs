@@ -92,9 +92,12 @@ fn serve(
 }
 
 fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
+    let kernel = super::kernel();
+    // Before the machine is read, so that no CPU that comes meanwhile is overlooked.
+    let hotplug_seq = kernel.hotplug_seq()?;
     let machine = usher_topology::load(Source::ThisMachine)?;
     let settings = held.record().settings;
-    let scheduler = Scheduler::start(&super::kernel(), &machine, &settings)?;
+    let scheduler = Scheduler::start(&kernel, hotplug_seq, &machine, &settings)?;
     let maps = scheduler.map_ids()?;
     held.write(|record| {
         record.maps = maps;
