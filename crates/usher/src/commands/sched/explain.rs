@@ -100,6 +100,7 @@ struct Answer {
 /// Looks and tells.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let running = record::of_running(dir)?;
+    record::refuse_minimal(&running)?;
     let held = Held::open(&running.maps)?;
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for (at, &pid) in args.pids.iter().enumerate() {

@@ -68,6 +68,21 @@ pub enum State {
 /// What [`State::BeginningAnew`] is called.
 pub const BEGINS_ANEW: &str = "begins anew, as a CPU has come or gone";
 
+impl Record {
+    /// Its process is there no more, and has not said why.
+    fn die(&mut self) {
+        if self.state != State::Ended {
+            self.state = State::Ended;
+            self.ended = Some(format!("its process {} died", self.pid));
+        }
+    }
+}
+
+/// What whoever holds the scheduler has locked.
+fn lock_path(dir: &Path) -> PathBuf {
+    dir.join("sched.lock")
+}
+
 /// Where the record is.
 fn path(dir: &Path) -> PathBuf {
     dir.join("sched.json")
@@ -200,6 +215,17 @@ pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<St
     ))
 }
 
+/// Refuses what only a scheduler can answer that keeps account.
+///
+/// # Errors
+/// It is the one that does not.
+pub fn refuse_minimal(running: &Record) -> anyhow::Result<()> {
+    match running.settings.minimal {
+        true => bail!("the scheduler was started with --fifo=minimal, and keeps no account"),
+        false => Ok(()),
+    }
+}
+
 /// A hold of the process that the record names, which no other process can get.
 ///
 /// # Errors
@@ -236,16 +262,20 @@ pub fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
             return Ok(None);
         };
         match writer(&file, &path) {
+            // Anybody can lock what anybody can read, but not this, which root looks at.
+            Writer::Lives if is_free(&lock_path(dir)) => record.die(),
             Writer::Lives => {}
             Writer::HasWrittenAnew => continue,
-            Writer::Gone if record.state == State::Ended => {}
-            Writer::Gone => {
-                record.state = State::Ended;
-                record.ended = Some(format!("its process {} died", record.pid));
-            }
+            Writer::Gone => record.die(),
         }
         return Ok(Some(record));
     }
+}
+
+/// Whether nobody has locked a file; not where it cannot be opened.
+fn is_free(path: &Path) -> bool {
+    let lock = OpenOptions::new().write(true).open(path);
+    lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
 /// Who wrote a record.
@@ -301,7 +331,7 @@ impl Held {
     /// Another process has, or the directory cannot be written in.
     pub fn take(dir: &Path, settings: &Settings) -> anyhow::Result<Self> {
         runtime::make_dir(dir)?;
-        let path = dir.join("sched.lock");
+        let path = lock_path(dir);
         let lock = lock_file(&path);
         let lock = lock.with_context(|| format!("writing {}", path.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -430,6 +460,22 @@ mod tests {
         assert_eq!(known(dir), (State::Ended, Some(died)));
         // It is not told anything, though a process of that number lives.
         assert!(process_of(dir, &record).is_err());
+    }
+
+    #[test]
+    fn nobody_else_can_make_it_look_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = taken(dir).unwrap();
+        held.write(|record| record.state = State::Running).unwrap();
+        let record = of_running(dir).unwrap();
+        drop(held);
+        // As anybody may who may read it.
+        let file = File::open(path(dir)).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(known(dir).0, State::Ended);
+        assert!(process_of(dir, &record).is_err());
+        taken(dir).unwrap();
     }
 
     #[test]

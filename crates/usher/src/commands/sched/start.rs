@@ -118,7 +118,9 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
     holder.args(std::env::args_os().skip(1)).env(HOLDS, "1");
     holder.stdin(Stdio::null()).stdout(Stdio::piped());
-    holder.stderr(Stdio::inherit()).process_group(0);
+    holder.stderr(Stdio::inherit());
+    // SAFETY: two system calls, which may be made between fork and exec.
+    unsafe { holder.pre_exec(leave_caller) };
     let mut holder = holder.spawn().context("starting the scheduler's process")?;
     let mut line = String::new();
     if let Some(says) = holder.stdout.take() {
@@ -130,6 +132,22 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     }
     let status = holder.wait();
     never_ran(status.context("waiting for the scheduler's process")?)
+}
+
+/// In a session of its own, and without what the caller has open, a lock maybe: whoever waits
+/// for that to be closed does not wait for the scheduler's end.
+fn leave_caller() -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    // SAFETY: marks descriptors to be closed by exec; a kernel that cannot leaves them open.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3u32,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    Ok(())
 }
 
 /// How the holder ended that did not say that the scheduler runs.
@@ -189,8 +207,10 @@ fn untested(release: &str) -> Option<&str> {
 /// In the process that `usher sched start` leaves behind: it speaks to nobody's
 /// terminal once the scheduler runs.
 fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
-    rustix::process::setsid().ok();
-    super::hold::hold(dir, settings, || {
+    let dir = std::path::absolute(dir).with_context(|| format!("finding {}", dir.display()))?;
+    // The caller's folder may be unmounted meanwhile.
+    rustix::process::chdir("/").context("leaving the caller's folder")?;
+    super::hold::hold(&dir, settings, || {
         say_ready(&mut std::io::stdout())?;
         let mut null = OpenOptions::new();
         let null = null.read(true).write(true).open("/dev/null");

@@ -75,7 +75,9 @@ struct Ours {
 
 impl Ours {
     fn read(dir: &Path) -> anyhow::Result<Self> {
-        let maps = record::of_running(dir)?.maps;
+        let running = record::of_running(dir)?;
+        record::refuse_minimal(&running)?;
+        let maps = running.maps;
         let held = Held::open(&maps)?;
         Ok(Self {
             maps,
