@@ -40,6 +40,32 @@ pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<
     fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
 }
 
+/// The command that goes on with the run of that folder, after one of these words: what is
+/// measured has to be asked for in the same words.
+pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
+    let mut command = "usher bench sched".to_owned();
+    let mut words = words.skip_while(|word| word != "sched").skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            // Its value, too.
+            "--resume" | "--out" => drop(words.next()),
+            _ if word.starts_with("--resume=") || word.starts_with("--out=") => {}
+            _ => command.extend([" ", &quoted(&word)]),
+        }
+    }
+    let folder = quoted(&folder.display().to_string());
+    format!("{command} --resume {folder}")
+}
+
+/// As a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// Versions before this one told nobody of their loads.
 fn none_yet(folder: &Path) -> Result<BTreeMap<String, Load>> {
     let reading = || format!("reading {}", folder.display());
@@ -62,6 +88,29 @@ fn none_yet(folder: &Path) -> Result<BTreeMap<String, Load>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_goes_on_asks_for_the_same() {
+        let again = |words: &[&str]| {
+            let words = ["usher-bench", "sched"].iter().chain(words);
+            again(words.map(|&word| word.to_owned()), Path::new("out/x-sched"))
+        };
+        let alone = "usher bench sched --resume out/x-sched";
+        assert_eq!(again(&[]), alone);
+        assert_eq!(again(&["--resume", "a", "--out=b"]), alone);
+        assert_eq!(
+            again(&[
+                "--quick",
+                "--out",
+                "b",
+                "--only",
+                "cores,mix",
+                "--usher",
+                "it's"
+            ]),
+            r"usher bench sched --quick --only cores,mix --usher 'it'\''s' --resume out/x-sched"
+        );
+    }
 
     #[test]
     fn a_run_goes_on_with_the_loads_that_it_was_begun_with() {

@@ -51,7 +51,7 @@ impl Row {
             cell(took_ms, 0),
             cell(self.shared_ms, 0),
             cell(self.needless_ms, 1),
-            format!("{} %", cell(share, 2)),
+            cell(share, 2),
         ]
     }
 }
@@ -77,7 +77,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
         "took, ms",
         "a core shared, ms",
         "meanwhile the other idle, ms",
-        "of the time",
+        "of the time, %",
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
@@ -176,6 +176,6 @@ mod tests {
         assert!(bars[2..].len() == 6 && bars[2..].iter().all(|bar| bar.1));
         let most_s = |row: usize| part.tables[1].rows[row][2].parse::<f64>().unwrap();
         assert!(most_s(0) > 1.5 * most_s(1));
-        assert_eq!(part.tables[0].rows[1][1..], ["3000", "0", "20.0", "0.67 %"]);
+        assert_eq!(part.tables[0].rows[1][1..], ["3000", "0", "20.0", "0.67"]);
     }
 }

@@ -7,54 +7,99 @@ use usher_report::text;
 
 use super::lab::Measured;
 use super::rival::Rival;
-use super::{spaces, switches};
+use super::{erlang, spaces, switches};
 use crate::bars::{Part, Table};
 
 const NAME: &str = "gain";
 const TITLE: &str = "What fewer switches between address spaces should save";
 
-/// From the part `switches` and what was measured of `spaces`; `None` where one of them
-/// is not there.
+/// How often address spaces are switched a second of a CPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Rate {
+    /// Under the load of this part.
+    part: &'static str,
+    eevdf: f64,
+    ours: f64,
+}
+
+impl Rate {
+    fn of(part: &'static str, rates: &[(Rival, f64)]) -> Option<Self> {
+        let rate = |rival: &Rival| {
+            let found = rates.iter().find(|(of, _)| of == rival);
+            found.map(|(_, rate)| *rate)
+        };
+        Some(Self {
+            part,
+            eevdf: rate(&Rival::Eevdf)?,
+            ours: rate(&Rival::Usher)?,
+        })
+    }
+
+    /// Per cent of a CPU's time, where a switch costs so much.
+    fn saved_percent(&self, cost_ns: f64) -> f64 {
+        (self.eevdf - self.ours) * cost_ns / 1e7
+    }
+}
+
+/// From the part `switches` and what was measured of `spaces` and `erlang`, whichever of these
+/// ran; `None` where neither did, or no cost is known.
 pub fn part(switches: &Part, measured: &Measured) -> Result<Option<Part>> {
     let costs = switches::costs(&switches.raw);
-    let rates = spaces::rates(measured);
-    let rate = |rival: &Rival| {
-        let found = rates.iter().find(|(of, _)| of == rival);
-        found.map(|(_, rate)| *rate)
-    };
-    let (Some(eevdf), Some(ours)) = (rate(&Rival::Eevdf), rate(&Rival::Usher)) else {
-        return Ok(None);
-    };
-    if costs.is_empty() {
+    let rates = [
+        Rate::of(spaces::NAME, &spaces::rates(measured)),
+        Rate::of(erlang::NAME, &erlang::rates(measured)),
+    ];
+    let rates: Vec<Rate> = rates.into_iter().flatten().collect();
+    if costs.is_empty() || rates.is_empty() {
         return Ok(None);
     }
-    let saved = eevdf - ours;
-    let row = |(bytes, cost_ns): &(usize, f64)| {
-        vec![
-            text::bytes(*bytes as u64),
-            text::number(*cost_ns, 0),
-            format!("{} %", text::number(saved * cost_ns / 1e7, 3)),
-        ]
-    };
     let mut part = Part::new(NAME, TITLE);
-    let head = ["memory of each", "a switch, ns", "saved of a CPU's time"];
-    part.tables = vec![Table {
-        head: head.map(str::to_owned).to_vec(),
+    part.tables = vec![table(&costs, &rates)];
+    part.notes = notes(&rates);
+    let raw = rates.iter().map(|rate| {
+        let of = serde_json::json!({ "eevdf_a_second": rate.eevdf, "ours_a_second": rate.ours });
+        (rate.part.to_owned(), of)
+    });
+    part.raw = raw.collect::<serde_json::Map<_, _>>().into();
+    Ok(Some(part))
+}
+
+fn table(costs: &[(usize, f64)], rates: &[Rate]) -> Table {
+    let saved = |rate: &Rate| format!("saved of a CPU's time, %: '{}'", rate.part);
+    let head = ["memory of each", "a switch, ns"].map(str::to_owned);
+    let row = |(bytes, cost_ns): &(usize, f64)| {
+        let cost = [text::bytes(*bytes as u64), text::number(*cost_ns, 0)];
+        let saved = rates.iter().map(|rate| rate.saved_percent(*cost_ns));
+        let saved = saved.map(|percent| text::number(percent, 3));
+        cost.into_iter().chain(saved).collect()
+    };
+    Table {
+        head: head.into_iter().chain(rates.iter().map(saved)).collect(),
         rows: costs.iter().map(row).collect(),
-    }];
-    part.notes = vec![
+    }
+}
+
+fn notes(rates: &[Rate]) -> Vec<String> {
+    let each = rates.iter().map(|Rate { part, eevdf, ours }| {
+        let most = if *part == erlang::NAME {
+            " with the most virtual machines"
+        } else {
+            ""
+        };
+        format!("{eevdf:.0} and {ours:.0} times under the load of '{part}'{most}")
+    });
+    let each = text::list(&each.collect::<Vec<_>>());
+    vec![
         format!(
-            "EEVDF switches address spaces {eevdf:.0} times a second of a CPU under the load of \
-             'spaces', ours {ours:.0} times; what that saves is the difference times what the \
-             part 'switches' measured on this machine. Not measured as a whole: no emulator \
-             has caches, and this machine's kernel runs no sched_ext."
+            "EEVDF and ours switch address spaces, a second of a CPU, {each}; what that saves is \
+             the difference times what the part 'switches' measured on this machine. Not \
+             measured as a whole: no emulator has caches, and this machine's kernel runs no \
+             sched_ext."
         ),
         "Paper 4 measured a gain of 4.9 to 11.1 %. Where the quartiles of a cost lie on both \
          sides of 0, it is lost in this machine's noise."
             .to_owned(),
-    ];
-    part.raw = serde_json::json!({ "eevdf_a_second": eevdf, "ours_a_second": ours });
-    Ok(Some(part))
+    ]
 }
 
 #[cfg(test)]
@@ -74,7 +119,17 @@ mod tests {
         switches.raw = serde_json::json!([[4096, [pair]]]);
         let part = part(&switches, &measured).unwrap().unwrap();
         // 1000 a second, of 2 us each.
-        assert_eq!(part.tables[0].rows[0][1..], ["2000", "0.200 %"]);
+        assert_eq!(part.tables[0].rows[0][1..], ["2000", "0.200"]);
+        let of = |rival, count| sample(rival, erlang::NAME, 7, [count, count]);
+        let erlang = [of(Rival::Eevdf, 8400), of(Rival::Usher, 400)];
+        let mut both = measured.clone();
+        both.samples.extend(erlang.clone());
+        let part = super::part(&switches, &both).unwrap().unwrap();
+        assert_eq!(part.tables[0].rows[0][1..], ["2000", "0.200", "0.400"]);
+        assert_eq!(part.raw["erlang"]["eevdf_a_second"], 2100.0);
+        both.samples = erlang.to_vec();
+        let part = super::part(&switches, &both).unwrap().unwrap();
+        assert_eq!(part.tables[0].head.len(), 3);
         measured.samples.pop();
         assert!(super::part(&switches, &measured).unwrap().is_none());
     }

@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use usher_lab::kernels::Wanted;
@@ -15,10 +15,11 @@ use usher_lab::{Clock, End, Idle, Streams, Vm};
 use usher_model::CpuSet;
 
 use super::inside;
+use super::pace::Pace;
 use super::told::{Load, Plan, Said, Sample, Turn};
 
 /// How long a guest may take on a host that does other things, too.
-const TIMEOUT: Duration = Duration::from_secs(3 * 3600);
+const TIMEOUT: Duration = Duration::from_secs(6 * 3600);
 /// How often a guest is started that dies.
 const ATTEMPTS: usize = 2;
 /// In virtual time an instruction takes so long.
@@ -184,18 +185,28 @@ impl Lab {
             .context("no guest can be started ('--only switches' needs none)")
     }
 
+    fn file(&self, machine: &Machine) -> PathBuf {
+        self.folder.join(format!("{}.jsonl", machine.name))
+    }
+
+    /// Those of the turns on that machine that were not gone through before.
+    pub fn left(&self, machine: &Machine, turns: &[Turn]) -> Result<Vec<Turn>> {
+        Ok(remaining(turns, &saved(&self.file(machine))?))
+    }
+
     /// Goes through the turns on that machine, but for those that were gone through
     /// before.
-    pub fn measure(&self, machine: &Machine, turns: &[Turn]) -> Result<Measured> {
-        let file = self.folder.join(format!("{}.jsonl", machine.name));
+    pub fn measure(&self, machine: &Machine, turns: &[Turn], pace: &mut Pace) -> Result<Measured> {
+        let file = self.file(machine);
         let mut said = saved(&file)?;
         for attempt in 0..ATTEMPTS {
             let left = remaining(turns, &said);
             if left.is_empty() {
                 break;
             }
-            let mut lines = Lines::new(&file, said)?;
             eprintln!("sched: starting a guest with {}", machine.topology);
+            pace.starts(machine.name);
+            let mut lines = Lines::new(&file, said, pace)?;
             match self.guest(machine, left, &mut lines)? {
                 End::Exited { status: 0 } => {}
                 End::Died if attempt + 1 < ATTEMPTS => {
@@ -209,7 +220,7 @@ impl Lab {
         Ok(Measured::of(&said))
     }
 
-    fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines) -> Result<End> {
+    fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines<'_>) -> Result<End> {
         let plan = Plan {
             usher: self.usher.clone(),
             turns,
@@ -251,21 +262,23 @@ fn ended(end: &End) -> String {
 }
 
 /// Takes what a guest writes, line by line.
-struct Lines {
+struct Lines<'a> {
     file: File,
     /// Of a line that is not finished yet.
     begun: Vec<u8>,
     said: Vec<Said>,
+    pace: &'a mut Pace,
 }
 
-impl Lines {
+impl<'a> Lines<'a> {
     /// The file is written anew, with what is known already.
-    fn new(path: &Path, said: Vec<Said>) -> Result<Self> {
+    fn new(path: &Path, said: Vec<Said>, pace: &'a mut Pace) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         let mut lines = Self {
             file,
             begun: vec![],
             said: vec![],
+            pace,
         };
         for line in said {
             lines.note(line)?;
@@ -282,8 +295,9 @@ impl Lines {
     fn take(&mut self, line: &[u8]) -> io::Result<()> {
         match serde_json::from_slice(line) {
             Ok(said) => {
+                self.pace.note(&said, Instant::now());
                 if let Some(line) = shown(&said) {
-                    eprintln!("{line}");
+                    eprintln!("  {:<11}{line}{}", self.pace.number(), self.pace.left());
                 }
                 self.note(said).map_err(io::Error::other)
             }
@@ -296,7 +310,7 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
+impl Write for Lines<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.begun.extend_from_slice(bytes);
         while let Some(at) = self.begun.iter().position(|&byte| byte == b'\n') {
@@ -324,7 +338,7 @@ fn shown(said: &Said) -> Option<String> {
             } = &**sample;
             let label = rival.label();
             Some(format!(
-                "  {part:<9} {label:<24} {programs} programs, round {}",
+                "  {part:<14} {label:<24} {programs} programs, round {}",
                 round + 1
             ))
         }
@@ -342,7 +356,7 @@ fn shown(said: &Said) -> Option<String> {
                 1 => format!(", round {}", numbers[0]),
                 _ => format!(", rounds {}", numbers.join(", ")),
             };
-            Some(format!("  {part:<9} {label:<24} left out{rounds}: {why}"))
+            Some(format!("  {part:<14} {label:<24} left out{rounds}: {why}"))
         }
     }
 }
@@ -395,7 +409,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("one.jsonl");
         assert!(saved(&file).unwrap().is_empty());
-        let mut lines = Lines::new(&file, vec![]).unwrap();
+        let mut pace = Pace::default();
+        let mut lines = Lines::new(&file, vec![], &mut pace).unwrap();
         let kept = [
             sample("overhead", Rival::Eevdf),
             done("overhead", Rival::Eevdf),
@@ -453,8 +468,8 @@ mod tests {
         assert_eq!(
             [&[1][..], &[0, 1]].map(|rounds| shown(&left_out(rounds)).unwrap()),
             [
-                "  cores     ours, --fifo             left out, round 2: the kernel ended it",
-                "  cores     ours, --fifo             left out, rounds 1, 2: the kernel ended it"
+                "  cores          ours, --fifo             left out, round 2: the kernel ended it",
+                "  cores          ours, --fifo             left out, rounds 1, 2: the kernel ended it"
             ]
         );
     }

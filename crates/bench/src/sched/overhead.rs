@@ -13,8 +13,8 @@ use crate::bars::{Bar, Part, Table};
 pub const NAME: &str = "overhead";
 const TITLE: &str = "What a switch takes: guest instructions";
 
-/// Of what a first-come-first-served sched_ext scheduler takes.
-const OF_FIFO_AT_MOST: f64 = 1.15;
+/// Of what the least takes that a sched_ext scheduler can be.
+const OF_LEAST_AT_MOST: f64 = 1.15;
 
 /// What one scheduler came to, in instructions: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,14 +42,14 @@ impl Row {
         Some(turn? - self.alone?)
     }
 
-    fn cells(&self, fifo: Option<f64>) -> Vec<String> {
+    fn cells(&self, least: Option<f64>) -> Vec<String> {
         let threads = self.switch(self.threads);
         vec![
             self.rival.label(),
             cell(self.alone, 0),
             cell(threads, 0),
             cell(self.switch(self.processes), 0),
-            cell(ratio(threads, fifo), 2),
+            cell(ratio(threads, least), 2),
         ]
     }
 }
@@ -75,12 +75,12 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
         "system calls alone",
         "a switch between threads",
         "between processes",
-        "to --fifo's",
+        "to minimal FIFO's",
     ];
-    let fifo = threads_of(&rows, &Rival::Fifo);
+    let least = threads_of(&rows, &Rival::FifoMinimal);
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(|row| row.cells(fifo)).collect(),
+        rows: rows.iter().map(|row| row.cells(least)).collect(),
     }];
     part.bars = bars(&rows);
     part.notes = vec![
@@ -88,8 +88,12 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
         "Two pass a byte to and fro through pipes, free to run on any CPU where there is one. \
          In virtual time a nanosecond is an instruction. A turn is a write, a wake-up, a \
          read that waits, and a switch; what the write and the read take where nobody waits \
-         is taken off. --fifo is the least that a sched_ext scheduler can do: a mode of ours, \
-         whose hooks remain."
+         is taken off."
+            .to_owned(),
+        "The minimal FIFO (--fifo=minimal) is the least that a sched_ext scheduler can be: a \
+         program of its own with one queue and the kernel's choice of idle CPUs, which keeps \
+         nothing of threads. --fifo is our program with that order: most of what it does at \
+         a wake-up and a switch it does then, too, so it is shown and held against nothing."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(&samples)?;
@@ -103,11 +107,11 @@ fn threads_of(rows: &[Row], rival: &Rival) -> Option<f64> {
 
 fn bars(rows: &[Row]) -> Vec<Bar> {
     let ours = threads_of(rows, &Rival::Usher);
-    let fifo = threads_of(rows, &Rival::Fifo);
+    let least = threads_of(rows, &Rival::FifoMinimal);
     let mut bars = vec![Bar::at_most(
-        "instructions a switch, ours to --fifo's",
-        ratio(ours, fifo),
-        OF_FIFO_AT_MOST,
+        "instructions a switch, ours to minimal FIFO's",
+        ratio(ours, least),
+        OF_LEAST_AT_MOST,
         "",
     )];
     let peers = rows.iter().filter(|row| row.rival.is_peer());
@@ -132,15 +136,23 @@ mod tests {
             sample
         };
         let measured = Measured {
-            samples: vec![one(Rival::Fifo, 3000.0), one(Rival::Usher, 3500.0)],
+            samples: vec![
+                one(Rival::Fifo, 3400.0),
+                one(Rival::FifoMinimal, 3000.0),
+                one(Rival::Usher, 3500.0),
+            ],
             left_out: vec![],
         };
         let part = part(&measured, String::new()).unwrap();
         assert_eq!(part.bars[0].measured, Some(1.25));
         assert!(!part.bars[0].is_met());
-        assert_eq!(
-            part.tables[0].rows[1],
-            ["ours", "1000", "2500", "5000", "1.25"]
-        );
+        let rows = &part.tables[0].rows;
+        assert_eq!(rows[0][0..3], ["ours, --fifo", "1000", "2400"]);
+        assert_eq!(rows[2], ["ours", "1000", "2500", "5000", "1.25"]);
+    }
+
+    #[test]
+    fn without_the_least_the_bar_is_not_met() {
+        assert!(bars(&[]).iter().all(|bar| !bar.is_met()));
     }
 }

@@ -18,8 +18,10 @@ pub enum Rival {
     },
     /// `usher sched start`.
     Usher,
-    /// First come, first served, blind to SMT: `--fifo`.
+    /// First come, first served, blind to SMT: `--fifo`, which keeps most of our program.
     Fifo,
+    /// A program of its own that does no more than the kernel asks of any: `--fifo=minimal`.
+    FifoMinimal,
     /// Paper 4's baseline: `--o1 plain`.
     O1Plain,
     /// Paper 4's cure: `--o1 aggregate`.
@@ -47,6 +49,7 @@ impl Rival {
             Self::EevdfSlice { ms } => format!("EEVDF, slices of {ms} ms"),
             Self::Usher => "ours".to_owned(),
             Self::Fifo => "ours, --fifo".to_owned(),
+            Self::FifoMinimal => "minimal FIFO".to_owned(),
             Self::O1Plain => "ours, --o1 plain".to_owned(),
             Self::O1Aggregate => "ours, --o1 aggregate".to_owned(),
             Self::Peer(peer) => format!("{} {}", peer.name, peer.version),
@@ -59,7 +62,7 @@ impl Rival {
             Self::Eevdf => "p0",
             Self::EevdfSlice { .. } => "p5",
             Self::Usher => "p1",
-            Self::Fifo => "p2",
+            Self::Fifo | Self::FifoMinimal => "p2",
             Self::O1Plain => "p3",
             Self::O1Aggregate => "p4",
             Self::Peer(peer) if peer.name.ends_with("bpfland") => "p6",
@@ -72,6 +75,7 @@ impl Rival {
         match self {
             Self::Usher => Some(&[]),
             Self::Fifo => Some(&["--fifo"]),
+            Self::FifoMinimal => Some(&["--fifo=minimal"]),
             Self::O1Plain => Some(&["--o1", "plain"]),
             Self::O1Aggregate => Some(&["--o1", "aggregate"]),
             Self::Eevdf | Self::EevdfSlice { .. } | Self::Peer(_) => None,

@@ -7,7 +7,7 @@ use usher_report::{stats, text};
 
 use super::rival::Rival;
 use super::told::{Counted, Sample};
-use crate::bars::{Figure, Part, Table};
+use crate::bars::Figure;
 
 /// The schedulers in these samples, in the order in which they ran.
 pub fn rivals(samples: &[&Sample]) -> Vec<Rival> {
@@ -41,6 +41,18 @@ pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
         stats::median(&all?)
     };
     Some((ends(f64::min)?, ends(f64::max)?))
+}
+
+/// How much later than EEVDF a scheduler may wake a thread that mostly sleeps: of the waits
+/// that 99 % stay below.
+pub const LATE_AT_MOST: f64 = 1.1;
+
+/// By how much wake-ups of the thread that sleeps were late, in all of these samples: half,
+/// 99 %, the most.
+pub fn late_ms(samples: &[&Sample]) -> [Option<f64>; 3] {
+    let late = samples.iter().flat_map(|sample| &sample.late_ms).copied();
+    let late: Vec<f64> = late.collect();
+    [0.5, 0.99, 1.0].map(|share| stats::quantile(&late, share))
 }
 
 /// The figure of one scheduler beside that of another.
@@ -100,25 +112,6 @@ pub fn cell(value: Option<f64>, decimals: usize) -> String {
     text::number(value, decimals)
 }
 
-/// The tables of a part, for a terminal.
-pub fn tables(part: &Part) -> String {
-    let table = |table: &Table| {
-        let lines: Vec<&Vec<String>> = [&table.head].into_iter().chain(&table.rows).collect();
-        let width = |at: usize| {
-            let cells = lines.iter().filter_map(|line| line.get(at));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..table.head.len()).map(width).collect();
-        let line = |line: &&Vec<String>| {
-            let cells = line.iter().zip(&widths);
-            let cells = cells.map(|(cell, &width)| format!("  {cell:>width$}"));
-            cells.collect::<String>() + "\n"
-        };
-        lines.iter().map(line).collect::<String>()
-    };
-    part.tables.iter().map(table).collect()
-}
-
 /// What all parts that are measured in guests say of themselves.
 pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
     let rounds = text::count(rounds, "run");
@@ -164,16 +157,6 @@ pub mod tests {
         assert_eq!(ends_s(&all), Some((1.0, 2.0)));
         assert_eq!(counted(&[], |c| c.switches as f64), None);
         assert_eq!(ends_s(&[]), None);
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest() {
-        let mut part = Part::new("x", "");
-        part.tables = vec![Table {
-            head: ["a", "long"].map(str::to_owned).to_vec(),
-            rows: vec![["ours", "1"].map(str::to_owned).to_vec()],
-        }];
-        assert_eq!(tables(&part), "     a  long\n  ours     1\n");
     }
 
     #[test]

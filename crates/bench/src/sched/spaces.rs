@@ -7,17 +7,15 @@ use usher_report::stats;
 
 use super::lab::Measured;
 use super::rival::Rival;
-use super::rows::{cell, counted, ends_s, figure, ratio, rivals};
+use super::rows::{LATE_AT_MOST, cell, counted, ends_s, figure, late_ms, ratio, rivals};
+use super::runs::{self, CPUS, Runs};
 use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "spaces";
 const TITLE: &str = "Programs with equal work beside a thread that mostly sleeps";
 
-/// CPUs of the guest, all of them at work until the first program ends.
-const CPUS: f64 = 2.0;
 const SWITCHES_AT_MOST: f64 = 0.25;
-const LATE_AT_MOST: f64 = 1.1;
 const ELAPSED_AT_MOST: f64 = 1.02;
 
 /// What one scheduler came to: medians over rounds, waits of all rounds.
@@ -40,7 +38,6 @@ impl Row {
     fn of(rival: &Rival, samples: &[&Sample]) -> Self {
         let samples = samples.iter().copied();
         let of_it: Vec<&Sample> = samples.filter(|s| s.rival == *rival).collect();
-        let late: Vec<f64> = of_it.iter().flat_map(|s| s.late_ms.clone()).collect();
         let ends = ends_s(&of_it);
         let latency = of_it
             .iter()
@@ -54,16 +51,25 @@ impl Row {
             switches: counted(&of_it, |c| c.switches as f64),
             spaces: counted(&of_it, |c| c.space_switches as f64),
             others: stats::median(&others.collect::<Vec<f64>>()),
-            late_ms: [0.5, 0.99, 1.0].map(|share| stats::quantile(&late, share)),
+            late_ms: late_ms(&of_it),
             latency_ms: stats::median(&latency.collect::<Vec<f64>>()),
             first_s: ends.map(|(first, _)| first),
             last_s: ends.map(|(_, last)| last),
         }
     }
 
-    /// CPU time by switches: how long a thread runs until another does.
+    /// How long a thread runs until another does.
     fn run_ms(&self) -> Option<f64> {
-        Some(1e3 * CPUS * ratio(self.last_s, self.switches)?)
+        runs::mean_ms(self.last_s, self.switches)
+    }
+
+    fn runs(&self) -> Runs<'_> {
+        Runs {
+            rival: &self.rival,
+            run_ms: self.run_ms(),
+            spaces: self.spaces,
+            late_ms: self.late_ms[1],
+        }
     }
 
     fn cells(&self) -> Vec<String> {
@@ -74,14 +80,12 @@ impl Row {
             cell(self.spaces, 0),
             cell(self.others, 0),
             cell(self.run_ms(), 2),
-            format!(
-                "{}, {}, {}",
-                cell(half, 2),
-                cell(most_of_them, 1),
-                cell(most, 1)
-            ),
+            cell(half, 2),
+            cell(most_of_them, 1),
+            cell(most, 1),
             cell(self.latency_ms, 1),
-            format!("{} to {}", cell(self.first_s, 2), cell(self.last_s, 2)),
+            cell(self.first_s, 2),
+            cell(self.last_s, 2),
         ]
     }
 }
@@ -114,7 +118,8 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          time. Wake-ups of all threads are counted by four steps to a power of two."
             .to_owned(),
     ];
-    part.notes.extend(same_run(&rows));
+    let runs: Vec<Runs> = rows.iter().map(Row::runs).collect();
+    part.notes.extend(runs::nearest("Of", &runs));
     Ok(part)
 }
 
@@ -150,9 +155,12 @@ pub fn shown(name: &str, title: &str, measured: &Measured) -> Result<Part> {
         "of address spaces",
         "without the sleeper's",
         "a run, ms",
-        "sleeper late, ms: half, 99 %, most",
-        "99 % of wake-ups below, ms",
-        "programs ended after, s",
+        "sleeper late, ms: half",
+        "99 %",
+        "most",
+        "all wake-ups, ms: 99 % below",
+        "first ended after, s",
+        "last",
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
@@ -199,30 +207,6 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     bars
 }
 
-/// What EEVDF does where its slices make runs as long as ours.
-fn same_run(rows: &[Row]) -> Option<String> {
-    let ours = rows.iter().find(|row| row.rival == Rival::Usher)?;
-    let run = ours.run_ms()?;
-    let is_eevdf = |row: &&Row| matches!(row.rival, Rival::Eevdf | Rival::EevdfSlice { .. });
-    let far = |row: &Row| {
-        row.run_ms()
-            .map_or(f64::INFINITY, |ms| (ms / run).ln().abs())
-    };
-    let nearest = rows.iter().filter(is_eevdf);
-    let nearest = nearest.min_by(|a, b| far(a).total_cmp(&far(b)))?;
-    let share = ratio(ours.spaces, nearest.spaces)?;
-    let late = ratio(ours.late_ms[1], nearest.late_ms[1])?;
-    Some(format!(
-        "Runs as long as ours ({} ms) has, nearest of those measured, {} ({} ms): ours switches \
-         address spaces {} times as often as that, and the sleeper's 99 % is {} times as long.",
-        cell(Some(run), 1),
-        nearest.rival.label(),
-        cell(nearest.run_ms(), 1),
-        cell(Some(share), 2),
-        cell(Some(late), 2),
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +251,7 @@ mod tests {
             same.contains("slices of 8 ms (4.0 ms): ours switches"),
             "{same}"
         );
+        assert!(same.contains("99 % is 0.50 times as long"), "{same}");
         assert!(same.contains("0.50 times as often"), "{same}");
     }
 

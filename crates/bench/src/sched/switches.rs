@@ -69,7 +69,7 @@ impl Row {
             text::number(self.threads_ns, 0),
             text::number(self.processes_ns, 0),
             format!("{cost:.0} [{low:.0}, {high:.0}]"),
-            format!("{} %", text::number(self.share() * 100.0, 1)),
+            text::number(self.share() * 100.0, 1),
         ]
     }
 }
@@ -82,7 +82,7 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
         "between threads, ns",
         "between processes, ns",
         "difference, ns [quartiles]",
-        "of a turn between threads",
+        "of a turn between threads, %",
     ];
     let mut part = Part::new(NAME, TITLE);
     part.figures = vec![figure(&rows)];

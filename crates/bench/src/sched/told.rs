@@ -51,6 +51,10 @@ pub enum Load {
         command: Vec<String>,
         /// Its environment.
         environment: BTreeMap<String, String>,
+        /// Beside the thread that mostly sleeps. Results of older versions know of no such
+        /// runs, and theirs are without.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        sleeper: bool,
     },
     /// Other programs, all at once beside that thread.
     Mix {
@@ -81,10 +85,12 @@ pub enum Load {
 }
 
 impl Load {
-    /// The part of the benchmark that it is for.
+    /// What its samples are called: the part of the benchmark that it is for, but where a
+    /// part has two loads.
     pub fn part(&self) -> &'static str {
         match self {
             Self::Spaces { .. } => super::spaces::NAME,
+            Self::Erlang { sleeper: true, .. } => super::erlang::BESIDE_SLEEPER,
             Self::Erlang { .. } => super::erlang::NAME,
             Self::Mix { .. } => super::mixed::NAME,
             Self::Cores { .. } => super::cores::NAME,
@@ -92,7 +98,26 @@ impl Load {
             Self::Overhead { .. } => super::overhead::NAME,
         }
     }
+
+    /// How many programs run at once, one number after the other: a sample each.
+    pub fn numbers(&self) -> Vec<usize> {
+        match self {
+            Self::Spaces { programs, .. } => vec![*programs],
+            Self::Erlang { vms, .. } => vms.clone(),
+            Self::Mix { commands } => vec![commands.len()],
+            Self::Cores { .. } => vec![LOOPS],
+            Self::Seats { .. } => vec![SEATED],
+            Self::Overhead { .. } => vec![TAKE_TURNS],
+        }
+    }
 }
+
+/// Loops of [`Load::Cores`].
+pub const LOOPS: usize = 4;
+/// Programs of [`Load::Seats`].
+const SEATED: usize = 3;
+/// Programs of [`Load::Overhead`].
+const TAKE_TURNS: usize = 2;
 
 /// A line of the program inside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -197,6 +222,22 @@ mod tests {
         let line = serde_json::to_string(&said).unwrap();
         assert!(!line.contains('\n'));
         assert_eq!(serde_json::from_str::<Said>(&line).unwrap(), said);
+    }
+
+    #[test]
+    fn loads_are_run_with_each_number_of_programs() {
+        let erlang = Load::Erlang {
+            vms: vec![4, 7],
+            command: vec![],
+            environment: BTreeMap::new(),
+            sleeper: false,
+        };
+        assert_eq!(erlang.numbers(), [4, 7]);
+        assert_eq!(Load::Overhead { ms: 1 }.numbers(), [2]);
+        // As an older version wrote it.
+        let older = r#"{"erlang":{"vms":[4,7],"command":[],"environment":{}}}"#;
+        assert_eq!(serde_json::from_str::<Load>(older).unwrap(), erlang);
+        assert_eq!(serde_json::to_string(&erlang).unwrap(), older);
     }
 
     #[test]

@@ -48,7 +48,11 @@ impl Held {
             Rival::Eevdf => How::Kernels,
             Rival::EevdfSlice { ms } => slice(*ms)?,
             Rival::Peer(peer) => How::Peer(begin(peer)?),
-            Rival::Usher | Rival::Fifo | Rival::O1Plain | Rival::O1Aggregate => {
+            Rival::Usher
+            | Rival::Fifo
+            | Rival::FifoMinimal
+            | Rival::O1Plain
+            | Rival::O1Aggregate => {
                 let options = rival.options().unwrap_or_default();
                 told(usher, &[&["sched", "start"], options].concat())?;
                 How::Usher

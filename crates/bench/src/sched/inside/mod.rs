@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::told::{Load, Plan, Said, Sample, Turn};
+use super::told::{LOOPS, Load, Plan, Said, Sample, Turn};
 use super::turns;
 use held::{Held, Meter};
 use programs::Program;
@@ -114,7 +114,7 @@ fn say(said: &Said) -> Result<()> {
 /// A load under the scheduler that runs, round by round.
 fn measure(plan: &Plan, stage: &mut Stage, turn: &Turn, load: &Load, held: &Held) -> Result<()> {
     for &round in &turn.rounds {
-        for programs in numbers(load) {
+        for programs in load.numbers() {
             let sample = Sample {
                 part: load.part().to_owned(),
                 rival: turn.rival.clone(),
@@ -133,22 +133,7 @@ fn measure(plan: &Plan, stage: &mut Stage, turn: &Turn, load: &Load, held: &Held
     Ok(())
 }
 
-/// How many programs run at once, one number after the other.
-fn numbers(load: &Load) -> Vec<usize> {
-    match load {
-        Load::Spaces { programs, .. } => vec![*programs],
-        Load::Erlang { vms, .. } => vms.clone(),
-        Load::Mix { commands } => vec![commands.len()],
-        Load::Cores { .. } => vec![LOOPS],
-        Load::Seats { .. } => vec![3],
-        Load::Overhead { .. } => vec![2],
-    }
-}
-
-/// Loops that run at once.
-const LOOPS: usize = 4;
-
-/// Which two of them are short, in each repetition: who is told first decides who sits
+/// Which two of the loops are short, in each repetition: who is told first decides who sits
 /// beside whom, so all have their turn.
 const SHORT: [[usize; 2]; 6] = [[0, 2], [1, 3], [0, 1], [2, 3], [0, 3], [1, 2]];
 
@@ -187,9 +172,10 @@ impl Stage {
                 vms,
                 command,
                 environment,
+                ..
             } => {
                 let most = vms.iter().copied().max().unwrap_or(0);
-                if self.vms.len() == most {
+                if self.vms.len() >= most {
                     return Ok(());
                 }
                 let (program, args) = command.split_first().context("no command for Erlang")?;
@@ -231,6 +217,10 @@ impl Stage {
             Load::Mix { .. } => {
                 beside_a_sleeper(&mut sample, self.steps_a_ms, &mut self.mix, "go", plan)?;
             }
+            Load::Erlang { sleeper: true, .. } => {
+                let vms = &mut self.vms[..sample.programs];
+                beside_a_sleeper(&mut sample, self.steps_a_ms, vms, "go", plan)?;
+            }
             Load::Erlang { .. } => {
                 let lines = vec!["go".to_owned(); sample.programs];
                 let meter = Meter::start(&plan.usher)?;
@@ -243,15 +233,8 @@ impl Stage {
                 short_ms,
                 long_ms,
             } => {
-                let (short, long) = (self.steps(*short_ms), self.steps(*long_ms));
-                let meter = Meter::start(&plan.usher)?;
-                for two in SHORT.iter().cycle().take(*times) {
-                    let steps = |at| if two.contains(&at) { short } else { long };
-                    let lines: Vec<String> = (0..LOOPS).map(|at| steps(at).to_string()).collect();
-                    let ends_s = programs::run(&mut self.loops, &lines)?;
-                    sample.ends_s.extend(ends_s.into_iter().reduce(f64::max));
-                }
-                sample.counted = Some(meter.finish()?);
+                let loops = [self.steps(*short_ms), self.steps(*long_ms)];
+                self.short_and_long(&mut sample, *times, loops, plan)?;
             }
             Load::Seats { rounds, work_us } => {
                 let load = seated::Seated {
@@ -272,6 +255,25 @@ impl Stage {
             }
         }
         Ok(sample)
+    }
+
+    /// Loops of so many steps, short and long, so many times over.
+    fn short_and_long(
+        &mut self,
+        sample: &mut Sample,
+        times: usize,
+        [short, long]: [u64; 2],
+        plan: &Plan,
+    ) -> Result<()> {
+        let meter = Meter::start(&plan.usher)?;
+        for two in SHORT.iter().cycle().take(times) {
+            let steps = |at| if two.contains(&at) { short } else { long };
+            let lines: Vec<String> = (0..LOOPS).map(|at| steps(at).to_string()).collect();
+            let ends_s = programs::run(&mut self.loops, &lines)?;
+            sample.ends_s.extend(ends_s.into_iter().reduce(f64::max));
+        }
+        sample.counted = Some(meter.finish()?);
+        Ok(())
     }
 }
 
@@ -308,14 +310,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_run_with_each_number_of_programs() {
+    fn a_load_without_a_program_is_refused() {
         let erlang = Load::Erlang {
             vms: vec![4, 7],
             command: vec![],
             environment: BTreeMap::new(),
+            sleeper: true,
         };
-        assert_eq!(numbers(&erlang), [4, 7]);
-        assert_eq!(numbers(&Load::Overhead { ms: 1 }), [2]);
         let mut stage = Stage::default();
         assert!(stage.prepare(&erlang).is_err(), "there is no command");
     }

@@ -23,14 +23,17 @@ const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
 const PROGRAM: &str = include_str!("program.sh");
 const CROWD: &str = include_str!("Crowd.java");
 
-/// What must be installed, and which packages have it.
-const NEEDED: [(&str, &str); 5] = [
+/// What must be on the path, and which packages have it; scripts/packages/bench.txt names them,
+/// too.
+const NEEDED: [(&str, &str); 4] = [
     ("make", "make"),
     ("cc", "gcc"),
-    ("java", "openjdk-17-jdk-headless"),
-    ("javac", "openjdk-17-jdk-headless"),
-    ("pgbench", "postgresql"),
+    ("java", "default-jdk-headless"),
+    ("javac", "default-jdk-headless"),
 ];
+/// Where Debian has servers of PostgreSQL, by version and on no path. (What is on the path asks
+/// for one of them, and may be there without any.)
+const SERVERS: &str = "/usr/lib/postgresql";
 
 /// The programs, made ready in the folder of results.
 ///
@@ -40,6 +43,9 @@ pub fn load(folder: &Path) -> Result<Load> {
     let missing = NEEDED.iter().find(|(program, _)| !is_there(program));
     if let Some((program, package)) = missing {
         bail!("'{program}' is not there: install the package {package}");
+    }
+    if !has_server(Path::new(SERVERS)) {
+        bail!("no server of PostgreSQL is in {SERVERS}: install the package postgresql");
     }
     let folder = folder.join(NAME);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
@@ -72,6 +78,12 @@ pub fn load(folder: &Path) -> Result<Load> {
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn has_server(servers: &Path) -> bool {
+    let versions = fs::read_dir(servers).into_iter().flatten().flatten();
+    let mut programs = versions.map(|version| version.path().join("bin/initdb"));
+    programs.any(|program| program.is_file())
 }
 
 /// The part. It has no bars: what is asked is asked of `spaces` and `erlang`.
@@ -113,5 +125,11 @@ mod tests {
     fn what_is_not_installed_is_named() {
         assert!(is_there("sh"));
         assert!(!is_there("no-such-program"));
+        let servers = tempfile::tempdir().unwrap();
+        let bin = servers.path().join("15/bin");
+        fs::create_dir_all(&bin).unwrap();
+        assert!(!has_server(servers.path()));
+        fs::write(bin.join("initdb"), "").unwrap();
+        assert!(has_server(servers.path()));
     }
 }

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is measured in guests: which schedulers have which loads on which machine, and the
+//! parts that this comes to.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
+use usher_lab::kernels::Wanted;
+
+use super::lab::{Lab, Machine, Measured};
+use super::otp::Erlang;
+use super::pace::Pace;
+use super::rival::Rival;
+use super::told::{Load, Turn};
+use super::{
+    SchedArgs, Which, begun, cores, elapsed, erlang, gain, mixed, overhead, peers, rows, seats,
+    spaces, switches,
+};
+use crate::bars::{Bar, Part};
+use crate::processes;
+
+/// What is measured in guests.
+pub struct Guests<'a> {
+    args: &'a SchedArgs,
+    pub lab: Lab,
+    /// As it names itself.
+    kernel: String,
+    peers: Vec<Rival>,
+}
+
+impl<'a> Guests<'a> {
+    /// Their results have no folder yet.
+    pub fn new(args: &'a SchedArgs, machine: &Machine) -> Result<Self> {
+        let kernel = args.kernel.parse::<Wanted>();
+        let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
+        let usher = processes::usher_binary(args.usher.as_deref())?;
+        let usher = std::fs::canonicalize(&usher)
+            .with_context(|| format!("finding {}", usher.display()))?;
+        let lab = Lab {
+            kernel,
+            usher,
+            folder: PathBuf::new(),
+        };
+        Ok(Self {
+            args,
+            kernel: lab.ready(machine)?,
+            lab,
+            peers: if args.peers { peers::built()? } else { vec![] },
+        })
+    }
+
+    /// What is to run on these machines, noted in the folder of results.
+    ///
+    /// # Errors
+    /// The run that goes on was begun with other loads.
+    pub fn scenes<'m>(&self, machines: &[&'m Machine]) -> Result<Vec<Scene<'m>>> {
+        let scenes: Vec<Scene> = machines.iter().map(|machine| self.scene(machine)).collect();
+        let loads = scenes.iter().flat_map(|scene| &scene.loads);
+        begun::note(&self.lab.folder, loads.map(|(_, load)| load))?;
+        Ok(scenes)
+    }
+
+    /// The parts of these machines, and what follows from some of them.
+    pub fn parts(&self, scenes: Vec<Scene>, switches: Option<&Part>) -> Result<Vec<Part>> {
+        let mut pace = Pace::default();
+        for scene in &scenes {
+            let left = self.lab.left(scene.machine, &scene.turns)?;
+            pace.expect(scene.machine.name, &scene.turns, &left);
+        }
+        let mut parts = Vec::new();
+        for scene in scenes {
+            let measured = self.lab.measure(scene.machine, &scene.turns, &mut pace)?;
+            parts.extend(self.studied(scene, &measured, switches)?);
+        }
+        Ok(parts)
+    }
+
+    /// What is to run on a machine.
+    fn scene<'m>(&self, machine: &'m Machine) -> Scene<'m> {
+        let mut missing = Vec::new();
+        let mut loads = Vec::new();
+        for which in self.args.of(machine) {
+            match self.args.loads(which, &self.lab.folder) {
+                Ok(all) => loads.extend(all.into_iter().map(|load| (which, load))),
+                Err(error) => missing.push(not_measured(which, &error)),
+            }
+        }
+        Scene {
+            machine,
+            turns: self.turns(&loads),
+            loads,
+            missing,
+        }
+    }
+
+    /// The parts of a machine, from what was measured on it.
+    fn studied(
+        &self,
+        scene: Scene,
+        measured: &Measured,
+        switches: Option<&Part>,
+    ) -> Result<Vec<Part>> {
+        let mut whiches: Vec<Which> = scene.loads.iter().map(|(which, _)| *which).collect();
+        whiches.dedup();
+        let mut parts = scene.missing;
+        for &which in &whiches {
+            let mut part = self.part(which, scene.machine, measured)?;
+            let loads = scene.loads.iter().filter(|(of, _)| *of == which);
+            let loads: Vec<&str> = loads.map(|(_, load)| load.part()).collect();
+            let notes = self.notes(&part.name, &loads, measured);
+            part.notes.extend(notes);
+            parts.push(part);
+        }
+        let has_spaces = [Which::Spaces, Which::Erlang].map(|which| whiches.contains(&which));
+        let switches = switches.filter(|part| part.name == switches::NAME);
+        if let (true, Some(switches)) = (has_spaces.contains(&true), switches) {
+            parts.extend(gain::part(switches, measured)?);
+        }
+        Ok(parts)
+    }
+
+    /// Each scheduler with all that runs under it: once, or once for each pair, where the
+    /// first of a pair is the second of the next.
+    fn turns(&self, loads: &[(Which, Load)]) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::new();
+        for (which, load) in loads {
+            for (at, rounds) in self.args.rounds_of(*which).into_iter().enumerate() {
+                let mut rivals = self.args.rivals(*which, &self.peers);
+                if at % 2 == 1 {
+                    rivals.reverse();
+                }
+                for rival in rivals {
+                    let load = load.clone();
+                    let is_it = |turn: &&mut Turn| turn.rival == rival && turn.rounds == rounds;
+                    match turns.iter_mut().find(is_it) {
+                        Some(turn) => turn.loads.push(load),
+                        None => turns.push(Turn {
+                            rival,
+                            rounds: rounds.clone(),
+                            loads: vec![load],
+                        }),
+                    }
+                }
+            }
+        }
+        turns
+    }
+
+    fn part(&self, which: Which, machine: &Machine, measured: &Measured) -> Result<Part> {
+        let rounds = self.args.rounds();
+        let off = match machine.cpus_off {
+            "" => String::new(),
+            off => format!(" without CPU {off}"),
+        };
+        let machine = format!("{}{off}", machine.topology);
+        let note = rows::virtual_time(&self.kernel, &machine, rounds);
+        match which {
+            Which::Elapsed => elapsed::part(measured, &self.kernel, self.args.processes()),
+            Which::Spaces => spaces::part(measured, note),
+            Which::Erlang => {
+                let about = format!(
+                    "Debian's Erlang ({}), two schedulers a virtual machine that do not spin \
+                     (+sbwt none), {} processes in each, each of which sends a message to each \
+                     and has an answer. All begin at once; starting them is not counted.",
+                    Erlang::fetched()?.version(),
+                    self.args.processes()
+                );
+                erlang::part(measured, vec![note, about])
+            }
+            Which::Mix => mixed::part(measured, note),
+            Which::Cores => cores::part(measured, note),
+            Which::Seats => seats::part(measured, note),
+            Which::Overhead => overhead::part(measured, note),
+            Which::Switches => self.args.switches(),
+        }
+    }
+
+    /// What was not measured of a part, whose loads may bear the name of another.
+    fn notes(&self, part: &str, loads: &[&str], measured: &Measured) -> Vec<String> {
+        let left_out = measured.left_out.iter().filter_map(|note| {
+            let (load, why) = note.split_once(": ")?;
+            loads.contains(&load).then(|| why.to_owned())
+        });
+        let mut notes: Vec<String> = left_out.collect();
+        // Two loads of a part may have failed for the same reason.
+        notes.dedup();
+        let has_peers = ![seats::NAME, elapsed::NAME].contains(&part);
+        if has_peers && self.peers.is_empty() {
+            notes.push(format!("Not measured: {} (--peers).", peers::names()));
+        }
+        notes
+    }
+}
+
+/// A machine, and what is to run on it.
+#[derive(Debug)]
+pub struct Scene<'m> {
+    machine: &'m Machine,
+    loads: Vec<(Which, Load)>,
+    turns: Vec<Turn>,
+    /// In place of parts whose programs cannot be had.
+    missing: Vec<Part>,
+}
+
+/// In place of a part whose programs cannot be had. It meets no bar, where it had any.
+fn not_measured(which: Which, error: &anyhow::Error) -> Part {
+    let name = which.to_possible_value();
+    let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
+    eprintln!("sched: {name} was left out: {error:#}");
+    let mut part = Part::new(&name, &format!("Not measured: {name}"));
+    if which != Which::Mix {
+        part.bars = vec![Bar::at_most("could be measured", None, 0.0, "")];
+    }
+    part.notes = vec![format!("{error:#}")];
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::sched::tests::args;
+    use crate::sched::{THREADS, TWO};
+
+    /// None of which is started.
+    fn guests(args: &SchedArgs, peers: Vec<Rival>) -> Guests<'_> {
+        let lab = Lab {
+            kernel: Wanted::Newest,
+            usher: PathBuf::new(),
+            folder: PathBuf::new(),
+        };
+        Guests {
+            args,
+            lab,
+            kernel: String::new(),
+            peers,
+        }
+    }
+
+    #[test]
+    fn each_scheduler_has_one_turn() {
+        let args = args(&["--quick", "--only", "cores,overhead"]);
+        let guests = guests(&args, vec![]);
+        let load = |which| {
+            let loads = args.loads(which, Path::new("")).unwrap();
+            (which, loads[0].clone())
+        };
+        let turns = guests.turns(&[Which::Cores, Which::Overhead].map(load));
+        let rivals: Vec<&Rival> = turns.iter().map(|turn| &turn.rival).collect();
+        let (eevdf, ours, fifo) = (&Rival::Eevdf, &Rival::Usher, &Rival::Fifo);
+        assert_eq!(rivals, [eevdf, ours, fifo, &Rival::FifoMinimal]);
+        let loads = turns.iter().map(|turn| turn.loads.len());
+        assert_eq!(loads.collect::<Vec<_>>(), [2, 2, 2, 1]);
+        assert!(turns.iter().all(|turn| turn.rounds == [0]));
+        assert!(args.of(&TWO).is_empty());
+        assert_eq!(args.of(&THREADS), [Which::Cores]);
+        let measured = Measured {
+            samples: vec![],
+            left_out: vec!["cores: ours was left out: x".to_owned()],
+        };
+        let notes = guests.notes("cores", &["cores"], &measured);
+        assert_eq!(notes[0], "ours was left out: x");
+        assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
+        assert_eq!(guests.notes("overhead", &["overhead"], &measured).len(), 1);
+        assert!(guests.notes("seats", &["seats"], &measured).is_empty());
+        let erlang = Measured {
+            samples: vec![],
+            left_out: vec!["erlang: ours was left out: x".to_owned()],
+        };
+        let notes = guests.notes("elapsed", &["erlang"], &erlang);
+        assert_eq!(notes, ["ours was left out: x"]);
+    }
+
+    #[test]
+    fn who_is_first_in_a_pair_is_second_in_the_next() {
+        let args = args(&["--pairs", "3", "--only", "elapsed"]);
+        let guests = guests(&args, vec![Rival::Fifo]);
+        let load = Load::Overhead { ms: 1 };
+        let turns = guests.turns(&[(Which::Elapsed, load)]);
+        let order = turns.iter().map(|turn| (turn.rounds[0], &turn.rival));
+        let (eevdf, ours) = (&Rival::Eevdf, &Rival::Usher);
+        assert_eq!(
+            order.collect::<Vec<_>>(),
+            [
+                (0, eevdf),
+                (0, ours),
+                (1, ours),
+                (1, eevdf),
+                (2, eevdf),
+                (2, ours)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_measured_meets_no_bar() {
+        let part = not_measured(Which::Erlang, &anyhow!("no archive"));
+        assert_eq!(
+            (part.name.as_str(), &part.notes[0][..]),
+            ("erlang", "no archive")
+        );
+        assert!(part.bars.iter().any(|bar| !bar.is_met()));
+        assert!(
+            not_measured(Which::Mix, &anyhow!("no java"))
+                .bars
+                .is_empty()
+        );
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debian's Erlang, and the program that its virtual machines run in the parts `erlang` and
+//! `elapsed`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use usher_lab::Cache;
+
+use super::lab::cache;
+use super::told::Load;
+
+const PACKAGE: &str = "erlang-base";
+const BIG: &str = include_str!("big.erl");
+
+/// Debian's Erlang, which is not installed.
+#[derive(Debug)]
+pub struct Erlang {
+    root: PathBuf,
+    /// The folder of its programs.
+    programs: PathBuf,
+}
+
+impl Erlang {
+    /// From the lab's cache, where it is fetched to when it is not there.
+    pub fn fetched() -> Result<Self> {
+        let cache = Cache::open(cache().as_deref())?;
+        let root = usher_lab::packages::unpacked(&cache, PACKAGE)?;
+        let home = root.join("usr/lib/erlang");
+        let entries = fs::read_dir(&home).with_context(|| format!("reading {}", home.display()))?;
+        let runtime = entries.flatten().map(|entry| entry.path()).find(|path| {
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with("erts-")
+        });
+        let runtime = runtime.with_context(|| format!("no runtime in {}", home.display()))?;
+        Ok(Self {
+            programs: runtime.join("bin"),
+            root,
+        })
+    }
+
+    /// As its runtime names itself: `erts-13.1.5`.
+    pub fn version(&self) -> String {
+        let name = self.programs.parent().and_then(Path::file_name);
+        name.unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn program(&self) -> PathBuf {
+        self.programs.join("erlexec")
+    }
+
+    /// What its script `erl` sets, and where what it needs was unpacked to.
+    fn environment(&self) -> BTreeMap<String, String> {
+        let home = self.root.join("usr/lib/erlang");
+        let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+        let libraries = libraries.map(|dir| self.root.join(dir).display().to_string());
+        let all = [
+            ("ROOTDIR", home.display().to_string()),
+            ("BINDIR", self.programs.display().to_string()),
+            ("EMU", "beam".to_owned()),
+            ("PROGNAME", "erl".to_owned()),
+            ("LD_LIBRARY_PATH", libraries.join(":")),
+        ];
+        all.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    /// Compiles the benchmark into a folder.
+    fn compile(&self, into: &Path) -> Result<()> {
+        fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
+        let source = into.join("big.erl");
+        fs::write(&source, BIG).with_context(|| format!("writing {}", source.display()))?;
+        let compile = "case compile:file(\"big.erl\") of {ok, _} -> halt(0); _ -> halt(1) end.";
+        let output = Command::new(self.program())
+            .args(["-noshell", "-boot", "start_clean", "-eval", compile])
+            .envs(self.environment())
+            .current_dir(into)
+            .stdin(Stdio::null())
+            .output()
+            .context("starting Erlang")?;
+        ensure!(
+            output.status.success(),
+            "Erlang does not compile {}: {}",
+            source.display(),
+            String::from_utf8_lossy(&output.stdout).trim()
+        );
+        Ok(())
+    }
+
+    /// Virtual machines of two schedulers and so many processes, that many at once.
+    pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Load> {
+        let folder = folder.join("erlang");
+        self.compile(&folder)?;
+        let folder = fs::canonicalize(&folder).context("finding the folder of results")?;
+        let program = self.program().display().to_string();
+        let path = folder.display().to_string();
+        let processes = processes.to_string();
+        // Nobody spins for work: where CPUs take turns, that is time of others.
+        let words = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -noshell -boot start_clean";
+        let command = [program.as_str()].into_iter().chain(words.split(' '));
+        let run = ["-pa", &path, "-run", "big", "start", &processes];
+        Ok(Load::Erlang {
+            vms,
+            command: command.chain(run).map(str::to_owned).collect(),
+            environment: self.environment(),
+            sleeper: false,
+        })
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How far a run is, for whoever waits: which of all samples the last one was, and roughly
+//! how long the others will take.
+//!
+//! Samples of a part with as many programs take about as long under one scheduler as under
+//! another. What no sample says yet is taken for the mean of those that there are.
+
+use std::time::{Duration, Instant};
+
+use super::rival::Rival;
+use super::told::{Said, Turn};
+
+/// A sample that is still to come.
+#[derive(Debug, Clone, PartialEq)]
+struct Due {
+    kind: Kind,
+    rival: Rival,
+    round: usize,
+}
+
+/// What takes as long.
+#[derive(Debug, Clone, PartialEq)]
+struct Kind {
+    machine: &'static str,
+    part: String,
+    programs: usize,
+}
+
+/// How far a run is.
+#[derive(Debug, Default)]
+pub struct Pace {
+    all: usize,
+    due: Vec<Due>,
+    took: Vec<(Kind, Duration)>,
+    machine: &'static str,
+    /// When the last sample came; `None`: the guest is starting, which is no sample's time.
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// Counts the samples of a machine's turns, of which these are left.
+    pub fn expect(&mut self, machine: &'static str, turns: &[Turn], left: &[Turn]) {
+        self.all += due(machine, turns).len();
+        self.due.extend(due(machine, left));
+    }
+
+    /// A guest starts.
+    pub fn starts(&mut self, machine: &'static str) {
+        self.machine = machine;
+        self.last = None;
+    }
+
+    /// Takes a guest's line, which came at that time.
+    pub fn note(&mut self, said: &Said, now: Instant) {
+        match said {
+            Said::Sample(sample) => {
+                let kind = Kind {
+                    machine: self.machine,
+                    part: sample.part.clone(),
+                    programs: sample.programs,
+                };
+                let of_it = Due {
+                    kind: kind.clone(),
+                    rival: sample.rival.clone(),
+                    round: sample.round,
+                };
+                self.due.retain(|due| *due != of_it);
+                let took = self.last.map(|last| now.saturating_duration_since(last));
+                self.took.extend(took.map(|took| (kind, took)));
+                self.last = Some(now);
+            }
+            Said::LeftOut {
+                part,
+                rival,
+                rounds,
+                ..
+            } => {
+                let is_of_it = |due: &Due| {
+                    (due.kind.machine, &due.kind.part) == (self.machine, part)
+                        && due.rival == *rival
+                        && (rounds.is_empty() || rounds.contains(&due.round))
+                };
+                self.due.retain(|due| !is_of_it(due));
+            }
+            Said::Done { .. } => {}
+        }
+    }
+
+    /// `12 of 96`.
+    pub fn number(&self) -> String {
+        format!(
+            "{} of {}",
+            self.all - self.due.len().min(self.all),
+            self.all
+        )
+    }
+
+    /// `; about 25 min left`; nothing where nobody can tell, or all is there.
+    pub fn left(&self) -> String {
+        let each = |due: &Due| {
+            let of_kind = self.took.iter().filter(|(kind, _)| *kind == due.kind);
+            let of_kind = mean(of_kind.map(|(_, took)| *took));
+            of_kind.or_else(|| mean(self.took.iter().map(|(_, took)| *took)))
+        };
+        let left: Option<Duration> = self.due.iter().map(each).sum();
+        match left {
+            Some(left) if !self.due.is_empty() => {
+                let minutes = (left.as_secs_f64() / 60.0).ceil();
+                format!("; about {minutes:.0} min left")
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+fn mean(all: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
+    let count = u32::try_from(all.clone().count()).ok()?;
+    (count > 0).then(|| all.sum::<Duration>() / count)
+}
+
+/// The samples of these turns.
+fn due(machine: &'static str, turns: &[Turn]) -> Vec<Due> {
+    let mut all = Vec::new();
+    for turn in turns {
+        for load in &turn.loads {
+            for programs in load.numbers() {
+                let kind = Kind {
+                    machine,
+                    part: load.part().to_owned(),
+                    programs,
+                };
+                all.extend(turn.rounds.iter().map(|&round| Due {
+                    kind: kind.clone(),
+                    rival: turn.rival.clone(),
+                    round,
+                }));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rows::tests::sample;
+    use crate::sched::told::Load;
+
+    fn turn(rival: Rival) -> Turn {
+        let short = Load::Overhead { ms: 1 };
+        let long = Load::Erlang {
+            vms: vec![4, 7],
+            command: vec![],
+            environment: Default::default(),
+            sleeper: false,
+        };
+        Turn {
+            rival,
+            rounds: vec![0],
+            loads: vec![short, long],
+        }
+    }
+
+    #[test]
+    fn samples_are_numbered_and_time_left_goes_by_their_kind() {
+        let turns = [Rival::Eevdf, Rival::Usher, Rival::Fifo].map(turn);
+        let mut pace = Pace::default();
+        pace.expect("one", &turns, &turns);
+        // Of another machine, where half is there from before.
+        pace.expect("plain", &turns[..2], &turns[1..2]);
+        pace.starts("one");
+        assert_eq!(
+            (pace.number(), pace.left()),
+            ("3 of 15".to_owned(), String::new())
+        );
+        let mut now = Instant::now();
+        let mut comes = |pace: &mut Pace, rival, part, programs, seconds| {
+            now += Duration::from_secs(seconds);
+            let said = Said::Sample(Box::new(sample(rival, part, programs, [0, 0])));
+            pace.note(&said, now);
+        };
+        comes(&mut pace, Rival::Eevdf, "overhead", 2, 500);
+        assert_eq!(pace.left(), "", "the guest's start says nothing");
+        comes(&mut pace, Rival::Eevdf, "erlang", 4, 60);
+        comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);
+        // 2 and 2 of the kinds that are known, 5 of 90 s.
+        assert_eq!(
+            (pace.number(), pace.left()),
+            ("6 of 15".to_owned(), "; about 14 min left".to_owned())
+        );
+        // Once more, from a guest that died.
+        comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);
+        assert_eq!(pace.number(), "6 of 15");
+        let left_out = |rival, part: &str| Said::LeftOut {
+            part: part.to_owned(),
+            rival,
+            rounds: vec![0],
+            why: String::new(),
+        };
+        for rival in [Rival::Usher, Rival::Fifo] {
+            for part in ["erlang", "overhead"] {
+                pace.note(&left_out(rival.clone(), part), now);
+            }
+        }
+        assert_eq!(pace.number(), "12 of 15");
+        pace.starts("plain");
+        for part in ["erlang", "overhead"] {
+            pace.note(&left_out(Rival::Usher, part), now);
+        }
+        assert_eq!(
+            (pace.number(), pace.left()),
+            ("15 of 15".to_owned(), String::new())
+        );
+    }
+}

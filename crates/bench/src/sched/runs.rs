@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a thread runs until another one does. Whoever lets threads run for longer
+//! switches less often, whatever it knows of address spaces: so ours is held beside the
+//! slice of EEVDF's that makes runs as long as ours, too.
+
+use super::rival::Rival;
+use super::rows::{cell, ratio};
+
+/// CPUs of the guest, all of them at work until the first program ends.
+pub const CPUS: f64 = 2.0;
+
+/// What one scheduler came to, as far as it depends on the length of runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Runs<'a> {
+    pub rival: &'a Rival,
+    pub run_ms: Option<f64>,
+    /// Switches to another address space.
+    pub spaces: Option<f64>,
+    /// What 99 % of the sleeper's waits stayed below, where there is a sleeper.
+    pub late_ms: Option<f64>,
+}
+
+/// CPU time by switches.
+pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
+    Some(1e3 * CPUS * ratio(last_s, switches)?)
+}
+
+/// What EEVDF does where its slices make runs as long as ours, in a sentence that begins with
+/// these words: "Of", or where it holds.
+pub fn nearest(begin: &str, all: &[Runs]) -> Option<String> {
+    let ours = all.iter().find(|runs| *runs.rival == Rival::Usher)?;
+    let run_ms = ours.run_ms?;
+    let is_eevdf = |runs: &&Runs| matches!(runs.rival, Rival::Eevdf | Rival::EevdfSlice { .. });
+    let far = |runs: &Runs| {
+        let run = runs.run_ms;
+        run.map_or(f64::INFINITY, |ms| (ms / run_ms).ln().abs())
+    };
+    let nearest = all.iter().filter(is_eevdf);
+    let nearest = nearest.min_by(|a, b| far(a).total_cmp(&far(b)))?;
+    let share = ratio(ours.spaces, nearest.spaces)?;
+    let late = ratio(ours.late_ms, nearest.late_ms).map(|late| {
+        let late = cell(Some(late), 2);
+        format!(", and the sleeper's 99 % is {late} times as long")
+    });
+    Some(format!(
+        "{begin} EEVDF's slices that were measured, the one whose runs come nearest to ours ({} ms) \
+         is {} ({} ms): ours switches address spaces {} times as often as that{}.",
+        cell(Some(run_ms), 1),
+        nearest.rival.label(),
+        cell(nearest.run_ms, 1),
+        cell(Some(share), 2),
+        late.unwrap_or_default(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slice_with_runs_as_long_as_ours_is_found() {
+        let slices = [2, 8].map(|ms| Rival::EevdfSlice { ms });
+        let runs = |rival, run_ms, spaces, late_ms| Runs {
+            rival,
+            run_ms,
+            spaces: Some(spaces),
+            late_ms,
+        };
+        let all = [
+            runs(&Rival::Usher, Some(4.0), 100.0, None),
+            runs(&slices[0], Some(1.5), 900.0, None),
+            // Nearer than 1.5: what counts is the ratio.
+            runs(&slices[1], Some(7.0), 400.0, Some(1.0)),
+            runs(&Rival::Fifo, Some(4.0), 1.0, None),
+        ];
+        let note = nearest("Of", &all).unwrap();
+        assert!(note.starts_with("Of EEVDF's slices"), "{note}");
+        let found = "EEVDF, slices of 8 ms (7.0 ms): ours switches address spaces 0.25 times";
+        assert!(note.contains(found), "{note}");
+        assert!(!note.contains("sleeper"), "{note}");
+        assert_eq!(nearest("Of", &all[1..]), None);
+        assert_eq!(mean_ms(Some(2.0), Some(1000.0)), Some(4.0));
+    }
+}
