@@ -69,7 +69,8 @@ impl Bar {
         }
     }
 
-    fn row(&self) -> Vec<Cell> {
+    /// For a table.
+    pub fn row(&self) -> Vec<Cell> {
         vec![
             Cell::Text(self.what.clone()),
             Cell::Number(self.measured, 3),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use usher_report::data::MachineFacts;
 
 use crate::bars::{Bar, Part};
+use crate::page;
 
 /// A new folder `YYYY-MM-DD-HHMMSS-NAME` below `base`.
 pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
@@ -84,7 +85,7 @@ pub fn format_saved(json: &Path) -> Result<PathBuf> {
         .with_context(|| format!("{} is no saved result", json.display()))?;
     let machine: MachineFacts = serde_json::from_value(data["machine"].clone())?;
     let parts: Vec<Part> = serde_json::from_value(data["parts"].clone())?;
-    let sections: Vec<_> = parts.iter().map(Part::section).collect();
+    let sections = page::sections(&parts);
     let title = data["title"].as_str().unwrap_or("Benchmark");
     let page = json.with_file_name("report.html");
     std::fs::write(

@@ -12,6 +12,7 @@ mod chip;
 mod cli;
 mod coloring;
 mod machine;
+mod page;
 mod processes;
 mod progress;
 mod sched;

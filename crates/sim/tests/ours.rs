@@ -68,7 +68,7 @@ fn is_near(got: f64, want: f64, off: f64) -> bool {
     (got / want - 1.0).abs() <= off
 }
 
-/// docs/sched.md has what the same load came to in a guest, under the scheduler itself
+/// docs/sched-bench.md has what the same load came to in a guest, under the scheduler itself
 /// (and under EEVDF): address spaces were switched 1,539 times (14,304), the programs
 /// ended after 11.9 to 12.0 s (11.0 to 12.0), and the sleeper was late by 0.07 ms or less
 /// in half of its turns.

@@ -112,7 +112,7 @@ enum Which {
   usher bench sched --only switches --json    here, half a minute
   usher bench sched --only spaces --peers     against scx_bpfland and another
   usher bench sched --resume out/bench/2026-01-31-120000-sched
-More: docs/sched.md"
+More: docs/sched-bench.md"
 )]
 pub struct SchedArgs {
     /// Only these parts
@@ -365,7 +365,7 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
 
 /// Saves and shows what was measured; whether every bar was met.
 fn finish(args: &SchedArgs, folder: &Path, parts: &[Part]) -> Result<bool> {
-    let page = show::save(folder, TITLE, &machine::facts()?, parts)?;
+    let page = machine::save(folder, TITLE, &machine::facts()?, parts)?;
     if args.json {
         machine::say(std::fs::read_to_string(folder.join("result.json"))?)?;
     } else {

@@ -112,6 +112,10 @@ const CHECKS: &[Check] = &[
     ("sched::follows_the_cpus", sched::follows_the_cpus),
     ("sched::ends_with_its_holder", sched::ends_with_its_holder),
     (
+        "sched::its_holder_leaves_its_caller",
+        sched::its_holder_leaves_its_caller,
+    ),
+    (
         "sched::tells_that_the_kernel_ended_it",
         sched::tells_that_the_kernel_ended_it,
     ),

@@ -352,3 +352,30 @@ pub fn the_least_there_can_be_runs_a_crowd() {
     assert_eq!(kernel_says("state"), "disabled");
     assert_nothing_went_wrong();
 }
+
+/// Whoever holds a lock, or a folder, while it starts the scheduler has it to itself again.
+pub fn its_holder_leaves_its_caller() {
+    let world = World::new();
+    let lock = world.path("lock");
+    let start = world.usher(&["sched", "start"]);
+    let mut locked = Command::new("flock");
+    locked.arg(&lock).arg(start.get_program());
+    locked.args(start.get_args()).current_dir(world.path("."));
+    locked.env("USHER_RUNTIME_DIR", world.runtime_dir());
+    assert!(locked.status().unwrap().success());
+    let running = Running(&world);
+    let free = Command::new("flock")
+        .arg("--nonblock")
+        .arg(&lock)
+        .arg("true")
+        .status();
+    assert!(free.unwrap().success(), "the holder has the lock still");
+    let pid = running.status()["last"]["pid"].as_i64().unwrap();
+    let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+    assert_eq!(folder.to_str(), Some("/"));
+    let holder = Pid::from_raw(pid as i32).unwrap();
+    let session = rustix::process::getsid(Some(holder)).unwrap();
+    assert_eq!(session, holder);
+    drop(running);
+    assert_nothing_went_wrong();
+}
