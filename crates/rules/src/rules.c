@@ -148,6 +148,16 @@ _Bool rules_is_fuller(struct load there, struct load here, _Bool in_node)
 	return is_fuller(there, here, in_node);
 }
 
+_Bool rules_looks_far(__u64 looked_ns, __u64 now_ns)
+{
+	return looks_far(looked_ns, now_ns);
+}
+
+__u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
+{
+	return other_llc(here, llcs, drawn);
+}
+
 _Bool rules_ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm, __u32 queue)
 {
 	return ends_turn(turn_mm, turn_queue, mm, queue);

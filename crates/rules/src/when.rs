@@ -301,6 +301,16 @@ pub fn is_fuller(there: Load, here: Load, in_node: bool) -> bool {
     c::rules_is_fuller(there, here, in_node)
 }
 
+/// Whether it is time for an LLC to look at another.
+pub fn looks_far(looked_ns: u64, now_ns: u64) -> bool {
+    c::rules_looks_far(looked_ns, now_ns)
+}
+
+/// The LLC looked at, by a number that was drawn; the same, if there is no other.
+pub fn other_llc(here: usize, llcs: usize, drawn: u32) -> usize {
+    c::rules_other_llc(here as u32, llcs as u32, drawn) as usize
+}
+
 /// Whose turn it is on a CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turn {

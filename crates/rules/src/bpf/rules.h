@@ -544,6 +544,23 @@ static inline _Bool is_fuller(struct load there, struct load here,
 					(here.waiting + 1) * (__u64)there.cpus;
 }
 
+/* An LLC looks at one of the others so often: time for two turns, after which it is
+ * another thread's to wait. */
+#define LOOK_EVERY_NS 50000000ULL
+
+static inline _Bool looks_far(__u64 looked_ns, __u64 now_ns)
+{
+	return since(looked_ns, now_ns) >= LOOK_EVERY_NS;
+}
+
+/* One of the other LLCs, each as likely as any; this one if there is no other. */
+static inline __u32 other_llc(__u32 here, __u32 llcs, __u32 drawn)
+{
+	if (llcs < 2)
+		return here;
+	return (here + 1 + drawn % (llcs - 1)) % llcs;
+}
+
 /* A CPU has served nobody but urgent threads for so long: others are next. */
 static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {

@@ -145,15 +145,19 @@ static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 
 /*
  * A CPU that fell idle while the thread was being put into its queue has looked
- * there too early, and would sleep on.
+ * there too early, and would sleep on. One that may run nowhere else waits for a CPU
+ * that is at work: that will look.
  */
 static inline void rouse(struct task_struct *p, struct thread *thread,
 			 __u32 cpu)
 {
 	struct outlook *sees = ONLY(outlooks);
+	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
+	if (state && state->running && !is_movable(p))
+		return;
 	if (!sees || !here || !look_around(sees, p, thread, cpu))
 		return;
 	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
@@ -273,20 +277,45 @@ static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
 	set_slice(prev, wants->slice_ns);
 }
 
+/* How long a thread has run until now, which is not counted again. */
+static inline __u64 note_run(struct thread *thread, __u64 now)
+{
+	__u64 ran = since(thread->began_ns, now);
+
+	thread->burst_ns += ran;
+	note_use(thread, thread->cpu, ran);
+	thread->began_ns = now;
+	return ran;
+}
+
+static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
+{
+	struct hall *hall = hall_of(thread->llc);
+
+	thread->vtime += virtual_ns(ran, weight);
+	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
+}
+
 /* What it has run until now is no part of what it will be charged for. */
 static inline void forgive(struct task_struct *prev, __u64 now)
 {
 	struct thread *thread = thread_of(prev);
-	__u64 ran;
 
 	if (!thread)
 		return;
-	ran = since(thread->began_ns, now);
-	thread->burst_ns += ran;
-	note_use(thread, thread->cpu, ran);
-	thread->began_ns = now;
+	note_run(thread, now);
 	if (thread->why == WHY_TURN)
 		thread->why = WHY_ALONE;
+}
+
+/* It is charged for what it has run while others waited, whatever it is forgiven later. */
+static inline void settle(struct task_struct *prev, __u64 now)
+{
+	struct thread *thread = thread_of(prev);
+
+	if (thread)
+		charge(thread, note_run(thread, now),
+		       weight_of(prev, thread, now));
 }
 
 /* Lets a thread run on, as nobody waits who may run here. */
@@ -310,6 +339,8 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 		prolong(prev, cpu, is->now_ns, wants);
 	} else if (prev && outcome == PREV_FIRST) {
 		COUNT(turns_kept);
+		if (!wants->o1)
+			settle(prev, is->now_ns);
 		keep(prev, cpu, is->now_ns, wants);
 	}
 	return outcome != NOBODY_WAITS;
@@ -329,14 +360,44 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
 }
 
-static inline _Bool has_more_to_do(__u32 llc, const struct hall *than,
-				   const struct place *here)
+/*
+ * Another LLC is looked at now and then: it may have more to do. Where it has more by one,
+ * it does not look for as long as this: whoever is one too many would be taken back at
+ * once, and be here for a shorter time than there, again and again. Where it has more than
+ * that, the next CPU that asks looks again.
+ *
+ * Where the last thread sleeps, one that waits here would run: others are compared with
+ * who waits then.
+ */
+static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
+			     struct hall *hall, const struct place *here,
+			     __u64 now, __u32 llcs)
 {
-	struct hall *hall = hall_of(llc);
+	struct load own = load_of(hall);
+	struct hall *other;
+	_Bool by_far;
+	__u32 far;
 
-	return hall && hall != than &&
-	       is_fuller(load_of(hall), load_of(than),
-			 here->node_llcs >> llc % LLCS_MAX & 1);
+	if (!looks_far(hall->looked_ns, now))
+		return 0;
+	hall->looked_ns = now;
+	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
+	other = hall_of(far);
+	if (!prev && own.waiting)
+		own.waiting--;
+	if (!other || other == hall ||
+	    !is_fuller(load_of(other), own,
+		       here->node_llcs >> far % LLCS_MAX & 1))
+		return 0;
+	by_far = is_fuller(load_of(other), own, 0);
+	if (!take_hindmost(far, strangers(far, cpu)))
+		return 0;
+	if (by_far)
+		hall->looked_ns = 0;
+	else
+		other->looked_ns = now;
+	note_theft(cpu);
+	return 1;
 }
 
 /* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
@@ -380,7 +441,6 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	struct cpu_state *state = state_of(cpu);
 	struct hall *hall;
 	_Bool prev_is_guest;
-	__u32 far;
 
 	if (!here || !state)
 		return;
@@ -400,13 +460,8 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	is.turn.lead_ns = wants->lead_ns;
 	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_of)
 				  : SPACES;
-	/* Another LLC is looked at now and then: it may have more to do. */
-	far = bpf_get_prandom_u32() % LLCS_MAX;
-	if (far < wants->llcs && has_more_to_do(far, hall, here) &&
-	    take_hindmost(far, strangers(far, cpu))) {
-		note_theft(cpu);
+	if (take_far(cpu, prev, hall, here, is.now_ns, wants->llcs))
 		return;
-	}
 	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
 		return;
 	if (prev && !prev_is_guest) {
@@ -518,14 +573,6 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 		set_slice(p, 0);
 }
 
-static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
-{
-	struct hall *hall = hall_of(thread->llc);
-
-	thread->vtime += virtual_ns(ran, weight);
-	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
-}
-
 OP(usher_stopping)
 void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
@@ -540,13 +587,11 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 		return;
 	state->running = 0;
 	note_guest(cpu, 0);
-	ran = since(thread->began_ns, now);
+	ran = note_run(thread, now);
 	if (wants->o1)
 		end_by_level(thread, now, ran, runnable);
 	else
 		charge(thread, ran, weight_of(p, thread, now));
-	thread->burst_ns += ran;
-	note_use(thread, thread->cpu, ran);
 	/* Preempted in a short burst it is still in a hurry. */
 	thread->urgent =
 		thread->urgent && runnable && thread->burst_ns < SHORT_BURST_NS;

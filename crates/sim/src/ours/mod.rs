@@ -54,6 +54,8 @@ struct Service {
 struct Queues {
     hall: Hall,
     urgent: u32,
+    /// When it last looked at another domain.
+    looked_ns: u64,
 }
 
 impl Queues {
@@ -68,7 +70,6 @@ pub(crate) struct Ours {
     places: Vec<Place>,
     queues: Vec<Queues>,
     services: Vec<Service>,
-    looks: u64,
 }
 
 impl Ours {
@@ -92,7 +93,6 @@ impl Ours {
             places: cpus.map(place).collect(),
             queues: vec![Queues::default(); machine.domains.len()],
             services: vec![Service::default(); machine.places.len()],
-            looks: 0,
         }
     }
 }
@@ -258,8 +258,9 @@ impl Engine {
 
     /// Runs on; but not on half a core beside an idle one.
     fn go_on(&mut self, prev: ThreadId, cpu: usize, alone: bool) {
-        if alone {
-            self.forgive(prev);
+        match alone {
+            true => self.forgive(prev),
+            false => self.charge(prev),
         }
         if let Some(to) = self.way_out(prev, cpu) {
             self.move_running(prev, to);

@@ -2,7 +2,6 @@
 //! Who is next on a CPU.
 
 use usher_rules::when::{self, Load, Moment, Next, SPACES};
-use usher_rules::where_to::LLCS_MAX;
 
 use super::{Chosen, URGENT};
 use crate::engine::Engine;
@@ -92,25 +91,34 @@ impl Engine {
         Chosen::Nobody
     }
 
-    /// Another domain may have more to do: one is looked at now and then, drawn of all that
-    /// there could be.
-    fn take_far(&mut self, cpu: usize) -> Option<ThreadId> {
-        self.ours.looks += 1;
-        let far = mix(self.seed, self.ours.looks, cpu as u64) % LLCS_MAX as u64;
-        let (far, here) = (far as usize, self.domain(cpu));
-        if far >= self.ours.queues.len() {
+    /// Another domain may have more to do: one is looked at now and then.
+    fn take_far(&mut self, cpu: usize, sleeps: bool) -> Option<ThreadId> {
+        let (here, now_ns) = (self.domain(cpu), self.now_ns);
+        if !when::looks_far(self.ours.queues[here].looked_ns, now_ns) {
             return None;
         }
+        self.ours.queues[here].looked_ns = now_ns;
+        let drawn = mix(self.seed, now_ns, here as u64) as u32;
+        let far = when::other_llc(here, self.ours.queues.len(), drawn);
         let in_node = self.machine.node_of[far] == self.machine.node_of[here];
         let load = |domain: usize| Load {
             waiting: self.ours.queues[domain].waiting(),
             cpus: self.machine.domains[domain].len() as u32,
         };
-        let has_more = when::is_fuller(load(far), load(here), in_node);
-        match far != here && has_more {
-            true => self.take_hindmost(far, cpu),
-            false => None,
+        let mut own = load(here);
+        // Where the last thread sleeps, one that waits here would run.
+        own.waiting = own.waiting.saturating_sub(u32::from(sleeps));
+        if far == here || !when::is_fuller(load(far), own, in_node) {
+            return None;
         }
+        let by_far = when::is_fuller(load(far), own, false);
+        let taken = self.take_hindmost(far, cpu)?;
+        match by_far {
+            true => self.ours.queues[here].looked_ns = 0,
+            // Whoever is one too many is not taken back at once.
+            false => self.ours.queues[far].looked_ns = now_ns,
+        }
+        Some(taken)
     }
 
     /// Takes from other domains, by number from this one on.
@@ -128,7 +136,7 @@ impl Engine {
         {
             return Chosen::Other(thread);
         }
-        if let Some(thread) = self.take_far(cpu) {
+        if let Some(thread) = self.take_far(cpu, prev.is_none()) {
             return Chosen::Other(thread);
         }
         let turn = self.ours.services[cpu].turn;
