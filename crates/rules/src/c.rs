@@ -64,7 +64,6 @@ unsafe extern "C" {
     pub(crate) safe fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     pub(crate) safe fn rules_is_fuller(there: Load, here: Load, in_node: bool) -> bool;
-    pub(crate) safe fn rules_looks_far(looked_ns: u64, now_ns: u64) -> bool;
     pub(crate) safe fn rules_other_llc(here: u32, llcs: u32, drawn: u32) -> u32;
     pub(crate) safe fn rules_ends_turn(turn_mm: u64, turn_queue: u32, mm: u64, queue: u32) -> bool;
     pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
@@ -101,12 +100,13 @@ mod tests {
     use crate::where_to::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, when};
 
-    const NUMBERS: [usize; 38] = [
+    const NUMBERS: [usize; 39] = [
         CPUS_MAX,
         LLCS_MAX,
         SPACES,
         when::WEIGHT_NORMAL as usize,
         when::SHORT_BURST_NS as usize,
+        when::LOOK_EVERY_NS as usize,
         latency::SLOTS,
         levels::LEVEL as usize,
         size_of::<Place>(),

@@ -148,11 +148,6 @@ _Bool rules_is_fuller(struct load there, struct load here, _Bool in_node)
 	return is_fuller(there, here, in_node);
 }
 
-_Bool rules_looks_far(__u64 looked_ns, __u64 now_ns)
-{
-	return looks_far(looked_ns, now_ns);
-}
-
 __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
 {
 	return other_llc(here, llcs, drawn);
@@ -237,6 +232,7 @@ const __u64 rules_numbers[] = {
 	SPACES,
 	WEIGHT_NORMAL,
 	SHORT_BURST_NS,
+	LOOK_EVERY_NS,
 	LATENCY_SLOTS,
 	LEVEL,
 	sizeof(struct place),

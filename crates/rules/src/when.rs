@@ -13,6 +13,8 @@ pub const SPACES: usize = 32;
 pub const WEIGHT_NORMAL: u64 = 100;
 /// Threads that sleep after less than this on average are waited for by somebody.
 pub const SHORT_BURST_NS: u64 = 1_000_000;
+/// An LLC looks at one of the others so often.
+pub const LOOK_EVERY_NS: u64 = 50_000_000;
 
 /// `struct space`: a queue.
 #[repr(C)]
@@ -299,11 +301,6 @@ pub struct Load {
 /// Whether a CPU that has threads of its own takes one from another LLC, of its node or not.
 pub fn is_fuller(there: Load, here: Load, in_node: bool) -> bool {
     c::rules_is_fuller(there, here, in_node)
-}
-
-/// Whether it is time for an LLC to look at another.
-pub fn looks_far(looked_ns: u64, now_ns: u64) -> bool {
-    c::rules_looks_far(looked_ns, now_ns)
 }
 
 /// The LLC looked at, by a number that was drawn; the same, if there is no other.

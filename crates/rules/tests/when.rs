@@ -386,9 +386,6 @@ fn a_thread_is_taken_where_that_evens_them_out() {
 /// An LLC looks at every other as often as at any, and never at itself.
 #[test]
 fn an_llc_looks_at_all_others() {
-    assert!(!when::looks_far(5, 6) && when::looks_far(5, 1_000_000_000));
-    // A clock that was read a little earlier, on another CPU.
-    assert!(!when::looks_far(6, 5));
     assert_eq!(when::other_llc(0, 1, 7), 0);
     for (llcs, here) in (2..9).flat_map(|llcs| (0..llcs).map(move |here| (llcs, here))) {
         let each = llcs as u32 - 1;

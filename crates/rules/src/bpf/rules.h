@@ -548,11 +548,6 @@ static inline _Bool is_fuller(struct load there, struct load here,
  * another thread's to wait. */
 #define LOOK_EVERY_NS 50000000ULL
 
-static inline _Bool looks_far(__u64 looked_ns, __u64 now_ns)
-{
-	return since(looked_ns, now_ns) >= LOOK_EVERY_NS;
-}
-
 /* One of the other LLCs, each as likely as any; this one if there is no other. */
 static inline __u32 other_llc(__u32 here, __u32 llcs, __u32 drawn)
 {

@@ -378,9 +378,9 @@ static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 	_Bool by_far;
 	__u32 far;
 
-	if (!looks_far(hall->looked_ns, now))
+	if (is_before(now, hall->look_at_ns))
 		return 0;
-	hall->looked_ns = now;
+	hall->look_at_ns = now + LOOK_EVERY_NS;
 	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
 	other = hall_of(far);
 	if (!prev && own.waiting)
@@ -393,9 +393,9 @@ static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 	if (!take_hindmost(far, strangers(far, cpu)))
 		return 0;
 	if (by_far)
-		hall->looked_ns = 0;
+		hall->look_at_ns = now;
 	else
-		other->looked_ns = now;
+		other->look_at_ns = now + LOOK_EVERY_NS;
 	note_theft(cpu);
 	return 1;
 }

@@ -67,8 +67,8 @@ struct hall {
 	/* The LLC's CPUs. */
 	__u32 cpus;
 	__u32 unused;
-	/* When one of them last looked at another LLC. */
-	__u64 looked_ns;
+	/* When one of them is to look at another LLC. */
+	__u64 look_at_ns;
 	struct arrays arrays;
 };
 

@@ -54,8 +54,8 @@ struct Service {
 struct Queues {
     hall: Hall,
     urgent: u32,
-    /// When it last looked at another domain.
-    looked_ns: u64,
+    /// When it is to look at another domain.
+    look_at_ns: u64,
 }
 
 impl Queues {

@@ -94,10 +94,10 @@ impl Engine {
     /// Another domain may have more to do: one is looked at now and then.
     fn take_far(&mut self, cpu: usize, sleeps: bool) -> Option<ThreadId> {
         let (here, now_ns) = (self.domain(cpu), self.now_ns);
-        if !when::looks_far(self.ours.queues[here].looked_ns, now_ns) {
+        if now_ns < self.ours.queues[here].look_at_ns {
             return None;
         }
-        self.ours.queues[here].looked_ns = now_ns;
+        self.ours.queues[here].look_at_ns = now_ns + when::LOOK_EVERY_NS;
         let drawn = mix(self.seed, now_ns, here as u64) as u32;
         let far = when::other_llc(here, self.ours.queues.len(), drawn);
         let in_node = self.machine.node_of[far] == self.machine.node_of[here];
@@ -114,9 +114,9 @@ impl Engine {
         let by_far = when::is_fuller(load(far), own, false);
         let taken = self.take_hindmost(far, cpu)?;
         match by_far {
-            true => self.ours.queues[here].looked_ns = 0,
+            true => self.ours.queues[here].look_at_ns = now_ns,
             // Whoever is one too many is not taken back at once.
-            false => self.ours.queues[far].looked_ns = now_ns,
+            false => self.ours.queues[far].look_at_ns = now_ns + when::LOOK_EVERY_NS,
         }
         Some(taken)
     }
