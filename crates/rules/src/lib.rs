@@ -6,10 +6,10 @@
 //! so that tests hold them against brute force, and the simulator's machines
 //! (crate `usher-sim`) are scheduled by the very same code.
 //!
-//! - [`where_to`]: on which CPU (`rules.h`, `sets.h`);
-//! - [`when`]: who is next (`rules.h`);
+//! - [`where_to`]: on which CPU (`choose.h`, `sets.h`);
+//! - [`when`]: who is next, and what is due to each (`turns.h`, `share.h`, `balance.h`);
 //! - [`levels`]: the same in the order of Linux 2.6, to compare with (`levels.h`);
-//! - [`latency`]: how latencies are counted (`rules.h`).
+//! - [`latency`]: how latencies are counted (`numbers.h`).
 
 mod c;
 pub mod latency;

@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "bpf/levels.h"
+#include "bpf/rules.h"
 
 __s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
 		       const struct place *here)

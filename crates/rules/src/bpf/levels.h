@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * The order of Linux 2.6's O(1) scheduler, and paper 4's cure of it, as keys for
- * the queues of rules.h: who has the least is next.
+ * the queues of turns.h: who has the least is next.
  *
  * 140 levels, of which 0 is the best; a nice value gives one of the last forty,
  * and sleep moves it by five at most. Two arrays have a list for each level. A
@@ -22,7 +22,7 @@
 #ifndef USHER_SCX_LEVELS_H
 #define USHER_SCX_LEVELS_H
 
-#include "rules.h"
+#include "turns.h"
 
 #define LEVELS 140
 /* Levels of nice -20, 0 and 19; those before are of real-time threads. */

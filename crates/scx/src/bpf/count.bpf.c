@@ -14,7 +14,7 @@
  *   until it runs.
  */
 #include "machine.h"
-#include "rules.h"
+#include "numbers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

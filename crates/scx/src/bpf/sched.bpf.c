@@ -2,15 +2,17 @@
 /*
  * Usher's scheduler: the kernel's callbacks, in the order of a thread's life.
  *
- *   seats.h   whose CPU: programs' own ones, softly kept (paper 1)
- *   where.h   on which CPU: idle physical cores first (paper 3b)
- *   when.h    who is next: address spaces in turns (paper 4)
- *   o1.h      the same as in Linux 2.6, to compare with
- *   rules.h   the arithmetic of the first three, without a kernel
- *   levels.h  the arithmetic of o1.h
- *   state.h   what is known of the machine, of threads and queues
- *   ending.h  what is told when the kernel ends it
- *   kernel.h  the kernel, as far as we use it
+ *   enqueue.h   a thread comes to run
+ *   dispatch.h  a CPU asks for its next thread
+ *   seats.h     whose CPU: programs' own ones, softly kept (paper 1)
+ *   where.h     on which CPU: idle physical cores first (paper 3b)
+ *   when.h      who is next: address spaces in turns (paper 4)
+ *   o1.h        the same as in Linux 2.6, to compare with
+ *   rules.h     the arithmetic of these, without a kernel
+ *   levels.h    the arithmetic of o1.h
+ *   state.h     what is known of the machine, of threads and queues
+ *   ending.h    what is told when the kernel ends it
+ *   kernel.h    the kernel, as far as we use it
  *
  * A thread that wakes goes straight to an idle CPU, if there is one, or to one
  * that a guest has to give back. Otherwise it waits in its LLC: among urgent ones if
@@ -26,82 +28,13 @@
  * Per-CPU kernel threads never wait in a queue. If anything is wrong, the
  * kernel takes all threads back to its own scheduler and calls `exit`.
  */
+#include "dispatch.h"
 #include "ending.h"
-#include "o1.h"
+#include "enqueue.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define MS 1000000ULL
-
-static inline _Bool stays_here(struct task_struct *p)
-{
-	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
-}
-
-/* Verified once: the average over the queues of an LLC. */
-__noinline __u64 ask_average(__u32 llc)
-{
-	struct hall *hall = hall_of(llc);
-
-	return hall ? average_of(hall->spaces, hall->clock) : 0;
-}
-
-/* A thread that has slept: what it is owed. */
-static inline void follow_sleep(struct thread *thread,
-				const struct settings *wants)
-{
-	struct hall *hall = hall_of(thread->llc);
-
-	if (hall)
-		thread->vtime =
-			wake_at(thread->vtime, hall->clock, wants->slice_ns);
-}
-
-/*
- * The same, and whether it is urgent. It may be as far ahead of the others as anybody
- * gets in a turn.
- */
-static inline void wake(struct thread *thread, const struct settings *wants)
-{
-	struct hall *hall = hall_of(thread->llc);
-	__u64 ahead =
-		ahead_at_most(wants->lead_ns, wants->slice_ns, WEIGHT_NORMAL);
-
-	if (!hall)
-		return;
-	follow_sleep(thread, wants);
-	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
-				   hall->clock + ahead);
-	/* Who is further behind than the clock tells stands still while others have their
-	 * turns, so the average decides. Asked seldom, as it takes long. */
-	if (!thread->urgent && thread->burst_average_ns < SHORT_BURST_NS)
-		thread->urgent = is_before(thread->vtime,
-					   ask_average(thread->llc) + ahead);
-}
-
-/* Of one that may run nowhere else the kernel does not ask where it is to run: a guest
- * gives way to it here. */
-static inline _Bool take_back(struct task_struct *p, struct thread *thread,
-			      __u32 cpu)
-{
-	struct outlook *sees = ONLY(outlooks);
-
-	return has_guest(cpu) && sees && !is_movable(p) &&
-	       look_around(sees, p, thread, cpu) && has_cpu(&sees->home, cpu) &&
-	       claim_from_guest(thread, cpu);
-}
-
-/* A guest that has to go does not wait for the end of its slice. */
-static inline __u64 or_preempt(const struct thread *thread)
-{
-	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
-}
-
-static inline __u64 slice_of(const struct thread *thread,
-			     const struct settings *wants)
-{
-	return wants->o1 ? thread->stands.slice_left_ns : wants->slice_ns;
-}
 
 OP(usher_select_cpu)
 __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
@@ -121,97 +54,6 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 		follow_sleep(thread, wants);
 	insert(p, DSQ_LOCAL, slice_of(thread, wants), or_preempt(thread));
 	return cpu;
-}
-
-/* Off to an idle CPU: of an idle core, where it would keep the one it has. */
-static inline _Bool move_over(struct task_struct *p, struct thread *thread,
-			      __u32 cpu, __u64 flags,
-			      const struct settings *wants)
-{
-	_Bool is_last = flags & ENQ_LAST;
-	__s32 to;
-
-	if (flags & ENQ_WAKEUP || !is_movable(p) || (is_last && !wants->smt))
-		return 0;
-	to = claim(p, thread, cpu, wants->smt, is_last);
-	if (to < 0)
-		return 0;
-	COUNT(moved);
-	insert(p, DSQ_LOCAL_ON | to, slice_of(thread, wants),
-	       flags | or_preempt(thread));
-	scx_bpf_kick_cpu(to, KICK_IDLE);
-	return 1;
-}
-
-/*
- * A CPU that fell idle while the thread was being put into its queue has looked
- * there too early, and would sleep on. One that may run nowhere else waits for a CPU
- * that is at work: that will look.
- */
-static inline void rouse(struct task_struct *p, struct thread *thread,
-			 __u32 cpu)
-{
-	struct outlook *sees = ONLY(outlooks);
-	struct cpu_state *state = state_of(cpu);
-	struct place *here = place_of(cpu);
-	__s32 idle;
-
-	if (state && state->running && !is_movable(p))
-		return;
-	if (!sees || !here || !look_around(sees, p, thread, cpu))
-		return;
-	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
-	if (idle < 0 && sees->unseen && see_far())
-		idle = nearest_of(&sees->idle, &sees->home, cpu, here);
-	if (idle >= 0)
-		scx_bpf_kick_cpu(idle, KICK_IDLE);
-}
-
-static inline void enqueue_by_level(struct task_struct *p,
-				    struct thread *thread, __u32 cpu,
-				    const struct settings *wants, __u64 flags)
-{
-	struct place *here = place_of(cpu);
-
-	leave_queue(thread);
-	give_key(thread, p->static_prio, now_ns());
-	if (!here || move_over(p, thread, cpu, flags, wants))
-		return;
-	if (flags & ENQ_LAST) {
-		thread->why = WHY_ALONE;
-		insert(p, DSQ_LOCAL, slice_of(thread, wants), flags);
-		return;
-	}
-	join_by_level(p, thread, here->llc, wants, flags);
-	if (flags & ENQ_WAKEUP)
-		preempt_by_level(p, thread, cpu, wants);
-	rouse(p, thread, cpu);
-}
-
-/* Unless a guest gives way. */
-static inline void come_to_wait(struct task_struct *p, struct thread *thread,
-				__u32 cpu, const struct settings *wants,
-				__u64 flags)
-{
-	struct cpu_state *state = state_of(cpu);
-	struct place *here = place_of(cpu);
-
-	if (!state || !here) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
-		return;
-	}
-	if (flags & ENQ_WAKEUP && take_back(p, thread, cpu)) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
-		return;
-	}
-	join_queue(p, thread, waits_in(p, thread, cpu, here->llc), wants,
-		   flags);
-	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
-	    !state->urgent && is_home(thread->seat, cpu)) {
-		COUNT(preempted);
-		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-	}
-	rouse(p, thread, cpu);
 }
 
 OP(usher_enqueue)
@@ -258,222 +100,6 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		return;
 	}
 	come_to_wait(p, thread, cpu, wants, flags);
-}
-
-/* Has the thread run on, as any other would; but not on half a core beside an idle one. */
-static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
-			const struct settings *wants)
-{
-	struct cpu_state *state = state_of(cpu);
-
-	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
-		return;
-	if (wants->o1) {
-		keep_by_level(prev, cpu, now);
-		return;
-	}
-	if (state)
-		state->served_ns = now;
-	set_slice(prev, wants->slice_ns);
-}
-
-/* How long a thread has run until now, which is not counted again. */
-static inline __u64 note_run(struct thread *thread, __u64 now)
-{
-	__u64 ran = since(thread->began_ns, now);
-
-	thread->burst_ns += ran;
-	note_use(thread, thread->cpu, ran);
-	thread->began_ns = now;
-	return ran;
-}
-
-static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
-{
-	struct hall *hall = hall_of(thread->llc);
-
-	thread->vtime += virtual_ns(ran, weight);
-	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
-}
-
-/* What it has run until now is no part of what it will be charged for. */
-static inline void forgive(struct task_struct *prev, __u64 now)
-{
-	struct thread *thread = thread_of(prev);
-
-	if (!thread)
-		return;
-	note_run(thread, now);
-	if (thread->why == WHY_TURN)
-		thread->why = WHY_ALONE;
-}
-
-/* It is charged for what it has run while others waited, whatever it is forgiven later. */
-static inline void settle(struct task_struct *prev, __u64 now)
-{
-	struct thread *thread = thread_of(prev);
-
-	if (thread)
-		charge(thread, note_run(thread, now),
-		       weight_of(prev, thread, now));
-}
-
-/* Lets a thread run on, as nobody waits who may run here. */
-static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
-			   const struct settings *wants)
-{
-	COUNT(prolonged);
-	if (!wants->o1 && !wants->fifo)
-		forgive(prev, now);
-	keep(prev, cpu, now, wants);
-}
-
-/* A turn of the CPU's LLC; whether the CPU has something to run now. */
-static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
-			      __u32 cpu, __u32 llc,
-			      const struct settings *wants)
-{
-	__u32 outcome = take_next(llc, is);
-
-	if (prev && outcome == PREV_ALONE) {
-		prolong(prev, cpu, is->now_ns, wants);
-	} else if (prev && outcome == PREV_FIRST) {
-		COUNT(turns_kept);
-		if (!wants->o1)
-			settle(prev, is->now_ns);
-		keep(prev, cpu, is->now_ns, wants);
-	}
-	return outcome != NOBODY_WAITS;
-}
-
-static inline void look_at_prev(struct moment *is, struct task_struct *prev)
-{
-	struct thread *thread = thread_of(prev);
-	struct hall *hall = thread ? hall_of(thread->llc) : 0;
-	__u64 ran;
-
-	if (!hall)
-		return;
-	ran = virtual_ns(since(thread->began_ns, is->now_ns),
-			 weight_of(prev, thread, is->now_ns));
-	is->has_prev = 1;
-	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
-}
-
-/*
- * Another LLC is looked at now and then: it may have more to do. Where it has more by one,
- * it does not look for as long as this: whoever is one too many would be taken back at
- * once, and be here for a shorter time than there, again and again. Where it has more than
- * that, the next CPU that asks looks again.
- *
- * Where the last thread sleeps, one that waits here would run: others are compared with
- * who waits then.
- */
-static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
-			     struct hall *hall, const struct place *here,
-			     __u64 now, __u32 llcs)
-{
-	struct load own = load_of(hall);
-	struct hall *other;
-	_Bool by_far;
-	__u32 far;
-
-	if (is_before(now, hall->look_at_ns))
-		return 0;
-	hall->look_at_ns = now + LOOK_EVERY_NS;
-	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
-	other = hall_of(far);
-	if (!prev && own.waiting)
-		own.waiting--;
-	if (!other || other == hall ||
-	    !is_fuller(load_of(other), own,
-		       here->node_llcs >> far % LLCS_MAX & 1))
-		return 0;
-	by_far = is_fuller(load_of(other), own, 0);
-	if (!take_hindmost(far, strangers(far, cpu)))
-		return 0;
-	if (by_far)
-		hall->look_at_ns = now;
-	else
-		other->look_at_ns = now + LOOK_EVERY_NS;
-	note_theft(cpu);
-	return 1;
-}
-
-/* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
-static inline void call_sibling(__u32 cpu)
-{
-	struct outlook *sees = ONLY(outlooks);
-	struct place *here = place_of(cpu);
-	__s32 sibling;
-
-	if (!sees || !here)
-		return;
-	if (!read_idle(&sees->left, here))
-		return;
-	strike(&sees->left, cpu);
-	sibling = first_of(&sees->left, &here->core, 0);
-	if (sibling >= 0)
-		scx_bpf_kick_cpu(sibling, KICK_IDLE);
-}
-
-/* Nobody who is at home here wants the CPU: anybody may have it. */
-static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
-			       struct moment *is, const struct settings *wants)
-{
-	struct hall *hall = hall_of(llc);
-
-	is->not = 0;
-	if (prev)
-		look_at_prev(is, prev);
-	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
-	    (!prev && steal(cpu, llc, wants->llcs, 1)))
-		call_sibling(cpu);
-	else if (prev)
-		prolong(prev, cpu, is->now_ns, wants);
-}
-
-static inline void dispatch(__u32 cpu, struct task_struct *prev,
-			    const struct settings *wants)
-{
-	struct moment is = {.now_ns = now_ns(), .aggregate = wants->aggregate};
-	struct place *here = place_of(cpu);
-	struct cpu_state *state = state_of(cpu);
-	struct hall *hall;
-	_Bool prev_is_guest;
-
-	if (!here || !state)
-		return;
-	hall = hall_of(here->llc);
-	if (!hall)
-		return;
-	is.not = strangers(here->llc, cpu);
-	if (hall->urgent && take_urgent(hall, here->llc, state, &is, wants))
-		return;
-	prev_is_guest = prev && has_guest(cpu);
-	if (prev && !prev_is_guest && wants->o1)
-		look_by_level(&is, prev);
-	else if (prev && !prev_is_guest)
-		look_at_prev(&is, prev);
-	is.turn.began_ns = state->turn_began_ns;
-	is.turn.turn_ns = wants->turn_ns;
-	is.turn.lead_ns = wants->lead_ns;
-	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_of)
-				  : SPACES;
-	if (take_far(cpu, prev, hall, here, is.now_ns, wants->llcs))
-		return;
-	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
-		return;
-	if (prev && !prev_is_guest) {
-		prolong(prev, cpu, is.now_ns, wants);
-		return;
-	}
-	if (steal(cpu, here->llc, wants->llcs, 0))
-		return;
-	if (seats_version() && !is_shared(cpu, 1))
-		have_guests(cpu, here->llc, prev, &is, wants);
-	else if (prev)
-		prolong(prev, cpu, is.now_ns, wants);
 }
 
 OP(usher_dispatch)

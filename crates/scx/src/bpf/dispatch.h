@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * A CPU asks for its next thread: urgent ones, then its LLC's queues by turns, then other
+ * LLCs, then guests. Whoever ran until now may run on, and what it ran is charged or
+ * forgiven.
+ */
+#ifndef USHER_SCX_DISPATCH_H
+#define USHER_SCX_DISPATCH_H
+
+#include "o1.h"
+
+/* Has the thread run on, as any other would; but not on half a core beside an idle one. */
+static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
+			const struct settings *wants)
+{
+	struct cpu_state *state = state_of(cpu);
+
+	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
+		return;
+	if (wants->o1) {
+		keep_by_level(prev, cpu, now);
+		return;
+	}
+	if (state)
+		state->served_ns = now;
+	set_slice(prev, wants->slice_ns);
+}
+
+/* How long a thread has run until now, which is not counted again. */
+static inline __u64 note_run(struct thread *thread, __u64 now)
+{
+	__u64 ran = since(thread->began_ns, now);
+
+	thread->burst_ns += ran;
+	note_use(thread, thread->cpu, ran);
+	thread->began_ns = now;
+	return ran;
+}
+
+static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
+{
+	struct hall *hall = hall_of(thread->llc);
+
+	thread->vtime += virtual_ns(ran, weight);
+	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
+}
+
+/* What it has run until now is no part of what it will be charged for. */
+static inline void forgive(struct task_struct *prev, __u64 now)
+{
+	struct thread *thread = thread_of(prev);
+
+	if (!thread)
+		return;
+	note_run(thread, now);
+	if (thread->why == WHY_TURN)
+		thread->why = WHY_ALONE;
+}
+
+/* It is charged for what it has run while others waited, whatever it is forgiven later. */
+static inline void settle(struct task_struct *prev, __u64 now)
+{
+	struct thread *thread = thread_of(prev);
+
+	if (thread)
+		charge(thread, note_run(thread, now),
+		       weight_of(prev, thread, now));
+}
+
+/* Lets a thread run on, as nobody waits who may run here. */
+static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
+			   const struct settings *wants)
+{
+	COUNT(prolonged);
+	if (!wants->o1 && !wants->fifo)
+		forgive(prev, now);
+	keep(prev, cpu, now, wants);
+}
+
+/* A turn of the CPU's LLC; whether the CPU has something to run now. */
+static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
+			      __u32 cpu, __u32 llc,
+			      const struct settings *wants)
+{
+	__u32 outcome = take_next(llc, is);
+
+	if (prev && outcome == PREV_ALONE) {
+		prolong(prev, cpu, is->now_ns, wants);
+	} else if (prev && outcome == PREV_FIRST) {
+		COUNT(turns_kept);
+		if (!wants->o1)
+			settle(prev, is->now_ns);
+		keep(prev, cpu, is->now_ns, wants);
+	}
+	return outcome != NOBODY_WAITS;
+}
+
+static inline void look_at_prev(struct moment *is, struct task_struct *prev)
+{
+	struct thread *thread = thread_of(prev);
+	struct hall *hall = thread ? hall_of(thread->llc) : 0;
+	__u64 ran;
+
+	if (!hall)
+		return;
+	ran = virtual_ns(since(thread->began_ns, is->now_ns),
+			 weight_of(prev, thread, is->now_ns));
+	is->has_prev = 1;
+	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
+}
+
+/*
+ * Another LLC is looked at now and then: it may have more to do. Where it has more by one,
+ * it does not look for as long as this: whoever is one too many would be taken back at
+ * once, and be here for a shorter time than there, again and again. Where it has more than
+ * that, the next CPU that asks looks again.
+ *
+ * Where the last thread sleeps, one that waits here would run: others are compared with
+ * who waits then.
+ */
+static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
+			     struct hall *hall, const struct place *here,
+			     __u64 now, __u32 llcs)
+{
+	struct load own = load_of(hall);
+	struct hall *other;
+	_Bool by_far;
+	__u32 far;
+
+	if (is_before(now, hall->look_at_ns))
+		return 0;
+	hall->look_at_ns = now + LOOK_EVERY_NS;
+	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
+	other = hall_of(far);
+	if (!prev && own.waiting)
+		own.waiting--;
+	if (!other || other == hall ||
+	    !is_fuller(load_of(other), own,
+		       here->node_llcs >> far % LLCS_MAX & 1))
+		return 0;
+	by_far = is_fuller(load_of(other), own, 0);
+	if (!take_hindmost(far, strangers(far, cpu)))
+		return 0;
+	if (by_far)
+		hall->look_at_ns = now;
+	else
+		other->look_at_ns = now + LOOK_EVERY_NS;
+	note_theft(cpu);
+	return 1;
+}
+
+/* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
+static inline void call_sibling(__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	__s32 sibling;
+
+	if (!sees || !here)
+		return;
+	if (!read_idle(&sees->left, here))
+		return;
+	strike(&sees->left, cpu);
+	sibling = first_of(&sees->left, &here->core, 0);
+	if (sibling >= 0)
+		scx_bpf_kick_cpu(sibling, KICK_IDLE);
+}
+
+/* Nobody who is at home here wants the CPU: anybody may have it. */
+static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
+			       struct moment *is, const struct settings *wants)
+{
+	struct hall *hall = hall_of(llc);
+
+	is->not = 0;
+	if (prev)
+		look_at_prev(is, prev);
+	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
+	    (!prev && steal(cpu, llc, wants->llcs, 1)))
+		call_sibling(cpu);
+	else if (prev)
+		prolong(prev, cpu, is->now_ns, wants);
+}
+
+static inline void dispatch(__u32 cpu, struct task_struct *prev,
+			    const struct settings *wants)
+{
+	struct moment is = {.now_ns = now_ns(), .aggregate = wants->aggregate};
+	struct place *here = place_of(cpu);
+	struct cpu_state *state = state_of(cpu);
+	struct hall *hall;
+	_Bool prev_is_guest;
+
+	if (!here || !state)
+		return;
+	hall = hall_of(here->llc);
+	if (!hall)
+		return;
+	is.not = strangers(here->llc, cpu);
+	if (hall->urgent && take_urgent(hall, here->llc, state, &is, wants))
+		return;
+	prev_is_guest = prev && has_guest(cpu);
+	if (prev && !prev_is_guest && wants->o1)
+		look_by_level(&is, prev);
+	else if (prev && !prev_is_guest)
+		look_at_prev(&is, prev);
+	is.turn.began_ns = state->turn_began_ns;
+	is.turn.turn_ns = wants->turn_ns;
+	is.turn.lead_ns = wants->lead_ns;
+	is.own = wants->aggregate ? space_of(hall->spaces, state->turn_of)
+				  : SPACES;
+	if (take_far(cpu, prev, hall, here, is.now_ns, wants->llcs))
+		return;
+	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
+		return;
+	if (prev && !prev_is_guest) {
+		prolong(prev, cpu, is.now_ns, wants);
+		return;
+	}
+	if (steal(cpu, here->llc, wants->llcs, 0))
+		return;
+	if (seats_version() && !is_shared(cpu, 1))
+		have_guests(cpu, here->llc, prev, &is, wants);
+	else if (prev)
+		prolong(prev, cpu, is.now_ns, wants);
+}
+
+#endif
