@@ -63,7 +63,12 @@ unsafe extern "C" {
     pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     pub(crate) safe fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
-    pub(crate) safe fn rules_is_fuller(there: Load, here: Load, in_node: bool) -> bool;
+    pub(crate) safe fn rules_surplus_of(
+        there: Load,
+        here: Load,
+        last_sleeps: bool,
+        in_node: bool,
+    ) -> u32;
     pub(crate) safe fn rules_other_llc(here: u32, llcs: u32, drawn: u32) -> u32;
     pub(crate) safe fn rules_ends_turn(turn_mm: u64, turn_queue: u32, mm: u64, queue: u32) -> bool;
     pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;

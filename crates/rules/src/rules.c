@@ -144,9 +144,10 @@ __u32 rules_log2_of(__u64 value)
 	return log2_of(value);
 }
 
-_Bool rules_is_fuller(struct load there, struct load here, _Bool in_node)
+__u32 rules_surplus_of(struct load there, struct load here, _Bool last_sleeps,
+		       _Bool in_node)
 {
-	return is_fuller(there, here, in_node);
+	return surplus_of(there, here, last_sleeps, in_node);
 }
 
 __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)

@@ -298,9 +298,25 @@ pub struct Load {
     pub cpus: u32,
 }
 
-/// Whether a CPU that has threads of its own takes one from another LLC, of its node or not.
-pub fn is_fuller(there: Load, here: Load, in_node: bool) -> bool {
-    c::rules_is_fuller(there, here, in_node)
+/// `enum surplus`: how many more wait in another LLC than here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surplus {
+    /// Nobody is taken.
+    None,
+    /// Whoever is one too many for equal numbers goes round, within a node.
+    One,
+    /// With one thread less as many wait there for each CPU as with one more here.
+    Many,
+}
+
+/// What a CPU finds that has threads of its own, of which the last sleeps or does not, and
+/// looks at another LLC, of its node or not.
+pub fn surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> Surplus {
+    match c::rules_surplus_of(there, here, last_sleeps, in_node) {
+        0 => Surplus::None,
+        1 => Surplus::One,
+        _ => Surplus::Many,
+    }
 }
 
 /// The LLC looked at, by a number that was drawn; the same, if there is no other.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use usher_rules::when::{self, Comer, Hall, Limits, Load, Moment, Next, SPACES, Turn};
+use usher_rules::when::{self, Comer, Hall, Limits, Load, Moment, Next, SPACES, Surplus, Turn};
 
 #[derive(Debug, Clone)]
 struct Thread {
@@ -358,14 +358,18 @@ fn nobody_waits_for_long_whoever_comes_later() {
 #[test]
 fn a_thread_is_taken_where_that_evens_them_out() {
     let load = |waiting, cpus| Load { waiting, cpus };
-    let even = |there, here, in_node| when::is_fuller(load(there, 4), load(here, 4), in_node);
-    assert!(even(2, 0, false) && !even(1, 0, false));
-    assert!(even(1, 0, true) && !even(1, 1, true));
+    let of_four =
+        |there, here, in_node| when::surplus_of(load(there, 4), load(here, 4), false, in_node);
+    assert_eq!(of_four(2, 0, false), Surplus::Many);
+    assert_eq!(of_four(1, 0, false), Surplus::None);
+    assert_eq!(of_four(1, 0, true), Surplus::One);
+    assert_eq!(of_four(1, 1, true), Surplus::None);
     // As many wait for ten times as many.
     for in_node in [false, true] {
-        assert!(when::is_fuller(load(11, 2), load(11, 20), in_node));
-        assert!(!when::is_fuller(load(11, 20), load(11, 2), in_node));
-        assert!(!when::is_fuller(load(0, 2), load(0, 20), in_node));
+        let find = |there, here| when::surplus_of(there, here, false, in_node);
+        assert_eq!(find(load(11, 2), load(11, 20)), Surplus::Many);
+        assert_eq!(find(load(11, 20), load(11, 2)), Surplus::None);
+        assert_eq!(find(load(0, 2), load(0, 20)), Surplus::None);
     }
     let numbers = (0..5_u32).flat_map(|there| (0..5).map(move |here| (there, here)));
     let sizes = [(1, 1), (1, 3), (4, 1), (2, 20)];
@@ -373,12 +377,25 @@ fn a_thread_is_taken_where_that_evens_them_out() {
         numbers.flat_map(|numbers| sizes.map(|sizes| (numbers, sizes)))
     {
         let of = (load(there, cpus_there), load(here, cpus_here));
+        let far = when::surplus_of(of.0, of.1, false, false);
+        let near = when::surplus_of(of.0, of.1, false, true);
         let more_for_each = there * cpus_here > here * cpus_there;
-        assert_eq!(when::is_fuller(of.0, of.1, true), more_for_each, "{of:?}");
-        if when::is_fuller(of.0, of.1, false) {
+        assert_eq!(near != Surplus::None, more_for_each, "{of:?}");
+        assert_eq!(far == Surplus::Many, near == Surplus::Many, "{of:?}");
+        assert_ne!(far, Surplus::One, "{of:?}");
+        if far == Surplus::Many {
             let after = (load(there - 1, cpus_there), load(here + 1, cpus_here));
-            assert!(!when::is_fuller(after.1, after.0, false), "{of:?}");
-            assert!(more_for_each, "{of:?}");
+            let back = when::surplus_of(after.1, after.0, false, false);
+            assert_eq!(back, Surplus::None, "{of:?}");
+        }
+        // Where the last thread sleeps, one that waits here is about to run.
+        for in_node in [false, true] {
+            let less = load(here.saturating_sub(1), cpus_here);
+            assert_eq!(
+                when::surplus_of(of.0, of.1, true, in_node),
+                when::surplus_of(of.0, less, false, in_node),
+                "{of:?}"
+            );
         }
     }
 }

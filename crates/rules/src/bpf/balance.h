@@ -11,19 +11,32 @@ struct load {
 	__u32 cpus;
 };
 
+enum surplus {
+	/* Nobody is taken. */
+	NONE_TOO_MANY,
+	/* Whoever is one too many for equal numbers goes round. */
+	ONE_TOO_MANY,
+	/* With one thread less as many wait there for each CPU as with one more here. */
+	MANY_TOO_MANY,
+};
+
 /*
- * Whether a CPU that has threads of its own takes one from another LLC. Not if as many would
- * wait here for a CPU then as did there; but within a node, where memory is as near,
- * whoever is one too many for equal numbers goes round.
+ * How many more wait in another LLC than here, where a CPU asks that has threads of its own.
+ * One too many counts within a node alone, where memory is as near. Where the last thread
+ * sleeps, one that waits here would run: others are compared with who waits then.
  */
-static inline _Bool is_fuller(struct load there, struct load here,
-			      _Bool in_node)
+static inline enum surplus surplus_of(struct load there, struct load here,
+				      _Bool last_sleeps, _Bool in_node)
 {
-	if (in_node)
-		return there.waiting * (__u64)here.cpus >
-		       here.waiting * (__u64)there.cpus;
-	return there.waiting && (there.waiting - 1) * (__u64)here.cpus >=
-					(here.waiting + 1) * (__u64)there.cpus;
+	if (last_sleeps && here.waiting)
+		here.waiting--;
+	if (there.waiting && (there.waiting - 1) * (__u64)here.cpus >=
+				     (here.waiting + 1) * (__u64)there.cpus)
+		return MANY_TOO_MANY;
+	if (in_node &&
+	    there.waiting * (__u64)here.cpus > here.waiting * (__u64)there.cpus)
+		return ONE_TOO_MANY;
+	return NONE_TOO_MANY;
 }
 
 /* An LLC looks at one of the others so often: time for two turns, after which it is

@@ -114,17 +114,13 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
  * it does not look for as long as this: whoever is one too many would be taken back at
  * once, and be here for a shorter time than there, again and again. Where it has more than
  * that, the next CPU that asks looks again.
- *
- * Where the last thread sleeps, one that waits here would run: others are compared with
- * who waits then.
  */
 static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 			     struct hall *hall, const struct place *here,
 			     __u64 now, __u32 llcs)
 {
-	struct load own = load_of(hall);
 	struct hall *other;
-	_Bool by_far;
+	__u32 surplus;
 	__u32 far;
 
 	if (is_before(now, hall->look_at_ns))
@@ -132,16 +128,13 @@ static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 	hall->look_at_ns = now + LOOK_EVERY_NS;
 	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
 	other = hall_of(far);
-	if (!prev && own.waiting)
-		own.waiting--;
-	if (!other || other == hall ||
-	    !is_fuller(load_of(other), own,
-		       here->node_llcs >> far % LLCS_MAX & 1))
+	if (!other || other == hall)
 		return 0;
-	by_far = is_fuller(load_of(other), own, 0);
-	if (!take_hindmost(far, strangers(far, cpu)))
+	surplus = surplus_of(load_of(other), load_of(hall), !prev,
+			     here->node_llcs >> far % LLCS_MAX & 1);
+	if (!surplus || !take_hindmost(far, strangers(far, cpu)))
 		return 0;
-	if (by_far)
+	if (surplus == MANY_TOO_MANY)
 		hall->look_at_ns = now;
 	else
 		other->look_at_ns = now + LOOK_EVERY_NS;

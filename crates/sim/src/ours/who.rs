@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who is next on a CPU.
 
-use usher_rules::when::{self, Load, Moment, Next, SPACES};
+use usher_rules::when::{self, Load, Moment, Next, SPACES, Surplus};
 
 use super::{Chosen, URGENT};
 use crate::engine::Engine;
@@ -105,18 +105,18 @@ impl Engine {
             waiting: self.ours.queues[domain].waiting(),
             cpus: self.machine.domains[domain].len() as u32,
         };
-        let mut own = load(here);
-        // Where the last thread sleeps, one that waits here would run.
-        own.waiting = own.waiting.saturating_sub(u32::from(sleeps));
-        if far == here || !when::is_fuller(load(far), own, in_node) {
+        if far == here {
             return None;
         }
-        let by_far = when::is_fuller(load(far), own, false);
+        let surplus = when::surplus_of(load(far), load(here), sleeps, in_node);
+        if surplus == Surplus::None {
+            return None;
+        }
         let taken = self.take_hindmost(far, cpu)?;
-        match by_far {
-            true => self.ours.queues[here].look_at_ns = now_ns,
+        match surplus {
+            Surplus::Many => self.ours.queues[here].look_at_ns = now_ns,
             // Whoever is one too many is not taken back at once.
-            false => self.ours.queues[far].look_at_ns = now_ns + when::LOOK_EVERY_NS,
+            _ => self.ours.queues[far].look_at_ns = now_ns + when::LOOK_EVERY_NS,
         }
         Some(taken)
     }
