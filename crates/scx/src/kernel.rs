@@ -42,14 +42,7 @@ impl Kernel {
     /// # Errors
     /// It has no sched_ext, or what it says cannot be read.
     pub fn state(&self) -> Result<State, ScxError> {
-        let state = self.read("state")?;
-        Ok(match state.as_str() {
-            "disabled" => State::Disabled,
-            "enabled" => State::Enabled {
-                name: self.read("root/ops")?,
-            },
-            _ => State::Changing(state),
-        })
+        state(|name| self.read(name))
     }
 
     /// Whether a scheduler may be started.
@@ -112,6 +105,38 @@ impl Kernel {
     }
 }
 
+/// Each time one scheduler has ended and another begun; more is no coincidence.
+const LOOKS: u32 = 3;
+
+/// By what the kernel says in the file of a name.
+fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State, ScxError> {
+    let mut looks = LOOKS;
+    loop {
+        looks -= 1;
+        let state = read("state")?;
+        match state.as_str() {
+            "disabled" => return Ok(State::Disabled),
+            "enabled" => {}
+            _ => return Ok(State::Changing(state)),
+        }
+        match read("root/ops") {
+            Ok(name) => return Ok(State::Enabled { name }),
+            // It has ended meanwhile, which the state tells.
+            Err(error) if looks > 0 && is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A file was not there, or went while it was read.
+fn is_gone(error: &ScxError) -> bool {
+    let ScxError::Read { source, .. } = error else {
+        return false;
+    };
+    let went = Some(rustix::io::Errno::NODEV.raw_os_error());
+    source.kind() == ErrorKind::NotFound || source.raw_os_error() == went
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,5 +183,51 @@ mod tests {
         let (_dir, kernel) = kernel(&[BTF, ("kernel/sched_ext/state", "disabled\n")]);
         assert!(kernel.ready().is_ok());
         assert_eq!(kernel.state().unwrap(), State::Disabled);
+    }
+    #[test]
+    fn one_that_ends_between_two_looks_has_ended() {
+        let no = |number: i32| {
+            Err(ScxError::Read {
+                path: "root/ops".into(),
+                source: io::Error::from_raw_os_error(number),
+            })
+        };
+        let told = |answers: [(&str, Result<&str, ScxError>); 3]| {
+            let mut answers = answers.into_iter();
+            let told = state(|name| {
+                let (file, answer) = answers.next().unwrap();
+                assert_eq!(file, name);
+                answer.map(str::to_owned)
+            });
+            (told, answers.len())
+        };
+        for (word, is) in [
+            ("disabled", State::Disabled),
+            ("disabling", State::Changing("disabling".to_owned())),
+        ] {
+            for number in [libc::ENOENT, libc::ENODEV] {
+                let answers = [
+                    ("state", Ok("enabled")),
+                    ("root/ops", no(number)),
+                    ("state", Ok(word)),
+                ];
+                let (told, left) = told(answers);
+                assert_eq!((told.unwrap(), left), (is.clone(), 0));
+            }
+        }
+        let refused = [
+            ("state", Ok("enabled")),
+            ("root/ops", no(libc::EACCES)),
+            ("state", Ok("disabled")),
+        ];
+        let (told, left) = told(refused);
+        assert!(told.is_err() && left == 1);
+    }
+
+    #[test]
+    fn one_that_never_has_a_name_is_not_looked_for_for_ever() {
+        let (_dir, kernel) = kernel(&[("kernel/sched_ext/state", "enabled\n")]);
+        let error = kernel.state().unwrap_err().to_string();
+        assert!(error.contains("root/ops"), "{error}");
     }
 }
