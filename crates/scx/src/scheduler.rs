@@ -45,7 +45,7 @@ pub struct Scheduler {
     has_threads: bool,
     /// The kernel keeps the idle CPUs of each node apart.
     nodes_apart: bool,
-    _object: Object,
+    object: Object,
 }
 
 impl fmt::Debug for Scheduler {
@@ -90,8 +90,8 @@ impl Scheduler {
         let mut scheduler = Self::of(object, &tables)?;
         scheduler.nodes_apart = flag.is_some();
         scheduler.set(settings)?;
-        object::set_places(&scheduler._object, &tables)?;
-        let mut ops = object::map_mut(&mut scheduler._object, "usher")?;
+        object::set_places(&scheduler.object, &tables)?;
+        let mut ops = object::map_mut(&mut scheduler.object, "usher")?;
         let link = ops.attach_struct_ops();
         scheduler.link = Some(link.map_err(ScxError::bpf("starting the scheduler"))?);
         Ok(scheduler)
@@ -113,7 +113,7 @@ impl Scheduler {
             llcs: tables.llcs,
             has_threads: tables.has_threads,
             nodes_apart: false,
-            _object: object,
+            object,
         })
     }
 
@@ -136,7 +136,7 @@ impl Scheduler {
     /// The kernel refuses.
     pub fn map_ids(&self) -> Result<MapIds, ScxError> {
         let id = |name: &str| {
-            let found = self._object.maps().find(|map| map.name() == name);
+            let found = self.object.maps().find(|map| map.name() == name);
             let map = found.ok_or_else(|| ScxError::layout(name))?;
             let info = MapInfo::new(map.as_fd());
             let info = info.map_err(ScxError::bpf("asking for a map's number"))?;
