@@ -109,30 +109,29 @@ impl Held {
             why,
         })?;
         let key = cgroup.to_ne_bytes();
+        let is_new = self.begin_tally(&key)?;
+        let value = value_of(name, &seat);
+        if let Err(error) = self.seats.update(&key, &value, MapFlags::ANY) {
+            if is_new {
+                // It would keep another's place for good.
+                let _ = delete(&self.seat_tallies, &key);
+            }
+            return Err(ScxError::bpf("writing a seat")(error));
+        }
+        self.renew()
+    }
+
+    /// Has what becomes of a seat counted; whether that was not done yet.
+    fn begin_tally(&self, key: &[u8]) -> Result<bool, ScxError> {
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
-        let told = self
-            .seat_tallies
-            .update_percpu(&key, &none, MapFlags::NO_EXIST);
-        // There already: its counts go on.
-        if let Err(error) = told
-            && error.kind() != libbpf_rs::ErrorKind::AlreadyExists
-        {
-            return Err(ScxError::bpf("counting for a seat")(error));
+        let tallies = &self.seat_tallies;
+        match tallies.update_percpu(key, &none, MapFlags::NO_EXIST) {
+            Ok(()) => Ok(true),
+            // Its counts go on.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(ScxError::bpf("counting for a seat")(error)),
         }
-        let mut value: Vec<u8> = words_of(&seat)
-            .into_iter()
-            .flat_map(u64::to_ne_bytes)
-            .collect();
-        let mut end = name.len().min(NAME_BYTES - 1);
-        while !name.is_char_boundary(end) {
-            end -= 1;
-        }
-        value.extend(&name.as_bytes()[..end]);
-        value.resize(SEAT_BYTES, 0);
-        let written = self.seats.update(&key, &value, MapFlags::ANY);
-        written.map_err(ScxError::bpf("writing a seat"))?;
-        self.renew()
     }
 
     /// Takes a cgroup's seat away, if it has one: its threads are at home everywhere.
@@ -141,12 +140,7 @@ impl Held {
     /// The kernel refuses.
     pub fn unseat(&self, cgroup: u64) -> Result<(), ScxError> {
         for map in [&self.seats, &self.seat_tallies] {
-            match map.delete(&cgroup.to_ne_bytes()) {
-                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(ScxError::bpf("taking a seat away")(error));
-                }
-                _ => {}
-            }
+            delete(map, &cgroup.to_ne_bytes())?;
         }
         self.renew()
     }
@@ -255,6 +249,27 @@ fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     }
 }
 
+/// Not there is as good as gone.
+fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
+    match map.delete(key) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+            Err(ScxError::bpf("taking a seat away")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `struct seat`.
+fn value_of(name: &str, cpus: &CpuSet) -> Vec<u8> {
+    let words = words_of(cpus).into_iter();
+    let mut value: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+    // C ends it with a 0.
+    let name = &name[..name.floor_char_boundary(NAME_BYTES - 1)];
+    value.extend(name.as_bytes());
+    value.resize(SEAT_BYTES, 0);
+    value
+}
+
 fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
     let (cpus, name) = value.split_at(value.len().min(CPU_WORDS * 8));
     let bits = words(cpus).enumerate().flat_map(|(at, word)| {
@@ -328,16 +343,17 @@ mod tests {
     #[test]
     fn a_seat_is_read_as_it_was_written() {
         let cpus: CpuSet = [0, 5, 64, 511].into_iter().collect();
-        let mut value: Vec<u8> = words_of(&cpus)
-            .into_iter()
-            .flat_map(u64::to_ne_bytes)
-            .collect();
-        value.extend(b"make");
-        value.resize(SEAT_BYTES, 0);
-        let seat = seat(&7_u64.to_ne_bytes(), &value, SeatTally::default());
+        let read = |name: &str| {
+            let value = value_of(name, &cpus);
+            assert_eq!(value.len(), SEAT_BYTES);
+            seat(&7_u64.to_ne_bytes(), &value, SeatTally::default())
+        };
+        let make = read("make");
         assert_eq!(
-            (seat.cgroup, seat.name.as_str(), seat.cpus),
-            (7, "make", cpus)
+            (make.cgroup, make.name.as_str(), make.cpus),
+            (7, "make", cpus.clone())
         );
+        // Cut where a letter ends: each of these takes two bytes.
+        assert_eq!(read(&"é".repeat(NAME_BYTES)).name, "é".repeat(15));
     }
 }
