@@ -2,6 +2,7 @@
 //! A scheduler that another process holds: the seats that it keeps, what it has
 //! done, and what it knows of threads. All of it by the kernel's numbers of its maps.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -139,25 +140,23 @@ impl Held {
     /// # Errors
     /// The kernel refuses.
     pub fn unseat(&self, cgroup: u64) -> Result<(), ScxError> {
-        for map in [&self.seats, &self.seat_tallies] {
-            delete(map, &cgroup.to_ne_bytes())?;
-        }
-        self.renew()
+        let key = cgroup.to_ne_bytes();
+        delete(&self.seats, &key)?;
+        // Its threads are to see that whatever becomes of the counts.
+        let forgotten = delete(&self.seat_tallies, &key);
+        self.renew().and(forgotten)
     }
 
-    /// Takes everybody's seat away.
+    /// Takes everybody's seat away, whether the one before could be taken or not.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel refuses: what it said first.
     pub fn unseat_all(&self) -> Result<(), ScxError> {
-        let cgroups: Vec<u64> = self
-            .seats
-            .keys()
-            .flat_map(|key| words(&key).next())
-            .collect();
-        cgroups
-            .into_iter()
-            .try_for_each(|cgroup| self.unseat(cgroup))
+        // Whoever died while giving a seat has left a count alone.
+        let keys = self.seats.keys().chain(self.seat_tallies.keys());
+        let cgroups: BTreeSet<u64> = keys.flat_map(|key| words(&key).next()).collect();
+        let unseated = cgroups.into_iter().map(|cgroup| self.unseat(cgroup));
+        unseated.fold(Ok(()), Result::and)
     }
 
     /// All seats, by their names.
@@ -288,16 +287,113 @@ fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
 
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::MapType;
+
     use super::*;
 
-    fn asked(cpus: &str) -> Result<CpuSet, String> {
+    fn machine() -> (tempfile::TempDir, Kernel) {
         let sys = tempfile::tempdir().unwrap();
         let cpu = sys.path().join("devices/system/cpu");
         std::fs::create_dir_all(&cpu).unwrap();
         std::fs::write(cpu.join("possible"), "0-7,1000\n").unwrap();
         std::fs::write(cpu.join("online"), "0-2,4\n").unwrap();
-        let cpus = cpus.parse().unwrap();
-        seat_on(&Kernel::at(sys.path()), &cpus).unwrap()
+        let kernel = Kernel::at(sys.path());
+        (sys, kernel)
+    }
+
+    fn asked(cpus: &str) -> Result<CpuSet, String> {
+        let (_sys, kernel) = machine();
+        seat_on(&kernel, &cpus.parse().unwrap()).unwrap()
+    }
+
+    /// Maps like a scheduler's, with room for so many seats and one count more; `None`, and
+    /// said so, where there can be none.
+    fn held(seats: u32) -> Option<Held> {
+        let made = |kind, key, value: usize, most| {
+            let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+                sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+                ..Default::default()
+            };
+            MapHandle::create(kind, Some("usher_test"), key, value as u32, most, &opts)
+        };
+        let (hash, each) = (MapType::Hash, MapType::PercpuHash);
+        let made = || -> libbpf_rs::Result<Held> {
+            Ok(Held {
+                tallies: made(MapType::PercpuArray, 4, Tally::BYTES, 1)?,
+                threads: made(hash, 4, ThreadState::BYTES, 1)?,
+                seats: made(hash, 8, SEAT_BYTES, seats)?,
+                seat_tallies: made(each, 8, SeatTally::BYTES, seats + 1)?,
+                seatings: made(MapType::Array, 4, SEATING_BYTES, 1)?,
+            })
+        };
+        match made() {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+                eprintln!("not tested, as there can be no BPF maps here: {error}");
+                None
+            }
+            made => Some(made.unwrap()),
+        }
+    }
+
+    fn version(held: &Held) -> u64 {
+        words(&object::get(&held.seatings).unwrap()).next().unwrap()
+    }
+
+    fn cgroups(map: &MapHandle) -> Vec<u64> {
+        let mut all: Vec<u64> = map.keys().map(|key| words(&key).next().unwrap()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn a_seat_beyond_the_last_leaves_nothing() {
+        let Some(held) = held(2) else {
+            return;
+        };
+        let (_sys, kernel) = machine();
+        let seat = |cgroup| held.seat(&kernel, cgroup, "make", &CpuSet::single(1));
+        seat(1).unwrap();
+        seat(2).unwrap();
+        let before = version(&held);
+        assert!(before > 0);
+        // As often as there is room for counts.
+        for _ in 0..2 {
+            let error = seat(3).unwrap_err().to_string();
+            assert!(error.starts_with("writing a seat"), "{error}");
+        }
+        assert_eq!(cgroups(&held.seat_tallies), [1, 2]);
+        assert_eq!(version(&held), before);
+        // Another one for who has one.
+        seat(2).unwrap();
+        let names: Vec<u64> = held.seats().unwrap().iter().map(|s| s.cgroup).collect();
+        assert_eq!(names, [1, 2]);
+    }
+
+    #[test]
+    fn everybodys_seat_is_taken_though_one_count_stays() {
+        let Some(held) = held(2) else {
+            return;
+        };
+        let (_sys, kernel) = machine();
+        let give_both = || {
+            for cgroup in [1, 2] {
+                let given = held.seat(&kernel, cgroup, "make", &CpuSet::single(1));
+                given.unwrap();
+            }
+        };
+        give_both();
+        assert!(held.begin_tally(&7_u64.to_ne_bytes()).unwrap());
+        held.unseat_all().unwrap();
+        assert_eq!(cgroups(&held.seats), [] as [u64; 0]);
+        assert_eq!(cgroups(&held.seat_tallies), [] as [u64; 0]);
+        assert_eq!(version(&held), 0);
+        give_both();
+        // Its values are changed no more.
+        held.seat_tallies.freeze().unwrap();
+        let error = held.unseat_all().unwrap_err().to_string();
+        assert!(error.starts_with("taking a seat away"), "{error}");
+        assert_eq!(cgroups(&held.seats), [] as [u64; 0]);
+        assert_eq!(version(&held), 0);
     }
 
     #[test]
