@@ -7,10 +7,10 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -43,12 +43,23 @@ pub fn hold(
     let told = [told_by(&[SIGTERM, SIGINT, SIGHUP])?, told_by(&[SIGUSR1])?];
     let mut held = Held::take(dir, settings)?;
     let served = serve(dir, &mut held, &told, ready);
-    let why = match &served {
-        Ok(()) => "stopped".to_owned(),
-        Err(error) => failure::line(error),
+    end(&mut held, served)
+}
+
+/// Puts its end on record. Why it ended is told where that cannot be done, too.
+fn end(held: &mut Held, served: anyhow::Result<()>) -> anyhow::Result<()> {
+    let Err(why) = served else {
+        return held.end("stopped");
     };
-    held.end(&why)?;
-    served
+    match held.end(&failure::line(&why)) {
+        Ok(()) => Err(why),
+        Err(unwritten) => {
+            let unwritten = failure::line(&unwritten);
+            Err(why.context(format!(
+                "the record lacks the scheduler's end ({unwritten})"
+            )))
+        }
+    }
 }
 
 /// Until it is told to end, or the kernel ends it for good.
@@ -77,7 +88,7 @@ fn serve(
         };
         if !ending.asks_for_restart() {
             drop(scheduler);
-            return give_up(dir, held, &ending);
+            return Err(given_up(dir, &ending));
         }
         held.write(|record| {
             record.state = State::BeginningAnew;
@@ -187,19 +198,33 @@ fn wait(scheduler: &Scheduler, told: [&UnixStream; 2]) -> anyhow::Result<bool> {
     }
 }
 
-fn give_up(dir: &Path, held: &mut Held, ending: &Ending) -> anyhow::Result<()> {
+/// What is said of a scheduler that the kernel has ended. Its dump is written by then, so that
+/// whoever reads on record that there is one finds it.
+fn given_up(dir: &Path, ending: &Ending) -> anyhow::Error {
     let why = match ending.message.is_empty() {
         true => ending.reason.clone(),
         false => format!("{}: {}", ending.reason, ending.message),
     };
-    held.end(&format!("the kernel took its threads back ({why})"))?;
-    let mut told = String::new();
-    if !ending.dump.is_empty() {
-        let path = dump_path(dir);
-        fs::write(&path, &ending.dump).with_context(|| format!("writing {}", path.display()))?;
-        told = format!("; its dump is in {}", path.display());
+    let dump = match write_dump(dir, &ending.dump) {
+        Ok(None) => String::new(),
+        Ok(Some(path)) => format!("; its dump is in {}", path.display()),
+        Err(error) => format!("; its dump is lost ({})", failure::line(&error)),
+    };
+    anyhow!("the kernel took its threads back ({why}){dump}")
+}
+
+/// Where it lies then; `None`: the kernel gave none.
+fn write_dump(dir: &Path, dump: &str) -> anyhow::Result<Option<PathBuf>> {
+    if dump.is_empty() {
+        return Ok(None);
     }
-    bail!("the kernel took its threads back ({why}){told}");
+    let path = dump_path(dir);
+    if let Err(error) = fs::write(&path, dump) {
+        // A part of it would take the room that the record needs.
+        let _ = fs::remove_file(&path);
+        return Err(error).with_context(|| format!("writing {}", path.display()));
+    }
+    Ok(Some(path))
 }
 
 #[cfg(test)]
@@ -217,5 +242,54 @@ mod tests {
         assert!(is_told(&told, &now).unwrap());
         // It is still to be heeded.
         assert!(is_told(&told, &LOOK_AGAIN).unwrap());
+    }
+    fn stall(dump: &str) -> Ending {
+        Ending {
+            kind: 1026,
+            code: 0,
+            reason: "runnable task stall".to_owned(),
+            message: "make[7] for 30 s".to_owned(),
+            dump: dump.to_owned(),
+        }
+    }
+
+    const STALLED: &str =
+        "the kernel took its threads back (runnable task stall: make[7] for 30 s)";
+
+    #[test]
+    fn why_the_kernel_ended_it_is_told_whatever_becomes_of_its_dump() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let told = |dump: &str| failure::line(&given_up(dir, &stall(dump)));
+        assert_eq!(told(""), STALLED);
+        assert!(!dump_path(dir).exists());
+        let path = dump_path(dir);
+        let is_there = format!("{STALLED}; its dump is in {}", path.display());
+        assert_eq!(told("CPU states"), is_there);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "CPU states");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let lost = told("CPU states");
+        let begins = format!("{STALLED}; its dump is lost (writing {}", path.display());
+        assert!(lost.starts_with(&begins), "{lost}");
+    }
+
+    #[test]
+    fn why_it_ended_is_told_where_it_cannot_be_put_on_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = Held::take(dir, &Settings::default()).unwrap();
+        let in_the_way = dir.join("sched.new");
+        fs::create_dir(&in_the_way).unwrap();
+        let stalled = || Err(anyhow!(STALLED));
+        let told = failure::line(&end(&mut held, stalled()).unwrap_err());
+        assert!(told.contains("(writing what is known"), "{told}");
+        assert!(told.ends_with(STALLED), "{told}");
+        assert!(end(&mut held, Ok(())).is_err());
+        fs::remove_dir(&in_the_way).unwrap();
+        let told = failure::line(&end(&mut held, stalled()).unwrap_err());
+        assert_eq!(told, STALLED);
+        let last = record::read(dir).unwrap().unwrap();
+        assert_eq!(last.ended.as_deref(), Some(STALLED));
     }
 }

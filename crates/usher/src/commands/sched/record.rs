@@ -372,13 +372,16 @@ impl Held {
     /// # Errors
     /// It cannot be written.
     pub fn write(&mut self, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
-        change(&mut self.record);
-        let written = self.replace();
+        let mut record = self.record.clone();
+        change(&mut record);
+        let written = self.replace(&record);
         self.written = Some(written.context("writing what is known of the scheduler")?);
+        // Not before others can read it, either.
+        self.record = record;
         Ok(())
     }
 
-    fn replace(&self) -> anyhow::Result<File> {
+    fn replace(&self, record: &Record) -> anyhow::Result<File> {
         let path = path(&self.dir);
         let unfinished = path.with_extension("new");
         // One that is left over may be open elsewhere.
@@ -387,7 +390,7 @@ impl Held {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         // `status` is for all, whatever root's umask.
         file.set_permissions(Permissions::from_mode(0o644))?;
-        file.write_all(serde_json::to_string(&self.record)?.as_bytes())?;
+        file.write_all(serde_json::to_string(record)?.as_bytes())?;
         fs::rename(&unfinished, &path)?;
         Ok(file)
     }
@@ -444,6 +447,21 @@ mod tests {
         held.end("stopped").unwrap();
         held.end("another reason").unwrap();
         refused("no scheduler");
+        assert_eq!(known(dir), (State::Ended, Some("stopped".to_owned())));
+    }
+
+    #[test]
+    fn what_could_not_be_written_can_be_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = taken(dir).unwrap();
+        let in_the_way = path(dir).with_extension("new");
+        fs::create_dir(&in_the_way).unwrap();
+        assert!(held.end("stopped").is_err());
+        assert_eq!(held.record().state, State::Starting);
+        assert_eq!(known(dir), (State::Starting, None));
+        fs::remove_dir(&in_the_way).unwrap();
+        held.end("stopped").unwrap();
         assert_eq!(known(dir), (State::Ended, Some("stopped".to_owned())));
     }
 
