@@ -144,8 +144,12 @@ pub fn leave(dir: &Path, wanted: &Settings) -> anyhow::Result<()> {
 /// # Errors
 /// It cannot be removed.
 pub fn withdraw(dir: &Path) -> anyhow::Result<bool> {
-    let path = wanted_path(dir);
-    match fs::remove_file(&path) {
+    remove(&wanted_path(dir))
+}
+
+/// Whether it was there.
+fn remove(path: &Path) -> anyhow::Result<bool> {
+    match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
@@ -338,8 +342,9 @@ impl Held {
             refuse_beside(read(dir)?.as_ref())?;
             bail!("a scheduler is just being started or ended: try again in a moment");
         }
-        // What was asked of the last one is not asked of this.
+        // What was asked of the last one is not asked of this, nor is its dump this one's.
         withdraw(dir)?;
+        remove(&dump_path(dir))?;
         let record = Record {
             pid: std::process::id() as i32,
             state: State::Starting,
@@ -497,13 +502,17 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ones_process_is_forgotten_when_another_starts() {
+    fn the_last_ones_process_and_dump_are_forgotten_when_another_starts() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut first = taken(dir).unwrap();
         first.write(|record| record.pid = 1).unwrap();
+        fs::write(dump_path(dir), "CPU states").unwrap();
+        assert!(taken(dir).is_err());
+        assert!(dump_path(dir).exists(), "it is the first one's still");
         drop(first);
         let _second = taken(dir).unwrap();
+        assert!(!dump_path(dir).exists());
         let record = read(dir).unwrap().unwrap();
         let own = std::process::id() as i32;
         assert_eq!((record.pid, record.state), (own, State::Starting));
