@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use usher_scx::{Ending, Scheduler, Settings};
+use usher_scx::{Ending, MapIds, Scheduler, ScxError, Settings};
 use usher_topology::Source;
 
 use crate::failure;
@@ -112,6 +112,8 @@ fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
     let maps = scheduler.map_ids()?;
     held.write(|record| {
         record.maps = maps;
+        // Seats that were left are gone with the maps of the last.
+        record.undone = None;
         record.idle_by_node = scheduler.keeps_nodes_apart();
         record.state = State::Running;
     })?;
@@ -128,19 +130,37 @@ fn change(dir: &Path, scheduler: &Scheduler, held: &mut Held) -> anyhow::Result<
         return Ok(());
     }
     scheduler.set(&settings)?;
+    note(held, &settings, |maps| {
+        usher_scx::Held::open(maps)?.unseat_all()
+    })
+}
+
+/// Puts it on record, which tells whoever waits for it that it is so: seats are taken away
+/// before, if none are to be kept.
+fn note(
+    held: &mut Held,
+    settings: &Settings,
+    unseat_all: impl FnOnce(&MapIds) -> Result<(), ScxError>,
+) -> anyhow::Result<()> {
+    let seats_change = held.record().settings.seats != settings.seats;
+    let mut undone = None;
+    if !settings.seats {
+        // A daemon goes by this, and gives none while they are taken away.
+        held.write(|record| record.settings.seats = false)?;
+        let unseated = unseat_all(&held.record().maps);
+        undone = unseated.err().map(|error| {
+            format!("seats are left ({error}): 'usher sched set --seats off' tries again")
+        });
+    }
     held.write(|record| {
-        record.does = super::described(&settings);
+        record.does = super::described(settings);
         record.changes += 1;
-        if record.settings.seats != settings.seats {
+        record.undone = undone;
+        if seats_change {
             record.seats_since = record.changes;
         }
-        record.settings = settings;
-    })?;
-    if !settings.seats {
-        // One that is gone keeps no seats.
-        let _ = usher_scx::Held::open(&held.record().maps).and_then(|maps| maps.unseat_all());
-    }
-    Ok(())
+        record.settings = *settings;
+    })
 }
 
 /// The kernel has just ended one, and may not be through with it, nor with the
@@ -243,6 +263,45 @@ mod tests {
         // It is still to be heeded.
         assert!(is_told(&told, &LOOK_AGAIN).unwrap());
     }
+    #[test]
+    fn seats_are_taken_away_before_it_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut held = Held::take(dir, &Settings::default()).unwrap();
+        let told = || {
+            let now = record::read(dir).unwrap().unwrap();
+            let seats = (now.settings.seats, now.seats_since);
+            (now.changes, seats, now.undone)
+        };
+        let kept = Settings {
+            smt: false,
+            ..Settings::default()
+        };
+        note(&mut held, &kept, |_| panic!("they are kept")).unwrap();
+        assert_eq!(told(), (1, (true, 0), None));
+        let off = Settings {
+            seats: false,
+            ..kept
+        };
+        let refuse = |_: &MapIds| {
+            // Those who wait see nothing new, daemons that they are to give no more.
+            assert_eq!(told(), (1, (false, 0), None));
+            Err(ScxError::NotRoot)
+        };
+        note(&mut held, &off, refuse).unwrap();
+        let (changes, seats, undone) = told();
+        assert_eq!((changes, seats), (2, (false, 2)));
+        let undone = undone.unwrap();
+        assert!(
+            undone.starts_with("seats are left (a scheduler is root's"),
+            "{undone}"
+        );
+        note(&mut held, &off, |_| Ok(())).unwrap();
+        assert_eq!(told(), (3, (false, 2), None));
+        note(&mut held, &kept, |_| panic!("they are kept")).unwrap();
+        assert_eq!(told(), (4, (true, 4), None));
+    }
+
     fn stall(dump: &str) -> Ending {
         Ending {
             kind: 1026,

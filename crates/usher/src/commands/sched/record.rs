@@ -36,6 +36,9 @@ pub struct Record {
     pub settings: Settings,
     /// How often that was changed while it ran.
     pub changes: u32,
+    /// What of the last change could not be done, and why.
+    #[serde(default)]
+    pub undone: Option<String>,
     /// Which of these changes was the last to have seats kept, or not.
     #[serde(default)]
     pub seats_since: u32,
@@ -351,6 +354,7 @@ impl Held {
             does: super::described(settings),
             settings: *settings,
             changes: 0,
+            undone: None,
             seats_since: 0,
             maps: MapIds::default(),
             idle_by_node: false,

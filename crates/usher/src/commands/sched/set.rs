@@ -114,14 +114,17 @@ fn alone(dir: &Path, is_late: impl Fn() -> bool) -> anyhow::Result<Asking> {
     }
 }
 
-/// What is known once the scheduler's process has done what it was told.
+/// What is known once the scheduler's process has done what it was told, all of it.
 fn answer(dir: &Path, before: &Record, is_late: impl Fn() -> bool) -> anyhow::Result<Record> {
     loop {
         let now = record::read(dir)?.filter(|now| now.pid == before.pid);
         let now = now.filter(|now| now.state != State::Ended);
         let now = now.context("the scheduler has ended meanwhile")?;
         if now.changes != before.changes {
-            return Ok(now);
+            return match &now.undone {
+                None => Ok(now),
+                Some(undone) => bail!("the scheduler does now: {}, but {undone}", now.does),
+            };
         }
         if is_late() {
             bail!("process {} does not answer", before.pid);
@@ -209,6 +212,9 @@ mod tests {
         assert!(why(true).contains("does not answer"));
         held.write(|record| record.changes += 1).unwrap();
         assert_eq!(answer(dir, &before, || false).unwrap().changes, 1);
+        held.write(|record| record.undone = Some("seats are left (busy)".to_owned()))
+            .unwrap();
+        assert!(why(false).ends_with(", but seats are left (busy)"));
         held.end("stopped").unwrap();
         assert!(why(false).contains("ended meanwhile"));
     }

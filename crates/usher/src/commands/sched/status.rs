@@ -158,6 +158,7 @@ mod tests {
             does: "its work".to_owned(),
             settings: Default::default(),
             changes: 0,
+            undone: None,
             seats_since: 0,
             maps: Default::default(),
             idle_by_node: false,
