@@ -50,6 +50,23 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// The words of `struct counts`, and two times.
+    fn of(sums: &[u64; 8 + SLOTS], [shared_ns, needless_ns]: [u64; 2]) -> Self {
+        Self {
+            switches: sums[0],
+            space_switches: sums[1],
+            mm_changes: sums[2],
+            migrations_core: sums[3],
+            migrations_llc: sums[4],
+            migrations_node: sums[5],
+            migrations_far: sums[6],
+            wakeups: sums[7],
+            latency: sums[8..].to_vec(),
+            shared_ns,
+            needless_ns,
+        }
+    }
+
     /// What has come since an earlier look.
     pub fn since(&self, before: &Self) -> Self {
         let latency = self.latency.iter().zip(&before.latency);
@@ -129,20 +146,7 @@ impl Counter {
         // The time first: what has ended since is not told as going on.
         let now_ns = object::now_ns();
         let sharing: Vec<u64> = words(&object::get(&self.sharing)?).collect();
-        let [shared_ns, needless_ns] = shared_until(now_ns, &sharing);
-        Ok(Counted {
-            switches: sums[0],
-            space_switches: sums[1],
-            mm_changes: sums[2],
-            migrations_core: sums[3],
-            migrations_llc: sums[4],
-            migrations_node: sums[5],
-            migrations_far: sums[6],
-            wakeups: sums[7],
-            latency: sums[8..].to_vec(),
-            shared_ns,
-            needless_ns,
-        })
+        Ok(Counted::of(&sums, shared_until(now_ns, &sharing)))
     }
 }
 
@@ -185,6 +189,7 @@ fn visit_all(machine: &Topology) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::counters_fields;
 
     #[test]
     fn time_that_is_shared_counts_until_now() {
@@ -218,6 +223,28 @@ mod tests {
             shared_ns: 0,
             needless_ns: 0,
         }
+    }
+
+    #[test]
+    fn counts_are_told_by_their_names() {
+        let fields = counters_fields("counts");
+        let (value, numbers) = fields.numbered();
+        let sums: Vec<u64> = words(&value).collect();
+        let counted = Counted::of(sums.as_slice().try_into().unwrap(), [0; 2]);
+        let told = serde_json::to_value(counted).unwrap();
+        for (name, number) in numbers {
+            match name.as_str() {
+                "latency" => assert_eq!(told["latency"], serde_json::json!([number])),
+                name => assert_eq!(told[name], number, "{name}"),
+            }
+        }
+        let sharing = counters_fields("sharing");
+        let names = ["shared_ns", "needless_ns", "since_ns", "cores"];
+        assert_eq!(sharing.names(), names);
+        assert_eq!(
+            (fields.bytes(), sharing.bytes()),
+            (COUNTS_BYTES, SHARING_BYTES)
+        );
     }
 
     #[test]

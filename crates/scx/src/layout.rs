@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The values of the maps, as `bpf/shared.h` has them.
+//! The values of the maps, as `bpf/shared.h` has them; tests hold this against the compiled
+//! programs.
 
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
 use usher_rules::levels::LEVEL;
+use usher_rules::when::SPACES;
 
 const MS: u64 = 1_000_000;
 
@@ -245,7 +247,8 @@ pub enum Why {
     Level,
 }
 
-const WHYS: [Why; 11] = [
+/// By the numbers of `enum why`.
+pub(crate) const WHYS: [Why; 11] = [
     Why::Unknown,
     Why::OnlyHere,
     Why::IdleCore,
@@ -301,9 +304,9 @@ pub struct ThreadState {
 }
 
 /// `QUEUES`, `QUEUES_EACH` and `URGENT` of state.h.
-const QUEUES: u32 = 0x1000;
-const QUEUES_EACH: u32 = 64;
-const URGENT: u32 = 32;
+pub(crate) const QUEUES: u32 = 0x1000;
+pub(crate) const QUEUES_EACH: u32 = 64;
+pub(crate) const URGENT: u32 = SPACES as u32;
 
 impl ThreadState {
     pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 8 * 8;

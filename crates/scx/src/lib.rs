@@ -11,7 +11,7 @@
 //! - `counter`: address-space switches, needless sharing of cores, migrations,
 //!   latencies;
 //! - `kernel`: what this kernel has, and which scheduler it runs;
-//! - `layout`, `machine`: the maps' values.
+//! - `layout`, `machine`: the maps' values; `shared`: the programs' view of them, for tests.
 
 mod counter;
 mod error;
@@ -21,6 +21,8 @@ mod machine;
 mod object;
 mod scheduler;
 mod seats;
+#[cfg(test)]
+mod shared;
 
 pub use counter::{Counted, Counter};
 pub use error::ScxError;

@@ -219,3 +219,18 @@ fn prepare(open: &mut OpenObject, hotplug_seq: u64) -> Result<(), ScxError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::fields;
+
+    #[test]
+    fn what_is_written_by_place_lies_there() {
+        let ops = fields("sched_ext_ops");
+        assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
+        assert_eq!(ops.place("flags").start, FLAGS_AT);
+        assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
+        assert_eq!(fields("dump").bytes(), DUMP_BYTES);
+    }
+}

@@ -290,6 +290,7 @@ mod tests {
     use libbpf_rs::MapType;
 
     use super::*;
+    use crate::shared;
 
     fn machine() -> (tempfile::TempDir, Kernel) {
         let sys = tempfile::tempdir().unwrap();
@@ -434,6 +435,14 @@ mod tests {
             refused.to_string(),
             "a seat for 'make' (cgroup 42) on CPUs '3,5-7': none of these is on line, as 0-2,4 are"
         );
+    }
+
+    #[test]
+    fn seats_are_laid_out_as_the_programs_have_them() {
+        let seat = shared::fields("seat");
+        assert_eq!((seat.bytes(), seat.place("cpus").start), (SEAT_BYTES, 0));
+        assert_eq!(seat.place("name").start, CPU_WORDS * 8);
+        assert_eq!(shared::fields("seating").bytes(), SEATING_BYTES);
     }
 
     #[test]

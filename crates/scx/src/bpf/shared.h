@@ -2,7 +2,7 @@
 /*
  * What the programs and user space tell one another: the values of their maps, beside
  * `struct place`. In user space src/layout.rs is the other side, which compares sizes as
- * it opens the maps.
+ * it opens the maps; where each field lies, its tests compare.
  */
 #ifndef USHER_SCX_SHARED_H
 #define USHER_SCX_SHARED_H
@@ -114,7 +114,7 @@ struct thread {
 	__u32 queue;
 	__u32 urgent;
 	__u32 cpu;
-	__u32 why;
+	enum why why;
 	/* By whose clock its virtual time is. */
 	__u32 llc;
 	/* What its cgroups make of its weight, in per cent. */

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The maps' values as the compiled programs have them: their BTF names each field and says
+//! where it lies. What `layout` reads and writes is held against that, by the fields' names,
+//! so that two that are swapped do not pass for one another.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use libbpf_rs::btf::types::{Enum, MemberAttr, Struct};
+use libbpf_rs::btf::{Btf, HasSize};
+use serde_json::{Value, json};
+
+use crate::layout::{
+    Ending, QUEUES, QUEUES_EACH, Queue, SeatTally, Settings, Tally, ThreadState, URGENT, WHYS,
+};
+use crate::object::Aligned;
+
+static SCHED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
+static COUNT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
+
+/// A structure: its fields in their order, and how many bytes it has.
+pub(crate) struct Fields {
+    all: Vec<(String, Range<usize>)>,
+    bytes: usize,
+}
+
+/// Of the scheduler's programs.
+pub(crate) fn fields(of: &str) -> Fields {
+    read(&SCHED.0, of)
+}
+
+/// Of the counter's.
+pub(crate) fn counters_fields(of: &str) -> Fields {
+    read(&COUNT.0, of)
+}
+
+fn read(object: &[u8], of: &str) -> Fields {
+    let btf = Btf::from_raw("usher", object).unwrap().unwrap();
+    let found = btf.type_by_name::<Struct<'_>>(of).unwrap();
+    let begins = found.iter().map(|field| {
+        let MemberAttr::Normal { offset } = field.attr else {
+            panic!("struct {of} has fields of bits");
+        };
+        let name = field.name.unwrap().to_str().unwrap();
+        (name.to_owned(), offset as usize / 8)
+    });
+    let begins: Vec<(String, usize)> = begins.collect();
+    let ends = begins.iter().skip(1).map(|(_, at)| *at);
+    let ends: Vec<usize> = ends.chain([found.size()]).collect();
+    let all = begins.into_iter().zip(ends);
+    Fields {
+        all: all.map(|((name, at), end)| (name, at..end)).collect(),
+        bytes: found.size(),
+    }
+}
+
+impl Fields {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn names(&self) -> Vec<&str> {
+        self.all.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Where it lies.
+    pub fn place(&self, name: &str) -> Range<usize> {
+        let (_, place) = self.all.iter().find(|(known, _)| known == name).unwrap();
+        place.clone()
+    }
+
+    /// A value in which each field is the number that it is given; of an array, the first.
+    pub fn filled(&self, number: impl Fn(&str) -> u64) -> Vec<u8> {
+        let mut value = vec![0; self.bytes];
+        for (name, place) in &self.all {
+            let number = number(name).to_ne_bytes();
+            let most = place.len().min(8);
+            value[place.clone()][..most].copy_from_slice(&number[..most]);
+        }
+        value
+    }
+
+    /// Each field its number, from 1.
+    pub fn numbered(&self) -> (Vec<u8>, BTreeMap<String, u64>) {
+        let names = self.all.iter().map(|(name, _)| name.clone());
+        let numbers: BTreeMap<String, u64> = names.zip(1..).collect();
+        (self.filled(|name| numbers[name]), numbers)
+    }
+}
+
+#[test]
+fn tallies_are_told_by_their_names() {
+    let fields = fields("tally");
+    let (value, numbers) = fields.numbered();
+    let mut tally = Tally::default();
+    tally.add(&value);
+    assert_eq!(serde_json::to_value(tally).unwrap(), json!(numbers));
+    assert_eq!(fields.bytes(), Tally::BYTES);
+}
+
+#[test]
+fn tallies_of_seats_are_told_by_their_names() {
+    let fields = fields("seat_tally");
+    let (value, numbers) = fields.numbered();
+    let mut tally = SeatTally::default();
+    tally.add(&value);
+    let mut told = serde_json::to_value(&tally).unwrap();
+    let counts = told["return_latency"].take();
+    assert_eq!(counts, json!([numbers["return_latency"]]));
+    told["return_latency"] = counts[0].clone();
+    assert_eq!(told, json!(numbers));
+    assert_eq!(fields.bytes(), SeatTally::BYTES);
+}
+
+#[test]
+fn settings_are_told_by_their_names() {
+    let fields = fields("settings");
+    for flag in ["smt", "aggregate", "fifo", "o1"] {
+        let of = |name: &str| u64::from(name == flag);
+        let settings = Settings {
+            slice_ns: 5,
+            turn_ns: 6,
+            lead_ns: 7,
+            smt: of("smt") == 1,
+            aggregate: of("aggregate") == 1,
+            fifo: of("fifo") == 1,
+            o1: of("o1") == 1,
+            minimal: false,
+            seats: false,
+        };
+        let expected = fields.filled(|name| match name {
+            "slice_ns" => 5,
+            "turn_ns" => 6,
+            "lead_ns" => 7,
+            "llcs" => 8,
+            name => of(name),
+        });
+        assert_eq!(settings.bytes(8), expected, "{flag}");
+    }
+}
+
+/// One whose fields are all of that number, but those named.
+fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
+    let value = fields("thread").filled(|name| {
+        let named = but.iter().find(|(but, _)| *but == name);
+        named.map_or(others, |(_, number)| *number)
+    });
+    ThreadState::read(&value)
+}
+
+#[test]
+fn threads_are_read_by_their_fields_names() {
+    assert_eq!(fields("thread").bytes(), ThreadState::BYTES);
+    // Whatever the other fields say.
+    for others in [0, 1, 9] {
+        let with = |name, number| thread(others, &[(name, number)]);
+        assert_eq!(with("cpu", 300).cpu, 300);
+        assert_eq!(with("burst_average_ns", 1 << 40).burst_average_ns, 1 << 40);
+        assert_eq!(with("ahead_ns", (-7_i64) as u64).ahead_ns, -7);
+        assert_eq!(with("group_weight", 50).group_weight, 50);
+        assert_eq!(with("group_weight", 0).group_weight, 100);
+        assert!(with("urgent", 1).urgent && !with("urgent", 0).urgent);
+        for (number, why) in (0..).zip(WHYS) {
+            assert_eq!(with("why", number).why, why);
+        }
+        let seat = |cgroup, seat| {
+            let thread = thread(others, &[("cgroup", cgroup), ("seat", seat)]);
+            (thread.seat, thread.kept_from_seat)
+        };
+        assert_eq!(seat(0, 0), (None, false));
+        assert_eq!(seat(70, 70), (Some(70), false));
+        assert_eq!(seat(70, 0), (Some(70), true));
+        let queue = u64::from(QUEUES + 3 * QUEUES_EACH);
+        let waits = |queue| with("queue", queue).waits;
+        assert_eq!(waits(0), None);
+        let space = Queue::AddressSpace { llc: 3, queue: 2 };
+        assert_eq!(waits(queue + 2), Some(space));
+        let urgent = Queue::Urgent { llc: 3 };
+        assert_eq!(waits(queue + u64::from(URGENT)), Some(urgent));
+    }
+}
+
+#[test]
+fn reasons_have_the_programs_numbers() {
+    let btf = Btf::from_raw("usher", &SCHED.0).unwrap().unwrap();
+    let whys = btf.type_by_name::<Enum<'_>>("why").unwrap();
+    let theirs: Vec<(i64, String)> = whys
+        .iter()
+        .map(|why| (why.value, why.name.unwrap().to_str().unwrap().to_owned()))
+        .collect();
+    let ours = (0..).zip(WHYS).map(|(number, why)| {
+        let Value::String(name) = serde_json::to_value(why).unwrap() else {
+            panic!("{why:?} has no name");
+        };
+        let name = format!("WHY_{}", name.to_uppercase().replace('-', "_"));
+        (number, name)
+    });
+    assert_eq!(theirs, ours.collect::<Vec<_>>());
+}
+
+/// BTF knows no macros.
+#[test]
+fn queues_have_the_programs_numbers() {
+    let state = include_str!("bpf/state.h");
+    let is = |name: &str, value: &str| {
+        let defined = format!("#define {name} {value}");
+        assert!(state.lines().any(|line| line == defined), "{defined}");
+    };
+    is("QUEUES", &format!("{QUEUES:#x}"));
+    is("QUEUES_EACH", &QUEUES_EACH.to_string());
+    // Which usher-rules holds against its header.
+    is("URGENT", "SPACES");
+}
+
+#[test]
+fn endings_are_read_by_their_fields_names() {
+    let fields = fields("ending");
+    assert_eq!(fields.bytes(), Ending::BYTES);
+    let letter = |letter: char| u64::from(u32::from(letter));
+    let value = fields.filled(|name| match name {
+        "kind" => 64,
+        "code" => 1 << 48,
+        "reason" => letter('r'),
+        "message" => letter('m'),
+        other => panic!("{other} is not read"),
+    });
+    let ending = Ending::read(&value, b"dump");
+    assert_eq!((ending.kind, ending.code), (64, 1 << 48));
+    let words = (ending.reason.as_str(), ending.message.as_str());
+    assert_eq!(words, ("r", "m"));
+    // Nothing of one is the other's.
+    let mut long = vec![b'm'; fields.bytes()];
+    long[fields.place("reason")].fill(b'r');
+    let ending = Ending::read(&long, b"dump");
+    assert_eq!(ending.reason.len(), fields.place("reason").len());
+    assert_eq!(ending.reason, "r".repeat(ending.reason.len()));
+    assert_eq!(ending.message.len(), fields.place("message").len());
+    assert_eq!(ending.message, "m".repeat(ending.message.len()));
+}
