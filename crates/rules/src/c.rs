@@ -4,7 +4,8 @@
 //! All of them are arithmetic over what they are given. They keep no pointer, write
 //! nothing but what is `*mut` here, and take any number for any of their numbers.
 
-use crate::when::{Load, Moment, Pace, SPACES, Space};
+use crate::balance::Load;
+use crate::when::{Moment, Pace, SPACES, Space};
 use crate::where_to::{CpuWords, Outlook, Place};
 
 pub(crate) const NEXT_SAME: u32 = 0;
@@ -57,6 +58,14 @@ unsafe extern "C" {
     pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64, anybody_waits: bool);
     pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64) -> u64;
 
+    pub(crate) fn rules_begins_look(now_ns: u64, look_at_ns: *mut u64) -> bool;
+    pub(crate) fn rules_end_look(
+        surplus: u32,
+        now_ns: u64,
+        here_at_ns: *mut u64,
+        there_at_ns: *mut u64,
+    );
+
     // Numbers alone.
     pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
     pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
@@ -102,16 +111,21 @@ mod tests {
     use std::mem::offset_of;
 
     use super::*;
+    use crate::balance::{self, Surplus};
     use crate::where_to::{CPUS_MAX, LLCS_MAX};
-    use crate::{latency, levels, when};
+    use crate::{latency, levels, share};
 
-    const NUMBERS: [usize; 39] = [
+    const NUMBERS: [usize; 44] = [
         CPUS_MAX,
         LLCS_MAX,
         SPACES,
-        when::WEIGHT_NORMAL as usize,
-        when::SHORT_BURST_NS as usize,
-        when::LOOK_EVERY_NS as usize,
+        share::WEIGHT_NORMAL as usize,
+        share::SHORT_BURST_NS as usize,
+        balance::LOOK_EVERY_NS as usize,
+        Surplus::None as usize,
+        Surplus::One as usize,
+        Surplus::Many as usize,
+        NEXT_SAME as usize,
         latency::SLOTS,
         levels::LEVEL as usize,
         size_of::<Place>(),
@@ -140,6 +154,7 @@ mod tests {
         offset_of!(Moment, own),
         offset_of!(Moment, not),
         offset_of!(Moment, hindmost),
+        offset_of!(Moment, least),
         size_of::<Pace>(),
         offset_of!(Pace, at_ns),
         size_of::<Load>(),

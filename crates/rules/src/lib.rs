@@ -7,12 +7,16 @@
 //! (crate `usher-sim`) are scheduled by the very same code.
 //!
 //! - [`where_to`]: on which CPU (`choose.h`, `sets.h`);
-//! - [`when`]: who is next, and what is due to each (`turns.h`, `share.h`, `balance.h`);
+//! - [`share`]: what each thread is due (`share.h`);
+//! - [`when`]: who is next (`turns.h`);
+//! - [`balance`]: when one LLC takes from another (`balance.h`);
 //! - [`levels`]: the same in the order of Linux 2.6, to compare with (`levels.h`);
 //! - [`latency`]: how latencies are counted (`numbers.h`).
 
+pub mod balance;
 mod c;
 pub mod latency;
 pub mod levels;
+pub mod share;
 pub mod when;
 pub mod where_to;

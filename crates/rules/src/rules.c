@@ -150,6 +150,17 @@ __u32 rules_surplus_of(struct load there, struct load here, _Bool last_sleeps,
 	return surplus_of(there, here, last_sleeps, in_node);
 }
 
+_Bool rules_begins_look(__u64 now_ns, __u64 *look_at_ns)
+{
+	return begins_look(now_ns, look_at_ns);
+}
+
+void rules_end_look(__u32 surplus, __u64 now_ns, __u64 *here_at_ns,
+		    __u64 *there_at_ns)
+{
+	end_look(surplus, now_ns, here_at_ns, there_at_ns);
+}
+
 __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
 {
 	return other_llc(here, llcs, drawn);
@@ -235,6 +246,10 @@ const __u64 rules_numbers[] = {
 	WEIGHT_NORMAL,
 	SHORT_BURST_NS,
 	LOOK_EVERY_NS,
+	SURPLUS_NONE,
+	SURPLUS_ONE,
+	SURPLUS_MANY,
+	NEXT_SAME,
 	LATENCY_SLOTS,
 	LEVEL,
 	sizeof(struct place),
@@ -263,6 +278,7 @@ const __u64 rules_numbers[] = {
 	offsetof(struct moment, own),
 	offsetof(struct moment, not ),
 	offsetof(struct moment, hindmost),
+	offsetof(struct moment, least),
 	sizeof(struct pace),
 	offsetof(struct pace, at_ns),
 	sizeof(struct load),

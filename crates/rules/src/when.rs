@@ -6,15 +6,10 @@
 //! scheduler; a [`Hall`] knows how many wait in each, and where its first one is.
 
 use crate::c;
+use crate::share::ahead_at_most;
 
 /// Queues of an LLC. More address spaces than these share some.
 pub const SPACES: usize = 32;
-/// The weight of nice 0, as the kernel gives it to schedulers.
-pub const WEIGHT_NORMAL: u64 = 100;
-/// Threads that sleep after less than this on average are waited for by somebody.
-pub const SHORT_BURST_NS: u64 = 1_000_000;
-/// An LLC looks at one of the others so often.
-pub const LOOK_EVERY_NS: u64 = 50_000_000;
 
 /// `struct space`: a queue.
 #[repr(C)]
@@ -59,6 +54,8 @@ pub struct Moment {
     pub hindmost: u32,
     /// Nothing.
     pub unused: u32,
+    /// Answered: where whoever is furthest behind of all is, if anybody waits.
+    pub least: u64,
 }
 
 /// Who is next.
@@ -181,12 +178,13 @@ impl Hall {
     }
 
     /// Where a thread's virtual time is put that comes to wait here: no further behind the
-    /// clock's pace, nor ahead of those that wait, than anybody gets.
-    pub fn place(&mut self, comer: &Comer, now_ns: u64, limits: &Limits) -> u64 {
+    /// clock's pace, nor ahead of those that wait, than anybody gets. By the clock of the CPUs
+    /// that may serve it, which may be behind this one's.
+    pub fn place(&mut self, comer: &Comer, clock: u64, now_ns: u64, limits: &Limits) -> u64 {
         let vtime = self.paced(comer.vtime, now_ns);
         let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, comer.weight);
         // SAFETY: the array is only read.
-        unsafe { c::rules_place_at(&self.spaces, self.clock, comer.seat, vtime, ahead_ns) }
+        unsafe { c::rules_place_at(&self.spaces, clock, comer.seat, vtime, ahead_ns) }
     }
 
     /// A thread waits from now on; in which queue.
@@ -248,82 +246,6 @@ pub fn is_before(a: u64, b: u64) -> bool {
     (a.wrapping_sub(b) as i64) < 0
 }
 
-/// What a cgroup's weight makes of that of those in it, in per cent.
-pub fn within_group(percent: u32, weight: u32) -> u32 {
-    c::rules_within_group(percent, weight)
-}
-
-/// A thread's weight with that of its cgroups.
-pub fn weight_in(weight: u64, percent: u32) -> u64 {
-    c::rules_weight_in(weight, percent)
-}
-
-/// Virtual time that running so long takes.
-pub fn virtual_ns(ran_ns: u64, weight: u64) -> u64 {
-    c::rules_virtual_ns(ran_ns, weight)
-}
-
-/// Where whoever slept goes on.
-pub fn wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
-    c::rules_wake_at(vtime, clock, slice_ns)
-}
-
-/// Where a thread goes on that nobody had to wait for.
-pub fn alone_at(vtime: u64, clock: u64) -> u64 {
-    c::rules_alone_at(vtime, clock)
-}
-
-/// How far a thread of this weight gets ahead of whoever waits.
-pub fn ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64 {
-    c::rules_ahead_at_most(lead_ns, slice_ns, weight)
-}
-
-/// Whether a thread with bursts like this is not made to wait for anybody's turn to end.
-pub fn is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool {
-    c::rules_is_urgent(burst_ns, vtime, share)
-}
-
-/// The average length of a burst after one more.
-pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
-    c::rules_burst_after(average_ns, burst_ns)
-}
-
-/// `struct load`: how many wait in an LLC, and for how many CPUs.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
-    /// Threads that wait.
-    pub waiting: u32,
-    /// The LLC's CPUs.
-    pub cpus: u32,
-}
-
-/// `enum surplus`: how many more wait in another LLC than here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Surplus {
-    /// Nobody is taken.
-    None,
-    /// Whoever is one too many for equal numbers goes round, within a node.
-    One,
-    /// With one thread less as many wait there for each CPU as with one more here.
-    Many,
-}
-
-/// What a CPU finds that has threads of its own, of which the last sleeps or does not, and
-/// looks at another LLC, of its node or not.
-pub fn surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> Surplus {
-    match c::rules_surplus_of(there, here, last_sleeps, in_node) {
-        0 => Surplus::None,
-        1 => Surplus::One,
-        _ => Surplus::Many,
-    }
-}
-
-/// The LLC looked at, by a number that was drawn; the same, if there is no other.
-pub fn other_llc(here: usize, llcs: usize, drawn: u32) -> usize {
-    c::rules_other_llc(here as u32, llcs as u32, drawn) as usize
-}
-
 /// Whose turn it is on a CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turn {
@@ -346,9 +268,4 @@ impl Turn {
         }
         (self.mm, self.of, self.queue) = (thread.mm, thread.sharers(), queue);
     }
-}
-
-/// Whether a CPU has served nobody but urgent threads for too long.
-pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
-    c::rules_is_late(served_ns, now_ns, lead_ns)
 }

@@ -5,7 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
-use usher_rules::when::{self, Comer, Hall, Limits, Moment, Next, SPACES, Turn};
+use usher_rules::share;
+use usher_rules::when::{Comer, Hall, Limits, Moment, Next, SPACES, Turn};
 
 const MS: u64 = 1_000_000;
 const LIMITS: Limits = Limits {
@@ -22,8 +23,9 @@ struct Loop {
     /// CPUs that it may run on, by bit.
     cpus: u32,
     weight: u64,
-    /// It yields after so long.
+    /// It yields after so long, or sleeps.
     runs_ns: u64,
+    sleeps_ns: u64,
     vtime: u64,
     ran_last_ns: u64,
     ran_ns: u64,
@@ -34,8 +36,9 @@ impl Loop {
         Self {
             mm: mm << 12,
             cpus,
-            weight: when::WEIGHT_NORMAL,
+            weight: share::WEIGHT_NORMAL,
             runs_ns: LIMITS.slice_ns,
+            sleeps_ns: 0,
             vtime: 0,
             ran_last_ns: 0,
             ran_ns: 0,
@@ -62,6 +65,8 @@ struct Cpu {
     runs: Option<Loop>,
     /// It asks who is next.
     asks_at_ns: u64,
+    /// Where it is in virtual time.
+    clock: u64,
 }
 
 /// The CPUs of an LLC, with its queues.
@@ -69,6 +74,8 @@ struct Llc {
     hall: Hall,
     queues: Vec<Vec<Loop>>,
     cpus: Vec<Cpu>,
+    /// Until when each sleeps.
+    asleep: Vec<(u64, Loop)>,
     now_ns: u64,
     waited_ns: u64,
 }
@@ -79,6 +86,7 @@ impl Llc {
             hall: Hall::default(),
             queues: vec![Vec::new(); SPACES],
             cpus: (0..cpus).map(|_| Cpu::default()).collect(),
+            asleep: Vec::new(),
             now_ns: 0,
             waited_ns: 0,
         };
@@ -88,11 +96,39 @@ impl Llc {
 
     fn join(&mut self, mut thread: Loop) {
         let mut comer = thread.comer();
-        comer.vtime = self.hall.place(&comer, self.now_ns, &LIMITS);
+        let clock = self.clock_for(&thread);
+        comer.vtime = self.hall.place(&comer, clock, self.now_ns, &LIMITS);
         thread.vtime = comer.vtime;
         let queue = &mut self.queues[self.hall.join(&comer)];
         let behind = queue.partition_point(|other| other.vtime <= thread.vtime);
         queue.insert(behind, thread);
+    }
+
+    /// The clock of whichever CPU is furthest on of those that a thread is kept to.
+    fn clock_for(&self, thread: &Loop) -> u64 {
+        let hall = self.hall.clock();
+        let cpus = self.cpus.iter().enumerate();
+        let (may, not): (Vec<_>, Vec<_>) = cpus.partition(|(at, _)| thread.cpus >> at & 1 == 1);
+        if not.is_empty() {
+            return hall;
+        }
+        let clocks = may.iter().map(|(_, cpu)| match cpu.runs {
+            Some(_) => share::earlier(cpu.clock, hall),
+            None => hall,
+        });
+        clocks.reduce(share::later).unwrap_or(hall)
+    }
+
+    fn wake_those_due(&mut self) {
+        let now_ns = self.now_ns;
+        let due = self
+            .asleep
+            .extract_if(.., |&mut (at_ns, _)| at_ns <= now_ns);
+        for (at_ns, mut thread) in due.collect::<Vec<_>>() {
+            thread.vtime = share::wake_at(thread.vtime, self.clock_for(&thread), LIMITS.slice_ns);
+            thread.ran_last_ns = at_ns;
+            self.join(thread);
+        }
     }
 
     /// Has a CPU run the first of a queue that may run there.
@@ -128,11 +164,25 @@ impl Llc {
             own: self.hall.queue_of(turn.of) as u32,
             ..Moment::default()
         };
-        while let Next::Queue(at) = self.hall.ask(&mut moment) {
-            if self.run_first(at, cpu) {
-                return;
+        loop {
+            match self.hall.ask(&mut moment) {
+                Next::Queue(at) if self.run_first(at, cpu) => break,
+                Next::Queue(at) => moment.not |= 1 << at,
+                Next::Same if (moment.hindmost as usize) < SPACES => break,
+                Next::Same | Next::Nobody => return self.go_on_alone(cpu),
             }
-            moment.not |= 1 << at;
+        }
+        let clock = &mut self.cpus[cpu].clock;
+        *clock = share::later(*clock, moment.least);
+    }
+
+    /// Nobody waits for the CPU, and nobody is owed anything there.
+    fn go_on_alone(&mut self, cpu: usize) {
+        let hall = self.hall.clock();
+        let Cpu { clock, runs, .. } = &mut self.cpus[cpu];
+        *clock = share::later(*clock, hall);
+        if let Some(thread) = runs {
+            thread.vtime = share::wake_at(thread.vtime, hall, LIMITS.slice_ns);
         }
     }
 
@@ -142,10 +192,14 @@ impl Llc {
         let (cpu, now_ns) = asks.min_by_key(|&(_, at_ns)| at_ns).unwrap();
         self.now_ns = now_ns;
         if let Some(thread) = &mut self.cpus[cpu].runs {
-            thread.vtime += when::virtual_ns(thread.runs_ns, thread.weight);
+            thread.vtime += share::virtual_ns(thread.runs_ns, thread.weight);
             thread.ran_last_ns = now_ns;
             thread.ran_ns += thread.runs_ns;
         }
+        let sleeper = self.cpus[cpu].runs.take_if(|thread| thread.sleeps_ns > 0);
+        self.asleep
+            .extend(sleeper.map(|thread| (now_ns + thread.sleeps_ns, thread)));
+        self.wake_those_due();
         self.next(cpu);
         let runs_ns = self.cpus[cpu].runs.as_ref().map(|thread| thread.runs_ns);
         self.cpus[cpu].asks_at_ns += runs_ns.unwrap_or(LIMITS.slice_ns);
@@ -198,6 +252,28 @@ fn who_is_kept_to_a_cpu_has_its_share_of_that() {
     }
 }
 
+/// Threads that now and then sleep, in bursts too long to be urgent, beside a crowd on the CPUs
+/// that they are kept to: others of the LLC, with fewer threads, are far ahead of those.
+#[test]
+fn who_sleeps_beside_a_crowd_waits_no_longer_than_the_others() {
+    // On the first half of so many CPUs, and on the second.
+    for (cpus, few, many) in [(2, 3, 30), (2, 2, 10), (4, 6, 60), (4, 5, 20)] {
+        let crowded = ((1 << cpus) - 1) & !((1 << (cpus / 2)) - 1);
+        let uncrowded = (1 << (cpus / 2)) - 1;
+        let loops = (0..few + many).map(|number| {
+            let kept = if number < few { uncrowded } else { crowded };
+            Loop::new(number + 1, kept)
+        });
+        let sleepers = (0..3).map(|number| Loop {
+            sleeps_ns: 5 * MS,
+            ..Loop::new(few + many + 1 + number, crowded)
+        });
+        let waited_ns = Llc::new(cpus, loops.chain(sleepers)).longest_wait_ns(60_000 * MS);
+        let each = many / (cpus as u64 / 2) * (LIMITS.lead_ns + 2 * LIMITS.slice_ns);
+        eprintln!("{few}, {many} on {cpus}: {waited_ns} {each}");
+    }
+}
+
 /// Up to four CPUs, and loops of these weights that may run on any of them.
 fn crowd(weights: &'static [u64]) -> impl Strategy<Value = (u32, Vec<Loop>)> {
     let any_loop = move |cpus: u32| {
@@ -223,7 +299,7 @@ proptest! {
     /// The kernel takes all threads back when one has waited for 30 s. In 3,000 cases nobody
     /// waited for longer than 2.7 s.
     #[test]
-    fn nobody_starves_wherever_all_may_run((cpus, loops) in crowd(&[when::WEIGHT_NORMAL])) {
+    fn nobody_starves_wherever_all_may_run((cpus, loops) in crowd(&[share::WEIGHT_NORMAL])) {
         let waited_ns = Llc::new(cpus as usize, loops).longest_wait_ns(15_000 * MS);
         prop_assert!(waited_ns < 5_000 * MS, "{}", waited_ns);
     }

@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use usher_rules::when::{self, Comer, Hall, Limits, Load, Moment, Next, SPACES, Surplus, Turn};
+use usher_rules::share;
+use usher_rules::when::{Comer, Hall, Limits, Moment, Next, SPACES, Turn};
 
 #[derive(Debug, Clone)]
 struct Thread {
@@ -52,7 +53,9 @@ impl Cpu {
     /// Into its queue, which is by virtual time, as the kernel's is.
     fn join(&mut self, mut thread: Thread) {
         let mut comer = self.comer(&thread);
-        comer.vtime = self.hall.place(&comer, self.now_ns, &self.limits);
+        comer.vtime = self
+            .hall
+            .place(&comer, self.hall.clock(), self.now_ns, &self.limits);
         thread.vtime = comer.vtime;
         let queue = &mut self.queues[self.hall.join(&comer)];
         let behind = queue.partition_point(|other| other.vtime <= thread.vtime);
@@ -104,7 +107,7 @@ impl Cpu {
 
     fn run(&mut self, thread: &mut Thread) {
         self.now_ns += self.limits.slice_ns;
-        thread.vtime += when::virtual_ns(self.limits.slice_ns, thread.weight);
+        thread.vtime += share::virtual_ns(self.limits.slice_ns, thread.weight);
         thread.slices_left -= 1;
     }
 
@@ -180,7 +183,7 @@ proptest! {
             aggregate,
         };
         let started = threads.iter().map(|thread| thread.vtime).max().unwrap_or(0);
-        let bound = when::ahead_at_most(limits.lead_ns, slice_ns, 100);
+        let bound = share::ahead_at_most(limits.lead_ns, slice_ns, 100);
         let mut cpu = Cpu::new(limits, threads);
         let mut running = cpu.next(None);
         for _ in 0..600 {
@@ -353,68 +356,6 @@ fn nobody_waits_for_long_whoever_comes_later() {
     }
 }
 
-/// Of LLCs of any size: whoever is taken from another node would not be taken back; within
-/// one, whoever waits where more do for each CPU goes round.
-#[test]
-fn a_thread_is_taken_where_that_evens_them_out() {
-    let load = |waiting, cpus| Load { waiting, cpus };
-    let of_four =
-        |there, here, in_node| when::surplus_of(load(there, 4), load(here, 4), false, in_node);
-    assert_eq!(of_four(2, 0, false), Surplus::Many);
-    assert_eq!(of_four(1, 0, false), Surplus::None);
-    assert_eq!(of_four(1, 0, true), Surplus::One);
-    assert_eq!(of_four(1, 1, true), Surplus::None);
-    // As many wait for ten times as many.
-    for in_node in [false, true] {
-        let find = |there, here| when::surplus_of(there, here, false, in_node);
-        assert_eq!(find(load(11, 2), load(11, 20)), Surplus::Many);
-        assert_eq!(find(load(11, 20), load(11, 2)), Surplus::None);
-        assert_eq!(find(load(0, 2), load(0, 20)), Surplus::None);
-    }
-    let numbers = (0..5_u32).flat_map(|there| (0..5).map(move |here| (there, here)));
-    let sizes = [(1, 1), (1, 3), (4, 1), (2, 20)];
-    for ((there, here), (cpus_there, cpus_here)) in
-        numbers.flat_map(|numbers| sizes.map(|sizes| (numbers, sizes)))
-    {
-        let of = (load(there, cpus_there), load(here, cpus_here));
-        let far = when::surplus_of(of.0, of.1, false, false);
-        let near = when::surplus_of(of.0, of.1, false, true);
-        let more_for_each = there * cpus_here > here * cpus_there;
-        assert_eq!(near != Surplus::None, more_for_each, "{of:?}");
-        assert_eq!(far == Surplus::Many, near == Surplus::Many, "{of:?}");
-        assert_ne!(far, Surplus::One, "{of:?}");
-        if far == Surplus::Many {
-            let after = (load(there - 1, cpus_there), load(here + 1, cpus_here));
-            let back = when::surplus_of(after.1, after.0, false, false);
-            assert_eq!(back, Surplus::None, "{of:?}");
-        }
-        // Where the last thread sleeps, one that waits here is about to run.
-        for in_node in [false, true] {
-            let less = load(here.saturating_sub(1), cpus_here);
-            assert_eq!(
-                when::surplus_of(of.0, of.1, true, in_node),
-                when::surplus_of(of.0, less, false, in_node),
-                "{of:?}"
-            );
-        }
-    }
-}
-
-/// An LLC looks at every other as often as at any, and never at itself.
-#[test]
-fn an_llc_looks_at_all_others() {
-    assert_eq!(when::other_llc(0, 1, 7), 0);
-    for (llcs, here) in (2..9).flat_map(|llcs| (0..llcs).map(move |here| (llcs, here))) {
-        let each = llcs as u32 - 1;
-        let mut seen: Vec<usize> = (0..each)
-            .map(|drawn| when::other_llc(here, llcs, drawn + 3 * each))
-            .collect();
-        seen.sort_unstable();
-        let others: Vec<usize> = (0..llcs).filter(|&llc| llc != here).collect();
-        assert_eq!(seen, others);
-    }
-}
-
 /// Who came to wait before a program had another seat may be at home elsewhere by now; those
 /// who come after that do not wait with them.
 #[test]
@@ -487,66 +428,6 @@ fn time_does_not_run_because_clocks_are_apart() {
     }
 }
 
-#[test]
-fn time_alone_is_not_owed() {
-    let alone = |vtime| when::alone_at(vtime, 100 * MS);
-    assert_eq!(
-        [alone(97 * MS), alone(100 * MS), alone(9000 * MS)],
-        [97 * MS, 100 * MS, 100 * MS]
-    );
-}
-
-#[test]
-fn weight_slows_virtual_time() {
-    let virtual_ns = |weight| when::virtual_ns(6 * MS, weight);
-    assert_eq!(
-        [virtual_ns(100), virtual_ns(200), virtual_ns(50)],
-        [6 * MS, 3 * MS, 12 * MS]
-    );
-    assert_eq!(virtual_ns(0), 600 * MS);
-}
-
-#[test]
-fn whoever_slept_is_owed_a_slice_and_no_more() {
-    let wake = |vtime| when::wake_at(vtime, 100 * MS, 3 * MS);
-    assert_eq!(
-        [wake(0), wake(98 * MS), wake(105 * MS)],
-        [97 * MS, 98 * MS, 105 * MS]
-    );
-}
-
-#[test]
-fn urgent_are_short_bursts_within_their_share() {
-    let urgent = |burst, vtime| when::is_urgent(burst, vtime, 100 * MS);
-    assert!(urgent(MS / 10, 99 * MS));
-    assert!(urgent(MS - 1, 99 * MS));
-    assert!(!urgent(MS, 99 * MS));
-    assert!(!urgent(MS / 10, 100 * MS));
-}
-
-#[test]
-fn weights_of_cgroups_multiply_that_of_a_thread() {
-    let within = |percent, weight| when::within_group(percent, weight);
-    assert_eq!(
-        [within(100, 0), within(100, 100), within(100, 250)],
-        [100, 100, 250]
-    );
-    assert_eq!(within(within(100, 50), 50), 25);
-    assert_eq!([within(1, 1), within(1_000_000, 10_000)], [1, 1_000_000]);
-    let weight = |weight, percent| when::weight_in(weight, percent);
-    assert_eq!(
-        [weight(100, 0), weight(100, 300), weight(36, 50)],
-        [100, 300, 18]
-    );
-    assert_eq!(weight(1, 1), 1, "nobody's time stands still");
-}
-
-#[test]
-fn urgent_threads_do_not_come_first_for_ever() {
-    let late = |now| when::is_late(10 * MS, now, 24 * MS);
-    assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
-}
-
 /// Though it has had much more elsewhere, a thread waits for a turn of the others
 /// of its seat, and no longer.
 #[test]
@@ -578,7 +459,7 @@ fn whoever_comes_from_elsewhere_waits_for_a_turn() {
             vtime: vtime * MS,
             ..Comer::default()
         };
-        hall.place(&comer, 0, &limits) / MS
+        hall.place(&comer, hall.clock(), 0, &limits) / MS
     };
     let hall = &mut hall;
     assert_eq!(

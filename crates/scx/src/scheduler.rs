@@ -29,7 +29,7 @@ const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
 /// Its `flags`.
 const FLAGS_AT: usize = 8;
 const SETTINGS_BYTES: usize = 48;
-const DUMP_BYTES: usize = 32768;
+const DUMP_BYTES: usize = 131_072;
 
 /// Usher's scheduler has the threads of this machine. When the value is dropped,
 /// the kernel's own has them again; it has them, too, when this process dies.

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* When a CPU that has threads of its own takes one from another LLC. */
+/*
+ * When a CPU whose LLC has threads of its own takes one from another LLC: a busy one, too,
+ * now and then.
+ */
 #ifndef USHER_RULES_BALANCE_H
 #define USHER_RULES_BALANCE_H
 
@@ -13,17 +16,17 @@ struct load {
 
 enum surplus {
 	/* Nobody is taken. */
-	NONE_TOO_MANY,
+	SURPLUS_NONE,
 	/* Whoever is one too many for equal numbers goes round. */
-	ONE_TOO_MANY,
+	SURPLUS_ONE,
 	/* With one thread less as many wait there for each CPU as with one more here. */
-	MANY_TOO_MANY,
+	SURPLUS_MANY,
 };
 
 /*
- * How many more wait in another LLC than here, where a CPU asks that has threads of its own.
- * One too many counts within a node alone, where memory is as near. Where the last thread
- * sleeps, one that waits here would run: others are compared with who waits then.
+ * How many more wait in another LLC than here. One too many counts within a node alone,
+ * where memory is as near. Where the last thread sleeps, one that waits here would run:
+ * others are compared with who waits then.
  */
 static inline enum surplus surplus_of(struct load there, struct load here,
 				      _Bool last_sleeps, _Bool in_node)
@@ -32,16 +35,39 @@ static inline enum surplus surplus_of(struct load there, struct load here,
 		here.waiting--;
 	if (there.waiting && (there.waiting - 1) * (__u64)here.cpus >=
 				     (here.waiting + 1) * (__u64)there.cpus)
-		return MANY_TOO_MANY;
+		return SURPLUS_MANY;
 	if (in_node &&
 	    there.waiting * (__u64)here.cpus > here.waiting * (__u64)there.cpus)
-		return ONE_TOO_MANY;
-	return NONE_TOO_MANY;
+		return SURPLUS_ONE;
+	return SURPLUS_NONE;
 }
 
-/* An LLC looks at one of the others so often: time for two turns, after which it is
- * another thread's to wait. */
+/* An LLC looks at one of the others so often: time for two turns of the usual length,
+ * after which it is another thread's to wait. */
 #define LOOK_EVERY_NS 50000000ULL
+
+/* Whether a CPU looks now, for all of its LLC. */
+static inline _Bool begins_look(__u64 now_ns, __u64 *look_at_ns)
+{
+	if (is_before(now_ns, *look_at_ns))
+		return 0;
+	*look_at_ns = now_ns + LOOK_EVERY_NS;
+	return 1;
+}
+
+/*
+ * One was taken. Where there was one too many, the other LLC does not look for as long as
+ * this: whoever it was would be taken back at once, and be here for a shorter time than
+ * there, again and again. Where there were more, the next CPU that asks looks again.
+ */
+static inline void end_look(enum surplus surplus, __u64 now_ns,
+			    __u64 *here_at_ns, __u64 *there_at_ns)
+{
+	if (surplus == SURPLUS_MANY)
+		*here_at_ns = now_ns;
+	else
+		*there_at_ns = now_ns + LOOK_EVERY_NS;
+}
 
 /* One of the other LLCs, each as likely as any; this one if there is no other. */
 static inline __u32 other_llc(__u32 here, __u32 llcs, __u32 drawn)

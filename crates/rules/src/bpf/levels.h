@@ -19,8 +19,8 @@
  * one level better: LEVEL is the lead that who_is_next gives them, and their turn
  * has no end.
  */
-#ifndef USHER_SCX_LEVELS_H
-#define USHER_SCX_LEVELS_H
+#ifndef USHER_RULES_LEVELS_H
+#define USHER_RULES_LEVELS_H
 
 #include "turns.h"
 

@@ -24,6 +24,16 @@ static inline _Bool is_before(__u64 a, __u64 b)
 	return (__s64)(a - b) < 0;
 }
 
+static inline __u64 earlier(__u64 a, __u64 b)
+{
+	return is_before(a, b) ? a : b;
+}
+
+static inline __u64 later(__u64 a, __u64 b)
+{
+	return is_before(a, b) ? b : a;
+}
+
 /* The time that has passed: none, where another CPU's clock was ahead of this one's. */
 static inline __u64 since(__u64 then_ns, __u64 now_ns)
 {

@@ -213,6 +213,8 @@ struct moment {
 	/* Answered: the queue that is furthest behind; SPACES if none. */
 	__u32 hindmost;
 	__u32 unused;
+	/* Answered: where whoever is furthest behind of all is, if anybody waits. */
+	__u64 least;
 };
 
 /*
@@ -231,6 +233,9 @@ static inline enum next who_is_next(struct moment *is,
 	*queue = is->hindmost = other;
 	if (other == SPACES)
 		return is->has_prev ? NEXT_SAME : NEXT_QUEUE;
+	is->least = spaces[other % SPACES].least;
+	if (is->has_prev)
+		is->least = earlier(is->least, is->prev_vtime);
 	if (own_waits &&
 	    (!is->has_prev || is_before(spaces[is->own % SPACES].least, own))) {
 		own = spaces[is->own % SPACES].least;

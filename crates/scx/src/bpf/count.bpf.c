@@ -14,7 +14,7 @@
  *   until it runs.
  */
 #include "machine.h"
-#include "numbers.h"
+#include "choose.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * A CPU asks for its next thread: urgent ones, then its LLC's queues by turns, then other
- * LLCs, then guests. Whoever ran until now may run on, and what it ran is charged or
- * forgiven.
+ * A CPU asks for its next thread: urgent ones; now and then one of an LLC that has more to
+ * do; its own LLC's queues by turns; where nobody waits there, other LLCs; then guests.
+ * Whoever ran until now may run on, and what it ran is charged or forgiven.
  */
 #ifndef USHER_SCX_DISPATCH_H
 #define USHER_SCX_DISPATCH_H
@@ -45,14 +45,20 @@ static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
 	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
 }
 
-/* What it has run until now is no part of what it will be charged for. */
-static inline void forgive(struct task_struct *prev, __u64 now)
+/* What it has run until now is no part of what it will be charged for; nor is it owed
+ * anything by whoever comes later. */
+static inline void forgive(struct task_struct *prev, __u32 cpu, __u64 now,
+			   const struct settings *wants)
 {
 	struct thread *thread = thread_of(prev);
+	struct hall *hall = thread ? hall_of(thread->llc) : 0;
+	struct cpu_state *state = state_of(cpu);
 
-	if (!thread)
+	if (!thread || !hall || !state)
 		return;
 	note_run(thread, now);
+	catch_up(state, hall);
+	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
 	if (thread->why == WHY_TURN)
 		thread->why = WHY_ALONE;
 }
@@ -73,7 +79,7 @@ static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
 {
 	COUNT(prolonged);
 	if (!wants->o1 && !wants->fifo)
-		forgive(prev, now);
+		forgive(prev, cpu, now, wants);
 	keep(prev, cpu, now, wants);
 }
 
@@ -82,8 +88,11 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 			      __u32 cpu, __u32 llc,
 			      const struct settings *wants)
 {
+	struct cpu_state *state = state_of(cpu);
 	__u32 outcome = take_next(llc, is);
 
+	if (state && (outcome == TAKEN || outcome == PREV_FIRST))
+		state->clock = later(state->clock, is->least);
 	if (prev && outcome == PREV_ALONE) {
 		prolong(prev, cpu, is->now_ns, wants);
 	} else if (prev && outcome == PREV_FIRST) {
@@ -110,34 +119,32 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 }
 
 /*
- * Another LLC is looked at now and then: it may have more to do. Where it has more by one,
- * it does not look for as long as this: whoever is one too many would be taken back at
- * once, and be here for a shorter time than there, again and again. Where it has more than
- * that, the next CPU that asks looks again.
+ * Another LLC is looked at now and then, as it may have more to do. Where nobody goes on or
+ * waits here all are looked at anyway.
  */
 static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 			     struct hall *hall, const struct place *here,
 			     __u64 now, __u32 llcs)
 {
+	enum surplus surplus;
 	struct hall *other;
-	__u32 surplus;
-	__u32 far;
+	__u32 far, not ;
 
-	if (is_before(now, hall->look_at_ns))
+	if (!prev && !all_waiting(hall))
 		return 0;
-	hall->look_at_ns = now + LOOK_EVERY_NS;
+	if (!begins_look(now, &hall->look_at_ns))
+		return 0;
 	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
 	other = hall_of(far);
 	if (!other || other == hall)
 		return 0;
-	surplus = surplus_of(load_of(other), load_of(hall), !prev,
+	not = strangers(far, cpu);
+	surplus = surplus_of(left_of(other, not ), load_of(hall), !prev,
 			     here->node_llcs >> far % LLCS_MAX & 1);
-	if (!surplus || !take_hindmost(far, strangers(far, cpu)))
+	if (surplus == SURPLUS_NONE ||
+	    !take_hindmost(far, not, seats_version() != 0))
 		return 0;
-	if (surplus == MANY_TOO_MANY)
-		hall->look_at_ns = now;
-	else
-		other->look_at_ns = now + LOOK_EVERY_NS;
+	end_look(surplus, now, &hall->look_at_ns, &other->look_at_ns);
 	note_theft(cpu);
 	return 1;
 }
@@ -206,6 +213,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 		return;
 	if (hall->waiting && next_turn(&is, prev, cpu, here->llc, wants))
 		return;
+	catch_up(state, hall);
 	if (prev && !prev_is_guest) {
 		prolong(prev, cpu, is.now_ns, wants);
 		return;

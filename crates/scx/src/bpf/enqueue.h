@@ -22,7 +22,7 @@ __noinline __u64 ask_average(__u32 llc)
 	return hall ? average_of(hall->spaces, hall->clock) : 0;
 }
 
-/* A thread that has slept: what it is owed. */
+/* A thread that has slept, and need not wait: what it is owed. */
 static inline void follow_sleep(struct thread *thread,
 				const struct settings *wants)
 {
@@ -34,23 +34,29 @@ static inline void follow_sleep(struct thread *thread,
 }
 
 /*
- * The same, and whether it is urgent. It may be as far ahead of the others as anybody
- * gets in a turn.
+ * The same of one that may have to, and whether it is urgent. It may be as far ahead of
+ * the others as anybody gets in a turn.
  */
-static inline void wake(struct thread *thread, const struct settings *wants)
+static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
+			const struct settings *wants)
 {
 	struct hall *hall = hall_of(thread->llc);
+	struct place *here = place_of(cpu);
 	__u64 ahead =
 		ahead_at_most(wants->lead_ns, wants->slice_ns, WEIGHT_NORMAL);
+	__u64 clock;
 
-	if (!hall)
+	if (!hall || !here)
 		return;
-	follow_sleep(thread, wants);
+	clock = here->llc == thread->llc ? clock_for(p, thread, cpu, hall)
+					 : hall->clock;
+	thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
-				   hall->clock + ahead);
-	/* Who is further behind than the clock tells stands still while others have their
-	 * turns, so the average decides. Asked seldom, as it takes long. */
-	if (!thread->urgent && thread->burst_average_ns < SHORT_BURST_NS)
+				   clock + ahead);
+	/* Who is further behind than the LLC's clock tells stands still while others have
+	 * their turns, so the average decides. Asked seldom, as it takes long. */
+	if (!thread->urgent && clock == hall->clock &&
+	    thread->burst_average_ns < SHORT_BURST_NS)
 		thread->urgent = is_before(thread->vtime,
 					   ask_average(thread->llc) + ahead);
 }
@@ -160,7 +166,7 @@ static inline void come_to_wait(struct task_struct *p, struct thread *thread,
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
 		return;
 	}
-	join_queue(p, thread, waits_in(p, thread, cpu, here->llc), wants,
+	join_queue(p, thread, cpu, waits_in(p, thread, cpu, here->llc), wants,
 		   flags);
 	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
 	    !state->urgent && is_home(thread->seat, cpu)) {

@@ -137,6 +137,10 @@ struct scx_init_task_args {
 	_Bool fork;
 };
 
+struct scx_dump_ctx {
+	_Bool idle;
+};
+
 struct scx_exit_info {
 	enum scx_exit_kind kind;
 	__s64 exit_code;
@@ -177,6 +181,7 @@ struct sched_ext_ops {
 	__s32 (*init_task)(struct task_struct *p,
 			   struct scx_init_task_args *args);
 	__s32 (*init)(void);
+	void (*dump)(struct scx_dump_ctx *into);
 	void (*exit)(struct scx_exit_info *info);
 	char name[128];
 };
@@ -201,6 +206,9 @@ extern _Bool bpf_cpumask_empty(const struct cpumask *mask) __ksym;
 extern _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu) __ksym;
 extern __s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 extern __u32 scx_bpf_nr_cpu_ids(void) __ksym;
+
+extern void scx_bpf_dump_bstr(char *format, unsigned long long *data,
+			      __u32 data__sz) __ksym;
 
 extern __u64 scx_bpf_now(void) __ksym __weak;
 extern _Bool scx_bpf_task_set_slice(struct task_struct *p,

@@ -4,7 +4,7 @@
 #define USHER_SCX_MACHINE_H
 
 #include "kernel.h"
-#include "rules.h"
+#include "numbers.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

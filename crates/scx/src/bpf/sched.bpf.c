@@ -11,6 +11,7 @@
  *   rules.h     the arithmetic of these, without a kernel
  *   levels.h    the arithmetic of o1.h
  *   state.h     what is known of the machine, of threads and queues
+ *   dump.h      what the kernel's dump tells of our queues
  *   ending.h    what is told when the kernel ends it
  *   kernel.h    the kernel, as far as we use it
  *
@@ -29,6 +30,7 @@
  * kernel takes all threads back to its own scheduler and calls `exit`.
  */
 #include "dispatch.h"
+#include "dump.h"
 #include "ending.h"
 #include "enqueue.h"
 
@@ -89,7 +91,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	}
 	leave_queue(thread);
 	if (flags & ENQ_WAKEUP)
-		wake(thread, wants);
+		wake(p, thread, cpu, wants);
 	else if (!thread->began_ns)
 		thread->urgent = 1;
 	if (move_over(p, thread, cpu, flags, wants))
@@ -232,12 +234,9 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
  * Who came to wait after this CPU had looked, and before it counted as idle, has found
  * nobody to rouse. The kernel does not tell of going idle a second time.
  */
-static inline void look_again(__u32 cpu)
+static inline void look_again(__u32 cpu, const struct hall *hall)
 {
-	struct place *here = place_of(cpu);
-	struct hall *hall = here ? hall_of(here->llc) : 0;
-
-	if (hall && all_waiting(hall))
+	if (all_waiting(hall))
 		scx_bpf_kick_cpu(cpu, 0);
 }
 
@@ -245,10 +244,18 @@ OP(usher_update_idle)
 void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 {
 	struct settings *wants = ONLY(settings);
+	struct cpu_state *state = state_of(cpu);
+	struct place *here = place_of(cpu);
+	struct hall *hall = here ? hall_of(here->llc) : 0;
 
-	if (!idle || !wants || wants->fifo)
+	if (!wants || wants->fifo || !state || !hall)
 		return;
-	look_again(cpu);
+	state->idle = idle;
+	if (!idle) {
+		catch_up(state, hall);
+		return;
+	}
+	look_again(cpu, hall);
 	if (wants->smt)
 		invite(cpu);
 }
@@ -369,6 +376,7 @@ struct sched_ext_ops usher = {
 	.disable = (void *)usher_disable,
 	.init_task = (void *)usher_init_task,
 	.init = (void *)usher_init,
+	.dump = (void *)usher_dump,
 	.exit = (void *)usher_exit,
 	.name = "usher",
 };

@@ -12,7 +12,7 @@
 #define NODES_MAX 64
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
-#define DUMP_BYTES 32768
+#define DUMP_BYTES 131072
 /* Programs that may have seats at the same time. */
 #define SEATS_MAX 256
 #define NAME_BYTES 32

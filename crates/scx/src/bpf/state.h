@@ -7,6 +7,7 @@
 
 #include "levels.h"
 #include "machine.h"
+#include "rules.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -30,10 +31,14 @@ struct cpu_state {
 	/* Those who share that turn, and the queue that the last of them came from. */
 	__u64 turn_of;
 	__u32 turn_queue;
-	__u32 unused;
+	__u32 idle;
 	__u64 turn_began_ns;
 	/* When one that is not urgent last ran, or none waited. */
 	__u64 served_ns;
+	/* The virtual time of whoever waits for this CPU and is furthest behind, at its
+	 * latest: behind the hall's where threads are kept to some of its CPUs, and crowd
+	 * there. Not behind it where nobody waits. */
+	__u64 clock;
 	/* The key of what runs, where levels decide. */
 	__u64 key;
 	struct cpu_set allowed;
@@ -145,6 +150,18 @@ static inline void advance_clock(struct hall *hall, __u64 vtime)
 {
 	if (is_before(hall->clock, vtime))
 		hall->clock = vtime;
+}
+
+/* Nobody waits for this CPU: it is behind the others no more. */
+static inline void catch_up(struct cpu_state *state, const struct hall *hall)
+{
+	state->clock = later(state->clock, hall->clock);
+}
+
+static inline __u64 clock_of(const struct cpu_state *state,
+			     const struct hall *hall)
+{
+	return state->idle ? hall->clock : earlier(state->clock, hall->clock);
 }
 
 /* A thread's virtual time is by the clock of an LLC, from now on of this one. */

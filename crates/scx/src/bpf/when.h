@@ -92,31 +92,98 @@ static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now)
 	return at_pace(&hall->pace, hall->clock, vtime);
 }
 
+/* The clock of whichever CPU is furthest on in this CPU's LLC, of those in `home`. */
+__noinline __u64 clock_at_home(__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	struct hall *hall = here ? hall_of(here->llc) : 0;
+	__u64 clock = 0;
+	_Bool any = 0;
+	__u32 word;
+
+	if (!sees || !hall)
+		return 0;
+	for (word = 0; word < CPU_WORDS; word++) {
+		__u64 bits = here->near.words[word] & sees->home.words[word];
+		int at;
+
+		bpf_for(at, 0, 64)
+		{
+			struct cpu_state *state =
+				state_of(word * 64 + lowest_bit(bits));
+
+			if (!bits)
+				break;
+			bits &= bits - 1;
+			if (!state)
+				continue;
+			clock = any ? later(clock, clock_of(state, hall))
+				    : clock_of(state, hall);
+			any = 1;
+		}
+	}
+	return any ? clock : hall->clock;
+}
+
+/*
+ * By which clock a thread is placed that comes to this CPU and its LLC. Threads that are
+ * kept to some CPUs, or at home there, may crowd on them: the LLC's clock would be far
+ * ahead of theirs, and whoever went by it wait until they have come so far. Who may run
+ * anywhere is served by the CPU that is furthest on.
+ */
+static inline __u64 clock_for(struct task_struct *p, struct thread *thread,
+			      __u32 cpu, const struct hall *hall)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct cpu_state *state;
+
+	if (!is_movable(p)) {
+		state = state_of(cpu);
+		return state ? clock_of(state, hall) : hall->clock;
+	}
+	if (!sees || (!seats_version() &&
+		      (__u32)p->nr_cpus_allowed >= scx_bpf_nr_cpu_ids()))
+		return hall->clock;
+	read_set(&sees->allowed, p->cpus_ptr);
+	look_home(sees, p, thread);
+	return clock_at_home(cpu);
+}
+
 /* Verified once: where in the queues of an LLC a thread is put. */
-__noinline int ask_place(__u32 llc, struct thread *thread, __u64 ahead_ns)
+__noinline int ask_place(__u32 llc, struct thread *thread, __u64 clock,
+			 __u64 ahead_ns)
 {
 	struct hall *hall = hall_of(llc);
 
 	if (hall && thread)
-		thread->vtime = place_at(hall->spaces, hall->clock,
-					 thread->seat, thread->vtime, ahead_ns);
+		thread->vtime = place_at(hall->spaces, clock, thread->seat,
+					 thread->vtime, ahead_ns);
 	return 0;
 }
 
 static inline void join_queue(struct task_struct *p, struct thread *thread,
-			      __u32 llc, const struct settings *wants,
-			      __u64 flags)
+			      __u32 cpu, __u32 llc,
+			      const struct settings *wants, __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
+	__u32 only = is_movable(p) ? 0 : cpu + 1;
+	struct place *here = place_of(cpu);
 	__u32 at = URGENT;
+	__u64 clock;
 
-	if (!hall) {
+	if (!hall || !here) {
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
 		return;
 	}
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
-	thread->only = is_movable(p) ? 0 : scx_bpf_task_cpu(p) + 1;
 	follow_clock(thread, llc);
+	clock = here->llc == llc ? clock_for(p, thread, cpu, hall)
+				 : hall->clock;
+	/* Nor is it owed more who was kept to another CPU until now. */
+	if (only != thread->only)
+		thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);
+	thread->only = only;
 	if (thread->urgent) {
 		__sync_fetch_and_add(&hall->urgent, 1);
 		COUNT(soon);
@@ -125,7 +192,7 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		__u64 now = now_ns();
 
 		thread->vtime = paced(hall, thread->vtime, now);
-		ask_place(llc, thread,
+		ask_place(llc, thread, clock,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
 					weight_of(p, thread, now)));
 		at = space_of(hall->spaces, of) % SPACES;
@@ -144,6 +211,9 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 			  flags);
 }
 
+/* Answered where the thread that runs is next. */
+#define SAME_THREAD (SPACES + 1)
+
 /* Verified once: who_is_next over the queues of an LLC. */
 __noinline int ask_next(__u32 llc, struct moment *is)
 {
@@ -153,7 +223,7 @@ __noinline int ask_next(__u32 llc, struct moment *is)
 	if (!hall || !is)
 		return -1;
 	if (who_is_next(is, hall->spaces, &queue) == NEXT_SAME)
-		return SPACES + 1;
+		return SAME_THREAD;
 	if (is->hindmost < SPACES)
 		advance_clock(hall, hall->spaces[is->hindmost].least);
 	return queue;
@@ -181,7 +251,7 @@ __noinline int take_next(__u32 llc, struct moment *is)
 	{
 		__s32 at = ask_next(llc, is);
 
-		if (at == SPACES + 1)
+		if (at == SAME_THREAD)
 			return is->hindmost == SPACES ? PREV_ALONE : PREV_FIRST;
 		if (at < 0 || at >= SPACES)
 			break;
@@ -199,26 +269,53 @@ static inline _Bool take_urgent(struct hall *hall, __u32 llc,
 {
 	if (!hall->waiting) {
 		state->served_ns = is->now_ns;
+		catch_up(state, hall);
 	} else if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
-		struct moment others = {.own = SPACES, .not = is->not };
+		__u32 not = is->not ;
 
-		if (take_next(llc, &others) == TAKEN)
+		is->own = SPACES;
+		if (take_next(llc, is) == TAKEN) {
+			state->clock = later(state->clock, is->least);
 			return 1;
+		}
+		is->not = not ;
 	}
 	return take(queue_at(llc, URGENT));
 }
 
-/* Takes the thread that is furthest behind in an LLC. */
-__noinline int take_hindmost(__u32 llc, __u32 not )
+/* Takes an urgent thread of an LLC, but not if asked for others; else the one that is
+ * furthest behind. */
+__noinline int take_hindmost(__u32 llc, __u32 not, __u32 others)
 {
 	struct moment is = {.own = SPACES, .not = not };
 	struct hall *hall = hall_of(llc);
 
 	if (!hall)
 		return 0;
-	if (hall->urgent && take(queue_at(llc, URGENT)))
+	if (!others && hall->urgent && take(queue_at(llc, URGENT)))
 		return 1;
 	return hall->waiting && take_next(llc, &is) == TAKEN;
+}
+
+/*
+ * How many wait in an LLC whom a busy CPU may take, but for those in `not`. Where there are
+ * seats, urgent ones are left alone: among them may be such as are guests here, who would go
+ * home when they next wake, and be taken again, while those who are at home here wait.
+ */
+static inline struct load left_of(const struct hall *hall, __u32 not )
+{
+	struct load load = load_of(hall);
+	int at;
+
+	if (!seats_version())
+		return load;
+	load.waiting = 0;
+	bpf_for(at, 0, SPACES)
+	{
+		if (!(not >> at & 1))
+			load.waiting += hall->spaces[at % SPACES].waiting;
+	}
+	return load;
 }
 
 /* Says why the next thread runs on this CPU. */
@@ -244,7 +341,7 @@ __noinline int steal(__u32 cpu, __u32 here, __u32 llcs, __u32 guests)
 			break;
 		if (llc >= llcs)
 			llc -= llcs;
-		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu))) {
+		if (take_hindmost(llc, guests ? 0 : strangers(llc, cpu), 0)) {
 			note_theft(cpu);
 			return 1;
 		}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel under Usher's own scheduler: where a thread goes and who is next are
 //! decided by the very headers that its BPF program includes (crate `usher-rules`);
-//! here are the CPUs and queues for them, as in that program's `where.h`, `when.h` and
-//! `sched.bpf.c`.
+//! here are the CPUs and queues for them, as in that program's `where.h`, `when.h`,
+//! `enqueue.h` and `dispatch.h`.
 //!
 //! All CPUs of a domain share its queues, which lie with its first CPU. Seats are left
 //! out, for the loop's are cpusets here; so are weights, beginning anew when CPUs come or
@@ -11,7 +11,8 @@
 mod place;
 mod who;
 
-use usher_rules::when::{self, Comer, Hall, Limits, SPACES, Turn, WEIGHT_NORMAL};
+use usher_rules::share::{self, WEIGHT_NORMAL};
+use usher_rules::when::{Comer, Hall, Limits, SPACES, Turn};
 use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
 
 use crate::engine::Engine;
@@ -28,6 +29,8 @@ pub(crate) struct Standing {
     /// By the clock of the hall of that domain.
     vtime: u64,
     domain: usize,
+    /// The only CPU that it might run on when it last came to wait, counted from 1.
+    only: u32,
     /// Since when what it runs is to be charged.
     began_ns: u64,
     /// Ran since it woke.
@@ -47,6 +50,10 @@ struct Service {
     turn: Turn,
     /// When one that is not urgent last ran, or none waited.
     served_ns: u64,
+    /// The virtual time of whoever waits for this CPU and is furthest behind, at its latest;
+    /// not behind the domain's where nobody waits.
+    clock: u64,
+    idle: bool,
 }
 
 /// The queues of a domain.
@@ -147,21 +154,58 @@ impl Engine {
         if !std::mem::take(&mut standing.slept) {
             return false;
         }
-        standing.burst_average_ns = when::burst_after(standing.burst_average_ns, standing.burst_ns);
+        standing.burst_average_ns =
+            share::burst_after(standing.burst_average_ns, standing.burst_ns);
         standing.burst_ns = 0;
-        let clock = self.ours.queues[standing.domain].hall.clock();
-        standing.vtime = when::wake_at(standing.vtime, clock, self.kernel.slice_ns);
+        let domain = standing.domain;
+        let clock = self.clock_for(thread, domain);
+        let standing = &mut self.threads[thread].standing;
+        standing.vtime = share::wake_at(standing.vtime, clock, self.kernel.slice_ns);
         true
+    }
+
+    /// Where a CPU is in virtual time.
+    fn clock_of(&self, cpu: usize) -> u64 {
+        let hall = self.ours.queues[self.domain(cpu)].hall.clock();
+        match self.ours.services[cpu].idle {
+            true => hall,
+            false => share::earlier(self.ours.services[cpu].clock, hall),
+        }
+    }
+
+    /// Nobody waits for this CPU: it is behind the others no more.
+    fn catch_up(&mut self, cpu: usize) {
+        let hall = self.ours.queues[self.domain(cpu)].hall.clock();
+        let service = &mut self.ours.services[cpu];
+        service.clock = share::later(service.clock, hall);
+    }
+
+    /// By which clock a thread is placed that comes to wait in a domain: that of whichever
+    /// CPU is furthest on of those that it is kept to.
+    fn clock_for(&self, thread: ThreadId, domain: usize) -> u64 {
+        let hall = self.ours.queues[domain].hall.clock();
+        if (0..self.cpus.len()).all(|cpu| self.may_run(thread, cpu)) {
+            return hall;
+        }
+        let cpus = self.machine.domains[domain].iter().copied();
+        let clocks = cpus.filter(|&cpu| self.may_run(thread, cpu));
+        let clocks = clocks.map(|cpu| self.clock_of(cpu));
+        clocks.reduce(share::later).unwrap_or(hall)
     }
 
     /// Whether one that has slept is urgent: it may be as far ahead of the others as
     /// anybody gets in a turn.
     fn hurry(&mut self, thread: ThreadId) {
         let limits = self.limits();
-        let ahead = when::ahead_at_most(limits.lead_ns, limits.slice_ns, WEIGHT_NORMAL);
+        let ahead = share::ahead_at_most(limits.lead_ns, limits.slice_ns, WEIGHT_NORMAL);
+        let clock = self.clock_for(thread, self.threads[thread].standing.domain);
         let standing = &mut self.threads[thread].standing;
-        let share = self.ours.queues[standing.domain].hall.average();
-        standing.urgent = when::is_urgent(
+        let hall = &self.ours.queues[standing.domain].hall;
+        let share = match clock == hall.clock() {
+            true => hall.average(),
+            false => clock,
+        };
+        standing.urgent = share::is_urgent(
             standing.burst_average_ns,
             standing.vtime,
             share.wrapping_add(ahead),
@@ -201,14 +245,21 @@ impl Engine {
         self.follow_clock(thread, self.domain(cpu));
         let program = self.threads[thread].program;
         let now_ns = self.now_ns;
+        let clock = self.clock_for(thread, self.domain(cpu));
         let mut comer = self.comer(thread);
         let standing = &mut self.threads[thread].standing;
+        // Nor is it owed more who was kept to another CPU until now.
+        if standing.only != comer.only {
+            comer.vtime = share::wake_at(comer.vtime, clock, limits.slice_ns);
+            standing.vtime = comer.vtime;
+            standing.only = comer.only;
+        }
         let queues = &mut self.ours.queues[standing.domain];
         if standing.urgent {
             queues.urgent += 1;
             standing.queue = Some(URGENT);
         } else {
-            comer.vtime = queues.hall.place(&comer, now_ns, &limits);
+            comer.vtime = queues.hall.place(&comer, clock, now_ns, &limits);
             standing.vtime = comer.vtime;
             standing.queue = Some(queues.hall.join(&comer));
         }
@@ -239,7 +290,10 @@ impl Engine {
         }
         match self.next_ours(cpu, None) {
             Chosen::Other(thread) => Some(thread),
-            Chosen::Same { .. } | Chosen::Nobody => None,
+            Chosen::Same { .. } | Chosen::Nobody => {
+                self.ours.services[cpu].idle = true;
+                None
+            }
         }
     }
 
@@ -259,7 +313,7 @@ impl Engine {
     /// Runs on; but not on half a core beside an idle one.
     fn go_on(&mut self, prev: ThreadId, cpu: usize, alone: bool) {
         match alone {
-            true => self.forgive(prev),
+            true => self.let_off(prev, cpu),
             false => self.charge(prev),
         }
         if let Some(to) = self.way_out(prev, cpu) {
@@ -275,7 +329,7 @@ impl Engine {
     fn replace(&mut self, prev: ThreadId, next: ThreadId, cpu: usize) {
         self.charge(prev);
         let standing = &mut self.threads[prev].standing;
-        standing.urgent = standing.urgent && standing.burst_ns < when::SHORT_BURST_NS;
+        standing.urgent = standing.urgent && standing.burst_ns < share::SHORT_BURST_NS;
         let idle = self.choose(prev, cpu);
         self.cpus[cpu].current = None;
         if idle.is_none() {
@@ -292,13 +346,23 @@ impl Engine {
     fn vtime_now(&self, thread: ThreadId) -> u64 {
         let standing = &self.threads[thread].standing;
         let ran_ns = self.now_ns - standing.began_ns;
-        let ran = when::virtual_ns(ran_ns, WEIGHT_NORMAL);
+        let ran = share::virtual_ns(ran_ns, WEIGHT_NORMAL);
         standing.vtime.wrapping_add(ran)
     }
 
     fn charge(&mut self, thread: ThreadId) {
         self.threads[thread].standing.vtime = self.vtime_now(thread);
         self.forgive(thread);
+    }
+
+    /// What it has run alone it is not charged for; nor is it owed anything by whoever
+    /// comes later.
+    fn let_off(&mut self, thread: ThreadId, cpu: usize) {
+        self.forgive(thread);
+        self.catch_up(cpu);
+        let clock = self.ours.queues[self.domain(cpu)].hall.clock();
+        let standing = &mut self.threads[thread].standing;
+        standing.vtime = share::wake_at(standing.vtime, clock, self.kernel.slice_ns);
     }
 
     /// What it has run until now it is not charged for.
@@ -325,6 +389,11 @@ impl Engine {
         let standing = &mut self.threads[thread].standing;
         standing.burst_ns += began_ns - standing.began_ns;
         standing.began_ns = began_ns;
+        let clock = self.ours.queues[self.machine.places[cpu].domain]
+            .hall
+            .clock();
+        standing.vtime = share::wake_at(standing.vtime, clock, slice_ns);
+        self.catch_up(cpu);
         self.ours.services[cpu].served_ns = began_ns;
         self.cpus[cpu].slice_end_ns = began_ns + slice_ns;
     }
@@ -336,12 +405,15 @@ impl Engine {
         }
         let queue = self.threads[thread].standing.queue;
         self.leave_queue(thread);
+        if std::mem::take(&mut self.ours.services[cpu].idle) {
+            self.catch_up(cpu);
+        }
         self.follow_clock(thread, self.domain(cpu));
         let comer = self.comer(thread);
         let standing = &mut self.threads[thread].standing;
         let queues = &self.ours.queues[standing.domain];
         if queues.waiting() == 0 {
-            standing.vtime = when::alone_at(standing.vtime, queues.hall.clock());
+            standing.vtime = share::alone_at(standing.vtime, queues.hall.clock());
         }
         standing.began_ns = self.now_ns;
         standing.has_run = true;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who is next on a CPU.
 
-use usher_rules::when::{self, Load, Moment, Next, SPACES, Surplus};
+use usher_rules::balance::{self, Load, Surplus};
+use usher_rules::share;
+use usher_rules::when::{Moment, Next, SPACES};
 
 use super::{Chosen, URGENT};
 use crate::engine::Engine;
@@ -39,7 +41,8 @@ impl Engine {
         let domain = self.domain(cpu);
         if self.ours.queues[domain].hall.waiting() == 0 {
             self.ours.services[cpu].served_ns = self.now_ns;
-        } else if when::is_late(
+            self.catch_up(cpu);
+        } else if share::is_late(
             self.ours.services[cpu].served_ns,
             self.now_ns,
             self.kernel.lead_ns,
@@ -49,6 +52,7 @@ impl Engine {
                 ..Moment::default()
             };
             if let Chosen::Other(thread) = self.next_turn(&mut others, domain, cpu) {
+                self.go_to(cpu, others.least);
                 return Some(thread);
             }
         }
@@ -91,32 +95,39 @@ impl Engine {
         Chosen::Nobody
     }
 
-    /// Another domain may have more to do: one is looked at now and then.
+    /// A CPU serves whoever is as far as that.
+    fn go_to(&mut self, cpu: usize, least: u64) {
+        let service = &mut self.ours.services[cpu];
+        service.clock = share::later(service.clock, least);
+    }
+
+    /// Another domain may have more to do: one is looked at now and then, but where nobody
+    /// goes on or waits, as then all are.
     fn take_far(&mut self, cpu: usize, sleeps: bool) -> Option<ThreadId> {
         let (here, now_ns) = (self.domain(cpu), self.now_ns);
-        if now_ns < self.ours.queues[here].look_at_ns {
+        let queues = &mut self.ours.queues;
+        if sleeps && queues[here].waiting() == 0
+            || !balance::begins_look(now_ns, &mut queues[here].look_at_ns)
+        {
             return None;
         }
-        self.ours.queues[here].look_at_ns = now_ns + when::LOOK_EVERY_NS;
         let drawn = mix(self.seed, now_ns, here as u64) as u32;
-        let far = when::other_llc(here, self.ours.queues.len(), drawn);
-        let in_node = self.machine.node_of[far] == self.machine.node_of[here];
+        let far = balance::other_llc(here, queues.len(), drawn);
+        if far == here {
+            return None;
+        }
         let load = |domain: usize| Load {
             waiting: self.ours.queues[domain].waiting(),
             cpus: self.machine.domains[domain].len() as u32,
         };
-        if far == here {
-            return None;
-        }
-        let surplus = when::surplus_of(load(far), load(here), sleeps, in_node);
+        let in_node = self.machine.node_of[far] == self.machine.node_of[here];
+        let surplus = balance::surplus_of(load(far), load(here), sleeps, in_node);
         if surplus == Surplus::None {
             return None;
         }
         let taken = self.take_hindmost(far, cpu)?;
-        match surplus {
-            Surplus::Many => self.ours.queues[here].look_at_ns = now_ns,
-            // Whoever is one too many is not taken back at once.
-            _ => self.ours.queues[far].look_at_ns = now_ns + when::LOOK_EVERY_NS,
+        if let Ok([here, far]) = self.ours.queues.get_disjoint_mut([here, far]) {
+            balance::end_look(surplus, now_ns, &mut here.look_at_ns, &mut far.look_at_ns);
         }
         Some(taken)
     }
@@ -163,9 +174,14 @@ impl Engine {
         if self.ours.queues[domain].waiting() > 0 {
             match self.next_turn(&mut is, domain, cpu) {
                 Chosen::Nobody => {}
-                chosen => return chosen,
+                alone @ Chosen::Same { alone: true } => return alone,
+                chosen => {
+                    self.go_to(cpu, is.least);
+                    return chosen;
+                }
             }
         }
+        self.catch_up(cpu);
         match prev {
             Some(_) => Chosen::Same { alone: true },
             None => self.steal(cpu).map_or(Chosen::Nobody, Chosen::Other),

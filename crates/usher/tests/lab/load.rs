@@ -12,8 +12,22 @@ pub struct Loop(Child);
 
 impl Loop {
     pub fn start(nice: &str, cpus: &[usize]) -> Self {
+        Self::run(nice, "while :; do :; done", cpus)
+    }
+
+    /// It sleeps now and then, and computes for some milliseconds in between.
+    pub fn that_sleeps(cpus: &[usize]) -> Self {
+        let burst = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        Self::run(
+            "0",
+            &format!("while :; do {burst}; sleep 0.005; done"),
+            cpus,
+        )
+    }
+
+    fn run(nice: &str, script: &str, cpus: &[usize]) -> Self {
         let child = Command::new("nice")
-            .args(["-n", nice, "sh", "-c", "while :; do :; done"])
+            .args(["-n", nice, "sh", "-c", script])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();

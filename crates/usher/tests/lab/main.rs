@@ -102,6 +102,10 @@ const CHECKS: &[Check] = &[
         sched::more_address_spaces_than_queues_all_run,
     ),
     (
+        "sched::who_sleeps_beside_a_crowd_is_not_forgotten",
+        sched::who_sleeps_beside_a_crowd_is_not_forgotten,
+    ),
+    (
         "sched::whoever_is_left_over_goes_round",
         sched::whoever_is_left_over_goes_round,
     ),

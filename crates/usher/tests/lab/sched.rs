@@ -220,6 +220,33 @@ pub fn more_address_spaces_than_queues_all_run() {
     assert_nothing_went_wrong();
 }
 
+/// Kept to a CPU where many compute, beside one where few do, which are soon far ahead of
+/// those: who went by their clock on waking would wait until the crowd has come as far.
+pub fn who_sleeps_beside_a_crowd_is_not_forgotten() {
+    const AHEAD_NS: u64 = 300_000_000;
+    const EACH_NS: u64 = 60_000_000;
+    let world = World::new();
+    let running = Running::start(&world);
+    let on = |cpu: usize, count: usize| -> Vec<Loop> {
+        (0..count).map(|_| Loop::start("0", &[cpu])).collect()
+    };
+    let (few, crowd) = (on(0, 3), on(1, 9));
+    let sleeper = Loop::that_sleeps(&[1]);
+    let ran = |loops: &[Loop]| loops.iter().map(Loop::ran_ns).min().unwrap();
+    wait_for("the few to be far ahead", || {
+        (ran(&few) > ran(&crowd) + AHEAD_NS).then_some(())
+    });
+    let before = (sleeper.ran_ns(), ran(&crowd));
+    let had = wait_for("the crowd to run", || {
+        let had = ran(&crowd) - before.1;
+        (had > EACH_NS).then_some(had)
+    });
+    let its = sleeper.ran_ns() - before.0;
+    assert!(its * 5 > had, "{its} ns where others had {had}");
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
 /// One more than there are CPUs, whose LLCs cannot all have as many: each has as much in turn.
 /// Left where it began, one of an LLC of two CPUs would have two thirds of what others have.
 pub fn whoever_is_left_over_goes_round() {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each thread is due: CPU time over weight, as virtual time in nanoseconds, which may
+//! overflow; and who is in a hurry.
+
+use crate::c;
+
+/// The weight of nice 0, as the kernel gives it to schedulers.
+pub const WEIGHT_NORMAL: u64 = 100;
+/// Threads that sleep after less than this on average are waited for by somebody.
+pub const SHORT_BURST_NS: u64 = 1_000_000;
+
+/// What a cgroup's weight makes of that of those in it, in per cent.
+pub fn within_group(percent: u32, weight: u32) -> u32 {
+    c::rules_within_group(percent, weight)
+}
+
+/// A thread's weight with that of its cgroups.
+pub fn weight_in(weight: u64, percent: u32) -> u64 {
+    c::rules_weight_in(weight, percent)
+}
+
+/// Virtual time that running so long takes.
+pub fn virtual_ns(ran_ns: u64, weight: u64) -> u64 {
+    c::rules_virtual_ns(ran_ns, weight)
+}
+
+/// The one that is ahead, in an order that survives overflow.
+pub fn later(a: u64, b: u64) -> u64 {
+    if (a.wrapping_sub(b) as i64) < 0 { b } else { a }
+}
+
+/// The one that is behind.
+pub fn earlier(a: u64, b: u64) -> u64 {
+    if (a.wrapping_sub(b) as i64) < 0 { a } else { b }
+}
+
+/// Where whoever slept goes on.
+pub fn wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
+    c::rules_wake_at(vtime, clock, slice_ns)
+}
+
+/// Where a thread goes on that nobody had to wait for.
+pub fn alone_at(vtime: u64, clock: u64) -> u64 {
+    c::rules_alone_at(vtime, clock)
+}
+
+/// How far a thread of this weight gets ahead of whoever waits.
+pub fn ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64 {
+    c::rules_ahead_at_most(lead_ns, slice_ns, weight)
+}
+
+/// Whether a thread with bursts like this is not made to wait for anybody's turn to end.
+pub fn is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool {
+    c::rules_is_urgent(burst_ns, vtime, share)
+}
+
+/// The average length of a burst after one more.
+pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
+    c::rules_burst_after(average_ns, burst_ns)
+}
+
+/// Whether a CPU has served nobody but urgent threads for too long.
+pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
+    c::rules_is_late(served_ns, now_ns, lead_ns)
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * What the kernel's dump tells of us, before it lists each CPU's threads: where the clocks
+ * are, and what waits in which queue. It is written as the kernel ends a scheduler for a
+ * fault, and at sysrq-D.
+ */
+#ifndef USHER_SCX_DUMP_H
+#define USHER_SCX_DUMP_H
+
+#include "when.h"
+
+/* A line, with these numbers in it. */
+#define TELL(text, ...) \
+	do { \
+		static char format[] = text; \
+		__u64 data[] = {__VA_ARGS__}; \
+		scx_bpf_dump_bstr(format, data, sizeof(data)); \
+	} while (0)
+
+__noinline int dump_hall(__u32 llc)
+{
+	struct hall *hall = hall_of(llc);
+	int at;
+
+	if (!hall)
+		return 0;
+	TELL("LLC %llu: %llu wait, %llu urgent", llc, hall->waiting,
+	     hall->urgent);
+	TELL("  clock %llu, at least %llu at %llu ns", hall->clock,
+	     hall->pace.least, hall->pace.at_ns);
+	bpf_for(at, 0, SPACES)
+	{
+		struct space *space = &hall->spaces[at % SPACES];
+
+		if (space->waiting)
+			TELL("  queue 0x%llx: %llu from %llu on, of %llx",
+			     queue_at(llc, at), space->waiting, space->least,
+			     space->of);
+	}
+	return 0;
+}
+
+__noinline int dump_cpu(__u32 cpu)
+{
+	struct cpu_state *state = state_of(cpu);
+
+	if (!state)
+		return 0;
+	TELL("CPU %llu: running %llu, idle %llu, urgent %llu", cpu,
+	     state->running, state->idle, state->urgent);
+	TELL("  clock %llu, others served at %llu ns", state->clock,
+	     state->served_ns);
+	TELL("  turn of %llx from 0x%llx since %llu ns", state->turn_of,
+	     state->turn_queue, state->turn_began_ns);
+	return 0;
+}
+
+OP(usher_dump)
+void BPF_PROG(usher_dump, struct scx_dump_ctx *into)
+{
+	struct settings *wants = ONLY(settings);
+	__u32 cpus = scx_bpf_nr_cpu_ids();
+	int at;
+
+	if (!wants)
+		return;
+	bpf_for(at, 0, LLCS_MAX)
+	{
+		if ((__u32)at >= wants->llcs)
+			break;
+		dump_hall(at);
+	}
+	bpf_for(at, 0, (int)cpus) dump_cpu(at);
+}
+
+#endif
