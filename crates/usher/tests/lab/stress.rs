@@ -9,6 +9,9 @@ use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
 /// Of each stressor.
 const SECONDS: &str = "60";
 const STARTS: usize = 50;
+/// stress-ng(1): its counts of operations may be wrong, as a worker was ended while it counted
+/// one, which the stressor of affinities does to its own.
+const UNSURE_OF_COUNTS: i32 = 7;
 
 /// A minute of these stressors: no fault of the scheduler's, and a clean end.
 fn under(stressors: &[&str]) {
@@ -21,9 +24,10 @@ fn under(stressors: &[&str]) {
         .stdin(Stdio::null())
         .output()
         .unwrap();
+    let says = output.status.code();
     assert!(
-        output.status.success(),
-        "{stressors:?}: {}",
+        matches!(says, Some(0 | UNSURE_OF_COUNTS)),
+        "{stressors:?}: {says:?}, {}",
         stderr(&output)
     );
     // It begins anew after a CPU has come or gone.
