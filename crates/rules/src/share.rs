@@ -24,14 +24,19 @@ pub fn virtual_ns(ran_ns: u64, weight: u64) -> u64 {
     c::rules_virtual_ns(ran_ns, weight)
 }
 
-/// The one that is ahead, in an order that survives overflow.
+/// In an order that survives overflow.
+fn is_before(a: u64, b: u64) -> bool {
+    (a.wrapping_sub(b) as i64) < 0
+}
+
+/// The one that is ahead.
 pub fn later(a: u64, b: u64) -> u64 {
-    if (a.wrapping_sub(b) as i64) < 0 { b } else { a }
+    if is_before(a, b) { b } else { a }
 }
 
 /// The one that is behind.
 pub fn earlier(a: u64, b: u64) -> u64 {
-    if (a.wrapping_sub(b) as i64) < 0 { a } else { b }
+    if is_before(a, b) { a } else { b }
 }
 
 /// Where whoever slept goes on.

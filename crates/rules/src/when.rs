@@ -6,7 +6,7 @@
 //! scheduler; a [`Hall`] knows how many wait in each, and where its first one is.
 
 use crate::c;
-use crate::share::ahead_at_most;
+use crate::share::{ahead_at_most, later};
 
 /// Queues of an LLC. More address spaces than these share some.
 pub const SPACES: usize = 32;
@@ -131,9 +131,7 @@ impl Hall {
 
     /// Moves the clock on, if it is behind that.
     pub fn advance(&mut self, vtime: u64) {
-        if is_before(self.clock, vtime) {
-            self.clock = vtime;
-        }
+        self.clock = later(self.clock, vtime);
     }
 
     /// Threads that wait.
@@ -239,11 +237,6 @@ impl Hall {
             _ => Next::Nobody,
         }
     }
-}
-
-/// In an order that survives overflow.
-pub fn is_before(a: u64, b: u64) -> bool {
-    (a.wrapping_sub(b) as i64) < 0
 }
 
 /// Whose turn it is on a CPU.

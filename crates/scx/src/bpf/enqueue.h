@@ -41,15 +41,13 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 			const struct settings *wants)
 {
 	struct hall *hall = hall_of(thread->llc);
-	struct place *here = place_of(cpu);
 	__u64 ahead =
 		ahead_at_most(wants->lead_ns, wants->slice_ns, WEIGHT_NORMAL);
 	__u64 clock;
 
-	if (!hall || !here)
+	if (!hall)
 		return;
-	clock = here->llc == thread->llc ? clock_for(p, thread, cpu, hall)
-					 : hall->clock;
+	clock = clock_for(p, thread, cpu, thread->llc, hall);
 	thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);

@@ -31,6 +31,7 @@ struct cpu_state {
 	/* Those who share that turn, and the queue that the last of them came from. */
 	__u64 turn_of;
 	__u32 turn_queue;
+	/* As the kernel says when a CPU falls idle, and when it is so no more. */
 	__u32 idle;
 	__u64 turn_began_ns;
 	/* When one that is not urgent last ran, or none waited. */

@@ -127,24 +127,27 @@ __noinline __u64 clock_at_home(__u32 cpu)
 }
 
 /*
- * By which clock a thread is placed that comes to this CPU and its LLC. Threads that are
+ * By which clock a thread is placed that comes to this CPU and to that LLC. Threads that are
  * kept to some CPUs, or at home there, may crowd on them: the LLC's clock would be far
  * ahead of theirs, and whoever went by it wait until they have come so far. Who may run
  * anywhere is served by the CPU that is furthest on.
  */
 static inline __u64 clock_for(struct task_struct *p, struct thread *thread,
-			      __u32 cpu, const struct hall *hall)
+			      __u32 cpu, __u32 llc, const struct hall *hall)
 {
 	struct outlook *sees = ONLY(outlooks);
 	struct cpu_state *state;
+	struct place *here;
 
-	if (!is_movable(p)) {
-		state = state_of(cpu);
-		return state ? clock_of(state, hall) : hall->clock;
-	}
-	if (!sees || (!seats_version() &&
-		      (__u32)p->nr_cpus_allowed >= scx_bpf_nr_cpu_ids()))
+	if (is_movable(p) && !seats_version() &&
+	    (__u32)p->nr_cpus_allowed >= scx_bpf_nr_cpu_ids())
 		return hall->clock;
+	state = state_of(cpu);
+	here = place_of(cpu);
+	if (!sees || !state || !here || here->llc != llc)
+		return hall->clock;
+	if (!is_movable(p))
+		return clock_of(state, hall);
 	read_set(&sees->allowed, p->cpus_ptr);
 	look_home(sees, p, thread);
 	return clock_at_home(cpu);
@@ -168,18 +171,16 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 {
 	struct hall *hall = hall_of(llc);
 	__u32 only = is_movable(p) ? 0 : cpu + 1;
-	struct place *here = place_of(cpu);
 	__u32 at = URGENT;
 	__u64 clock;
 
-	if (!hall || !here) {
+	if (!hall) {
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
 		return;
 	}
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
 	follow_clock(thread, llc);
-	clock = here->llc == llc ? clock_for(p, thread, cpu, hall)
-				 : hall->clock;
+	clock = clock_for(p, thread, cpu, llc, hall);
 	/* Nor is it owed more who was kept to another CPU until now. */
 	if (only != thread->only)
 		thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);

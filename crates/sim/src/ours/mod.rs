@@ -359,6 +359,10 @@ impl Engine {
     /// comes later.
     fn let_off(&mut self, thread: ThreadId, cpu: usize) {
         self.forgive(thread);
+        self.owe_nothing(thread, cpu);
+    }
+
+    fn owe_nothing(&mut self, thread: ThreadId, cpu: usize) {
         self.catch_up(cpu);
         let clock = self.ours.queues[self.domain(cpu)].hall.clock();
         let standing = &mut self.threads[thread].standing;
@@ -389,11 +393,7 @@ impl Engine {
         let standing = &mut self.threads[thread].standing;
         standing.burst_ns += began_ns - standing.began_ns;
         standing.began_ns = began_ns;
-        let clock = self.ours.queues[self.machine.places[cpu].domain]
-            .hall
-            .clock();
-        standing.vtime = share::wake_at(standing.vtime, clock, slice_ns);
-        self.catch_up(cpu);
+        self.owe_nothing(thread, cpu);
         self.ours.services[cpu].served_ns = began_ns;
         self.cpus[cpu].slice_end_ns = began_ns + slice_ns;
     }
