@@ -5,7 +5,8 @@
 //! nothing but what is `*mut` here, and take any number for any of their numbers.
 
 use crate::balance::Load;
-use crate::when::{Moment, Pace, SPACES, Space};
+use crate::share::Pace;
+use crate::when::{Moment, Passed, SPACES, Space};
 use crate::where_to::{CpuWords, Outlook, Place};
 
 pub(crate) const NEXT_SAME: u32 = 0;
@@ -34,8 +35,10 @@ unsafe extern "C" {
     pub(crate) fn rules_who_is_next(
         is: *mut Moment,
         spaces: *const [Space; SPACES],
+        passed: *const Passed,
         queue: *mut u32,
     ) -> u32;
+    pub(crate) fn rules_pass_by(passed: *mut Passed, at: u32, taken: u64, first: u64);
     pub(crate) safe fn rules_sharers(mm: u64, seat: u64, version: u32, only: u32) -> u64;
     pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], of: u64) -> u32;
     pub(crate) fn rules_join_space(space: *mut Space, of: u64, seat: u64, version: u32, vtime: u64);
@@ -55,7 +58,8 @@ unsafe extern "C" {
     ) -> u64;
     pub(crate) fn rules_average_of(spaces: *const [Space; SPACES], clock: u64) -> u64;
 
-    pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64, anybody_waits: bool);
+    pub(crate) fn rules_rest(pace: *mut Pace);
+    pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64);
     pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64) -> u64;
 
     pub(crate) fn rules_begins_look(now_ns: u64, look_at_ns: *mut u64) -> bool;
@@ -115,7 +119,7 @@ mod tests {
     use crate::where_to::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, share};
 
-    const NUMBERS: [usize; 44] = [
+    const NUMBERS: [usize; 49] = [
         CPUS_MAX,
         LLCS_MAX,
         SPACES,
@@ -154,7 +158,12 @@ mod tests {
         offset_of!(Moment, own),
         offset_of!(Moment, not),
         offset_of!(Moment, hindmost),
+        offset_of!(Moment, passes),
+        offset_of!(Moment, hindmost_at),
         offset_of!(Moment, least),
+        offset_of!(Moment, cpu),
+        size_of::<Passed>(),
+        offset_of!(Passed, least),
         size_of::<Pace>(),
         offset_of!(Pace, at_ns),
         size_of::<Load>(),

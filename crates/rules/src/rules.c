@@ -36,9 +36,14 @@ _Bool rules_find_home(struct cpu_set *home, const struct cpu_set *allowed,
 }
 
 __u32 rules_who_is_next(struct moment *is, const struct space *spaces,
-			__u32 *queue)
+			const struct passed *passed, __u32 *queue)
 {
-	return who_is_next(is, spaces, queue);
+	return who_is_next(is, spaces, passed, queue);
+}
+
+void rules_pass_by(struct passed *passed, __u32 at, __u64 taken, __u64 first)
+{
+	pass_by(passed, at, taken, first);
 }
 
 __u64 rules_sharers(__u64 mm, __u64 seat, __u32 version, __u32 only)
@@ -118,10 +123,14 @@ __u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
 	return ahead_at_most(lead_ns, slice_ns, weight);
 }
 
-void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
-		     _Bool anybody_waits)
+void rules_rest(struct pace *pace)
 {
-	keep_pace(pace, clock, now_ns, anybody_waits);
+	rest(pace);
+}
+
+void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
+{
+	keep_pace(pace, clock, now_ns);
 }
 
 __u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
@@ -278,7 +287,12 @@ const __u64 rules_numbers[] = {
 	offsetof(struct moment, own),
 	offsetof(struct moment, not ),
 	offsetof(struct moment, hindmost),
+	offsetof(struct moment, passes),
+	offsetof(struct moment, hindmost_at),
 	offsetof(struct moment, least),
+	offsetof(struct moment, cpu),
+	sizeof(struct passed),
+	offsetof(struct passed, least),
 	sizeof(struct pace),
 	offsetof(struct pace, at_ns),
 	sizeof(struct load),

@@ -68,3 +68,29 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
 pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
     c::rules_is_late(served_ns, now_ns, lead_ns)
 }
+
+/// `struct pace`: how slowly virtual time passes on a CPU at most.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pace {
+    pub(crate) least: u64,
+    pub(crate) at_ns: u64,
+}
+
+impl Pace {
+    /// Where a thread at that virtual time counts as being, on a CPU whose clock is there: no
+    /// further behind its pace than anybody gets ahead.
+    pub fn paced(&mut self, vtime: u64, clock: u64, now_ns: u64) -> u64 {
+        // SAFETY: laid out as the header has it, and nobody else's.
+        unsafe {
+            c::rules_keep_pace(self, clock, now_ns);
+            c::rules_at_pace(self, clock, vtime)
+        }
+    }
+
+    /// Nobody waits for the CPU, whose clock may stand still.
+    pub fn rest(&mut self) {
+        // SAFETY: as above.
+        unsafe { c::rules_rest(self) };
+    }
+}

@@ -52,10 +52,35 @@ pub struct Moment {
     pub not: u32,
     /// Answered: the queue that is furthest behind; [`SPACES`]: nobody waits.
     pub hindmost: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Set as it is asked: queues, by bit, whose first the CPU passes by.
+    pub passes: u32,
+    /// Answered: where the first of that queue is.
+    pub hindmost_at: u64,
     /// Answered: where whoever is furthest behind of all is, if anybody waits.
     pub least: u64,
+    /// The CPU, for the scheduler itself.
+    pub cpu: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
+/// `struct passed`: queues whose first a CPU cannot run. For that CPU they are as far as
+/// whom it last took from behind that one.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Passed {
+    queues: u32,
+    unused: u32,
+    pub(crate) least: [u64; SPACES],
+}
+
+impl Passed {
+    /// The CPU has taken one from that queue that was at `taken`, and `first` is now where the
+    /// first is; `taken`, if nobody waits there any more.
+    pub fn take(&mut self, at: usize, taken: u64, first: u64) {
+        // SAFETY: laid out as the header has it, and nobody else's.
+        unsafe { c::rules_pass_by(self, at as u32, taken, first) };
+    }
 }
 
 /// Who is next.
@@ -80,14 +105,6 @@ pub struct Limits {
     pub lead_ns: u64,
     /// Address spaces have turns.
     pub aggregate: bool,
-}
-
-/// `struct pace`: virtual time passes no slower.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Pace {
-    pub least: u64,
-    pub at_ns: u64,
 }
 
 /// A thread that comes to wait.
@@ -120,7 +137,6 @@ impl Comer {
 pub struct Hall {
     spaces: [Space; SPACES],
     clock: u64,
-    pace: Pace,
 }
 
 impl Hall {
@@ -164,25 +180,13 @@ impl Hall {
         unsafe { c::rules_average_of(&self.spaces, self.clock) }
     }
 
-    /// Where a thread at that virtual time counts as being, as the clock keeps its pace.
-    pub fn paced(&mut self, vtime: u64, now_ns: u64) -> u64 {
-        let anybody_waits = self.waiting() > 0;
-        // SAFETY: both are laid out as the header has them; the first call writes what is
-        // nobody else's.
-        unsafe {
-            c::rules_keep_pace(&mut self.pace, self.clock, now_ns, anybody_waits);
-            c::rules_at_pace(&self.pace, self.clock, vtime)
-        }
-    }
-
-    /// Where a thread's virtual time is put that comes to wait here: no further behind the
-    /// clock's pace, nor ahead of those that wait, than anybody gets. By the clock of the CPUs
-    /// that may serve it, which may be behind this one's.
-    pub fn place(&mut self, comer: &Comer, clock: u64, now_ns: u64, limits: &Limits) -> u64 {
-        let vtime = self.paced(comer.vtime, now_ns);
+    /// Where a thread's virtual time is put that comes to wait here: no further ahead of those
+    /// that wait than anybody gets. By the clock of the CPUs that may serve it, which may be
+    /// behind this one's.
+    pub fn place(&self, comer: &Comer, clock: u64, limits: &Limits) -> u64 {
         let ahead_ns = ahead_at_most(limits.lead_ns, limits.slice_ns, comer.weight);
         // SAFETY: the array is only read.
-        unsafe { c::rules_place_at(&self.spaces, clock, comer.seat, vtime, ahead_ns) }
+        unsafe { c::rules_place_at(&self.spaces, clock, comer.seat, comer.vtime, ahead_ns) }
     }
 
     /// A thread waits from now on; in which queue.
@@ -220,17 +224,17 @@ impl Hall {
         unsafe { c::rules_leave_space(&mut self.spaces[at], first) };
     }
 
-    /// Who is next; the clock goes on.
-    pub fn ask(&mut self, moment: &mut Moment) -> Next {
+    /// Who is next on a CPU that has passed those by; the clock goes on.
+    pub fn ask(&mut self, moment: &mut Moment, passed: &Passed) -> Next {
         let mut queue = 0;
-        // SAFETY: all are laid out as the header has them; the array is only read.
-        let next = unsafe { c::rules_who_is_next(moment, &self.spaces, &mut queue) };
+        moment.passes = passed.queues;
+        // SAFETY: all are laid out as the header has them; the arrays are only read.
+        let next = unsafe { c::rules_who_is_next(moment, &self.spaces, passed, &mut queue) };
         if next == c::NEXT_SAME {
             return Next::Same;
         }
-        if let Some(space) = self.spaces.get(moment.hindmost as usize) {
-            let least = space.least;
-            self.advance(least);
+        if (moment.hindmost as usize) < SPACES {
+            self.advance(moment.hindmost_at);
         }
         match queue as usize {
             at if at < SPACES => Next::Queue(at),

@@ -8,7 +8,7 @@ use std::mem;
 
 use proptest::prelude::*;
 use usher_rules::levels::{self, LEVEL};
-use usher_rules::when::{Comer, Hall, Moment, Next, SPACES};
+use usher_rules::when::{Comer, Hall, Moment, Next, Passed, SPACES};
 
 const LEVELS: usize = 140;
 
@@ -196,7 +196,7 @@ impl Keys {
             own: own as u32,
             ..Moment::default()
         };
-        let next = self.hall.ask(&mut moment);
+        let next = self.hall.ask(&mut moment, &Passed::default());
         self.running = None;
         match next {
             Next::Same => prev.into_iter().for_each(|(thread, key)| {

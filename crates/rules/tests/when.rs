@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use usher_rules::share;
-use usher_rules::when::{Comer, Hall, Limits, Moment, Next, SPACES, Turn};
+use usher_rules::share::{self, Pace};
+use usher_rules::when::{Comer, Hall, Limits, Moment, Next, Passed, SPACES, Turn};
 
 #[derive(Debug, Clone)]
 struct Thread {
@@ -26,6 +26,7 @@ struct Cpu {
     queues: Vec<Vec<Thread>>,
     now_ns: u64,
     turn: Turn,
+    pace: Pace,
 }
 
 impl Cpu {
@@ -36,6 +37,7 @@ impl Cpu {
             queues: vec![Vec::new(); SPACES],
             now_ns: 1,
             turn: Turn::default(),
+            pace: Pace::default(),
         };
         threads.into_iter().for_each(|thread| cpu.join(thread));
         cpu
@@ -53,9 +55,9 @@ impl Cpu {
     /// Into its queue, which is by virtual time, as the kernel's is.
     fn join(&mut self, mut thread: Thread) {
         let mut comer = self.comer(&thread);
-        comer.vtime = self
-            .hall
-            .place(&comer, self.hall.clock(), self.now_ns, &self.limits);
+        let clock = self.hall.clock();
+        comer.vtime = self.pace.paced(comer.vtime, clock, self.now_ns);
+        comer.vtime = self.hall.place(&comer, clock, &self.limits);
         thread.vtime = comer.vtime;
         let queue = &mut self.queues[self.hall.join(&comer)];
         let behind = queue.partition_point(|other| other.vtime <= thread.vtime);
@@ -78,10 +80,10 @@ impl Cpu {
             true => self.hall.queue_of(self.turn.of),
             false => SPACES,
         };
-        let now_ns = self.now_ns;
+        let (clock, now_ns) = (self.hall.clock(), self.now_ns);
         let prev_vtime = prev
             .as_ref()
-            .map_or(0, |prev| self.hall.paced(prev.vtime, now_ns));
+            .map_or(0, |prev| self.pace.paced(prev.vtime, clock, now_ns));
         let mut moment = Moment {
             began_ns: self.turn.began_ns,
             turn_ns: self.limits.turn_ns,
@@ -93,7 +95,7 @@ impl Cpu {
             own: own as u32,
             ..Moment::default()
         };
-        let next = match self.hall.ask(&mut moment) {
+        let next = match self.hall.ask(&mut moment, &Passed::default()) {
             Next::Same => return prev,
             Next::Nobody => return None,
             Next::Queue(at) => {
@@ -413,18 +415,12 @@ proptest! {
 /// Two CPUs that ask in turn; the clock of one is behind.
 #[test]
 fn time_does_not_run_because_clocks_are_apart() {
-    let mut hall = Hall::default();
-    let waits = Comer {
-        mm: 1 << 20,
-        weight: 100,
-        ..Comer::default()
-    };
+    let mut pace = Pace::default();
     let begun = 1_000 * MS;
-    assert_eq!(hall.paced(0, begun), 0);
-    hall.join(&waits);
+    assert_eq!(pace.paced(0, 0, begun), 0);
     for step in 1..1000 {
         let behind = if step % 2 == 0 { 0 } else { MS };
-        assert_eq!(hall.paced(0, begun + step * MS / 2 - behind), 0);
+        assert_eq!(pace.paced(0, 0, begun + step * MS / 2 - behind), 0);
     }
 }
 
@@ -459,7 +455,7 @@ fn whoever_comes_from_elsewhere_waits_for_a_turn() {
             vtime: vtime * MS,
             ..Comer::default()
         };
-        hall.place(&comer, hall.clock(), 0, &limits) / MS
+        hall.place(&comer, hall.clock(), &limits) / MS
     };
     let hall = &mut hall;
     assert_eq!(

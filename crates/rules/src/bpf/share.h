@@ -71,28 +71,33 @@ static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
 }
 
 /*
- * Virtual time passes, while somebody waits, at least so many times slower than real time:
- * beside heavy threads it would stand still nearly, and whoever is ahead of them wait until
- * the kernel finds that it starves.
+ * On each CPU virtual time passes, while somebody waits, at most so many times slower than
+ * real time: beside heavy threads it would stand still nearly, and whoever is ahead of them
+ * wait until the kernel finds that it starves.
  */
 #define SLOWEST 32
 
 struct pace {
-	/* Where the clock would be by now, had it never been slower. */
+	/* Where the CPU's clock would be by now, had it never been slower. */
 	__u64 least;
-	/* When that was worked out. */
+	/* When that was worked out; 0: nobody has waited since. */
 	__u64 at_ns;
 };
 
-/* Asked whenever somebody comes to wait, so that all of that time somebody waited. */
-static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns,
-			     _Bool anybody_waits)
+/* Nobody waits for the CPU. */
+static inline void rest(struct pace *pace)
+{
+	pace->at_ns = 0;
+}
+
+/* Asked whenever somebody comes to wait or the CPU asks who is next. */
+static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
 {
 	__u64 then_ns = pace->at_ns;
 	__u64 passed_ns = since(then_ns, now_ns);
 	__u64 least = pace->least + passed_ns / SLOWEST;
 
-	pace->least = anybody_waits && is_before(clock, least) ? least : clock;
+	pace->least = then_ns && is_before(clock, least) ? least : clock;
 	pace->at_ns = then_ns + passed_ns;
 }
 

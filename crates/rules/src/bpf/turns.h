@@ -10,7 +10,8 @@
  * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
  * (n - 1) slices of strict rotation. Where threads may run on some CPUs of several, or more
  * address spaces than there are queues share some, a queue's first may be one that the
- * CPU cannot run: whoever waits there for another CPU is passed by for its sake.
+ * CPU cannot run. It is passed by, and the CPU goes by whom it took from behind that one: else
+ * those of a queue whose first waits for a crowded CPU would be next for ever on all others.
  */
 #ifndef USHER_RULES_TURNS_H
 #define USHER_RULES_TURNS_H
@@ -121,19 +122,61 @@ static inline __u32 space_of(const struct space *spaces, __u64 of)
 	return vacant < SPACES ? vacant : home;
 }
 
-/* The queue that is furthest behind, but for those in `not`; SPACES if none. */
-static inline __u32 hindmost(const struct space *spaces, __u32 not )
+/* Queues whose first a CPU cannot run. */
+struct passed {
+	/* Which, by bit. */
+	__u32 queues;
+	__u32 unused;
+	/* How far those behind it are at least that the CPU can run. */
+	__u64 least[SPACES];
+};
+
+/* A CPU has taken one from a queue that was there, and `first` is now the first. */
+static inline void pass_by(struct passed *passed, __u32 at, __u64 taken,
+			   __u64 first)
+{
+	at %= SPACES;
+	if (is_before(first, taken)) {
+		passed->queues |= 1U << at;
+		passed->least[at] = taken;
+	} else {
+		passed->queues &= ~(1U << at);
+	}
+}
+
+/* Where the first of a queue is that a CPU can run, as far as it knows, which passes by those
+ * of some queues. */
+static inline __u64 least_of(const struct space *spaces,
+			     const struct passed *passed, __u32 passes,
+			     __u32 at)
+{
+	__u64 least;
+
+	at %= SPACES;
+	least = spaces[at].least;
+	if (passes >> at & 1)
+		least = later(least, passed->least[at]);
+	return least;
+}
+
+/* The queue that is furthest behind for such a CPU, but for those in `not`; SPACES if none. */
+static inline __u32 hindmost(const struct space *spaces,
+			     const struct passed *passed, __u32 passes,
+			     __u32 not )
 {
 	__u32 found = SPACES;
 	__u64 least = 0;
 	__u32 at;
 
 	for (at = 0; at < SPACES; at++) {
+		__u64 here;
+
 		if (!spaces[at].waiting || not >> at & 1)
 			continue;
-		if (found == SPACES || is_before(spaces[at].least, least)) {
+		here = least_of(spaces, passed, passes, at);
+		if (found == SPACES || is_before(here, least)) {
 			found = UNKNOWN(at);
-			least = spaces[at].least;
+			least = here;
 		}
 	}
 	return found;
@@ -212,9 +255,15 @@ struct moment {
 	__u32 not ;
 	/* Answered: the queue that is furthest behind; SPACES if none. */
 	__u32 hindmost;
-	__u32 unused;
+	/* Queues of this LLC whose first the CPU passes by, by bit; none, if it asks for
+	 * somebody of another. */
+	__u32 passes;
+	/* Answered: where the first of that queue is. */
+	__u64 hindmost_at;
 	/* Answered: where whoever is furthest behind of all is, if anybody waits. */
 	__u64 least;
+	__u32 cpu;
+	__u32 unused;
 };
 
 /*
@@ -222,34 +271,36 @@ struct moment {
  * SPACES with NEXT_QUEUE: nobody waits.
  */
 static inline enum next who_is_next(struct moment *is,
-				    const struct space *spaces, __u32 *queue)
+				    const struct space *spaces,
+				    const struct passed *passed, __u32 *queue)
 {
-	__u32 other = hindmost(spaces, is->not );
+	__u32 other = hindmost(spaces, passed, is->passes, is->not );
 	_Bool own_waits = is->own < SPACES && !(is->not >> is->own & 1) &&
 			  spaces[is->own % SPACES].waiting;
 	__u64 own = is->prev_vtime;
 	_Bool prev_first = is->has_prev;
+	__u64 least;
 
 	*queue = is->hindmost = other;
 	if (other == SPACES)
 		return is->has_prev ? NEXT_SAME : NEXT_QUEUE;
-	is->least = spaces[other % SPACES].least;
+	is->least = is->hindmost_at =
+		least_of(spaces, passed, is->passes, other);
 	if (is->has_prev)
 		is->least = earlier(is->least, is->prev_vtime);
-	if (own_waits &&
-	    (!is->has_prev || is_before(spaces[is->own % SPACES].least, own))) {
-		own = spaces[is->own % SPACES].least;
+	least = least_of(spaces, passed, is->passes, is->own);
+	if (own_waits && (!is->has_prev || is_before(least, own))) {
+		own = least;
 		prev_first = 0;
 	}
 	if (is->aggregate && (own_waits || is->has_prev) &&
-	    goes_on(&is->turn, is->now_ns, own, spaces[other % SPACES].least)) {
+	    goes_on(&is->turn, is->now_ns, own, is->hindmost_at)) {
 		if (prev_first)
 			return NEXT_SAME;
 		*queue = is->own;
 		return NEXT_QUEUE;
 	}
-	if (is->has_prev &&
-	    is_before(is->prev_vtime, spaces[other % SPACES].least))
+	if (is->has_prev && is_before(is->prev_vtime, is->hindmost_at))
 		return NEXT_SAME;
 	return NEXT_QUEUE;
 }

@@ -108,14 +108,15 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
 	struct hall *hall = thread ? hall_of(thread->llc) : 0;
+	struct cpu_state *state = state_of(is->cpu);
 	__u64 ran;
 
-	if (!hall)
+	if (!hall || !state)
 		return;
 	ran = virtual_ns(since(thread->began_ns, is->now_ns),
 			 weight_of(prev, thread, is->now_ns));
 	is->has_prev = 1;
-	is->prev_vtime = paced(hall, thread->vtime + ran, is->now_ns);
+	is->prev_vtime = paced(state, hall, thread->vtime + ran, is->now_ns);
 }
 
 /*
@@ -185,7 +186,8 @@ static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 static inline void dispatch(__u32 cpu, struct task_struct *prev,
 			    const struct settings *wants)
 {
-	struct moment is = {.now_ns = now_ns(), .aggregate = wants->aggregate};
+	struct moment is = {
+		.now_ns = now_ns(), .aggregate = wants->aggregate, .cpu = cpu};
 	struct place *here = place_of(cpu);
 	struct cpu_state *state = state_of(cpu);
 	struct hall *hall;
@@ -196,6 +198,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 	hall = hall_of(here->llc);
 	if (!hall)
 		return;
+	is.passes = state->passed.queues;
 	is.not = strangers(here->llc, cpu);
 	if (hall->urgent && take_urgent(hall, here->llc, state, &is, wants))
 		return;

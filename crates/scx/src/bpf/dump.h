@@ -26,8 +26,7 @@ __noinline int dump_hall(__u32 llc)
 		return 0;
 	TELL("LLC %llu: %llu wait, %llu urgent", llc, hall->waiting,
 	     hall->urgent);
-	TELL("  clock %llu, at least %llu at %llu ns", hall->clock,
-	     hall->pace.least, hall->pace.at_ns);
+	TELL("  clock %llu", hall->clock);
 	bpf_for(at, 0, SPACES)
 	{
 		struct space *space = &hall->spaces[at % SPACES];
@@ -48,8 +47,10 @@ __noinline int dump_cpu(__u32 cpu)
 		return 0;
 	TELL("CPU %llu: running %llu, idle %llu, urgent %llu", cpu,
 	     state->running, state->idle, state->urgent);
-	TELL("  clock %llu, others served at %llu ns", state->clock,
-	     state->served_ns);
+	TELL("  clock %llu, at least %llu at %llu ns", state->clock,
+	     state->pace.least, state->pace.at_ns);
+	TELL("  others served at %llu ns, passes by the first of 0x%llx",
+	     state->served_ns, state->passed.queues);
 	TELL("  turn of %llx from 0x%llx since %llu ns", state->turn_of,
 	     state->turn_queue, state->turn_began_ns);
 	return 0;

@@ -139,15 +139,14 @@ static inline void note_space(struct cpu_state *state, struct thread *thread,
 	state->turn_queue = queue;
 }
 
-static inline void note_service(struct thread *thread, __u32 cpu,
+static inline void note_service(struct thread *thread, __u32 llc,
 				struct cpu_state *state, __u64 now)
 {
-	struct place *here = place_of(cpu);
-	struct hall *hall = here ? hall_of(here->llc) : 0;
+	struct hall *hall = hall_of(llc);
 
 	if (!hall)
 		return;
-	follow_clock(thread, here->llc);
+	follow_clock(thread, llc);
 	if (!all_waiting(hall))
 		thread->vtime = alone_at(thread->vtime, hall->clock);
 	if (!thread->urgent)
@@ -160,23 +159,24 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	__u32 cpu = scx_bpf_task_cpu(p);
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(cpu);
+	struct place *here = place_of(cpu);
 	struct settings *wants = ONLY(settings);
 	__u64 now = now_ns();
 	__u32 queue;
 
-	if (!wants || !thread || !state)
+	if (!wants || !thread || !state || !here)
 		return;
 	queue = thread->queue;
 	if (queue != NO_QUEUE && state->why)
 		thread->why = state->why;
 	state->why = WHY_UNKNOWN;
-	leave_queue(thread);
+	come_from(queue, thread, state, here->llc);
 	thread->began_ns = now;
 	thread->cpu = cpu;
 	if (wants->o1)
 		begin_by_level(thread, cpu, now);
 	else
-		note_service(thread, cpu, state, now);
+		note_service(thread, here->llc, state, now);
 	note_arrival(thread, cpu, now);
 	note_space(state, thread, space_number(p, thread), queue, now, wants);
 	state->movable = is_movable(p);

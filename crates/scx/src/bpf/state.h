@@ -40,6 +40,9 @@ struct cpu_state {
 	 * latest: behind the hall's where threads are kept to some of its CPUs, and crowd
 	 * there. Not behind it where nobody waits. */
 	__u64 clock;
+	struct pace pace;
+	/* Of the LLC's queues. */
+	struct passed passed;
 	/* The key of what runs, where levels decide. */
 	__u64 key;
 	struct cpu_set allowed;
@@ -66,7 +69,6 @@ struct hall {
 	/* The virtual time of whoever waits and is furthest behind, at its latest; it
 	 * stands still while nobody waits. Other halls' are ahead or behind. */
 	__u64 clock;
-	struct pace pace;
 	/* In the queues of address spaces, and in the urgent one. */
 	__u32 waiting;
 	__u32 urgent;
@@ -157,6 +159,7 @@ static inline void advance_clock(struct hall *hall, __u64 vtime)
 static inline void catch_up(struct cpu_state *state, const struct hall *hall)
 {
 	state->clock = later(state->clock, hall->clock);
+	rest(&state->pace);
 }
 
 static inline __u64 clock_of(const struct cpu_state *state,

@@ -17,27 +17,40 @@ static inline __u64 queue_at(__u32 llc, __u32 at)
 	return QUEUES + llc * QUEUES_EACH + at;
 }
 
-static inline void leave_queue(struct thread *thread)
+/* A thread waits no more; where the first of those is now that it waited with, or itself. */
+static inline __u64 leave_queue(struct thread *thread)
 {
 	__u32 queue = thread->queue;
 	__u32 at = queue % QUEUES_EACH;
+	__u64 first = thread->vtime;
 	struct hall *hall;
 
 	if (queue == NO_QUEUE)
-		return;
+		return first;
 	thread->queue = NO_QUEUE;
 	hall = hall_of((queue - QUEUES) / QUEUES_EACH);
 	if (!hall)
-		return;
+		return first;
 	if (at < SPACES) {
-		leave_space(&hall->spaces[at],
-			    hall->spaces[at].waiting > 1
-				    ? first_vtime(queue, thread->vtime)
-				    : thread->vtime);
+		if (hall->spaces[at].waiting > 1)
+			first = first_vtime(queue, first);
+		leave_space(&hall->spaces[at], first);
 		__sync_fetch_and_sub(&hall->waiting, 1);
 	} else {
 		__sync_fetch_and_sub(&hall->urgent, 1);
 	}
+	return first;
+}
+
+/* A thread that waited in that queue runs on a CPU of this LLC. */
+static inline void come_from(__u32 queue, struct thread *thread,
+			     struct cpu_state *state, __u32 llc)
+{
+	__u64 first = leave_queue(thread);
+	__u32 at = queue - queue_at(llc, 0);
+
+	if (at < SPACES)
+		pass_by(&state->passed, at, thread->vtime, first);
 }
 
 /*
@@ -84,12 +97,14 @@ static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 	return home_llc(cpu);
 }
 
-/* Where a thread at that virtual time counts as being, by the pace of an LLC's clock. */
-static inline __u64 paced(struct hall *hall, __u64 vtime, __u64 now)
+/* Where a thread at that virtual time counts as being, by the pace of a CPU of the LLC. */
+static inline __u64 paced(struct cpu_state *state, const struct hall *hall,
+			  __u64 vtime, __u64 now)
 {
-	/* Urgent threads are not told of here. */
-	keep_pace(&hall->pace, hall->clock, now, hall->waiting);
-	return at_pace(&hall->pace, hall->clock, vtime);
+	__u64 clock = clock_of(state, hall);
+
+	keep_pace(&state->pace, clock, now);
+	return at_pace(&state->pace, clock, vtime);
 }
 
 /* The clock of whichever CPU is furthest on in this CPU's LLC, of those in `home`. */
@@ -170,6 +185,8 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 			      const struct settings *wants, __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
+	struct cpu_state *state = state_of(cpu);
+	struct place *here = place_of(cpu);
 	__u32 only = is_movable(p) ? 0 : cpu + 1;
 	__u32 at = URGENT;
 	__u64 clock;
@@ -192,7 +209,8 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		__u64 of = sharers_of(thread, space_number(p, thread), wants);
 		__u64 now = now_ns();
 
-		thread->vtime = paced(hall, thread->vtime, now);
+		if (state && here && here->llc == llc)
+			thread->vtime = paced(state, hall, thread->vtime, now);
 		ask_place(llc, thread, clock,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
 					weight_of(p, thread, now)));
@@ -219,14 +237,18 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 __noinline int ask_next(__u32 llc, struct moment *is)
 {
 	struct hall *hall = hall_of(llc);
+	struct cpu_state *state;
 	__u32 queue = SPACES;
 
 	if (!hall || !is)
 		return -1;
-	if (who_is_next(is, hall->spaces, &queue) == NEXT_SAME)
+	state = state_of(is->cpu);
+	if (!state)
+		return -1;
+	if (who_is_next(is, hall->spaces, &state->passed, &queue) == NEXT_SAME)
 		return SAME_THREAD;
 	if (is->hindmost < SPACES)
-		advance_clock(hall, hall->spaces[is->hindmost].least);
+		advance_clock(hall, is->hindmost_at);
 	return queue;
 }
 

@@ -11,8 +11,8 @@
 mod place;
 mod who;
 
-use usher_rules::share::{self, WEIGHT_NORMAL};
-use usher_rules::when::{Comer, Hall, Limits, SPACES, Turn};
+use usher_rules::share::{self, Pace, WEIGHT_NORMAL};
+use usher_rules::when::{Comer, Hall, Limits, Passed, SPACES, Turn};
 use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
 
 use crate::engine::Engine;
@@ -54,6 +54,9 @@ struct Service {
     /// not behind the domain's where nobody waits.
     clock: u64,
     idle: bool,
+    pace: Pace,
+    /// Of the domain's queues.
+    passed: Passed,
 }
 
 /// The queues of a domain.
@@ -178,6 +181,14 @@ impl Engine {
         let hall = self.ours.queues[self.domain(cpu)].hall.clock();
         let service = &mut self.ours.services[cpu];
         service.clock = share::later(service.clock, hall);
+        service.pace.rest();
+    }
+
+    /// Where a thread at that virtual time counts as being on a CPU.
+    fn paced(&mut self, vtime: u64, cpu: usize) -> u64 {
+        let clock = self.clock_of(cpu);
+        let pace = &mut self.ours.services[cpu].pace;
+        pace.paced(vtime, clock, self.now_ns)
     }
 
     /// By which clock a thread is placed that comes to wait in a domain: that of whichever
@@ -244,7 +255,6 @@ impl Engine {
         let (line, limits) = (self.line(cpu), self.limits());
         self.follow_clock(thread, self.domain(cpu));
         let program = self.threads[thread].program;
-        let now_ns = self.now_ns;
         let clock = self.clock_for(thread, self.domain(cpu));
         let mut comer = self.comer(thread);
         let standing = &mut self.threads[thread].standing;
@@ -254,12 +264,17 @@ impl Engine {
             standing.vtime = comer.vtime;
             standing.only = comer.only;
         }
-        let queues = &mut self.ours.queues[standing.domain];
-        if standing.urgent {
+        let (domain, urgent) = (standing.domain, standing.urgent);
+        if !urgent {
+            comer.vtime = self.paced(comer.vtime, cpu);
+        }
+        let queues = &mut self.ours.queues[domain];
+        let standing = &mut self.threads[thread].standing;
+        if urgent {
             queues.urgent += 1;
             standing.queue = Some(URGENT);
         } else {
-            comer.vtime = queues.hall.place(&comer, clock, now_ns, &limits);
+            comer.vtime = queues.hall.place(&comer, clock, &limits);
             standing.vtime = comer.vtime;
             standing.queue = Some(queues.hall.join(&comer));
         }
@@ -268,19 +283,19 @@ impl Engine {
         self.queued(program, 1);
     }
 
-    /// A thread waits no more.
-    fn leave_queue(&mut self, thread: ThreadId) {
+    /// A thread waits no more; in the queue of an address space, and where the first is there
+    /// now, if it did.
+    fn leave_queue(&mut self, thread: ThreadId) -> Option<(usize, u64)> {
         let Standing { domain, vtime, .. } = self.threads[thread].standing;
-        let Some(queue) = self.threads[thread].standing.queue.take() else {
-            return;
-        };
+        let queue = self.threads[thread].standing.queue.take()?;
         if queue == URGENT {
             self.ours.queues[domain].urgent -= 1;
-            return;
+            return None;
         }
         let first = self.first_of(domain, queue, |_| true);
         let first = first.map_or(vtime, |(_, first)| self.threads[first].standing.vtime);
         self.ours.queues[domain].hall.leave(queue, first);
+        Some((queue, first))
     }
 
     /// For a CPU that has nobody.
@@ -403,8 +418,17 @@ impl Engine {
         if self.kernel.order != Order::Usher {
             return;
         }
-        let queue = self.threads[thread].standing.queue;
-        self.leave_queue(thread);
+        let Standing {
+            queue,
+            domain,
+            vtime,
+            ..
+        } = self.threads[thread].standing;
+        if let Some((at, first)) = self.leave_queue(thread)
+            && domain == self.domain(cpu)
+        {
+            self.ours.services[cpu].passed.take(at, vtime, first);
+        }
         if std::mem::take(&mut self.ours.services[cpu].idle) {
             self.catch_up(cpu);
         }

@@ -3,7 +3,7 @@
 
 use usher_rules::balance::{self, Load, Surplus};
 use usher_rules::share;
-use usher_rules::when::{Moment, Next, SPACES};
+use usher_rules::when::{Moment, Next, Passed, SPACES};
 
 use super::{Chosen, URGENT};
 use crate::engine::Engine;
@@ -79,8 +79,13 @@ impl Engine {
 
     /// Who is next of a domain's queues.
     fn next_turn(&mut self, is: &mut Moment, domain: usize, cpu: usize) -> Chosen {
+        let none = Passed::default();
         for _ in 0..SPACES {
-            match self.ours.queues[domain].hall.ask(is) {
+            let passed = match domain == self.domain(cpu) {
+                true => &self.ours.services[cpu].passed,
+                false => &none,
+            };
+            match self.ours.queues[domain].hall.ask(is, passed) {
                 Next::Same => {
                     let alone = is.hindmost as usize == SPACES;
                     return Chosen::Same { alone };
@@ -157,8 +162,7 @@ impl Engine {
         };
         let prev_vtime = prev.map_or(0, |prev| {
             let vtime = self.vtime_now(prev);
-            let hall = &mut self.ours.queues[domain].hall;
-            hall.paced(vtime, self.now_ns)
+            self.paced(vtime, cpu)
         });
         let mut is = Moment {
             began_ns: turn.began_ns,

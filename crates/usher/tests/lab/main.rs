@@ -106,6 +106,10 @@ const CHECKS: &[Check] = &[
         sched::who_sleeps_beside_a_crowd_is_not_forgotten,
     ),
     (
+        "sched::nobody_gives_way_to_a_crowd_that_waits_for_another_cpu",
+        sched::nobody_gives_way_to_a_crowd_that_waits_for_another_cpu,
+    ),
+    (
         "sched::whoever_is_left_over_goes_round",
         sched::whoever_is_left_over_goes_round,
     ),

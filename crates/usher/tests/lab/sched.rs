@@ -220,6 +220,31 @@ pub fn more_address_spaces_than_queues_all_run() {
     assert_nothing_went_wrong();
 }
 
+/// So many wait for one CPU, each in a queue of its own or with others, that all queues begin
+/// with one of those, who are far behind whoever waits for another CPU. That CPU once served
+/// the queue that was furthest behind, and in it the only one that it could have, again and
+/// again, until the kernel took all threads back from it.
+pub fn nobody_gives_way_to_a_crowd_that_waits_for_another_cpu() {
+    const EACH_NS: u64 = 400_000_000;
+    let world = World::new();
+    let running = Running::start(&world);
+    let on = |cpu: usize, count: usize| -> Vec<Loop> {
+        (0..count).map(|_| Loop::start("0", &[cpu])).collect()
+    };
+    let _crowd = on(1, 50);
+    let few = on(0, 6);
+    let before: Vec<u64> = few.iter().map(Loop::ran_ns).collect();
+    let had = wait_for("the few to run", || {
+        let ran = few.iter().zip(&before);
+        let had: Vec<u64> = ran.map(|(few, before)| few.ran_ns() - before).collect();
+        (had.iter().sum::<u64>() > had.len() as u64 * EACH_NS).then_some(had)
+    });
+    let (least, most) = (had.iter().min(), had.iter().max());
+    assert!(least.unwrap() * 2 > *most.unwrap(), "{had:?}");
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
 /// Kept to a CPU where many compute, beside one where few do, which are soon far ahead of
 /// those: who went by their clock on waking would wait until the crowd has come as far.
 pub fn who_sleeps_beside_a_crowd_is_not_forgotten() {
