@@ -116,7 +116,7 @@ static inline void rouse(struct task_struct *p, struct thread *thread,
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (state && state->running && !is_movable(p))
+	if (!has_any(&idlers) || (state && state->running && !is_movable(p)))
 		return;
 	if (!sees || !here || !look_around(sees, p, thread, cpu))
 		return;

@@ -181,9 +181,9 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	note_space(state, thread, space_number(p, thread), queue, now, wants);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || stays_here(p);
-	if (wants->smt && state->movable)
-		read_set(&state->allowed, p->cpus_ptr);
+	note_allowed(state, p);
 	state->running = 1;
+	note_in(&idlers, cpu, 0);
 }
 
 /* For what no kick has brought into order. */
@@ -251,6 +251,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 	if (!wants || wants->fifo || !state || !hall)
 		return;
 	state->idle = idle;
+	note_in(&idlers, cpu, idle);
 	if (!idle) {
 		catch_up(state, hall);
 		return;
@@ -318,7 +319,7 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 	return 0;
 }
 
-static inline void count_cpus(void)
+static inline void note_cpus(void)
 {
 	int cpu;
 
@@ -327,8 +328,10 @@ static inline void count_cpus(void)
 		struct place *place = place_of(cpu);
 		struct hall *hall = place ? hall_of(place->llc) : 0;
 
-		if (hall && place->known)
-			hall->cpus++;
+		if (!hall || !place->known)
+			continue;
+		hall->cpus++;
+		note_in(&idlers, cpu, 1);
 	}
 }
 
@@ -341,7 +344,7 @@ __s32 BPF_PROG(usher_init)
 
 	if (!wants)
 		return -22;
-	count_cpus();
+	note_cpus();
 	failed = scx_bpf_create_dsq(FIFO, -1);
 	if (failed)
 		return failed;

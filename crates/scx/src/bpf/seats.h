@@ -43,12 +43,7 @@ struct {
 } seatings SEC(".maps");
 
 /* CPUs that run guests. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct cpu_set);
-} guests SEC(".maps");
+struct cpu_set guests;
 
 static inline __u64 seats_version(void)
 {
@@ -132,34 +127,22 @@ static inline _Bool is_home(__u64 cgroup, __u32 cpu)
 
 static inline _Bool has_guest(__u32 cpu)
 {
-	struct cpu_set *all = ONLY(guests);
-
-	return all && has_cpu(all, cpu);
+	return has_cpu(&guests, cpu);
 }
 
 /* What runs on this CPU is a guest there, or is not. */
 static inline void note_guest(__u32 cpu, _Bool is_guest)
 {
-	struct cpu_set *all = ONLY(guests);
-	__u64 bit = 1ULL << cpu % 64;
-
-	if (!all || has_cpu(all, cpu) == is_guest)
-		return;
-	if (is_guest)
-		__sync_fetch_and_or(&all->words[cpu / 64 % CPU_WORDS], bit);
-	else
-		__sync_fetch_and_and(&all->words[cpu / 64 % CPU_WORDS], ~bit);
+	note_in(&guests, cpu, is_guest);
 }
 
 /* Of several that want a guest's CPU back, one has it. */
 static inline _Bool evict(__u32 cpu)
 {
-	struct cpu_set *all = ONLY(guests);
 	__u64 bit = 1ULL << cpu % 64;
 
-	return all &&
-	       __sync_fetch_and_and(&all->words[cpu / 64 % CPU_WORDS], ~bit) &
-		       bit;
+	return __sync_fetch_and_and(&guests.words[cpu / 64 % CPU_WORDS], ~bit) &
+	       bit;
 }
 
 /* The queues of an LLC in which only guests of this CPU wait. */

@@ -45,7 +45,8 @@ struct cpu_state {
 	struct passed passed;
 	/* The key of what runs, where levels decide. */
 	__u64 key;
-	struct cpu_set allowed;
+	/* Where the kernel has the CPUs that it may run on, as long as it runs. */
+	const struct cpumask *allowed;
 };
 
 struct {
@@ -112,6 +113,36 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tally);
 } tallies SEC(".maps");
+
+/*
+ * CPUs that are idle, as the kernel says when they fall so, and some that nothing has run on
+ * yet. It marks its own, which threads are put on by, a moment later; to ask it takes so long
+ * that it is asked only where there is one here.
+ */
+struct cpu_set idlers;
+
+static inline void add_to(struct cpu_set *set, __u32 cpu)
+{
+	__sync_fetch_and_or(&set->words[cpu / 64 % CPU_WORDS],
+			    1ULL << cpu % 64);
+}
+
+static inline void remove_from(struct cpu_set *set, __u32 cpu)
+{
+	__sync_fetch_and_and(&set->words[cpu / 64 % CPU_WORDS],
+			     ~(1ULL << cpu % 64));
+}
+
+/* Whether a CPU is in a set from now on; most of them are as they were. */
+static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
+{
+	if (has_cpu(set, cpu) == is_in)
+		return;
+	if (is_in)
+		add_to(set, cpu);
+	else
+		remove_from(set, cpu);
+}
 
 /* No callback interrupts another on a CPU. */
 struct {

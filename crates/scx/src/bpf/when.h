@@ -189,7 +189,7 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	struct place *here = place_of(cpu);
 	__u32 only = is_movable(p) ? 0 : cpu + 1;
 	__u32 at = URGENT;
-	__u64 clock;
+	__u64 clock = 0;
 
 	if (!hall) {
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
@@ -197,7 +197,8 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	}
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
 	follow_clock(thread, llc);
-	clock = clock_for(p, thread, cpu, llc, hall);
+	if (!thread->urgent || only != thread->only)
+		clock = clock_for(p, thread, cpu, llc, hall);
 	/* Nor is it owed more who was kept to another CPU until now. */
 	if (only != thread->only)
 		thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);

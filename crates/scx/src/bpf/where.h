@@ -95,10 +95,11 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 				struct thread *thread, __u32 last)
 {
 	struct place *here = place_of(last);
-	struct cpu_set *all = ONLY(guests);
 
 	if (!here)
 		return 0;
+	if (!has_any(&idlers) && !seats_version())
+		return look_at_nothing(thread);
 	sees->unseen = nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&sees->idle, here)) {
 		read_cores(&sees->cores, here);
@@ -111,8 +112,7 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 			return look_at_nothing(thread);
 	}
 	read_set(&sees->allowed, p->cpus_ptr);
-	if (all)
-		sees->guests = *all;
+	sees->guests = guests;
 	look_home(sees, p, thread);
 	return 1;
 }
@@ -303,6 +303,22 @@ static inline _Bool wants_out(struct task_struct *p, __u32 cpu)
 	return look_around(sees, p, thread, cpu) && choose_core(cpu) >= 0;
 }
 
+/* What runs on a CPU is asked where it may run by whoever has nothing to do. */
+static inline void note_allowed(struct cpu_state *state, struct task_struct *p)
+{
+	*(const struct cpumask *volatile *)&state->allowed = p->cpus_ptr;
+}
+
+/* Not for sure, as it may stop running now. */
+static inline _Bool may_come(const struct cpu_state *state, __u32 cpu)
+{
+	const struct cpumask *allowed = state->allowed;
+	__u64 word = 0;
+
+	bpf_probe_read_kernel(&word, sizeof(word), &allowed->bits[cpu / 64]);
+	return word >> cpu % 64 & 1;
+}
+
 /* A thread that shares a core and may come to this CPU; of this LLC, or any. */
 __noinline int find_sharer(__u32 idle, __u32 any_llc)
 {
@@ -318,11 +334,9 @@ __noinline int find_sharer(__u32 idle, __u32 any_llc)
 
 		if (!state || !state->running || !state->movable)
 			continue;
-		if (!has_cpu(&state->allowed, idle))
-			continue;
 		if (!any_llc && !has_cpu(&here->near, cpu))
 			continue;
-		if (is_shared(cpu, 0))
+		if (is_shared(cpu, 0) && may_come(state, idle))
 			return cpu;
 	}
 	return NOWHERE;
