@@ -38,7 +38,11 @@ unsafe extern "C" {
         passed: *const Passed,
         queue: *mut u32,
     ) -> u32;
-    pub(crate) fn rules_pass_by(passed: *mut Passed, at: u32, taken: u64, first: u64);
+    pub(crate) safe fn rules_has_passed(taken: u64, first: u64) -> bool;
+    pub(crate) fn rules_pass_by(passed: *mut Passed, at: u32, least: u64);
+    pub(crate) fn rules_face(passed: *mut Passed, at: u32);
+    pub(crate) fn rules_meet(passed: *mut Passed, at: u32, vtime: u64);
+    pub(crate) fn rules_hindmost(spaces: *const [Space; SPACES], passed: *const Passed) -> u32;
     pub(crate) safe fn rules_sharers(mm: u64, seat: u64, version: u32, only: u32) -> u64;
     pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], of: u64) -> u32;
     pub(crate) fn rules_join_space(space: *mut Space, of: u64, seat: u64, version: u32, vtime: u64);
@@ -157,8 +161,8 @@ mod tests {
         offset_of!(Moment, prev_vtime),
         offset_of!(Moment, own),
         offset_of!(Moment, not),
-        offset_of!(Moment, hindmost),
         offset_of!(Moment, passes),
+        offset_of!(Moment, hindmost),
         offset_of!(Moment, hindmost_at),
         offset_of!(Moment, least),
         offset_of!(Moment, cpu),

@@ -41,9 +41,29 @@ __u32 rules_who_is_next(struct moment *is, const struct space *spaces,
 	return who_is_next(is, spaces, passed, queue);
 }
 
-void rules_pass_by(struct passed *passed, __u32 at, __u64 taken, __u64 first)
+_Bool rules_has_passed(__u64 taken, __u64 first)
 {
-	pass_by(passed, at, taken, first);
+	return has_passed(taken, first);
+}
+
+void rules_pass_by(struct passed *passed, __u32 at, __u64 least)
+{
+	pass_by(passed, at, least);
+}
+
+void rules_face(struct passed *passed, __u32 at)
+{
+	face(passed, at);
+}
+
+void rules_meet(struct passed *passed, __u32 at, __u64 vtime)
+{
+	meet(passed, at, vtime);
+}
+
+__u32 rules_hindmost(const struct space *spaces, const struct passed *passed)
+{
+	return hindmost(spaces, passed, passed->queues, 0);
 }
 
 __u64 rules_sharers(__u64 mm, __u64 seat, __u32 version, __u32 only)
@@ -286,8 +306,8 @@ const __u64 rules_numbers[] = {
 	offsetof(struct moment, prev_vtime),
 	offsetof(struct moment, own),
 	offsetof(struct moment, not ),
-	offsetof(struct moment, hindmost),
 	offsetof(struct moment, passes),
+	offsetof(struct moment, hindmost),
 	offsetof(struct moment, hindmost_at),
 	offsetof(struct moment, least),
 	offsetof(struct moment, cpu),

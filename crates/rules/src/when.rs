@@ -50,10 +50,10 @@ pub struct Moment {
     pub own: u32,
     /// Queues, by bit, that hold nobody who may run there.
     pub not: u32,
-    /// Answered: the queue that is furthest behind; [`SPACES`]: nobody waits.
-    pub hindmost: u32,
     /// Set as it is asked: queues, by bit, whose first the CPU passes by.
     pub passes: u32,
+    /// Answered: the queue that is furthest behind; [`SPACES`]: nobody waits.
+    pub hindmost: u32,
     /// Answered: where the first of that queue is.
     pub hindmost_at: u64,
     /// Answered: where whoever is furthest behind of all is, if anybody waits.
@@ -64,8 +64,7 @@ pub struct Moment {
     pub unused: u32,
 }
 
-/// `struct passed`: queues whose first a CPU cannot run. For that CPU they are as far as
-/// whom it last took from behind that one.
+/// `struct passed`: what a CPU knows of queues whose first it cannot run, and passes by.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Passed {
@@ -75,11 +74,30 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// The CPU has taken one from that queue that was at `taken`, and `first` is now where the
-    /// first is; `taken`, if nobody waits there any more.
-    pub fn take(&mut self, at: usize, taken: u64, first: u64) {
+    /// The CPU has taken a thread from that queue that was at `taken`, where `first` is the first
+    /// now, if anybody waits; `next` is asked where the first is that the CPU can run.
+    pub fn note(
+        &mut self,
+        at: usize,
+        taken: u64,
+        first: Option<u64>,
+        next: impl FnOnce() -> Option<u64>,
+    ) {
+        let at = at as u32;
+        let passed = first.is_some_and(|first| c::rules_has_passed(taken, first));
         // SAFETY: laid out as the header has it, and nobody else's.
-        unsafe { c::rules_pass_by(self, at as u32, taken, first) };
+        unsafe {
+            match passed {
+                true => c::rules_pass_by(self, at, next().unwrap_or(taken)),
+                false => c::rules_face(self, at),
+            }
+        }
+    }
+
+    /// A thread that the CPU can run comes to wait in that queue.
+    pub fn meet(&mut self, at: usize, vtime: u64) {
+        // SAFETY: as above.
+        unsafe { c::rules_meet(self, at as u32, vtime) };
     }
 }
 
@@ -204,6 +222,13 @@ impl Hall {
             );
         }
         at
+    }
+
+    /// The queue that is furthest behind for a CPU that has passed those by.
+    pub fn hindmost(&self, passed: &Passed) -> Option<usize> {
+        // SAFETY: all are laid out as the header has them, and only read.
+        let at = unsafe { c::rules_hindmost(&self.spaces, passed) } as usize;
+        (at < SPACES).then_some(at)
     }
 
     /// Whether those that wait in a queue have one seat, as of that version.

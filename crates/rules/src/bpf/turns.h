@@ -10,8 +10,7 @@
  * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
  * (n - 1) slices of strict rotation. Where threads may run on some CPUs of several, or more
  * address spaces than there are queues share some, a queue's first may be one that the
- * CPU cannot run. It is passed by, and the CPU goes by whom it took from behind that one: else
- * those of a queue whose first waits for a crowded CPU would be next for ever on all others.
+ * CPU cannot run. It is passed by, and the CPU goes by the first that it can run: else those of a queue whose first waits for a crowded CPU would be next for ever on all others.
  */
 #ifndef USHER_RULES_TURNS_H
 #define USHER_RULES_TURNS_H
@@ -122,30 +121,45 @@ static inline __u32 space_of(const struct space *spaces, __u64 of)
 	return vacant < SPACES ? vacant : home;
 }
 
-/* Queues whose first a CPU cannot run. */
+/* What a CPU knows of queues whose first it cannot run, and passes by. */
 struct passed {
 	/* Which, by bit. */
 	__u32 queues;
 	__u32 unused;
-	/* How far those behind it are at least that the CPU can run. */
+	/* Virtual time of the first of each that it can run. */
 	__u64 least[SPACES];
 };
 
-/* A CPU has taken one from a queue that was there, and `first` is now the first. */
-static inline void pass_by(struct passed *passed, __u32 at, __u64 taken,
-			   __u64 first)
+/* Whether a CPU that took a thread at `taken` has passed somebody by, as `first` is now the
+ * first of that queue. */
+static inline _Bool has_passed(__u64 taken, __u64 first)
 {
-	at %= SPACES;
-	if (is_before(first, taken)) {
-		passed->queues |= 1U << at;
-		passed->least[at] = taken;
-	} else {
-		passed->queues &= ~(1U << at);
-	}
+	return is_before(first, taken);
 }
 
-/* Where the first of a queue is that a CPU can run, as far as it knows, which passes by those
- * of some queues. */
+/* It has, and this is where the next is that it can run. */
+static inline void pass_by(struct passed *passed, __u32 at, __u64 least)
+{
+	passed->queues |= 1U << at % SPACES;
+	passed->least[at % SPACES] = least;
+}
+
+/* It has not: the first of that queue is one that it can run. */
+static inline void face(struct passed *passed, __u32 at)
+{
+	passed->queues &= ~(1U << at % SPACES);
+}
+
+/* A thread that it can run comes to wait there. */
+static inline void meet(struct passed *passed, __u32 at, __u64 vtime)
+{
+	at %= SPACES;
+	if (passed->queues >> at & 1)
+		passed->least[at] = earlier(passed->least[at], vtime);
+}
+
+/* Virtual time of the first thread in a queue that the CPU can run, as far as it knows.
+ * `passes`: queues whose very first it cannot. */
 static inline __u64 least_of(const struct space *spaces,
 			     const struct passed *passed, __u32 passes,
 			     __u32 at)
@@ -253,15 +267,15 @@ struct moment {
 	__u32 own;
 	/* Queues that held nobody who may run here. */
 	__u32 not ;
+	/* Queues whose first it passes by, by bit; none, where it asks another LLC. */
+	__u32 passes;
 	/* Answered: the queue that is furthest behind; SPACES if none. */
 	__u32 hindmost;
-	/* Queues of this LLC whose first the CPU passes by, by bit; none, if it asks for
-	 * somebody of another. */
-	__u32 passes;
 	/* Answered: where the first of that queue is. */
 	__u64 hindmost_at;
 	/* Answered: where whoever is furthest behind of all is, if anybody waits. */
 	__u64 least;
+	/* Whose `passed` is meant, in the scheduler. */
 	__u32 cpu;
 	__u32 unused;
 };

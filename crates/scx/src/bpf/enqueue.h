@@ -103,6 +103,21 @@ static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 	return 1;
 }
 
+/* An idle CPU at home, of whatever node. */
+__noinline int find_idle(__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	__s32 idle;
+
+	if (!sees || !here)
+		return NOWHERE;
+	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
+	if (idle < 0 && sees->unseen && see_far())
+		idle = nearest_of(&sees->idle, &sees->home, cpu, here);
+	return idle;
+}
+
 /*
  * A CPU that fell idle while the thread was being put into its queue has looked
  * there too early, and would sleep on. One that may run nowhere else waits for a CPU
@@ -118,11 +133,15 @@ static inline void rouse(struct task_struct *p, struct thread *thread,
 
 	if (!has_any(&idlers) || (state && state->running && !is_movable(p)))
 		return;
-	if (!sees || !here || !look_around(sees, p, thread, cpu))
+	if (!sees || !here)
 		return;
-	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
-	if (idle < 0 && sees->unseen && see_far())
-		idle = nearest_of(&sees->idle, &sees->home, cpu, here);
+	idle = look_around(sees, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
+	if (idle < 0) {
+		/* The kernel may be about to mark it. */
+		read_set(&sees->allowed, p->cpus_ptr);
+		look_home(sees, p, thread);
+		idle = nearest_of(&idlers, &sees->home, cpu, here);
+	}
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }

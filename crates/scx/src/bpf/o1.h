@@ -176,6 +176,9 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 				 __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
+	__u32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *state = state_of(cpu);
+	struct place *here = place_of(cpu);
 	__u64 of = sharers_of(thread, space_number(p, thread), wants);
 	__u32 at;
 
@@ -188,6 +191,8 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 	at = space_of(hall->spaces, of) % SPACES;
 	join_space(&hall->spaces[at], of, thread->seat, thread->seat_version,
 		   thread->vtime);
+	if (state && here && here->llc == llc)
+		meet(&state->passed, at, thread->vtime);
 	__sync_fetch_and_add(&hall->waiting, 1);
 	thread->queue = queue_at(llc, at);
 	COUNT(queued);

@@ -170,7 +170,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	if (queue != NO_QUEUE && state->why)
 		thread->why = state->why;
 	state->why = WHY_UNKNOWN;
-	come_from(queue, thread, state, here->llc);
+	come_from(queue, thread, cpu, state, here->llc);
 	thread->began_ns = now;
 	thread->cpu = cpu;
 	if (wants->o1)
@@ -183,7 +183,6 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	state->urgent = thread->urgent || stays_here(p);
 	note_allowed(state, p);
 	state->running = 1;
-	note_in(&idlers, cpu, 0);
 }
 
 /* For what no kick has brought into order. */
@@ -194,6 +193,8 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 	struct thread *thread = thread_of(p);
 	__u32 cpu = scx_bpf_task_cpu(p);
 
+	note_in(&idlers, cpu, 0);
+	find_idlers(cpu);
 	if (!wants || !thread || wants->fifo)
 		return;
 	follow_seats(p, thread, cpu);
@@ -248,10 +249,10 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 	struct place *here = place_of(cpu);
 	struct hall *hall = here ? hall_of(here->llc) : 0;
 
+	note_in(&idlers, cpu, idle);
 	if (!wants || wants->fifo || !state || !hall)
 		return;
 	state->idle = idle;
-	note_in(&idlers, cpu, idle);
 	if (!idle) {
 		catch_up(state, hall);
 		return;

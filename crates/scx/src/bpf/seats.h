@@ -43,7 +43,7 @@ struct {
 } seatings SEC(".maps");
 
 /* CPUs that run guests. */
-struct cpu_set guests;
+struct cpu_set guests __attribute__((aligned(64)));
 
 static inline __u64 seats_version(void)
 {

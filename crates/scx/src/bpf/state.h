@@ -115,11 +115,11 @@ struct {
 } tallies SEC(".maps");
 
 /*
- * CPUs that are idle, as the kernel says when they fall so, and some that nothing has run on
- * yet. It marks its own, which threads are put on by, a moment later; to ask it takes so long
- * that it is asked only where there is one here.
+ * CPUs that are idle, as the kernel says when they fall so, and at first all. It has a set of
+ * its own, by which threads are put on CPUs: as it takes long to ask, it is asked only where
+ * there is one here. It is marked before this one or after, by kernel.
  */
-struct cpu_set idlers;
+struct cpu_set idlers __attribute__((aligned(64)));
 
 static inline void add_to(struct cpu_set *set, __u32 cpu)
 {

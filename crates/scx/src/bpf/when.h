@@ -17,7 +17,8 @@ static inline __u64 queue_at(__u32 llc, __u32 at)
 	return QUEUES + llc * QUEUES_EACH + at;
 }
 
-/* A thread waits no more; where the first of those is now that it waited with, or itself. */
+/* A thread waits no more. Where the first of its queue is now; or itself, where nobody else
+ * waited there, and where it was urgent. */
 static inline __u64 leave_queue(struct thread *thread)
 {
 	__u32 queue = thread->queue;
@@ -43,14 +44,19 @@ static inline __u64 leave_queue(struct thread *thread)
 }
 
 /* A thread that waited in that queue runs on a CPU of this LLC. */
-static inline void come_from(__u32 queue, struct thread *thread,
+static inline void come_from(__u32 queue, struct thread *thread, __u32 cpu,
 			     struct cpu_state *state, __u32 llc)
 {
 	__u64 first = leave_queue(thread);
 	__u32 at = queue - queue_at(llc, 0);
 
-	if (at < SPACES)
-		pass_by(&state->passed, at, thread->vtime, first);
+	if (at >= SPACES)
+		return;
+	if (has_passed(thread->vtime, first))
+		pass_by(&state->passed, at,
+			first_vtime_on(cpu, queue, thread->vtime));
+	else
+		face(&state->passed, at);
 }
 
 /*
@@ -187,6 +193,7 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 	struct hall *hall = hall_of(llc);
 	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
+	_Bool is_near = state && here && here->llc == llc;
 	__u32 only = is_movable(p) ? 0 : cpu + 1;
 	__u32 at = URGENT;
 	__u64 clock = 0;
@@ -210,7 +217,9 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		__u64 of = sharers_of(thread, space_number(p, thread), wants);
 		__u64 now = now_ns();
 
-		if (state && here && here->llc == llc)
+		/* Who goes home to another LLC comes by that one's clock, which its
+		 * own CPU's pace is not of. */
+		if (is_near)
 			thread->vtime = paced(state, hall, thread->vtime, now);
 		ask_place(llc, thread, clock,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
@@ -218,6 +227,8 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 		at = space_of(hall->spaces, of) % SPACES;
 		join_space(&hall->spaces[at], of, thread->seat,
 			   thread->seat_version, thread->vtime);
+		if (is_near)
+			meet(&state->passed, at, thread->vtime);
 		__sync_fetch_and_add(&hall->waiting, 1);
 	}
 	thread->queue = queue_at(llc, at);
@@ -302,6 +313,7 @@ static inline _Bool take_urgent(struct hall *hall, __u32 llc,
 			state->clock = later(state->clock, is->least);
 			return 1;
 		}
+		catch_up(state, hall);
 		is->not = not ;
 	}
 	return take(queue_at(llc, URGENT));

@@ -38,6 +38,22 @@ static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 	return any;
 }
 
+/* CPUs that fell idle while the kernel had all threads back for a moment, as it does when a
+ * machine is suspended, and did not tell. */
+static inline void find_idlers(__u32 cpu)
+{
+	struct outlook *sees = ONLY(outlooks);
+	struct place *here = place_of(cpu);
+	__u32 word;
+
+	if (has_any(&idlers) || !sees || !here || !read_idle(&sees->left, here))
+		return;
+	for (word = 0; word < CPU_WORDS; word++)
+		if (sees->left.words[word])
+			__sync_fetch_and_or(&idlers.words[word],
+					    sees->left.words[word]);
+}
+
 /* The CPUs of cores that are idle. */
 static inline void read_cores(struct cpu_set *cores, const struct place *here)
 {
@@ -309,7 +325,7 @@ static inline void note_allowed(struct cpu_state *state, struct task_struct *p)
 	*(const struct cpumask *volatile *)&state->allowed = p->cpus_ptr;
 }
 
-/* Not for sure, as it may stop running now. */
+/* A hint: it may stop running now, and what tells of its CPUs be gone with it. */
 static inline _Bool may_come(const struct cpu_state *state, __u32 cpu)
 {
 	const struct cpumask *allowed = state->allowed;

@@ -276,16 +276,18 @@ impl Engine {
         } else {
             comer.vtime = queues.hall.place(&comer, clock, &limits);
             standing.vtime = comer.vtime;
-            standing.queue = Some(queues.hall.join(&comer));
+            let at = queues.hall.join(&comer);
+            standing.queue = Some(at);
+            self.ours.services[cpu].passed.meet(at, comer.vtime);
         }
         self.threads[thread].doing = Doing::Queued(line);
         self.cpus[line].queue.push(thread);
         self.queued(program, 1);
     }
 
-    /// A thread waits no more; in the queue of an address space, and where the first is there
-    /// now, if it did.
-    fn leave_queue(&mut self, thread: ThreadId) -> Option<(usize, u64)> {
+    /// A thread waits no more; in the queue of which address spaces it did, and where the first
+    /// is there now.
+    fn leave_queue(&mut self, thread: ThreadId) -> Option<(usize, Option<u64>)> {
         let Standing { domain, vtime, .. } = self.threads[thread].standing;
         let queue = self.threads[thread].standing.queue.take()?;
         if queue == URGENT {
@@ -293,8 +295,9 @@ impl Engine {
             return None;
         }
         let first = self.first_of(domain, queue, |_| true);
-        let first = first.map_or(vtime, |(_, first)| self.threads[first].standing.vtime);
-        self.ours.queues[domain].hall.leave(queue, first);
+        let first = first.map(|(_, first)| self.threads[first].standing.vtime);
+        let least = first.unwrap_or(vtime);
+        self.ours.queues[domain].hall.leave(queue, least);
         Some((queue, first))
     }
 
@@ -427,7 +430,12 @@ impl Engine {
         if let Some((at, first)) = self.leave_queue(thread)
             && domain == self.domain(cpu)
         {
-            self.ours.services[cpu].passed.take(at, vtime, first);
+            let mut passed = self.ours.services[cpu].passed;
+            passed.note(at, vtime, first, || {
+                let next = self.first_of(domain, at, |thread| self.may_run(thread, cpu));
+                next.map(|(_, next)| self.threads[next].standing.vtime)
+            });
+            self.ours.services[cpu].passed = passed;
         }
         if std::mem::take(&mut self.ours.services[cpu].idle) {
             self.catch_up(cpu);

@@ -55,6 +55,7 @@ impl Engine {
                 self.go_to(cpu, others.least);
                 return Some(thread);
             }
+            self.catch_up(cpu);
         }
         self.take_first(domain, URGENT, cpu)
     }

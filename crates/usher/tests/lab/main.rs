@@ -128,6 +128,10 @@ const CHECKS: &[Check] = &[
         sched::tells_that_the_kernel_ended_it,
     ),
     (
+        "sched::first_come_first_served_knows_idle_cpus",
+        sched::first_come_first_served_knows_idle_cpus,
+    ),
+    (
         "sched::the_least_there_can_be_runs_a_crowd",
         sched::the_least_there_can_be_runs_a_crowd,
     ),

@@ -236,7 +236,9 @@ pub fn nobody_gives_way_to_a_crowd_that_waits_for_another_cpu() {
     let before: Vec<u64> = few.iter().map(Loop::ran_ns).collect();
     let had = wait_for("the few to run", || {
         let ran = few.iter().zip(&before);
-        let had: Vec<u64> = ran.map(|(few, before)| few.ran_ns() - before).collect();
+        let had: Vec<u64> = ran
+            .map(|(looping, before)| looping.ran_ns() - before)
+            .collect();
         (had.iter().sum::<u64>() > had.len() as u64 * EACH_NS).then_some(had)
     });
     let (least, most) = (had.iter().min(), had.iter().max());
@@ -402,6 +404,24 @@ pub fn the_least_there_can_be_runs_a_crowd() {
     assert_eq!(running.status()["running"], true);
     drop(running);
     assert_eq!(kernel_says("state"), "disabled");
+    assert_nothing_went_wrong();
+}
+
+/// Blind to SMT, but not to idle CPUs: a thread that wakes need not wait for a slice to end.
+pub fn first_come_first_served_knows_idle_cpus() {
+    let world = World::new();
+    let running = Running::start_as(&world, &["--fifo"]);
+    let all: Vec<usize> = (0..cpus()).collect();
+    let _sleeper = Loop::that_sleeps(&all);
+    let idle = || {
+        let counted = world.json(&["sched", "stats"]).unwrap();
+        counted["ours"]["idle_threads"].as_u64().unwrap()
+    };
+    let before = idle();
+    wait_for("the sleeper to be sent to idle CPUs", || {
+        (idle() > before + 50).then_some(())
+    });
+    drop(running);
     assert_nothing_went_wrong();
 }
 

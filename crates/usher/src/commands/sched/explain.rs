@@ -30,8 +30,13 @@ Examples:
   usher sched explain 4711 --json          for several processes, a list")]
 pub struct Args {
     /// The processes, each by its number or a thread's of it
-    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_name = "PID", required = true, value_parser = pid, allow_negative_numbers = true)]
     pids: Vec<i32>,
+}
+
+fn pid(text: &str) -> Result<i32, &'static str> {
+    let pid = text.parse().ok().filter(|pid| *pid > 0);
+    pid.ok_or("it is not the number of a process")
 }
 
 #[derive(Debug, Serialize)]

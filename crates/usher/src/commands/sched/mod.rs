@@ -86,8 +86,9 @@ impl Switch {
 
 /// What `--turn-ms` and `--lead-ms` take: with these, and a hundred threads for
 /// a CPU, nobody waits as long as the kernel allows.
-fn limit_ms() -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..=200)
+fn limit_ms(text: &str) -> Result<u64, &'static str> {
+    let ms = text.parse().ok().filter(|ms| (1..=200).contains(ms));
+    ms.ok_or("it takes whole milliseconds, from 1 to 200")
 }
 
 /// What anybody else is told.

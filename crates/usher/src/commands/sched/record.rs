@@ -211,14 +211,15 @@ pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<St
     let (path, dir) = (path.display(), dir.display());
     let why = match (spoiled, ended) {
         (Some(why), _) => format!("but its record in {path} cannot be read ({why})"),
-        (None, None) => format!("probably started with another --runtime-dir than {dir}"),
-        // The kernel may not be through with it.
-        (None, Some(_)) => {
-            format!("probably started with another --runtime-dir than {dir}, or just ending")
+        (None, None) => {
+            format!("started with another --runtime-dir than {dir}, or that was emptied")
         }
+        // The kernel may not be through with it.
+        (None, Some(_)) => format!("started with another --runtime-dir than {dir}, or just ending"),
     };
     Some(format!(
-        "a scheduler of Usher's runs, {why}; SIGTERM to its process, 'usher sched start', ends it"
+        "a scheduler of Usher's runs, {why}; SIGTERM to its process ends it: \
+         kill $(pgrep -f 'usher.* sched start')"
     ))
 }
 
@@ -315,7 +316,10 @@ pub fn refuse_beside(record: Option<&Record>) -> anyhow::Result<()> {
     match record.map(|record| record.state) {
         Some(State::Starting) => bail!("the scheduler is starting already"),
         Some(State::Running | State::BeginningAnew) => {
-            bail!("the scheduler is started already: 'usher sched stop' ends it")
+            bail!(
+                "the scheduler is started already: 'usher sched set' changes what it does, \
+                 'usher sched stop' ends it"
+            )
         }
         Some(State::Ended) | None => Ok(()),
     }

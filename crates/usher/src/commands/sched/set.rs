@@ -37,10 +37,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
     /// How long threads of one address space may follow one another, 1 to 200
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
     /// How far they may get ahead of whoever waits, 1 to 200
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
     lead_ms: Option<u64>,
 }
 

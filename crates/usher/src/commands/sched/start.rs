@@ -39,10 +39,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
     /// How long threads of one address space may follow one another, 1 to 200
-    #[arg(long, value_name = "MS", default_value_t = 24, value_parser = super::limit_ms())]
+    #[arg(long, value_name = "MS", default_value_t = 24, value_parser = super::limit_ms, allow_negative_numbers = true)]
     turn_ms: u64,
     /// How far they may get ahead of whoever waits, 1 to 200; as long as a turn unless told
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms())]
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
     lead_ms: Option<u64>,
     /// None of that: first come, first served; to compare with
     #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms"])]
