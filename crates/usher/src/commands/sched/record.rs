@@ -577,7 +577,7 @@ mod tests {
         fs::write(ext.join("root/ops"), "usher\n").unwrap();
         let elsewhere = format!("another --runtime-dir than {}", dir.display());
         assert!(
-            told(None).contains(&format!("{elsewhere}; SIGTERM")),
+            told(None).contains(&format!("{elsewhere}, or that was emptied; SIGTERM")),
             "{}",
             told(None)
         );
