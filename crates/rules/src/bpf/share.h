@@ -90,7 +90,7 @@ static inline void rest(struct pace *pace)
 	pace->at_ns = 0;
 }
 
-/* Asked whenever somebody comes to wait or the CPU asks who is next. */
+/* Asked whenever somebody comes to wait, and wherever the thread that runs may go on. */
 static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
 {
 	__u64 then_ns = pace->at_ns;
