@@ -203,7 +203,13 @@ fn asked(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("running {}", usher.display()))?;
-    ensure!(output.status.success(), "usher {} failed", words.join(" "));
+    let why = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "usher {} failed: {}",
+        words.join(" "),
+        why.trim()
+    );
     Ok(output.stdout)
 }
 
