@@ -10,7 +10,8 @@
  * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
  * (n - 1) slices of strict rotation. Where threads may run on some CPUs of several, or more
  * address spaces than there are queues share some, a queue's first may be one that the
- * CPU cannot run. It is passed by, and the CPU goes by the first that it can run: else those of a queue whose first waits for a crowded CPU would be next for ever on all others.
+ * CPU cannot run. It is passed by, and the CPU goes by the first that it can run: else
+ * those of a queue whose first waits for a crowded CPU would be next for ever on all others.
  */
 #ifndef USHER_RULES_TURNS_H
 #define USHER_RULES_TURNS_H

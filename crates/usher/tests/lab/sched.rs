@@ -220,6 +220,18 @@ pub fn more_address_spaces_than_queues_all_run() {
     assert_nothing_went_wrong();
 }
 
+/// What each loop has run from now on, by when they have so much on average.
+fn had_by_then(loops: &[Loop], each_ns: u64) -> Vec<u64> {
+    let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
+    wait_for("loops to run", || {
+        let ran = loops.iter().zip(&before);
+        let had: Vec<u64> = ran
+            .map(|(looping, before)| looping.ran_ns() - before)
+            .collect();
+        (had.iter().sum::<u64>() > had.len() as u64 * each_ns).then_some(had)
+    })
+}
+
 /// So many wait for one CPU, each in a queue of its own or with others, that all queues begin
 /// with one of those, who are far behind whoever waits for another CPU. That CPU once served
 /// the queue that was furthest behind, and in it the only one that it could have, again and
@@ -233,14 +245,7 @@ pub fn nobody_gives_way_to_a_crowd_that_waits_for_another_cpu() {
     };
     let _crowd = on(1, 50);
     let few = on(0, 6);
-    let before: Vec<u64> = few.iter().map(Loop::ran_ns).collect();
-    let had = wait_for("the few to run", || {
-        let ran = few.iter().zip(&before);
-        let had: Vec<u64> = ran
-            .map(|(looping, before)| looping.ran_ns() - before)
-            .collect();
-        (had.iter().sum::<u64>() > had.len() as u64 * EACH_NS).then_some(had)
-    });
+    let had = had_by_then(&few, EACH_NS);
     let (least, most) = (had.iter().min(), had.iter().max());
     assert!(least.unwrap() * 2 > *most.unwrap(), "{had:?}");
     drop(running);
@@ -286,14 +291,7 @@ pub fn whoever_is_left_over_goes_round() {
     let running = Running::start(&world);
     let all: Vec<usize> = (0..cpus()).collect();
     let loops: Vec<Loop> = (0..=cpus()).map(|_| Loop::start("0", &all)).collect();
-    let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
-    let had = wait_for("them to run", || {
-        let ran = loops.iter().zip(&before);
-        let had: Vec<u64> = ran
-            .map(|(looping, before)| looping.ran_ns() - before)
-            .collect();
-        (had.iter().sum::<u64>() > had.len() as u64 * EACH_NS).then_some(had)
-    });
+    let had = had_by_then(&loops, EACH_NS);
     let (least, most) = (had.iter().min(), had.iter().max());
     assert!(least.unwrap() * 4 > most.unwrap() * 3, "{had:?}");
     drop(running);
