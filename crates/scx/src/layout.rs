@@ -77,10 +77,18 @@ impl Settings {
         self.fifo || self.o1
     }
 
+    /// `struct order`, on a machine of nodes that the kernel keeps apart.
+    pub(crate) fn order(&self, nodes: u64) -> Vec<u8> {
+        let flags = [self.fifo, self.o1].map(u32::from);
+        let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
+        bytes.extend(nodes.to_ne_bytes());
+        bytes
+    }
+
     /// `struct settings`.
     pub(crate) fn bytes(&self, llcs: u32) -> Vec<u8> {
         let long = [self.slice_ns, self.turn_ns, self.lead_ns];
-        let flags = [self.smt, self.aggregate, self.fifo, self.o1];
+        let flags = [self.smt, self.aggregate];
         let words = flags.map(u32::from).into_iter().chain([llcs, 0]);
         let mut bytes: Vec<u8> = long.iter().flat_map(|value| value.to_ne_bytes()).collect();
         bytes.extend(words.flat_map(u32::to_ne_bytes));
@@ -120,6 +128,9 @@ pub struct Tally {
     /// Threads sent to idle cores of other programs.
     pub borrowed: u64,
 }
+
+/// `struct cpu_tally`, with what keeps it apart from the next CPU's.
+pub(crate) const CPU_TALLY_BYTES: usize = Tally::BYTES.next_multiple_of(64);
 
 impl Tally {
     pub(crate) const BYTES: usize = 14 * 8;

@@ -8,6 +8,7 @@ use libbpf_rs::{
     PrintLevel,
 };
 use rustix::time::{ClockId, clock_gettime};
+use usher_rules::where_to::CPUS_MAX;
 
 use crate::ScxError;
 use crate::machine::{PLACE_BYTES, Tables};
@@ -109,9 +110,12 @@ pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
 /// # Errors
 /// The kernel refuses.
 pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxError> {
-    let places = map(object, "places", PLACE_BYTES)?;
-    let mut all = tables.places.iter();
-    all.try_for_each(|(cpu, place)| set(&places, *cpu, place))
+    let places = map(object, ".data.places", CPUS_MAX * PLACE_BYTES)?;
+    let mut all = vec![0; CPUS_MAX * PLACE_BYTES];
+    for (cpu, place) in &tables.places {
+        all[*cpu as usize * PLACE_BYTES..][..PLACE_BYTES].copy_from_slice(place);
+    }
+    set(&places, 0, &all)
 }
 
 /// By the clock of `bpf_ktime_get_ns`.

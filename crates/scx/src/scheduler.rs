@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use usher_model::Topology;
 use crate::layout::{Ending, Settings};
 use crate::machine::{self, Tables};
 use crate::object::{self, Aligned};
+use crate::seats::{SEATING, TALLIES};
 use crate::{Kernel, MapIds, ScxError};
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
@@ -25,10 +27,10 @@ static MINIMAL: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/minimal.bpf.o")));
 
 /// `struct sched_ext_ops` in kernel.h begins with `hotplug_seq`.
-const HOTPLUG_SEQ: std::ops::Range<usize> = 0..8;
+const HOTPLUG_SEQ: Range<usize> = 0..8;
 /// Its `flags`.
-const FLAGS_AT: usize = 8;
-const SETTINGS_BYTES: usize = 48;
+const FLAGS: Range<usize> = 8..16;
+const SETTINGS_BYTES: usize = 40;
 const DUMP_BYTES: usize = 131_072;
 
 /// Usher's scheduler has the threads of this machine. When the value is dropped,
@@ -76,16 +78,14 @@ impl Scheduler {
         }
         let tables = machine::tables(machine)?;
         let bytes = if settings.minimal { MINIMAL } else { OBJECT };
-        let mut open = object::open(&bytes.0)?;
-        prepare(&mut open, hotplug_seq)?;
         let flag = match tables.nodes {
             0 => None,
             _ if settings.minimal => None,
             _ => by_node()?,
         };
-        if let Some(flag) = flag {
-            keep_nodes_apart(&mut open, flag, tables.nodes)?;
-        }
+        let order = settings.order(flag.map_or(0, |_| tables.nodes));
+        let mut open = object::open(&bytes.0)?;
+        prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &order)?;
         let object = object::load(open, "loading the scheduler")?;
         let mut scheduler = Self::of(object, &tables)?;
         scheduler.nodes_apart = flag.is_some();
@@ -107,7 +107,7 @@ impl Scheduler {
         Ok(Self {
             link: None,
             ended: ended.map_err(ScxError::bpf("listening for the scheduler's end"))?,
-            settings: object::map(&object, "settings", SETTINGS_BYTES)?,
+            settings: object::map(&object, ".data.settings", SETTINGS_BYTES)?,
             endings: object::map(&object, "endings", Ending::BYTES)?,
             dumps: object::map(&object, "dumps", DUMP_BYTES)?,
             llcs: tables.llcs,
@@ -143,11 +143,11 @@ impl Scheduler {
             Ok(info.info.id)
         };
         Ok(MapIds {
-            tallies: id("tallies")?,
+            tallies: id(TALLIES)?,
             threads: id("threads")?,
             seats: id("seats")?,
             seat_tallies: id("seat_tallies")?,
-            seatings: id("seatings")?,
+            seatings: id(SEATING)?,
         })
     }
 
@@ -189,34 +189,45 @@ fn by_node() -> Result<Option<u64>, ScxError> {
         .or_else(|| u64::try_from(wide?).ok()))
 }
 
-/// Has the kernel keep them so, and tells the programs.
-fn keep_nodes_apart(open: &mut OpenObject, flag: u64, nodes: u64) -> Result<(), ScxError> {
-    let mut change = |name: &str, at: usize, change: &dyn Fn(u64) -> u64| {
-        let mut map = open.maps_mut().find(|map| map.name() == name);
-        let bytes = map.as_mut().and_then(|map| map.initial_value_mut());
-        let word = bytes.and_then(|bytes| bytes.get_mut(at..)?.first_chunk_mut());
-        let word: &mut [u8; 8] = word.ok_or_else(|| ScxError::layout(name))?;
-        *word = change(u64::from_ne_bytes(*word)).to_ne_bytes();
-        Ok(())
-    };
-    change("usher", FLAGS_AT, &|flags| flags | flag)?;
-    change(".rodata.nodes", 0, &|_| nodes)
+/// What is known only here, and holds for as long as the programs run: more flags than they
+/// have anyway, and their order.
+fn prepare(
+    open: &mut OpenObject,
+    hotplug_seq: u64,
+    flags: u64,
+    order: &[u8],
+) -> Result<(), ScxError> {
+    let page_bytes = rustix::param::page_size() as u32;
+    let ring = open.maps_mut().find(|map| map.name() == "ended");
+    let ring = ring.map(|mut ring| ring.set_max_entries(page_bytes));
+    let ring = ring.ok_or_else(|| ScxError::layout("ended"))?;
+    ring.map_err(ScxError::bpf("setting a ring's size"))?;
+    change(open, "usher", HOTPLUG_SEQ, |seq| {
+        seq.copy_from_slice(&hotplug_seq.to_ne_bytes());
+    })?;
+    change(open, "usher", FLAGS, |bytes| {
+        let flags = flags.to_ne_bytes();
+        bytes
+            .iter_mut()
+            .zip(flags)
+            .for_each(|(old, new)| *old |= new);
+    })?;
+    change(open, ".rodata.order", 0..order.len(), |bytes| {
+        bytes.copy_from_slice(order);
+    })
 }
 
-/// Settings of the object that are known only here.
-fn prepare(open: &mut OpenObject, hotplug_seq: u64) -> Result<(), ScxError> {
-    let page_bytes = rustix::param::page_size() as u32;
-    for mut map in open.maps_mut() {
-        if map.name() == "ended" {
-            let set = map.set_max_entries(page_bytes);
-            set.map_err(ScxError::bpf("setting a ring's size"))?;
-        } else if map.name() == "usher" {
-            let ops = map.initial_value_mut();
-            let ops = ops.filter(|ops| ops.len() >= HOTPLUG_SEQ.end);
-            let ops = ops.ok_or_else(|| ScxError::layout("usher"))?;
-            ops[HOTPLUG_SEQ].copy_from_slice(&hotplug_seq.to_ne_bytes());
-        }
-    }
+/// Changes what a map is to hold from the start.
+fn change(
+    open: &mut OpenObject,
+    name: &str,
+    at: Range<usize>,
+    change: impl FnOnce(&mut [u8]),
+) -> Result<(), ScxError> {
+    let mut map = open.maps_mut().find(|map| map.name() == name);
+    let bytes = map.as_mut().and_then(|map| map.initial_value_mut());
+    let bytes = bytes.and_then(|bytes| bytes.get_mut(at));
+    change(bytes.ok_or_else(|| ScxError::layout(name))?);
     Ok(())
 }
 
@@ -229,7 +240,7 @@ mod tests {
     fn what_is_written_by_place_lies_there() {
         let ops = fields("sched_ext_ops");
         assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
-        assert_eq!(ops.place("flags").start, FLAGS_AT);
+        assert_eq!(ops.place("flags"), FLAGS);
         assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
         assert_eq!(fields("dump").bytes(), DUMP_BYTES);
     }

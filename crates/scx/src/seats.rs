@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
 use usher_rules::where_to::{CPU_WORDS, CPUS_MAX, words_of};
 
-use crate::layout::{SeatTally, Tally, ThreadState, words};
+use crate::layout::{CPU_TALLY_BYTES, SeatTally, Tally, ThreadState, words};
 use crate::object;
 use crate::{Kernel, ScxError};
 
@@ -20,6 +20,9 @@ use crate::{Kernel, ScxError};
 const NAME_BYTES: usize = 32;
 const SEAT_BYTES: usize = CPU_WORDS * 8 + NAME_BYTES;
 const SEATING_BYTES: usize = 8;
+/// What the kernel calls the maps of variables with sections of their own.
+pub(crate) const TALLIES: &str = ".data.tallies";
+pub(crate) const SEATING: &str = ".data.seating";
 /// `PIDFD_THREAD` of the kernel's: any thread, not only the first of a process.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
@@ -68,11 +71,11 @@ impl Held {
     /// They are gone, or not what they are to be.
     pub fn open(ids: &MapIds) -> Result<Self, ScxError> {
         Ok(Self {
-            tallies: by_id(ids.tallies, "tallies", Tally::BYTES)?,
+            tallies: by_id(ids.tallies, TALLIES, CPUS_MAX * CPU_TALLY_BYTES)?,
             threads: by_id(ids.threads, "threads", ThreadState::BYTES)?,
             seats: by_id(ids.seats, "seats", SEAT_BYTES)?,
             seat_tallies: by_id(ids.seat_tallies, "seat_tallies", SeatTally::BYTES)?,
-            seatings: by_id(ids.seatings, "seatings", SEATING_BYTES)?,
+            seatings: by_id(ids.seatings, SEATING, SEATING_BYTES)?,
         })
     }
 
@@ -82,8 +85,8 @@ impl Held {
     /// The kernel refuses.
     pub fn tally(&self) -> Result<Tally, ScxError> {
         let mut tally = Tally::default();
-        for of_cpu in object::get_each(&self.tallies)? {
-            tally.add(&of_cpu);
+        for of_cpu in object::get(&self.tallies)?.chunks(CPU_TALLY_BYTES) {
+            tally.add(of_cpu);
         }
         Ok(tally)
     }

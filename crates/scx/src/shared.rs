@@ -11,7 +11,8 @@ use libbpf_rs::btf::{Btf, HasSize};
 use serde_json::{Value, json};
 
 use crate::layout::{
-    Ending, QUEUES, QUEUES_EACH, Queue, SeatTally, Settings, Tally, ThreadState, URGENT, WHYS,
+    CPU_TALLY_BYTES, Ending, QUEUES, QUEUES_EACH, Queue, SeatTally, Settings, Tally, ThreadState,
+    URGENT, WHYS,
 };
 use crate::object::Aligned;
 
@@ -96,6 +97,7 @@ fn tallies_are_told_by_their_names() {
     tally.add(&value);
     assert_eq!(serde_json::to_value(tally).unwrap(), json!(numbers));
     assert_eq!(fields.bytes(), Tally::BYTES);
+    assert_eq!(self::fields("cpu_tally").bytes(), CPU_TALLY_BYTES);
 }
 
 #[test]
@@ -114,7 +116,7 @@ fn tallies_of_seats_are_told_by_their_names() {
 
 #[test]
 fn settings_are_told_by_their_names() {
-    let fields = fields("settings");
+    let (told, order) = (fields("settings"), fields("order"));
     for flag in ["smt", "aggregate", "fifo", "o1"] {
         let of = |name: &str| u64::from(name == flag);
         let settings = Settings {
@@ -128,14 +130,16 @@ fn settings_are_told_by_their_names() {
             minimal: false,
             seats: false,
         };
-        let expected = fields.filled(|name| match name {
+        let number = |name: &str| match name {
             "slice_ns" => 5,
             "turn_ns" => 6,
             "lead_ns" => 7,
             "llcs" => 8,
+            "nodes" => 9,
             name => of(name),
-        });
-        assert_eq!(settings.bytes(8), expected, "{flag}");
+        };
+        assert_eq!(settings.bytes(8), told.filled(number), "{flag}");
+        assert_eq!(settings.order(9), order.filled(number), "{flag}");
     }
 }
 

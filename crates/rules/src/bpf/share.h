@@ -31,13 +31,17 @@ static inline __u32 within_group(__u32 percent, __u32 weight)
 /* A thread's weight with that of its cgroups. */
 static inline __u64 weight_in(__u64 weight, __u32 percent)
 {
-	weight = weight * (percent ? percent : 100) / 100;
+	/* Most are in groups that change nothing, and a division takes long. */
+	if (percent && percent != 100)
+		weight = weight * percent / 100;
 	return weight ? weight : 1;
 }
 
 /* Virtual time that running so long takes. */
 static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 {
+	if (weight == WEIGHT_NORMAL)
+		return ran_ns;
 	return ran_ns * WEIGHT_NORMAL / (weight ? weight : 1);
 }
 

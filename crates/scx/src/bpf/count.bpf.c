@@ -93,7 +93,7 @@ static void change(__u32 cpu, _Bool works, __u64 now)
 	__u64 before;
 	__u32 core;
 
-	if (!all || !here || !here->known)
+	if (!all || !here->known)
 		return;
 	core = first_of(&here->core, &here->core, 0);
 	threads = bpf_map_lookup_elem(&working, &core);
@@ -112,7 +112,7 @@ static inline void note_move(struct counts *here, __u32 from, __u32 to)
 {
 	struct place *place = place_of(from);
 
-	if (!place || from == to)
+	if (from == to)
 		return;
 	if (has_cpu(&place->core, to))
 		here->migrations_core++;

@@ -13,16 +13,13 @@
 static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
 			const struct settings *wants)
 {
-	struct cpu_state *state = state_of(cpu);
-
-	if (wants->smt && !wants->fifo && wants_out(prev, cpu))
+	if (wants->smt && !order.fifo && wants_out(prev, cpu))
 		return;
-	if (wants->o1) {
+	if (order.o1) {
 		keep_by_level(prev, cpu, now);
 		return;
 	}
-	if (state)
-		state->served_ns = now;
+	state_of(cpu)->served_ns = now;
 	set_slice(prev, wants->slice_ns);
 }
 
@@ -39,10 +36,8 @@ static inline __u64 note_run(struct thread *thread, __u64 now)
 
 static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
 {
-	struct hall *hall = hall_of(thread->llc);
-
 	thread->vtime += virtual_ns(ran, weight);
-	thread->ahead_ns = hall ? thread->vtime - hall->clock : 0;
+	thread->ahead_ns = thread->vtime - hall_of(thread->llc)->clock;
 }
 
 /* What it has run until now is no part of what it will be charged for; nor is it owed
@@ -51,13 +46,13 @@ static inline void forgive(struct task_struct *prev, __u32 cpu, __u64 now,
 			   const struct settings *wants)
 {
 	struct thread *thread = thread_of(prev);
-	struct hall *hall = thread ? hall_of(thread->llc) : 0;
-	struct cpu_state *state = state_of(cpu);
+	struct hall *hall;
 
-	if (!thread || !hall || !state)
+	if (!thread)
 		return;
+	hall = hall_of(thread->llc);
 	note_run(thread, now);
-	catch_up(state, hall);
+	catch_up(state_of(cpu), hall);
 	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
 	if (thread->why == WHY_TURN)
 		thread->why = WHY_ALONE;
@@ -78,7 +73,7 @@ static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
 			   const struct settings *wants)
 {
 	COUNT(prolonged);
-	if (!wants->o1 && !wants->fifo)
+	if (!order.o1 && !order.fifo)
 		forgive(prev, cpu, now, wants);
 	keep(prev, cpu, now, wants);
 }
@@ -91,13 +86,13 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 	struct cpu_state *state = state_of(cpu);
 	__u32 outcome = take_next(llc, is);
 
-	if (state && (outcome == TAKEN || outcome == PREV_FIRST))
+	if (outcome == TAKEN || outcome == PREV_FIRST)
 		state->clock = later(state->clock, is->least);
 	if (prev && outcome == PREV_ALONE) {
 		prolong(prev, cpu, is->now_ns, wants);
 	} else if (prev && outcome == PREV_FIRST) {
 		COUNT(turns_kept);
-		if (!wants->o1)
+		if (!order.o1)
 			settle(prev, is->now_ns);
 		keep(prev, cpu, is->now_ns, wants);
 	}
@@ -107,16 +102,15 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
-	struct hall *hall = thread ? hall_of(thread->llc) : 0;
-	struct cpu_state *state = state_of(is->cpu);
 	__u64 ran;
 
-	if (!hall || !state)
+	if (!thread)
 		return;
 	ran = virtual_ns(since(thread->began_ns, is->now_ns),
 			 weight_of(prev, thread, is->now_ns));
 	is->has_prev = 1;
-	is->prev_vtime = paced(state, hall, thread->vtime + ran, is->now_ns);
+	is->prev_vtime = paced(state_of(is->cpu), hall_of(thread->llc),
+			       thread->vtime + ran, is->now_ns);
 }
 
 /*
@@ -137,7 +131,7 @@ static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 		return 0;
 	far = other_llc(here->llc, llcs, bpf_get_prandom_u32());
 	other = hall_of(far);
-	if (!other || other == hall)
+	if (other == hall)
 		return 0;
 	not = strangers(far, cpu);
 	surplus = surplus_of(left_of(other, not ), load_of(hall), !prev,
@@ -153,12 +147,10 @@ static inline _Bool take_far(__u32 cpu, const struct task_struct *prev,
 /* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
 static inline void call_sibling(__u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
 	__s32 sibling;
 
-	if (!sees || !here)
-		return;
 	if (!read_idle(&sees->left, here))
 		return;
 	strike(&sees->left, cpu);
@@ -171,39 +163,33 @@ static inline void call_sibling(__u32 cpu)
 static inline void have_guests(__u32 cpu, __u32 llc, struct task_struct *prev,
 			       struct moment *is, const struct settings *wants)
 {
-	struct hall *hall = hall_of(llc);
-
 	is->not = 0;
 	if (prev)
 		look_at_prev(is, prev);
-	if ((hall && hall->waiting && next_turn(is, prev, cpu, llc, wants)) ||
+	if ((hall_of(llc)->waiting && next_turn(is, prev, cpu, llc, wants)) ||
 	    (!prev && steal(cpu, llc, wants->llcs, 1)))
 		call_sibling(cpu);
 	else if (prev)
 		prolong(prev, cpu, is->now_ns, wants);
 }
 
-static inline void dispatch(__u32 cpu, struct task_struct *prev,
-			    const struct settings *wants)
+/* Somebody waits who is not urgent, or there is nobody. */
+static __attribute__((noinline)) void
+take_turns(__u32 cpu, struct task_struct *prev, const struct settings *wants)
 {
 	struct moment is = {
 		.now_ns = now_ns(), .aggregate = wants->aggregate, .cpu = cpu};
 	struct place *here = place_of(cpu);
 	struct cpu_state *state = state_of(cpu);
-	struct hall *hall;
+	struct hall *hall = hall_of(here->llc);
 	_Bool prev_is_guest;
 
-	if (!here || !state)
-		return;
-	hall = hall_of(here->llc);
-	if (!hall)
-		return;
 	is.passes = state->passed.queues;
 	is.not = strangers(here->llc, cpu);
 	if (hall->urgent && take_urgent(hall, here->llc, state, &is, wants))
 		return;
 	prev_is_guest = prev && has_guest(cpu);
-	if (prev && !prev_is_guest && wants->o1)
+	if (prev && !prev_is_guest && order.o1)
 		look_by_level(&is, prev);
 	else if (prev && !prev_is_guest)
 		look_at_prev(&is, prev);
@@ -227,6 +213,17 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 		have_guests(cpu, here->llc, prev, &is, wants);
 	else if (prev)
 		prolong(prev, cpu, is.now_ns, wants);
+}
+
+static inline void dispatch(__u32 cpu, struct task_struct *prev,
+			    const struct settings *wants)
+{
+	__u32 llc = place_of(cpu)->llc;
+	struct hall *hall = hall_of(llc);
+
+	if (!hall->urgent || hall->waiting ||
+	    !take_urgent_alone(hall, llc, state_of(cpu)))
+		take_turns(cpu, prev, wants);
 }
 
 #endif

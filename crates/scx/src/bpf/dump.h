@@ -22,8 +22,6 @@ __noinline int dump_hall(__u32 llc)
 	struct hall *hall = hall_of(llc);
 	int at;
 
-	if (!hall)
-		return 0;
 	TELL("LLC %llu: %llu wait, %llu urgent", llc, hall->waiting,
 	     hall->urgent);
 	TELL("  clock %llu", hall->clock);
@@ -43,8 +41,6 @@ __noinline int dump_cpu(__u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
-	if (!state)
-		return 0;
 	TELL("CPU %llu: running %llu, idle %llu, urgent %llu", cpu,
 	     state->running, state->idle, state->urgent);
 	TELL("  clock %llu, at least %llu at %llu ns", state->clock,
@@ -59,15 +55,12 @@ __noinline int dump_cpu(__u32 cpu)
 OP(usher_dump)
 void BPF_PROG(usher_dump, struct scx_dump_ctx *into)
 {
-	struct settings *wants = ONLY(settings);
 	__u32 cpus = scx_bpf_nr_cpu_ids();
 	int at;
 
-	if (!wants)
-		return;
 	bpf_for(at, 0, LLCS_MAX)
 	{
-		if ((__u32)at >= wants->llcs)
+		if ((__u32)at >= settings.llcs)
 			break;
 		dump_hall(at);
 	}

@@ -19,18 +19,15 @@ __noinline __u64 ask_average(__u32 llc)
 {
 	struct hall *hall = hall_of(llc);
 
-	return hall ? average_of(hall->spaces, hall->clock) : 0;
+	return average_of(hall->spaces, hall->clock);
 }
 
 /* A thread that has slept, and need not wait: what it is owed. */
 static inline void follow_sleep(struct thread *thread,
 				const struct settings *wants)
 {
-	struct hall *hall = hall_of(thread->llc);
-
-	if (hall)
-		thread->vtime =
-			wake_at(thread->vtime, hall->clock, wants->slice_ns);
+	thread->vtime = wake_at(thread->vtime, hall_of(thread->llc)->clock,
+				wants->slice_ns);
 }
 
 /*
@@ -45,8 +42,6 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 		ahead_at_most(wants->lead_ns, wants->slice_ns, WEIGHT_NORMAL);
 	__u64 clock;
 
-	if (!hall)
-		return;
 	clock = clock_for(p, thread, cpu, thread->llc, hall);
 	thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
@@ -64,10 +59,12 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 static inline _Bool take_back(struct task_struct *p, struct thread *thread,
 			      __u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees;
 
-	return has_guest(cpu) && sees && !is_movable(p) &&
-	       look_around(sees, p, thread, cpu) && has_cpu(&sees->home, cpu) &&
+	if (!has_guest(cpu) || is_movable(p))
+		return 0;
+	sees = outlook();
+	return look_around(sees, p, thread, cpu) && has_cpu(&sees->home, cpu) &&
 	       claim_from_guest(thread, cpu);
 }
 
@@ -80,10 +77,10 @@ static inline __u64 or_preempt(const struct thread *thread)
 static inline __u64 slice_of(const struct thread *thread,
 			     const struct settings *wants)
 {
-	return wants->o1 ? thread->stands.slice_left_ns : wants->slice_ns;
+	return order.o1 ? thread->stands.slice_left_ns : wants->slice_ns;
 }
 
-/* Off to an idle CPU: of an idle core, where it would keep the one it has. */
+/* Off to an idle CPU, where it does not wake, as it was asked then: of an idle core, where it would keep the one it has. */
 static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 			      __u32 cpu, __u64 flags,
 			      const struct settings *wants)
@@ -91,7 +88,7 @@ static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 	_Bool is_last = flags & ENQ_LAST;
 	__s32 to;
 
-	if (flags & ENQ_WAKEUP || !is_movable(p) || (is_last && !wants->smt))
+	if (!is_movable(p) || (is_last && !wants->smt))
 		return 0;
 	to = claim(p, thread, cpu, wants->smt, is_last);
 	if (to < 0)
@@ -106,12 +103,10 @@ static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 /* An idle CPU at home, of whatever node. */
 __noinline int find_idle(__u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (!sees || !here)
-		return NOWHERE;
 	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
 	if (idle < 0 && sees->unseen && see_far())
 		idle = nearest_of(&sees->idle, &sees->home, cpu, here);
@@ -126,14 +121,11 @@ __noinline int find_idle(__u32 cpu)
 static inline void rouse(struct task_struct *p, struct thread *thread,
 			 __u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
-	struct cpu_state *state = state_of(cpu);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (!has_any(&idlers) || (state && state->running && !is_movable(p)))
-		return;
-	if (!sees || !here)
+	if (state_of(cpu)->running && !is_movable(p))
 		return;
 	idle = look_around(sees, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
@@ -154,7 +146,7 @@ static inline void enqueue_by_level(struct task_struct *p,
 
 	leave_queue(thread);
 	give_key(thread, p->static_prio, now_ns());
-	if (!here || move_over(p, thread, cpu, flags, wants))
+	if (!(flags & ENQ_WAKEUP) && move_over(p, thread, cpu, flags, wants))
 		return;
 	if (flags & ENQ_LAST) {
 		thread->why = WHY_ALONE;
@@ -164,21 +156,17 @@ static inline void enqueue_by_level(struct task_struct *p,
 	join_by_level(p, thread, here->llc, wants, flags);
 	if (flags & ENQ_WAKEUP)
 		preempt_by_level(p, thread, cpu, wants);
-	rouse(p, thread, cpu);
+	if (has_any(&idlers))
+		rouse(p, thread, cpu);
 }
 
 /* Unless a guest gives way. */
-static inline void come_to_wait(struct task_struct *p, struct thread *thread,
-				__u32 cpu, const struct settings *wants,
-				__u64 flags)
+ALWAYS void come_to_wait(struct task_struct *p, struct thread *thread,
+			 __u32 cpu, const struct settings *wants, __u64 flags)
 {
 	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
 
-	if (!state || !here) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
-		return;
-	}
 	if (flags & ENQ_WAKEUP && take_back(p, thread, cpu)) {
 		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
 		return;
@@ -190,7 +178,8 @@ static inline void come_to_wait(struct task_struct *p, struct thread *thread,
 		COUNT(preempted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
-	rouse(p, thread, cpu);
+	if (has_any(&idlers))
+		rouse(p, thread, cpu);
 }
 
 #endif

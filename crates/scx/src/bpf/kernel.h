@@ -31,6 +31,9 @@ enum {
 
 #define PF_KTHREAD 0x00200000
 
+/* On the way of every switch, where a call would take as long as what it does. */
+#define ALWAYS static inline __attribute__((always_inline))
+
 /* A scheduler's callback. */
 #define OP(name) SEC("struct_ops/" #name)
 #define OP_SLEEPABLE(name) SEC("struct_ops.s/" #name)

@@ -49,8 +49,6 @@ __noinline int give_key(struct thread *thread, __s32 nice_level, __u64 now)
 		return 0;
 	stands = &thread->stands;
 	hall = hall_of(thread->llc);
-	if (!hall)
-		return 0;
 	if (stands->slept_at_ns && now > stands->slept_at_ns)
 		stands->sleep_average_ns = average_after_sleep(
 			stands->sleep_average_ns, now - stands->slept_at_ns,
@@ -85,13 +83,11 @@ static inline __u64 left_of_slice(const struct thread *thread, __u64 now)
 /* The thread has the CPU until its slice ends. */
 static inline void run_slice(struct thread *thread, __u32 cpu, __u64 now)
 {
-	struct cpu_state *state = state_of(cpu);
 	struct hall *hall = hall_of(thread->llc);
 
 	thread->stands.slice_ends_ns = now + thread->stands.slice_left_ns;
-	if (state)
-		state->key = thread->vtime;
-	if (hall && !hall->waiting)
+	state_of(cpu)->key = thread->vtime;
+	if (!hall->waiting)
 		advance_clock(hall, thread->vtime);
 }
 
@@ -109,7 +105,7 @@ static inline void follow_arrays(struct thread *thread, __u32 llc)
 	struct hall *here = hall_of(llc);
 	struct hall *there = hall_of(thread->llc);
 
-	if (here && there && here != there)
+	if (here != there)
 		thread->vtime = key_elsewhere(thread->vtime, there->clock,
 					      here->clock, arrive(here));
 	thread->llc = llc;
@@ -117,10 +113,7 @@ static inline void follow_arrays(struct thread *thread, __u32 llc)
 
 static inline void begin_by_level(struct thread *thread, __u32 cpu, __u64 now)
 {
-	struct place *here = place_of(cpu);
-
-	if (here)
-		follow_arrays(thread, here->llc);
+	follow_arrays(thread, place_of(cpu)->llc);
 	run_slice(thread, cpu, now);
 }
 
@@ -159,13 +152,10 @@ static inline void look_by_level(struct moment *is, struct task_struct *prev)
 static inline void keep_by_level(struct task_struct *prev, __u32 cpu, __u64 now)
 {
 	struct thread *thread = thread_of(prev);
-	struct hall *hall;
 
 	if (!thread)
 		return;
-	hall = hall_of(thread->llc);
-	if (hall)
-		advance_clock(hall, thread->vtime);
+	advance_clock(hall_of(thread->llc), thread->vtime);
 	thread->stands.slice_left_ns = left_of_slice(thread, now);
 	run_slice(thread, cpu, now);
 	set_slice(prev, thread->stands.slice_left_ns);
@@ -177,22 +167,16 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 {
 	struct hall *hall = hall_of(llc);
 	__u32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_state *state = state_of(cpu);
-	struct place *here = place_of(cpu);
 	__u64 of = sharers_of(thread, space_number(p, thread), wants);
 	__u32 at;
 
-	if (!hall) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
-		return;
-	}
 	thread->why = WHY_LEVEL;
 	follow_arrays(thread, llc);
 	at = space_of(hall->spaces, of) % SPACES;
 	join_space(&hall->spaces[at], of, thread->seat, thread->seat_version,
 		   thread->vtime);
-	if (state && here && here->llc == llc)
-		meet(&state->passed, at, thread->vtime);
+	if (place_of(cpu)->llc == llc)
+		meet(&state_of(cpu)->passed, at, thread->vtime);
 	__sync_fetch_and_add(&hall->waiting, 1);
 	thread->queue = queue_at(llc, at);
 	COUNT(queued);
@@ -207,7 +191,7 @@ static inline void preempt_by_level(struct task_struct *p,
 {
 	struct cpu_state *state = state_of(cpu);
 
-	if (!state || !state->running)
+	if (!state->running)
 		return;
 	if (!has_better_level(thread->vtime, state->key,
 			      state->turn_mm == space_number(p, thread),

@@ -41,18 +41,18 @@ char LICENSE[] SEC("license") = "GPL";
 OP(usher_select_cpu)
 __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 {
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 	struct thread *thread = thread_of(p);
 	__s32 cpu;
 
-	if (!wants || !thread)
+	if (!thread)
 		return prev;
-	if (wants->o1)
+	if (order.o1)
 		give_key(thread, p->static_prio, now_ns());
-	cpu = claim(p, thread, prev, wants->smt && !wants->fifo, 0);
+	cpu = claim(p, thread, prev, wants->smt && !order.fifo, 0);
 	if (cpu < 0)
 		return prev;
-	if (!wants->o1)
+	if (!order.o1)
 		follow_sleep(thread, wants);
 	insert(p, DSQ_LOCAL, slice_of(thread, wants), or_preempt(thread));
 	return cpu;
@@ -62,30 +62,29 @@ OP(usher_enqueue)
 void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 {
 	__u32 cpu = scx_bpf_task_cpu(p);
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 	struct thread *thread = thread_of(p);
-	struct place *here = place_of(cpu);
 
-	if (!wants || !thread || !here) {
+	if (!thread) {
 		insert(p, DSQ_LOCAL, 20 * MS, flags);
 		return;
 	}
 	if (stays_here(p)) {
 		/* What the CPU itself wants done, and somebody waits for. */
-		if (flags & ENQ_WAKEUP && !wants->o1 && !wants->fifo)
+		if (flags & ENQ_WAKEUP && !order.o1 && !order.fifo)
 			follow_sleep(thread, wants);
 		thread->why = WHY_ONLY_HERE;
 		insert(p, DSQ_LOCAL, wants->slice_ns,
-		       wants->fifo ? flags : flags | ENQ_PREEMPT);
+		       order.fifo ? flags : flags | ENQ_PREEMPT);
 		return;
 	}
-	if (wants->fifo) {
+	if (order.fifo) {
 		thread->why = WHY_FIFO;
 		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO, wants->slice_ns,
 		       flags);
 		return;
 	}
-	if (wants->o1) {
+	if (order.o1) {
 		enqueue_by_level(p, thread, cpu, wants, flags);
 		return;
 	}
@@ -94,7 +93,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		wake(p, thread, cpu, wants);
 	else if (!thread->began_ns)
 		thread->urgent = 1;
-	if (move_over(p, thread, cpu, flags, wants))
+	if (!(flags & ENQ_WAKEUP) && move_over(p, thread, cpu, flags, wants))
 		return;
 	if (flags & ENQ_LAST) {
 		thread->why = WHY_ALONE;
@@ -107,13 +106,11 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 OP(usher_dispatch)
 void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 {
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 
-	if (!wants)
-		return;
 	if (prev && !(prev->scx.flags & TASK_QUEUED))
 		prev = 0;
-	if (!wants->fifo)
+	if (!order.fifo)
 		dispatch(cpu, prev, wants);
 	else if (!take(FIFO) && prev)
 		prolong(prev, cpu, now_ns(), wants);
@@ -144,8 +141,6 @@ static inline void note_service(struct thread *thread, __u32 llc,
 {
 	struct hall *hall = hall_of(llc);
 
-	if (!hall)
-		return;
 	follow_clock(thread, llc);
 	if (!all_waiting(hall))
 		thread->vtime = alone_at(thread->vtime, hall->clock);
@@ -160,11 +155,11 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 	__u64 now = now_ns();
 	__u32 queue;
 
-	if (!wants || !thread || !state || !here)
+	if (!thread)
 		return;
 	queue = thread->queue;
 	if (queue != NO_QUEUE && state->why)
@@ -173,7 +168,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	come_from(queue, thread, cpu, state, here->llc);
 	thread->began_ns = now;
 	thread->cpu = cpu;
-	if (wants->o1)
+	if (order.o1)
 		begin_by_level(thread, cpu, now);
 	else
 		note_service(thread, here->llc, state, now);
@@ -189,13 +184,13 @@ void BPF_PROG(usher_running, struct task_struct *p)
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
 {
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 	struct thread *thread = thread_of(p);
 	__u32 cpu = scx_bpf_task_cpu(p);
 
 	note_in(&idlers, cpu, 0);
 	find_idlers(cpu);
-	if (!wants || !thread || wants->fifo)
+	if (!thread || order.fifo)
 		return;
 	follow_seats(p, thread, cpu);
 	if (wants->smt && wants_out(p, cpu))
@@ -208,16 +203,15 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 	__u32 cpu = scx_bpf_task_cpu(p);
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(cpu);
-	struct settings *wants = ONLY(settings);
 	__u64 now = now_ns();
 	__u64 ran;
 
-	if (!wants || !thread || !state)
+	if (!thread)
 		return;
 	state->running = 0;
 	note_guest(cpu, 0);
 	ran = note_run(thread, now);
-	if (wants->o1)
+	if (order.o1)
 		end_by_level(thread, now, ran, runnable);
 	else
 		charge(thread, ran, weight_of(p, thread, now));
@@ -244,13 +238,12 @@ static inline void look_again(__u32 cpu, const struct hall *hall)
 OP(usher_update_idle)
 void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 {
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 	struct cpu_state *state = state_of(cpu);
-	struct place *here = place_of(cpu);
-	struct hall *hall = here ? hall_of(here->llc) : 0;
+	struct hall *hall = hall_of(place_of(cpu)->llc);
 
 	note_in(&idlers, cpu, idle);
-	if (!wants || wants->fifo || !state || !hall)
+	if (order.fifo)
 		return;
 	state->idle = idle;
 	if (!idle) {
@@ -267,9 +260,9 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 {
 	struct thread *thread = thread_of(p);
 	struct place *here = place_of(scx_bpf_task_cpu(p));
-	struct hall *hall = here ? hall_of(here->llc) : 0;
+	struct hall *hall = hall_of(here->llc);
 
-	if (!thread || !hall)
+	if (!thread)
 		return;
 	/* A child begins where its parent is, or it could leave a debt behind by forking. */
 	follow_clock(thread, here->llc);
@@ -327,11 +320,10 @@ static inline void note_cpus(void)
 	bpf_for(cpu, 0, CPUS_MAX)
 	{
 		struct place *place = place_of(cpu);
-		struct hall *hall = place ? hall_of(place->llc) : 0;
 
-		if (!hall || !place->known)
+		if (!place->known)
 			continue;
-		hall->cpus++;
+		hall_of(place->llc)->cpus++;
 		note_in(&idlers, cpu, 1);
 	}
 }
@@ -339,12 +331,10 @@ static inline void note_cpus(void)
 OP_SLEEPABLE(usher_init)
 __s32 BPF_PROG(usher_init)
 {
-	struct settings *wants = ONLY(settings);
+	const struct settings *wants = &settings;
 	int llc, at;
 	__s32 failed;
 
-	if (!wants)
-		return -22;
 	note_cpus();
 	failed = scx_bpf_create_dsq(FIFO, -1);
 	if (failed)

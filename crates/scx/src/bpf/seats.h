@@ -35,21 +35,14 @@ struct {
 	__type(value, struct seat_tally);
 } seat_tallies SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct seating);
-} seatings SEC(".maps");
+struct seating seating SEC(".data.seating");
 
 /* CPUs that run guests. */
 struct cpu_set guests __attribute__((aligned(64)));
 
 static inline __u64 seats_version(void)
 {
-	struct seating *now = ONLY(seatings);
-
-	return now ? now->version : 0;
+	return seating.version;
 }
 
 static inline __u64 find_seat(struct task_struct *p)
@@ -145,16 +138,14 @@ static inline _Bool evict(__u32 cpu)
 	       bit;
 }
 
-/* The queues of an LLC in which only guests of this CPU wait. */
-__noinline __u32 strangers(__u32 llc, __u32 cpu)
+/* Verified once. */
+__noinline __u32 find_strangers(__u32 llc, __u32 cpu)
 {
 	struct hall *hall = hall_of(llc);
 	__u64 version = seats_version();
 	__u32 found = 0;
 	int at;
 
-	if (!hall || !version)
-		return 0;
 	bpf_for(at, 0, SPACES)
 	{
 		struct space *space = &hall->spaces[at % SPACES];
@@ -163,6 +154,12 @@ __noinline __u32 strangers(__u32 llc, __u32 cpu)
 			found |= 1U << at % SPACES;
 	}
 	return found;
+}
+
+/* The queues of an LLC in which only guests of this CPU wait. */
+static inline __u32 strangers(__u32 llc, __u32 cpu)
+{
+	return seats_version() ? find_strangers(llc, cpu) : 0;
 }
 
 static inline struct seat_tally *tally_of(struct thread *thread)

@@ -26,12 +26,19 @@ struct settings {
 	__u64 lead_ns;
 	__u32 smt;
 	__u32 aggregate;
+	__u32 llcs;
+	__u32 unused;
+};
+
+/* What it wants before the program is loaded, which has no trace of the other ways. */
+struct order {
 	/* Nothing of this: one queue, first come, first served. */
 	__u32 fifo;
 	/* By the levels of Linux 2.6; paper 4's cure of it, if `aggregate`. */
 	__u32 o1;
-	__u32 llcs;
-	__u32 unused;
+	/* Nodes, by number, whose idle CPUs the kernel keeps apart; 0: all are kept
+	 * together. */
+	__u64 nodes;
 };
 
 /*
@@ -148,6 +155,11 @@ struct tally {
 	/* Threads sent to cores of other programs, which were idle. */
 	__u64 borrowed;
 };
+
+/* No CPU's lie in another's cache line. */
+struct cpu_tally {
+	struct tally tally;
+} __attribute__((aligned(64)));
 
 /* How the kernel ended it. */
 struct ending {

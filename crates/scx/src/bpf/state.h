@@ -9,12 +9,8 @@
 #include "machine.h"
 #include "rules.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
+struct settings settings SEC(".data.settings");
+const volatile struct order order SEC(".rodata.order") = {};
 
 /* A CPU, as others see it. */
 struct cpu_state {
@@ -49,12 +45,9 @@ struct cpu_state {
 	const struct cpumask *allowed;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CPUS_MAX);
-	__type(key, __u32);
-	__type(value, struct cpu_state);
-} cpu_states SEC(".maps");
+/* What user space does not touch is no map: to find one of these takes four instructions,
+ * and none to see whether it is there. */
+struct cpu_state cpu_states[CPUS_MAX];
 
 /* The two arrays of Linux 2.6; the active one is that of the hall's clock. */
 struct arrays {
@@ -93,12 +86,7 @@ static inline struct load load_of(const struct hall *hall)
 	return load;
 }
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LLCS_MAX);
-	__type(key, __u32);
-	__type(value, struct hall);
-} halls SEC(".maps");
+struct hall halls[LLCS_MAX];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -107,12 +95,7 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct tally);
-} tallies SEC(".maps");
+struct cpu_tally tallies[CPUS_MAX] SEC(".data.tallies");
 
 /*
  * CPUs that are idle, as the kernel says when they fall so, and at first all. It has a set of
@@ -144,13 +127,13 @@ static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
 		remove_from(set, cpu);
 }
 
-/* No callback interrupts another on a CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct outlook);
-} outlooks SEC(".maps");
+/* Of the CPU that looks; no callback interrupts another there. */
+struct outlook outlooks[CPUS_MAX];
+
+static inline struct outlook *outlook(void)
+{
+	return &outlooks[bpf_get_smp_processor_id() % CPUS_MAX];
+}
 
 /* Queues are numbered by LLC, then by address space; behind those, the queue
  * of urgent threads. */
@@ -163,21 +146,18 @@ struct {
 /* What a callback itself adds to the current thread's migration_disabled. */
 __u32 added_by_bpf;
 
+/* On the CPU that counts. */
 #define COUNT(what) \
-	do { \
-		struct tally *tally = ONLY(tallies); \
-		if (tally) \
-			tally->what++; \
-	} while (0)
+	(tallies[bpf_get_smp_processor_id() % CPUS_MAX].tally.what++)
 
 static inline struct cpu_state *state_of(__u32 cpu)
 {
-	return bpf_map_lookup_elem(&cpu_states, &cpu);
+	return &cpu_states[cpu % CPUS_MAX];
 }
 
 static inline struct hall *hall_of(__u32 llc)
 {
-	return bpf_map_lookup_elem(&halls, &llc);
+	return &halls[llc % LLCS_MAX];
 }
 
 static inline void advance_clock(struct hall *hall, __u64 vtime)
@@ -202,11 +182,9 @@ static inline __u64 clock_of(const struct cpu_state *state,
 /* A thread's virtual time is by the clock of an LLC, from now on of this one. */
 static inline void follow_clock(struct thread *thread, __u32 llc)
 {
-	struct hall *here = hall_of(llc);
-	struct hall *there = hall_of(thread->llc);
-
-	if (here && there && here != there)
-		thread->vtime += here->clock - there->clock;
+	if (thread->llc == llc)
+		return;
+	thread->vtime += hall_of(llc)->clock - hall_of(thread->llc)->clock;
 	thread->llc = llc;
 }
 
@@ -248,7 +226,7 @@ static inline __u32 group_weight_of(struct task_group *group)
 }
 
 /* cpu.weight multiplies the weights of all threads below. */
-static inline __u32 weigh_groups(struct task_struct *p)
+static __attribute__((noinline)) __u32 weigh_groups(struct task_struct *p)
 {
 	struct task_group *group = BPF_CORE_READ(p, sched_task_group);
 	__u32 percent = 100;
@@ -268,8 +246,7 @@ static inline __u32 weigh_groups(struct task_struct *p)
 }
 
 /* Of nice value and cgroups. */
-static inline __u64 weight_of(struct task_struct *p, struct thread *thread,
-			      __u64 now)
+ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread, __u64 now)
 {
 	if (since(thread->weighed_ns, now) > WEIGHT_LASTS_NS) {
 		thread->weighed_ns = now;
@@ -295,7 +272,7 @@ static inline _Bool is_movable(struct task_struct *p)
 
 	if (p->nr_cpus_allowed == 1)
 		return 0;
-	if (p == bpf_get_current_task_btf() && disabled)
+	if (disabled && p == bpf_get_current_task_btf())
 		disabled -= added_by_bpf;
 	return !disabled;
 }

@@ -30,8 +30,6 @@ static inline __u64 leave_queue(struct thread *thread)
 		return first;
 	thread->queue = NO_QUEUE;
 	hall = hall_of((queue - QUEUES) / QUEUES_EACH);
-	if (!hall)
-		return first;
 	if (at < SPACES) {
 		if (hall->spaces[at].waiting > 1)
 			first = first_vtime(queue, first);
@@ -73,16 +71,12 @@ static inline __u64 sharers_of(const struct thread *thread, __u64 mm,
 /* In which LLC a thread waits: where it is at home, and this CPU if that is. */
 __noinline int home_llc(__u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
 	__s32 at;
 
-	if (!sees || !here)
-		return 0;
 	at = nearest_of(&sees->home, &sees->home, cpu, here);
-	if (at >= 0)
-		here = place_of(at);
-	return here ? here->llc : 0;
+	return at < 0 ? here->llc : place_of(at)->llc;
 }
 
 /*
@@ -92,13 +86,13 @@ __noinline int home_llc(__u32 cpu)
 static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
 			     __u32 cpu, __u32 llc)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 
 	if (p->nr_cpus_allowed > 1 && !is_movable(p)) {
 		thread->seat = 0;
 		return llc;
 	}
-	if (!sees || !seats_version() || !look_around(sees, p, thread, cpu))
+	if (!seats_version() || !look_around(sees, p, thread, cpu))
 		return llc;
 	return home_llc(cpu);
 }
@@ -116,15 +110,13 @@ static inline __u64 paced(struct cpu_state *state, const struct hall *hall,
 /* The clock of whichever CPU is furthest on in this CPU's LLC, of those in `home`. */
 __noinline __u64 clock_at_home(__u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
-	struct hall *hall = here ? hall_of(here->llc) : 0;
+	struct hall *hall = hall_of(here->llc);
 	__u64 clock = 0;
 	_Bool any = 0;
 	__u32 word;
 
-	if (!sees || !hall)
-		return 0;
 	for (word = 0; word < CPU_WORDS; word++) {
 		__u64 bits = here->near.words[word] & sees->home.words[word];
 		int at;
@@ -137,8 +129,6 @@ __noinline __u64 clock_at_home(__u32 cpu)
 			if (!bits)
 				break;
 			bits &= bits - 1;
-			if (!state)
-				continue;
 			clock = any ? later(clock, clock_of(state, hall))
 				    : clock_of(state, hall);
 			any = 1;
@@ -147,31 +137,34 @@ __noinline __u64 clock_at_home(__u32 cpu)
 	return any ? clock : hall->clock;
 }
 
+/* The same of where it may run and is at home. */
+static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
+			       __u32 cpu)
+{
+	struct outlook *sees = outlook();
+
+	read_set(&sees->allowed, p->cpus_ptr);
+	look_home(sees, p, thread);
+	return clock_at_home(cpu);
+}
+
 /*
  * By which clock a thread is placed that comes to this CPU and to that LLC. Threads that are
  * kept to some CPUs, or at home there, may crowd on them: the LLC's clock would be far
  * ahead of theirs, and whoever went by it wait until they have come so far. Who may run
  * anywhere is served by the CPU that is furthest on.
  */
-static inline __u64 clock_for(struct task_struct *p, struct thread *thread,
-			      __u32 cpu, __u32 llc, const struct hall *hall)
+ALWAYS __u64 clock_for(struct task_struct *p, struct thread *thread, __u32 cpu,
+		       __u32 llc, const struct hall *hall)
 {
-	struct outlook *sees = ONLY(outlooks);
-	struct cpu_state *state;
-	struct place *here;
-
-	if (is_movable(p) && !seats_version() &&
-	    (__u32)p->nr_cpus_allowed >= scx_bpf_nr_cpu_ids())
-		return hall->clock;
-	state = state_of(cpu);
-	here = place_of(cpu);
-	if (!sees || !state || !here || here->llc != llc)
+	if (place_of(cpu)->llc != llc)
 		return hall->clock;
 	if (!is_movable(p))
-		return clock_of(state, hall);
-	read_set(&sees->allowed, p->cpus_ptr);
-	look_home(sees, p, thread);
-	return clock_at_home(cpu);
+		return clock_of(state_of(cpu), hall);
+	if (!seats_version() &&
+	    (__u32)p->nr_cpus_allowed >= scx_bpf_nr_cpu_ids())
+		return hall->clock;
+	return find_clock(p, thread, cpu);
 }
 
 /* Verified once: where in the queues of an LLC a thread is put. */
@@ -180,28 +173,22 @@ __noinline int ask_place(__u32 llc, struct thread *thread, __u64 clock,
 {
 	struct hall *hall = hall_of(llc);
 
-	if (hall && thread)
+	if (thread)
 		thread->vtime = place_at(hall->spaces, clock, thread->seat,
 					 thread->vtime, ahead_ns);
 	return 0;
 }
 
-static inline void join_queue(struct task_struct *p, struct thread *thread,
-			      __u32 cpu, __u32 llc,
-			      const struct settings *wants, __u64 flags)
+ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
+		       __u32 llc, const struct settings *wants, __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
 	struct cpu_state *state = state_of(cpu);
-	struct place *here = place_of(cpu);
-	_Bool is_near = state && here && here->llc == llc;
+	_Bool is_near = place_of(cpu)->llc == llc;
 	__u32 only = is_movable(p) ? 0 : cpu + 1;
 	__u32 at = URGENT;
 	__u64 clock = 0;
 
-	if (!hall) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
-		return;
-	}
 	thread->why = thread->urgent ? WHY_URGENT : WHY_TURN;
 	follow_clock(thread, llc);
 	if (!thread->urgent || only != thread->only)
@@ -249,15 +236,12 @@ static inline void join_queue(struct task_struct *p, struct thread *thread,
 __noinline int ask_next(__u32 llc, struct moment *is)
 {
 	struct hall *hall = hall_of(llc);
-	struct cpu_state *state;
 	__u32 queue = SPACES;
 
-	if (!hall || !is)
+	if (!is)
 		return -1;
-	state = state_of(is->cpu);
-	if (!state)
-		return -1;
-	if (who_is_next(is, hall->spaces, &state->passed, &queue) == NEXT_SAME)
+	if (who_is_next(is, hall->spaces, &state_of(is->cpu)->passed, &queue) ==
+	    NEXT_SAME)
 		return SAME_THREAD;
 	if (is->hindmost < SPACES)
 		advance_clock(hall, is->hindmost_at);
@@ -297,15 +281,23 @@ __noinline int take_next(__u32 llc, struct moment *is)
 	return NOBODY_WAITS;
 }
 
+/* Nobody else waits. */
+static inline _Bool take_urgent_alone(struct hall *hall, __u32 llc,
+				      struct cpu_state *state)
+{
+	state->served_ns = now_ns();
+	catch_up(state, hall);
+	return take(queue_at(llc, URGENT));
+}
+
 /* Urgent threads come first, but for others after a lead in which only such ran. */
 static inline _Bool take_urgent(struct hall *hall, __u32 llc,
 				struct cpu_state *state, struct moment *is,
 				const struct settings *wants)
 {
-	if (!hall->waiting) {
-		state->served_ns = is->now_ns;
-		catch_up(state, hall);
-	} else if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
+	if (!hall->waiting)
+		return take_urgent_alone(hall, llc, state);
+	if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
 		__u32 not = is->not ;
 
 		is->own = SPACES;
@@ -326,8 +318,6 @@ __noinline int take_hindmost(__u32 llc, __u32 not, __u32 others)
 	struct moment is = {.own = SPACES, .not = not };
 	struct hall *hall = hall_of(llc);
 
-	if (!hall)
-		return 0;
 	if (!others && hall->urgent && take(queue_at(llc, URGENT)))
 		return 1;
 	return hall->waiting && take_next(llc, &is) == TAKEN;
@@ -357,11 +347,8 @@ static inline struct load left_of(const struct hall *hall, __u32 not )
 /* Says why the next thread runs on this CPU. */
 static inline void note_theft(__u32 cpu)
 {
-	struct cpu_state *state = state_of(cpu);
-
 	COUNT(stolen);
-	if (state)
-		state->why = WHY_STOLEN;
+	state_of(cpu)->why = WHY_STOLEN;
 }
 
 /* Takes from other LLCs whoever is at home on this CPU; or guests, too. */

@@ -13,14 +13,10 @@
 
 #include "seats.h"
 
-/* Nodes, by number, whose idle CPUs the kernel keeps apart; 0: all are kept together.
- * User space says so before the program is loaded, which has no trace of the other way. */
-const volatile __u64 nodes SEC(".rodata.nodes") = 0;
-
-/* Whether it keeps them apart; it has the functions then. */
+/* Whether the kernel keeps the idle CPUs of each node apart; it has the functions then. */
 static inline _Bool has_nodes(void)
 {
-	return nodes && bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
+	return order.nodes && bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
 	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
 }
 
@@ -42,11 +38,11 @@ static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
  * machine is suspended, and did not tell. */
 static inline void find_idlers(__u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
 	__u32 word;
 
-	if (has_any(&idlers) || !sees || !here || !read_idle(&sees->left, here))
+	if (has_any(&idlers) || !read_idle(&sees->left, here))
 		return;
 	for (word = 0; word < CPU_WORDS; word++)
 		if (sees->left.words[word])
@@ -82,10 +78,10 @@ static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
  */
 __noinline int see_far(void)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	int node;
 
-	if (!sees || !has_nodes())
+	if (!has_nodes())
 		return 0;
 	bpf_for(node, 0, NODES_MAX)
 	{
@@ -112,15 +108,13 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 {
 	struct place *here = place_of(last);
 
-	if (!here)
-		return 0;
 	if (!has_any(&idlers) && !seats_version())
 		return look_at_nothing(thread);
-	sees->unseen = nodes & ~(1ULL << here->node_number % NODES_MAX);
+	sees->unseen = order.nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&sees->idle, here)) {
 		read_cores(&sees->cores, here);
 	} else {
-		if (!nodes && !seats_version())
+		if (!order.nodes && !seats_version())
 			return look_at_nothing(thread);
 		__builtin_memset(&sees->idle, 0, sizeof(sees->idle));
 		__builtin_memset(&sees->cores, 0, sizeof(sees->cores));
@@ -137,9 +131,9 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 static inline void follow_seats(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 
-	if (!sees || !is_stale(thread, seats_version()))
+	if (!is_stale(thread, seats_version()))
 		return;
 	look_around(sees, p, thread, cpu);
 	note_guest(cpu, !is_home(thread->seat, cpu));
@@ -162,24 +156,20 @@ static inline __s32 choose_near(_Bool smt, const struct outlook *sees,
 /* Verified once, for whoever calls it. */
 __noinline int choose(__u32 smt, __u32 last)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(last);
 	__s32 near;
 
-	if (!sees || !here)
-		return NOWHERE;
 	near = choose_near(smt, sees, last, here);
 	return near >= 0 ? near : choose_cpu(smt, sees, last, here);
 }
 
 __noinline int choose_core(__u32 last)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(last);
 	__s32 near;
 
-	if (!sees || !here)
-		return NOWHERE;
 	near = choose_near(1, sees, last, here);
 	return near >= 0 ? near : choose_core_of(sees, last, here);
 }
@@ -198,22 +188,21 @@ static inline void strike(struct cpu_set *set, __u32 cpu)
  */
 __noinline int choose_beside_guests(__u32 last)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct place *here = place_of(last);
 	__s32 found = NOWHERE;
 	int look;
 
-	if (!sees || !here || !seats_version())
+	if (!seats_version())
 		return NOWHERE;
 	sees->left = sees->idle;
 	bpf_for(look, 0, LOOKS)
 	{
 		__s32 cpu = nearest_of(&sees->left, &sees->allowed, last, here);
-		struct place *there = place_of(cpu);
 
-		if (cpu < 0 || !there)
+		if (cpu < 0)
 			break;
-		if (is_left_to_guests(&there->core, sees)) {
+		if (is_left_to_guests(&place_of(cpu)->core, sees)) {
 			found = cpu;
 			break;
 		}
@@ -254,10 +243,10 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 static inline __s32 claim(struct task_struct *p, struct thread *thread,
 			  __u32 last, _Bool smt, _Bool cores_only)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	int try;
 
-	if (!sees || !look_around(sees, p, thread, last))
+	if (!look_around(sees, p, thread, last))
 		return NOWHERE;
 	bpf_for(try, 0, 4)
 	{
@@ -281,11 +270,8 @@ static inline __s32 claim(struct task_struct *p, struct thread *thread,
 __noinline int is_shared(__u32 cpu, __u32 at_home)
 {
 	struct place *here = place_of(cpu);
-	struct cpu_state *state;
 	__u32 word;
 
-	if (!here)
-		return 0;
 	for (word = 0; word < CPU_WORDS; word++) {
 		__u64 bits = here->core.words[word];
 		int thread;
@@ -298,8 +284,7 @@ __noinline int is_shared(__u32 cpu, __u32 at_home)
 			if (!bits)
 				break;
 			bits &= bits - 1;
-			state = state_of(other);
-			if (other == cpu || !state || !state->running)
+			if (other == cpu || !state_of(other)->running)
 				continue;
 			if (!at_home || !has_guest(other))
 				return 1;
@@ -311,10 +296,10 @@ __noinline int is_shared(__u32 cpu, __u32 at_home)
 /* The thread that runs on this CPU had better go to an idle core. */
 static inline _Bool wants_out(struct task_struct *p, __u32 cpu)
 {
-	struct outlook *sees = ONLY(outlooks);
+	struct outlook *sees = outlook();
 	struct thread *thread = thread_of(p);
 
-	if (!sees || !thread || !is_movable(p) || !is_shared(cpu, 0))
+	if (!thread || !is_movable(p) || !is_shared(cpu, 0))
 		return 0;
 	return look_around(sees, p, thread, cpu) && choose_core(cpu) >= 0;
 }
@@ -342,13 +327,11 @@ __noinline int find_sharer(__u32 idle, __u32 any_llc)
 	__u32 cpus = scx_bpf_nr_cpu_ids();
 	int cpu;
 
-	if (!here)
-		return NOWHERE;
 	bpf_for(cpu, 0, (int)cpus)
 	{
 		struct cpu_state *state = state_of(cpu);
 
-		if (!state || !state->running || !state->movable)
+		if (!state->running || !state->movable)
 			continue;
 		if (!any_llc && !has_cpu(&here->near, cpu))
 			continue;
