@@ -472,7 +472,10 @@ fn manual_pages_and_completions_know_every_command() {
     let output = world.run(&["man", man.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
     let run = fs::read_to_string(man.join("usher-run.1")).unwrap();
-    assert!(run.contains(".TH") && run.contains("Examples"), "{run}");
+    assert!(
+        run.contains(".TH USHER-RUN 1 ") && run.contains(".SH EXAMPLES\n.nf\n"),
+        "{run}"
+    );
     assert!(man.join("usher.1").exists() && !man.join("usher-keeper.1").exists());
     let sched = fs::read_to_string(man.join("usher-sched.1")).unwrap();
     for below in ["start", "stop", "status", "set", "stats", "explain"] {
@@ -482,7 +485,9 @@ fn manual_pages_and_completions_know_every_command() {
             "{below}: {sched}"
         );
         let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
-        assert!(page.contains("Examples"), "{page}");
+        assert!(page.contains(".SH EXAMPLES\n.nf\nusher sched"), "{page}");
+        // In the synopsis; and no page is the subcommand's alone.
+        assert!(page.contains("DIR") && page.contains("\"usher "), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&world.run(&["completions", shell]));

@@ -2,9 +2,11 @@
 //! `usher man`: the manual pages, made from the same text as `--help`.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 use crate::cli;
 use crate::failure::Outcome;
@@ -44,21 +46,178 @@ fn pages(
     written: &mut Vec<PathBuf>,
 ) -> anyhow::Result<()> {
     let named = command.clone().display_name(name.to_owned());
-    written.push(page(&named, name, dir)?);
-    let shown = |sub: &&clap::Command| !sub.is_hide_set() && sub.get_name() != "help";
-    command
-        .get_subcommands()
-        .filter(shown)
+    let path = dir.join(format!("{name}.1"));
+    let write = page(&named, name).and_then(|text| fs::write(&path, text));
+    write.with_context(|| format!("writing the manual page '{}'", path.display()))?;
+    written.push(path);
+    subcommands(command)
         .try_for_each(|sub| pages(sub, &format!("{name}-{}", sub.get_name()), dir, written))
 }
 
-fn page(command: &clap::Command, name: &str, dir: &Path) -> anyhow::Result<PathBuf> {
-    let path = dir.join(format!("{name}.1"));
-    let mut text = Vec::new();
-    let write = clap_mangen::Man::new(command.clone())
+/// Those that have a page.
+fn subcommands(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    let shown = |sub: &&clap::Command| !sub.is_hide_set() && sub.get_name() != "help";
+    command.get_subcommands().filter(shown)
+}
+
+/// Not as `clap_mangen` makes a whole page: that has options without their values in the
+/// synopsis, and fills the lines of examples.
+fn page(command: &clap::Command, name: &str) -> io::Result<Vec<u8>> {
+    let man = clap_mangen::Man::new(command.clone())
         .title(name.to_uppercase())
-        .render(&mut text)
-        .and_then(|()| fs::write(&path, &text));
-    write.with_context(|| format!("writing the manual page '{}'", path.display()))?;
-    Ok(path)
+        .source(concat!("usher ", env!("CARGO_PKG_VERSION")))
+        .manual("Usher");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    synopsis(command).to_writer(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if subcommands(command).next().is_some() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(text) = command.get_after_help() {
+        after_help(&text.to_string()).to_writer(&mut page)?;
+    }
+    if command.get_version().is_some() {
+        man.render_version_section(&mut page)?;
+    }
+    Ok(page)
+}
+
+fn synopsis(command: &clap::Command) -> Roff {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let mut line = vec![bold(name)];
+    let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let options = shown().filter(|arg| !arg.is_positional());
+    for arg in options.chain(command.get_positionals()) {
+        line.push(roman(if arg.is_required_set() { " " } else { " [" }));
+        line.extend(usage(arg));
+        line.push(roman(if arg.is_required_set() { "" } else { "]" }));
+    }
+    if subcommands(command).next().is_some() {
+        line.extend([roman(" "), italic("COMMAND")]);
+    }
+    let mut section = Roff::new();
+    section.control("SH", ["SYNOPSIS"]).text(line);
+    section
+}
+
+/// An argument as it is typed.
+fn usage(arg: &clap::Arg) -> Vec<Inline> {
+    let mut typed = Vec::new();
+    match (arg.get_long(), arg.get_short()) {
+        (Some(long), _) => typed.push(bold(format!("--{long}"))),
+        (None, Some(short)) => typed.push(bold(format!("-{short}"))),
+        (None, None) if arg.is_last_set() => typed.push(bold("--")),
+        (None, None) => {}
+    }
+    let takes = arg.get_num_args().unwrap_or_default();
+    if !takes.takes_values() {
+        return typed;
+    }
+    let names = arg.get_value_names().unwrap_or_default();
+    let more = if takes.max_values() > names.len() {
+        "..."
+    } else {
+        ""
+    };
+    let value = italic(format!("{}{more}", names.join(" ")));
+    let joint = match (typed.is_empty(), arg.is_require_equals_set()) {
+        (true, _) => "",
+        (false, true) => "=",
+        (false, false) => " ",
+    };
+    match takes.min_values() == 0 && !arg.is_positional() {
+        true => typed.extend([roman(format!("[{joint}")), value, roman("]")]),
+        false => typed.extend([roman(joint), value]),
+    }
+    typed
+}
+
+/// What stands below the options in `--help`, as sections: first those of one paragraph, which
+/// it begins with their name ("Exit status: …"), then notes, which have none, then lines that
+/// are kept as they are, below a line with their name ("Examples:").
+fn after_help(text: &str) -> Roff {
+    let (mut named, mut notes, mut kept) = (Roff::new(), Roff::new(), Roff::new());
+    for block in text.split("\n\n") {
+        let first = block.lines().next().unwrap_or_default();
+        if let (Some(heading), Some((_, lines))) = (first.strip_suffix(':'), block.split_once('\n'))
+        {
+            heading_to(&mut kept, heading);
+            kept.control("nf", []);
+            for line in lines.lines() {
+                kept.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+            }
+            kept.control("fi", []);
+        } else if let Some((heading, rest)) = heading_of(block) {
+            heading_to(&mut named, heading);
+            paragraph_to(&mut named, rest);
+        } else {
+            match notes == Roff::new() {
+                true => heading_to(&mut notes, "notes"),
+                false => _ = notes.control("PP", []),
+            }
+            paragraph_to(&mut notes, block);
+        }
+    }
+    Roff::from_iter([named, notes, kept])
+}
+
+/// The name at the beginning of a paragraph, of one word or two: more are a part of it.
+fn heading_of(block: &str) -> Option<(&str, &str)> {
+    let (heading, rest) = block.split_once(": ")?;
+    let is_name = !heading.contains('\n') && heading.split(' ').count() <= 2;
+    is_name.then_some((heading, rest))
+}
+
+fn heading_to(roff: &mut Roff, heading: &str) {
+    roff.control("SH", [heading.to_uppercase().as_str()]);
+}
+
+fn paragraph_to(roff: &mut Roff, text: &str) {
+    for line in text.lines() {
+        roff.text([roman(line)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_come_last_and_stay_as_they_are() {
+        let text = "Waits.\n\nExit status: 0,\nor 1.\n\nFor each thread: a line.\n\n\
+                    Examples:\n  usher x       first\n  usher x 'y'";
+        let sections = after_help(text).to_roff();
+        let expected = ".SH \"EXIT STATUS\"\n0,\nor 1.\n\
+                        .SH NOTES\nWaits.\n.PP\nFor each thread: a line.\n\
+                        .SH EXAMPLES\n.nf\nusher x       first\nusher x 'y'\n.fi\n";
+        assert_eq!(sections, expected);
+        assert_eq!(after_help("Waits.").to_roff(), ".SH NOTES\nWaits.\n");
+    }
+
+    #[test]
+    fn options_are_shown_with_what_they_take() {
+        let mut command = clap::Command::new("x").args([
+            clap::Arg::new("dir").long("dir").value_name("DIR"),
+            clap::Arg::new("all").long("all").num_args(0),
+            clap::Arg::new("pace")
+                .long("pace")
+                .value_name("FAST|SLOW")
+                .num_args(0..=1)
+                .require_equals(true),
+            clap::Arg::new("pid")
+                .value_name("PID")
+                .num_args(1..)
+                .required(true),
+        ]);
+        command = command.disable_help_flag(true);
+        command.build();
+        let line = synopsis(&command).to_roff();
+        let plain = line.replace("\\fB", "").replace("\\fI", "");
+        let plain = plain.replace("\\fR", "").replace("\\-", "-");
+        let shown = ".SH SYNOPSIS\nx [--dir DIR] [--all] [--pace[=FAST|SLOW]] PID...\n";
+        assert_eq!(plain, shown);
+    }
 }
