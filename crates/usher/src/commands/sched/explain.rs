@@ -230,7 +230,7 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
     };
     row.extend([
         place(sched, thread.state, &answer.settings),
-        reason(sched, answer.seat.as_ref(), &answer.settings),
+        reason(sched, thread.state, answer),
         match has_pace(thread.state, sched, &answer.settings) {
             true => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
             false => "-".to_owned(),
@@ -282,27 +282,31 @@ fn on_cpu(state: char, cpu: u32) -> String {
     }
 }
 
-fn reason(sched: &ThreadState, seat: Option<&Seat>, settings: &Settings) -> String {
-    let why = match (sched.why, sched.waits.is_some()) {
-        (Why::Turn, true) if !settings.aggregate => "for its turn",
-        (Why::Turn, false) if !settings.aggregate => "its turn",
-        (Why::Turn, true) => "for its address space's turn",
-        (Why::Level, true) => "for its level's turn",
+fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
+    let waits = sched.waits.is_some();
+    let turn = |whose: &str| match (waits, state) {
+        (true, _) => format!("for {whose} turn"),
+        (_, 'R') => format!("{whose} turn"),
+        // That was when it ran, which it does no more.
+        _ => format!("it was {whose} turn"),
+    };
+    let why: &str = match (sched.why, waits) {
+        (Why::Turn, _) if answer.settings.aggregate => &turn("its address space's"),
+        (Why::Turn, _) => &turn("its"),
+        (Why::Level, _) => &turn("its level's"),
         (Why::Urgent, true) => "for the next CPU: it runs for moments only",
         (Why::Unknown, _) => "it has not run since the scheduler began",
         (Why::OnlyHere, _) => "it may run nowhere else",
         (Why::IdleCore, _) => "the core was idle",
         (Why::IdleThread, _) => "the CPU was idle, its core was not",
         (Why::Returned, _) => "its program's CPU, which a guest gave back",
-        (Why::Turn, false) => "its address space's turn",
         (Why::Urgent, false) => "it runs for moments only, and came first",
-        (Why::Level, false) => "its level's turn",
         (Why::Stolen, _) => "taken over from another LLC",
         (Why::Alone, _) => "nobody else wanted the CPU",
         (Why::Fifo, _) => "first come, first served",
     };
-    let is_guest = seat.is_some_and(|seat| {
-        let has_run = sched.waits.is_none() && sched.why != Why::Unknown;
+    let is_guest = answer.seat.as_ref().is_some_and(|seat| {
+        let has_run = !waits && sched.why != Why::Unknown;
         has_run && !sched.kept_from_seat && !seat.cpus.contains(sched.cpu)
     });
     match (is_guest, sched.kept_from_seat) {
@@ -433,6 +437,34 @@ mod tests {
         );
         let told = text(&answer(Settings::of_linux_26(false)));
         assert!(!told.contains("-1.5 ms"), "{told}");
+    }
+
+    #[test]
+    fn turns_of_those_that_sleep_are_over() {
+        let waits = Queue::AddressSpace { llc: 0, queue: 4 };
+        let told = |why, aggregate, waits, letter| {
+            let answer = Answer {
+                pid: 10,
+                seat: None,
+                threads: vec![],
+                settings: Settings {
+                    aggregate,
+                    ..Settings::default()
+                },
+            };
+            reason(&state(why, waits), letter, &answer)
+        };
+        for (why, aggregate, turn) in [
+            (Why::Turn, true, "its address space's turn"),
+            (Why::Turn, false, "its turn"),
+            (Why::Level, false, "its level's turn"),
+        ] {
+            assert_eq!(told(why, aggregate, None, 'R'), turn);
+            assert_eq!(told(why, aggregate, None, 'S'), format!("it was {turn}"));
+            let waiting = told(why, aggregate, Some(waits), 'R');
+            assert_eq!(waiting, format!("for {turn}"));
+        }
+        assert_eq!(told(Why::IdleCore, true, None, 'S'), "the core was idle");
     }
 
     #[test]

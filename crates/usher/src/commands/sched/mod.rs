@@ -94,11 +94,33 @@ fn limit_ms(text: &str) -> Result<u64, &'static str> {
 /// What anybody else is told.
 const FOR_ROOT: &str = "'usher sched' is for root, but for its status: run this as root";
 
+/// What is said of an end.
+const GOES_ON: &str = "the kernel's own scheduler goes on\n";
+
 /// The name by which the kernel knows ours.
 const NAME: &str = "usher";
 
 fn kernel() -> Kernel {
     Kernel::at(&PathBuf::from("/sys"))
+}
+
+/// What is said where a turn's length is told, and there are to be no turns; the lead may have
+/// been told beside it.
+fn idle_turn(told: [Option<u64>; 2], settings: &Settings) -> Option<&'static str> {
+    let [turn_ms, lead_ms] = told;
+    if turn_ms.is_none() || settings.aggregate {
+        return None;
+    }
+    Some(
+        match lead_ms.is_none() && settings.lead_ns == settings.turn_ns {
+            true => {
+                "there are turns with --aggregate on alone: --turn-ms sets no more than the lead"
+            }
+            false => {
+                "there are turns with --aggregate on alone: --turn-ms changes nothing until then"
+            }
+        },
+    )
 }
 
 /// What the scheduler does, in a few words.
@@ -148,5 +170,24 @@ mod tests {
         assert!(described(&settings).ends_with(some));
         settings.aggregate = false;
         assert!(described(&settings).contains("in turns off, seats"));
+    }
+
+    #[test]
+    fn who_tells_a_turns_length_without_turns_is_told_what_comes_of_it() {
+        let on = Settings::default();
+        let off = Settings {
+            aggregate: false,
+            ..on
+        };
+        let apart = Settings { lead_ns: 1, ..off };
+        assert_eq!(idle_turn([Some(8), None], &on), None);
+        assert_eq!(idle_turn([None, Some(8)], &off), None);
+        let comes = |told, settings| idle_turn(told, settings)?.split_once(": ");
+        let when = "there are turns with --aggregate on alone";
+        let lead = Some((when, "--turn-ms sets no more than the lead"));
+        let nothing = Some((when, "--turn-ms changes nothing until then"));
+        assert_eq!(comes([Some(8), None], &off), lead);
+        assert_eq!(comes([Some(8), Some(8)], &off), nothing);
+        assert_eq!(comes([Some(8), None], &apart), nothing);
     }
 }

@@ -13,12 +13,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use usher_scx::{Kernel, MapIds, Settings, State as Loaded};
+use usher_scx::{Kernel, MapIds, ScxError, Settings, State as Loaded};
 
 use crate::runtime;
 
@@ -185,12 +185,23 @@ pub fn of_running(dir: &Path) -> anyhow::Result<Record> {
             bail!("the scheduler {BEGINS_ANEW}: try again in a moment")
         }
         Some(State::Ended) | None => {
-            let unknown = unknown(&super::kernel(), dir, record.as_ref());
-            bail!(unknown.unwrap_or_else(|| format!("{NONE_RUNS}: 'usher sched start'")))
+            return Err(none_runs(&super::kernel(), dir, record.as_ref()));
         }
         Some(State::Running) => {}
     }
     record.context(NONE_RUNS)
+}
+
+/// Why the one of this record, if there was any, is not asked, nor another.
+fn none_runs(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> anyhow::Error {
+    if let Some(unknown) = unknown(kernel, dir, ended) {
+        return anyhow!(unknown);
+    }
+    match kernel.state() {
+        // None can be started here.
+        Err(error @ ScxError::NoSchedExt { .. }) => error.into(),
+        _ => anyhow!("{NONE_RUNS}: 'usher sched start' starts one"),
+    }
 }
 
 /// What is said where there is none, in this directory nor elsewhere.
@@ -260,6 +271,10 @@ pub fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
     loop {
         let file = match File::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                let dir = dir.display();
+                bail!("the runtime directory '{dir}' is a file: name another with --runtime-dir")
+            }
             opened => opened.with_context(|| format!("reading {}", path.display()))?,
         };
         let mut text = String::new();
@@ -459,8 +474,35 @@ mod tests {
         refused("begins anew");
         held.end("stopped").unwrap();
         held.end("another reason").unwrap();
-        refused("no scheduler");
+        assert!(of_running(dir).is_err());
         assert_eq!(known(dir), (State::Ended, Some("stopped".to_owned())));
+    }
+
+    #[test]
+    fn where_none_can_be_started_nobody_is_sent_to_do_so() {
+        let (dir, sys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let told = || none_runs(&Kernel::at(sys.path()), dir.path(), None).to_string();
+        assert!(
+            told().starts_with("this kernel has no sched_ext"),
+            "{}",
+            told()
+        );
+        let ext = sys.path().join("kernel/sched_ext");
+        fs::create_dir_all(&ext).unwrap();
+        fs::write(ext.join("state"), "disabled\n").unwrap();
+        let start = "no scheduler of Usher's runs: 'usher sched start' starts one";
+        assert_eq!(told(), start);
+    }
+
+    #[test]
+    fn a_file_is_no_runtime_directory() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let told = read(file.path()).unwrap_err().to_string();
+        let line = format!(
+            "the runtime directory '{}' is a file",
+            file.path().display()
+        );
+        assert!(told.starts_with(&line), "{told}");
     }
 
     #[test]

@@ -4,28 +4,28 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 use usher_scx::Settings;
 
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::Output;
 
 use super::record::{Asking, Record, State};
 use super::{Switch, record};
 
 /// Changes what the scheduler does, while it runs
-#[derive(Debug, clap::Args)]
+#[derive(Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
-What is not named stays as it is; a lead that is as long as a turn stays so. A scheduler
-that was started with --fifo or --o1 serves in that order until it is stopped.
+One option is due at least. What is not named stays as it is; a lead that is as long as a
+turn stays so. A scheduler that was started with --fifo or --o1 serves in that order until
+it is stopped.
 
 Examples:
   usher sched set --aggregate off
   usher sched set --smt on --turn-ms 8
   usher sched set --seats off              a daemon goes back to cpusets")]
-#[group(required = true, multiple = true)]
 pub struct Args {
     /// Idle physical cores first, no two threads on a core beside an idle one
     #[arg(long, value_enum, value_name = "ON|OFF")]
@@ -44,7 +44,20 @@ pub struct Args {
     lead_ms: Option<u64>,
 }
 
+/// What is said where nothing is named. Not by clap, which shows its grammar.
+const NOTHING: &str = "nothing to change: name one at least of --smt, --aggregate, --seats, \
+                       --turn-ms and --lead-ms";
+
 impl Args {
+    /// With nothing in it.
+    const NONE: Self = Self {
+        smt: None,
+        aggregate: None,
+        seats: None,
+        turn_ms: None,
+        lead_ms: None,
+    };
+
     fn changed(&self, now: Settings) -> Settings {
         let ns = |ms: Option<u64>| ms.map(|ms| ms * 1_000_000);
         let turn_ns = ns(self.turn_ms).unwrap_or(now.turn_ns);
@@ -69,6 +82,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Asks for it, and waits until it is so.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
+    ensure!(*args != Args::NONE, NOTHING);
     // Where none runs there is nothing to be made either.
     record::of_running(dir)?;
     // What another one changes is not to be taken back by this.
@@ -94,6 +108,9 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         Err(_) if !record::withdraw(dir)? => wait()?,
         answered => answered?,
     };
+    if let Some(line) = super::idle_turn([args.turn_ms, args.lead_ms], &after.settings) {
+        failure::complain(line);
+    }
     out.answer(
         &json!({ "does": after.does, "settings": after.settings }),
         || format!("the scheduler does now: {}\n", after.does),
@@ -139,22 +156,23 @@ mod tests {
 
     use super::*;
 
-    const NONE: Args = Args {
-        smt: None,
-        aggregate: None,
-        seats: None,
-        turn_ms: None,
-        lead_ms: None,
-    };
+    #[test]
+    fn where_nothing_is_named_the_options_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = Output::new(false, crate::output::Color::Never);
+        let told = run(&Args::NONE, dir.path(), out).unwrap_err().to_string();
+        assert_eq!(told, NOTHING);
+        assert!(dir.path().read_dir().unwrap().next().is_none());
+    }
 
     #[test]
     fn what_is_not_named_stays() {
         let now = Settings::default();
-        assert_eq!(NONE.changed(now), now);
+        assert_eq!(Args::NONE.changed(now), now);
         let some = Args {
             smt: Some(Switch::Off),
             seats: Some(Switch::Off),
-            ..NONE
+            ..Args::NONE
         };
         let changed = some.changed(now);
         assert_eq!(
@@ -169,7 +187,7 @@ mod tests {
             let changed = Args {
                 turn_ms,
                 lead_ms,
-                ..NONE
+                ..Args::NONE
             }
             .changed(now);
             (changed.turn_ns / 1_000_000, changed.lead_ns / 1_000_000)

@@ -2,12 +2,16 @@
 //! `usher sched start`.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::json;
 use usher_scx::{Kernel, Settings};
 
@@ -15,7 +19,7 @@ use crate::failure::{self, Outcome};
 use crate::output::Output;
 
 use super::record::Record;
-use super::{Switch, record};
+use super::{GOES_ON, Switch, record};
 
 /// Starts the scheduler, held by a process of its own
 #[derive(Debug, clap::Args)]
@@ -38,9 +42,9 @@ pub struct Args {
     /// Seats kept by the scheduler where a daemon gives them; off: by cpusets
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
-    /// How long threads of one address space may follow one another, 1 to 200
-    #[arg(long, value_name = "MS", default_value_t = 24, value_parser = super::limit_ms, allow_negative_numbers = true)]
-    turn_ms: u64,
+    /// How long threads of one address space may follow one another, 1 to 200; 24 unless told
+    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
+    turn_ms: Option<u64>,
     /// How far they may get ahead of whoever waits, 1 to 200; as long as a turn unless told
     #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
     lead_ms: Option<u64>,
@@ -78,14 +82,16 @@ impl Args {
             return Settings::of_linux_26(o1 == O1::Aggregate);
         }
         let fifo = self.fifo.is_some();
+        let ns = |ms: Option<u64>| ms.map(|ms| ms * 1_000_000);
+        let turn_ns = ns(self.turn_ms).unwrap_or(Settings::default().turn_ns);
         Settings {
             smt: self.smt.is_on() && !fifo,
             aggregate: self.aggregate.is_on() && !fifo,
             seats: self.seats.is_on() && !fifo,
             fifo,
             minimal: self.fifo == Some(Fifo::Minimal),
-            turn_ns: self.turn_ms * 1_000_000,
-            lead_ns: self.lead_ms.unwrap_or(self.turn_ms) * 1_000_000,
+            turn_ns,
+            lead_ns: ns(self.lead_ms).unwrap_or(turn_ns),
             ..Settings::default()
         }
     }
@@ -97,6 +103,9 @@ const HOLDS: &str = "USHER_SCHED_HOLDS";
 
 /// What the holder says when the scheduler runs.
 const READY: &str = "ready";
+
+/// After how long whoever looks on is told what takes so long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Starts it.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
@@ -111,19 +120,23 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     };
     check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
     warnings().iter().for_each(|line| failure::complain(line));
+    if let Some(line) = super::idle_turn([args.turn_ms, args.lead_ms], &settings) {
+        failure::complain(line);
+    }
     if args.foreground {
         super::hold::hold(dir, &settings, told)?;
+        if !out.json {
+            // Where the terminal is gone, that is no failure of the scheduler's.
+            let _ = out.text(GOES_ON);
+        }
         return Ok(0);
     }
-    let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
-    holder.args(std::env::args_os().skip(1)).env(HOLDS, "1");
-    holder.stdin(Stdio::null()).stdout(Stdio::piped());
-    holder.stderr(Stdio::inherit());
-    // SAFETY: two system calls, which may be made between fork and exec.
-    unsafe { holder.pre_exec(leave_caller) };
-    let mut holder = holder.spawn().context("starting the scheduler's process")?;
+    let mut holder = holder()?;
     let mut line = String::new();
     if let Some(says) = holder.stdout.take() {
+        if std::io::stderr().is_terminal() && is_silent(&says, PATIENCE)? {
+            failure::complain("the kernel looks the scheduler's programs over");
+        }
         BufReader::new(says).read_line(&mut line)?;
     }
     if line.trim() == READY {
@@ -132,6 +145,28 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     }
     let status = holder.wait();
     never_ran(status.context("waiting for the scheduler's process")?)
+}
+
+/// The process that is to hold the scheduler: this program once more, with the same options.
+fn holder() -> anyhow::Result<Child> {
+    let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
+    holder.args(std::env::args_os().skip(1)).env(HOLDS, "1");
+    holder.stdin(Stdio::null()).stdout(Stdio::piped());
+    holder.stderr(Stdio::inherit());
+    // SAFETY: two system calls, which may be made between fork and exec.
+    unsafe { holder.pre_exec(leave_caller) };
+    holder.spawn().context("starting the scheduler's process")
+}
+
+/// Whether nothing is said, and nobody hangs up, for that time.
+fn is_silent(says: &impl AsFd, within: Duration) -> anyhow::Result<bool> {
+    let mut says = [PollFd::new(says, PollFlags::IN)];
+    let within = Timespec::try_from(within).ok();
+    match poll(&mut says, within.as_ref()) {
+        Ok(said) => Ok(said == 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error).context("waiting for the scheduler's process"),
+    }
 }
 
 /// In a session of its own, and without what the caller has open, a lock maybe: whoever waits
@@ -290,6 +325,21 @@ mod tests {
                 .contains("stopped while it was starting")
         );
         assert!(ended(9).unwrap_err().contains("was ended"));
+    }
+
+    #[test]
+    fn one_that_speaks_or_hangs_up_is_not_silent() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let is_silent = |within| is_silent(&reader, Duration::from_millis(within)).unwrap();
+        assert!(is_silent(1));
+        say_ready(&mut writer).unwrap();
+        assert!(!is_silent(30_000));
+        BufReader::new(&reader)
+            .read_line(&mut String::new())
+            .unwrap();
+        assert!(is_silent(1));
+        drop(writer);
+        assert!(!is_silent(30_000));
     }
 
     #[test]

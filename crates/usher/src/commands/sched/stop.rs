@@ -11,9 +11,10 @@ use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 use usher_scx::Kernel;
 
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::Output;
 
+use super::GOES_ON;
 use super::record::{self, NONE_RUNS, Record, State};
 
 /// Ends the scheduler; the kernel's own goes on
@@ -22,6 +23,9 @@ use super::record::{self, NONE_RUNS, Record, State};
 Examples:
   usher sched stop")]
 pub struct Args {}
+
+/// After how long it is said for whom this waits.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the scheduler's process may take to end.
 fn limit(state: State) -> Duration {
@@ -40,12 +44,10 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
         return Err(none_here(&super::kernel(), dir, last.as_ref()));
     };
     let process = record::process_of(dir, record)?;
-    pidfd_send_signal(&process, Signal::TERM)
-        .with_context(|| format!("ending process {}", record.pid))?;
-    wait(&process, record.pid, limit(record.state))?;
-    out.answer(&json!({ "stopped": record.pid }), || {
-        "the kernel's own scheduler goes on\n".to_owned()
+    end(&process, record.pid, limit(record.state), |line| {
+        failure::complain(line);
     })?;
+    out.answer(&json!({ "stopped": record.pid }), || GOES_ON.to_owned())?;
     Ok(0)
 }
 
@@ -63,38 +65,93 @@ fn none_here(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> anyhow::Err
     }
 }
 
-/// Until the process has ended.
-fn wait(process: &impl AsFd, pid: i32, within: Duration) -> anyhow::Result<()> {
-    let mut ends = [PollFd::new(process, PollFlags::IN)];
-    let limit = Timespec::try_from(within).ok();
-    let ended = poll(&mut ends, limit.as_ref()).context("waiting for the scheduler's end")?;
+/// Tells the process to end, and waits until it has; `say` gets a line where that takes long.
+fn end(
+    process: &impl AsFd,
+    pid: i32,
+    within: Duration,
+    say: impl FnOnce(&str),
+) -> anyhow::Result<()> {
+    pidfd_send_signal(process, Signal::TERM).with_context(|| format!("ending process {pid}"))?;
+    // One that is stopped hears nothing before it goes on; one that is gone need not.
+    let _ = pidfd_send_signal(process, Signal::CONT);
+    let at_first = PATIENCE.min(within);
+    if has_ended(process, at_first)? {
+        return Ok(());
+    }
+    let most = within.as_secs();
+    say(&format!(
+        "waiting for the scheduler's process {pid} to end, for {most} s at most"
+    ));
     ensure!(
-        ended != 0,
-        "process {pid} has not ended within {} s: SIGKILL ends it safely, and the kernel's own \
-         scheduler goes on",
-        within.as_secs()
+        has_ended(process, within - at_first)?,
+        "process {pid} has not ended within {most} s: SIGKILL ends it safely, and the kernel's \
+         own scheduler goes on"
     );
     Ok(())
 }
 
+/// Whether it has, now or within that time.
+fn has_ended(process: &impl AsFd, within: Duration) -> anyhow::Result<bool> {
+    let mut ends = [PollFd::new(process, PollFlags::IN)];
+    let limit = Timespec::try_from(within).ok();
+    let ended = poll(&mut ends, limit.as_ref()).context("waiting for the scheduler's end")?;
+    Ok(ended != 0)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::io::{BufRead, BufReader};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command, Stdio};
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
+    /// A process that does as the script says, once that has printed a line.
+    fn child(script: &str) -> (Child, OwnedFd) {
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", script]).stdin(Stdio::piped());
+        let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
+        let said = child.stdout.as_mut().unwrap();
+        BufReader::new(said).read_line(&mut String::new()).unwrap();
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        (child, process)
+    }
+
+    #[test]
+    fn one_that_is_stopped_ends_too() {
+        let (mut child, process) = child("echo; exec cat");
+        pidfd_send_signal(&process, Signal::STOP).unwrap();
+        end(&process, 12, Duration::from_secs(30), |_| {}).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        assert!(end(&process, 12, Duration::ZERO, |_| {}).is_err());
+    }
+
+    #[test]
+    fn who_waits_for_one_that_lingers_says_so_once() {
+        let (mut child, process) = child("trap '' TERM; echo; exec cat");
+        let mut said = Vec::new();
+        end(&process, 12, Duration::from_secs(30), |line| {
+            said.push(line.to_owned());
+            // It reads until then.
+            drop(child.stdin.take());
+        })
+        .unwrap();
+        let line = "waiting for the scheduler's process 12 to end, for 30 s at most";
+        assert_eq!(said, [line]);
+        child.wait().unwrap();
+    }
+
     #[test]
     fn one_that_does_not_end_is_named() {
-        let mut sleeper = Command::new("cat");
-        let mut sleeper = sleeper.stdin(Stdio::piped()).spawn().unwrap();
-        let process = pidfd_open(Pid::from_child(&sleeper), PidfdFlags::empty()).unwrap();
-        let told = wait(&process, 12, Duration::from_millis(1)).unwrap_err();
-        let told = told.to_string();
+        let (mut child, process) = child("trap '' TERM; echo; exec cat");
+        let told = end(&process, 12, Duration::from_millis(1), |_| {});
+        let told = told.unwrap_err().to_string();
         assert!(told.starts_with("process 12 has not ended within 0 s: SIGKILL"));
-        drop(sleeper.stdin.take());
-        wait(&process, 12, Duration::from_secs(30)).unwrap();
-        sleeper.wait().unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }
