@@ -205,6 +205,25 @@ mod tests {
         assert_eq!(shared_until(100, &[7, 5, 101, one | 3]), [7, 5]);
     }
 
+    #[test]
+    fn it_counts_on_kernels_without_sched_ext_too() {
+        let machine = usher_topology::load(usher_topology::Source::ThisMachine).unwrap();
+        let counter = match Counter::start(&machine) {
+            Err(ScxError::Unloaded { source, .. })
+                if source.kind() == libbpf_rs::ErrorKind::PermissionDenied =>
+            {
+                eprintln!("not tested, as there can be no BPF programs here: {source}");
+                return;
+            }
+            started => started.unwrap(),
+        };
+        let before = counter.read().unwrap();
+        // Whoever waits for it has slept until it ended.
+        std::thread::spawn(|| {}).join().unwrap();
+        let counted = counter.read().unwrap().since(&before);
+        assert!(counted.switches > 0, "{counted:?}");
+    }
+
     fn counted(latency: &[(usize, u64)]) -> Counted {
         let mut slots = vec![0; SLOTS];
         for (slot, count) in latency {

@@ -323,7 +323,7 @@ mod tests {
         let (hash, each) = (MapType::Hash, MapType::PercpuHash);
         let made = || -> libbpf_rs::Result<Held> {
             Ok(Held {
-                tallies: made(MapType::PercpuArray, 4, Tally::BYTES, 1)?,
+                tallies: made(MapType::Array, 4, CPUS_MAX * CPU_TALLY_BYTES, 1)?,
                 threads: made(hash, 4, ThreadState::BYTES, 1)?,
                 seats: made(hash, 8, SEAT_BYTES, seats)?,
                 seat_tallies: made(each, 8, SeatTally::BYTES, seats + 1)?,

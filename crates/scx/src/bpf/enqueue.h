@@ -80,7 +80,8 @@ static inline __u64 slice_of(const struct thread *thread,
 	return order.o1 ? thread->stands.slice_left_ns : wants->slice_ns;
 }
 
-/* Off to an idle CPU, where it does not wake, as it was asked then: of an idle core, where it would keep the one it has. */
+/* Off to an idle CPU: of an idle core, where it would keep the one it has. For one that does
+ * not wake; who wakes was asked where to run already. */
 static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 			      __u32 cpu, __u64 flags,
 			      const struct settings *wants)
@@ -118,8 +119,8 @@ __noinline int find_idle(__u32 cpu)
  * there too early, and would sleep on. One that may run nowhere else waits for a CPU
  * that is at work: that will look.
  */
-static inline void rouse(struct task_struct *p, struct thread *thread,
-			 __u32 cpu)
+static inline void rouse_nearest(struct task_struct *p, struct thread *thread,
+				 __u32 cpu)
 {
 	struct outlook *sees = outlook();
 	struct place *here = place_of(cpu);
@@ -136,6 +137,13 @@ static inline void rouse(struct task_struct *p, struct thread *thread,
 	}
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
+}
+
+/* Most of the time none is idle, which takes no call to see. */
+ALWAYS void rouse(struct task_struct *p, struct thread *thread, __u32 cpu)
+{
+	if (has_any(&idlers))
+		rouse_nearest(p, thread, cpu);
 }
 
 static inline void enqueue_by_level(struct task_struct *p,
@@ -156,8 +164,7 @@ static inline void enqueue_by_level(struct task_struct *p,
 	join_by_level(p, thread, here->llc, wants, flags);
 	if (flags & ENQ_WAKEUP)
 		preempt_by_level(p, thread, cpu, wants);
-	if (has_any(&idlers))
-		rouse(p, thread, cpu);
+	rouse(p, thread, cpu);
 }
 
 /* Unless a guest gives way. */
@@ -178,8 +185,7 @@ ALWAYS void come_to_wait(struct task_struct *p, struct thread *thread,
 		COUNT(preempted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
-	if (has_any(&idlers))
-		rouse(p, thread, cpu);
+	rouse(p, thread, cpu);
 }
 
 #endif

@@ -328,31 +328,4 @@ extern int bpf_iter_num_new(struct bpf_iter_num *it, int start,
 extern int *bpf_iter_num_next(struct bpf_iter_num *it) __weak __ksym;
 extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __weak __ksym;
 
-/* A walk ends after so many. */
-#define STEPS_MAX 64
-
-/* Virtual time of the first in the queue that may run on that CPU; `none` if none of so many
- * may. A function of its own, as the walk needs room on the stack. */
-__noinline __u64 first_vtime_on(__u32 cpu, __u64 dsq, __u64 none)
-{
-	struct bpf_iter_scx_dsq it;
-	struct task_struct *p;
-	int step;
-
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
-		bpf_for(step, 0, STEPS_MAX)
-		{
-			p = bpf_iter_scx_dsq_next(&it);
-			if (!p)
-				break;
-			if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-				none = p->scx.dsq_vtime;
-				break;
-			}
-		}
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	return none;
-}
-
 #endif

@@ -8,10 +8,10 @@ use std::time::Instant;
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use usher_host::launch::{Exit, Forwarder, LaunchSpec, hold};
-use usher_scx::{Counted, Counter, Held, Kernel, MapIds, ScxError, Seat, State, Tally};
+use usher_scx::{Counted, Counter, Held, MapIds, Seat, State, Tally};
 use usher_topology::Source;
 
-use crate::failure::{self, Outcome};
+use crate::failure::Outcome;
 use crate::launch;
 use crate::output::{self, Output};
 
@@ -126,7 +126,9 @@ fn changed(before: &Option<String>, after: Option<String>) -> Option<String> {
 }
 
 fn until_now(dir: &Path) -> anyhow::Result<Answer> {
-    let ours = Ours::read(dir).map_err(|error| without_ours(&super::kernel(), error))?;
+    let ours = Ours::read(dir).map_err(|error| {
+        anyhow!("{error:#}; 'usher sched stats -- CMD' counts under any scheduler")
+    })?;
     let answer = Answer {
         scheduler: scheduler(),
         scheduler_after: None,
@@ -137,18 +139,6 @@ fn until_now(dir: &Path) -> anyhow::Result<Answer> {
         seats: Vec::new(),
     };
     Ok(answer.with(ours, Since::Start))
-}
-
-/// Why ours is not asked, and what there is instead.
-fn without_ours(kernel: &Kernel, why: anyhow::Error) -> anyhow::Error {
-    match kernel.state() {
-        // The counter is not to be had there either.
-        Err(ScxError::NoSchedExt { .. }) => why,
-        _ => anyhow!(
-            "{}; 'usher sched stats -- CMD' counts under any scheduler",
-            failure::line(&why)
-        ),
-    }
 }
 
 impl Answer {
@@ -197,16 +187,8 @@ fn run_between(
 ) -> anyhow::Result<Exit> {
     let spec = spec(command)?;
     let machine = usher_topology::load(Source::ThisMachine)?;
-    let counter = Counter::start(&machine).map_err(|error| no_counter(&super::kernel(), error))?;
+    let counter = Counter::start(&machine)?;
     run_heeding(&spec, || look(&counter))
-}
-
-/// What the kernel lacks, rather than how it says so.
-fn no_counter(kernel: &Kernel, error: ScxError) -> anyhow::Error {
-    match kernel.state() {
-        Err(lacking @ ScxError::NoSchedExt { .. }) => lacking.into(),
-        _ => error.into(),
-    }
 }
 
 /// What is launched, if there is such a command.
@@ -366,21 +348,6 @@ mod tests {
     fn times_are_told_in_their_unit() {
         let told = [0, 7_000, 999_000, 1_500_000, 12_000_000_000].map(time);
         assert_eq!(told, ["0 ms", "7.0 µs", "999.0 µs", "1.5 ms", "12.0 s"]);
-    }
-
-    #[test]
-    fn a_kernel_without_sched_ext_is_told_of_alone() {
-        let sys = tempfile::tempdir().unwrap();
-        let kernel = Kernel::at(sys.path());
-        let told = || without_ours(&kernel, anyhow!("none runs")).to_string();
-        let counter = || no_counter(&kernel, ScxError::NotRoot).to_string();
-        assert_eq!(told(), "none runs");
-        assert!(counter().contains("no sched_ext"), "{}", counter());
-        let ext = sys.path().join("kernel/sched_ext");
-        std::fs::create_dir_all(&ext).unwrap();
-        std::fs::write(ext.join("state"), "disabled\n").unwrap();
-        assert!(told().ends_with("counts under any scheduler"));
-        assert!(counter().contains("root"));
     }
 
     fn ours(seats: u32, switches: u64) -> Ours {
