@@ -30,6 +30,8 @@ static MINIMAL: &Aligned<[u8]> =
 const HOTPLUG_SEQ: Range<usize> = 0..8;
 /// Its `flags`.
 const FLAGS: Range<usize> = 8..16;
+/// Its `stopping`, a callback for levels alone.
+const STOPPING: Range<usize> = 24..32;
 const SETTINGS_BYTES: usize = 40;
 const DUMP_BYTES: usize = 131_072;
 
@@ -86,6 +88,9 @@ impl Scheduler {
         let order = settings.order(flag.map_or(0, |_| tables.nodes));
         let mut open = object::open(&bytes.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &order)?;
+        if !settings.o1 {
+            change(&mut open, "usher", STOPPING, |callback| callback.fill(0))?;
+        }
         let object = object::load(open, "loading the scheduler")?;
         let mut scheduler = Self::of(object, &tables)?;
         scheduler.nodes_apart = flag.is_some();
@@ -241,6 +246,7 @@ mod tests {
         let ops = fields("sched_ext_ops");
         assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
         assert_eq!(ops.place("flags"), FLAGS);
+        assert_eq!(ops.place("stopping"), STOPPING);
         assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
         assert_eq!(fields("dump").bytes(), DUMP_BYTES);
     }

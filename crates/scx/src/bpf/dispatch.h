@@ -23,26 +23,9 @@ static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
 	set_slice(prev, wants->slice_ns);
 }
 
-/* How long a thread has run until now, which is not counted again. */
-static inline __u64 note_run(struct thread *thread, __u64 now)
-{
-	__u64 ran = since(thread->began_ns, now);
-
-	thread->burst_ns += ran;
-	note_use(thread, thread->cpu, ran);
-	thread->began_ns = now;
-	return ran;
-}
-
-static inline void charge(struct thread *thread, __u64 ran, __u64 weight)
-{
-	thread->vtime += virtual_ns(ran, weight);
-	thread->ahead_ns = thread->vtime - hall_of(thread->llc)->clock;
-}
-
 /* What it has run until now is no part of what it will be charged for; nor is it owed
  * anything by whoever comes later. */
-static inline void forgive(struct task_struct *prev, __u32 cpu, __u64 now,
+static inline void forgive(struct task_struct *prev, __u32 cpu,
 			   const struct settings *wants)
 {
 	struct thread *thread = thread_of(prev);
@@ -51,7 +34,7 @@ static inline void forgive(struct task_struct *prev, __u32 cpu, __u64 now,
 	if (!thread)
 		return;
 	hall = hall_of(thread->llc);
-	note_run(thread, now);
+	note_run(prev, thread);
 	catch_up(state_of(cpu), hall);
 	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
 	if (thread->why == WHY_TURN)
@@ -59,13 +42,12 @@ static inline void forgive(struct task_struct *prev, __u32 cpu, __u64 now,
 }
 
 /* It is charged for what it has run while others waited, whatever it is forgiven later. */
-static inline void settle(struct task_struct *prev, __u64 now)
+static inline void settle(struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
 
 	if (thread)
-		charge(thread, note_run(thread, now),
-		       weight_of(prev, thread, now));
+		charge(prev, thread);
 }
 
 /* Lets a thread run on, as nobody waits who may run here. */
@@ -74,7 +56,7 @@ static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
 {
 	COUNT(prolonged);
 	if (!order.o1 && !order.fifo)
-		forgive(prev, cpu, now, wants);
+		forgive(prev, cpu, wants);
 	keep(prev, cpu, now, wants);
 }
 
@@ -93,7 +75,7 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 	} else if (prev && outcome == PREV_FIRST) {
 		COUNT(turns_kept);
 		if (!order.o1)
-			settle(prev, is->now_ns);
+			settle(prev);
 		keep(prev, cpu, is->now_ns, wants);
 	}
 	return outcome != NOBODY_WAITS;
@@ -106,8 +88,7 @@ static inline void look_at_prev(struct moment *is, struct task_struct *prev)
 
 	if (!thread)
 		return;
-	ran = virtual_ns(since(thread->began_ns, is->now_ns),
-			 weight_of(prev, thread, is->now_ns));
+	ran = virtual_ns(uncharged(prev, thread), weight_of(prev, thread));
 	is->has_prev = 1;
 	is->prev_vtime = paced(state_of(is->cpu), hall_of(thread->llc),
 			       thread->vtime + ran, is->now_ns);

@@ -41,8 +41,8 @@ __noinline int dump_cpu(__u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
-	TELL("CPU %llu: running %llu, idle %llu, urgent %llu", cpu,
-	     state->running, state->idle, state->urgent);
+	TELL("CPU %llu: at work %llu, idle %llu, urgent %llu", cpu,
+	     is_at_work(cpu), state->idle, state->urgent);
 	TELL("  clock %llu, at least %llu at %llu ns", state->clock,
 	     state->pace.least, state->pace.at_ns);
 	TELL("  others served at %llu ns, passes by the first of 0x%llx",

@@ -22,6 +22,17 @@ __noinline __u64 ask_average(__u32 llc)
 	return average_of(hall->spaces, hall->clock);
 }
 
+/* It is charged for what it has run; preempted in a short burst it is still in a hurry. */
+ALWAYS void come_back(struct task_struct *p, struct thread *thread,
+		      _Bool has_slept)
+{
+	charge(p, thread);
+	if (has_slept)
+		end_burst(thread);
+	else if (thread->burst_ns >= SHORT_BURST_NS)
+		thread->urgent = 0;
+}
+
 /* A thread that has slept, and need not wait: what it is owed. */
 static inline void follow_sleep(struct thread *thread,
 				const struct settings *wants)
@@ -126,7 +137,7 @@ static inline void rouse_nearest(struct task_struct *p, struct thread *thread,
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (state_of(cpu)->running && !is_movable(p))
+	if (is_at_work(cpu) && !is_movable(p))
 		return;
 	idle = look_around(sees, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
@@ -180,7 +191,7 @@ ALWAYS void come_to_wait(struct task_struct *p, struct thread *thread,
 	}
 	join_queue(p, thread, cpu, waits_in(p, thread, cpu, here->llc), wants,
 		   flags);
-	if (flags & ENQ_WAKEUP && thread->urgent && state->running &&
+	if (flags & ENQ_WAKEUP && thread->urgent && is_at_work(cpu) &&
 	    !state->urgent && is_home(thread->seat, cpu)) {
 		COUNT(preempted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);

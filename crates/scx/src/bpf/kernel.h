@@ -123,6 +123,10 @@ struct sched_ext_entity {
 	__u32 weight;
 };
 
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int pid;
@@ -133,6 +137,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct css_set *cgroups;
 	struct task_group *sched_task_group;
+	struct sched_entity se;
 	struct sched_ext_entity scx;
 };
 
@@ -165,19 +170,19 @@ struct scx_bpf_dsq_insert_vtime_args {
 /*
  * What is registered; not CO-RE, for libbpf matches its members by their names
  * and leaves out empty ones that this kernel does not know. What user space
- * fills in comes first, so that it need not know the rest.
+ * fills in or takes out comes first, so that it need not know the rest.
  */
 struct sched_ext_ops {
 	__u64 hotplug_seq;
 	__u64 flags;
 	__u32 timeout_ms;
 	__u32 exit_dump_len;
+	void (*stopping)(struct task_struct *p, _Bool runnable);
 	__s32 (*select_cpu)(struct task_struct *p, __s32 prev, __u64 flags);
 	void (*enqueue)(struct task_struct *p, __u64 flags);
 	void (*dispatch)(__s32 cpu, struct task_struct *prev);
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
-	void (*stopping)(struct task_struct *p, _Bool runnable);
 	void (*update_idle)(__s32 cpu, _Bool idle);
 	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);

@@ -125,9 +125,10 @@ static inline void end_by_level(struct thread *thread, __u64 now, __u64 ran,
 	stands->slice_left_ns = left_of_slice(thread, now);
 	stands->sleep_average_ns =
 		average_after_run(stands->sleep_average_ns, ran);
-	thread->ahead_ns = 0;
-	if (!runnable)
-		stands->slept_at_ns = now;
+	if (runnable)
+		return;
+	stands->slept_at_ns = now;
+	end_burst(thread);
 }
 
 /* The thread that runs, as one of those that may be next. */
@@ -191,7 +192,7 @@ static inline void preempt_by_level(struct task_struct *p,
 {
 	struct cpu_state *state = state_of(cpu);
 
-	if (!state->running)
+	if (!is_at_work(cpu))
 		return;
 	if (!has_better_level(thread->vtime, state->key,
 			      state->turn_mm == space_number(p, thread),

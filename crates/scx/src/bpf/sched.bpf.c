@@ -5,6 +5,7 @@
  *   enqueue.h   a thread comes to run
  *   dispatch.h  a CPU asks for its next thread
  *   seats.h     whose CPU: programs' own ones, softly kept (paper 1)
+ *   charge.h    what a thread has run, and what that costs it
  *   where.h     on which CPU: idle physical cores first (paper 3b)
  *   when.h      who is next: address spaces in turns (paper 4)
  *   o1.h        the same as in Linux 2.6, to compare with
@@ -49,6 +50,8 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 		return prev;
 	if (order.o1)
 		give_key(thread, p->static_prio, now_ns());
+	else
+		come_back(p, thread, 1);
 	cpu = claim(p, thread, prev, wants->smt && !order.fifo, 0);
 	if (cpu < 0)
 		return prev;
@@ -69,6 +72,8 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		insert(p, DSQ_LOCAL, 20 * MS, flags);
 		return;
 	}
+	if (!order.o1)
+		come_back(p, thread, flags & ENQ_WAKEUP);
 	if (stays_here(p)) {
 		/* What the CPU itself wants done, and somebody waits for. */
 		if (flags & ENQ_WAKEUP && !order.o1 && !order.fifo)
@@ -91,7 +96,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	leave_queue(thread);
 	if (flags & ENQ_WAKEUP)
 		wake(p, thread, cpu, wants);
-	else if (!thread->began_ns)
+	else if (!thread->counted_ns)
 		thread->urgent = 1;
 	if (!(flags & ENQ_WAKEUP) && move_over(p, thread, cpu, flags, wants))
 		return;
@@ -116,36 +121,39 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 		prolong(prev, cpu, now_ns(), wants);
 }
 
-static inline void note_space(struct cpu_state *state, struct thread *thread,
-			      __u64 mm, __u32 queue, __u64 now,
-			      const struct settings *wants)
+static inline void note_space(struct cpu_state *state, __u64 mm)
 {
 	COUNT(switches);
+	if (!mm || mm == state->last_mm)
+		return;
+	state->last_mm = mm;
+	COUNT(space_switches);
+}
+
+/* One that is not urgent, so that its address space has its turn. */
+static inline void note_turn(struct cpu_state *state, struct thread *thread,
+			     __u64 mm, __u32 queue)
+{
+	__u64 now = now_ns();
+
+	state->served_ns = now;
 	if (!mm)
 		return;
-	if (mm != state->last_mm) {
-		state->last_mm = mm;
-		COUNT(space_switches);
-	}
-	if (thread->urgent)
-		return;
-	state->turn_of = sharers_of(thread, mm, wants);
+	state->turn_of = sharers_of(thread, mm, &settings);
 	if (ends_turn(state->turn_mm, state->turn_queue, mm, queue))
 		state->turn_began_ns = now;
 	state->turn_mm = mm;
 	state->turn_queue = queue;
 }
 
-static inline void note_service(struct thread *thread, __u32 llc,
-				struct cpu_state *state, __u64 now)
+static inline void note_place(struct thread *thread, __u32 llc)
 {
 	struct hall *hall = hall_of(llc);
 
 	follow_clock(thread, llc);
 	if (!all_waiting(hall))
 		thread->vtime = alone_at(thread->vtime, hall->clock);
-	if (!thread->urgent)
-		state->served_ns = now;
+	thread->ahead_ns = thread->vtime - hall->clock;
 }
 
 OP(usher_running)
@@ -155,29 +163,29 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
-	const struct settings *wants = &settings;
-	__u64 now = now_ns();
+	__u64 mm;
 	__u32 queue;
 
 	if (!thread)
 		return;
+	mm = space_number(p, thread);
 	queue = thread->queue;
 	if (queue != NO_QUEUE && state->why)
 		thread->why = state->why;
 	state->why = WHY_UNKNOWN;
 	come_from(queue, thread, cpu, state, here->llc);
-	thread->began_ns = now;
 	thread->cpu = cpu;
 	if (order.o1)
-		begin_by_level(thread, cpu, now);
+		begin_by_level(thread, cpu, now_ns());
 	else
-		note_service(thread, here->llc, state, now);
-	note_arrival(thread, cpu, now);
-	note_space(state, thread, space_number(p, thread), queue, now, wants);
+		note_place(thread, here->llc);
+	note_arrival(thread, cpu);
+	note_space(state, mm);
+	if (!thread->urgent)
+		note_turn(state, thread, mm, queue);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || stays_here(p);
 	note_allowed(state, p);
-	state->running = 1;
 }
 
 /* For what no kick has brought into order. */
@@ -197,32 +205,14 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 		set_slice(p, 0);
 }
 
+/* For levels alone; user space takes it out elsewhere. */
 OP(usher_stopping)
 void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
-	__u32 cpu = scx_bpf_task_cpu(p);
 	struct thread *thread = thread_of(p);
-	struct cpu_state *state = state_of(cpu);
-	__u64 now = now_ns();
-	__u64 ran;
 
-	if (!thread)
-		return;
-	state->running = 0;
-	note_guest(cpu, 0);
-	ran = note_run(thread, now);
-	if (order.o1)
-		end_by_level(thread, now, ran, runnable);
-	else
-		charge(thread, ran, weight_of(p, thread, now));
-	/* Preempted in a short burst it is still in a hurry. */
-	thread->urgent =
-		thread->urgent && runnable && thread->burst_ns < SHORT_BURST_NS;
-	if (runnable)
-		return;
-	thread->burst_average_ns =
-		burst_after(thread->burst_average_ns, thread->burst_ns);
-	thread->burst_ns = 0;
+	if (thread)
+		end_by_level(thread, now_ns(), note_run(p, thread), runnable);
 }
 
 /*
@@ -243,6 +233,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 	struct hall *hall = hall_of(place_of(cpu)->llc);
 
 	note_in(&idlers, cpu, idle);
+	note_guest(cpu, 0);
 	if (order.fifo)
 		return;
 	state->idle = idle;
@@ -268,13 +259,14 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 	follow_clock(thread, here->llc);
 	if (is_before(thread->vtime, hall->clock))
 		thread->vtime = hall->clock;
+	thread->counted_ns = p->se.sum_exec_runtime;
 	thread->queue = NO_QUEUE;
 	thread->stands.has_key = 0;
 	thread->stands.slept_at_ns = 0;
 }
 
 /*
- * It becomes a real-time one, maybe while it waits. Who is taken out of a queue for another
+ * It ends, or becomes a real-time one, maybe while it waits. Who is taken out of a queue for another
  * reason comes through `enqueue` again; a callback whenever one stops being runnable would
  * cost each sleep a hundred instructions.
  */
@@ -283,8 +275,10 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 {
 	struct thread *thread = thread_of(p);
 
-	if (thread)
-		leave_queue(thread);
+	if (!thread)
+		return;
+	charge(p, thread);
+	leave_queue(thread);
 }
 
 /*

@@ -170,7 +170,7 @@ static inline struct seat_tally *tally_of(struct thread *thread)
 }
 
 /* A thread begins to run, maybe on a CPU that was had back for it. */
-static inline void note_arrival(struct thread *thread, __u32 cpu, __u64 now)
+static inline void note_arrival(struct thread *thread, __u32 cpu)
 {
 	struct seat_tally *tally;
 
@@ -181,7 +181,7 @@ static inline void note_arrival(struct thread *thread, __u32 cpu, __u64 now)
 	if (tally) {
 		tally->returns++;
 		tally->return_latency[latency_slot(
-			since(thread->returning_ns, now))]++;
+			since(thread->returning_ns, now_ns()))]++;
 	}
 	thread->returning_ns = 0;
 }

@@ -103,11 +103,12 @@ struct standing {
 /* A thread, as long as the scheduler has it. */
 struct thread {
 	__u64 vtime;
-	__u64 began_ns;
+	/* Of all that it has run, by the kernel's count, what is charged by now. */
+	__u64 counted_ns;
 	/* Ran since it woke. */
 	__u64 burst_ns;
 	__u64 burst_average_ns;
-	/* How far ahead of the others it was when it last ran, in virtual time. */
+	/* How far ahead of the others it was when it last began to run, in virtual time. */
 	__s64 ahead_ns;
 	/* The cgroup whose seat is this thread's, as of that version; 0: none. */
 	__u64 cgroup;
@@ -127,8 +128,8 @@ struct thread {
 	/* What its cgroups make of its weight, in per cent. */
 	__u32 group_weight;
 	struct standing stands;
-	/* When that was last looked up. */
-	__u64 weighed_ns;
+	/* When that was last looked up, in ticks. */
+	__u64 weighed_at;
 	/* Its address space, as of when it was last asked for. */
 	__u64 mm;
 	/* The only CPU that it may run on, as of when it came to wait, and 1; 0: others, too. */

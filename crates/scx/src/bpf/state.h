@@ -14,12 +14,13 @@ const volatile struct order order SEC(".rodata.order") = {};
 
 /* A CPU, as others see it. */
 struct cpu_state {
-	__u32 running;
 	/* What runs may run elsewhere. */
 	__u32 movable;
 	__u32 urgent;
 	/* How the next thread is come by, where not by its own queue. */
 	__u32 why;
+	/* As the kernel says when a CPU falls idle, and when it is so no more. */
+	__u32 idle;
 	/* The last user thread's address space. */
 	__u64 last_mm;
 	/* Whose turn it is; an urgent thread of another's comes in between. */
@@ -27,10 +28,9 @@ struct cpu_state {
 	/* Those who share that turn, and the queue that the last of them came from. */
 	__u64 turn_of;
 	__u32 turn_queue;
-	/* As the kernel says when a CPU falls idle, and when it is so no more. */
-	__u32 idle;
+	__u32 unused;
 	__u64 turn_began_ns;
-	/* When one that is not urgent last ran, or none waited. */
+	/* When one that is not urgent last ran; 0: none has waited since. */
 	__u64 served_ns;
 	/* The virtual time of whoever waits for this CPU and is furthest behind, at its
 	 * latest: behind the hall's where threads are kept to some of its CPUs, and crowd
@@ -114,6 +114,12 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 {
 	__sync_fetch_and_and(&set->words[cpu / 64 % CPU_WORDS],
 			     ~(1ULL << cpu % 64));
+}
+
+/* As far as the kernel has said; what runs may be none of our threads. */
+static inline _Bool is_at_work(__u32 cpu)
+{
+	return !has_cpu(&idlers, cpu);
 }
 
 /* Whether a CPU is in a set from now on; most of them are as they were. */
@@ -208,8 +214,9 @@ static inline struct thread *thread_of(struct task_struct *p)
 #define GROUPS_DEEP 8
 /* Of those with cpu.idle: the least that there is. */
 #define GROUP_WEIGHT_IDLE 1
-/* A new weight, or a new cgroup, is noticed after so long. */
-#define WEIGHT_LASTS_NS 1000000000ULL
+/* A new weight, or a new cgroup, is noticed after so long: a second at most, unless the kernel
+ * was built for a hundred ticks a second. The count of ticks is at hand, the time is not. */
+#define WEIGHT_LASTS_TICKS 250
 
 static inline __u32 group_weight_of(struct task_group *group)
 {
@@ -246,10 +253,12 @@ static __attribute__((noinline)) __u32 weigh_groups(struct task_struct *p)
 }
 
 /* Of nice value and cgroups. */
-ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread, __u64 now)
+ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 {
-	if (since(thread->weighed_ns, now) > WEIGHT_LASTS_NS) {
-		thread->weighed_ns = now;
+	__u64 now = bpf_jiffies64();
+
+	if (now - thread->weighed_at > WEIGHT_LASTS_TICKS) {
+		thread->weighed_at = now;
 		thread->group_weight = weigh_groups(p);
 	}
 	return weight_in(p->scx.weight, thread->group_weight);

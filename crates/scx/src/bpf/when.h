@@ -237,7 +237,7 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 			thread->vtime = paced(state, hall, thread->vtime, now);
 		ask_place(llc, thread, clock,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
-					weight_of(p, thread, now)));
+					weight_of(p, thread)));
 		at = space_of(hall->spaces, of) % SPACES;
 		join_space(&hall->spaces[at], of, thread->seat,
 			   thread->seat_version, thread->vtime);
@@ -312,7 +312,7 @@ __noinline int take_next(__u32 llc, struct moment *is)
 static inline _Bool take_urgent_alone(struct hall *hall, __u32 llc,
 				      struct cpu_state *state)
 {
-	state->served_ns = now_ns();
+	state->served_ns = 0;
 	catch_up(state, hall);
 	return take(queue_at(llc, URGENT));
 }
@@ -324,6 +324,8 @@ static inline _Bool take_urgent(struct hall *hall, __u32 llc,
 {
 	if (!hall->waiting)
 		return take_urgent_alone(hall, llc, state);
+	if (!state->served_ns)
+		state->served_ns = is->now_ns;
 	if (is_late(state->served_ns, is->now_ns, wants->lead_ns)) {
 		__u32 not = is->not ;
 

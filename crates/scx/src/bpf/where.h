@@ -11,7 +11,7 @@
 #ifndef USHER_SCX_WHERE_H
 #define USHER_SCX_WHERE_H
 
-#include "seats.h"
+#include "charge.h"
 
 /* Whether the kernel keeps the idle CPUs of each node apart; it has the functions then. */
 static inline _Bool has_nodes(void)
@@ -284,7 +284,7 @@ __noinline int is_shared(__u32 cpu, __u32 at_home)
 			if (!bits)
 				break;
 			bits &= bits - 1;
-			if (other == cpu || !state_of(other)->running)
+			if (other == cpu || !is_at_work(other))
 				continue;
 			if (!at_home || !has_guest(other))
 				return 1;
@@ -331,7 +331,7 @@ __noinline int find_sharer(__u32 idle, __u32 any_llc)
 	{
 		struct cpu_state *state = state_of(cpu);
 
-		if (!state->running || !state->movable)
+		if (!is_at_work(cpu) || !state->movable)
 			continue;
 		if (!any_llc && !has_cpu(&here->near, cpu))
 			continue;
