@@ -77,11 +77,12 @@ impl Settings {
         self.fifo || self.o1
     }
 
-    /// `struct order`, on a machine of nodes that the kernel keeps apart.
-    pub(crate) fn order(&self, nodes: u64) -> Vec<u8> {
+    /// `struct order`, on a machine of nodes that the kernel keeps apart, and of CPUs that lie
+    /// in so many words of a set.
+    pub(crate) fn order(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
         let flags = [self.fifo, self.o1].map(u32::from);
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
-        bytes.extend(nodes.to_ne_bytes());
+        bytes.extend([nodes, cpu_words].into_iter().flat_map(u64::to_ne_bytes));
         bytes
     }
 
@@ -107,7 +108,7 @@ pub struct Tally {
     pub idle_cores: u64,
     /// Threads sent to an idle CPU of a core that works already.
     pub idle_threads: u64,
-    /// Threads that had to wait in a queue.
+    /// Threads that had to wait in the queue of their address space.
     pub queued: u64,
     /// Slices given anew, for nobody waited.
     pub prolonged: u64,

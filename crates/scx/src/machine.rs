@@ -22,6 +22,8 @@ pub(crate) struct Tables {
     pub has_threads: bool,
     /// NUMA nodes by number, where each CPU lies in one of several; else 0.
     pub nodes: u64,
+    /// Words of a set of CPUs that all of them lie in.
+    pub cpu_words: u64,
 }
 
 /// # Errors
@@ -57,6 +59,12 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         cores: machine.cores.len() as u64,
         has_threads: machine.cpus.len() > machine.cores.len(),
         nodes: nodes(machine),
+        cpu_words: machine
+            .cpus
+            .iter()
+            .map(|cpu| u64::from(cpu.os) / 64 + 1)
+            .max()
+            .unwrap_or(0),
     })
 }
 
@@ -108,6 +116,7 @@ mod tests {
     fn a_place_holds_core_llc_and_node() {
         let tables = tables(&machine("package:2 l3:2 core:2 pu:2")).unwrap();
         assert_eq!((tables.llcs, tables.cores, tables.places.len()), (4, 8, 16));
+        assert_eq!(tables.cpu_words, 1);
         assert!(tables.has_threads);
         let (cpu, bytes) = &tables.places[5];
         assert_eq!(bytes.len(), PLACE_BYTES);

@@ -85,7 +85,7 @@ impl Scheduler {
             _ if settings.minimal => None,
             _ => by_node()?,
         };
-        let order = settings.order(flag.map_or(0, |_| tables.nodes));
+        let order = settings.order(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
         let mut open = object::open(&bytes.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &order)?;
         if !settings.o1 {

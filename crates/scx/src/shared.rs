@@ -136,10 +136,11 @@ fn settings_are_told_by_their_names() {
             "lead_ns" => 7,
             "llcs" => 8,
             "nodes" => 9,
+            "cpu_words" => 10,
             name => of(name),
         };
         assert_eq!(settings.bytes(8), told.filled(number), "{flag}");
-        assert_eq!(settings.order(9), order.filled(number), "{flag}");
+        assert_eq!(settings.order(9, 10), order.filled(number), "{flag}");
     }
 }
 

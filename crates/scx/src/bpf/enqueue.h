@@ -150,10 +150,10 @@ static inline void rouse_nearest(struct task_struct *p, struct thread *thread,
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }
 
-/* Most of the time none is idle, which takes no call to see. */
+/* Whether any is idle takes no call to see. */
 ALWAYS void rouse(struct task_struct *p, struct thread *thread, __u32 cpu)
 {
-	if (has_any(&idlers))
+	if (any_idle())
 		rouse_nearest(p, thread, cpu);
 }
 

@@ -127,7 +127,12 @@ struct sched_entity {
 	__u64 sum_exec_runtime;
 };
 
+struct thread_info {
+	__u32 cpu;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int flags;
 	int pid;
 	int static_prio;
@@ -251,6 +256,13 @@ static inline __u64 now_ns(void)
 					    : bpf_ktime_get_ns();
 }
 
+/* What scx_bpf_task_cpu says, without a call, where the kernel keeps it in the thread. */
+ALWAYS __u32 cpu_of(const struct task_struct *p)
+{
+	return bpf_core_field_exists(p->thread_info.cpu) ? p->thread_info.cpu
+							 : scx_bpf_task_cpu(p);
+}
+
 static inline void set_slice(struct task_struct *p, __u64 slice)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice))
@@ -259,8 +271,7 @@ static inline void set_slice(struct task_struct *p, __u64 slice)
 		p->scx.slice = slice;
 }
 
-static inline void insert(struct task_struct *p, __u64 dsq, __u64 slice,
-			  __u64 flags)
+ALWAYS void insert(struct task_struct *p, __u64 dsq, __u64 slice, __u64 flags)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___here))
 		scx_bpf_dsq_insert___v2___here(p, dsq, slice, flags);

@@ -167,7 +167,7 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 				 __u64 flags)
 {
 	struct hall *hall = hall_of(llc);
-	__u32 cpu = scx_bpf_task_cpu(p);
+	__u32 cpu = cpu_of(p);
 	__u64 of = sharers_of(thread, space_number(p, thread), wants);
 	__u32 at;
 

@@ -64,7 +64,7 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 OP(usher_enqueue)
 void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 {
-	__u32 cpu = scx_bpf_task_cpu(p);
+	__u32 cpu = cpu_of(p);
 	const struct settings *wants = &settings;
 	struct thread *thread = thread_of(p);
 
@@ -159,7 +159,7 @@ static inline void note_place(struct thread *thread, __u32 llc)
 OP(usher_running)
 void BPF_PROG(usher_running, struct task_struct *p)
 {
-	__u32 cpu = scx_bpf_task_cpu(p);
+	__u32 cpu = cpu_of(p);
 	struct thread *thread = thread_of(p);
 	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
@@ -194,7 +194,7 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 {
 	const struct settings *wants = &settings;
 	struct thread *thread = thread_of(p);
-	__u32 cpu = scx_bpf_task_cpu(p);
+	__u32 cpu = cpu_of(p);
 
 	note_in(&idlers, cpu, 0);
 	find_idlers(cpu);
@@ -250,7 +250,7 @@ OP(usher_enable)
 void BPF_PROG(usher_enable, struct task_struct *p)
 {
 	struct thread *thread = thread_of(p);
-	struct place *here = place_of(scx_bpf_task_cpu(p));
+	struct place *here = place_of(cpu_of(p));
 	struct hall *hall = hall_of(here->llc);
 
 	if (!thread)

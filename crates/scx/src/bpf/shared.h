@@ -39,6 +39,8 @@ struct order {
 	/* Nodes, by number, whose idle CPUs the kernel keeps apart; 0: all are kept
 	 * together. */
 	__u64 nodes;
+	/* The words of a set of CPUs that this machine's lie in. */
+	__u64 cpu_words;
 };
 
 /*
@@ -143,6 +145,7 @@ struct tally {
 	__u64 space_switches;
 	__u64 idle_cores;
 	__u64 idle_threads;
+	/* In the queues of address spaces; `soon`: among urgent threads. */
 	__u64 queued;
 	__u64 prolonged;
 	__u64 turns_kept;

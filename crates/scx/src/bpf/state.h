@@ -116,6 +116,19 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 			     ~(1ULL << cpu % 64));
 }
 
+/* Most of the time none is. */
+ALWAYS _Bool any_idle(void)
+{
+	__u64 words = order.cpu_words;
+	__u64 any = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++)
+		if (word < words)
+			any |= idlers.words[word];
+	return any != 0;
+}
+
 /* As far as the kernel has said; what runs may be none of our threads. */
 static inline _Bool is_at_work(__u32 cpu)
 {
@@ -275,7 +288,7 @@ static inline void read_set(struct cpu_set *to, const struct cpumask *from)
 }
 
 /* May run on other CPUs than the one that it is on. */
-static inline _Bool is_movable(struct task_struct *p)
+ALWAYS _Bool is_movable(struct task_struct *p)
 {
 	__u32 disabled = p->migration_disabled;
 

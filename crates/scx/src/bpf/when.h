@@ -110,8 +110,8 @@ __noinline int home_llc(__u32 cpu)
  * The same of a thread that is about to wait. One that must not migrate just now waits
  * where it is, as if it were at home there.
  */
-static inline __u32 waits_in(struct task_struct *p, struct thread *thread,
-			     __u32 cpu, __u32 llc)
+ALWAYS __u32 waits_in(struct task_struct *p, struct thread *thread, __u32 cpu,
+		      __u32 llc)
 {
 	struct outlook *sees = outlook();
 
@@ -238,6 +238,7 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		ask_place(llc, thread, clock,
 			  ahead_at_most(wants->lead_ns, wants->slice_ns,
 					weight_of(p, thread)));
+		COUNT(queued);
 		at = space_of(hall->spaces, of) % SPACES;
 		join_space(&hall->spaces[at], of, thread->seat,
 			   thread->seat_version, thread->vtime);
@@ -246,7 +247,6 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		__sync_fetch_and_add(&hall->waiting, 1);
 	}
 	thread->queue = queue_at(llc, at);
-	COUNT(queued);
 	/* Urgent threads in the order in which they come: children that are born one after
 	 * another, and owe nothing, would be before others for ever by virtual time. */
 	if (at == URGENT)

@@ -42,7 +42,7 @@ static inline void find_idlers(__u32 cpu)
 	struct place *here = place_of(cpu);
 	__u32 word;
 
-	if (has_any(&idlers) || !read_idle(&sees->left, here))
+	if (any_idle() || !read_idle(&sees->left, here))
 		return;
 	for (word = 0; word < CPU_WORDS; word++)
 		if (sees->left.words[word])
@@ -108,7 +108,7 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 {
 	struct place *here = place_of(last);
 
-	if (!has_any(&idlers) && !seats_version())
+	if (!any_idle() && !seats_version())
 		return look_at_nothing(thread);
 	sees->unseen = order.nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&sees->idle, here)) {
@@ -240,7 +240,7 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 }
 
 /* A CPU for this thread, taken; somebody else may take one first. */
-static inline __s32 claim(struct task_struct *p, struct thread *thread,
+static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 			  __u32 last, _Bool smt, _Bool cores_only)
 {
 	struct outlook *sees = outlook();
@@ -264,6 +264,17 @@ static inline __s32 claim(struct task_struct *p, struct thread *thread,
 		strike(&sees->guests, cpu);
 	}
 	return NOWHERE;
+}
+
+/* The same, without a call where there is nothing to choose from. */
+ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
+		   _Bool smt, _Bool cores_only)
+{
+	if (!any_idle() && !seats_version()) {
+		leave_seat(thread);
+		return NOWHERE;
+	}
+	return claim_best(p, thread, last, smt, cores_only);
 }
 
 /* Another thread works on this CPU's core; one that is at home there, if so asked. */

@@ -48,8 +48,8 @@ pub(crate) struct Standing {
 #[derive(Debug, Clone, Copy, Default)]
 struct Service {
     turn: Turn,
-    /// When one that is not urgent last ran, or none waited.
-    served_ns: u64,
+    /// When one that is not urgent last ran; `None`: none has waited since.
+    served_ns: Option<u64>,
     /// The virtual time of whoever waits for this CPU and is furthest behind, at its latest;
     /// not behind the domain's where nobody waits.
     clock: u64,
@@ -338,7 +338,7 @@ impl Engine {
             self.move_running(prev, to);
             return;
         }
-        self.ours.services[cpu].served_ns = self.now_ns;
+        self.ours.services[cpu].served_ns = Some(self.now_ns);
         self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
         self.arm(cpu);
     }
@@ -412,7 +412,7 @@ impl Engine {
         standing.burst_ns += began_ns - standing.began_ns;
         standing.began_ns = began_ns;
         self.owe_nothing(thread, cpu);
-        self.ours.services[cpu].served_ns = began_ns;
+        self.ours.services[cpu].served_ns = Some(began_ns);
         self.cpus[cpu].slice_end_ns = began_ns + slice_ns;
     }
 
@@ -451,7 +451,7 @@ impl Engine {
         standing.has_run = true;
         let service = &mut self.ours.services[cpu];
         if !standing.urgent {
-            service.served_ns = self.now_ns;
+            service.served_ns = Some(self.now_ns);
             service.turn.pass_to(&comer, queue, self.now_ns);
         }
     }

@@ -39,12 +39,14 @@ impl Engine {
     /// Urgent threads come first, but for others after a lead in which only such ran.
     fn take_urgent(&mut self, cpu: usize) -> Option<ThreadId> {
         let domain = self.domain(cpu);
+        let now_ns = self.now_ns;
+        let service = &mut self.ours.services[cpu];
         if self.ours.queues[domain].hall.waiting() == 0 {
-            self.ours.services[cpu].served_ns = self.now_ns;
+            service.served_ns = None;
             self.catch_up(cpu);
         } else if share::is_late(
-            self.ours.services[cpu].served_ns,
-            self.now_ns,
+            *service.served_ns.get_or_insert(now_ns),
+            now_ns,
             self.kernel.lead_ns,
         ) {
             let mut others = Moment {
