@@ -108,7 +108,7 @@ pub struct Tally {
     pub idle_cores: u64,
     /// Threads sent to an idle CPU of a core that works already.
     pub idle_threads: u64,
-    /// Threads that had to wait in the queue of their address space.
+    /// Threads that waited for a turn, in the queues of address spaces.
     pub queued: u64,
     /// Slices given anew, for nobody waited.
     pub prolonged: u64,
@@ -301,11 +301,11 @@ pub struct ThreadState {
     pub why: Why,
     /// Where it waits, if it does.
     pub waits: Option<Queue>,
-    /// It is served before others.
+    /// It is served before others; of one that sleeps, as it was when it last ran.
     pub urgent: bool,
-    /// How long it runs before it sleeps, on average.
+    /// How long it runs before it sleeps, on average, as of when it last woke.
     pub burst_average_ns: u64,
-    /// How far ahead of the others it was when it last ran, in virtual time.
+    /// How far ahead of the others it was when it last began to run, in virtual time.
     pub ahead_ns: i64,
     /// The cgroup that gives it a seat.
     pub seat: Option<u64>,

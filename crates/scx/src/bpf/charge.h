@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What a thread is charged for having run: when it next comes to run, or wherever a CPU asks
- * who is next. The kernel keeps count of what each has run; to be called whenever one stops,
- * too, would cost a switch some three hundred instructions.
+ * What a thread is charged for having run: when it next comes to run, when a CPU lets it run
+ * on, and when it ends. The kernel keeps count of what each has run; to be called whenever one
+ * stops, too, would cost a switch some three hundred instructions. Whom the kernel puts on a
+ * CPU without asking us (from 6.14 on, who must not migrate just now) is charged later.
  */
 #ifndef USHER_SCX_CHARGE_H
 #define USHER_SCX_CHARGE_H
@@ -34,11 +35,11 @@ ALWAYS void charge(struct task_struct *p, struct thread *thread)
 	thread->vtime += virtual_ns(ran, weight_of(p, thread));
 }
 
-/* It has slept since it ran. */
+/* It sleeps, or has slept since it ran. */
 static inline void end_burst(struct thread *thread)
 {
 	thread->urgent = 0;
-	/* Another callback may have come before this one. */
+	/* `enqueue` may have been called after `select_cpu`. */
 	if (!thread->burst_ns)
 		return;
 	thread->burst_average_ns =

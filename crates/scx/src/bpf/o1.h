@@ -9,6 +9,7 @@
 #ifndef USHER_SCX_O1_H
 #define USHER_SCX_O1_H
 
+#include "charge.h"
 #include "when.h"
 
 static inline __u64 arrive(struct hall *hall)

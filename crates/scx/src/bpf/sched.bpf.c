@@ -260,15 +260,16 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 	if (is_before(thread->vtime, hall->clock))
 		thread->vtime = hall->clock;
 	thread->counted_ns = p->se.sum_exec_runtime;
+	thread->burst_ns = thread->urgent = 0;
 	thread->queue = NO_QUEUE;
 	thread->stands.has_key = 0;
 	thread->stands.slept_at_ns = 0;
 }
 
 /*
- * It ends, or becomes a real-time one, maybe while it waits. Who is taken out of a queue for another
- * reason comes through `enqueue` again; a callback whenever one stops being runnable would
- * cost each sleep a hundred instructions.
+ * It ends, or becomes a real-time one, maybe while it waits. Who is taken out of a queue for
+ * another reason comes through `enqueue` again; a callback whenever one stops being runnable
+ * would cost each sleep a hundred instructions.
  */
 OP(usher_disable)
 void BPF_PROG(usher_disable, struct task_struct *p)
@@ -277,8 +278,11 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 
 	if (!thread)
 		return;
-	charge(p, thread);
 	leave_queue(thread);
+	if (order.o1)
+		note_run(p, thread);
+	else
+		charge(p, thread);
 }
 
 /*

@@ -37,7 +37,7 @@ struct {
 
 struct seating seating SEC(".data.seating");
 
-/* CPUs that run guests. */
+/* CPUs that run guests; or ran one before the real-time thread that they run now. */
 struct cpu_set guests __attribute__((aligned(64)));
 
 static inline __u64 seats_version(void)

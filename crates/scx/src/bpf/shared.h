@@ -130,8 +130,8 @@ struct thread {
 	/* What its cgroups make of its weight, in per cent. */
 	__u32 group_weight;
 	struct standing stands;
-	/* When that was last looked up, in ticks. */
-	__u64 weighed_at;
+	/* When that was last looked up. */
+	__u64 weighed_at_ticks;
 	/* Its address space, as of when it was last asked for. */
 	__u64 mm;
 	/* The only CPU that it may run on, as of when it came to wait, and 1; 0: others, too. */

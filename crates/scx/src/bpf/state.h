@@ -116,7 +116,7 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 			     ~(1ULL << cpu % 64));
 }
 
-/* Most of the time none is. */
+/* Whether any CPU is idle; most of the time none is. */
 ALWAYS _Bool any_idle(void)
 {
 	__u64 words = order.cpu_words;
@@ -129,7 +129,10 @@ ALWAYS _Bool any_idle(void)
 	return any != 0;
 }
 
-/* As far as the kernel has said; what runs may be none of our threads. */
+/*
+ * As far as the kernel has said. What runs may be a real-time thread, and what is known of
+ * the CPU tell of ours that ran before.
+ */
 static inline _Bool is_at_work(__u32 cpu)
 {
 	return !has_cpu(&idlers, cpu);
@@ -270,8 +273,8 @@ ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 {
 	__u64 now = bpf_jiffies64();
 
-	if (now - thread->weighed_at > WEIGHT_LASTS_TICKS) {
-		thread->weighed_at = now;
+	if (now - thread->weighed_at_ticks > WEIGHT_LASTS_TICKS) {
+		thread->weighed_at_ticks = now;
 		thread->group_weight = weigh_groups(p);
 	}
 	return weight_in(p->scx.weight, thread->group_weight);

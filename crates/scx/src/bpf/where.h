@@ -11,7 +11,7 @@
 #ifndef USHER_SCX_WHERE_H
 #define USHER_SCX_WHERE_H
 
-#include "charge.h"
+#include "seats.h"
 
 /* Whether the kernel keeps the idle CPUs of each node apart; it has the functions then. */
 static inline _Bool has_nodes(void)
@@ -35,7 +35,8 @@ static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 }
 
 /* CPUs that fell idle while the kernel had all threads back for a moment, as it does when a
- * machine is suspended, and did not tell. */
+ * machine is suspended, and did not tell. While others are idle one of these counts as at work
+ * until it has been so again, which costs its core's other threads a move at most. */
 static inline void find_idlers(__u32 cpu)
 {
 	struct outlook *sees = outlook();
@@ -96,19 +97,25 @@ __noinline int see_far(void)
 	return has_any(&sees->idle);
 }
 
+/* No CPU is idle and nobody has a seat: there is nothing to choose from. */
+ALWAYS _Bool has_no_choice(void)
+{
+	return !any_idle() && !seats_version();
+}
+
 static inline _Bool look_at_nothing(struct thread *thread)
 {
 	leave_seat(thread);
 	return 0;
 }
 
-/* False: no CPU is idle and nobody has a seat, so there is nothing to choose from. */
+/* False: there is nothing to choose from. */
 static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 				struct thread *thread, __u32 last)
 {
 	struct place *here = place_of(last);
 
-	if (!any_idle() && !seats_version())
+	if (has_no_choice())
 		return look_at_nothing(thread);
 	sees->unseen = order.nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&sees->idle, here)) {
@@ -241,7 +248,7 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 
 /* A CPU for this thread, taken; somebody else may take one first. */
 static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
-			  __u32 last, _Bool smt, _Bool cores_only)
+			       __u32 last, _Bool smt, _Bool cores_only)
 {
 	struct outlook *sees = outlook();
 	int try;
@@ -270,7 +277,7 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 		   _Bool smt, _Bool cores_only)
 {
-	if (!any_idle() && !seats_version()) {
+	if (has_no_choice()) {
 		leave_seat(thread);
 		return NOWHERE;
 	}
@@ -331,17 +338,23 @@ static inline _Bool may_come(const struct cpu_state *state, __u32 cpu)
 	return word >> cpu % 64 & 1;
 }
 
-/* A thread that shares a core and may come to this CPU; of this LLC, or any. */
+/* A thread that shares a core and may come to this CPU; of this LLC, or any. The walk begins
+ * behind this CPU, so that one that is in vain, as a real-time thread runs there, is not
+ * everybody's first. */
 __noinline int find_sharer(__u32 idle, __u32 any_llc)
 {
 	struct place *here = place_of(idle);
 	__u32 cpus = scx_bpf_nr_cpu_ids();
-	int cpu;
+	int step;
 
-	bpf_for(cpu, 0, (int)cpus)
+	bpf_for(step, 1, (int)cpus)
 	{
-		struct cpu_state *state = state_of(cpu);
+		__u32 cpu = idle + step;
+		struct cpu_state *state;
 
+		if (cpu >= cpus)
+			cpu -= cpus;
+		state = state_of(cpu);
 		if (!is_at_work(cpu) || !state->movable)
 			continue;
 		if (!any_llc && !has_cpu(&here->near, cpu))

@@ -2,7 +2,7 @@
 //! The kernel under Usher's own scheduler: where a thread goes and who is next are
 //! decided by the very headers that its BPF program includes (crate `usher-rules`);
 //! here are the CPUs and queues for them, as in that program's `where.h`, `when.h`,
-//! `enqueue.h` and `dispatch.h`.
+//! `charge.h`, `enqueue.h` and `dispatch.h`.
 //!
 //! All CPUs of a domain share its queues, which lie with its first CPU. Seats are left
 //! out, for the loop's are cpusets here; so are weights, beginning anew when CPUs come or

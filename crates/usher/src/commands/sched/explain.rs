@@ -18,8 +18,8 @@ use super::record;
 #[command(after_help = "\
 For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
 queue that it waits in; how it came there; how far ahead of the others it was in
-virtual time (CPU time over weight: who is behind is next) when it last ran, or behind with a
-minus, where it does not sleep; how long it runs before it sleeps, on average; what the
+virtual time (CPU time over weight: who is behind is next) when it last began to run, or behind
+with a minus, where it does not sleep; how long it runs before it sleeps, on average; what the
 cpu.weight of its cgroups makes of its weight, in per cent.
 
 Threads are looked at one after the other, so two may be told to run on one CPU.
@@ -165,6 +165,10 @@ impl Thread {
         let cpu = stat.processor.and_then(|cpu| u32::try_from(cpu).ok());
         // What ours knew of it before it became another's is over.
         let mut sched = known.filter(|_| policy.apart().is_none());
+        if let Some(sched) = &mut sched {
+            // That is told anew when it wakes.
+            sched.urgent &= stat.state == 'R';
+        }
         if let (Some(sched), Some(cpu)) = (&mut sched, cpu)
             && sched.why == Why::Unknown
         {
@@ -235,11 +239,13 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
             true => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
             false => "-".to_owned(),
         },
-        match (sched.burst_average_ns, sched.why) {
+        match (sched.burst_average_ns, sched.why, thread.state) {
             // It has not run yet.
-            (0, Why::Unknown) => "-".to_owned(),
-            (0, _) => "never slept".to_owned(),
-            (ns, _) => format!("{:.2} ms", ns as f64 / 1e6),
+            (0, Why::Unknown, _) => "-".to_owned(),
+            (0, _, 'R') => "never slept".to_owned(),
+            // What it ran until it slept is counted as it wakes.
+            (0, ..) => "-".to_owned(),
+            (ns, ..) => format!("{:.2} ms", ns as f64 / 1e6),
         },
         sched.group_weight.to_string(),
     ]);
@@ -469,7 +475,7 @@ mod tests {
 
     #[test]
     fn only_who_ran_and_never_slept_is_said_not_to_have() {
-        let bursts = |why| {
+        let bursts = |why, letter| {
             let sched = ThreadState {
                 burst_average_ns: 0,
                 ..state(why, None)
@@ -477,12 +483,13 @@ mod tests {
             text(&Answer {
                 pid: 10,
                 seat: None,
-                threads: vec![thread(10, 'S', Some(sched))],
+                threads: vec![thread(10, letter, Some(sched))],
                 settings: Settings::default(),
             })
         };
-        assert!(!bursts(Why::Unknown).contains("never slept"));
-        assert!(bursts(Why::Turn).contains("never slept"));
+        assert!(!bursts(Why::Unknown, 'R').contains("never slept"));
+        assert!(bursts(Why::Turn, 'R').contains("never slept"));
+        assert!(!bursts(Why::Turn, 'S').contains("never slept"));
     }
 
     #[test]

@@ -279,7 +279,7 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  of address spaces", tally.space_switches);
     row(rows, "  to idle cores", tally.idle_cores);
     row(rows, "  to idle CPUs of working cores", tally.idle_threads);
-    row(rows, "  waited in a queue of their own", tally.queued);
+    row(rows, "  waited for a turn", tally.queued);
     row(rows, "  waited among urgent ones", tally.soon);
     row(rows, "  preempted by urgent ones", tally.preempted);
     row(rows, "  slices prolonged, nobody waiting", tally.prolonged);
