@@ -305,7 +305,7 @@ pub struct ThreadState {
     pub urgent: bool,
     /// How long it runs before it sleeps, on average, as of when it last woke.
     pub burst_average_ns: u64,
-    /// How far ahead of the others it was when it last began to run, in virtual time.
+    /// How far ahead of the others it was when it last ran or woke, in virtual time.
     pub ahead_ns: i64,
     /// The cgroup that gives it a seat.
     pub seat: Option<u64>,

@@ -35,6 +35,12 @@ ALWAYS void charge(struct task_struct *p, struct thread *thread)
 	thread->vtime += virtual_ns(ran, weight_of(p, thread));
 }
 
+/* For who asks where it is among the others. */
+static inline void note_pace(struct thread *thread)
+{
+	thread->ahead_ns = thread->vtime - hall_of(thread->llc)->clock;
+}
+
 /* It sleeps, or has slept since it ran. */
 static inline void end_burst(struct thread *thread)
 {

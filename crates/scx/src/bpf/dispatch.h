@@ -37,6 +37,7 @@ static inline void forgive(struct task_struct *prev, __u32 cpu,
 	note_run(prev, thread);
 	catch_up(state_of(cpu), hall);
 	thread->vtime = wake_at(thread->vtime, hall->clock, wants->slice_ns);
+	note_pace(thread);
 	if (thread->why == WHY_TURN)
 		thread->why = WHY_ALONE;
 }
@@ -46,8 +47,10 @@ static inline void settle(struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
 
-	if (thread)
-		charge(prev, thread);
+	if (!thread)
+		return;
+	charge(prev, thread);
+	note_pace(thread);
 }
 
 /* Lets a thread run on, as nobody waits who may run here. */

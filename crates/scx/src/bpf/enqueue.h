@@ -27,9 +27,12 @@ ALWAYS void come_back(struct task_struct *p, struct thread *thread,
 		      _Bool has_slept)
 {
 	charge(p, thread);
-	if (has_slept)
+	if (has_slept) {
 		end_burst(thread);
-	else if (thread->burst_ns >= SHORT_BURST_NS)
+		return;
+	}
+	note_pace(thread);
+	if (thread->burst_ns >= SHORT_BURST_NS)
 		thread->urgent = 0;
 }
 
@@ -39,6 +42,7 @@ static inline void follow_sleep(struct thread *thread,
 {
 	thread->vtime = wake_at(thread->vtime, hall_of(thread->llc)->clock,
 				wants->slice_ns);
+	note_pace(thread);
 }
 
 /*
@@ -55,6 +59,7 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 
 	clock = clock_for(p, thread, cpu, thread->llc, hall);
 	thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);
+	note_pace(thread);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);
 	/* Who is further behind than the LLC's clock tells stands still while others have

@@ -153,7 +153,6 @@ static inline void note_place(struct thread *thread, __u32 llc)
 	follow_clock(thread, llc);
 	if (!all_waiting(hall))
 		thread->vtime = alone_at(thread->vtime, hall->clock);
-	thread->ahead_ns = thread->vtime - hall->clock;
 }
 
 OP(usher_running)

@@ -110,7 +110,7 @@ struct thread {
 	/* Ran since it woke. */
 	__u64 burst_ns;
 	__u64 burst_average_ns;
-	/* How far ahead of the others it was when it last began to run, in virtual time. */
+	/* How far ahead of the others it was when it last ran or woke, in virtual time. */
 	__s64 ahead_ns;
 	/* The cgroup whose seat is this thread's, as of that version; 0: none. */
 	__u64 cgroup;

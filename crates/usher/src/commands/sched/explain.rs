@@ -18,7 +18,7 @@ use super::record;
 #[command(after_help = "\
 For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
 queue that it waits in; how it came there; how far ahead of the others it was in
-virtual time (CPU time over weight: who is behind is next) when it last began to run, or behind
+virtual time (CPU time over weight: who is behind is next) when it last ran or woke, or behind
 with a minus, where it does not sleep; how long it runs before it sleeps, on average; what the
 cpu.weight of its cgroups makes of its weight, in per cent.
 
@@ -227,8 +227,11 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
     let Some(sched) = &thread.sched else {
         let cpu = thread.cpu_unknown;
         row.push(cpu.map_or("-".to_owned(), |cpu| on_cpu(thread.state, cpu)));
-        let new = "the scheduler does not know it yet";
-        row.push(thread.policy.apart().unwrap_or(new).to_owned());
+        let why = match thread.state {
+            'Z' | 'X' => "it has ended",
+            _ => "the scheduler does not know it yet",
+        };
+        row.push(thread.policy.apart().unwrap_or(why).to_owned());
         row.extend(["-"; 3].map(str::to_owned));
         return row;
     };
@@ -471,6 +474,17 @@ mod tests {
             assert_eq!(waiting, format!("for {turn}"));
         }
         assert_eq!(told(Why::IdleCore, true, None, 'S'), "the core was idle");
+    }
+
+    #[test]
+    fn who_has_ended_is_not_said_to_be_new() {
+        let told = text(&Answer {
+            pid: 10,
+            seat: None,
+            threads: vec![thread(10, 'Z', None)],
+            settings: Settings::default(),
+        });
+        assert!(told.contains("it has ended"), "{told}");
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn limit_ms(text: &str) -> Result<u64, &'static str> {
 }
 
 /// What anybody else is told.
-const FOR_ROOT: &str = "'usher sched' is for root, but for its status: run this as root";
+const FOR_ROOT: &str = "'usher sched' is for root, except its status: run this as root";
 
 /// What is said of an end.
 const GOES_ON: &str = "the kernel's own scheduler goes on\n";

@@ -230,7 +230,7 @@ pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<St
     };
     Some(format!(
         "a scheduler of Usher's runs, {why}; SIGTERM to its process ends it: \
-         kill $(pgrep -f 'usher.* sched start')"
+         kill $(pgrep -f 'usher.* sched( .*)? start')"
     ))
 }
 
