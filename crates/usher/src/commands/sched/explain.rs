@@ -242,13 +242,11 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
             true => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
             false => "-".to_owned(),
         },
-        match (sched.burst_average_ns, sched.why, thread.state) {
-            // It has not run yet.
-            (0, Why::Unknown, _) => "-".to_owned(),
-            (0, _, 'R') => "never slept".to_owned(),
-            // What it ran until it slept is counted as it wakes.
-            (0, ..) => "-".to_owned(),
-            (ns, ..) => format!("{:.2} ms", ns as f64 / 1e6),
+        match sched.burst_average_ns {
+            0 if thread.state == 'R' && sched.why != Why::Unknown => "never slept".to_owned(),
+            // It has not run yet, or not woken since: what it ran is counted then.
+            0 => "-".to_owned(),
+            ns => format!("{:.2} ms", ns as f64 / 1e6),
         },
         sched.group_weight.to_string(),
     ]);
