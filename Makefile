@@ -7,6 +7,7 @@
 #   make bless     accept the present output as the golden output
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
+#   make uninstall   removes what `make install` put there
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -14,12 +15,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-BIN := $(TARGET)/release
-INSTALL := install -D --mode=644
-INSTALL_PROGRAM := install -D --mode=755
+PROFILE ?= release
+BIN := $(TARGET)/$(PROFILE)
 # Absolute, as what is installed says where it is; it may have spaces.
 override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-symlinks -- "$(PREFIX)"))
-ROOT := $(DESTDIR)$(PREFIX)
+STAGE = $(TARGET)/stage
 
 # Crates with unsafe code that runs in our own address space.
 SANITIZED := usher-heartbeat usher-act usher-meter usher-rules usher-tasks usher-tasks-capi
@@ -36,7 +36,7 @@ C_FILES = $(shell git ls-files '*.c' '*.cpp' '*.h' 2>/dev/null)
 C_FLAGS := -O2 -Wall -Wextra -Werror
 
 # libusher_tasks: its version, and where it is installed to be tried.
-TASKS_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 STAGED = $(abspath $(TARGET))/installed
 # The thread handles that Rust's test harness keeps are possibly lost, no more.
 VALGRIND := valgrind --quiet --error-exitcode=9 --fair-sched=yes --leak-check=full
@@ -48,13 +48,17 @@ IN_GUESTS = $(CARGO) test --locked --workspace
 GUEST_RUNNER = $(RUNNER)="$(abspath $(TARGET))/debug/usher-lab --topology core:4 --timeout 1500 --kernel
 UNDO := --package usher-act --package usher --tests
 
+# A build tool that is missing is named before anything is built or installed.
+TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19:clang-19 lib:hwloc:libhwloc-dev \
+  lib:libelf:libelf-dev lib:zlib:zlib1g-dev lib:libudev:libudev-dev
+
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy unit loom doc \
-  sanitize c-examples valgrind bless install install-tasks kernels guests lab
+  sanitize c-examples valgrind bless install install-tasks uninstall packages kernels guests lab
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy unit guests loom doc c-examples valgrind sanitize
+test: setup fmt clippy packages unit guests loom doc c-examples valgrind sanitize
 	@echo "make test: everything passed"
 
 setup:
@@ -67,7 +71,8 @@ setup-examples:
 	@scripts/stage setup scripts/setup build examples
 
 build:
-	@scripts/stage build $(CARGO) build --locked --release --workspace
+	@scripts/need $(TOOLS) strip:binutils objcopy:binutils
+	@scripts/stage build $(CARGO) build --locked --profile $(PROFILE) --workspace
 
 # Without the benchmarks, which a user does not need.
 build-run:
@@ -75,7 +80,8 @@ build-run:
 
 # The C library of the task runtime.
 build-tasks:
-	@scripts/stage "build of libusher_tasks" $(CARGO) build --locked --release --package usher-tasks-capi
+	@scripts/need cargo:https://rustup.rs cc:gcc strip:binutils objcopy:binutils
+	@scripts/stage "build of libusher_tasks" $(CARGO) build --locked --profile $(PROFILE) --package usher-tasks-capi
 
 lint: setup fmt clippy
 
@@ -86,6 +92,10 @@ fmt:
 clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab -- -D warnings
+
+# What is installed, and what a missing tool does.
+packages:
+	@scripts/stage packages integrations/tests/install
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
@@ -172,29 +182,14 @@ bless: setup
 run: setup-examples build-run
 	@scripts/run-main $(BIN)/usher
 
-# Under the names that programs link and remember: see crates/tasks-capi/build.rs.
+# The files that are installed are listed once, in scripts/install.
 install-tasks: build-tasks
-	$(INSTALL) crates/tasks-capi/include/usher_tasks.h "$(ROOT)/include/usher_tasks.h"
-	$(INSTALL) $(BIN)/libusher_tasks_capi.a "$(ROOT)/lib/libusher_tasks.a"
-	$(INSTALL_PROGRAM) $(BIN)/libusher_tasks_capi.so "$(ROOT)/lib/libusher_tasks.so.$(TASKS_VERSION)"
-	ln -sf libusher_tasks.so.$(TASKS_VERSION) "$(ROOT)/lib/libusher_tasks.so.0"
-	ln -sf libusher_tasks.so.0 "$(ROOT)/lib/libusher_tasks.so"
-	mkdir -p "$(ROOT)/lib/pkgconfig"
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(TASKS_VERSION)|' crates/tasks-capi/usher-tasks.pc.in \
-	  >"$(ROOT)/lib/pkgconfig/usher-tasks.pc"
+	@scripts/install gather $(BIN) $(VERSION) $(STAGE)-tasks tasks
+	@scripts/install put $(STAGE)-tasks "$(PREFIX)" "$(DESTDIR)"
 
-install: build install-tasks
-	$(INSTALL_PROGRAM) $(BIN)/usher "$(ROOT)/bin/usher"
-	$(INSTALL_PROGRAM) $(BIN)/usher-bench "$(ROOT)/bin/usher-bench"
-	$(INSTALL) $(BIN)/libusher_ompt.so "$(ROOT)/lib/usher/libusher_ompt.so"
-	$(INSTALL) crates/heartbeat/include/usher_heartbeat.h "$(ROOT)/include/usher_heartbeat.h"
-	$(BIN)/usher man "$(ROOT)/share/man/man1" >/dev/null
-	for shell in bash:bash-completion/completions/usher zsh:zsh/site-functions/_usher \
-	  fish:fish/vendor_completions.d/usher.fish; do \
-	    mkdir -p "$(ROOT)/share/$$(dirname $${shell#*:})"; \
-	    $(BIN)/usher completions $${shell%%:*} >"$(ROOT)/share/$${shell#*:}"; \
-	  done
-	for unit in system user; do \
-	    mkdir -p "$(ROOT)/lib/systemd/$$unit"; \
-	    sed 's|@PREFIX@|$(PREFIX)|g' crates/usher/dist/$$unit/usher.service >"$(ROOT)/lib/systemd/$$unit/usher.service"; \
-	  done
+install: build
+	@scripts/install gather $(BIN) $(VERSION) $(STAGE) tasks programs
+	@scripts/install put $(STAGE) "$(PREFIX)" "$(DESTDIR)"
+
+uninstall:
+	@scripts/install remove "$(PREFIX)" "$(DESTDIR)"
