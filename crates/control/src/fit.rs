@@ -76,6 +76,7 @@ impl Fit {
                 self.present.remove(id);
                 Ok(())
             }
+            Event::Seating { .. } => Ok(()),
             Event::Repeated { program, .. } => self.known(*program, "it tells of a repetition of"),
         }
     }

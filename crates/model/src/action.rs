@@ -21,6 +21,12 @@ pub enum Event {
         /// Wall-clock seconds of the repetition.
         seconds: f64,
     },
+    /// Whether seats may be given on this machine has changed.
+    Seating {
+        /// The reason for which no seat may be given, such as another daemon
+        /// that plans this machine; `None`: seats may be given.
+        forbidden: Option<String>,
+    },
 }
 
 /// Something to do. Each has an undo, which `act` records before it acts.

@@ -103,7 +103,7 @@ impl Casas {
                     self.forget(*program);
                     stale = true;
                 }
-                Event::Repeated { .. } => {}
+                Event::Repeated { .. } | Event::Seating { .. } => {}
             }
         }
         stale

@@ -12,11 +12,13 @@ mod simple;
 mod stage;
 pub mod timeshare;
 pub mod usher;
+mod yielding;
 
 pub use background::{Regulated, Thresholds};
 pub use casas::Casas;
 pub use simple::{Equal, Linux};
 pub use usher::Usher;
+pub use yielding::Yielding;
 
 use usher_model::{Decision, Observation, Topology};
 
@@ -55,15 +57,23 @@ pub fn by_name_with(
     topology: &Topology,
     thresholds: Thresholds,
 ) -> Option<Box<dyn Policy + Send>> {
-    let topology = topology.clone();
-    let seating: Box<dyn Policy + Send> = match name {
-        "linux" => Box::new(Linux::new(topology)),
-        "equal" => Box::new(Equal::new(topology)),
-        "casas" => Box::new(Casas::new(topology)),
-        "usher" => Box::new(Usher::new(topology)),
-        _ => return None,
-    };
+    let name = NAMES.into_iter().find(|known| *known == name)?;
+    let machine = topology.clone();
+    let seating = Yielding::new(
+        topology.clone(),
+        Box::new(move || seating(name, machine.clone())),
+    );
     Some(Box::new(
         Regulated::new(seating).with_thresholds(thresholds),
     ))
+}
+
+/// A new instance of a seating policy, by one of [`NAMES`].
+fn seating(name: &str, topology: Topology) -> Box<dyn Policy + Send> {
+    match name {
+        "equal" => Box::new(Equal::new(topology)),
+        "casas" => Box::new(Casas::new(topology)),
+        "usher" => Box::new(Usher::new(topology)),
+        _ => Box::new(Linux::new(topology)),
+    }
 }

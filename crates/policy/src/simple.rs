@@ -139,7 +139,7 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
                 changed |= programs.insert(program.id, (**program).clone()).is_none()
             }
             Event::Departed(id) => changed |= programs.remove(id).is_some(),
-            Event::Repeated { .. } => {}
+            Event::Repeated { .. } | Event::Seating { .. } => {}
         }
     }
     changed

@@ -75,11 +75,12 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Sockets on which a daemon may listen for this user, in the order to try:
-/// the user's own, then the system's.
+/// the system's, whose plan covers all users, then the user's own.
 pub fn sockets(told: Option<&Path>) -> Vec<PathBuf> {
     let mut dirs = vec![own_dir(told)];
-    if told.is_none() {
-        dirs.push(SYSTEM.into());
+    let is_named = told.is_some() || std::env::var_os(RUNTIME_DIR).is_some();
+    if !is_named {
+        dirs.insert(0, SYSTEM.into());
         dirs.dedup();
     }
     dirs.iter().map(|dir| dir.join(SOCKET)).collect()
@@ -151,10 +152,10 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_daemon_is_tried_last_and_once() {
+    fn the_system_daemon_is_tried_first_and_once() {
         let sockets = sockets(None);
         assert_eq!(
-            sockets.last(),
+            sockets.first(),
             Some(&PathBuf::from("/run/usher/usher.varlink"))
         );
         assert!(sockets.windows(2).all(|pair| pair[0] != pair[1]));

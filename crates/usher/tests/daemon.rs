@@ -329,6 +329,29 @@ fn there_is_one_daemon_a_directory_and_a_dead_ones_socket_is_no_obstacle() {
 }
 
 #[test]
+fn of_two_daemons_on_one_machine_one_seats() {
+    let mut first = World::new();
+    let mut second = World::new();
+    second.share_machine_with(&first);
+    let daemon = first.daemon(&[]);
+    second.daemon(&[]);
+    assert_eq!(first.status()["seating_forbidden"], json!(null));
+    let reason = second.status()["seating_forbidden"].clone();
+    let reason = reason.as_str().unwrap().to_owned();
+    assert!(reason.contains(&format!("process {daemon}")), "{reason}");
+    let text = second.run(&["status"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(
+        text.starts_with(&format!("no seats are given: {reason}")),
+        "{text}"
+    );
+    first.end(daemon);
+    wait_for("the second daemon to seat", || {
+        second.status()["seating_forbidden"].is_null().then_some(())
+    });
+}
+
+#[test]
 fn a_directory_that_others_may_write_in_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();

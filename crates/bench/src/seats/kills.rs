@@ -127,6 +127,7 @@ impl<'a> Scene<'a> {
     fn start(binary: &'a Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let daemon = usher(binary, dir.path())
+            .env("USHER_CLAIM_NAME", std::process::id().to_string())
             .args(["daemon", "--policy", "equal", "--store"])
             .arg(dir.path().join("profiles.sqlite"))
             .stdout(Stdio::null())

@@ -45,6 +45,10 @@ pub(super) enum Request {
         asking: u32,
         reply: Reply<()>,
     },
+    /// Forbid or allow seats: another daemon plans this machine, or no longer.
+    Seating {
+        forbidden: Option<String>,
+    },
     Status(Reply<Status>),
     Log {
         since: usize,

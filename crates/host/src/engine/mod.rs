@@ -251,6 +251,12 @@ impl EngineHandle {
             .ask(|reply| Request::LetGo { id, asking, reply })
     }
 
+    /// Forbids seats, with the reason, or allows them again (`None`). Seats that
+    /// were given are taken back by the next turn of the loop.
+    pub fn set_seating(&self, forbidden: Option<String>) {
+        self.postbox.post(Request::Seating { forbidden });
+    }
+
     /// What is managed, where it sits and how it does.
     ///
     /// # Errors

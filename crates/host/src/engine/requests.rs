@@ -39,9 +39,17 @@ impl RealWorld {
                 reply,
             } => drop(reply.send(self.repeated(id, seconds, asking))),
             Request::LetGo { id, asking, reply } => drop(reply.send(self.let_go(id, asking))),
+            Request::Seating { forbidden } => self.set_seating(forbidden),
             Request::Status(reply) => drop(reply.send(Ok(self.status()))),
             Request::Log { since, reply } => drop(reply.send(Ok(self.state.log.since(since)))),
             Request::Stop => self.state.stopping = true,
+        }
+    }
+
+    fn set_seating(&mut self, forbidden: Option<String>) {
+        if self.state.seating_forbidden != forbidden {
+            self.state.seating_forbidden = forbidden.clone();
+            self.state.events.push(Event::Seating { forbidden });
         }
     }
 
@@ -284,6 +292,7 @@ impl RealWorld {
             policy: self.policy.to_owned(),
             acting: self.actuator.describe().clone(),
             kept_by_scheduler: state.kept_by.is_some(),
+            seating_forbidden: state.seating_forbidden.clone(),
             keeper_pid: self
                 .keeper
                 .as_ref()

@@ -14,6 +14,9 @@ pub struct Status {
     pub acting: Description,
     /// Seats are kept by a scheduler now, and not by that.
     pub kept_by_scheduler: bool,
+    /// The reason for which this daemon gives no seats; `None`: it may.
+    #[serde(default)]
+    pub seating_forbidden: Option<String>,
     /// The keeper's process, where there is one.
     pub keeper_pid: Option<i32>,
     /// The machine's name.

@@ -99,6 +99,8 @@ pub(super) struct State {
     /// When a dead keeper may be replaced again, and the pause after that.
     pub keeper_due_ns: u64,
     pub keeper_pause_ns: u64,
+    /// The reason for which no seats may be given, if any.
+    pub seating_forbidden: Option<String>,
     pub decisions: u64,
     pub failed_actions: u64,
     /// The policy is to look because of `usable`.

@@ -110,6 +110,10 @@ impl<P: Policy> Regulated<P> {
     fn share_out(&mut self, observation: &Observation) {
         for event in &observation.events {
             let (id, is_background) = match event {
+                Event::Seating { .. } => {
+                    self.pending.events.push(event.clone());
+                    continue;
+                }
                 Event::Arrived(program) => (program.id, program.background.is_some()),
                 Event::Departed(id) | Event::Repeated { program: id, .. } => {
                     (*id, self.is_background(*id))
@@ -136,7 +140,7 @@ impl<P: Policy> Regulated<P> {
         match event {
             Event::Arrived(program) => self.foreground.insert(program.id),
             Event::Departed(id) => self.foreground.remove(id),
-            Event::Repeated { .. } => false,
+            Event::Repeated { .. } | Event::Seating { .. } => false,
         };
     }
 

@@ -185,7 +185,7 @@ impl Regulator {
                 self.controller.depart(*id);
                 self.stage.forget(*id);
             }
-            Event::Repeated { .. } => {}
+            Event::Repeated { .. } | Event::Seating { .. } => {}
         }
     }
 

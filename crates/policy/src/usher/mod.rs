@@ -232,6 +232,7 @@ impl Usher {
                 }
             }
             Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
+            Event::Seating { .. } => {}
         }
         if !matches!(event, Event::Repeated { .. }) {
             self.forget_comparison(at_ns);

@@ -166,9 +166,11 @@ proptest! {
         let seen = play(&mut policy, &all);
         let shown = shown.borrow();
         let own = |id: ProgramId| id.0 <= 3;
+        // `between` makes no event that concerns all programs.
         let of = |event: &Event| match event {
             Event::Arrived(p) => p.id,
             Event::Departed(id) | Event::Repeated { program: id, .. } => *id,
+            Event::Seating { .. } => ProgramId(0),
         };
         let told: Vec<_> = shown.iter().flat_map(|o| o.events.clone()).collect();
         let happened = seen.iter().flat_map(|(o, _)| o.events.clone());

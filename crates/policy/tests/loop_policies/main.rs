@@ -12,6 +12,7 @@ mod spinning;
 mod turns;
 mod whatever;
 mod world;
+mod yielding;
 
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;

@@ -166,6 +166,12 @@ impl World {
         self.events.push(Event::Repeated { program, seconds });
     }
 
+    /// Forbids seats for a reason, or allows them.
+    pub fn forbid_seats(&mut self, reason: Option<&str>) {
+        let forbidden = reason.map(str::to_owned);
+        self.events.push(Event::Seating { forbidden });
+    }
+
     pub fn set_demand(&mut self, id: u64, demand: f64) {
         if let Some(living) = self.programs.get_mut(&ProgramId(id)) {
             living.truth.demand = demand;

@@ -66,6 +66,10 @@ fn head(state: &api::State, out: Output) -> String {
         None => "no keeper".to_owned(),
     };
     let antt = match (state.abstains, state.antt, state.antt_time_sharing) {
+        _ if state.seating_forbidden.is_some() => {
+            let reason = state.seating_forbidden.as_deref().unwrap_or_default();
+            format!("no seats are given: {}", shown(reason))
+        }
         (true, ..) => "left to the kernel on purpose (usher explain says why)".to_owned(),
         (false, Some(antt), Some(sharing)) => {
             format!("ANTT {antt:.2} predicted, {sharing:.2} by time sharing")

@@ -323,6 +323,7 @@ pub mod samples {
                 reasons: Vec::new(),
             },
             kept_by_scheduler: false,
+            seating_forbidden: None,
             keeper_pid: None,
             machine: "m".to_owned(),
             usable: topology.all_cpus(),

@@ -3,6 +3,7 @@
 //! programs; the socket's thread never blocks on a peer; this thread waits
 //! for the end.
 
+mod claim;
 mod connection;
 mod explain;
 mod listen;
@@ -66,6 +67,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let listening = Listening::start(&config.runtime_dir)?;
     let topology = usable_machine()?;
     let engine = start_engine(config, topology.clone(), &ending)?;
+    claim_machine(&engine)?;
     let shared = Shared {
         engine: engine.handle(),
         timings: Timings::default(),
@@ -181,6 +183,21 @@ fn start_engine(
         respawn,
     });
     Engine::start(settings, policy).context("starting the daemon")
+}
+
+/// Forbids the engine to give seats while another daemon plans this machine.
+fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
+    let name = std::env::var(claim::CLAIM_NAME).unwrap_or_default();
+    let engine = engine.handle();
+    let changed = move |forbidden: Option<String>| {
+        if let Some(reason) = &forbidden {
+            failure::complain(&format!("no seats are given: {reason}"));
+        }
+        engine.set_seating(forbidden);
+    };
+    claim::Claim::new(&name)
+        .and_then(|claim| claim.follow(changed))
+        .context("claiming this machine's CPUs")
 }
 
 fn serve_metrics(address: &Address, shared: &Shared) -> anyhow::Result<()> {

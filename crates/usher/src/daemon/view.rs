@@ -20,6 +20,7 @@ pub fn state(status: &Status) -> api::State {
             true => "Usher's scheduler".to_owned(),
             false => status.acting.backend.to_string(),
         },
+        seating_forbidden: status.seating_forbidden.clone(),
         uptime_seconds: status.uptime_seconds,
         usable: status.usable.to_string(),
         decisions: to_int(status.decisions),

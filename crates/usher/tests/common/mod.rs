@@ -20,6 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub struct World {
     dir: tempfile::TempDir,
     daemons: Vec<Child>,
+    shared_claim: Option<String>,
 }
 
 impl World {
@@ -30,6 +31,7 @@ impl World {
         Self {
             dir,
             daemons: Vec::new(),
+            shared_claim: None,
         }
     }
 
@@ -39,6 +41,20 @@ impl World {
 
     pub fn runtime_dir(&self) -> PathBuf {
         self.path("run")
+    }
+
+    /// A name by which only daemons of this test share the machine.
+    pub fn claim_name(&self) -> String {
+        let own = || {
+            let name = self.dir.path().file_name().unwrap();
+            name.to_string_lossy().into_owned()
+        };
+        self.shared_claim.clone().unwrap_or_else(own)
+    }
+
+    /// Lets this test's daemons and those of another plan the same machine.
+    pub fn share_machine_with(&mut self, other: &Self) {
+        self.shared_claim = Some(other.claim_name());
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -52,6 +68,8 @@ impl World {
             .args(args)
             .env("USHER_RUNTIME_DIR", self.runtime_dir())
             .env("USHER_STORE", self.path("profiles.db"))
+            // Daemons of other tests plan this machine, too.
+            .env("USHER_CLAIM_NAME", self.claim_name())
             .env_remove("NO_COLOR")
             .stdin(Stdio::null());
         command

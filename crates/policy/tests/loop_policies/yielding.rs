@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Seats are taken back while another daemon plans the machine.
+
+use usher_model::ProgramId;
+use usher_policy::{NAMES, by_name};
+
+use crate::shapes::{paper_machine, perfect, poor};
+use crate::world::{World, profiled, truth};
+
+fn two_programs() -> World {
+    let mut world = World::new(&paper_machine());
+    world.arrive(profiled(truth(1, perfect, 48.0), 48));
+    world.arrive(profiled(truth(2, poor, 48.0), 48));
+    world
+}
+
+fn is_free(world: &World) -> bool {
+    [1, 2]
+        .into_iter()
+        .all(|id| world.seat(id).is_none() && !world.is_frozen(id))
+}
+
+#[test]
+fn forbidden_seats_are_taken_back_and_given_again_when_allowed() {
+    for name in NAMES.into_iter().filter(|name| *name != "linux") {
+        let mut policy = by_name(name, &paper_machine()).unwrap();
+        let mut world = two_programs();
+        world.run(&mut policy, 5.0);
+        assert!(!is_free(&world), "{name}: seats are given at first");
+        let seats = [world.seat(1), world.seat(2)];
+        world.forbid_seats(Some("another daemon"));
+        world.turn(&mut policy, 1);
+        assert!(is_free(&world), "{name}: seats are taken back at once");
+        world.run(&mut policy, 5.0);
+        assert!(is_free(&world), "{name}: no seat is given meanwhile");
+        world.forbid_seats(None);
+        world.run(&mut policy, 5.0);
+        assert_eq!([world.seat(1), world.seat(2)], seats, "{name}");
+    }
+}
+
+#[test]
+fn programs_that_came_or_went_meanwhile_are_known_when_seats_are_allowed() {
+    let mut policy = by_name("equal", &paper_machine()).unwrap();
+    let mut world = two_programs();
+    world.forbid_seats(Some("another daemon"));
+    world.run(&mut policy, 1.0);
+    assert!(is_free(&world));
+    world.depart(1);
+    let before = world.actions().len();
+    world.arrive(profiled(truth(3, poor, 48.0), 48));
+    world.run(&mut policy, 1.0);
+    world.forbid_seats(None);
+    world.run(&mut policy, 1.0);
+    let seats = [world.seat(2).unwrap(), world.seat(3).unwrap()];
+    assert!(seats[0].and(&seats[1]).is_empty());
+    let later = world.actions().split_off(before);
+    assert!(later.iter().all(|action| action.program() != ProgramId(1)));
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Which daemon of this machine may give seats.
+//!
+//! Two daemons that plan the same CPUs would seat their programs on top of one
+//! another. Each daemon therefore claims the machine before it seats a program,
+//! and a daemon without the claim leaves its programs to the kernel.
+//!
+//! A claim is a listening socket in the abstract namespace: binding is atomic,
+//! needs no file that several users can write, and the kernel releases it when
+//! the process dies. There are two names:
+//!
+//! - `system`, bound by a daemon of root. A listener of another user at this
+//!   name is ignored.
+//! - `user`, bound by the daemon of any other user.
+//!
+//! Protocol:
+//!
+//! 1. A daemon binds its name. When the name is in use, the daemon connects to
+//!    it, abstains until the connection ends, and starts again.
+//! 2. A user's daemon then connects to `system`. When a daemon of root listens
+//!    there, the user's daemon gives up `user` and abstains until that
+//!    connection ends.
+//! 3. The system daemon then connects to `user`. The daemon that holds `user`
+//!    gives it up when root connects, and takes its seats back. The system daemon
+//!    seats programs when that connection ends, or after [`HANDOVER`].
+//!
+//! Both sides bind before they check, so at least one of two daemons that start
+//! at the same time notices the other. The holder keeps the connections of the
+//! abstaining daemons open; they end with its process.
+//!
+//! Limits: abstract sockets belong to a network namespace, so a daemon in a
+//! container with a network of its own is not seen. A user who binds `user`
+//! without planning keeps other users' daemons from seating, not from running
+//! programs; the message names the process, and the system daemon is the remedy.
+
+use std::io::{self, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use rustix::net::UCred;
+
+/// Names the claim; daemons with different names plan independently.
+pub const CLAIM_NAME: &str = "USHER_CLAIM_NAME";
+
+/// Longest wait of the system daemon for a user's daemon to take its seats back.
+const HANDOVER: Duration = Duration::from_secs(2);
+/// Pause after an attempt that found no stable state.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Connections that a holder keeps open; more are closed, and come again.
+const KEPT_MAX: usize = 256;
+
+/// The two names and the side that this process is on.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    own: SocketAddr,
+    other: SocketAddr,
+    is_system: bool,
+}
+
+/// What a step of the protocol ended with.
+enum Step {
+    /// The claim is held.
+    Held(UnixListener),
+    /// Another daemon has it: the reason, and the connection that ends with it.
+    Refused(String, UnixStream),
+    /// The state changed during the step.
+    Again,
+}
+
+impl Claim {
+    /// The claim of this process's user; `name` separates independent groups of
+    /// daemons (at most 64 bytes are used).
+    ///
+    /// # Errors
+    /// The name contains a NUL byte.
+    pub fn new(name: &str) -> io::Result<Self> {
+        Self::of(name, rustix::process::geteuid().is_root())
+    }
+
+    fn of(name: &str, is_system: bool) -> io::Result<Self> {
+        let short: String = name.chars().take(16).collect();
+        let address = |side: &str| {
+            SocketAddr::from_abstract_name(format!("org.usher.Usher1.seats.{side}.{short}"))
+        };
+        let (system, user) = (address("system")?, address("user")?);
+        let (own, other) = if is_system {
+            (system, user)
+        } else {
+            (user, system)
+        };
+        Ok(Self {
+            own,
+            other,
+            is_system,
+        })
+    }
+
+    /// Follows the claim on a thread of its own, from now until this process
+    /// ends. Calls `changed` with the reason for which no seats may be given,
+    /// or `None`; the first call happens before this function returns.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn follow(self, changed: impl Fn(Option<String>) + Send + 'static) -> io::Result<()> {
+        let first = self.step();
+        if let Step::Refused(reason, _) = &first {
+            changed(Some(reason.clone()));
+        }
+        let thread = std::thread::Builder::new().name("claim".to_owned());
+        let (settled, is_settled) = std::sync::mpsc::sync_channel(1);
+        thread.spawn(move || self.run(first, &changed, &settled))?;
+        // An error means that the thread has passed its first step.
+        let _ = is_settled.recv_timeout(HANDOVER * 2);
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        first: Step,
+        changed: &impl Fn(Option<String>),
+        settled: &std::sync::mpsc::SyncSender<()>,
+    ) {
+        let mut step = first;
+        loop {
+            match step {
+                Step::Held(listener) => {
+                    self.hand_over();
+                    changed(None);
+                    let _ = settled.try_send(());
+                    if let Err(error) = self.hold(&listener) {
+                        changed(Some(format!("the claim on this machine was lost: {error}")));
+                    }
+                }
+                Step::Refused(reason, connection) => {
+                    changed(Some(reason));
+                    let _ = settled.try_send(());
+                    wait_for_end(connection, None);
+                }
+                Step::Again => {}
+            }
+            std::thread::sleep(RETRY_PAUSE);
+            step = self.step();
+        }
+    }
+
+    /// Binds this side's name, and checks the other side.
+    fn step(&self) -> Step {
+        let Ok(listener) = UnixListener::bind_addr(&self.own) else {
+            return match UnixStream::connect_addr(&self.own) {
+                Ok(holder) => Step::Refused(self.reason(&holder, self.is_system), holder),
+                Err(_) => Step::Again,
+            };
+        };
+        if self.is_system {
+            return Step::Held(listener);
+        }
+        match UnixStream::connect_addr(&self.other) {
+            Ok(system) if owner(&system).is_some_and(|peer| peer.uid.is_root()) => {
+                Step::Refused(self.reason(&system, true), system)
+            }
+            _ => Step::Held(listener),
+        }
+    }
+
+    /// Waits until a user's daemon that holds `user` has given it up.
+    fn hand_over(&self) {
+        if !self.is_system {
+            return;
+        }
+        if let Ok(holder) = UnixStream::connect_addr(&self.other) {
+            wait_for_end(holder, Some(HANDOVER));
+        }
+    }
+
+    /// Keeps the claim: returns `Ok` when the system daemon takes it over.
+    fn hold(&self, listener: &UnixListener) -> io::Result<()> {
+        let mut kept = Vec::new();
+        loop {
+            let (peer, _) = listener.accept()?;
+            if !self.is_system && owner(&peer).is_some_and(|peer| peer.uid.is_root()) {
+                return Ok(());
+            }
+            kept.retain(is_open);
+            if kept.len() < KEPT_MAX {
+                kept.push(peer);
+            }
+        }
+    }
+
+    fn reason(&self, holder: &UnixStream, is_system: bool) -> String {
+        let Some(peer) = owner(holder) else {
+            return "another daemon plans this machine's CPUs".to_owned();
+        };
+        let pid = peer.pid.as_raw_nonzero();
+        match is_system {
+            true => format!(
+                "the system daemon (process {pid}) plans this machine's CPUs; start programs through it"
+            ),
+            false => format!(
+                "the daemon of user {} (process {pid}) plans this machine's CPUs; a system daemon plans \
+                 for all users (as root: systemctl enable --now usher)",
+                peer.uid.as_raw()
+            ),
+        }
+    }
+}
+
+/// The credentials of the process at the other end.
+fn owner(stream: &UnixStream) -> Option<UCred> {
+    rustix::net::sockopt::socket_peercred(stream).ok()
+}
+
+/// Reads until the other end closes the connection, or for at most `limit`.
+fn wait_for_end(mut stream: UnixStream, limit: Option<Duration>) {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let mut byte = [0];
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) || stream.set_read_timeout(left).is_err() {
+            return;
+        }
+        match stream.read(&mut byte) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Whether the other end has not closed the connection.
+fn is_open(stream: &UnixStream) -> bool {
+    let mut byte = [0];
+    let peeked = rustix::net::recv(
+        stream,
+        &mut byte,
+        rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT,
+    );
+    !matches!(peeked, Ok((_, 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// A name that no other test uses.
+    fn name(test: &str) -> String {
+        format!("{:x}{test}", std::process::id())
+    }
+
+    fn follow(claim: &Claim) -> Receiver<Option<String>> {
+        let (sender, states) = channel();
+        let changed = move |state| drop(sender.send(state));
+        claim.clone().follow(changed).unwrap();
+        states
+    }
+
+    #[test]
+    fn the_first_daemon_seats_and_the_second_abstains_until_the_first_ends() {
+        let claim = Claim::of(&name("a"), false).unwrap();
+        let Step::Held(first) = claim.step() else {
+            panic!("the name was in use");
+        };
+        let second = follow(&claim);
+        let refused = second.recv_timeout(DEADLINE).unwrap();
+        let reason = refused.expect("the second daemon may not seat");
+        assert!(reason.contains("systemctl enable --now usher"), "{reason}");
+        // The kernel does the same when the process dies.
+        drop(first);
+        let allowed = std::iter::from_fn(|| second.recv_timeout(DEADLINE).ok());
+        assert!(allowed.into_iter().any(|state| state.is_none()));
+    }
+
+    #[test]
+    fn of_many_daemons_that_start_at_once_one_seats() {
+        let claim = Claim::of(&name("b"), false).unwrap();
+        let steps: Vec<Step> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| claim.step())).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let held = steps.iter().filter(|step| matches!(step, Step::Held(_)));
+        assert_eq!(held.count(), 1);
+    }
+
+    #[test]
+    fn the_system_daemon_takes_over_from_a_users_daemon() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root is taken for the system daemon");
+            return;
+        }
+        let name = name("c");
+        let user = follow(&Claim::of(&name, false).unwrap());
+        assert_eq!(user.recv_timeout(DEADLINE).unwrap(), None);
+        let system = follow(&Claim::of(&name, true).unwrap());
+        assert_eq!(system.recv_timeout(DEADLINE).unwrap(), None);
+        let reason = user.recv_timeout(DEADLINE).unwrap();
+        assert!(reason.unwrap().contains("system daemon"));
+    }
+}
