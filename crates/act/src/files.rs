@@ -12,8 +12,15 @@ use crate::error::{ActError, file_error};
 
 /// The text of a file, without the white space around it.
 pub(crate) fn read(path: &Path) -> Result<String, ActError> {
-    let text = fs::read_to_string(path).map_err(file_error("reading", path))?;
+    let text = read_text(path).map_err(file_error("reading", path))?;
     Ok(text.trim().to_owned())
+}
+
+/// The whole text of a file, with bytes that are not UTF-8 replaced. Files of
+/// `/proc` contain names that a program chose, which may be any bytes.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A CPU list in a file.

@@ -75,7 +75,7 @@ pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
 /// The whole mask of a thread, offline CPUs included.
 fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     let path = procs.path(pid, "task").join(tid.to_string()).join("status");
-    let status = std::fs::read_to_string(path).ok()?;
+    let status = files::read_text(&path).ok()?;
     let list = status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;

@@ -94,11 +94,13 @@ impl Mounts {
     }
 
     /// The cgroups of a process; `None` where it is gone. A cgroup that is
-    /// not visible here is left out.
+    /// not visible here is left out, as is one of which the path is not UTF-8:
+    /// the journal could not name it. Its processes are followed by descent.
     pub(crate) fn places(&self, procs: &Procs, pid: i32) -> Option<Places> {
-        let text = fs::read_to_string(procs.path(pid, "cgroup")).ok()?;
+        let text = fs::read(procs.path(pid, "cgroup")).ok()?;
         let mut places = Places::default();
-        for line in text.lines() {
+        let lines = text.split(|&byte| byte == b'\n');
+        for line in lines.filter_map(|line| std::str::from_utf8(line).ok()) {
             let mut fields = line.splitn(3, ':');
             let (Some(number), Some(controllers), Some(path)) =
                 (fields.next(), fields.next(), fields.next())

@@ -16,6 +16,7 @@ use usher_model::{CpuSet, ProcessId};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
+use crate::files;
 use crate::journal::ThreadId;
 
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
@@ -88,9 +89,9 @@ impl Procs {
     }
 
     /// The cgroups of a process, a line each as the kernel writes them; empty
-    /// where it is gone.
+    /// where it is gone. Bytes of a path that are not UTF-8 are replaced.
     pub(crate) fn cgroup_lines(&self, pid: i32) -> String {
-        fs::read_to_string(self.path(pid, "cgroup")).unwrap_or_default()
+        files::read_text(&self.path(pid, "cgroup")).unwrap_or_default()
     }
 
     /// The file that a process executes; `None` where it is gone or a kernel
@@ -122,7 +123,7 @@ impl Procs {
         if stat.state != 'R' {
             return None;
         }
-        let times = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        let times = files::read_text(&task.join("schedstat")).ok()?;
         times.split(' ').next()?.parse().ok()
     }
 
@@ -166,7 +167,7 @@ impl Procs {
                 .path(pid, "task")
                 .join(tid.to_string())
                 .join("children");
-            let text = match fs::read_to_string(path) {
+            let text = match files::read_text(&path) {
                 Ok(text) => text,
                 Err(_) if self.get(pid).is_none() => return Some(Vec::new()),
                 Err(_) => return None,
@@ -182,14 +183,14 @@ impl Procs {
     /// The number given out last to any process or thread of this pid
     /// namespace: as long as it stays, nobody has forked.
     pub(crate) fn last_pid(&self) -> Option<i32> {
-        let text = fs::read_to_string(self.root.join("loadavg")).ok()?;
+        let text = files::read_text(&self.root.join("loadavg")).ok()?;
         text.split_whitespace().last()?.parse().ok()
     }
 
     /// The least nice value that a process may be given without rights; 20
     /// where there is none, or it is gone.
     pub(crate) fn nice_min(&self, pid: i32) -> i32 {
-        let limits = fs::read_to_string(self.path(pid, "limits")).unwrap_or_default();
+        let limits = files::read_text(&self.path(pid, "limits")).unwrap_or_default();
         let line = limits
             .lines()
             .find_map(|line| line.strip_prefix("Max nice priority"));
@@ -203,7 +204,7 @@ impl Procs {
     /// Whether this process's rights are those over the machine and not only
     /// over a container (a user namespace).
     pub(crate) fn rules_machine(&self) -> bool {
-        let map = fs::read_to_string(self.root.join("self/uid_map"));
+        let map = files::read_text(&self.root.join("self/uid_map"));
         map.map_or(true, |map| {
             map.split_whitespace().eq(["0", "0", "4294967295"])
         })

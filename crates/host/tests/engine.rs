@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::BufReader;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -249,6 +251,39 @@ impl SoftSeats for Keeper {
     fn unseat_all(&self) -> Result<(), String> {
         self.seated.lock().unwrap().clear();
         Ok(())
+    }
+}
+
+/// Starts a program that runs until its input ends, under a file name of any bytes.
+fn idler_named(dir: &Path, name: &[u8]) -> Idler {
+    let path = dir.join(OsStr::from_bytes(name));
+    fs::copy("/bin/cat", &path).unwrap();
+    // Another test that forks meanwhile may hold the copy open for writing.
+    until("the copy can be executed", || {
+        let mut command = Command::new(&path);
+        command.stdin(Stdio::piped()).spawn().ok().map(Idler)
+    })
+}
+
+#[test]
+fn programs_with_names_of_any_bytes_are_seated() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let names: [&[u8]; 3] = [
+        "process-name-töööö".as_bytes(),
+        b"\xff\xfe) R 1 (",
+        b"a\nb) S 1",
+    ];
+    for name in names {
+        let idler = idler_named(bench.dir.path(), name);
+        let adopt = Adopt::new(Vec::<String>::new());
+        let adopted = engine.attach(idler.pid(), adopt, ROOT).unwrap();
+        let status = fs::read(format!("/proc/{}/status", idler.pid())).unwrap();
+        assert_eq!(
+            allowed(&String::from_utf8_lossy(&status)),
+            bench.first_cpu()
+        );
+        engine.let_go(adopted.id, ROOT).unwrap();
     }
 }
 

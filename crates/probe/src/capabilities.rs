@@ -105,7 +105,7 @@ const CAP_BPF: u32 = 39;
 
 /// Whether this process may load programs that trace the kernel.
 fn may_load_bpf(roots: &Roots) -> bool {
-    let status = std::fs::read_to_string(roots.proc.join("self/status")).unwrap_or_default();
+    let status = file::read(&roots.proc.join("self/status")).unwrap_or_default();
     let word = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = word.and_then(|word| u64::from_str_radix(word.trim(), 16).ok());
     let has = |bit: u32| held.is_some_and(|held| held >> bit & 1 == 1);

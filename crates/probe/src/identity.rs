@@ -39,6 +39,7 @@ use object::read::{Object, ReadCache};
 use usher_model::ProgramKey;
 
 use crate::error::{ProbeError, is_gone};
+use crate::process::live_dir;
 
 /// Environment variables that belong to a program's identity: how many threads
 /// and ranks it starts, and whether they spin while they wait.
@@ -88,7 +89,7 @@ pub struct Command {
 /// # Errors
 /// The process has ended, or belongs to somebody else.
 pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
-    let dir = proc_root.join(pid.to_string());
+    let dir = live_dir(proc_root, pid);
     let read = |name: &str| {
         let path = dir.join(name);
         std::fs::read(&path).map_err(|error| match is_gone(&error) {

@@ -62,6 +62,7 @@ pub(crate) fn pressure(text: &str) -> Option<Pressure> {
 pub(crate) struct PidStat {
     pub state: char,
     pub ppid: i32,
+    pub flags: u64,
     pub own_ticks: u64,
     pub system_ticks: u64,
     pub children_ticks: u64,
@@ -90,11 +91,47 @@ pub(crate) fn pid_stat(text: &str) -> Option<PidStat> {
     Some(PidStat {
         state: field(3)?.chars().next()?,
         ppid: field(4)?.parse().ok()?,
+        flags: ticks(9)?,
         own_ticks: ticks(14)?.checked_add(ticks(15)?)?,
         system_ticks: ticks(15)?,
         children_ticks: u64::try_from(children).ok()?,
         start_ticks: ticks(22)?,
         threads: signed(20)?,
+    })
+}
+
+/// The name in `/proc/PID/stat`.
+pub(crate) fn name(text: &str) -> Option<String> {
+    let (before, _) = text.rsplit_once(')')?;
+    let (_, name) = before.split_once('(')?;
+    Some(name.to_owned())
+}
+
+/// Whose a process is and where it may run, from `/proc/PID/status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub uids: [u32; 4],
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub numbers: Vec<i32>,
+    pub cpus_allowed: CpuSet,
+}
+
+/// Reads those lines of `/proc/PID/status`.
+pub(crate) fn credentials(text: &str) -> Option<Credentials> {
+    fn list<T: std::str::FromStr>(text: &str, key: &str) -> Option<Vec<T>> {
+        let line = |l: &str| Some(l.strip_prefix(key)?.strip_prefix(':')?.to_owned());
+        let words = text.lines().find_map(line)?;
+        words.split_whitespace().map(|w| w.parse().ok()).collect()
+    }
+    let pid = list(text, "Pid");
+    Some(Credentials {
+        uids: list(text, "Uid")?.try_into().ok()?,
+        gid: *list(text, "Gid")?.first()?,
+        groups: list(text, "Groups").unwrap_or_default(),
+        // Missing in kernels without pid namespaces.
+        numbers: list(text, "NSpid").or(pid).unwrap_or_default(),
+        cpus_allowed: list(text, "Cpus_allowed_list")?.pop()?,
     })
 }
 
@@ -254,6 +291,8 @@ mod tests {
             let _ = cpu_stat_ns(&text);
             let _ = pressure(&text);
             let _ = pid_stat(&text);
+            let _ = name(&text);
+            let _ = credentials(&text);
             let _ = status(&text);
             let _ = sched_stat(&text);
             let _ = machine_stat(&text);

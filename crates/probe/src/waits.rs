@@ -20,6 +20,7 @@ use perf_event::{Builder, SampleFlag, Sampler};
 
 use crate::counters::{CounterGap, CounterKind};
 use crate::file;
+use crate::process::live_dir;
 
 /// Nanoseconds of a thread's CPU time between two samples.
 const PERIOD_NS: u64 = 2_500_000;
@@ -122,7 +123,7 @@ impl Places {
 /// CPUs that it finds, how its threads wait; `None` where that cannot be read.
 /// `OMP_WAIT_POLICY=passive` in its environment rules GNU OpenMP out.
 pub(crate) fn settles_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
-    let dir = proc_root.join(pid.to_string());
+    let dir = live_dir(proc_root, pid);
     let maps = Maps::parse(&file::read(&dir.join("maps")).ok()?);
     let loaded = |prefix: &&str| {
         maps.by_start

@@ -7,16 +7,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use procfs::process::Process;
 use usher_model::{CpuSet, ProcessId, Program, ProgramId, ProgramKey, ProgressSource};
-use usher_probe::{Command, command_of, identify};
+use usher_probe::{Command, ProcessFacts, command_of, identify};
 
 use super::config::{Adopt, EngineError};
 use super::profiles::Profiles;
 use crate::launch::LaunchSpec;
 
-/// A kernel thread's flag in `/proc/PID/stat` (`PF_KTHREAD`).
-const PF_KTHREAD: u32 = 0x0020_0000;
 /// Words of a command line that are kept for people.
 const COMMAND_BYTES_MAX: usize = 512;
 
@@ -109,37 +106,19 @@ impl Newcomer {
 
 impl Facts {
     fn read(proc_root: &Path, pid: i32) -> Result<Self, EngineError> {
-        let failed = |error: procfs::ProcError| match error {
-            procfs::ProcError::NotFound(_) => EngineError::Gone { pid },
-            other => EngineError::Read {
-                path: proc_root.join(pid.to_string()),
-                source: std::io::Error::other(other.to_string()),
-            },
+        let facts = match ProcessFacts::read(proc_root, pid) {
+            Ok(facts) if pid > 0 && !facts.has_ended => facts,
+            Err(error) if !error.is_gone() => return Err(error.into()),
+            _ => return Err(EngineError::Gone { pid }),
         };
-        if pid <= 0 {
-            return Err(EngineError::Gone { pid });
-        }
-        let process = Process::new_with_root(proc_root.join(pid.to_string())).map_err(failed)?;
-        let stat = process.stat().map_err(failed)?;
-        if stat.state == 'Z' || stat.state == 'X' {
-            return Err(EngineError::Gone { pid });
-        }
-        if stat.flags & PF_KTHREAD != 0 {
+        if facts.is_kernel_thread {
             return Err(EngineError::KernelThread { pid });
         }
-        let status = process.status().map_err(failed)?;
-        let ranges = status.cpus_allowed_list;
         Ok(Self {
-            comm: stat.comm,
-            root: ProcessId {
-                pid,
-                start_ticks: stat.starttime,
-            },
-            uid: status.ruid,
-            allowed: ranges.map(|ranges| {
-                let cpus = ranges.into_iter().flat_map(|(first, last)| first..=last);
-                cpus.collect()
-            }),
+            comm: facts.name,
+            root: facts.id,
+            uid: facts.uids[0],
+            allowed: Some(facts.cpus_allowed),
         })
     }
 }

@@ -133,7 +133,9 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 /// Whether this process is that one or descends from it.
 fn runs_below(pid: i32) -> bool {
     let parent = |pid: i32| -> Option<i32> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, which comes first, may be any bytes.
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
         let (_, after_name) = stat.rsplit_once(") ")?;
         after_name.split(' ').nth(1)?.parse().ok()
     };
