@@ -2,9 +2,11 @@
 //! Reading and writing the kernel's small files, with errors that name them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use usher_model::CpuSet;
 
@@ -21,6 +23,27 @@ pub(crate) fn read(path: &Path) -> Result<String, ActError> {
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The content of a file of Usher's own, such as a journal. Others may have
+/// prepared the directory, so nothing but a regular file of bounded size is
+/// read: no link is followed, and a FIFO or device has no effect.
+pub(crate) fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(flags.bits() as i32);
+    let file = options.open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if meta.len() > bytes_max {
+        let text = format!("it has {} bytes; at most {bytes_max} are read", meta.len());
+        return Err(io::Error::other(text));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A CPU list in a file.

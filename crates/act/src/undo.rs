@@ -60,6 +60,9 @@ pub enum Rescue {
 pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let dir = config.instances_dir();
     let mut report = UndoReport::default();
+    // Before anything below is opened: another user may have prepared it.
+    check_owner(&config.runtime_dir)?;
+    check_owner(&dir)?;
     if let Err(error) = fs::read_dir(&dir) {
         return match error.kind() {
             io::ErrorKind::NotFound => Ok(report),
@@ -104,7 +107,8 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
     let Some(_lock) = lock(dir)? else {
         return Ok(report);
     };
-    let (state, errors) = journal::read(dir)?.unwrap_or_default();
+    let (mut state, mut errors) = journal::read(dir)?.unwrap_or_default();
+    errors.extend(journal::validate(&mut state, config, dir));
     check_namespace(&procs, dir, &state)?;
     let owner = state.head.as_ref().map_or(owner, |head| head.owner);
     if procs.lives(owner) {
@@ -292,9 +296,10 @@ pub fn undo_program(
         return Ok(report);
     };
     let procs = Procs::new(config);
-    let Some((state, errors)) = journal::read(instance_dir)? else {
+    let Some((mut state, mut errors)) = journal::read(instance_dir)? else {
         return Ok(report);
     };
+    errors.extend(journal::validate(&mut state, config, instance_dir));
     check_namespace(&procs, instance_dir, &state)?;
     if let Some(head) = &state.head {
         if procs.lives(head.owner) {
@@ -369,11 +374,14 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(file_error("reading", dir)(error)),
     };
-    let own = data.uid() == rustix::process::geteuid().as_raw();
+    let own = data.is_dir() && data.uid() == rustix::process::geteuid().as_raw();
     if own && data.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(foreign(dir, "somebody else owns it or may write in it"))
+    Err(foreign(
+        dir,
+        "it is not a directory that only this user may write in",
+    ))
 }
 
 /// Numbers of processes mean others in another pid namespace.

@@ -135,7 +135,10 @@ fn a_journal_that_somebody_else_could_have_written_is_left_alone() {
     let [error] = report.errors.as_slice() else {
         panic!("{report:?}");
     };
-    assert!(error.to_string().contains("somebody else"), "{error}");
+    assert!(
+        error.to_string().contains("only this user may write in"),
+        "{error}"
+    );
     assert!(dir.exists() && is_stopped(&program));
 }
 

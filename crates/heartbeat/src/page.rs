@@ -135,13 +135,15 @@ impl Page {
     /// # Errors
     /// When it cannot be opened, or is not a heartbeat page of this version.
     pub fn open(path: &Path) -> Result<Self, PageError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(|e| PageError::io(path, "opening", e))?;
+        let file = open_regular(path)?;
         check_header(&file, path)?;
         Ok(Self::with(path, file))
+    }
+
+    /// The open file: the page is never opened a second time, so a check of
+    /// this file holds for as long as the page is read.
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     fn with(path: &Path, file: File) -> Self {
@@ -299,6 +301,26 @@ impl Threads {
         self.waiting_cpu_ns = add(self.waiting_cpu_ns, slot.waiting_cpu_ns);
         self.events = add(self.events, slot.events);
     }
+}
+
+/// Opens a regular file and nothing else. The first open returns only a
+/// handle (`O_PATH`), which has no effect on a device or a FIFO; the file that
+/// was checked is then opened through that handle.
+fn open_regular(path: &Path) -> Result<File, PageError> {
+    let failed = |error| PageError::io(path, "opening", error);
+    let handle = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(path)
+        .map_err(failed)?;
+    if !handle.metadata().map_err(failed)?.is_file() {
+        return Err(PageError::new(path, PageFault::NotAPage));
+    }
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+        .map_err(failed)
 }
 
 /// The page is the program's to write: nonsense in it must not overflow here.

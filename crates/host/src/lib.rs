@@ -5,6 +5,7 @@
 //! - [`launch`]: programs held short of `exec`, repeated, waited for;
 //! - [`engine`]: the control loop on this machine, on a thread of its own;
 //! - [`profile`]: a program's curve, measured alone;
+//! - [`rights`]: reading files with a user's rights;
 //! - [`mix`]: mixes of programs under several policies.
 
 mod cast;
@@ -13,5 +14,6 @@ mod error;
 pub mod launch;
 pub mod mix;
 pub mod profile;
+pub mod rights;
 
 pub use error::MeasureError;

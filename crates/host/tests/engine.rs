@@ -400,7 +400,7 @@ fn what_cannot_be_managed_is_refused_in_one_line() {
     assert!(
         error
             .to_string()
-            .contains("must be a positive number, not NaN"),
+            .contains("must be a number from 0.001 to 1000, not NaN"),
         "{error}"
     );
     assert!(programs(&engine).is_empty());

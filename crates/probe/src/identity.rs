@@ -31,11 +31,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use object::read::{Object, ReadCache};
+use object::Endianness;
+use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef};
 use usher_model::ProgramKey;
 
 use crate::error::{ProbeError, is_gone};
@@ -68,6 +74,15 @@ pub const THREAD_VARIABLES: [&str; 18] = [
 const SMALL_FILE_BYTES: u64 = 64 * 1024;
 /// Words above this many bytes are kept as a hash.
 const LONG_WORD_BYTES: usize = 64;
+/// Bytes of an executable that are read at once for its build id.
+const ELF_READ_BYTES_MAX: u64 = 1 << 20;
+/// Files up to this size are hashed whole. Of larger ones the size, and this
+/// much from the beginning and the end in equal parts, stand for the content.
+const HASHED_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a command line or an environment that are read.
+const COMMAND_BYTES_MAX: u64 = 1 << 20;
+/// Arguments that make up the shape.
+const ARGUMENTS_MAX: usize = 4096;
 /// Whole numbers below this stand for themselves.
 const SMALL_NUMBER: u64 = 64;
 
@@ -92,7 +107,7 @@ pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
     let dir = live_dir(proc_root, pid);
     let read = |name: &str| {
         let path = dir.join(name);
-        std::fs::read(&path).map_err(|error| match is_gone(&error) {
+        read_at_most(&path, COMMAND_BYTES_MAX).map_err(|error| match is_gone(&error) {
             true => ProbeError::Gone { pid },
             false => ProbeError::read(&path, error),
         })
@@ -109,6 +124,13 @@ pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
         directory: dir.join("cwd"),
         environment: entries(&read("environ")?).filter_map(variable).collect(),
     })
+}
+
+/// The first bytes of a file.
+fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(bytes).read_to_end(&mut content)?;
+    Ok(content)
 }
 
 /// Zero-ended entries of `cmdline` or `environ`.
@@ -130,10 +152,18 @@ pub fn identify(command: &Command) -> Result<ProgramKey, ProbeError> {
     })
 }
 
-/// What names an executable: its build id, else a hash of its content.
+/// What names an executable: its build id, else a hash of its content. The
+/// work is bounded whatever the file holds: its owner may want to keep Usher busy.
 fn executable(path: &Path) -> Result<String, ProbeError> {
     let failed = |error| ProbeError::read(path, error);
-    let file = File::open(path).map_err(failed)?;
+    let mut open = OpenOptions::new();
+    let open = open
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = open.open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(std::io::Error::other("it is not a regular file")));
+    }
     Ok(match build_id(&file) {
         Some(id) => format!("build-id:{}", hex(&id)),
         None => format!("hash:{}", hash_file(&file).map_err(failed)?),
@@ -143,17 +173,66 @@ fn executable(path: &Path) -> Result<String, ProbeError> {
 /// The GNU build id of an ELF file, of which only headers and notes are read.
 fn build_id(file: &File) -> Option<Vec<u8>> {
     let cache = ReadCache::new(file);
-    let elf = object::File::parse(&cache).ok()?;
-    let id = elf.build_id().ok()??;
-    (!id.is_empty()).then(|| id.to_vec())
+    let data = Bounded(&cache);
+    let id = id_in_notes::<FileHeader64<Endianness>, _>(data);
+    id.or_else(|| id_in_notes::<FileHeader32<Endianness>, _>(data))
 }
 
-fn hash_file(file: &File) -> std::io::Result<String> {
-    use std::io::Seek;
-    let mut file = file;
-    file.rewind()?;
+fn id_in_notes<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(data: R) -> Option<Vec<u8>> {
+    let header = H::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    for segment in header.program_headers(endian, data).ok()? {
+        let Ok(Some(mut notes)) = segment.notes(endian, data) else {
+            continue;
+        };
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == b"GNU" && note.n_type(endian) == NT_GNU_BUILD_ID {
+                let id = note.desc();
+                return (!id.is_empty()).then(|| id.to_vec());
+            }
+        }
+    }
+    None
+}
+
+/// A file of which no piece larger than [`ELF_READ_BYTES_MAX`] is read: the
+/// sizes in an ELF file are what its maker wrote there.
+#[derive(Clone, Copy)]
+struct Bounded<R>(R);
+
+impl<'a, R: ReadRef<'a>> ReadRef<'a> for Bounded<R> {
+    fn len(self) -> Result<u64, ()> {
+        self.0.len()
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        match size <= ELF_READ_BYTES_MAX {
+            true => self.0.read_bytes_at(offset, size),
+            false => Err(()),
+        }
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        let end = range
+            .end
+            .min(range.start.saturating_add(ELF_READ_BYTES_MAX));
+        self.0.read_bytes_at_until(range.start..end, delimiter)
+    }
+}
+
+fn hash_file(mut file: &File) -> std::io::Result<String> {
+    let size = file.metadata()?.len();
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(file)?;
+    file.rewind()?;
+    if size <= HASHED_BYTES_MAX {
+        // A file that grows meanwhile is not read for ever.
+        hasher.update_reader(file.take(HASHED_BYTES_MAX))?;
+    } else {
+        hasher.update(&size.to_le_bytes());
+        hasher.update_reader(file.take(HASHED_BYTES_MAX / 2))?;
+        file.seek(SeekFrom::Start(size - HASHED_BYTES_MAX / 2))?;
+        hasher.update_reader(file.take(HASHED_BYTES_MAX / 2))?;
+    }
     Ok(hasher.finalize().to_hex().to_string())
 }
 
@@ -174,7 +253,7 @@ fn shape(command: &Command) -> String {
     });
     let mut words: Vec<String> = variables.collect();
     let mut is_output = false;
-    for argument in &command.arguments {
+    for argument in command.arguments.iter().take(ARGUMENTS_MAX) {
         words.push(match is_output {
             true => "out".to_owned(),
             false => word(argument, &command.directory),
@@ -305,6 +384,24 @@ mod tests {
         command.executable = dir.path().join("absent");
         let error = identify(&command).unwrap_err().to_string();
         assert!(error.contains("absent: No such file"), "{error}");
+    }
+
+    #[test]
+    fn the_identity_of_a_huge_sparse_file_takes_no_longer_than_a_small_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = command(dir.path(), &[]);
+        command.executable = dir.path().join("big");
+        let file = File::create(&command.executable).unwrap();
+        // The largest that the file system takes; hashing it whole takes hours.
+        let sizes = [15_u64 << 40, 15 << 39, 1 << 43, 1 << 42];
+        if !sizes.into_iter().any(|size| file.set_len(size).is_ok()) {
+            eprintln!("skipped: this file system has no files of 4 TiB");
+            return;
+        }
+        let key = identify(&command).unwrap().executable;
+        assert!(key.starts_with("hash:"), "{key}");
+        command.executable = "/dev/null".into();
+        assert!(identify(&command).is_err());
     }
 
     #[test]

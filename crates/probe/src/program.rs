@@ -125,24 +125,19 @@ impl ProgramProbe {
             Some(dir) => Members::Group(Group::open(dir)?),
             None => open_tree(home, &config)?,
         };
-        let mut heartbeat = match &config.heartbeat {
+        let heartbeat = match &config.heartbeat {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),
             None => None,
         };
-        let (work_before, waiting_told_ns) = heartbeat.as_mut().map_or((0, 0), |page| {
-            let threads = page.threads().ok().flatten();
-            let waiting_cpu_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
-            (page.work().unwrap_or(0), waiting_cpu_ns)
-        });
         let first = members.totals()?;
-        Ok(Self {
+        let mut probe = Self {
             id: home.program,
             spin: SpinWatch::new(config.proc_root.clone()),
             config,
             members,
-            heartbeat,
-            work_before,
-            waiting_told_ns,
+            heartbeat: None,
+            work_before: 0,
+            waiting_told_ns: 0,
             waiting_ns: 0.0,
             counters: None,
             first,
@@ -156,7 +151,19 @@ impl ProgramProbe {
             waited: (0, false),
             progress: None,
             warnings: Vec::new(),
-        })
+        };
+        heartbeat
+            .into_iter()
+            .for_each(|page| probe.use_heartbeat(page));
+        Ok(probe)
+    }
+
+    /// Reads progress from this page, counted from now on.
+    pub fn use_heartbeat(&mut self, mut page: usher_heartbeat::Page) {
+        let threads = page.threads().ok().flatten();
+        self.waiting_told_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
+        self.work_before = page.work().unwrap_or(0);
+        self.heartbeat = Some(page);
     }
 
     /// Uses counters that were opened at the program's launch.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Putting a damaged store aside.
 
-use std::fs::File;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -16,7 +17,10 @@ pub(crate) fn put_aside_and_open(path: &Path) -> Result<(Store, Option<PathBuf>)
         path: path.to_owned(),
         source,
     };
-    let lock = File::create(with_suffix(path, ".lock")).map_err(failed)?;
+    let mut lock = OpenOptions::new();
+    let lock = lock.write(true).create(true).truncate(false).mode(0o600);
+    let lock = lock.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let lock = lock.open(with_suffix(path, ".lock")).map_err(failed)?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
     match Store::open(path) {
         Ok(store) => return Ok((store, None)),

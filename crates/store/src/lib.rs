@@ -6,6 +6,9 @@
 //! curve, by source of progress, since two sources count in two units. New
 //! measurements are merged into old ones by their certainty ([`combine()`]).
 //!
+//! Arguments are stored without what may be a secret ([`redact`]), and only the
+//! owner may read the file.
+//!
 //! The store is one SQLite file, shared by any number of processes.
 //! [`Store::open_or_memory`] never fails: without a usable file the profiles
 //! live in memory and a [`Warning`] says why.
@@ -15,6 +18,7 @@ mod combine;
 mod error;
 mod machine;
 mod profile;
+mod redact;
 mod rows;
 mod schema;
 mod store;

@@ -6,6 +6,8 @@
 //! under a lock file, so that two processes that find the damage at the same
 //! time do not put each other's new store aside.
 
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use crate::aside::put_aside_and_open;
 use crate::error::{StoreError, Warning};
 use crate::machine::MachineKey;
 use crate::profile::{Listed, Measurement, Profile};
+use crate::redact::redact;
 use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
 };
@@ -41,11 +44,14 @@ impl Store {
     /// Why the file cannot be used; it is then as it was.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(|source| StoreError::Directory {
+            let mut builder = std::fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o700).create(dir);
+            made.map_err(|source| StoreError::Directory {
                 path: path.to_owned(),
                 source,
             })?;
         }
+        keep_private(path);
         let until = Instant::now() + BUSY_TIMEOUT;
         loop {
             match Self::open_now(path) {
@@ -142,7 +148,7 @@ impl Store {
     ) -> Result<Option<Profile>, StoreError> {
         let sql = format!("{SELECT} WHERE executable = ?1 AND arguments = ?2 AND machine = ?3");
         let row = self.connection.prepare_cached(&sql).and_then(|mut found| {
-            let key = params![key.executable, key.arguments, machine.as_str()];
+            let key = params![key.executable, redact(&key.arguments), machine.as_str()];
             found.query_row(key, profile_of).optional()
         });
         match row.map_err(|e| self.failed(e))? {
@@ -181,6 +187,7 @@ impl Store {
         for measured in &measurement.points {
             check(&measured.point)?;
         }
+        let key = &stored(key);
         let behavior = TransactionBehavior::Immediate;
         let merged = self
             .connection
@@ -203,7 +210,7 @@ impl Store {
         let sql = "DELETE FROM profile WHERE executable = ?1 AND arguments = ?2";
         let done = self
             .connection
-            .execute(sql, params![key.executable, key.arguments]);
+            .execute(sql, params![key.executable, redact(&key.arguments)]);
         done.map_err(|e| self.failed(e))
     }
 
@@ -215,12 +222,44 @@ impl Store {
         let set = |c: &Connection| {
             c.busy_timeout(BUSY_TIMEOUT)?;
             c.pragma_update(None, "foreign_keys", true)?;
+            // What is deleted or replaced is not left in free pages.
+            c.pragma_update(None, "secure_delete", true)?;
             c.pragma_update(None, "journal_mode", "WAL")?;
             c.pragma_update(None, "synchronous", "NORMAL")
         };
         set(&self.connection).map_err(|e| self.failed(e))?;
         self.check_whole()?;
-        self.migrate()
+        self.migrate()?;
+        self.redact_old().map_err(|e| self.failed(e))
+    }
+
+    /// Redacts the arguments that an earlier version has stored.
+    fn redact_old(&mut self) -> rusqlite::Result<()> {
+        let old: Vec<(i64, String)> = {
+            let mut all = self
+                .connection
+                .prepare("SELECT id, arguments FROM profile")?;
+            let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()?
+        };
+        let old: Vec<_> = old
+            .into_iter()
+            .filter(|(_, text)| redact(text) != *text)
+            .collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = self.connection.transaction_with_behavior(behavior)?;
+        for (id, arguments) in old {
+            let update = "UPDATE OR REPLACE profile SET arguments = ?2 WHERE id = ?1";
+            transaction.execute(update, params![id, redact(&arguments)])?;
+        }
+        transaction.commit()?;
+        // The log still has the pages as they were.
+        self.connection
+            .pragma_query(None, "wal_checkpoint(TRUNCATE)", |_| Ok(()))?;
+        self.connection.execute_batch("VACUUM")
     }
 
     /// Profiles are few and small: reading all of them takes well under a
@@ -283,6 +322,7 @@ impl Store {
         machine: &MachineKey,
         profile: &Profile,
     ) -> rusqlite::Result<()> {
+        let key = &stored(key);
         let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
                    llc_bytes, bandwidth_gbps, at_s, runs, active_wait)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
@@ -319,6 +359,37 @@ impl Store {
         let points = points.map_err(|e| self.failed(e))?.into_iter().flatten();
         listed.profile.points = points.collect();
         Ok(listed)
+    }
+}
+
+/// A key as it is stored.
+fn stored(key: &ProgramKey) -> ProgramKey {
+    ProgramKey {
+        executable: key.executable.clone(),
+        arguments: redact(&key.arguments),
+    }
+}
+
+/// Lets the owner alone read and lock the file and those that SQLite keeps
+/// beside it: a reader's lock stops every write. SQLite gives its own files the
+/// mode of the main one. Where this is refused, opening reports what matters.
+fn keep_private(path: &Path) {
+    let private = Permissions::from_mode(0o600);
+    let made = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    if made.is_ok() {
+        return;
+    }
+    for suffix in ["", "-wal", "-shm", ".lock"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(suffix);
+        let meta = std::fs::symlink_metadata(&file);
+        if meta.is_ok_and(|meta| meta.is_file() && meta.mode() & 0o077 != 0) {
+            let _ = std::fs::set_permissions(&file, private.clone());
+        }
     }
 }
 

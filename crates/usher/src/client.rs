@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -31,7 +31,9 @@ impl Daemon {
     /// no daemon listens.
     pub fn find(runtime_dir: Option<&Path>) -> Option<Self> {
         let sockets = runtime::sockets(runtime_dir);
-        sockets.iter().find_map(|path| Self::connect(path).ok())
+        let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
+        let mut safe = sockets.iter().filter(safe);
+        safe.find_map(|path| Self::connect(path).ok())
     }
 
     /// Connects, where nothing can be done without a daemon.
@@ -230,6 +232,10 @@ impl From<api::Error> for Said {
             E::AlreadyManaged(Some(e)) => {
                 format!("process {} is managed already, in program {}", e.pid, e.id)
             }
+            E::QuotaExceeded(Some(e)) => format!(
+                "over the quota '{}', which is {}: {}",
+                e.quota, e.limit, e.remedy
+            ),
             E::BadArgument(Some(e)) => format!("{}: {}", e.argument, e.reason),
             E::Failed(Some(e)) => e.reason.clone(),
             E::Stopping(_) => "the daemon is ending".to_owned(),

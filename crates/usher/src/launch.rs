@@ -52,6 +52,8 @@ pub struct Wish {
 /// Arguments beyond this many bytes are not sent to the daemon: they serve to
 /// recognise the program, and the first ones do.
 const ARGV_BYTES_MAX: usize = 64 * 1024;
+/// As many words are sent at most.
+const ARGV_WORDS_MAX: usize = 4096;
 
 /// Runs the program; answers its exit status.
 pub fn run(wish: &Wish) -> Outcome {
@@ -112,7 +114,12 @@ pub fn check_named(argv: &[OsString]) -> Result<(), LaunchError> {
 
 /// Takes back what a daemon did that died together with its keeper.
 fn undo_stale(told: Option<&Path>) {
-    let config = ActConfig::new(runtime::own_dir(told));
+    let dir = runtime::own_dir(told);
+    if let Some(problem) = runtime::problem(&dir) {
+        failure::complain(&problem);
+        return;
+    }
+    let config = ActConfig::new(dir);
     let errors = match usher_act::undo_stale(&config) {
         Ok(report) => report.errors,
         Err(error) => vec![error],
@@ -208,9 +215,11 @@ impl Wish {
 
     fn newcomer(&self, pid: i32, page: Option<&Path>) -> Newcomer {
         let mut room = ARGV_BYTES_MAX;
+        let mut words = ARGV_WORDS_MAX;
         let short = |arg: &String| {
             room = room.saturating_sub(arg.len());
-            room > 0
+            words = words.saturating_sub(1);
+            room > 0 && words > 0
         };
         let argv = self
             .argv

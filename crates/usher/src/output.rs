@@ -118,17 +118,50 @@ pub const GOOD: anstyle::Style = anstyle::AnsiColor::Green.on_default();
 /// What is missing.
 pub const LACKING: anstyle::Style = anstyle::AnsiColor::Yellow.on_default();
 
-/// A text that others chose, as the name of a program is, for a terminal: control
-/// characters, which could write anything anywhere, are spelled out.
+/// A text that others chose, such as the name of a program, made safe for a
+/// terminal. Control characters (C0 and C1) could move the cursor; characters
+/// that change the direction of text or have no width could make one name look
+/// like another. Both are written as escapes.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_control() {
-            true => shown.extend(c.escape_debug()),
+        match c.is_control() || is_invisible(c) {
+            true => shown.extend(c.escape_unicode().filter(|_| !c.is_control())),
             false => shown.push(c),
+        }
+        if c.is_control() {
+            shown.extend(c.escape_debug());
         }
     }
     shown
+}
+
+/// Format characters, separators of lines and paragraphs, tags.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod shown_tests {
+    use super::shown;
+
+    #[test]
+    fn control_and_direction_characters_do_not_reach_a_terminal() {
+        assert_eq!(shown("naïve 日本"), "naïve 日本");
+        assert_eq!(shown("a\x1b[31m\u{9b}"), "a\\u{1b}[31m\\u{9b}");
+        for bidi in ('\u{202a}'..='\u{202e}')
+            .chain('\u{2066}'..='\u{2069}')
+            .chain(['\u{200e}', '\u{200f}', '\u{200b}'])
+        {
+            let text = shown(&format!("x{bidi}y"));
+            assert!(
+                text.is_ascii() && text.contains(&format!("{:x}", u32::from(bidi))),
+                "{text}"
+            );
+        }
+    }
 }
 
 /// A line `mark name  text`, the text wrapped beside the name.

@@ -20,8 +20,9 @@ pub const RUNTIME_DIR: &str = "USHER_RUNTIME_DIR";
 const SYSTEM: &str = "/run/usher";
 
 /// Where a daemon of this user puts its socket and its journal: as told, else
-/// `/run/usher` for root, else `$XDG_RUNTIME_DIR/usher`, else a directory of
-/// the user's own in /tmp.
+/// `/run/usher` for root, else `$XDG_RUNTIME_DIR/usher`, else `/run/user/UID/usher`
+/// where logind has made that, else a directory of the user's own in /tmp. Any
+/// user can make the last one first; see [`is_safe`].
 pub fn own_dir(told: Option<&Path>) -> PathBuf {
     if let Some(dir) = told {
         return dir.to_owned();
@@ -32,8 +33,34 @@ pub fn own_dir(told: Option<&Path>) -> PathBuf {
     }
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if Path::new(&dir).is_absolute() => Path::new(&dir).join("usher"),
-        _ => format!("/tmp/usher-{}", uid.as_raw()).into(),
+        _ => {
+            let run = PathBuf::from(format!("/run/user/{}", uid.as_raw()));
+            match is_safe(&run) {
+                true => run.join("usher"),
+                false => format!("/tmp/usher-{}", uid.as_raw()).into(),
+            }
+        }
     }
+}
+
+/// Whether this is a directory in which only this user, or root for a socket of
+/// the system's, can have put something.
+pub fn is_safe(dir: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(dir).is_ok_and(|meta| {
+        meta.is_dir() && [own, 0].contains(&meta.uid()) && meta.mode() & 0o022 == 0
+    })
+}
+
+/// Why a runtime directory that exists is not used: another user has made it.
+pub fn problem(dir: &Path) -> Option<String> {
+    let is_there = fs::symlink_metadata(dir).is_ok();
+    (is_there && !is_safe(dir)).then(|| {
+        format!(
+            "'{}' was not made by this user and is not used; remove it, or set {RUNTIME_DIR} to another directory",
+            dir.display()
+        )
+    })
 }
 
 /// Where root's `usher sched` keeps what is known of the scheduler, as told or as ever.

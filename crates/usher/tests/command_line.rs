@@ -73,11 +73,11 @@ fn slips_are_one_line_with_a_tip_and_status_125() {
         ),
         (
             &["run", "--weight", "-1", "true"],
-            "usher: invalid value '-1' for '--weight <WEIGHT>': a weight is a positive number; see 'usher run --help'",
+            "usher: invalid value '-1' for '--weight <WEIGHT>': a weight is a number from 0.001 to 1000; see 'usher run --help'",
         ),
         (
             &["run", "--weight", "NaN", "true"],
-            "usher: invalid value 'NaN' for '--weight <WEIGHT>': a weight is a positive number; see 'usher run --help'",
+            "usher: invalid value 'NaN' for '--weight <WEIGHT>': a weight is a number from 0.001 to 1000; see 'usher run --help'",
         ),
         (
             &["mix", "--max-seconds", "nan", "x.toml"],

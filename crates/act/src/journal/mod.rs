@@ -8,6 +8,7 @@
 
 mod record;
 mod state;
+mod validate;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,13 +22,18 @@ pub use crate::priority::Priority;
 
 use usher_model::ProgramId;
 
+pub(crate) use validate::validate;
+
 use crate::error::{ActError, file_error};
+use crate::files;
 
 /// The journal's file in an instance's directory.
 pub(crate) const FILE: &str = "journal.jsonl";
 /// A journal is rewritten when it has grown to this size and by the factor
 /// below since it was last.
 const COMPACT_BYTES_MIN: u64 = 1 << 18;
+/// A journal that is larger than this is not Usher's.
+const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 const COMPACT_GROWTH: u64 = 4;
 
 /// A journal that is being written.
@@ -116,11 +122,12 @@ impl Journal {
 /// and the lines that make no sense. `None` where there is no journal.
 pub(crate) fn read(dir: &Path) -> Result<Option<(State, Vec<ActError>)>, ActError> {
     let path = dir.join(FILE);
-    let bytes = match fs::read(&path) {
+    let bytes = match files::read_own(&path, JOURNAL_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(file_error("reading", &path)(error)),
     };
+    check_version(&bytes).map_err(file_error("leaving alone journal", &path))?;
     let (state, corrupt) = fold(&bytes);
     let errors = corrupt.into_iter().map(|(line, reason)| ActError::Corrupt {
         path: path.clone(),
@@ -128,6 +135,22 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(State, Vec<ActError>)>, ActErro
         reason,
     });
     Ok(Some((state, errors.collect())))
+}
+
+/// Refuses a journal of another version: what it says cannot be undone by this
+/// one, and must not be lost.
+fn check_version(bytes: &[u8]) -> io::Result<()> {
+    let first = bytes
+        .split(|&byte| byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let head: Option<serde_json::Value> = serde_json::from_slice(first).ok();
+    match head.as_ref().and_then(|head| head.get("version")) {
+        Some(found) if *found != VERSION => Err(io::Error::other(format!(
+            "it has format {found}, this Usher knows {VERSION}: run the version of Usher that wrote it once, or restart the machine and remove the file"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// What the bytes of a journal amount to, and the lines that make no sense:

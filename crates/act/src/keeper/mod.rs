@@ -39,6 +39,7 @@ pub use handle::KeeperHandle;
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
+use crate::files;
 use crate::procs::Procs;
 use crate::undo;
 
@@ -238,10 +239,13 @@ fn pause(soon_dead: u32) -> Duration {
     }
 }
 
+/// Bytes that a process number and its start time have at most.
+const ID_BYTES_MAX: u64 = 64;
+
 /// The keeper that signed last in an instance's directory.
 pub(crate) fn of_instance(instance_dir: &Path) -> Option<ProcessId> {
-    let text = fs::read_to_string(instance_dir.join(FILE)).ok()?;
-    parse_id(&text)
+    let bytes = files::read_own(&instance_dir.join(FILE), ID_BYTES_MAX).ok()?;
+    parse_id(std::str::from_utf8(&bytes).ok()?)
 }
 
 fn parse_id(text: &str) -> Option<ProcessId> {

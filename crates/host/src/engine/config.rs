@@ -40,6 +40,8 @@ pub struct EngineConfig {
     /// An eventfd that is written to when the loop has ended, for whatever
     /// reason, and everything is undone.
     pub ended: Option<Arc<OwnedFd>>,
+    /// Programs that one user other than root may have managed at a time.
+    pub programs_per_user: usize,
     /// Entries of the log of who sat where that are kept; the oldest go when
     /// there are more.
     pub log_entries_max: usize,
@@ -58,6 +60,7 @@ impl EngineConfig {
             soft: None,
             keeper: None,
             ended: None,
+            programs_per_user: 256,
             log_entries_max: 100_000,
         }
     }
@@ -225,13 +228,31 @@ pub enum EngineError {
     /// No managed program has this number.
     #[error("program {0} is not managed here: 'usher status' lists those that are")]
     Unknown(ProgramId),
-    /// A weight that is no positive number.
-    #[error("the weight of '{name}' must be a positive number, not {weight}")]
+    /// A weight out of range.
+    #[error("the weight of '{name}' must be a number from 0.001 to 1000, not {weight}")]
     Weight {
         /// Of which program.
         name: String,
         /// What was given.
         weight: f64,
+    },
+    /// The heartbeat page cannot be used.
+    #[error("the heartbeat page '{}' cannot be used: {reason}", path.display())]
+    Heartbeat {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// One user has as many programs managed as one user may have.
+    #[error(
+        "user {uid} has {limit} programs managed, which is the quota 'programs per user'; detach one ('usher detach') or wait until one has ended"
+    )]
+    TooMany {
+        /// Who.
+        uid: u32,
+        /// How many are allowed.
+        limit: usize,
     },
     /// A file of `/proc` or `/sys` that could not be read.
     #[error("reading {}: {source}", path.display())]

@@ -34,6 +34,7 @@ use std::thread::JoinHandle;
 
 pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse};
 pub use log::{Change, LogEntry, Place};
+pub use newcomer::WEIGHTS;
 pub use softly::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
@@ -101,6 +102,7 @@ impl Engine {
             soft: config.soft,
             recorder,
             ignore: config.ignore,
+            programs_per_user: config.programs_per_user,
             state: State::new(
                 now_ns(),
                 config.topology.all_cpus(),
@@ -183,8 +185,7 @@ impl EngineHandle {
     /// # Errors
     /// There is no such process, it is not this user's, or managed already.
     pub fn adopt_held(&self, pid: i32, adopt: Adopt, asking: u32) -> Result<Adopted, EngineError> {
-        let newcomer = self.look(pid, adopt, true)?;
-        newcomer.check_owner(asking)?;
+        let newcomer = self.look(pid, adopt, true, asking)?;
         self.bring(None, newcomer)
     }
 
@@ -195,8 +196,7 @@ impl EngineHandle {
     /// As [`Self::adopt_held`]; a kernel thread, Usher itself or an ancestor
     /// of it.
     pub fn attach(&self, pid: i32, adopt: Adopt, asking: u32) -> Result<Adopted, EngineError> {
-        let newcomer = self.look(pid, adopt, false)?;
-        newcomer.check_owner(asking)?;
+        let newcomer = self.look(pid, adopt, false, asking)?;
         self.bring(None, newcomer)
     }
 
@@ -282,6 +282,7 @@ impl EngineHandle {
         birth: impl FnOnce(&PreparedHome) -> Result<(i32, T), LaunchError>,
     ) -> Result<(T, Adopted), EngineError> {
         let launcher = own_process(&self.roots.proc)?;
+        let own = rustix::process::geteuid().as_raw();
         let work = match adopt.background {
             Some(_) => Work::Background,
             None => Work::Foreground,
@@ -292,7 +293,7 @@ impl EngineHandle {
             reply,
         })?;
         let born = birth(&home).map_err(EngineError::from);
-        let looked = born.and_then(|(pid, child)| Ok((self.look(pid, adopt, true)?, child)));
+        let looked = born.and_then(|(pid, child)| Ok((self.look(pid, adopt, true, own)?, child)));
         match looked {
             Ok((newcomer, child)) => Ok((child, self.bring(Some(id), newcomer)?)),
             Err(error) => {
@@ -302,8 +303,14 @@ impl EngineHandle {
         }
     }
 
-    fn look(&self, pid: i32, adopt: Adopt, held: bool) -> Result<Newcomer, EngineError> {
-        Newcomer::look(&self.roots.proc, pid, adopt, held, &self.profiles)
+    fn look(
+        &self,
+        pid: i32,
+        adopt: Adopt,
+        held: bool,
+        asking: u32,
+    ) -> Result<Newcomer, EngineError> {
+        Newcomer::look(&self.roots.proc, pid, adopt, held, &self.profiles, asking)
     }
 
     fn bring(

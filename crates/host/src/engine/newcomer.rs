@@ -5,17 +5,27 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use usher_heartbeat::Page;
 use usher_model::{CpuSet, ProcessId, Program, ProgramId, ProgramKey, ProgressSource};
 use usher_probe::{Command, ProcessFacts, command_of, identify};
 
 use super::config::{Adopt, EngineError};
 use super::profiles::Profiles;
 use crate::launch::LaunchSpec;
+use crate::rights::{FileRights, with_rights};
 
 /// Words of a command line that are kept for people.
 const COMMAND_BYTES_MAX: usize = 512;
+/// Bytes of a name that is taken from a command line.
+const NAME_BYTES_MAX: usize = 256;
+/// Weights that a program may have. A mean over weights outside this range is
+/// dominated by rounding errors.
+pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
+/// File systems in memory: reading from them never waits for a server or a disk.
+const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// A program that is about to be taken in.
 #[derive(Debug)]
@@ -23,7 +33,9 @@ pub(super) struct Newcomer {
     pub root: ProcessId,
     pub uid: u32,
     pub command: String,
-    pub heartbeat: Option<PathBuf>,
+    pub heartbeat: Option<Page>,
+    /// The user who asked for it.
+    pub asking: u32,
     pub key: Option<ProgramKey>,
     /// Its number is put in by the loop.
     pub program: Program,
@@ -38,28 +50,46 @@ struct Facts {
     comm: String,
     root: ProcessId,
     uid: u32,
+    /// Real, effective, saved and file-system user ids.
+    uids: [u32; 4],
+    rights: FileRights,
     allowed: Option<CpuSet>,
 }
 
 impl Newcomer {
-    /// Looks at the process; `held`: it stands still before its `exec`.
+    /// Reads what is known of the process; `held`: it waits before its `exec`.
+    ///
+    /// Whose process it is comes first. Everything that follows opens files,
+    /// and does so with the rights of that user.
     pub fn look(
         proc_root: &Path,
         pid: i32,
         adopt: Adopt,
         held: bool,
         profiles: &Profiles,
+        asking: u32,
     ) -> Result<Self, EngineError> {
-        let name = adopt.display_name();
-        if !(adopt.weight.is_finite() && adopt.weight > 0.0) {
+        let name = shortened(adopt.display_name(), NAME_BYTES_MAX);
+        if !WEIGHTS.contains(&adopt.weight) {
             let weight = adopt.weight;
             return Err(EngineError::Weight { name, weight });
         }
         let facts = Facts::read(proc_root, pid)?;
-        let command = command(proc_root, pid, &adopt, held);
+        facts.check_owner(asking)?;
+        let own = rustix::process::geteuid().as_raw();
+        let read = || {
+            let command = command(proc_root, pid, &adopt, held);
+            let key = adopt
+                .key
+                .clone()
+                .or_else(|| identify(command.as_ref()?).ok());
+            let page = adopt.heartbeat.as_deref();
+            let page = page.map(|path| open_page(path, asking, asking != own));
+            (command, key, page.transpose())
+        };
+        let (command, key, page) = with_rights(&facts.rights, read).map_err(EngineError::Start)?;
         let named = adopt.name.is_some() || !adopt.argv.is_empty();
         let name = if named { name } else { facts.comm };
-        let key = adopt.key.or_else(|| identify(command.as_ref()?).ok());
         let known = key.as_ref().map(|key| profiles.recall(key));
         let known = known.unwrap_or_default();
         let bound_to = match (facts.allowed, adopt.bound_to) {
@@ -70,7 +100,8 @@ impl Newcomer {
             root: facts.root,
             uid: facts.uid,
             command: words(&adopt.argv, command.as_ref()),
-            heartbeat: adopt.heartbeat,
+            heartbeat: page?,
+            asking,
             key,
             program: Program {
                 id: ProgramId(0),
@@ -90,18 +121,36 @@ impl Newcomer {
             held,
         })
     }
+}
 
-    /// Whether this user may have it managed.
-    pub fn check_owner(&self, asking: u32) -> Result<(), EngineError> {
-        match asking == 0 || asking == self.uid {
-            true => Ok(()),
-            false => Err(EngineError::NotYours {
-                pid: self.root.pid,
-                owner: self.uid,
-                asking,
-            }),
-        }
+/// Opens a heartbeat page: a regular file of the user who named it, and where
+/// the user is another than the daemon's, one in memory.
+fn open_page(path: &Path, asking: u32, foreign: bool) -> Result<Page, EngineError> {
+    let refused = |reason: String| EngineError::Heartbeat {
+        path: path.to_owned(),
+        reason,
+    };
+    let page = Page::open(path).map_err(|error| refused(error.to_string()))?;
+    let failed = |error: std::io::Error| refused(error.to_string());
+    let owner = page.file().metadata().map_err(failed)?.uid();
+    if asking != 0 && owner != asking {
+        return Err(refused(format!("it belongs to user {owner}")));
     }
+    let kind = rustix::fs::fstatfs(page.file()).map_err(|error| failed(error.into()))?;
+    if foreign && asking != 0 && !MEMORY_FILE_SYSTEMS.contains(&(kind.f_type as u32)) {
+        let reason = "it is not on a tmpfs; make it in /dev/shm".to_owned();
+        return Err(refused(reason));
+    }
+    Ok(page)
+}
+
+/// The text, cut where it has more bytes than that.
+fn shortened(mut text: String, bytes_max: usize) -> String {
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max - '…'.len_utf8()));
+        text.push('…');
+    }
+    text
 }
 
 impl Facts {
@@ -118,8 +167,29 @@ impl Facts {
             comm: facts.name,
             root: facts.id,
             uid: facts.uids[0],
+            uids: facts.uids,
+            rights: FileRights {
+                uid: facts.uids[0],
+                gid: facts.gid,
+                groups: facts.groups,
+            },
             allowed: Some(facts.cpus_allowed),
         })
+    }
+}
+
+impl Facts {
+    /// Whether this user may have it managed. As for ptrace(2), every user id
+    /// of the process counts: a setuid program that a user starts is not theirs.
+    fn check_owner(&self, asking: u32) -> Result<(), EngineError> {
+        match self.uids.iter().find(|&&uid| asking != 0 && uid != asking) {
+            None => Ok(()),
+            Some(&owner) => Err(EngineError::NotYours {
+                pid: self.root.pid,
+                owner,
+                asking,
+            }),
+        }
     }
 }
 
@@ -162,12 +232,5 @@ fn words(argv: &[OsString], command: Option<&Command>) -> String {
             .collect::<Vec<_>>()
             .join(" ");
     }
-    if text.len() > COMMAND_BYTES_MAX {
-        let cut = (0..=COMMAND_BYTES_MAX)
-            .rev()
-            .find(|&at| text.is_char_boundary(at));
-        text.truncate(cut.unwrap_or(0));
-        text.push('…');
-    }
-    text
+    shortened(text, COMMAND_BYTES_MAX)
 }

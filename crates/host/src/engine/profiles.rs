@@ -3,16 +3,22 @@
 //! programs, taught by a thread of its own. SQLite waits for the disk; the
 //! loop must not.
 
-use std::sync::mpsc::{Sender, channel};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
-use usher_store::{MachineKey, Measured, Measurement, Profile, Store};
+use usher_store::{MachineKey, Measured, Measurement, Profile, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
 use super::learn::Taught;
+
+/// Between two attempts at a store that another process holds.
+const RETRY: Duration = Duration::from_secs(2);
+/// Lessons that are kept while the store cannot be written.
+const LESSONS_MAX: usize = 1000;
 
 /// What earlier runs taught of a program.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -89,7 +95,7 @@ impl Profiles {
         if profiles.learn {
             let (sender, receiver) = channel::<Lesson>();
             let shelf = shelf.clone();
-            let teach = move || receiver.iter().for_each(|lesson| shelf.teach(lesson));
+            let teach = move || shelf.teach_all(&receiver);
             let thread = std::thread::Builder::new().name("profiles".to_owned());
             teacher = Some(thread.spawn(teach).map_err(EngineError::Start)?);
             lessons = Some(sender);
@@ -141,10 +147,64 @@ impl Drop for Profiles {
 }
 
 impl Shelf {
-    fn teach(&self, lesson: Lesson) {
+    /// Writes lessons until none can come any more. While another process
+    /// holds the store they are kept and written later; a warning reports both.
+    fn teach_all(&self, lessons: &Receiver<Lesson>) {
+        let mut kept: VecDeque<Lesson> = VecDeque::new();
+        let mut held_up = false;
+        loop {
+            let next = match kept.is_empty() {
+                true => lessons.recv().map_err(RecvTimeoutError::from),
+                false => lessons.recv_timeout(RETRY),
+            };
+            let ending = matches!(next, Err(RecvTimeoutError::Disconnected));
+            kept.extend(next.ok());
+            match self.write(&mut kept) {
+                Ok(()) if std::mem::take(&mut held_up) => {
+                    self.warn(
+                        "the profile store can be written again; nothing was lost".to_owned(),
+                    );
+                }
+                Ok(()) => {}
+                Err(error) if ending || kept.len() > LESSONS_MAX => {
+                    self.warn(format!("{error}; {} measurements are lost", kept.len()));
+                    kept.clear();
+                }
+                Err(error) if !held_up => {
+                    held_up = true;
+                    self.warn(format!(
+                        "{error}; what is learned is kept and written later"
+                    ));
+                }
+                Err(_) => {}
+            }
+            if ending {
+                return;
+            }
+        }
+    }
+
+    /// Writes lessons in order, as far as the store lets go.
+    fn write(&self, kept: &mut VecDeque<Lesson>) -> Result<(), StoreError> {
+        while let Some(lesson) = kept.front() {
+            match self.teach(lesson) {
+                Err(error @ StoreError::Busy { .. }) => return Err(error),
+                Err(error) => self.warn(error.to_string()),
+                Ok(()) => {}
+            }
+            kept.pop_front();
+        }
+        Ok(())
+    }
+
+    fn warn(&self, text: String) {
+        lock(&self.warnings).push(text);
+    }
+
+    fn teach(&self, lesson: &Lesson) -> Result<(), StoreError> {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let measurement = Measurement {
-            name: lesson.name,
+            name: lesson.name.clone(),
             at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
             points: measured(&lesson.taught),
             // None seen says nothing: they may have had no cause.
@@ -152,10 +212,7 @@ impl Shelf {
             active_wait: lesson.waits.active_wait,
             ..Measurement::default()
         };
-        let merged = lock(&self.store).merge(&lesson.key, &self.machine, &measurement);
-        if let Err(error) = merged {
-            lock(&self.warnings).push(error.to_string());
-        }
+        lock(&self.store).merge(&lesson.key, &self.machine, &measurement)
     }
 }
 

@@ -87,8 +87,12 @@ impl RealWorld {
     fn admit(
         &mut self,
         prepared: Option<ProgramId>,
-        newcomer: Newcomer,
+        mut newcomer: Newcomer,
     ) -> Result<Adopted, EngineError> {
+        if let Err(error) = self.check_quota(newcomer.asking) {
+            prepared.into_iter().for_each(|id| self.abandon(id));
+            return Err(error);
+        }
         let id = prepared.unwrap_or_else(|| self.next_id());
         let admitted = self
             .actuator
@@ -101,8 +105,8 @@ impl RealWorld {
             ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
             other => other.into(),
         })?;
-        let heartbeat = newcomer.heartbeat.as_deref();
-        match Watch::open(&home, &self.roots.proc, heartbeat, newcomer.held) {
+        let (heartbeat, held) = (newcomer.heartbeat.take(), newcomer.held);
+        match Watch::open(&home, &self.roots.proc, heartbeat, held) {
             Ok(mut watch) => {
                 let adopted = Adopted {
                     id,
@@ -119,6 +123,16 @@ impl RealWorld {
                 let _ = self.actuator.depart(id);
                 Err(error)
             }
+        }
+    }
+
+    /// Whether a user may have one more program managed.
+    fn check_quota(&self, uid: u32) -> Result<(), EngineError> {
+        let limit = self.programs_per_user;
+        let theirs = self.state.members.values().filter(|one| one.uid == uid);
+        match uid == 0 || theirs.count() < limit {
+            true => Ok(()),
+            false => Err(EngineError::TooMany { uid, limit }),
         }
     }
 

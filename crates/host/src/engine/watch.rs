@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use rustix::event::PollFd;
+use usher_heartbeat::Page;
 use usher_model::{Home, ProgramSample};
 use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
@@ -22,23 +23,17 @@ impl Watch {
     pub fn open(
         home: &Home,
         proc_root: &Path,
-        heartbeat: Option<&Path>,
+        heartbeat: Option<Page>,
         held: bool,
     ) -> Result<Self, EngineError> {
-        let config = |heartbeat: Option<&Path>| ProbeConfig {
+        let config = ProbeConfig {
             proc_root: proc_root.to_owned(),
-            heartbeat: heartbeat.map(Path::to_owned),
             ..ProbeConfig::default()
         };
-        let mut warnings = Vec::new();
-        let probe = match ProgramProbe::open(home, config(heartbeat)) {
-            Err(error) if heartbeat.is_some() && !error.is_gone() => {
-                warnings.push(format!("{error}; going on without heartbeats"));
-                ProgramProbe::open(home, config(None))
-            }
-            probe => probe,
-        };
-        let mut probe = probe?;
+        let mut probe = ProgramProbe::open(home, config)?;
+        heartbeat
+            .into_iter()
+            .for_each(|page| probe.use_heartbeat(page));
         // Without a PMU there is nothing to count: `usher doctor` says so once.
         match held {
             true => {
@@ -47,6 +42,7 @@ impl Watch {
             }
             false => drop(probe.count_instructions()),
         }
+        let warnings = Vec::new();
         Ok(Self { probe, warnings })
     }
 

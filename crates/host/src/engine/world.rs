@@ -63,6 +63,8 @@ pub(super) struct RealWorld {
     pub recorder: Option<Recorder<BufWriter<File>>>,
     /// Services whose use is not foreground's, besides the usual ones.
     pub ignore: Vec<String>,
+    /// Programs that one user other than root may have managed at a time.
+    pub programs_per_user: usize,
     pub state: State,
 }
 

@@ -62,7 +62,12 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
 
 /// Reads a weight.
 pub fn weight(text: &str) -> Result<f64, String> {
-    positive(text, "a weight is a positive number")
+    let rule = "a weight is a number from 0.001 to 1000";
+    let weight = positive(text, rule)?;
+    match usher_host::engine::WEIGHTS.contains(&weight) {
+        true => Ok(weight),
+        false => Err(rule.to_owned()),
+    }
 }
 
 /// Reads a number of seconds.

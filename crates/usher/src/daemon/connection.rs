@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use varlink::VarlinkService;
 
 use super::server::{Limits, Peer};
-use super::workers::Call;
+use super::workers::{Call, Done};
 
 /// One peer.
 pub struct Connection {
@@ -83,7 +83,7 @@ impl Connection {
 
     /// The next whole message, to be answered.
     pub fn next_call(&mut self) -> Option<Call> {
-        if self.closed || self.at_work || !self.whole || !self.outbox.is_empty() {
+        if !self.is_due() {
             return None;
         }
         let end = self.inbox.iter().position(|&byte| byte == 0)?;
@@ -96,15 +96,34 @@ impl Connection {
         self.look_at_the_clock();
         Some(Call {
             token: self.token,
+            uid: self.peer.uid,
             service: self.service.clone(),
             message,
         })
     }
 
+    /// Bytes that are held for it.
+    pub fn held_bytes(&self) -> usize {
+        self.inbox.len() + self.outbox.len()
+    }
+
+    /// Whether a message is complete that is not yet being answered.
+    pub fn is_due(&self) -> bool {
+        !self.closed && !self.at_work && self.whole && self.outbox.is_empty()
+    }
+
+    /// Sends a last message, as far as it can be sent without waiting, and closes.
+    pub fn refuse(&mut self, message: &[u8]) {
+        let _ = self.stream.write(message);
+        self.closed = true;
+        self.inbox = Vec::new();
+        self.outbox = Vec::new();
+    }
+
     /// Its call has been answered, or made no sense.
-    pub fn answered(&mut self, reply: Option<Vec<u8>>) {
+    pub fn answered(&mut self, done: &mut Done) {
         self.at_work = false;
-        match reply {
+        match done.reply.take() {
             Some(reply) => {
                 self.outbox = reply;
                 self.closed |= !self.flush();

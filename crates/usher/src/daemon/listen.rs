@@ -3,8 +3,8 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -85,22 +85,31 @@ fn socket_mode() -> u32 {
 }
 
 /// Becomes the one daemon in this directory.
+///
+/// Whoever can open the file can lock it, with a shared lock even through a
+/// descriptor that only reads. So nobody but the owner can open it.
 fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join("usher.lock");
     let doing = || format!("locking '{}'", path.display());
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o644)
-        .open(&path)
-        .with_context(doing)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let mut file = open_lock(&path).with_context(doing)?;
+    let readable = file.metadata().with_context(doing)?.mode() & 0o077 != 0;
+    if readable {
+        file.set_permissions(Permissions::from_mode(0o600))
+            .with_context(doing)?;
+    }
+    let mut locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    if readable && locked == Err(Errno::WOULDBLOCK) && !is_served(dir) {
+        // An earlier version's file, which all users could open. No daemon
+        // answers, so another user's process may hold the lock: a new file.
+        fs::remove_file(&path).with_context(doing)?;
+        file = open_lock(&path).with_context(doing)?;
+        locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    }
+    match locked {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
+            let _ = (&file).take(20).read_to_string(&mut pid);
             bail!(
                 "a daemon is running already in '{}' (process {}); end it first, or name another directory with --runtime-dir",
                 dir.display(),
@@ -113,4 +122,42 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .with_context(doing)?;
     Ok(file)
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+}
+
+/// Whether a daemon listens there.
+fn is_served(dir: &Path) -> bool {
+    UnixStream::connect(dir.join(runtime::SOCKET)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_is_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("usher.lock");
+        fs::write(&path, "1\n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        // What a reader of the old file can do, and go on doing.
+        let reader = File::open(&path).unwrap();
+        rustix::fs::flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
+        let lock = lock(dir.path()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let again = super::lock(dir.path()).unwrap_err().to_string();
+        assert!(again.contains("running already"), "{again}");
+        drop(lock);
+        super::lock(dir.path()).unwrap();
+    }
 }

@@ -4,12 +4,12 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -226,42 +226,70 @@ const MODES: [(Option<Mode>, &str); 4] = [
 ];
 
 /// Makes the page, where the engine still answers.
-pub type MakePage = Box<dyn Fn() -> Option<String> + Send>;
+pub type MakePage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Serves the page at that address from a thread of its own, for as long as
-/// the process lives. One scrape at a time; a slow scraper is hung up on.
+/// How long one scrape may take from its first byte to its last.
+const SCRAPE_MAX: Duration = Duration::from_secs(5);
+/// Scrapes that are answered at the same time; further ones are hung up on.
+const SCRAPES_MAX: usize = 16;
+const REQUEST_BYTES_MAX: usize = 8 * 1024;
+
+/// A connection of which each read and write can be limited.
+trait Timed: Read + Write + Send {
+    fn limit(&self, left: Duration) -> io::Result<()>;
+}
+
+impl Timed for UnixStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+}
+
+impl Timed for TcpStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+}
+
+/// Serves the page at that address for as long as the process lives. A thread
+/// accepts; each scrape is answered on a thread of its own, so that a slow
+/// scraper delays no other.
 ///
 /// # Errors
 /// The address cannot be listened on.
 pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
-    let work: Box<dyn FnMut() -> io::Result<()> + Send> = match address {
+    let mut accept: Box<dyn FnMut() -> io::Result<Box<dyn Timed>> + Send> = match address {
         Address::Unix(path) => {
             let listener = listen_at(path)?;
-            Box::new(move || {
-                let (stream, _) = listener.accept()?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                answer(stream, &make_page)
-            })
+            Box::new(move || Ok(Box::new(listener.accept()?.0)))
         }
         Address::Loopback(address) => {
             let listener = TcpListener::bind(address)?;
-            Box::new(move || {
-                let (stream, _) = listener.accept()?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                answer(stream, &make_page)
-            })
+            Box::new(move || Ok(Box::new(listener.accept()?.0)))
         }
     };
-    let work = Mutex::new(work);
+    let make_page = Arc::new(make_page);
+    let scrapes = Arc::new(());
     let body = move || {
         loop {
-            let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
-            if (work)().is_err() {
-                // A scraper that went away, or no descriptor left: not at full speed.
+            let Ok(stream) = accept() else {
+                // No descriptor left, as a rule: not at full speed.
                 std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            if Arc::strong_count(&scrapes) > SCRAPES_MAX {
+                continue;
             }
+            let (make_page, counted) = (make_page.clone(), scrapes.clone());
+            let thread = std::thread::Builder::new().name("scrape".to_owned());
+            // Where no thread can be had, the scraper is hung up on.
+            let _ = thread.spawn(move || {
+                // A scraper that went away or was too slow has its answer.
+                let _ = answer(stream, &make_page);
+                drop(counted);
+            });
         }
     };
     std::thread::Builder::new()
@@ -269,9 +297,6 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
         .spawn(body)?;
     Ok(())
 }
-
-const PATIENCE: Duration = Duration::from_secs(2);
-const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
 /// Listens at a path; a socket that nobody listens on is replaced.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
@@ -283,11 +308,18 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Reads a request's head and answers GET with the page.
-fn answer(mut stream: impl Read + Write, make_page: &MakePage) -> io::Result<()> {
+/// Reads a request's head and answers GET with the page, all of it within
+/// [`SCRAPE_MAX`].
+fn answer(mut stream: Box<dyn Timed>, make_page: &MakePage) -> io::Result<()> {
+    let until = Instant::now() + SCRAPE_MAX;
+    let limit = |stream: &dyn Timed| match until.checked_duration_since(Instant::now()) {
+        Some(left) if !left.is_zero() => stream.limit(left),
+        _ => Err(io::ErrorKind::TimedOut.into()),
+    };
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
     while !head.windows(4).any(|w| w == b"\r\n\r\n") && head.len() < REQUEST_BYTES_MAX {
+        limit(&*stream)?;
         match stream.read(&mut chunk)? {
             0 => return Ok(()),
             count => head.extend_from_slice(&chunk[..count]),
@@ -299,17 +331,41 @@ fn answer(mut stream: impl Read + Write, make_page: &MakePage) -> io::Result<()>
         (true, Some(page)) => ("200 OK", page),
     };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    write!(
-        stream,
+    let reply = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
-    )?;
+    );
+    for piece in reply.as_bytes().chunks(16 * 1024) {
+        limit(&*stream)?;
+        stream.write_all(piece)?;
+    }
     stream.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scrapers_that_never_finish_keep_no_other_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics");
+        let page = Box::new(|| Some("usher_programs 1\n".to_owned()));
+        serve(&Address::Unix(path.clone()), page).unwrap();
+        let slow: Vec<UnixStream> = (0..SCRAPES_MAX - 1)
+            .map(|_| UnixStream::connect(&path).unwrap())
+            .collect();
+        slow.iter()
+            .for_each(|mut one| one.write_all(b"GET").unwrap());
+        let mut scraper = UnixStream::connect(&path).unwrap();
+        // Well below what all of the slow ones together may take.
+        scraper.set_read_timeout(Some(SCRAPE_MAX * 4)).unwrap();
+        scraper.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut reply = String::new();
+        scraper.read_to_string(&mut reply).unwrap();
+        assert!(reply.contains("usher_programs 1"), "{reply}");
+        drop(slow);
+    }
 
     #[test]
     fn metrics_stay_on_this_machine() {

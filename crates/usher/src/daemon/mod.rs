@@ -8,6 +8,7 @@ mod connection;
 mod explain;
 mod listen;
 pub mod metrics;
+mod quota;
 mod refusal;
 mod regulated;
 mod server;

@@ -54,6 +54,17 @@ fn reply_engine(
         EngineError::KernelThread { pid } => call.reply_kernel_thread(pid.into()),
         EngineError::Managed { pid, id } => call.reply_already_managed(pid.into(), to_int(id.0)),
         EngineError::Unknown(id) => call.reply_no_such_program(id.to_string()),
+        EngineError::TooMany { limit, .. } => call.reply_quota_exceeded(
+            "programs per user".to_owned(),
+            to_int(limit),
+            "detach one ('usher detach') or wait until one has ended".to_owned(),
+        ),
+        EngineError::Heartbeat { .. } => {
+            call.reply_bad_argument("heartbeat".to_owned(), error.to_string())
+        }
+        EngineError::Weight { .. } => {
+            call.reply_bad_argument("weight".to_owned(), error.to_string())
+        }
         EngineError::Stopped => call.reply_stopping(),
         other => call.reply_failed(failure::line(&other.into())),
     }

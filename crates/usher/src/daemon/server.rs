@@ -5,8 +5,10 @@
 //! or nothing at all. So no read or write waits; a connection buffers at most
 //! one message of bounded size; replies are written as far as the peer takes
 //! them, and while it does not, nothing more is read from it; who leaves a
-//! message half sent or a reply half read for too long is hung up on; and one
-//! user can hold only so many connections. A connection that is idle between
+//! message half sent or a reply half read for too long is hung up on. Each user
+//! has a quota of connections and of bytes, and some connections and threads
+//! are kept for root; a request over a quota is refused with an error that
+//! names it ([`super::quota`]). A connection that is idle between
 //! messages costs a descriptor and may stay: launchers hold one for as long
 //! as their program runs, to see the daemon die.
 //!
@@ -14,6 +16,7 @@
 //! for the loop, and several that wait at once are taken in at one turn of it.
 //! A connection has one call at work at a time, so answers come in order.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,6 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use varlink::VarlinkService;
 
 use super::connection::Connection;
+use super::quota::{self, Quota};
 use super::workers::Workers;
 
 /// Who is at the other end, as the kernel vouches (SO_PEERCRED).
@@ -33,13 +37,18 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// How much one peer, or all together, may ask for.
+/// How much one peer, or all together, may ask for. `docs/security.md` lists
+/// the values.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
     /// Connections of one user other than root at a time.
     pub connections_per_user: usize,
+    /// Connections of all that only root can have.
+    pub connections_for_root: usize,
+    /// Bytes of messages and replies that are held for one user.
+    pub bytes_per_user: usize,
     /// Bytes of one message, its final NUL included.
     pub message_bytes: usize,
     /// How long a message may stay half sent, or a reply half read.
@@ -52,8 +61,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 4096,
-            connections_per_user: 1024,
-            message_bytes: 512 * 1024,
+            connections_per_user: 256,
+            connections_for_root: 256,
+            bytes_per_user: 16 << 20,
+            message_bytes: 256 * 1024,
             patience: Duration::from_secs(5),
             workers: 32,
         }
@@ -72,6 +83,8 @@ pub struct Server {
     workers: Workers,
     connections: Vec<Connection>,
     next_token: u64,
+    /// The connection whose call is begun first in the next turn.
+    first: usize,
     /// Until when no connection is accepted: descriptors have run out.
     full_until: Option<Instant>,
 }
@@ -105,6 +118,7 @@ impl Server {
             workers: Workers::start(limits.workers)?,
             connections: Vec::new(),
             next_token: 0,
+            first: 0,
             full_until: None,
         })
     }
@@ -129,16 +143,10 @@ impl Server {
                 connection.transfer(&self.limits);
             }
         }
-        for done in self.workers.done() {
-            let caller = self.connections.iter_mut().find(|c| c.token == done.token);
-            if let Some(caller) = caller {
-                caller.answered(done.reply);
-            }
-        }
+        self.deliver();
+        self.hold_to_quota();
+        self.begin_calls();
         for connection in &mut self.connections {
-            if let Some(call) = connection.next_call() {
-                self.workers.begin(call);
-            }
             connection.lose_patience(self.limits.patience);
         }
         self.connections.retain(|connection| !connection.closed);
@@ -146,6 +154,52 @@ impl Server {
             self.accept();
         }
         Ok(true)
+    }
+
+    /// Sends replies. What a call has done for a caller that is gone is undone:
+    /// the caller has reported a failure, and is not to be wrong.
+    fn deliver(&mut self) {
+        for mut done in self.workers.done() {
+            let caller = self.connections.iter_mut().find(|c| c.token == done.token);
+            let delivered = caller.is_some_and(|caller| {
+                caller.answered(&mut done);
+                !caller.closed
+            });
+            if let Some(undo) = done.undelivered.filter(|_| !delivered) {
+                self.workers.undo(undo);
+            }
+        }
+    }
+
+    /// Hangs up on connections of users for whom too many bytes are held, the
+    /// newest first.
+    fn hold_to_quota(&mut self) {
+        let limit = self.limits.bytes_per_user;
+        let mut held: BTreeMap<u32, usize> = BTreeMap::new();
+        for connection in self.connections.iter_mut().filter(|c| c.peer.uid != 0) {
+            let theirs = held.entry(connection.peer.uid).or_default();
+            *theirs += connection.held_bytes();
+            if *theirs > limit {
+                connection.refuse(&quota::refusal(Quota::Bytes, limit));
+            }
+        }
+    }
+
+    /// Begins the calls that are due, as far as each user's share of threads
+    /// goes; not always the same connection first.
+    fn begin_calls(&mut self) {
+        let count = self.connections.len();
+        let first = self.first;
+        for at in (0..count).map(|n| (first + n) % count) {
+            let connection = &mut self.connections[at];
+            if connection.is_due()
+                && self.workers.admits(connection.peer.uid)
+                && let Some(call) = connection.next_call()
+            {
+                self.workers.begin(call);
+                self.first = at + 1;
+            }
+        }
     }
 
     fn poll(&mut self) -> io::Result<Ready> {
@@ -215,16 +269,35 @@ impl Server {
         let peer = Peer {
             uid: credentials.uid.as_raw(),
         };
-        let theirs = self.connections.iter().filter(|c| c.peer == peer).count();
-        let full = self.connections.len() >= self.limits.connections
-            || (peer.uid != 0 && theirs >= self.limits.connections_per_user);
-        if full || stream.set_nonblocking(true).is_err() {
+        if stream.set_nonblocking(true).is_err() {
             return;
         }
         self.next_token += 1;
         let service = Arc::new((self.make_service)(peer));
-        let connection = Connection::new(self.next_token, stream, peer, service);
-        self.connections.push(connection);
+        let mut connection = Connection::new(self.next_token, stream, peer, service);
+        match self.over_quota(peer) {
+            Some((quota, limit)) => connection.refuse(&quota::refusal(quota, limit)),
+            None => self.connections.push(connection),
+        }
+    }
+
+    /// The quota that one more connection of this peer would exceed.
+    fn over_quota(&self, peer: Peer) -> Option<(Quota, usize)> {
+        let limits = &self.limits;
+        let all = self.connections.len();
+        let theirs = self.connections.iter().filter(|c| c.peer == peer).count();
+        let for_users = limits
+            .connections
+            .saturating_sub(limits.connections_for_root);
+        match peer.uid {
+            0 if all >= limits.connections => Some((Quota::Connections, limits.connections)),
+            0 => None,
+            _ if theirs >= limits.connections_per_user => {
+                Some((Quota::ConnectionsPerUser, limits.connections_per_user))
+            }
+            _ if all >= for_users => Some((Quota::Connections, for_users)),
+            _ => None,
+        }
     }
 }
 

@@ -2,9 +2,7 @@
 //! The interface `org.usher.Usher1`, as one peer sees it: who asks is known
 //! from the connection, and the engine does what they may ask for.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,9 +13,17 @@ use varlink::VarlinkService;
 use super::metrics::Timings;
 use super::refusal::{Refusal, to_int};
 use super::server::Peer;
+use super::workers::if_undelivered;
 use super::{explain, view};
 use crate::api::{self, VarlinkInterface};
 use crate::cli::program_name;
+
+/// Words of a command line that are taken from a caller.
+const ARGV_WORDS_MAX: usize = 4096;
+/// Bytes of them together.
+const ARGV_BYTES_MAX: usize = 128 * 1024;
+/// The longest path that the kernel takes.
+const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
 /// What every peer's service works with.
 #[derive(Clone)]
@@ -57,53 +63,48 @@ impl Service {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
         let number = number.ok_or_else(|| bad("pid", format!("{pid} is no process number")))?;
-        self.check(&adopt)?;
+        Self::check(&adopt)?;
         let engine = &self.shared.engine;
         let adopted = match held {
             true => engine.adopt_held(number, adopt, self.peer.uid)?,
             false => engine.attach(number, adopt, self.peer.uid)?,
         };
         self.shared.timings.seated(began.elapsed());
+        let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
+        if_undelivered(move || drop(engine.let_go(id, asking)));
         Ok(adopted)
     }
 
-    fn check(&self, adopt: &Adopt) -> Result<(), Refusal> {
-        if !(adopt.weight.is_finite() && adopt.weight > 0.0) {
-            let reason = format!("{} is not a positive number", adopt.weight);
-            return Err(bad("weight", reason));
-        }
+    /// That a request is of a reasonable size. What the engine checks itself
+    /// (owner, weight, heartbeat page) is left to it.
+    fn check(adopt: &Adopt) -> Result<(), Refusal> {
         let name = adopt
             .name
             .as_deref()
             .map_or(Ok(String::new()), program_name);
         name.map_err(|reason| bad("name", reason))?;
-        match &adopt.heartbeat {
-            Some(page) => check_page(page, self.peer),
-            None => Ok(()),
+        let bytes: usize = adopt.argv.iter().map(|word| word.len()).sum();
+        if adopt.argv.len() > ARGV_WORDS_MAX || bytes > ARGV_BYTES_MAX {
+            let reason = format!(
+                "{} words of {bytes} bytes; at most {ARGV_WORDS_MAX} words of {ARGV_BYTES_MAX} bytes are taken: send the first ones",
+                adopt.argv.len()
+            );
+            return Err(bad("argv", reason));
         }
+        for (argument, path) in [("cwd", &adopt.cwd), ("heartbeat", &adopt.heartbeat)] {
+            let length = path.as_ref().map_or(0, |path| path.as_os_str().len());
+            if length > PATH_BYTES_MAX {
+                let reason = format!("a path of {length} bytes; {PATH_BYTES_MAX} at most");
+                return Err(bad(argument, reason));
+            }
+        }
+        Ok(())
     }
 
     fn explained(&self, program: Option<&str>) -> Result<api::Explain_Reply, Refusal> {
         let status = self.shared.engine.status()?;
         explain::explain(&status, &self.shared.topology, program)
     }
-}
-
-/// A progress page that this peer may have read for them: a file of their
-/// own, so that the daemon reads nothing to them that they could not read.
-fn check_page(page: &Path, peer: Peer) -> Result<(), Refusal> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(page);
-    let meta = file.and_then(|file| file.metadata());
-    let told = |reason: String| bad("heartbeat", format!("'{}': {reason}", page.display()));
-    let meta = meta.map_err(|e| told(e.to_string()))?;
-    if !meta.is_file() {
-        return Err(told("it is not a regular file".to_owned()));
-    }
-    if peer.uid != 0 && meta.uid() != peer.uid {
-        return Err(told(format!("it belongs to user {}", meta.uid())));
-    }
-    Ok(())
 }
 
 fn bad(argument: &'static str, reason: String) -> Refusal {

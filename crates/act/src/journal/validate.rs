@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Checks the paths in a journal before anything is done to them.
+//!
+//! A journal is read by root, which may write everywhere. A journal that was
+//! planted, restored from a backup or damaged must not make the undo write to
+//! or remove anything but cgroups of Usher's own. A path is valid if
+//!
+//! - it is absolute, has no `..`, and lies at or below the configured root of
+//!   the cgroup file systems;
+//! - no component of it is a symbolic link;
+//! - what it names is a directory of a cgroup file system (by `statfs`);
+//! - where the undo removes it, its name or that of a directory above it begins
+//!   with `usher-`.
+//!
+//! A path that names nothing is valid: its directory has gone by itself.
+
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::State;
+use crate::config::ActConfig;
+use crate::error::ActError;
+use crate::mounts::Places;
+use crate::site::PREFIX;
+
+const CGROUP_MAGICS: [u32; 2] = [0x6367_7270, 0x0027_e0eb];
+
+/// Removes invalid paths from what is to be undone, and returns an error for
+/// each. Everything else of the journal is undone.
+pub(crate) fn validate(state: &mut State, config: &ActConfig, instance: &Path) -> Vec<ActError> {
+    let root = &config.cgroup_root;
+    let mut errors = Vec::new();
+    let mut keep = |path: &Path, removed: bool| match problem(root, path, removed) {
+        None => true,
+        Some(reason) => {
+            errors.push(ActError::Corrupt {
+                path: instance.join(super::FILE),
+                line: 0,
+                reason: format!("'{}' is left alone: {reason}", path.display()),
+            });
+            false
+        }
+    };
+    state.bases.retain(|dir| keep(dir, true));
+    state.enabled.retain(|dir| keep(dir, false));
+    for program in state.programs.values_mut() {
+        program.dirs.retain(|dir| keep(&dir.dir, true));
+        let homes = program.members.values_mut();
+        for places in homes.chain([&mut program.from]) {
+            let mut check = |place: &mut Option<PathBuf>| {
+                if place.as_ref().is_some_and(|path| !keep(path, false)) {
+                    *place = None;
+                }
+            };
+            let Places { v2, cpuset, cpu } = places;
+            [v2, cpuset, cpu].into_iter().for_each(&mut check);
+        }
+    }
+    errors
+}
+
+/// Why a path must not be touched.
+fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
+    let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    if !path.is_absolute() || !path.components().all(plain) || !path.starts_with(root) {
+        return Some(format!("it is not a path below {}", root.display()));
+    }
+    let below = path.strip_prefix(root).unwrap_or(path);
+    let ours = |part: Component<'_>| part.as_os_str().to_string_lossy().starts_with(PREFIX);
+    if removed && !below.components().any(ours) {
+        return Some(format!("it is not named {PREFIX}…"));
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // The root itself may be reached through links: it is configured.
+    let real = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let opened = rustix::fs::openat2(CWD, real.join(below), flags, Mode::empty(), resolve);
+    let handle = match opened {
+        Ok(handle) => handle,
+        Err(Errno::NOENT) => return None,
+        Err(error) => return Some(std::io::Error::from(error).to_string()),
+    };
+    match rustix::fs::fstatfs(&handle) {
+        Ok(found) if CGROUP_MAGICS.contains(&(found.f_type as u32)) => None,
+        Ok(_) => Some("it is not a cgroup".to_owned()),
+        Err(error) => Some(std::io::Error::from(error).to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cgroups_of_ushers_own_are_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        std::fs::create_dir_all(root.join("usher-1-1/1")).unwrap();
+        std::os::unix::fs::symlink("/sys/fs/cgroup", root.join("usher-link")).unwrap();
+        let says = |path: &str, removed| problem(root, &root.join(path), removed);
+        for path in [
+            "usher-1-1",
+            "usher-1-1/1",
+            "../usher-x",
+            "/etc/usher-x",
+            "usher-link",
+        ] {
+            assert!(says(path, true).is_some(), "{path}");
+        }
+        assert_eq!(says("usher-gone", true), None);
+        assert!(says("other", true).is_some());
+        assert_eq!(says("other", false), None);
+        let real = Path::new("/sys/fs/cgroup");
+        let a_cgroup = |path: &PathBuf| {
+            let found = rustix::fs::statfs(path);
+            found.is_ok_and(|found| CGROUP_MAGICS.contains(&(found.f_type as u32)))
+        };
+        match [real.to_owned(), real.join("unified")]
+            .into_iter()
+            .find(a_cgroup)
+        {
+            Some(cgroup) => assert_eq!(problem(real, &cgroup, false), None),
+            None => eprintln!("skipped: no cgroup file system is mounted here"),
+        }
+    }
+}

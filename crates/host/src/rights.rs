@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads files with a user's rights instead of root's.
+//!
+//! A root daemon opens paths that an ordinary user has named: executables,
+//! operands, heartbeat pages. Each of them must be readable by that user, and
+//! opening it must have no effect that the user could not cause. The work
+//! therefore runs on a thread of its own whose file-system ids and groups are
+//! the user's and which has no capabilities left. The ids of a thread are its
+//! own on Linux; the raw system calls do not affect other threads.
+//!
+//! The thread keeps its real, effective and saved user ids. With the user's ids
+//! the user could send it signals, and SIGKILL ends the whole daemon. That is
+//! the purpose for which `setfsuid(2)` exists.
+
+use std::io;
+use std::panic::resume_unwind;
+
+use rustix::process::Gid;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups};
+
+/// The identity that decides which files may be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRights {
+    /// The user.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Runs `work` with these rights and returns its result.
+///
+/// A process that is not root has no other rights to take; its work runs with
+/// its own. So does work for root.
+///
+/// # Errors
+/// The thread does not start, or the kernel refuses to change its ids.
+pub fn with_rights<T: Send>(rights: &FileRights, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    if rights.uid == 0 || !rustix::process::geteuid().is_root() {
+        return Ok(work());
+    }
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("user's files".to_owned());
+        let thread = thread.spawn_scoped(scope, || {
+            assume(rights)?;
+            Ok(work())
+        })?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// Gives the calling thread these rights for the rest of its life.
+fn assume(rights: &FileRights) -> io::Result<()> {
+    let groups: Vec<Gid> = rights
+        .groups
+        .iter()
+        .map(|&gid| Gid::from_raw(gid))
+        .collect();
+    set_thread_groups(&groups)?;
+    // SAFETY: these system calls change ids of the calling thread alone and
+    // touch no memory. They return the old id, never an error; a second call
+    // with an invalid id changes nothing and returns the present one.
+    let (uid, gid) = unsafe {
+        libc::setfsgid(rights.gid);
+        libc::setfsuid(rights.uid);
+        (libc::setfsuid(u32::MAX), libc::setfsgid(u32::MAX))
+    };
+    if (uid as u32, gid as u32) != (rights.uid, rights.gid) {
+        return Err(io::Error::other(
+            "the kernel refused to change the file-system ids",
+        ));
+    }
+    let none = CapabilitySet::empty();
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const NOBODY: FileRights = FileRights {
+        uid: 65534,
+        gid: 65534,
+        groups: Vec::new(),
+    };
+
+    #[test]
+    fn a_user_reads_only_what_is_theirs_and_the_caller_keeps_its_rights() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can take another user's rights");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+        let denied = with_rights(&NOBODY, || std::fs::read(&secret)).unwrap();
+        assert_eq!(denied.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let through_root = format!("/proc/1/root{}", secret.display());
+        assert!(
+            with_rights(&NOBODY, || std::fs::read(through_root))
+                .unwrap()
+                .is_err()
+        );
+        assert!(
+            with_rights(&NOBODY, || std::fs::read("/proc/self/stat"))
+                .unwrap()
+                .is_ok()
+        );
+        assert_eq!(std::fs::read(&secret).unwrap(), b"x");
+    }
+}

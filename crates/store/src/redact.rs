@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Arguments as they are stored: without what may be a secret.
+//!
+//! A command line may hold a password: `--password=x`, `-px`, or a word that
+//! follows an option. The store needs arguments only to tell one command from
+//! another. So of each word it keeps what cannot be a secret of value and
+//! replaces the rest by a short hash:
+//!
+//! | word | stored as |
+//! |---|---|
+//! | a number, `number:2^k`, `file:2^k`, `word:HASH`, `dir`, `device`, `out` | itself |
+//! | `--name`, `-x`, `-x8` | itself |
+//! | `--name=value`, `NAME=value` | the name, and the value by these rules |
+//! | `-xyz` | `-x` and the hash of the rest |
+//! | anything else | `word:` and its hash |
+//!
+//! The hash has 32 bits: enough to tell the arguments of one program apart, and
+//! too few to confirm a guess at a password, as one in four thousand million
+//! words has the same. The result of redacting a redacted word is that word, so
+//! keys that were listed can be looked up.
+
+/// The hash of a word: eight hexadecimal digits.
+fn hashed(word: &str) -> String {
+    let hash = blake3::hash(word.as_bytes());
+    hash.to_hex().as_str()[..8].to_owned()
+}
+
+/// Arguments, a blank between two, in their stored form.
+pub(crate) fn redact(arguments: &str) -> String {
+    let words: Vec<String> = arguments.split(' ').map(word).collect();
+    words.join(" ")
+}
+
+fn word(word: &str) -> String {
+    if let Some((name, value)) = word.split_once('=')
+        && is_name(name.trim_start_matches('-'))
+    {
+        return format!("{name}={}", value_of(value));
+    }
+    match word.strip_prefix("--") {
+        Some(name) if is_name(name) => return word.to_owned(),
+        _ => {}
+    }
+    let mut chars = word.chars();
+    match (chars.next(), chars.next(), chars.as_str()) {
+        (Some('-' | '+'), Some(letter), rest) if letter.is_ascii_alphanumeric() => {
+            if rest.is_empty() || is_number(rest) || is_hash(rest.strip_prefix('~')) {
+                word.to_owned()
+            } else {
+                format!("{}~{}", &word[..2], hashed(rest))
+            }
+        }
+        _ => value_of(word),
+    }
+}
+
+/// Values that are common and tell nothing.
+const PLAIN: [&str; 16] = [
+    "", "-", "--", "dir", "device", "out", "true", "false", "on", "off", "yes", "no", "active",
+    "passive", "close", "spread",
+];
+
+fn value_of(value: &str) -> String {
+    let kept = ["number:2^", "file:2^"];
+    let bucket = kept
+        .iter()
+        .any(|kind| is_number_of(value.strip_prefix(kind)));
+    if PLAIN.contains(&value) || is_number(value) || bucket || is_hash(value.strip_prefix("word:"))
+    {
+        return value.to_owned();
+    }
+    format!("word:{}", hashed(value))
+}
+
+fn is_number_of(text: Option<&str>) -> bool {
+    text.is_some_and(is_number)
+}
+
+/// A small number or a list of them, as of threads or sizes. Longer ones may be
+/// the number of a card or a telephone.
+fn is_number(text: &str) -> bool {
+    (1..=4).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || b",.x".contains(&b))
+}
+
+fn is_name(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes
+        .next()
+        .is_some_and(|first| first.is_ascii_alphabetic())
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && text.len() <= 40
+}
+
+fn is_hash(text: Option<&str>) -> bool {
+    text.is_some_and(|text| {
+        [8, 16].contains(&text.len())
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn secrets_are_not_stored_and_threads_are() {
+        let stored = redact("--password=hunter2 -phunter2 --token hunter2 hunter2 NAME=hunter2");
+        assert!(!stored.contains("hunter2"), "{stored}");
+        assert!(stored.starts_with("--password=word:") && stored.contains(" -p~"));
+        let plain = "OMP_NUM_THREADS=8 --threads=2 -p 4 -j8 -9 +w dir file:2^16 number:2^20 out";
+        assert_eq!(redact(plain), plain);
+        assert_ne!(redact("one.py"), redact("two.py"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_redacted_stays_as_it_is(arguments in "[ -~]{0,80}|(-{0,2}[a-z]{1,5}=?[a-f0-9~:]{0,20} ?){0,6}") {
+            let once = redact(&arguments);
+            prop_assert_eq!(redact(&once), once);
+        }
+
+        #[test]
+        fn no_word_of_letters_is_kept(word in "[a-z]{6,30}") {
+            prop_assume!(!PLAIN.contains(&word.as_str()));
+            for text in [word.clone(), format!("-p{word}"), format!("--x={word}"), format!("/a/{word}")] {
+                prop_assert!(!redact(&text).contains(&word));
+            }
+        }
+    }
+}

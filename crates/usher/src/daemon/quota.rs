@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Quotas of the socket, and the errors that name them.
+
+use serde_json::json;
+
+/// What is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quota {
+    /// Connections of one user.
+    ConnectionsPerUser,
+    /// Connections of all users.
+    Connections,
+    /// Bytes held for one user.
+    Bytes,
+}
+
+impl Quota {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ConnectionsPerUser => "connections per user",
+            Self::Connections => "connections of all users",
+            Self::Bytes => "bytes per user",
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::ConnectionsPerUser => "close connections of yours, or end programs that hold one",
+            Self::Connections => "try again later; root can see in 'usher status' who has programs",
+            Self::Bytes => "read replies sooner, or use fewer connections at a time",
+        }
+    }
+}
+
+/// The last message on a connection that exceeds a quota: it arrives as the
+/// reply to the caller's first call.
+pub fn refusal(quota: Quota, limit: usize) -> Vec<u8> {
+    let message = json!({
+        "error": "org.usher.Usher1.QuotaExceeded",
+        "parameters": { "quota": quota.name(), "limit": limit, "remedy": quota.remedy() },
+    });
+    let mut bytes = message.to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What ordinary users cannot do to a root daemon and to each other. Each test
+//! is an attack that once succeeded.
+
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{World, wait_for};
+use serde_json::{Value, json};
+
+/// Users without a name: nothing on the machine is theirs.
+const ALICE: u32 = 61_001;
+const BOB: u32 = 61_002;
+
+/// Whether other users can be acted for; reports the skip where not.
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("{test}: skipped: only root can act as two users");
+    }
+    root
+}
+
+/// A connection that the daemon sees as this user's.
+fn connect_as(socket: &Path, uid: u32) -> UnixStream {
+    let connect = || {
+        // SAFETY: the raw system call changes the effective user id of this
+        // thread alone, which ends right after, and touches no memory.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
+        assert_eq!(changed, 0, "taking the effective uid {uid}");
+        UnixStream::connect(socket).unwrap()
+    };
+    let stream = std::thread::scope(|scope| scope.spawn(connect).join().unwrap());
+    stream.set_read_timeout(Some(common::DEADLINE)).unwrap();
+    stream
+}
+
+fn send(mut stream: &UnixStream, method: &str, parameters: &Value) -> std::io::Result<()> {
+    let call = json!({ "method": format!("org.usher.Usher1.{method}"), "parameters": parameters });
+    stream.write_all(format!("{call}\0").as_bytes())
+}
+
+fn receive(stream: &UnixStream) -> Value {
+    let mut bytes = Vec::new();
+    BufReader::new(stream).read_until(0, &mut bytes).unwrap();
+    serde_json::from_slice(bytes.strip_suffix(&[0]).unwrap_or(&bytes)).unwrap_or(Value::Null)
+}
+
+fn call(stream: &UnixStream, method: &str, parameters: &Value) -> Value {
+    // A daemon that refuses may have closed before the call is sent.
+    let _ = send(stream, method, parameters);
+    receive(stream)
+}
+
+/// A process; ended with the value.
+struct Process(Child);
+
+impl Process {
+    fn of(uid: u32, program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        let command = command.args(arguments).uid(uid).gid(uid).current_dir("/");
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        Self(child)
+    }
+
+    fn sleeping(uid: u32) -> Self {
+        Self::of(uid, Path::new("/bin/sleep"), &["600"])
+    }
+
+    fn pid(&self) -> i64 {
+        self.0.id().into()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn error(reply: &Value) -> &str {
+    let name = reply["error"].as_str().unwrap_or_default();
+    name.rsplit('.').next().unwrap_or_default()
+}
+
+#[test]
+fn another_users_process_is_refused_before_any_file_is_read() {
+    if !is_root("ownership") {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    // Hashing this takes hours.
+    let big = world.path("big");
+    let file = fs::File::create(&big).unwrap();
+    let _ = [15_u64 << 40, 1 << 42]
+        .into_iter()
+        .any(|size| file.set_len(size).is_ok());
+    fs::set_permissions(&big, PermissionsExt::from_mode(0o755)).unwrap();
+    let secret = world.path("secret");
+    fs::write(&secret, "x").unwrap();
+    let alice = connect_as(&world.socket(), ALICE);
+    for page in [
+        json!(null),
+        json!(secret),
+        json!("/dev/null"),
+        json!("/nowhere"),
+    ] {
+        let arguments = json!({ "pid": 1, "argv": [big], "heartbeat": page });
+        let reply = call(&alice, "Register", &arguments);
+        assert_eq!(error(&reply), "NotYours", "{reply}");
+    }
+    // The user's own process, with an executable that takes for ever to hash.
+    let own = Process::sleeping(ALICE);
+    let many: Vec<UnixStream> = (0..32)
+        .map(|_| connect_as(&world.socket(), ALICE))
+        .collect();
+    for one in &many {
+        send(one, "Register", &json!({ "pid": own.pid(), "argv": [big] })).unwrap();
+    }
+    let root = UnixStream::connect(world.socket()).unwrap();
+    root.set_read_timeout(Some(common::DEADLINE)).unwrap();
+    assert!(call(&root, "Ping", &json!({}))["parameters"]["pid"].is_number());
+    for one in &many {
+        assert!(receive(one).is_object());
+    }
+}
+
+#[test]
+fn a_heartbeat_page_is_opened_with_the_users_rights() {
+    if !is_root("heartbeat pages") {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let own = Process::sleeping(ALICE);
+    let hidden = world.path("hidden");
+    fs::create_dir(&hidden).unwrap();
+    fs::set_permissions(&hidden, PermissionsExt::from_mode(0o700)).unwrap();
+    fs::write(hidden.join("there"), "x").unwrap();
+    let alice = connect_as(&world.socket(), ALICE);
+    let says = |page: &Path| {
+        let arguments =
+            json!({ "pid": own.pid(), "argv": ["x"], "heartbeat": page, "running": true });
+        let reply = call(&alice, "Register", &arguments);
+        assert_eq!(error(&reply), "BadArgument", "{reply}");
+        let reason = reply["parameters"]["reason"].to_string();
+        reason.replace(page.to_str().unwrap(), "PAGE")
+    };
+    // Whether a file is there is not revealed.
+    assert_eq!(says(&hidden.join("there")), says(&hidden.join("not-there")));
+    for page in ["/etc/shadow", "/dev/null", "/proc/1/root/etc/shadow", "/"] {
+        says(Path::new(page));
+    }
+}
+
+#[test]
+fn root_is_answered_while_users_hold_all_connections_that_they_may() {
+    if !is_root("connections") {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let held: Vec<UnixStream> = (0..256)
+        .map(|_| connect_as(&world.socket(), ALICE))
+        .collect();
+    for one in &held {
+        assert!(call(one, "Ping", &json!({}))["parameters"].is_object());
+    }
+    let over = call(&connect_as(&world.socket(), ALICE), "Ping", &json!({}));
+    assert_eq!(error(&over), "QuotaExceeded", "{over}");
+    assert_eq!(over["parameters"]["quota"], "connections per user");
+    let bob = connect_as(&world.socket(), BOB);
+    assert!(call(&bob, "Ping", &json!({}))["parameters"].is_object());
+    assert!(world.json(&["status"]).is_some());
+}
+
+#[test]
+fn sizes_and_weights_are_bounded() {
+    if !is_root("sizes") {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let own = Process::sleeping(ALICE);
+    let alice = connect_as(&world.socket(), ALICE);
+    let long = "B".repeat(200_000);
+    let reply = call(
+        &alice,
+        "Register",
+        &json!({ "pid": own.pid(), "argv": [long] }),
+    );
+    assert_eq!(error(&reply), "BadArgument", "{reply}");
+    for weight in [0.0, -1.0, 1e300, 1e-300] {
+        let reply = call(
+            &alice,
+            "Attach",
+            &json!({ "pid": own.pid(), "weight": weight }),
+        );
+        assert_eq!(error(&reply), "BadArgument", "{weight}: {reply}");
+    }
+    let long = format!("/x/{}", "B".repeat(50_000));
+    let arguments = json!({ "pid": own.pid(), "argv": [long], "running": true });
+    let reply = call(&alice, "Register", &arguments);
+    assert!(reply["parameters"]["id"].is_number(), "{reply}");
+    let status = world.json(&["status"]).unwrap();
+    let name = status["programs"][0]["name"].as_str().unwrap();
+    assert!(name.len() <= 256, "{} bytes", name.len());
+}
+
+#[test]
+fn a_setuid_program_is_not_its_users() {
+    if !is_root("setuid programs") {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let program = world.path("setuid-sleep");
+    fs::copy("/bin/sleep", &program).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
+    let process = Process::of(ALICE, &program, &["600"]);
+    let euid = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).ok()?;
+        let uids = status
+            .lines()
+            .find(|line| line.starts_with("Uid:"))?
+            .to_owned();
+        uids.split_whitespace().nth(2)?.parse::<u32>().ok()
+    };
+    let comm = format!("/proc/{}/comm", process.pid());
+    wait_for("the program to begin", || {
+        fs::read_to_string(&comm)
+            .ok()?
+            .starts_with("setuid")
+            .then_some(())
+    });
+    if euid() != Some(0) {
+        eprintln!("setuid programs: skipped: the file system ignores the setuid bit");
+        return;
+    }
+    let alice = connect_as(&world.socket(), ALICE);
+    let reply = call(&alice, "Attach", &json!({ "pid": process.pid() }));
+    assert_eq!(error(&reply), "NotYours", "{reply}");
+}
+
+#[test]
+fn no_other_user_can_lock_what_the_daemon_locks() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let mode = |path: &Path| fs::metadata(path).map(|meta| meta.mode() & 0o077);
+    assert_eq!(mode(&world.runtime_dir().join("usher.lock")).unwrap(), 0);
+    for suffix in ["", "-wal", "-shm"] {
+        let store = world.path(&format!("profiles.db{suffix}"));
+        assert_eq!(mode(&store).unwrap_or(0), 0, "{}", store.display());
+    }
+}
+
+#[test]
+fn a_program_is_released_whose_registration_failed_for_its_caller() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let own = rustix::process::geteuid().as_raw();
+    let process = Process::sleeping(own);
+    let caller = UnixStream::connect(world.socket()).unwrap();
+    // A caller that is no longer there to read: writing to it fails.
+    caller.shutdown(std::net::Shutdown::Read).unwrap();
+    send(&caller, "Attach", &json!({ "pid": process.pid() })).unwrap();
+    wait_for("the daemon to notice that the caller has gone", || {
+        send(&caller, "Ping", &json!({})).err()
+    });
+    // It can be attached again once it is released, as the second program.
+    let caller = UnixStream::connect(world.socket()).unwrap();
+    let id = wait_for("the program to be released", || {
+        call(&caller, "Attach", &json!({ "pid": process.pid() }))["parameters"]["id"].as_i64()
+    });
+    assert_eq!(id, 2);
+}
+
+#[test]
+fn a_runtime_directory_that_another_user_prepared_is_not_used() {
+    if !is_root("prepared directories") {
+        return;
+    }
+    // A user without a session: no /run/user/UID, no XDG_RUNTIME_DIR.
+    let dir = std::path::PathBuf::from(format!("/tmp/usher-{BOB}"));
+    let _ = fs::remove_dir_all(&dir);
+    let instance = dir.join("instances/1-1");
+    fs::create_dir_all(&instance).unwrap();
+    let made = Command::new("mkfifo").arg(instance.join("keeper")).status();
+    assert!(made.unwrap().success());
+    let owned = Command::new("chown")
+        .arg("-R")
+        .arg(ALICE.to_string())
+        .arg(&dir)
+        .status();
+    assert!(owned.unwrap().success());
+    let copy = World::new();
+    let usher = copy.path("usher");
+    fs::copy(env!("CARGO_BIN_EXE_usher"), &usher).unwrap();
+    fs::set_permissions(&usher, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&usher);
+    let command = command
+        .args(["run", "--", "/bin/echo", "it ran"])
+        .uid(BOB)
+        .gid(BOB);
+    let command = command
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .current_dir("/");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let _ = fs::remove_dir_all(&dir);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "it ran\n",
+        "{error}"
+    );
+    let system = Path::new("/run/usher/usher.varlink").exists();
+    assert!(
+        system || error.contains("was not made by this user"),
+        "{error}"
+    );
+}
