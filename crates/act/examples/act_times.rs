@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long acting takes here, by backend: `cargo run --release -p usher-act
+//! How long acting takes here, with and without cgroups: `cargo run --release -p usher-act
 //! --example act_times [ROUNDS [PAUSE_MS]]`. A pause between rounds lets the
 //! kernel's cgroup lock go cold, as it is when a program arrives now and then.
 
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_act::{ActConfig, Actuator, Backend, Forked, Work};
+use usher_act::{ActConfig, Actuator, Forked, Work};
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 type Times = BTreeMap<&'static str, Vec<f64>>;
@@ -21,21 +21,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         "{rounds} rounds, {} ms between; microseconds",
         pause.as_millis()
     );
-    for backend in [Backend::CpusetV2, Backend::CpusetV1, Backend::Affinity] {
+    for cgroups in ["/sys/fs/cgroup", "/nonexistent"] {
         let runtime = std::env::temp_dir().join(format!("act-times-{}", std::process::id()));
         let mut config = ActConfig::new(&runtime);
-        config.prefer = Some(backend);
+        config.cgroup_root = cgroups.into();
         let mut act = Actuator::open(config)?;
-        if act.backend() == backend {
-            let mut times = Times::new();
-            for round in 0..rounds {
-                moved_in(&mut act, ProgramId(2 * round), pause, &mut times)?;
-                born_inside(&mut act, ProgramId(2 * round + 1), pause, &mut times)?;
-            }
-            report(backend, &mut times);
-        } else {
-            println!("\n{backend}: does not work here");
+        let mut times = Times::new();
+        for round in 0..rounds {
+            moved_in(&mut act, ProgramId(2 * round), pause, &mut times)?;
+            born_inside(&mut act, ProgramId(2 * round + 1), pause, &mut times)?;
         }
+        report(&act.describe().placement.to_string(), &mut times);
         for error in act.undo_all() {
             eprintln!("{error}");
         }
@@ -145,8 +141,8 @@ fn id_of(pid: i32) -> Result<ProcessId, Box<dyn Error>> {
     })
 }
 
-fn report(backend: Backend, times: &mut Times) {
-    println!("\n{backend:32} {:>9} {:>9} {:>9}", "median", "p99", "max");
+fn report(placement: &str, times: &mut Times) {
+    println!("\n{placement:32} {:>9} {:>9} {:>9}", "median", "p99", "max");
     for (what, times) in times {
         times.sort_by(f64::total_cmp);
         let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use usher_act::keeper::{self, KeeperHandle, KeeperTask};
-use usher_act::{ActConfig, Actuator, Backend, Work};
+use usher_act::{ActConfig, Actuator, Work};
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 fn main() -> ExitCode {
@@ -43,18 +43,13 @@ fn number(args: &[OsString], at: usize) -> u64 {
     args[at].to_string_lossy().parse().expect("a number")
 }
 
-/// `CONFIG_RUNTIME CGROUP_ROOT BACKEND SEED PID-START…`: takes the processes
-/// in as programs and does random things to them, for ever.
+/// `CONFIG_RUNTIME CGROUP_ROOT SEED PID-START…`: takes the processes in as
+/// launched or attached programs and does random things to them, for ever.
 fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut config = ActConfig::new(&args[0]);
     config.cgroup_root = args[1].clone().into();
-    config.prefer = match args[2].to_string_lossy().as_ref() {
-        "affinity" => Some(Backend::Affinity),
-        "v1" => Some(Backend::CpusetV1),
-        _ => None,
-    };
-    let mut random = Random(number(&args, 3) | 1);
-    let roots: Vec<ProcessId> = args[4..].iter().map(process).collect();
+    let mut random = Random(number(&args, 2) | 1);
+    let roots: Vec<ProcessId> = args[3..].iter().map(process).collect();
     let mut act = Actuator::open(config)?;
     let exe = std::env::current_exe().expect("a path");
     let task = KeeperTask::of(&act, Vec::new())?;
@@ -68,6 +63,9 @@ fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
         let program = ProgramId(which);
         if act.home(program).is_none() {
             let work = [Work::Foreground, Work::Background][random.below(2) as usize];
+            if random.below(4) > 0 {
+                act.prepare_held(program, roots[which as usize], work)?;
+            }
             act.admit(program, roots[which as usize], work)?;
             continue;
         }
@@ -104,6 +102,7 @@ fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
 fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut act = Actuator::open(ActConfig::new(&args[0]))?;
     let program = ProgramId(0);
+    act.prepare_held(program, process(&args[1]), Work::Background)?;
     act.admit(program, process(&args[1]), Work::Background)?;
     let to = Demotion::Idle;
     act.act(&Action::Demote { program, to })?;

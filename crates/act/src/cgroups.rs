@@ -43,6 +43,25 @@ fn with_subdirs(dir: &Path) -> Vec<PathBuf> {
     dirs
 }
 
+/// Whether a cgroup, with those below it, holds exactly processes of this set.
+/// The root cgroup, and one with processes of another PID namespace, do not.
+pub(crate) fn holds_only(dir: &Path, pids: &BTreeSet<i32>) -> bool {
+    // The root cgroup has no such file.
+    if !dir.join("cgroup.events").exists() {
+        return false;
+    }
+    let lists = with_subdirs(dir).into_iter().map(|dir| {
+        let text = fs::read_to_string(dir.join(PROCS)).ok()?;
+        let pids = text.lines().map(|pid| pid.parse::<i32>().ok());
+        pids.collect::<Option<Vec<i32>>>()
+    });
+    let Some(lists) = lists.collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let mut members = lists.iter().flatten();
+    members.clone().next().is_some() && members.all(|pid| pids.contains(pid))
+}
+
 /// Moves a process, with all its threads, into a directory. One that is gone
 /// meanwhile is no error. `Ok(false)`: it is gone.
 pub(crate) fn enter(dir: &Path, pid: i32) -> Result<bool, ActError> {
@@ -92,6 +111,19 @@ pub(crate) fn freeze(dir: &Path, frozen: bool) -> Result<(), ActError> {
         Err(error) if !files::is_gone(&error) => Err(file_error("writing", path)(error)),
         _ => Ok(()),
     }
+}
+
+/// Whether this process may freeze a cgroup.
+pub(crate) fn can_freeze(dir: &Path) -> bool {
+    OpenOptions::new()
+        .write(true)
+        .open(dir.join("cgroup.freeze"))
+        .is_ok()
+}
+
+/// Whether a cgroup was told to freeze, by whatever wrote it last.
+pub(crate) fn is_told_to_freeze(dir: &Path) -> bool {
+    files::read(&dir.join("cgroup.freeze")).is_ok_and(|text| text == "1")
 }
 
 /// The file that stops and continues everything in a cgroup v2 directory,
@@ -149,14 +181,15 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
 pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActError> {
     let file = match kind {
         DirKind::CpusetV1 => "cpuset.effective_cpus",
-        DirKind::V2 | DirKind::Scope => "cpuset.cpus.effective",
+        DirKind::V2 | DirKind::Scope | DirKind::Unit => "cpuset.cpus.effective",
         DirKind::CpuV1 => return Ok(CpuSet::new()), // it does not narrow
     };
     files::read_cpus(&dir.join(file))
 }
 
 impl Dir {
-    /// Whether this directory is what narrows the program.
+    /// Whether this directory narrows the program: one that a version before
+    /// 2 of the journal notes.
     pub(crate) fn narrows(&self) -> bool {
         !self.wide.is_empty()
     }
@@ -168,11 +201,6 @@ impl Dir {
             reopen_v1(parent)?;
         }
         Ok(self.wide.and(&effective_cpus(parent, self.kind)?))
-    }
-
-    /// Lets the processes in here run on these CPUs only.
-    pub(crate) fn narrow(&self, cpus: &CpuSet) -> Result<(), ActError> {
-        files::write(&self.dir.join("cpuset.cpus"), &cpus.to_string())
     }
 
     /// Lets them run wherever they could before. One that is gone is no error.
@@ -206,14 +234,6 @@ impl Dir {
             Err(error) if files::is_gone(&error) => Ok(false),
             Err(error) => Err(file_error("writing", path)(error)),
         }
-    }
-
-    /// Gives a fresh v1 cpuset its CPUs and memory nodes, without which it
-    /// takes no process. Memory nodes stay those that the program had.
-    pub(crate) fn fill_v1(&self, from: &Path) -> Result<(), ActError> {
-        let nodes = files::read(&from.join("cpuset.effective_mems"))?;
-        files::write(&self.dir.join("cpuset.mems"), &nodes)?;
-        self.narrow(&self.wide)
     }
 }
 

@@ -23,8 +23,6 @@ pub struct ActConfig {
     pub systemd_dir: PathBuf,
     /// systemd's `busctl`, to ask it for scopes.
     pub busctl: PathBuf,
-    /// The backend to use where it works; `None`: the best that works.
-    pub prefer: Option<Backend>,
 }
 
 impl ActConfig {
@@ -37,7 +35,6 @@ impl ActConfig {
             sys_root: "/sys".into(),
             systemd_dir: "/run/systemd/system".into(),
             busctl: "busctl".into(),
-            prefer: None,
         }
     }
 
@@ -61,61 +58,63 @@ pub enum Work {
     Background,
 }
 
-/// How programs are narrowed to their seats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// How a launched program gets a cgroup of its own. Attached programs stay in
+/// their cgroup in every case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Backend {
-    /// The cpuset controller of cgroup v2.
-    CpusetV2,
-    /// The cpuset hierarchy of cgroup v1.
-    CpusetV1,
-    /// `sched_setaffinity` on every thread.
-    Affinity,
+pub enum Placement {
+    /// A directory of cgroup v2 below the launcher's own cgroup.
+    ChildCgroup,
+    /// A transient systemd scope in the launcher's slice.
+    SystemdScope,
+    /// None: its processes are found by their parents. One that is orphaned
+    /// between two scans is lost.
+    Descent,
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::CpusetV2 => "cgroup v2 cpuset",
-            Self::CpusetV1 => "cgroup v1 cpuset",
-            Self::Affinity => "sched_setaffinity",
+            Self::ChildCgroup => "a cgroup below the launcher's",
+            Self::SystemdScope => "a systemd scope in the launcher's slice",
+            Self::Descent => "the launcher's cgroup, followed by descent",
         })
     }
 }
 
-/// How the processes of a program are found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Tracking {
-    /// A cgroup v2 directory a program, below this one.
-    CgroupV2(PathBuf),
-    /// A transient systemd scope a program, with delegation.
-    SystemdScope,
-    /// A cgroup v1 cpuset a program, below this one.
-    CpusetV1(PathBuf),
-    /// By parent process: one that is orphaned between two looks is lost.
-    Pids,
-}
-
-/// How a program is stopped.
+/// What lets launched background work yield the CPU to other sessions, besides
+/// the priorities of its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Freezing {
-    /// `cgroup.freeze`: no parent sees it.
-    CgroupV2,
-    /// `SIGSTOP` to every process: a shell that waits for one sees it.
-    Sigstop,
+pub enum Yielding {
+    /// `cpu.idle` in a directory of the cgroup v1 cpu hierarchy.
+    CpuV1,
+    /// `cpu.idle` in a directory of cgroup v2.
+    CpuV2,
+    /// `CPUWeight=idle` of a systemd scope.
+    CpuWeight,
+    /// The nice value of the autogroups of its sessions.
+    Autogroup,
+}
+
+impl fmt::Display for Yielding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CpuV1 => "cpu.idle (cgroup v1)",
+            Self::CpuV2 => "cpu.idle (cgroup v2)",
+            Self::CpuWeight => "CPUWeight=idle of its systemd scope",
+            Self::Autogroup => "nice 19 of its sessions' autogroups",
+        })
+    }
 }
 
 /// What is used here, and why nothing better is: for `usher doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// How programs are narrowed.
-    pub backend: Backend,
-    /// How their processes are found.
-    pub tracking: Tracking,
-    /// How they are stopped.
-    pub freezing: Freezing,
+    /// Where launched programs are placed.
+    pub placement: Placement,
+    /// What lets background work yield to other sessions.
+    pub yielding: Yielding,
     /// Why something better is not used: one sentence each.
     pub reasons: Vec<String>,
 }

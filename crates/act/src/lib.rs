@@ -10,10 +10,14 @@
 //! the next Usher to start ([`undo_stale`]), can take it back when it dies.
 //! The protocol is described in `src/journal/README.md`.
 //!
-//! Memory: `cpuset.mems` stays as it was. Pages lie where they were first
-//! touched and are not moved when seats change NUMA node; a program that is
-//! launched through [`Actuator::prepare`] sits in its seat before it touches
-//! its first page, so that first touch is local.
+//! A seat is an affinity mask of every thread. Attached programs stay in their
+//! cgroup; launched ones get a cgroup of their own where every limit stays in
+//! force (`docs/seats.md`).
+//!
+//! Memory: pages lie where they were first touched and are not moved when
+//! seats change NUMA node; a program that is launched through
+//! [`Actuator::prepare`] is seated before it touches its first page, so that
+//! first touch is local.
 
 mod actuator;
 mod autogroup;
@@ -24,6 +28,7 @@ mod error;
 mod files;
 pub mod journal;
 pub mod keeper;
+mod limits;
 mod looks;
 mod mask;
 mod mounts;
@@ -36,9 +41,9 @@ mod systemd;
 mod tree;
 mod undo;
 
-pub use actuator::Actuator;
+pub use actuator::{Actuator, InPlace, describe};
 pub use cgroups::kill_all;
-pub use config::{ActConfig, Backend, Description, Freezing, Tracking, Work};
+pub use config::{ActConfig, Description, Placement, Work, Yielding};
 pub use error::ActError;
 pub use prepared::{Forked, PreparedHome};
 pub use undo::{Rescue, UndoReport, rescue, undo_program, undo_stale};

@@ -52,7 +52,7 @@ impl Places {
     /// In the hierarchy of such a directory.
     pub(crate) fn of(&self, kind: DirKind) -> Option<&PathBuf> {
         match kind {
-            DirKind::V2 | DirKind::Scope => self.v2.as_ref(),
+            DirKind::V2 | DirKind::Scope | DirKind::Unit => self.v2.as_ref(),
             DirKind::CpusetV1 => self.cpuset.as_ref(),
             DirKind::CpuV1 => self.cpu.as_ref(),
         }

@@ -70,7 +70,9 @@ impl PreparedHome {
                     let tasks = open(dir.dir.join("tasks"), OFlags::WRONLY)?;
                     home.v1_tasks.push(tasks);
                 }
-                DirKind::V2 | DirKind::Scope => {
+                // Neither holds a program that has no process yet.
+                DirKind::Scope | DirKind::Unit => {}
+                DirKind::V2 => {
                     home.v2 = Some(open(dir.dir.clone(), OFlags::PATH | OFlags::DIRECTORY)?);
                     home.cgroup = Some(dir.dir.clone());
                 }

@@ -6,7 +6,7 @@
 //! work done by somebody else without complaint.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -16,7 +16,7 @@ use crate::error::ActError;
 use crate::journal::{Dir, DirKind, ProgramState};
 use crate::looks;
 use crate::procs::Procs;
-use crate::site::PREFIX;
+use crate::site::is_ours;
 use crate::{autogroup, cgroups, mask, priority, tree};
 
 /// Pause between two attempts to empty a directory of processes that are
@@ -132,7 +132,7 @@ pub(crate) fn let_go_all(
 fn go_on(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     let mut errors = Vec::new();
     for dir in &state.dirs {
-        if dir.kind.is_v2() {
+        if dir.kind.is_v2() && (dir.kind != DirKind::Unit || state.frozen) {
             errors.extend(cgroups::freeze(&dir.dir, false).err());
         }
         errors.extend(dir.widen().err());
@@ -144,7 +144,7 @@ fn go_on(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
 
 /// Ends `cpu.idle` in the program's directories.
 pub(crate) fn wake(state: &ProgramState) -> Vec<ActError> {
-    let could = |dir: &&Dir| matches!(dir.kind, DirKind::CpuV1 | DirKind::V2);
+    let could = |dir: &&Dir| matches!(dir.kind, DirKind::CpuV1 | DirKind::V2 | DirKind::Scope);
     let dirs = state.dirs.iter().filter(could);
     dirs.filter_map(|dir| dir.set_idle(false).err()).collect()
 }
@@ -181,11 +181,20 @@ pub(crate) fn leave_cpu(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     move_back(procs, state, |kind| kind == DirKind::CpuV1)
 }
 
+/// Empties the directories made for a program, and removes them.
+pub(crate) fn leave(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
+    let mut errors = move_back(procs, state, DirKind::is_entered);
+    let made = state.dirs.iter().filter(|dir| dir.kind.is_entered());
+    errors.extend(made.filter_map(|dir| cgroups::remove(&dir.dir).err()));
+    errors
+}
+
 fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, settle: Duration) -> Left {
     let mut errors = set_free(procs, state, settle);
-    errors.extend(move_back(procs, state, |kind| kind != DirKind::Scope));
+    errors.extend(move_back(procs, state, DirKind::is_entered));
     let mut remains = false;
-    for dir in state.dirs.iter().rev() {
+    let made = state.dirs.iter().filter(|dir| dir.kind != DirKind::Unit);
+    for dir in made.rev() {
         match cgroups::remove(&dir.dir) {
             Ok(true) => {}
             Ok(false) if dir.kind == DirKind::Scope => {}
@@ -203,7 +212,7 @@ fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, settle: Dura
     match state
         .dirs
         .iter()
-        .find(|dir| dir.kind != DirKind::Scope && living(dir))
+        .find(|dir| dir.kind.is_entered() && living(dir))
     {
         Some(dir) => Left::Errors(vec![ActError::Left {
             program,
@@ -213,18 +222,27 @@ fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, settle: Dura
     }
 }
 
-/// The numbers of all processes of a program.
+/// The numbers of all processes of a program: those in its cgroups, and what
+/// descends from those noted that are outside of them.
 pub(crate) fn pids(procs: &Procs, state: &ProgramState) -> BTreeSet<i32> {
-    let mut pids: BTreeSet<i32> = state
-        .dirs
-        .iter()
-        .flat_map(|dir| cgroups::members(&dir.dir))
-        .collect();
-    if state.dirs.is_empty() {
-        let members = state.members.keys().copied();
-        pids.extend(tree::descendants(procs, members).iter().map(|p| p.id.pid));
+    let mut pids = inside(state);
+    let outside = state.members.keys().copied();
+    let outside = outside.filter(|one| !pids.contains(&one.pid));
+    // Without cgroups all of them are: they are found by one scan.
+    let outside: Vec<_> = match state.dirs.is_empty() {
+        true => outside.collect(),
+        false => outside.filter(|one| procs.same(*one).is_some()).collect(),
+    };
+    if !outside.is_empty() {
+        pids.extend(tree::descendants(procs, outside).iter().map(|p| p.id.pid));
     }
     pids
+}
+
+/// The numbers of the processes in a program's cgroups.
+pub(crate) fn inside(state: &ProgramState) -> BTreeSet<i32> {
+    let dirs = state.dirs.iter();
+    dirs.flat_map(|dir| cgroups::members(&dir.dir)).collect()
 }
 
 /// Continues the processes that were sent `SIGSTOP`.
@@ -233,6 +251,15 @@ pub(crate) fn resume(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     stopped
         .filter_map(|&process| procs.signal(process, Signal::CONT).err())
         .collect()
+}
+
+/// Thaws the cgroup that a program was found in, where it was frozen by us.
+pub(crate) fn thaw_unit(state: &ProgramState) -> Result<(), ActError> {
+    let units = state.dirs.iter().filter(|dir| dir.kind == DirKind::Unit);
+    for unit in units.filter(|_| state.frozen) {
+        cgroups::freeze(&unit.dir, false)?;
+    }
+    Ok(())
 }
 
 /// Empties the directories. Those inside may fork meanwhile, so each is
@@ -262,12 +289,8 @@ fn send_back(procs: &Procs, state: &ProgramState, dir: &Dir, pid: i32) -> Result
     let process = procs.get(pid).map(|process| process.id);
     let known = process.and_then(|process| state.members.get(&process));
     let from = known.unwrap_or(&state.from);
-    // Where the origin was not visible, what this instance's own directories
-    // lie in is the nearest place that is.
-    let is_ours = |dir: &&Path| {
-        let name = dir.file_name().unwrap_or_default();
-        name.to_string_lossy().starts_with(PREFIX)
-    };
+    // Where the origin was not visible, what our directories lie in is the
+    // nearest place that is.
     let mut above = dir.dir.ancestors().skip(1);
     let above = above.find(|dir| !is_ours(dir));
     match from.of(dir.kind).map(PathBuf::as_path).or(above) {

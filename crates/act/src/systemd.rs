@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transient scopes: how a program gets a cgroup of its own on a machine
+//! Transient scopes: a cgroup of its own for a launched program on a machine
 //! whose cgroups belong to systemd.
 //!
-//! systemd wants nobody else to write in its cgroups, but hands out subtrees:
-//! a scope with `Delegate=yes` holds processes that others have started, and
-//! below it we may do as we like. So each program gets a scope, named after
-//! this instance and the program, and in it one directory of ours. systemd
-//! removes the scope when its last process ends.
+//! A scope lies in the slice of the launcher, so every limit of the slices
+//! stays in force. A program stays in the launcher's unit instead, and is
+//! followed by descent, where leaving the unit would change more than its
+//! cgroup:
 //!
-//! The two calls go through `busctl`, which is part of systemd: they are a
-//! few a program, and a D-Bus library with its threads would be the largest
-//! part of an idle daemon. Interface: `org.freedesktop.systemd1(5)`.
+//! - The unit is a service: `systemctl stop` must end the program.
+//! - The unit has limits of its own (`limits.rs`).
+//! - logind ends the processes of a session with it (`KillUserProcesses=`).
+//! - The unit belongs to another manager than this process may use: a session
+//!   is the system manager's, and a user's daemon reaches the user's manager.
+//!
+//! A scope is requested with `DelegateControllers=` and no controller: with
+//! `Delegate=yes` systemd enables every controller in the slices above.
+//! systemd removes the scope when its last process ends.
+//!
+//! The calls go through `busctl`, which is part of systemd: they are a few a
+//! program, and a D-Bus library with its threads would be the largest part of
+//! an idle daemon. Interface: `org.freedesktop.systemd1(5)`.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,84 +28,222 @@ use std::time::{Duration, Instant};
 use crate::error::ActError;
 use crate::mounts::Mounts;
 use crate::procs::Procs;
+use crate::{files, limits};
 
-/// How long systemd may take to move the processes.
+/// How long systemd may take to move the process.
 const MOVE_WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
+/// `CPUWeight=` of `CPUWeight=idle`, and of a unit that sets none.
+const WEIGHT_IDLE: &str = "0";
+const WEIGHT_UNSET: &str = "18446744073709551615";
 
-/// The directory of ours in a scope.
-pub(crate) const SUBDIR: &str = "usher";
-
-/// The manager that the scopes are asked of: the system's for root, the
+/// The manager that scopes are requested of: the system's for root, the
 /// user's otherwise.
 #[derive(Debug, Clone)]
 pub(crate) struct Manager {
     busctl: PathBuf,
     user: bool,
+    /// Why no launched program may leave its session, if so.
+    keeps_sessions: Option<String>,
+}
+
+/// Where a scope is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The launcher's slice.
+    pub slice: String,
+    /// The directory of the slice's cgroup.
+    pub dir: PathBuf,
 }
 
 impl Manager {
     pub(crate) fn new(busctl: &Path) -> Self {
+        let mut manager = Self::silent(busctl);
+        if !manager.user {
+            manager.keeps_sessions = manager.why_sessions_are_kept();
+        }
+        manager
+    }
+
+    /// One that makes no scopes, and so queries nothing.
+    pub(crate) fn silent(busctl: &Path) -> Self {
         Self {
             busctl: busctl.to_owned(),
             user: !rustix::process::geteuid().is_root(),
+            keeps_sessions: None,
         }
     }
 
-    /// Has a scope made that holds these processes, and waits until the first
-    /// of them is in it. Returns the scope's cgroup directory.
+    /// Why launched programs stay in their sessions.
+    pub(crate) fn keeps_sessions(&self) -> Option<&str> {
+        self.keeps_sessions.as_deref()
+    }
+
+    fn why_sessions_are_kept(&self) -> Option<String> {
+        let args = [
+            "get-property",
+            "org.freedesktop.login1",
+            "/org/freedesktop/login1",
+            "org.freedesktop.login1.Manager",
+            "KillUserProcesses",
+        ];
+        match self.run(&args) {
+            Ok(answer) if answer.trim() == "b false" => None,
+            Ok(_) => Some("logind ends the processes of a session with it".to_owned()),
+            Err(reason) => Some(format!(
+                "whether logind ends the processes of a session with it is unknown: {reason}"
+            )),
+        }
+    }
+
+    /// The slice in which a program launched from this cgroup may get a scope.
+    ///
+    /// # Errors
+    /// Why it stays in its unit.
+    pub(crate) fn target(&self, launcher: &Path, mount: &Path) -> Result<Target, String> {
+        let top = match self.user {
+            false => mount.to_owned(),
+            true => user_manager(launcher)
+                .ok_or("the session that launched it belongs to the system's systemd")?,
+        };
+        let below = launcher
+            .strip_prefix(&top)
+            .map_err(|_| "it is in no unit")?;
+        let (mut dir, mut slice, mut unit) = (top, "-.slice".to_owned(), None);
+        for part in below {
+            let name = part.to_string_lossy();
+            if !name.ends_with(".slice") {
+                unit = Some((dir.join(part), name.into_owned()));
+                break;
+            }
+            dir.push(part);
+            slice = name.into_owned();
+        }
+        let (unit, name) = unit.ok_or("it is in no unit")?;
+        if !name.ends_with(".scope") || name == "init.scope" {
+            return Err(format!(
+                "{name}, which launched it, has to be able to end it"
+            ));
+        }
+        let mut levels = launcher
+            .ancestors()
+            .take_while(|dir| dir.starts_with(&unit));
+        if let Some((dir, limit)) = levels.find_map(|dir| Some((dir, limits::of(dir)?))) {
+            return Err(format!("{} has a limit of its own: {limit}", dir.display()));
+        }
+        match &self.keeps_sessions {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(Target { slice, dir }),
+        }
+    }
+
+    /// Requests a scope that holds this process, and waits until it does.
+    ///
+    /// # Errors
+    /// systemd refused, or did not move the process in time; it may still do so.
     pub(crate) fn start_scope(
         &self,
         unit: &str,
-        pids: &BTreeSet<i32>,
+        target: &Target,
+        pid: i32,
+        idle: bool,
+    ) -> Result<(), ActError> {
+        let pid = pid.to_string();
+        let count = if idle { "6" } else { "5" };
+        let mut args = vec![
+            "StartTransientUnit",
+            "ssa(sv)a(sa(sv))",
+            unit,
+            "fail",
+            count,
+        ];
+        args.extend(["Description", "s", "A program launched by Usher"]);
+        args.extend(["Slice", "s", &target.slice]);
+        args.extend(["CollectMode", "s", "inactive-or-failed"]);
+        args.extend(["DelegateControllers", "as", "0"]);
+        if idle {
+            args.extend(["CPUWeight", "t", WEIGHT_IDLE]);
+        }
+        args.extend(["PIDs", "au", "1", &pid]);
+        args.push("0"); // no auxiliary units
+        self.call(unit, &args)
+    }
+
+    /// Waits until systemd has moved a process into a scope.
+    ///
+    /// # Errors
+    /// It was not moved in time.
+    pub(crate) fn wait_for_move(
+        &self,
+        unit: &str,
+        pid: i32,
         mounts: &Mounts,
         procs: &Procs,
     ) -> Result<PathBuf, ActError> {
-        let count = pids.len().to_string();
-        let mut args = vec!["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", "4"];
-        args.extend(["Description", "s", "A program managed by Usher"]);
-        args.extend(["CollectMode", "s", "inactive-or-failed"]);
-        args.extend(["Delegate", "b", "true"]);
-        args.extend(["PIDs", "au", &count]);
-        let pids_text: Vec<String> = pids.iter().map(ToString::to_string).collect();
-        args.extend(pids_text.iter().map(String::as_str));
-        args.push("0"); // no auxiliary units
-        self.call(unit, &args)?;
         let deadline = Instant::now() + MOVE_WAIT;
         loop {
-            let dirs = pids.iter().filter_map(|&pid| mounts.places(procs, pid)?.v2);
-            if let Some(scope) = dirs.filter_map(|dir| scope_in(&dir, unit)).next() {
+            let place = mounts.places(procs, pid).and_then(|places| places.v2);
+            if let Some(scope) = place.and_then(|dir| scope_in(&dir, unit)) {
                 return Ok(scope);
             }
             if Instant::now() >= deadline {
-                return Err(failed(unit, "the processes were not moved into it in time"));
+                return Err(failed(unit, "the process was not moved into it in time"));
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Has a process moved into a scope of ours.
-    pub(crate) fn attach(&self, unit: &str, pid: i32) -> Result<(), ActError> {
-        let subdir = format!("/{SUBDIR}");
-        let pid = pid.to_string();
-        let args = ["AttachProcessesToUnit", "ssau", unit, &subdir, "1", &pid];
+    /// Sets `CPUWeight=idle` of a scope of ours, or takes it back.
+    ///
+    /// # Errors
+    /// systemd refused: before version 252 it has no such weight.
+    pub(crate) fn set_idle(&self, unit: &str, idle: bool) -> Result<(), ActError> {
+        let weight = if idle { WEIGHT_IDLE } else { WEIGHT_UNSET };
+        let head = ["SetUnitProperties", "sba(sv)", unit, "true"];
+        let args: Vec<&str> = head
+            .into_iter()
+            .chain(["1", "CPUWeight", "t", weight])
+            .collect();
         self.call(unit, &args)
     }
 
     fn call(&self, unit: &str, args: &[&str]) -> Result<(), ActError> {
+        let head = [
+            "call",
+            "org.freedesktop.systemd1",
+            "/org/freedesktop/systemd1",
+            "org.freedesktop.systemd1.Manager",
+        ];
+        let args: Vec<&str> = head.into_iter().chain(args.iter().copied()).collect();
+        self.run(&args)
+            .map(|_| ())
+            .map_err(|reason| failed(unit, &reason))
+    }
+
+    fn run(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.busctl)
             .arg(if self.user { "--user" } else { "--system" })
-            .args(["--quiet", "--timeout=5", "call"])
-            .args(["org.freedesktop.systemd1", "/org/freedesktop/systemd1"])
-            .arg("org.freedesktop.systemd1.Manager")
+            .args(["--quiet", "--timeout=5"])
             .args(args)
             .output()
-            .map_err(|error| failed(unit, &format!("{}: {error}", self.busctl.display())))?;
-        if output.status.success() {
-            return Ok(());
+            .map_err(|error| format!("{}: {error}", self.busctl.display()))?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         }
-        Err(failed(unit, String::from_utf8_lossy(&output.stderr).trim()))
     }
+}
+
+/// Whether a scope yields to all others.
+pub(crate) fn is_idle(scope: &Path) -> bool {
+    files::read(&scope.join("cpu.idle")).is_ok_and(|text| text == "1")
+}
+
+/// The cgroup of this user's service manager, at or above this one.
+fn user_manager(dir: &Path) -> Option<PathBuf> {
+    let name = format!("user@{}.service", rustix::process::getuid().as_raw());
+    let is_manager = |dir: &&Path| dir.file_name().is_some_and(|own| own == name.as_str());
+    dir.ancestors().find(is_manager).map(Path::to_owned)
 }
 
 /// The directory of a scope, at or above this one.

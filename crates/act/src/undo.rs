@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Taking back what a dead instance did.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,11 +13,12 @@ use usher_model::{ProcessId, ProgramId};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
-use crate::journal::{self, State};
+use crate::journal::{self, DirKind, Record, State};
 use crate::mounts::{Mounts, Places};
 use crate::procs::Procs;
 use crate::release::{Left, let_go_all};
-use crate::site::PREFIX;
+use crate::site::{self, Lost};
+use crate::systemd::{self, Manager};
 use crate::{cgroups, files};
 
 /// Attempts to remove a directory in which files appear.
@@ -143,8 +143,9 @@ fn undo_state(
     report: &mut UndoReport,
 ) {
     if !report.errors.is_empty() {
-        add_lost(config, procs, instance, &mut state);
+        add_lost(config, instance, &mut state);
     }
+    let scopes = idle_scopes(&state);
     for (program, left) in let_go_all(procs, &state.programs) {
         match left {
             Left::Nothing => report.programs += 1,
@@ -156,84 +157,75 @@ fn undo_state(
         }
     }
     report.errors.extend(remove_bases(&state));
+    // The files of the cgroups were reset above; systemd would write them again.
+    for scope in scopes {
+        let _ = Manager::silent(&config.busctl).set_idle(&scope, false);
+    }
+}
+
+/// The scopes that have the weight `idle`.
+fn idle_scopes(state: &State) -> Vec<String> {
+    let dirs = state.programs.values().flat_map(|program| &program.dirs);
+    let scopes = dirs.filter(|dir| dir.kind == DirKind::Scope && systemd::is_idle(&dir.dir));
+    let names = scopes.filter_map(|dir| dir.dir.file_name()?.to_str().map(str::to_owned));
+    names.filter(|name| name.ends_with(".scope")).collect()
 }
 
 /// Adds what a corrupt journal may have lost: directories with this
-/// instance's name, found where they would be. Those inside go to where the
-/// directory's parent is.
-fn add_lost(config: &ActConfig, procs: &Procs, instance: &Path, state: &mut State) {
+/// instance's name anywhere in the hierarchies. Those inside go to where the
+/// directory lies.
+fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
     let Ok(mounts) = Mounts::read(config) else {
         return;
     };
-    let Some(name) = instance.file_name() else {
+    let Some(name) = instance.file_name().and_then(|name| name.to_str()) else {
         return;
     };
-    let name = format!("{PREFIX}{}", name.to_string_lossy());
-    let own = procs.own().ok();
-    let own = own.and_then(|own| mounts.places(procs, own.pid));
-    let own = own.unwrap_or_default();
     let hierarchies = [
-        (mounts.v2, own.v2, journal::DirKind::V2),
-        (mounts.cpuset, own.cpuset, journal::DirKind::CpusetV1),
-        (mounts.cpu, own.cpu, journal::DirKind::CpuV1),
+        (mounts.v2, DirKind::V2),
+        (mounts.cpuset, DirKind::CpusetV1),
+        (mounts.cpu, DirKind::CpuV1),
     ];
-    for (mount, own, kind) in hierarchies {
+    for (mount, kind) in hierarchies {
         let Some(mount) = mount else { continue };
-        for parent in parents(&mount.point, own, state) {
-            let base = parent.join(&name);
-            if base.is_dir() {
-                state.apply(journal::Record::Base { dir: base.clone() });
-            }
-            for dir in files::subdirs(&base) {
-                adopt(dir, "", kind, state);
-            }
-            for dir in files::subdirs(&parent) {
-                adopt(dir, &format!("{name}."), kind, state);
+        for lost in site::lost_dirs(&mount.point, name) {
+            match lost {
+                Lost::Dir(program, dir) => adopt(program, dir, kind, state),
+                Lost::Scope(program, dir) => adopt(program, dir, DirKind::Scope, state),
+                Lost::Base(dir) => {
+                    for dir in files::subdirs(&dir) {
+                        let number = dir.file_name().and_then(|name| name.to_str()?.parse().ok());
+                        if let Some(number) = number {
+                            adopt(ProgramId(number), dir.clone(), kind, state);
+                        }
+                    }
+                    state.apply(Record::Base { dir });
+                }
             }
         }
     }
 }
 
-/// Where directories of an instance may lie in the hierarchy mounted there:
-/// at its top, where others of the instance do, and where an undoer is that
-/// runs beside the owner, or in a cgroup below that.
-fn parents(top: &Path, own: Option<PathBuf>, state: &State) -> BTreeSet<PathBuf> {
-    let dirs = state.programs.values().flat_map(|program| &program.dirs);
-    let known = state.bases.iter().chain(dirs.map(|dir| &dir.dir));
-    let beside = known.filter_map(|dir| dir.parent().map(Path::to_owned));
-    let own = own.iter().flat_map(|own| own.ancestors());
-    let all = beside.chain(own.map(Path::to_owned));
-    let mut parents: BTreeSet<PathBuf> = all.filter(|dir| dir.starts_with(top)).collect();
-    parents.insert(top.to_owned());
-    parents
-}
-
-/// Adds a program's directory, where it is one by its name. Those inside go to
-/// where the instance's own directory lies.
-fn adopt(dir: PathBuf, prefix: &str, kind: journal::DirKind, state: &mut State) {
-    let name = dir.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix(prefix)?.parse().ok());
-    let Some(program) = number.map(ProgramId) else {
-        return;
-    };
+/// Adds a program's directory.
+fn adopt(program: ProgramId, dir: PathBuf, kind: DirKind, state: &mut State) {
     let known = state.programs.get(&program);
     if known.is_some_and(|program| program.dirs.iter().any(|known| known.dir == dir)) {
         return;
     }
     if known.is_none() {
         let from = Places::default();
-        state.apply(journal::Record::Begin { program, from });
+        state.apply(Record::Begin { program, from });
     }
     let dir = journal::Dir {
         dir,
         kind,
         wide: Default::default(),
     };
-    state.apply(journal::Record::Dir { program, dir });
+    state.apply(Record::Dir { program, dir });
 }
 
 /// Removes an instance's own directories, and disables what it enabled where
-/// nobody else has a directory that could use it.
+/// no other directory could use it: what version 1 of the journal notes.
 pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
     let mut errors = Vec::new();
     for base in state.bases.iter().rev() {

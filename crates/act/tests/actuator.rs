@@ -8,8 +8,6 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use std::path::Path;
-
 use common::*;
 use usher_act::{ActError, Actuator, Forked, Work};
 use usher_model::{Action, CpuSet, Home, ProcessId, ProgramId};
@@ -66,7 +64,7 @@ fn a_tree_is_seated_released_and_let_go() {
     in_every_way(&["tree", "3", "2"], |way, act, program| {
         let before = portrait(program);
         assert_eq!(before.len(), 4);
-        let home = act.admit(ONE, program.id, Work::Foreground).unwrap();
+        let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
         assert_eq!(home.cgroup.is_some(), way != Way::Bare);
         assert_eq!(act.processes(ONE).len(), 4, "{way:?}");
         act.act(&seat("0")).unwrap();
@@ -87,7 +85,7 @@ fn a_tree_is_seated_released_and_let_go() {
 #[test]
 fn a_frozen_tree_stands_still_and_goes_on() {
     in_every_way(&["tree", "2", "1"], |way, act, program| {
-        let home = act.admit(ONE, program.id, Work::Foreground).unwrap();
+        let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         let stands = || match &home.cgroup {
             Some(dir) => std::fs::read_to_string(dir.join("cgroup.events"))
@@ -118,7 +116,7 @@ fn a_process_that_was_stopped_stays_stopped() {
         // SAFETY: stops a process that this test started.
         unsafe { libc::kill(child, libc::SIGSTOP) };
         wait_until("the child to stop", || stat(child).unwrap().state == 'T');
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.act(&Action::Thaw { program: ONE }).unwrap();
         act.depart(ONE).unwrap();
@@ -133,7 +131,7 @@ fn a_process_that_was_stopped_stays_stopped() {
 /// look is refused; then nothing of it may be left changed, and asking again
 /// may find it slower.
 fn admit_storm(act: &mut Actuator, program: &Program) -> Option<Home> {
-    match act.admit(ONE, program.id, Work::Foreground) {
+    match act.launch(ONE, program.id, Work::Foreground) {
         Ok(home) => Some(home),
         Err(ActError::Refused { .. }) => {
             for pid in program.processes() {
@@ -213,7 +211,7 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
 #[test]
 fn orphans_are_known_where_init_shares_their_session() {
     let _alone = alone();
-    if !ways().contains(&Way::Affinity) {
+    if !ways().contains(&Way::Own) {
         return; // without rights for cgroups there is none to make a namespace
     }
     let test = std::env::current_exe().unwrap();
@@ -238,7 +236,7 @@ fn orphans_are_known_where_init_shares_their_session() {
 #[test]
 fn threads_that_start_meanwhile_are_seated_too() {
     in_every_way(&["spawner"], |way, act, program| {
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&seat("0")).unwrap();
         act.refresh(ONE).unwrap();
         for _ in 0..20 {
@@ -269,7 +267,7 @@ fn a_programs_own_affinity_is_respected() {
     in_every_way(&["pinned"], |way, act, program| {
         let own = BTreeSet::from([cpu_list(), last.clone()]);
         assert_eq!(all_masks(program), own);
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&seat(&cpu_list())).unwrap();
         assert_eq!(all_masks(program), own, "{way:?}");
         act.act(&seat(&last)).unwrap();
@@ -284,7 +282,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_left() {
     let runtime = tempfile::tempdir().unwrap();
     let mut act = Actuator::open(Way::Bare.config(runtime.path())).unwrap();
     let program = Program::start(&["tree", "0", "0"]);
-    act.admit(ONE, program.id, Work::Foreground).unwrap();
+    act.launch(ONE, program.id, Work::Foreground).unwrap();
     act.act(&seat("0")).unwrap();
     // As the program itself would, to what is neither its old mask nor ours.
     let mut set = rustix::thread::CpuSet::new();
@@ -300,7 +298,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_left() {
 #[test]
 fn impossible_seats_change_nothing() {
     in_every_way(&["tree", "1", "1"], |way, act, program| {
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&seat("0")).unwrap();
         let error = act.act(&seat("4000-4001")).unwrap_err().to_string();
         assert!(
@@ -321,40 +319,6 @@ fn impossible_seats_change_nothing() {
     });
 }
 
-/// As the kernel does with a v1 cpuset whose last CPU goes offline.
-#[test]
-fn whom_the_kernel_moves_to_the_parent_is_taken_in_again_and_left_behind_by_nobody() {
-    let _alone = alone();
-    if !ways().contains(&Way::V1) {
-        return;
-    }
-    let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::V1.config(runtime.path())).unwrap();
-    let program = Program::start(&["tree", "1", "0"]);
-    let before = portrait(&program);
-    act.admit(ONE, program.id, Work::Foreground).unwrap();
-    act.act(&seat("0")).unwrap();
-    let cgroups_inside = cgroups(program.pid());
-    let line = cgroups_inside
-        .lines()
-        .find(|line| line.contains(":cpuset:"));
-    let base = Path::new(line.unwrap().rsplit(':').next().unwrap()).parent();
-    let base = Path::new("/sys/fs/cgroup/cpuset").join(base.unwrap().strip_prefix("/").unwrap());
-    let move_out = |pid: i32| std::fs::write(base.join("cgroup.procs"), pid.to_string()).unwrap();
-    for again in [Action::Release { program: ONE }, seat("1")] {
-        move_out(program.pid());
-        assert_ne!(cgroups(program.pid()), cgroups_inside);
-        act.act(&again).unwrap();
-        act.act(&seat("0")).unwrap();
-        assert_eq!(cgroups(program.pid()), cgroups_inside);
-        assert_eq!(all_masks(&program), BTreeSet::from(["0".to_owned()]));
-    }
-    move_out(program.pid());
-    close(&mut act);
-    assert_eq!(portrait(&program), before);
-    assert!(!base.exists());
-}
-
 #[test]
 fn a_process_is_managed_once() {
     in_every_way(&["tree", "1", "0"], |way, act, program| {
@@ -368,14 +332,14 @@ fn a_process_is_managed_once() {
             Err(ActError::Managed { program, .. }) => assert_eq!(program, by, "{way:?}"),
             other => panic!("{way:?}: {other:?}"),
         };
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
-        refused(act.admit(other, program.id, Work::Foreground), ONE);
-        refused(act.admit(other, id_of(child), Work::Foreground), ONE);
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        refused(act.launch(other, program.id, Work::Foreground), ONE);
+        refused(act.launch(other, id_of(child), Work::Foreground), ONE);
         act.act(&seat("0")).unwrap();
         act.depart(ONE).unwrap();
         // And whoever is above one that is managed.
-        act.admit(other, id_of(child), Work::Foreground).unwrap();
-        refused(act.admit(ONE, program.id, Work::Foreground), other);
+        act.launch(other, id_of(child), Work::Foreground).unwrap();
+        refused(act.launch(ONE, program.id, Work::Foreground), other);
         act.depart(other).unwrap();
         assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
     });
@@ -389,14 +353,14 @@ fn what_another_usher_manages_is_refused() {
     for way in ways().into_iter().filter(|way| *way != Way::Bare) {
         let mut first = Actuator::open(way.config(runtimes[0].path())).unwrap();
         let mut second = Actuator::open(way.config(runtimes[1].path())).unwrap();
-        first.admit(ONE, program.id, Work::Foreground).unwrap();
+        first.launch(ONE, program.id, Work::Foreground).unwrap();
         let error = second
-            .admit(ONE, program.id, Work::Foreground)
+            .launch(ONE, program.id, Work::Foreground)
             .unwrap_err()
             .to_string();
         assert!(error.contains("another Usher manages it"), "{error}");
         close(&mut first);
-        second.admit(ONE, program.id, Work::Foreground).unwrap();
+        second.launch(ONE, program.id, Work::Foreground).unwrap();
         close(&mut second);
     }
     program.kill();
@@ -406,37 +370,37 @@ fn what_another_usher_manages_is_refused() {
 fn what_must_not_be_managed_is_refused() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::Affinity.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(Way::Own.config(runtime.path())).unwrap();
     let own = id_of(std::process::id() as i32);
     let refused = |result: Result<_, ActError>, why: &str| {
         let error: ActError = result.map(|_: usher_model::Home| ()).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     };
-    refused(act.admit(ONE, own, Work::Foreground), "Usher itself");
-    refused(act.admit(ONE, id_of(1), Work::Foreground), "init");
+    refused(act.launch(ONE, own, Work::Foreground), "Usher itself");
+    refused(act.launch(ONE, id_of(1), Work::Foreground), "init");
     let kthreadd = pids().into_iter().find(|pid| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "kthreadd\n")
     });
     match kthreadd {
         Some(pid) => refused(
-            act.admit(ONE, id_of(pid), Work::Foreground),
+            act.launch(ONE, id_of(pid), Work::Foreground),
             "kernel thread",
         ),
         None => eprintln!("not tested here: no kernel thread is visible"),
     }
     let mut gone = Program::start(&["tree", "0", "0"]);
     gone.kill();
-    refused(act.admit(ONE, gone.id, Work::Foreground), "gone");
+    refused(act.launch(ONE, gone.id, Work::Foreground), "gone");
     let other = Program::start(&["tree", "0", "0"]);
     let reused = ProcessId {
         pid: other.pid(),
         start_ticks: other.id.start_ticks + 1,
     };
-    refused(act.admit(ONE, reused, Work::Foreground), "gone");
+    refused(act.launch(ONE, reused, Work::Foreground), "gone");
     assert!(matches!(act.act(&seat("0")), Err(ActError::Unknown(ONE))));
-    act.admit(ONE, other.id, Work::Foreground).unwrap();
+    act.launch(ONE, other.id, Work::Foreground).unwrap();
     refused(
-        act.admit(ONE, other.id, Work::Foreground),
+        act.launch(ONE, other.id, Work::Foreground),
         "managed already",
     );
     close(&mut act);
@@ -460,13 +424,6 @@ fn a_child_is_born_in_its_seat() {
             },
             Forked::Parent { child, pidfd } => (child, pidfd),
         };
-        if way == Way::V1 {
-            assert_eq!(
-                masks(child.pid),
-                BTreeSet::from(["1".to_owned()]),
-                "born seated"
-            );
-        }
         let home = act.admit(ONE, child, Work::Foreground).unwrap();
         assert_eq!(home, prepared.home(child));
         assert_eq!(
@@ -499,17 +456,11 @@ fn processes_go_back_to_the_very_cgroups_they_came_from() {
             .find(|pid| **pid != program.pid())
             .unwrap();
         // One process of the tree lives elsewhere in cgroup v2.
-        let usher_act::Tracking::CgroupV2(base) = act.describe().tracking.clone() else {
-            panic!("cgroup v2 was found before");
-        };
-        let elsewhere = base
-            .parent()
-            .unwrap()
-            .join(format!("act-test-{}", program.pid()));
+        let elsewhere = v2_top().join(format!("act-test-{}", program.pid()));
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::write(elsewhere.join("cgroup.procs"), child.to_string()).unwrap();
         let before = portrait(&program);
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         assert_eq!(act.processes(ONE).len(), 3);
         act.act(&seat("0")).unwrap();
         act.depart(ONE).unwrap();
@@ -525,7 +476,7 @@ fn processes_go_back_to_the_very_cgroups_they_came_from() {
 #[test]
 fn a_tree_that_ends_is_no_error() {
     in_every_way(&["tree", "3", "1"], |_, act, program| {
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         program.kill();
         act.act(&seat("0")).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
@@ -555,7 +506,7 @@ fn a_program_launched_beside_it_is_not_taken_in() {
         std::io::BufRead::lines(std::io::BufReader::new(shell.stdout.take().unwrap()));
     let mut order = || std::io::Write::write_all(&mut orders, b"1000\n").unwrap();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::Affinity.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(Way::Own.config(runtime.path())).unwrap();
     order();
     for number in 0..40 {
         // The next one is launched while this one is taken in.
@@ -566,7 +517,7 @@ fn a_program_launched_beside_it_is_not_taken_in() {
             pid,
             start_ticks: stat(pid).expect("it sleeps").start_ticks,
         };
-        act.admit(program, root, Work::Foreground).unwrap();
+        act.launch(program, root, Work::Foreground).unwrap();
         let inside = act.processes(program);
         assert_eq!(inside.into_iter().collect::<Vec<_>>(), [pid]);
         act.depart(program).unwrap();

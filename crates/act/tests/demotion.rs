@@ -94,7 +94,7 @@ fn a_tree_is_demoted_and_gets_back_what_it_had() {
         vary(program);
         let before = portrait(program);
         for _ in 0..2 {
-            act.admit(ONE, program.id, Work::Foreground).unwrap();
+            act.launch(ONE, program.id, Work::Foreground).unwrap();
             act.act(&demote(Demotion::Idle)).unwrap();
             assert!(
                 all_have(program, Rank::IDLE),
@@ -123,7 +123,7 @@ fn nice_is_all_that_nice_does() {
             nice: 19,
             ..Rank::PLAIN
         };
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&demote(Demotion::Nice)).unwrap();
         assert!(all_have(program, nice), "{way:?}");
         act.act(&demote(Demotion::Idle)).unwrap();
@@ -141,7 +141,7 @@ fn a_thread_born_meanwhile_gets_what_its_parent_had() {
     in_every_way(spawner, |way, act, program| {
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 2).unwrap();
-        act.admit(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         let met: BTreeSet<i32> = ranks(program).into_keys().collect();
         // Who is being born during a refresh is met by the next.
@@ -163,7 +163,7 @@ fn a_thread_born_meanwhile_gets_what_its_parent_had() {
 #[test]
 fn what_is_set_meanwhile_is_left() {
     in_every_way(tree, |way, act, program| {
-        act.admit(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         // As the program itself could.
         let root = rustix::process::Pid::from_raw(program.pid());
@@ -240,7 +240,7 @@ fn who_has_deadlines_keeps_them() {
     }
     let before = portrait(&program);
     let (_runtime, mut act) = bare();
-    act.admit(ONE, program.id, Work::Background).unwrap();
+    act.launch(ONE, program.id, Work::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
     let mut now = ranks(&program);
     let kept = now.remove(&last).unwrap();
@@ -258,7 +258,7 @@ fn who_has_deadlines_keeps_them() {
 /// Takes a storm in, with everything that it has born since.
 fn admit_storm(act: &mut Actuator, program: &Program) {
     wait_until("the storm to be taken in", || {
-        match act.admit(ONE, program.id, Work::Background) {
+        match act.launch(ONE, program.id, Work::Background) {
             Ok(_) => true,
             Err(ActError::Refused { .. }) => false,
             Err(error) => panic!("{error}"),
@@ -309,7 +309,7 @@ fn whom_the_user_has_stopped_is_demoted_and_stays_stopped() {
         unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
         let stopped = |program: &Program| stat(program.pid()).unwrap().state == 'T';
         wait_until("it to stop", || stopped(program));
-        act.admit(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();
         assert!(all_have(program, Rank::IDLE), "{way:?}");
@@ -323,7 +323,7 @@ fn whom_the_user_has_stopped_is_demoted_and_stays_stopped() {
 #[test]
 fn a_tree_that_ends_can_be_demoted() {
     in_every_way(tree, |_, act, program| {
-        act.admit(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, Work::Background).unwrap();
         program.kill();
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();

@@ -32,11 +32,10 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
     fake_proc(&proc, &top, &all);
     let own = id_of(std::process::id() as i32);
     let name = format!("usher-{}-{}", own.pid, own.start_ticks);
-    let (base, home) = (top.join(&name), top.join(format!("{name}.1")));
+    let home = top.join(format!("{name}.1"));
     let controllers = ("cgroup.controllers", "cpu io\n");
     let control = ("cgroup.subtree_control", "cpu io\n");
     cgroup(&top, &[controllers, control, ("cgroup.procs", "")]);
-    cgroup(&base, &[controllers, ("cgroup.procs", "")]);
     cgroup(&home, &[("cgroup.procs", ""), ("cgroup.freeze", "0")]);
     fs::create_dir(home.join("cpu.idle")).unwrap();
     let mut config = ActConfig::new(dir.path().join("run"));
@@ -47,6 +46,7 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
         let list: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
         fs::write(home.join("cgroup.procs"), list).unwrap();
     };
+    act.prepare_held(ONE, program.id, Work::Background).unwrap();
     act.admit(ONE, program.id, Work::Background).unwrap();
 
     let error = act.act(&DEMOTE).unwrap_err().to_string();

@@ -35,13 +35,11 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     fake_proc(&proc, &top, &[program.pid(), other.pid()]);
     let own = id_of(std::process::id() as i32);
     let name = format!("usher-{}-{}", own.pid, own.start_ticks);
-    let base = top.join(&name);
     let beside = top.join(format!("{name}.1"));
-    let home = base.join("2");
+    let home = top.join(format!("{name}.2"));
     let controllers = ("cgroup.controllers", "cpu io\n");
     let control = ("cgroup.subtree_control", "cpu io\n");
     cgroup(&top, &[controllers, control, ("cgroup.procs", "")]);
-    cgroup(&base, &[controllers, ("cgroup.procs", "")]);
     let files = [("cgroup.procs", ""), ("cgroup.freeze", "0")];
     cgroup(&beside, &files);
     cgroup(&beside, &[("cpu.idle", "0")]);
@@ -51,6 +49,8 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     config.systemd_dir = "/nonexistent".into();
     let mut act = Actuator::open(config).unwrap();
 
+    act.prepare_held(BACKGROUND, program.id, Work::Background)
+        .unwrap();
     let admitted = act.admit(BACKGROUND, program.id, Work::Background).unwrap();
     assert_eq!(admitted.cgroup, Some(beside.clone()));
     assert_eq!(text(&beside, "cgroup.procs"), program.pid().to_string());
@@ -64,12 +64,14 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
         assert!(ranks(&program).values().all(|rank| *rank == Rank::IDLE));
     }
 
-    // Taken in as foreground work it shares a directory with others.
+    // A directory without the controller's file cannot be made to yield.
+    act.prepare_held(FOREGROUND, other.id, Work::Foreground)
+        .unwrap();
     let admitted = act.admit(FOREGROUND, other.id, Work::Foreground).unwrap();
     assert_eq!(admitted.cgroup, Some(home));
     act.act(&demote(FOREGROUND)).unwrap();
     let why = act.why_not_demoted(FOREGROUND).join("\n");
-    assert!(why.contains("not taken in as background work"), "{why}");
+    assert!(why.contains("cpu.idle is not used"), "{why}");
 
     // Plain files do not go away as the kernel's do, so what is left is said.
     let left = act.depart(BACKGROUND).unwrap_err().to_string();

@@ -129,7 +129,6 @@ fn start_master(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Ch
         .arg("master")
         .arg(runtime)
         .arg(way.config(runtime).cgroup_root)
-        .arg(way.name())
         .arg((seed & 0xffff_ffff).to_string())
         .args(ids)
         .stdout(Stdio::piped())
@@ -348,7 +347,6 @@ fn without_rights_programs_are_seated_by_affinity_and_undone() {
             "master",
             runtime.path().to_str().unwrap(),
             "/sys/fs/cgroup",
-            "best",
             "9",
         ])
         .arg(format!("{}-{}", program.id.pid, program.id.start_ticks))

@@ -164,14 +164,6 @@ fn an_instance_that_died_before_its_first_line_is_removed() {
     assert!(!dir.exists());
 }
 
-/// The v2 mount, found without the crate.
-fn v2_mount() -> Option<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    let of_type = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
-    let line = mounts.lines().find(of_type)?;
-    line.split(' ').nth(1).map(PathBuf::from)
-}
-
 #[test]
 fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     let Some(top) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {

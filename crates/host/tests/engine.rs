@@ -288,37 +288,42 @@ fn programs_with_names_of_any_bytes_are_seated() {
 }
 
 #[test]
-fn who_is_refused_a_soft_seat_gets_a_cpuset() {
+fn a_program_refused_by_the_scheduler_gets_masks() {
     let bench = Bench::new();
     let keeper = Arc::new(Keeper::default());
     let mut config = bench.config();
     config.soft = Some(keeper.clone());
     let engine = Engine::start(config, Box::new(First)).unwrap();
-    let attach = |idler: &Idler| {
-        let asked = Adopt::new([""; 0]);
-        engine.attach(idler.pid(), asked, ROOT).unwrap()
+    let launch = || {
+        let words = ["sleep", "60"];
+        let launched = engine.launch(&LaunchSpec::new(words), Adopt::new(words));
+        launched.unwrap()
     };
-    let idler = Idler::new();
-    let before = idler.allowed();
-    attach(&idler);
+    let allowed_to =
+        |pid: i32| allowed(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap());
+    let before = allowed_to(i32::try_from(std::process::id()).unwrap());
+    let (first, adopted) = launch();
+    if adopted.home.cgroup.is_none() {
+        eprintln!("skipped: launched programs get no cgroup of their own here");
+        return;
+    }
     assert_eq!(
-        (idler.allowed(), keeper.seated()),
+        (allowed_to(first.pid()), keeper.seated()),
         (before, vec![bench.first_cpu()])
     );
 
     keeper.refuses.store(true, Ordering::SeqCst);
-    // The loop looks at the scheduler when it decides.
-    let other = Idler::new();
-    attach(&other);
+    // The loop follows the scheduler when it decides.
+    let (second, _) = launch();
     assert_eq!(
-        (idler.allowed(), other.allowed()),
+        (allowed_to(first.pid()), allowed_to(second.pid())),
         (bench.first_cpu(), bench.first_cpu())
     );
     assert_eq!(keeper.seated(), []);
     let warnings = engine.status().unwrap().warnings;
-    let told = "'cat' gets a cpuset, as the scheduler refuses: it has enough of them";
+    let expected = "'sleep' gets affinity masks, as the scheduler refuses: it has enough of them";
     assert!(
-        warnings.iter().any(|warning| warning == told),
+        warnings.iter().any(|warning| warning == expected),
         "{warnings:?}"
     );
 }

@@ -37,19 +37,8 @@ pub struct Capabilities {
 impl Capabilities {
     /// Looks at everything; nothing is changed.
     pub fn read(roots: &Roots) -> Self {
-        let found: [fn(&Roots) -> Capability; 13] = [
-            pmu,
-            bpf,
-            sched_ext,
-            cgroup_v2,
-            cgroup_cpuset,
-            cgroup_v1,
-            cpu_idle,
-            resctrl,
-            psi,
-            autogroup,
-            steal,
-            cores,
+        let found: [fn(&Roots) -> Capability; 11] = [
+            pmu, bpf, sched_ext, cgroup_v2, cpu_idle, resctrl, psi, autogroup, steal, cores,
             allowed,
         ];
         Self {
@@ -196,45 +185,6 @@ fn cgroup_v2(roots: &Roots) -> Capability {
     capability("cgroup-v2", available, found, uses)
 }
 
-fn cgroup_cpuset(roots: &Roots) -> Capability {
-    let controllers = cgroup2_mount(roots)
-        .and_then(|dir| file::read(&rooted(roots, &dir).join("cgroup.controllers")).ok())
-        .unwrap_or_default();
-    let found = match controllers.trim() {
-        "" => "cgroup v2 has no controllers here".to_owned(),
-        list => format!("cgroup v2 controllers: {list}"),
-    };
-    let available = controllers.split_whitespace().any(|c| c == "cpuset");
-    let uses = [
-        "seats are cpusets of cgroup v2",
-        "seats are cpusets of cgroup v1 where that is mounted, else affinity masks of every thread",
-    ];
-    capability("cgroup-v2-cpuset", available, found, uses)
-}
-
-fn cgroup_v1(roots: &Roots) -> Capability {
-    let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
-    let controllers: Vec<&str> = mounts
-        .lines()
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            (fields.get(2) == Some(&"cgroup")).then(|| *fields.get(1).unwrap_or(&""))
-        })
-        .filter_map(|dir| dir.rsplit('/').next())
-        .collect();
-    let found = match controllers.is_empty() {
-        true => "not mounted".to_owned(),
-        false => format!("mounted: {}", controllers.join(" ")),
-    };
-    let cpuset = mounts.lines().any(|line| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let options = fields.get(3).unwrap_or(&"");
-        fields.get(2) == Some(&"cgroup") && options.split(',').any(|o| o == "cpuset")
-    });
-    let uses = ["seats can be cpusets of cgroup v1", "cgroup v1 is not used"];
-    capability("cgroup-v1-cpuset", cpuset, found, uses)
-}
-
 fn resctrl(roots: &Roots) -> Capability {
     let dir = roots.sys.join("fs/resctrl");
     let mounted = dir.join("schemata").exists();
@@ -263,8 +213,10 @@ fn psi(roots: &Roots) -> Capability {
     capability("psi", read.is_some(), found, uses)
 }
 
-/// Whether a group of processes can be given what is idle and nothing else:
-/// by cgroup v1, or by v2 where the cpu controller is on for the top.
+/// Whether the kernel can give a group of processes what is idle and nothing
+/// else: by cgroup v1, or by v2 where the cpu controller is on for the top.
+/// Whether Usher uses it is a matter of placement: `usher doctor` reports that
+/// in a line of its own.
 fn cpu_idle(roots: &Roots) -> Capability {
     let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
     let v1 = mounts.lines().find_map(|line| {
@@ -276,21 +228,16 @@ fn cpu_idle(roots: &Roots) -> Capability {
         let control = rooted(roots, dir).join("cgroup.subtree_control");
         file::read(&control).is_ok_and(|list| list.split_whitespace().any(|name| name == "cpu"))
     });
-    let root = rustix::process::geteuid().is_root();
     let (there, found) = match (&v1, &v2) {
         (_, Some(dir)) => (true, format!("by cgroup v2 at {dir}")),
         (Some(dir), None) => (true, format!("by cgroup v1 at {dir}")),
         (None, None) => (false, "no cpu controller".to_owned()),
     };
-    let found = match root {
-        true => found,
-        false => format!("{found}, which only root may use"),
-    };
     let uses = [
-        "background work leaves a CPU at once when anybody else wants it",
+        "background work in a cgroup of its own leaves a CPU at once when anybody else wants it",
         "background work is demoted thread by thread, and by its autogroup where its session is its own",
     ];
-    capability("cpu.idle", there && root, found, uses)
+    capability("cpu.idle", there, found, uses)
 }
 
 fn autogroup(roots: &Roots) -> Capability {
@@ -449,8 +396,6 @@ mod tests {
         for name in [
             "sched_ext",
             "cgroup-v2",
-            "cgroup-v2-cpuset",
-            "cgroup-v1-cpuset",
             "resctrl",
             "psi",
             "autogroup",

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seating, releasing, freezing and thawing, by each backend.
+//! Seating, releasing, freezing and thawing.
 
+use std::path::Path;
 use std::time::Instant;
 
 use rustix::process::Signal;
 use usher_model::{CpuSet, ProcessId, ProgramId};
 
 use super::{Actuator, join};
-use crate::config::Freezing;
 use crate::error::ActError;
-use crate::journal::{Dir, DirKind, ProgramState, Record};
+use crate::journal::{DirKind, ProgramState, Record};
 use crate::procs::Process;
 use crate::{cgroups, files, mask, release, tree};
 
@@ -17,35 +17,13 @@ use crate::{cgroups, files, mask, release, tree};
 const STOPS_MAX: usize = 60;
 
 impl Actuator {
-    pub(super) fn narrowing_dir(&self, program: ProgramId) -> Result<Option<Dir>, ActError> {
-        let mut dirs = self.state(program)?.dirs.iter();
-        Ok(dirs.find(|dir| dir.narrows()).cloned())
-    }
-
     pub(super) fn seat(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
-        let Some(dir) = self.narrowing_dir(program)? else {
-            let procs = self.procs.clone();
-            let pids = |state: &ProgramState| release::pids(&procs, state);
-            return mask::narrow(&procs, &mut self.journal, program, cpus, pids);
-        };
-        let allowed = dir.allowed()?;
-        let seat = cpus.and(&allowed);
-        if seat.is_empty() {
-            return Err(ActError::NoCpus {
-                program,
-                wanted: cpus.clone(),
-                allowed,
-            });
-        }
-        dir.narrow(&seat)?;
-        self.gather_v1(program, &dir)
+        let procs = self.procs.clone();
+        let pids = |state: &ProgramState| release::pids(&procs, state);
+        mask::narrow(&procs, &mut self.journal, program, cpus, pids)
     }
 
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
-        if let Some(dir) = self.narrowing_dir(program)? {
-            dir.widen()?;
-            return self.gather_v1(program, &dir);
-        }
         self.restore_masks(program)?;
         // Threads that are being born now are found by the next refreshes.
         self.held(program)?.releasing_since = Some(Instant::now());
@@ -74,18 +52,12 @@ impl Actuator {
     }
 
     pub(super) fn freeze(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
-        if self.site.description.freezing == Freezing::CgroupV2 {
-            if let Some(freezer) = &self.held(program)?.freezer {
-                return cgroups::freeze_by(freezer, frozen);
-            }
-            if let Some(dir) = self.v2_dir(program)? {
-                let freezer = cgroups::freezer(&dir)?;
-                let freezer = self.held(program)?.freezer.insert(freezer);
-                return cgroups::freeze_by(freezer, frozen);
-            }
+        let by_cgroup = self.freeze_cgroup(program, frozen)?;
+        if by_cgroup && !self.held(program)?.has_leavers {
+            return Ok(());
         }
         if frozen {
-            let stopped = self.stop(program);
+            let stopped = self.stop(program, by_cgroup);
             if stopped.is_err() {
                 // Some may stand; what fails here is tried again at the end.
                 let _ = self.resume(program);
@@ -95,23 +67,74 @@ impl Actuator {
         self.resume(program)
     }
 
+    /// Freezes or thaws the program's cgroup; `false` where it has none that
+    /// this process may freeze.
+    fn freeze_cgroup(&mut self, program: ProgramId, frozen: bool) -> Result<bool, ActError> {
+        let Some(dir) = self.v2_dir(program)? else {
+            return Ok(false);
+        };
+        if dir.kind == DirKind::Unit {
+            return self.freeze_unit(program, &dir.dir, frozen);
+        }
+        if let Some(freezer) = &self.held(program)?.freezer {
+            return cgroups::freeze_by(freezer, frozen).map(|()| true);
+        }
+        let freezer = match cgroups::freezer(&dir.dir) {
+            Err(error) if files::is_denied(&error) => return Ok(false),
+            freezer => freezer?,
+        };
+        let freezer = self.held(program)?.freezer.insert(freezer);
+        cgroups::freeze_by(freezer, frozen).map(|()| true)
+    }
+
+    /// The same for a cgroup that is not ours. One that was frozen before
+    /// stays so: it is thawed only where the journal notes that we froze it.
+    fn freeze_unit(
+        &mut self,
+        program: ProgramId,
+        unit: &Path,
+        frozen: bool,
+    ) -> Result<bool, ActError> {
+        let is_ours = self.state(program)?.frozen;
+        match frozen {
+            true if cgroups::is_told_to_freeze(unit) => Ok(true),
+            true if !cgroups::can_freeze(unit) => Ok(false),
+            true => {
+                self.journal.write(Record::Freeze { program })?;
+                cgroups::freeze(unit, true).map(|()| true)
+            }
+            false if !is_ours => Ok(self.state(program)?.stopped.is_empty()),
+            false => {
+                self.resume(program)?;
+                Ok(true)
+            }
+        }
+    }
+
     fn resume(&mut self, program: ProgramId) -> Result<(), ActError> {
-        let errors = release::resume(&self.procs, self.state(program)?);
+        let state = self.state(program)?;
+        let mut errors = release::resume(&self.procs, state);
+        errors.extend(release::thaw_unit(state).err());
         if !errors.is_empty() {
             return Err(join(program, errors));
         }
         self.journal.write(Record::Continue { program })
     }
 
-    /// Stops every process that is not stopped already, until none is left.
-    fn stop(&mut self, program: ProgramId) -> Result<(), ActError> {
+    /// Stops every process that is not stopped already, until none is left;
+    /// `outside`: only those outside the program's cgroups.
+    fn stop(&mut self, program: ProgramId, outside: bool) -> Result<(), ActError> {
         for _ in 0..STOPS_MAX {
             let state = self.state(program)?;
             let running = |process: &Process| {
                 !matches!(process.state, 'T' | 't' | 'Z' | 'X')
                     && !state.stopped.contains(&process.id)
             };
-            let pids = release::pids(&self.procs, state);
+            let mut pids = release::pids(&self.procs, state);
+            if outside {
+                let inside = release::inside(state);
+                pids.retain(|pid| !inside.contains(pid));
+            }
             let running: Vec<ProcessId> = pids
                 .into_iter()
                 .filter_map(|pid| self.procs.get(pid))
@@ -129,47 +152,27 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Takes note of processes born since, where no cgroup holds them.
+    /// Takes note of processes that no cgroup of the program holds: those born
+    /// since where it has none, and those that left it.
     pub(super) fn follow(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
-        let members = self.state(program)?.members.keys().copied();
-        for process in tree::descendants(&self.procs, members) {
-            self.take(program, &process)?;
-        }
-        if frozen { self.stop(program) } else { Ok(()) }
-    }
-
-    /// A CPU that goes offline is taken out of a v1 cpuset for good.
-    pub(super) fn repair_v1(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
-        let Some(dir) = self.narrowing_dir(program)? else {
-            return Ok(());
-        };
-        let now = files::read_cpus(&dir.dir.join("cpuset.cpus"))?;
-        let wanted = cpus.and(&dir.allowed()?);
-        // With none left to it a new plan is on its way.
-        if wanted.is_empty() || now == wanted {
-            return Ok(());
-        }
-        self.seat(program, cpus)
-    }
-
-    /// A v1 cpuset that was left without CPUs has lost its processes to its
-    /// parent: takes them in again.
-    fn gather_v1(&self, program: ProgramId, dir: &Dir) -> Result<(), ActError> {
-        if dir.kind != DirKind::CpusetV1 {
-            return Ok(());
-        }
         let state = self.state(program)?;
-        let noted = state.members.keys();
-        let noted = noted.filter(|id| self.procs.same(**id).is_some());
-        let mut pids = release::pids(&self.procs, state);
-        pids.extend(noted.map(|id| id.pid));
-        for pid in pids.difference(&cgroups::members(&dir.dir)) {
-            let places = self.site.mounts.places(&self.procs, *pid);
-            let cpuset = places.and_then(|places| places.cpuset);
-            if cpuset.as_deref() == dir.dir.parent() {
-                cgroups::enter(&dir.dir, *pid)?;
-            }
+        let inside = release::inside(state);
+        let noted = state.members.keys().copied();
+        let born_inside = inside.iter().filter_map(|&pid| self.procs.get(pid));
+        let roots: Vec<ProcessId> = noted.chain(born_inside.map(|one| one.id)).collect();
+        let outside = tree::descendants(&self.procs, roots).into_iter();
+        let outside: Vec<Process> = outside
+            .filter(|process| !inside.contains(&process.id.pid))
+            .collect();
+        let has_cgroup = self.v2_dir(program)?.is_some();
+        self.held(program)?.has_leavers = has_cgroup && !outside.is_empty();
+        for process in outside {
+            self.note(program, &process)?;
         }
-        Ok(())
+        let frozen_unseen = has_cgroup && self.freezes_unseen(program);
+        match frozen && (!frozen_unseen || self.held(program)?.has_leavers) {
+            true => self.stop(program, frozen_unseen),
+            false => Ok(()),
+        }
     }
 }

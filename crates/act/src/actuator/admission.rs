@@ -6,15 +6,16 @@ use std::path::PathBuf;
 
 use usher_model::{ProcessId, ProgramId};
 
-use super::{Actuator, Held};
+use super::{Actuator, Held, InPlace};
 use crate::config::Work;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, ProgramState, Record};
 use crate::mounts::Places;
 use crate::procs::Process;
-use crate::site::PREFIX;
+use crate::site::instances_in;
+use crate::systemd::Manager;
 use crate::tree::{self, Tree};
-use crate::{cgroups, files, undo};
+use crate::{cgroups, files, release, undo};
 
 impl Actuator {
     /// Whether a tree rooted there may be taken in.
@@ -56,15 +57,18 @@ impl Actuator {
         if let Some(program) = self.manager_of(process, &places) {
             return Err(ActError::Managed { pid, program });
         }
-        let is_foreign = |place: &Option<PathBuf>, own: &Option<PathBuf>| {
-            let below = |place: &PathBuf| {
-                let below = own.as_ref().and_then(|own| place.strip_prefix(own).ok());
-                let mut parts = below.unwrap_or(place).iter();
-                parts.any(|part| part.to_string_lossy().starts_with(PREFIX))
-            };
-            place.as_ref().is_some_and(below)
+        let is_foreign = |place: &PathBuf, own: &Option<PathBuf>| {
+            let below = own.as_ref().and_then(|own| place.strip_prefix(own).ok());
+            let mut others = instances_in(below.unwrap_or(place));
+            // What a dead one made is left over, and what this one made was
+            // let go.
+            others.any(|other| !self.site.is(&other) && self.procs.lives(other.owner))
         };
-        if is_foreign(&places.v2, &own.v2) || is_foreign(&places.cpuset, &own.cpuset) {
+        if places
+            .v2
+            .as_ref()
+            .is_some_and(|place| is_foreign(place, &own.v2))
+        {
             let reason = "another Usher manages it";
             return Err(ActError::Refused { pid, reason });
         }
@@ -80,39 +84,29 @@ impl Actuator {
     /// The program that a process belongs to.
     fn manager_of(&self, process: &Process, places: &Places) -> Option<ProgramId> {
         let programs = &self.journal.state().programs;
-        let places = [&places.v2, &places.cpuset].into_iter().flatten();
-        let ours: Vec<_> = places.filter(|place| self.site.has_made(place)).collect();
-        let lies_in = |state: &ProgramState| {
-            let below = |place: &&PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
-            ours.iter().any(below)
+        let holds = |state: &ProgramState| {
+            let mut dirs = state.dirs.iter().filter(|dir| dir.kind.is_v2());
+            let place = places.v2.as_ref();
+            place.is_some_and(|place| dirs.any(|dir| place.starts_with(&dir.dir)))
         };
-        let mut inside = programs.iter().filter(|_| !ours.is_empty());
-        let by_cgroup = inside.find(|(_, state)| lies_in(state));
-        let followed = |state: &ProgramState| state.dirs.is_empty();
-        if by_cgroup.is_some() || !programs.values().any(followed) {
-            return by_cgroup.map(|(program, _)| *program);
+        let by_cgroup = programs.iter().find(|(_, state)| holds(state));
+        if let Some((program, _)) = by_cgroup {
+            return Some(*program);
         }
         let above = self.procs.ancestors(process.id.pid);
         let above: Vec<_> = above
             .iter()
             .filter_map(|pid| self.procs.get(*pid))
             .collect();
-        let holds = |state: &ProgramState| {
-            followed(state) && above.iter().any(|one| state.members.contains_key(&one.id))
-        };
-        programs
-            .iter()
-            .find(|(_, state)| holds(state))
-            .map(|(program, _)| *program)
+        let follows =
+            |state: &ProgramState| above.iter().any(|one| state.members.contains_key(&one.id));
+        let mut programs = programs.iter();
+        let by_descent = programs.find(|(_, state)| follows(state));
+        by_descent.map(|(program, _)| *program)
     }
 
-    /// Journals a program and makes its directories, where it is to have any.
-    pub(super) fn begin(
-        &mut self,
-        program: ProgramId,
-        of: ProcessId,
-        cgroups: Option<Work>,
-    ) -> Result<(), ActError> {
+    /// Journals a program.
+    pub(super) fn begin(&mut self, program: ProgramId, of: ProcessId) -> Result<(), ActError> {
         if self.journal.state().programs.contains_key(&program) {
             return Err(ActError::Taken(program));
         }
@@ -120,44 +114,173 @@ impl Actuator {
         let places = self.site.mounts.places(&self.procs, pid);
         let from = places.filter(|_| self.procs.same(of).is_some());
         let from = from.ok_or(ActError::Gone { pid })?;
-        let mut dirs = Vec::new();
-        if let Some(work) = cgroups {
-            dirs = self.site.dirs(program, &from, work)?;
-        }
-        let begun = Record::Begin {
-            program,
-            from: from.clone(),
-        };
-        self.journal.write(begun)?;
+        self.journal.write(Record::Begin { program, from })?;
         self.programs.insert(program, Held::default());
-        for dir in dirs {
-            let kind = dir.kind;
-            match self.make_dir(program, dir, &from) {
-                // It does without: whoever demotes it says why.
-                Err(_) if kind == DirKind::CpuV1 => self.leave_cpu(program)?,
-                Err(error) => return self.give_up(program, error),
-                Ok(()) => {}
+        Ok(())
+    }
+
+    /// Makes the directories of a launched program. It does without those that
+    /// cannot be made.
+    pub(super) fn make_dirs(&mut self, program: ProgramId, work: Work) -> Result<(), ActError> {
+        let from = self.state(program)?.from.clone();
+        for dir in self.site.dirs(program, &from, work) {
+            let (path, kind) = (dir.dir.clone(), dir.kind);
+            let Err(error) = self.make_dir(program, dir) else {
+                continue;
+            };
+            self.journal.write(Record::Gone { program, dir: path })?;
+            if kind == DirKind::V2 {
+                self.in_place(program, error.to_string(), true)?;
+                break; // the others tell nothing without it
             }
         }
         Ok(())
     }
 
-    pub(super) fn make_dir(
+    pub(super) fn make_dir(&mut self, program: ProgramId, dir: Dir) -> Result<(), ActError> {
+        let path = dir.dir.clone();
+        self.journal.write(Record::Dir { program, dir })?;
+        files::make_dir(&path)
+    }
+
+    /// Notes why a launched program stays in its launcher's cgroup.
+    fn in_place(
         &mut self,
         program: ProgramId,
-        dir: Dir,
-        from: &Places,
+        reason: String,
+        failed: bool,
     ) -> Result<(), ActError> {
-        self.journal.write(Record::Dir {
-            program,
-            dir: dir.clone(),
-        })?;
-        files::make_dir(&dir.dir)?;
-        match (&dir.kind, &from.cpuset) {
-            (DirKind::CpusetV1, Some(from)) => dir.fill_v1(from),
-            (DirKind::CpusetV1, None) => dir.fill_v1(dir.dir.parent().unwrap_or(&dir.dir)),
-            _ => Ok(()),
+        self.site.because(&reason);
+        let in_place = InPlace { reason, failed };
+        self.held(program)?.in_place.get_or_insert(in_place);
+        Ok(())
+    }
+
+    /// Brings a launched program into a cgroup of its own; `None` where it
+    /// stays where it was launched and is followed.
+    pub(super) fn place_launched(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+        work: Work,
+    ) -> Result<Option<PathBuf>, ActError> {
+        if let Some(manager) = self.site.scopes.clone() {
+            let scope = self.enter_scope(&manager, program, root, work)?;
+            self.capture(program, root)?;
+            return Ok(scope);
         }
+        let own = self.v2_dir(program)?.map(|dir| dir.dir);
+        match self.capture(program, root) {
+            Err(error @ ActError::File { .. }) if own.is_some() => {
+                // It may not be moved, or its cgroup cannot have others below
+                // it: it stays.
+                self.leave_dirs(program)?;
+                self.in_place(program, error.to_string(), true)?;
+                self.capture(program, root)?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+            Ok(()) if own.is_none() => {
+                let reason = "its cgroup is not visible here";
+                let has_reason = self.held(program)?.in_place.is_some();
+                if !has_reason {
+                    self.in_place(program, reason.to_owned(), false)?;
+                }
+                Ok(None)
+            }
+            Ok(()) => Ok(own),
+        }
+    }
+
+    /// Moves what got into the program's directories back, and removes them.
+    fn leave_dirs(&mut self, program: ProgramId) -> Result<(), ActError> {
+        let state = self.state(program)?.clone();
+        let errors = release::leave(&self.procs, &state);
+        if !errors.is_empty() {
+            return Err(super::join(program, errors));
+        }
+        for dir in state.dirs {
+            self.journal.write(Record::Gone {
+                program,
+                dir: dir.dir,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has systemd make a scope for a launched process, which is held and has
+    /// no children. `None`: the process stays in its launcher's unit, or
+    /// systemd did not answer in time.
+    fn enter_scope(
+        &mut self,
+        manager: &Manager,
+        program: ProgramId,
+        root: ProcessId,
+        work: Work,
+    ) -> Result<Option<PathBuf>, ActError> {
+        let target = match (&self.state(program)?.from.v2, &self.site.mounts.v2) {
+            (Some(from), Some(mount)) => manager.target(from, &mount.point),
+            _ => Err("its cgroup is not visible here".to_owned()),
+        };
+        let target = match target {
+            Ok(target) => target,
+            Err(reason) => {
+                self.in_place(program, reason, false)?;
+                return Ok(None);
+            }
+        };
+        let unit = self.site.scope_of(program);
+        // It stays noted whatever systemd answers: a job that was late may
+        // move the process yet.
+        let dir = Dir {
+            dir: target.dir.join(&unit),
+            kind: DirKind::Scope,
+            wide: Default::default(),
+        };
+        self.journal.write(Record::Dir { program, dir })?;
+        let idle = work == Work::Background;
+        let mut started = manager.start_scope(&unit, &target, root.pid, idle);
+        if idle && started.is_err() {
+            // Before version 252 systemd has no such weight.
+            started = manager.start_scope(&unit, &target, root.pid, false);
+        }
+        let mounts = &self.site.mounts;
+        let moved =
+            started.and_then(|()| manager.wait_for_move(&unit, root.pid, mounts, &self.procs));
+        match moved {
+            Ok(scope) => Ok(Some(scope)),
+            Err(error) => {
+                self.in_place(program, error.to_string(), true)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Follows a running tree where it is. Its cgroup is its home where it
+    /// holds nothing else.
+    pub(super) fn place_attached(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+    ) -> Result<Option<PathBuf>, ActError> {
+        self.begin(program, root)?;
+        self.capture(program, root)?;
+        let Some(dir) = self.state(program)?.from.v2.clone() else {
+            return Ok(None);
+        };
+        let members = self.state(program)?.members.keys().copied();
+        let tree = tree::descendants(&self.procs, members).into_iter();
+        let tree: BTreeSet<i32> = tree.map(|process| process.id.pid).collect();
+        if !cgroups::holds_only(&dir, &tree) {
+            return Ok(None);
+        }
+        let unit = Dir {
+            dir: dir.clone(),
+            kind: DirKind::Unit,
+            wide: Default::default(),
+        };
+        self.journal.write(Record::Dir { program, dir: unit })?;
+        Ok(Some(dir))
     }
 
     /// Undoes a program that could not be taken in.
@@ -175,46 +298,6 @@ impl Actuator {
         }
     }
 
-    /// Has systemd make a scope for a tree, and our directory in it. Nothing
-    /// of this needs an undo: systemd removes the scope when it is empty.
-    pub(super) fn enter_scope(
-        &mut self,
-        program: ProgramId,
-        root: ProcessId,
-    ) -> Result<(), ActError> {
-        let Some(manager) = self.site.scopes.clone() else {
-            return Ok(());
-        };
-        let mut pids = BTreeSet::new();
-        Tree::new(&self.procs, root).capture(|process| {
-            pids.insert(process.id.pid);
-            Ok(())
-        })?;
-        let unit = self.site.scope_of(program);
-        let mounts = &self.site.mounts;
-        let scope = manager.start_scope(&unit, &pids, mounts, &self.procs)?;
-        let from = self.state(program)?.from.clone();
-        let dir = self.site.dir_in_scope(&scope, &from, &mut self.journal)?;
-        self.make_dir(program, dir, &from)
-    }
-
-    /// Moves a process into one of its program's directories. Into a scope
-    /// systemd moves it, from there into our directory we do.
-    fn enter(&self, program: ProgramId, pid: i32, dir: &Dir) -> Result<(), ActError> {
-        if dir.kind == DirKind::Scope
-            && let (Some(manager), Some(scope)) = (&self.site.scopes, dir.dir.parent())
-        {
-            let place = self.site.mounts.places(&self.procs, pid);
-            let Some(place) = place.and_then(|places| places.v2) else {
-                return Ok(());
-            };
-            if !place.starts_with(scope) {
-                return manager.attach(&self.site.scope_of(program), pid);
-            }
-        }
-        cgroups::enter(&dir.dir, pid).map(|_| ())
-    }
-
     /// Moves every process of a tree into the program's directories.
     pub(super) fn capture(&mut self, program: ProgramId, root: ProcessId) -> Result<(), ActError> {
         let procs = self.procs.clone();
@@ -229,6 +312,34 @@ impl Actuator {
         self.bring(program, process).map(|_| ())
     }
 
+    /// Notes a process that is outside the program's cgroups, and leaves it
+    /// there.
+    pub(super) fn note(&mut self, program: ProgramId, process: &Process) -> Result<(), ActError> {
+        if self.state(program)?.members.contains_key(&process.id) {
+            return Ok(());
+        }
+        let Some(places) = self.visible_places(program, process) else {
+            return Ok(());
+        };
+        self.journal.write(Record::Member {
+            program,
+            process: process.id,
+            from: places,
+        })
+    }
+
+    /// The cgroups of a living process that no other program has.
+    fn visible_places(&self, program: ProgramId, process: &Process) -> Option<Places> {
+        // The dead have left their cgroups, and moving them is slow.
+        let places = self.site.mounts.places(&self.procs, process.id.pid);
+        let places = places.filter(|_| !process.is_dead())?;
+        // What a followed process launches through Usher has a home of its own.
+        let manager = self.manager_of(process, &places);
+        manager
+            .is_none_or(|other| other == program)
+            .then_some(places)
+    }
+
     /// Moves a process into those of its program's directories that it is not
     /// in. Returns what keeps it out of the one that gives way, if anything.
     pub(super) fn bring(
@@ -236,28 +347,17 @@ impl Actuator {
         program: ProgramId,
         process: &Process,
     ) -> Result<Option<ActError>, ActError> {
-        // The dead have left their cgroups, and moving them is slow.
-        let places = self.site.mounts.places(&self.procs, process.id.pid);
-        let Some(places) = places.filter(|_| !process.is_dead()) else {
+        let Some(places) = self.visible_places(program, process) else {
             return Ok(None);
         };
-        // What a followed process launches through Usher has a home of its own.
-        let manager = self.manager_of(process, &places);
-        if manager.is_some_and(|other| other != program) {
-            return Ok(None);
-        }
         let state = self.state(program)?;
         let is_there = |dir: &Dir| {
             let place = places.of(dir.kind);
             place.is_some_and(|place| place.starts_with(&dir.dir))
         };
-        let missing: Vec<Dir> = state
-            .dirs
-            .iter()
-            .filter(|dir| !is_there(dir))
-            .cloned()
-            .collect();
-        if missing.is_empty() && !state.dirs.is_empty() {
+        let ours = || state.dirs.iter().filter(|dir| dir.kind.is_entered());
+        let missing: Vec<Dir> = ours().filter(|dir| !is_there(dir)).cloned().collect();
+        if missing.is_empty() && ours().next().is_some() {
             return Ok(None);
         }
         let known = state.members.get(&process.id).cloned();
@@ -272,19 +372,22 @@ impl Actuator {
         }
         let mut kept_out = None;
         for dir in &missing {
-            match self.enter(program, process.id.pid, dir) {
+            match cgroups::enter(&dir.dir, process.id.pid) {
                 Err(error) if dir.kind == DirKind::CpuV1 => kept_out = Some(error),
-                entered => entered?,
+                entered => drop(entered?),
             }
         }
-        self.put_back_stranger(process.id, &from)?;
+        if !missing.is_empty() {
+            self.put_back_stranger(process.id, &from)?;
+        }
         Ok(kept_out)
     }
 
     /// Where a process goes back to: where it was, or, as far as it has been
     /// born inside, where its program's others go.
     fn origin(&self, state: &ProgramState, places: Places) -> Places {
-        let inside = |place: &PathBuf| state.dirs.iter().any(|dir| place.starts_with(&dir.dir));
+        let ours = || state.dirs.iter().filter(|dir| dir.kind.is_entered());
+        let inside = |place: &PathBuf| ours().any(|dir| place.starts_with(&dir.dir));
         let or = |place: Option<PathBuf>, home: &Option<PathBuf>| {
             place
                 .filter(|place| !inside(place))

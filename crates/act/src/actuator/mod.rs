@@ -15,17 +15,33 @@ use libbpf_rs::Link;
 use usher_model::{Action, CpuSet, Demotion, Home, ProcessId, ProgramId};
 
 use crate::backlog::Backlog;
-use crate::cgroups::Freezer;
-use crate::config::{ActConfig, Backend, Description, Work};
+use crate::cgroups::{self, Freezer};
+use crate::config::{ActConfig, Description, Work};
 use crate::error::{ActError, file_error};
-use crate::files;
-use crate::journal::{DirKind, Head, Journal, ProgramState, Record, ThreadId, VERSION};
+use crate::journal::{Dir, DirKind, Head, Journal, ProgramState, Record, ThreadId, VERSION};
 use crate::keeper;
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
 use crate::release::{self, Left, Patience, let_go, let_go_all};
 use crate::site::Site;
 use crate::undo::{self, UndoReport};
+
+/// What an actuator of this process would use. Changes nothing.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn describe(config: &ActConfig) -> Result<Description, ActError> {
+    Ok(Site::detect(config, &Procs::new(config), "")?.description)
+}
+
+/// Why a launched program has no cgroup of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InPlace {
+    /// A sentence without its full stop.
+    pub reason: String,
+    /// Whether an attempt failed; else it was not to have one.
+    pub failed: bool,
+}
 
 /// Takes programs in, acts on them and lets them go.
 ///
@@ -57,6 +73,10 @@ struct Held {
     frozen: bool,
     /// Its `cgroup.freeze`, from the first time that it was frozen on.
     freezer: Option<Freezer>,
+    /// Why it has no cgroup of its own, if it was launched.
+    in_place: Option<InPlace>,
+    /// Whether processes of it were seen outside its cgroup.
+    has_leavers: bool,
     /// How far it is to be demoted.
     demotion: Option<Demotion>,
     /// Whether that was done, but for what is lacking; else it failed half-way.
@@ -106,8 +126,8 @@ impl Actuator {
             owner,
             pid_namespace: procs.pid_namespace(),
         };
-        let mut journal = Journal::create(&instance_dir, head)?;
-        let site = Site::detect(&config, &procs, &mut journal, &name)?;
+        let journal = Journal::create(&instance_dir, head)?;
+        let site = Site::detect(&config, &procs, &name)?;
         Ok(Self {
             config,
             procs,
@@ -118,11 +138,6 @@ impl Actuator {
             found_stale,
             backlog: None,
         })
-    }
-
-    /// How programs are narrowed.
-    pub fn backend(&self) -> Backend {
-        self.site.description.backend
     }
 
     /// What is used here, and why nothing better is.
@@ -145,37 +160,61 @@ impl Actuator {
         &self.found_stale
     }
 
-    /// Makes the cgroups of a program that is about to be launched, so that
-    /// its first process can be born inside ([`PreparedHome::fork`]): a move
-    /// into a cgroup costs a grace period of 8 to 20 ms when there was none
-    /// for a while, a birth 0.1 ms. [`Self::act`] may seat it at once;
-    /// [`Self::admit`] completes it when the process is there.
+    /// Begins a program that is about to be launched. It gets a cgroup of its
+    /// own below its launcher's where that can be made, so that its first
+    /// process can be born inside ([`PreparedHome::fork`]): a move into a
+    /// cgroup costs a grace period of 8 to 20 ms when there was none for a
+    /// while, a birth 0.1 ms. [`Self::act`] may seat it at once;
+    /// [`Self::admit`] completes it when the process is there. Only a program
+    /// that was prepared is ever moved.
     ///
-    /// `launcher` is the process that forks: survivors go back to its cgroups.
-    /// `work` says what directories it needs: background work is born where it
+    /// `launcher` is the process that forks, or the launched process itself
+    /// while it is held before its `exec`: survivors go back to its cgroups.
+    /// `work` tells what directories it needs: background work is born where it
     /// can be demoted without another move.
     ///
     /// # Errors
-    /// The program is managed already, the launcher is gone, or the cgroups
-    /// cannot be made.
+    /// The program is managed already, or the launcher is gone.
     pub fn prepare(
         &mut self,
         program: ProgramId,
         launcher: ProcessId,
         work: Work,
     ) -> Result<PreparedHome, ActError> {
-        self.begin(program, launcher, Some(work))?;
+        self.begin(program, launcher)?;
+        if let Err(error) = self.make_dirs(program, work) {
+            return self.give_up(program, error);
+        }
         match PreparedHome::open(&self.procs, program, &self.state(program)?.dirs) {
             Ok(home) => Ok(home),
             Err(error) => self.give_up(program, error),
         }
     }
 
+    /// As [`Self::prepare`], for a launched process that is held before its
+    /// `exec`. [`Self::admit`] completes it.
+    ///
+    /// # Errors
+    /// As [`Self::admit`]; nothing was done then.
+    pub fn prepare_held(
+        &mut self,
+        program: ProgramId,
+        process: ProcessId,
+        work: Work,
+    ) -> Result<(), ActError> {
+        self.check(program, process)?;
+        self.begin(program, process)?;
+        match self.make_dirs(program, work) {
+            Err(error) => self.give_up(program, error),
+            made => made,
+        }
+    }
+
     /// Takes in the whole tree rooted at a process, or completes a
-    /// [`Self::prepare`]d program. A tree that may not be moved (somebody
-    /// else's cgroups) stays in them: [`Home::cgroup`] is then `None`, and it
-    /// is seated by affinity and stopped by signals. What it was prepared as
-    /// counts, where it was; else `work`.
+    /// [`Self::prepare`]d program. A tree that was not prepared stays in its
+    /// cgroup: [`Home::cgroup`] is that cgroup where it holds nothing else,
+    /// and `None` otherwise. So does a prepared one that can get no cgroup of
+    /// its own ([`Self::why_in_place`]). `work` counts for a prepared program.
     ///
     /// # Errors
     /// The process is gone, is a kernel thread, is Usher itself or one of its
@@ -195,26 +234,19 @@ impl Actuator {
             return Err(ActError::Taken(program));
         }
         self.check(program, root)?;
-        if !self.programs.contains_key(&program) {
-            self.begin(program, root, Some(work))?;
-        }
-        let scope = self.enter_scope(program, root);
-        if let Err(error) = scope.and_then(|()| self.capture(program, root)) {
-            if !files::is_denied(&error) && !matches!(error, ActError::Systemd { .. }) {
-                return self.give_up(program, error);
-            }
-            // Not ours to move: it stays in its cgroups and is followed.
-            self.site.because(&error);
-            self.depart(program)?;
-            self.begin(program, root, None)?;
-            if let Err(error) = self.capture(program, root) {
-                return self.give_up(program, error);
-            }
-        }
+        let is_launched = self.programs.contains_key(&program);
+        let cgroup = match is_launched {
+            true => self.place_launched(program, root, work),
+            false => self.place_attached(program, root),
+        };
+        let cgroup = match cgroup {
+            Ok(cgroup) => cgroup,
+            Err(error) => return self.give_up(program, error),
+        };
         let home = Home {
             program,
             root,
-            cgroup: self.v2_dir(program)?,
+            cgroup,
         };
         let held = self.programs.entry(program).or_default();
         held.home = Some(home.clone());
@@ -230,6 +262,19 @@ impl Actuator {
             self.act(&action)?;
         }
         Ok(home)
+    }
+
+    /// Why a launched program has no cgroup of its own; `None` where it has
+    /// one, or was attached.
+    pub fn why_in_place(&self, program: ProgramId) -> Option<&InPlace> {
+        self.programs.get(&program)?.in_place.as_ref()
+    }
+
+    /// Whether a program can be frozen without a signal, which its parent
+    /// would see.
+    pub fn freezes_unseen(&self, program: ProgramId) -> bool {
+        let cgroup = self.home(program).and_then(|home| home.cgroup.as_deref());
+        cgroup.is_some_and(cgroups::can_freeze)
     }
 
     /// Where a program lives.
@@ -289,9 +334,9 @@ impl Actuator {
         }
     }
 
-    /// Catches up with what happened since the last call: new threads
-    /// (affinity), new processes (no cgroups), CPUs that came back (cgroup
-    /// v1); finishes departures. Cheap where there is nothing to do.
+    /// Catches up with what happened since the last call: new threads, new
+    /// processes, processes that left the program's cgroup; finishes
+    /// departures. Cheap where no process of the machine has forked.
     ///
     /// # Errors
     /// The program is not managed, or the kernel refuses.
@@ -302,22 +347,15 @@ impl Actuator {
         let forked = last_pid.is_none() || held.looked_at != last_pid;
         let (seat, frozen) = (held.seat.clone(), held.frozen);
         held.looked_at = last_pid;
-        let has_dirs = !self.state(program)?.dirs.is_empty();
-        if forked && !has_dirs {
-            self.follow(program, frozen)?;
-        }
         if forked {
+            self.follow(program, frozen)?;
             self.prune(program)?;
         }
         self.follow_demotion(program)?;
-        let v1 = self
-            .narrowing_dir(program)?
-            .map(|dir| dir.kind == DirKind::CpusetV1);
-        match (v1, seat) {
-            (None, Some(cpus)) if forked => self.seat(program, &cpus),
-            (None, None) => self.finish_release(program),
-            (Some(true), Some(cpus)) => self.repair_v1(program, &cpus),
-            _ => Ok(()),
+        match seat {
+            Some(cpus) if forked => self.seat(program, &cpus),
+            Some(_) => Ok(()),
+            None => self.finish_release(program),
         }
     }
 
@@ -330,6 +368,7 @@ impl Actuator {
     pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.held(program)?;
         self.programs.remove(&program);
+        self.reset_scope(program);
         let state = self.state(program)?;
         match let_go(&self.procs, program, state, Patience::SHORT) {
             Left::Nothing => self.journal.write(Record::Close { program }),
@@ -352,9 +391,6 @@ impl Actuator {
                 Left::Remains => {}
                 Left::Errors(left) => errors.extend(left),
             }
-        }
-        if errors.is_empty() {
-            errors.extend(undo::remove_bases(&state));
         }
         if errors.is_empty() {
             errors.extend(undo::remove_instance(&self.instance_dir).err());
@@ -396,10 +432,16 @@ impl Actuator {
         Ok(())
     }
 
-    fn v2_dir(&self, program: ProgramId) -> Result<Option<PathBuf>, ActError> {
-        let dirs = &self.state(program)?.dirs;
-        let v2 = dirs.iter().find(|dir| dir.kind.is_v2());
-        Ok(v2.map(|dir| dir.dir.clone()))
+    /// The cgroup that holds a program and nothing else: its home's, or the
+    /// directory in which it is to be born.
+    fn v2_dir(&self, program: ProgramId) -> Result<Option<Dir>, ActError> {
+        let home = self.home(program);
+        let is_it = |dir: &&Dir| match home {
+            Some(home) => home.cgroup.as_ref() == Some(&dir.dir),
+            None => dir.kind == DirKind::V2,
+        };
+        let mut dirs = self.state(program)?.dirs.iter();
+        Ok(dirs.find(|dir| dir.kind.is_v2() && is_it(dir)).cloned())
     }
 
     /// Removes what the kernel did not let go of when a program left.

@@ -145,9 +145,13 @@ fn check_version(bytes: &[u8]) -> io::Result<()> {
         .next()
         .unwrap_or_default();
     let head: Option<serde_json::Value> = serde_json::from_slice(first).ok();
+    let is_known = |found: &serde_json::Value| {
+        let number = found.as_u64();
+        number.is_some_and(|number| (1..=u64::from(VERSION)).contains(&number))
+    };
     match head.as_ref().and_then(|head| head.get("version")) {
-        Some(found) if *found != VERSION => Err(io::Error::other(format!(
-            "it has format {found}, this Usher knows {VERSION}: run the version of Usher that wrote it once, or restart the machine and remove the file"
+        Some(found) if !is_known(found) => Err(io::Error::other(format!(
+            "it has format {found}, this Usher knows formats up to {VERSION}: run the version of Usher that wrote it once, or restart the machine and remove the file"
         ))),
         _ => Ok(()),
     }

@@ -10,8 +10,10 @@ use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 use crate::mounts::Places;
 use crate::priority::Priority;
 
-/// The format of the journal; another one is not read.
-pub const VERSION: u32 = 1;
+/// The format of the journal that is written. Version 1 is read and undone,
+/// too: it also notes cpusets, an instance's own directories and enabled
+/// controllers, none of which are made any more.
+pub const VERSION: u32 = 2;
 
 /// Whose journal it is: the first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,12 +32,15 @@ pub struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirKind {
-    /// cgroup v2: finds and freezes; narrows where it has the cpuset controller.
+    /// cgroup v2: finds and freezes. One of version 1 may narrow.
     V2,
-    /// cgroup v2 inside a transient systemd scope: survivors stay there, as
-    /// where they came from belongs to systemd.
+    /// A transient systemd scope of ours, or a directory in one (version 1):
+    /// survivors stay there, as where they came from belongs to systemd.
     Scope,
-    /// cgroup v1 with the cpuset controller.
+    /// The cgroup v2 that an attached program was found in, where it holds
+    /// nothing else. Undo thaws it, and only where a `freeze` line is noted.
+    Unit,
+    /// cgroup v1 with the cpuset controller: of version 1.
     CpusetV1,
     /// cgroup v1 with the cpu controller: only for what gives way to others.
     CpuV1,
@@ -44,7 +49,12 @@ pub enum DirKind {
 impl DirKind {
     /// Whether it finds and freezes.
     pub fn is_v2(self) -> bool {
-        matches!(self, Self::V2 | Self::Scope)
+        matches!(self, Self::V2 | Self::Scope | Self::Unit)
+    }
+
+    /// Whether processes are moved into it by writing, and out of it by undo.
+    pub fn is_entered(self) -> bool {
+        matches!(self, Self::V2 | Self::CpusetV1 | Self::CpuV1)
     }
 }
 
@@ -78,13 +88,14 @@ pub struct ThreadId {
 pub enum Record {
     /// The journal begins.
     Open(Head),
-    /// A directory of the whole instance is about to be made.
+    /// A directory of the whole instance is about to be made (version 1).
     Base { dir: PathBuf },
-    /// The cpuset controller is about to be enabled for this directory's children.
+    /// The cpuset controller is about to be enabled for this directory's
+    /// children (version 1).
     Enable { dir: PathBuf },
     /// A program comes in; processes born in it go here when it is let go.
     Begin { program: ProgramId, from: Places },
-    /// A directory is about to be made for a program.
+    /// A directory is about to be made for a program, or used as its own.
     Dir {
         program: ProgramId,
         #[serde(flatten)]
@@ -115,7 +126,10 @@ pub enum Record {
         program: ProgramId,
         process: ProcessId,
     },
-    /// All processes of the program that were stopped go on.
+    /// The cgroup that the program was found in is about to be frozen.
+    Freeze { program: ProgramId },
+    /// All processes of the program that were stopped or frozen by these lines
+    /// go on.
     Continue { program: ProgramId },
     /// Threads of the program are about to be demoted so far.
     Demote { program: ProgramId, to: Demotion },
@@ -125,6 +139,9 @@ pub enum Record {
         thread: ThreadId,
         before: Priority,
     },
+    /// Nice values of the program's threads are about to be lowered for good:
+    /// this instance may not raise them again. Undo restores them where it may.
+    Permanent { program: ProgramId },
     /// Threads born demoted would have this priority without us. Only
     /// rewriting writes it; else the first `priority` line says so.
     Inborn {

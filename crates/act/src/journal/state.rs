@@ -33,6 +33,8 @@ pub struct ProgramState {
     pub unbound: Option<CpuSet>,
     /// Processes that were sent `SIGSTOP`.
     pub stopped: BTreeSet<ProcessId>,
+    /// Whether the cgroup that it was found in was frozen by us.
+    pub frozen: bool,
     /// How its priorities were lowered.
     pub demoted: Demoted,
 }
@@ -46,6 +48,8 @@ pub struct Demoted {
     pub threads: BTreeMap<ThreadId, Priority>,
     /// The priority of the first thread that was demoted: for threads born so.
     pub inborn: Option<Priority>,
+    /// Whether nice values were lowered that this instance may not raise.
+    pub permanent: bool,
     /// Autogroups that were given nice 19.
     pub autogroups: BTreeMap<u64, Autogroup>,
 }
@@ -64,9 +68,9 @@ pub struct Autogroup {
 pub struct State {
     /// Whose it is.
     pub head: Option<Head>,
-    /// Directories of the instance, in the order of making.
+    /// Directories of the instance, in the order of making (version 1).
     pub bases: Vec<PathBuf>,
-    /// Directories for whose children cpuset was enabled.
+    /// Directories for whose children cpuset was enabled (version 1).
     pub enabled: Vec<PathBuf>,
     /// The programs that were taken in and not let go.
     pub programs: BTreeMap<ProgramId, ProgramState>,
@@ -110,13 +114,19 @@ impl State {
             Record::Stop { program, process } => {
                 self.program(program).stopped.insert(process);
             }
-            Record::Continue { program } => self.program(program).stopped.clear(),
+            Record::Freeze { program } => self.program(program).frozen = true,
+            Record::Continue { program } => {
+                let state = self.program(program);
+                state.stopped.clear();
+                state.frozen = false;
+            }
             Record::Gone { program, dir } => self.program(program).dirs.retain(|d| d.dir != dir),
             Record::Close { program } => {
                 self.programs.remove(&program);
             }
             Record::Demote { program, .. }
             | Record::Priority { program, .. }
+            | Record::Permanent { program }
             | Record::Inborn { program, .. }
             | Record::Autogroup { program, .. } => self.program(program).demoted.apply(record),
         }
@@ -183,6 +193,9 @@ impl ProgramState {
                 .iter()
                 .map(|&process| Record::Stop { program, process }),
         );
+        if self.frozen {
+            records.push(Record::Freeze { program });
+        }
         self.demoted.records(program, records);
     }
 }
@@ -197,6 +210,7 @@ impl Demoted {
                 self.inborn.get_or_insert(before);
                 self.threads.entry(thread).or_insert(before);
             }
+            Record::Permanent { .. } => self.permanent = true,
             Record::Inborn { before, .. } => {
                 self.inborn.get_or_insert(before);
             }
@@ -214,6 +228,9 @@ impl Demoted {
     }
 
     fn records(&self, program: ProgramId, records: &mut Vec<Record>) {
+        if self.permanent {
+            records.push(Record::Permanent { program });
+        }
         let inborn = self.inborn.iter();
         records.extend(inborn.map(|&before| Record::Inborn { program, before }));
         let threads = self.threads.iter();

@@ -6,9 +6,10 @@ use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 use super::*;
 use crate::mounts::Places;
 
-const KINDS: [DirKind; 4] = [
+const KINDS: [DirKind; 5] = [
     DirKind::V2,
     DirKind::Scope,
+    DirKind::Unit,
     DirKind::CpusetV1,
     DirKind::CpuV1,
 ];
@@ -62,7 +63,7 @@ fn priority(number: u8) -> Priority {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    (0..17u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
+    (0..19u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
         let program = ProgramId(program.into());
         match kind {
             0 => Record::Base {
@@ -107,6 +108,8 @@ fn record() -> impl Strategy<Value = Record> {
                 program,
                 before: mask(n / 3),
             },
+            16 => Record::Freeze { program },
+            17 => Record::Permanent { program },
             11..16 => of_a_demotion(kind, program, n),
             _ => Record::Close { program },
         }

@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::State;
+use super::{DirKind, State};
 use crate::config::ActConfig;
 use crate::error::ActError;
 use crate::mounts::Places;
@@ -46,7 +46,9 @@ pub(crate) fn validate(state: &mut State, config: &ActConfig, instance: &Path) -
     state.bases.retain(|dir| keep(dir, true));
     state.enabled.retain(|dir| keep(dir, false));
     for program in state.programs.values_mut() {
-        program.dirs.retain(|dir| keep(&dir.dir, true));
+        program
+            .dirs
+            .retain(|dir| keep(&dir.dir, dir.kind != DirKind::Unit));
         let homes = program.members.values_mut();
         for places in homes.chain([&mut program.from]) {
             let mut check = |place: &mut Option<PathBuf>| {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_act::{ActConfig, Actuator, Backend};
-use usher_model::ProcessId;
+use usher_act::{ActConfig, ActError, Actuator, Placement, Work};
+use usher_model::{Home, ProcessId, ProgramId};
 
 /// How long a state is waited for before a test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -33,54 +33,53 @@ pub fn command(args: &[&str]) -> Command {
 /// A way to act that a test goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// v1 cpuset, cgroup v2 for the rest.
-    V1,
-    /// Affinity, cgroup v2 for the rest.
-    Affinity,
-    /// Affinity and signals, no cgroups at all.
+    /// A cgroup v2 of the program's own.
+    Own,
+    /// No cgroups at all: descent and signals.
     Bare,
 }
 
 impl Way {
     pub fn config(self, runtime: &Path) -> ActConfig {
         let mut config = ActConfig::new(runtime);
-        match self {
-            Self::V1 => config.prefer = Some(Backend::CpusetV1),
-            Self::Affinity => config.prefer = Some(Backend::Affinity),
-            Self::Bare => config.cgroup_root = "/nonexistent".into(),
+        if self == Self::Bare {
+            config.cgroup_root = "/nonexistent".into();
         }
         config
     }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::Affinity | Self::Bare => "affinity",
-        }
-    }
 }
 
-/// The ways that work here; what does not is said.
+/// The ways that work here; those that do not are reported.
 pub fn ways() -> Vec<Way> {
     let works = |way: &Way| {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
-        let tracks = act.describe().tracking != usher_act::Tracking::Pids;
-        let works = match way {
-            Way::V1 => act.backend() == Backend::CpusetV1 && tracks,
-            Way::Affinity => tracks,
-            Way::Bare => true,
-        };
+        let works = *way == Way::Bare || act.describe().placement == Placement::ChildCgroup;
         if !works {
             eprintln!("not tested here: {way:?}: {:?}", act.describe().reasons);
         }
         assert!(act.undo_all().is_empty());
         works
     };
-    [Way::V1, Way::Affinity, Way::Bare]
-        .into_iter()
-        .filter(works)
-        .collect()
+    [Way::Own, Way::Bare].into_iter().filter(works).collect()
+}
+
+/// Taking programs in as if they had been launched.
+pub trait Launch {
+    fn launch(&mut self, program: ProgramId, root: ProcessId, work: Work)
+    -> Result<Home, ActError>;
+}
+
+impl Launch for Actuator {
+    fn launch(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+        work: Work,
+    ) -> Result<Home, ActError> {
+        self.prepare_held(program, root, work)?;
+        self.admit(program, root, work)
+    }
 }
 
 /// A program of the rig, in a process group of its own.
@@ -406,4 +405,17 @@ pub fn all_have(program: &Program, rank: Rank) -> bool {
         } == rank
     };
     !ranks.is_empty() && ranks.values().all(has)
+}
+
+/// Where cgroup v2 is mounted, found without the crate.
+pub fn v2_mount() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let of_type = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
+    let line = mounts.lines().find(of_type)?;
+    line.split(' ').nth(1).map(PathBuf::from)
+}
+
+/// The same, where it is known to be mounted.
+pub fn v2_top() -> PathBuf {
+    v2_mount().unwrap()
 }

@@ -383,10 +383,12 @@ fn turn_until_stopped(
     world: RealWorld,
     panicked: &AtomicBool,
 ) -> Vec<ActError> {
-    // Without the right to it the loop is only less prompt under full load.
-    let _ = prompt::run_promptly();
+    let promptly = prompt::run_promptly();
     let mut control = Loop::new(policy, world);
     let turned = catch_unwind(AssertUnwindSafe(|| {
+        if let Err(errno) = promptly {
+            control.world().warn_of_delays(errno);
+        }
         control.world().read_usable();
         control.world().unseat_all();
         control.run();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use usher_act::{ActError, PreparedHome, Work};
-use usher_model::{CpuSet, Event, Home, ProcessId, Program, ProgramId, ProgramKey};
+use usher_model::{CpuSet, Event, Home, Note, ProcessId, Program, ProgramId, ProgramKey};
 
 use super::config::{Adopted, EngineError};
 use super::learn::{LATE_MAX, Late, Stay, Taught};
@@ -94,9 +94,14 @@ impl RealWorld {
             return Err(error);
         }
         let id = prepared.unwrap_or_else(|| self.next_id());
-        let admitted = self
-            .actuator
-            .admit(id, newcomer.root, work_of(&newcomer.program));
+        let work = work_of(&newcomer.program);
+        // A running program stays in its cgroup; one that is launched may get
+        // one of its own.
+        let ready = match newcomer.held && prepared.is_none() {
+            true => self.actuator.prepare_held(id, newcomer.root, work),
+            false => Ok(()),
+        };
+        let admitted = ready.and_then(|()| self.actuator.admit(id, newcomer.root, work));
         if admitted.is_err() {
             self.abandon(id);
         }
@@ -116,6 +121,7 @@ impl RealWorld {
                     warnings: watch.take_warnings(),
                 };
                 self.arrive(newcomer, home, watch);
+                self.report_placement(id);
                 Ok(adopted)
             }
             Err(error) => {
@@ -136,6 +142,31 @@ impl RealWorld {
         }
     }
 
+    /// Logs why a launched program has no cgroup of its own, and warns where an
+    /// attempt to make one failed.
+    fn report_placement(&mut self, id: ProgramId) {
+        let Some(in_place) = self.actuator.why_in_place(id).cloned() else {
+            return;
+        };
+        let text = format!(
+            "it stays in the cgroup that it was launched in: {}",
+            in_place.reason
+        );
+        if in_place.failed {
+            let name = self
+                .state
+                .members
+                .get(&id)
+                .map(|one| one.program.name.clone());
+            self.warn(format!("'{}': {text}", name.unwrap_or_default()));
+        }
+        let note = Note {
+            program: Some(id),
+            text,
+        };
+        self.keep_note(now_ns(), note);
+    }
+
     fn arrive(&mut self, newcomer: Newcomer, home: Home, watch: Watch) {
         if self.state.members.is_empty() {
             // Nobody has looked after the CPUs while there was nobody.
@@ -148,7 +179,7 @@ impl RealWorld {
             id: home.program,
             bound_to: newcomer.program.bound_to.filter(bound),
             // By its cgroup's freezer; elsewhere it would be sent signals.
-            stops_unseen: home.cgroup.is_some(),
+            stops_unseen: self.actuator.freezes_unseen(home.program),
             ..newcomer.program
         };
         let at_ns = now_ns();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats that a scheduler keeps instead of a cpuset.
+//! Seats that a scheduler keeps instead of affinity masks.
 //!
-//! A cpuset forbids: what its owner leaves idle is lost, or lent in ticks. A
-//! scheduler that knows the seats prefers: whoever is at home on a CPU has it at
-//! once, and others have it as long as nobody is. So where such a scheduler runs, a
-//! program with a cgroup of its own is seated by it, and its cpuset is left wide. Not
-//! while somebody is measured on a seat: what it borrowed would be counted for the
-//! seat.
+//! A mask forbids: CPUs that its program leaves idle are lost, or lent in ticks. A
+//! scheduler that knows the seats prefers: a program runs on its seat at once, and
+//! others run there only while it is idle. Where such a scheduler runs, it seats each
+//! program that has a cgroup to itself: one of its own, or the unit that holds nothing
+//! else. The masks of these programs are left wide. The scheduler knows seats by the
+//! cgroup's number, so every other program gets masks. So does every program while one
+//! is measured on a seat: what it borrowed would count for the seat.
 
 use std::fmt::Debug;
 use std::os::unix::fs::MetadataExt;
@@ -93,7 +94,8 @@ impl RealWorld {
             Ok(()) => true,
             Err(error) => {
                 let name = &member.program.name;
-                let text = format!("'{name}' gets a cpuset, as the scheduler refuses: {error}");
+                let text =
+                    format!("'{name}' gets affinity masks, as the scheduler refuses: {error}");
                 self.warn(text);
                 false
             }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
+use usher_act::Actuator;
 use usher_act::keeper::KeeperHandle;
-use usher_act::{Actuator, Backend};
 use usher_control::{Recorder, World};
 use usher_model::{
     Action, CpuId, CpuSet, Decision, Event, FailedAction, Note, Observation, Plan, ProgramId,
@@ -38,8 +38,6 @@ use super::status::TimedNote;
 
 /// CPUs and threads are looked after so often, while there are programs.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
-/// Programs in cpusets are looked at once in so many rounds of that.
-const REFRESH_ROUNDS: u64 = 10;
 /// Sentences of the policy's that are kept.
 const NOTES_MAX: usize = 400;
 /// Warnings that are kept.
@@ -285,6 +283,18 @@ impl RealWorld {
         warnings.push_back(text);
     }
 
+    /// Reports that the loop has no real-time class, where it could have it:
+    /// root's daemon is refused only by its unit (`RestrictRealtime=yes`) or by
+    /// a cgroup without real-time budget. Ordinary users never have it.
+    pub fn warn_of_delays(&mut self, errno: rustix::io::Errno) {
+        if rustix::process::geteuid().is_root() {
+            self.warn(format!(
+                "the control loop runs without its real-time class, so seats may be late under \
+                 full load: {errno}"
+            ));
+        }
+    }
+
     /// Reads which CPUs may be used; true when that has changed. A reading
     /// that fails or leaves none changes nothing.
     pub fn read_usable(&mut self) -> bool {
@@ -316,13 +326,8 @@ impl RealWorld {
         }
         self.follow_scheduler();
         let mut failed = Vec::new();
-        let refreshed = self.due_for_refresh();
         for &id in self.state.members.keys() {
-            // What a program has begun since it was demoted is to be lowered, too.
-            let done = match refreshed.contains(&id) {
-                true => self.actuator.refresh(id),
-                false => self.actuator.follow_demotion(id),
-            };
+            let done = self.actuator.refresh(id);
             failed.extend(done.err().map(|error| error.to_string()));
         }
         failed.into_iter().for_each(|text| self.warn(text));
@@ -330,20 +335,6 @@ impl RealWorld {
         let warnings: Vec<_> = members.flat_map(Member::take_warnings).collect();
         let warnings = warnings.into_iter().chain(self.profiles.take_warnings());
         warnings.for_each(|text| self.warn(text));
-    }
-
-    /// The programs that the actuator is to catch up with. A cpuset holds new
-    /// threads and processes by itself: there only CPUs that came back matter,
-    /// and some are looked at each time in case something was missed. Masks
-    /// and programs without a cgroup are caught up with every time.
-    fn due_for_refresh(&self) -> Vec<ProgramId> {
-        let all = self.state.cpus_changed || self.actuator.backend() == Backend::Affinity;
-        let turn = self.state.rounds % REFRESH_ROUNDS;
-        let members = self.state.members.iter();
-        let due = members.filter(|(id, member)| {
-            all || member.home.cgroup.is_none() || id.0 % REFRESH_ROUNDS == turn
-        });
-        due.map(|(id, _)| *id).collect()
     }
 
     /// Sleeps until a descriptor says something or it is time. Returns the
@@ -412,20 +403,25 @@ impl RealWorld {
     }
 
     fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
-        let state = &mut self.state;
         for note in &decision.notes {
             let note = Note {
                 program: note.program,
-                text: state.background.in_names(&note.text),
+                text: self.state.background.in_names(&note.text),
             };
-            if state.notes.len() == NOTES_MAX {
-                state.notes.pop_front();
-            }
-            let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
-            let (program, text) = (note.program, note.text.clone());
-            state.log.add(at_ns, Change::Said { program, text });
-            state.notes.push_back(TimedNote { at_seconds, note });
+            self.keep_note(at_ns, note);
         }
+    }
+
+    /// Keeps one sentence, and logs it.
+    pub fn keep_note(&mut self, at_ns: u64, note: Note) {
+        let state = &mut self.state;
+        if state.notes.len() == NOTES_MAX {
+            state.notes.pop_front();
+        }
+        let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
+        let (program, text) = (note.program, note.text.clone());
+        state.log.add(at_ns, Change::Said { program, text });
+        state.notes.push_back(TimedNote { at_seconds, note });
     }
 
     fn log_places(&mut self, at_ns: u64) {

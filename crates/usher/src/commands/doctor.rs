@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::fs::Access;
 use serde::Serialize;
+use usher_act::ActConfig;
 use usher_model::ProcessId;
 use usher_probe::{Capabilities, Roots};
 use usher_report::text as words;
@@ -40,12 +41,41 @@ struct Findings {
     kernel: Capabilities,
     /// The daemon, where one listens.
     daemon: Option<api::State>,
+    /// How launched programs are placed: by the daemon, or else by a command
+    /// of this user.
+    placing: Option<Placing>,
     /// Which scheduler runs, and what `usher sched start` would say.
     scheduler: sched::Outlook,
     /// Journals of daemons that died and that nobody has worked off yet.
     stale_journals: Vec<String>,
     /// The profile store.
     store: StoreHealth,
+}
+
+#[derive(Debug, Serialize)]
+struct Placing {
+    placement: String,
+    yielding: String,
+    reasons: Vec<String>,
+}
+
+/// What the daemon answers, or what is found where there is none.
+fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Placing> {
+    if let Some(state) = daemon {
+        let told = state.placing.clone();
+        return Some(Placing {
+            placement: told.placement,
+            yielding: told.yielding,
+            reasons: told.reasons,
+        });
+    }
+    let config = ActConfig::new(runtime::own_dir(runtime_dir));
+    let found = usher_act::describe(&config).ok()?;
+    Some(Placing {
+        placement: found.placement.to_string(),
+        yielding: found.yielding.to_string(),
+        reasons: found.reasons,
+    })
 }
 
 #[derive(Debug, Serialize)]
@@ -62,6 +92,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
     let findings = Findings {
         kernel: Capabilities::read(&Roots::default()),
+        placing: placing(daemon.as_ref(), runtime_dir),
         daemon,
         scheduler: sched::look(&runtime::roots_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
@@ -186,6 +217,12 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
                 .iter()
                 .map(|warning| ("warning", warning.clone())),
         );
+    }
+    if let Some(placing) = &findings.placing {
+        lines.push(("launched", placing.placement.clone()));
+        lines.push(("background", format!("yields by {}", placing.yielding)));
+        let reasons = placing.reasons.iter();
+        lines.extend(reasons.map(|reason| ("", reason.clone())));
     }
     lines.push(("scheduler", findings.scheduler.line()));
     lines.push((

@@ -278,7 +278,7 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
 /// States of an engine for tests.
 #[cfg(test)]
 pub mod samples {
-    use usher_act::{Backend, Description, Freezing, Tracking};
+    use usher_act::{Description, Placement, Yielding};
     use usher_model::{Plan, ProgramId};
 
     use super::*;
@@ -317,9 +317,8 @@ pub mod samples {
         Status {
             policy: "usher".to_owned(),
             acting: Description {
-                backend: Backend::Affinity,
-                tracking: Tracking::Pids,
-                freezing: Freezing::Sigstop,
+                placement: Placement::Descent,
+                yielding: Yielding::Autogroup,
                 reasons: Vec::new(),
             },
             kept_by_scheduler: false,

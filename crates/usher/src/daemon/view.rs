@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The engine's state as the interface tells it.
 
+use usher_act::Description;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 use usher_model::{CpuSet, Loan, Mode};
 
@@ -18,9 +19,10 @@ pub fn state(status: &Status) -> api::State {
         machine: status.machine.clone(),
         acting: match status.kept_by_scheduler {
             true => "Usher's scheduler".to_owned(),
-            false => status.acting.backend.to_string(),
+            false => "affinity masks".to_owned(),
         },
         seating_forbidden: status.seating_forbidden.clone(),
+        placing: placing(&status.acting),
         uptime_seconds: status.uptime_seconds,
         usable: status.usable.to_string(),
         decisions: to_int(status.decisions),
@@ -33,6 +35,15 @@ pub fn state(status: &Status) -> api::State {
         loans: status.plan.loans.iter().map(loan).collect(),
         notes: latest_notes(&status.notes),
         warnings: status.warnings.clone(),
+    }
+}
+
+/// How programs are placed.
+fn placing(acting: &Description) -> api::Placing {
+    api::Placing {
+        placement: acting.placement.to_string(),
+        yielding: acting.yielding.to_string(),
+        reasons: acting.reasons.clone(),
     }
 }
 

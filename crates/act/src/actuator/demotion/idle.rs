@@ -11,7 +11,7 @@ use crate::backlog::Backlog;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, Record};
 use crate::looks::LOOKS_MAX;
-use crate::{cgroups, release};
+use crate::{cgroups, release, systemd};
 
 impl Actuator {
     /// Bounds what of the program's lies in sockets when it is stopped: of the
@@ -24,7 +24,7 @@ impl Actuator {
             Some(dir) => {
                 let backlog = self.backlog.get_or_insert_with(Backlog::load);
                 let loaded = backlog.as_mut().map_err(|error| error.clone());
-                loaded.and_then(|backlog| backlog.bound(&dir))
+                loaded.and_then(|backlog| backlog.bound(&dir.dir))
             }
             None => Err("it has no cgroup of its own".to_owned()),
         };
@@ -39,42 +39,84 @@ impl Actuator {
         Ok(())
     }
 
-    /// Makes a cgroup of the program's own give way; whether there is one.
+    /// Makes a cgroup of the program's own yield; whether there is one.
     pub(super) fn idle(&mut self, program: ProgramId) -> Result<bool, ActError> {
-        let dirs = self.state(program)?.dirs.clone();
-        for dir in dirs.iter().filter(|dir| dir.kind == DirKind::V2) {
-            if dir.set_idle(true)? {
-                return Ok(true);
+        let reason = match self.v2_dir(program)? {
+            None => "the program has no cgroup of its own".to_owned(),
+            Some(dir) if dir.kind == DirKind::Unit => {
+                "an attached program stays in its own cgroup, whose weight is its manager's"
+                    .to_owned()
             }
+            Some(dir) if dir.kind == DirKind::Scope => match self.idle_scope(program, &dir) {
+                Ok(()) => return Ok(true),
+                Err(reason) => reason,
+            },
+            Some(dir) if dir.set_idle(true)? => return Ok(true),
+            Some(_) => match self.idle_in_v1(program)? {
+                Ok(()) => return Ok(true),
+                Err(reason) => reason,
+            },
+        };
+        self.lacks(program, format!("cpu.idle is not used: {reason}"))?;
+        Ok(false)
+    }
+
+    /// Has systemd give the program's scope the weight `idle`, where it was not
+    /// made with it.
+    fn idle_scope(&self, program: ProgramId, scope: &Dir) -> Result<(), String> {
+        let is_idle = || systemd::is_idle(&scope.dir);
+        if is_idle() {
+            return Ok(());
         }
-        let made = dirs.into_iter().find(|dir| dir.kind == DirKind::CpuV1);
+        let manager = self.site.scopes.as_ref().ok_or("systemd is gone")?;
+        let asked = manager.set_idle(&self.site.scope_of(program), true);
+        match asked {
+            Err(error) => Err(error.to_string()),
+            Ok(()) if is_idle() => Ok(()),
+            Ok(()) => Err("the cpu controller is not delegated to this systemd".to_owned()),
+        }
+    }
+
+    /// Has systemd forget that a program's scope is idle, so that it does not
+    /// write it again. The undo resets the file in any case.
+    pub(in crate::actuator) fn reset_scope(&self, program: ProgramId) {
+        let Ok(state) = self.state(program) else {
+            return;
+        };
+        let mut scopes = state.dirs.iter().filter(|dir| dir.kind == DirKind::Scope);
+        if let Some(manager) = &self.site.scopes
+            && scopes.any(|scope| systemd::is_idle(&scope.dir))
+        {
+            let _ = manager.set_idle(&self.site.scope_of(program), false);
+        }
+    }
+
+    /// Moves the program into a directory of the cpu hierarchy of cgroup v1
+    /// that yields; the reason where there is none.
+    fn idle_in_v1(&mut self, program: ProgramId) -> Result<Result<(), String>, ActError> {
+        let dirs = &self.state(program)?.dirs;
+        let made = dirs.iter().find(|dir| dir.kind == DirKind::CpuV1).cloned();
         let dir = match made {
-            Some(dir) => Ok(dir),
-            None => self.make_cpu_dir(program)?,
+            Some(dir) => dir,
+            None => match self.make_cpu_dir(program)? {
+                Ok(dir) => dir,
+                Err(reason) => return Ok(Err(reason)),
+            },
         };
-        let idles = match &dir {
-            Ok(dir) => dir.set_idle(true)?,
-            Err(_) => false,
-        };
-        match dir {
-            Ok(dir) if idles => self.gather(program, &dir)?,
-            Ok(dir) => self.lacks(program, format!("no cpu.idle in {}", dir.dir.display()))?,
-            Err(reason) => self.lacks(program, format!("cpu.idle is not used: {reason}"))?,
+        if !dir.set_idle(true)? {
+            return Ok(Err(format!("there is none in {}", dir.dir.display())));
         }
-        Ok(idles)
+        self.gather(program, &dir)?;
+        Ok(Ok(()))
     }
 
     fn make_cpu_dir(&mut self, program: ProgramId) -> Result<Result<Dir, String>, ActError> {
-        let state = self.state(program)?;
-        if state.dirs.is_empty() {
-            return Ok(Err("the program has no cgroup of its own".to_owned()));
-        }
-        let from = state.from.clone();
+        let from = self.state(program)?.from.clone();
         let dir = match self.site.idle_dir(program, &from) {
             Ok(dir) => dir,
             Err(reason) => return Ok(Err(reason)),
         };
-        match self.make_dir(program, dir.clone(), &from) {
+        match self.make_dir(program, dir.clone()) {
             Ok(()) => Ok(Ok(dir)),
             Err(error) => {
                 self.leave_cpu(program)?;
@@ -89,7 +131,11 @@ impl Actuator {
         let mut tried = BTreeSet::new();
         for _ in 0..LOOKS_MAX {
             let inside = cgroups::members(&dir.dir);
-            let all = release::pids(&self.procs, self.state(program)?);
+            // What left the program's cgroup is not brought back.
+            let all = match self.v2_dir(program)? {
+                Some(own) => cgroups::members(&own.dir),
+                None => BTreeSet::new(),
+            };
             let outside: Vec<i32> = all.difference(&inside).copied().collect();
             let mut is_quiet = true;
             for pid in outside.into_iter().filter(|pid| tried.insert(*pid)) {
