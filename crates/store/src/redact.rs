@@ -14,10 +14,10 @@
 //! | `-xyz` | `-x` and the hash of the rest |
 //! | anything else | `word:` and its hash |
 //!
-//! The hash has 32 bits: enough to tell the arguments of one program apart, and
-//! too few to confirm a guess at a password, as one in four thousand million
-//! words has the same. The result of redacting a redacted word is that word, so
-//! keys that were listed can be looked up.
+//! The hash has 32 bits: enough to tell the arguments of one program apart. It
+//! does not protect a password that is on a short list of guesses, so the store
+//! is readable by its owner only. The result of redacting a redacted word is that
+//! word, so keys that were listed can be looked up.
 
 /// The hash of a word: eight hexadecimal digits.
 fn hashed(word: &str) -> String {
