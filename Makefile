@@ -93,9 +93,10 @@ clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab -- -D warnings
 
-# What is installed, and what a missing tool does.
+# What is installed, and what a missing tool does; the rights of the units.
 packages:
 	@scripts/stage packages integrations/tests/install
+	@scripts/stage units integrations/tests/units
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
