@@ -52,13 +52,13 @@ UNDO := --package usher-act --package usher --tests
 TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19:clang-19 lib:hwloc:libhwloc-dev \
   lib:libelf:libelf-dev lib:zlib:zlib1g-dev lib:libudev:libudev-dev
 
-.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy unit loom doc \
+.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit loom doc \
   sanitize c-examples valgrind bless install install-tasks uninstall packages kernels guests lab
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy packages unit guests loom doc c-examples valgrind sanitize
+test: setup fmt clippy packages deny unit guests loom doc c-examples valgrind sanitize
 	@echo "make test: everything passed"
 
 setup:
@@ -97,6 +97,10 @@ clippy:
 packages:
 	@scripts/stage packages integrations/tests/install
 	@scripts/stage units integrations/tests/units
+
+# What crates of others may be used: deny.toml.
+deny:
+	@scripts/stage dependencies scripts/deny
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast

@@ -6,6 +6,7 @@
 //! has a test on a small tree made in memory that breaks it, so that a rule
 //! that sees nothing is found out.
 
+pub mod dependencies;
 pub mod documents;
 pub mod layers;
 pub mod licence;

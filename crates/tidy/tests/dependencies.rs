@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The crates that this workspace uses keep the rules of `deny.toml`.
+
+use std::path::Path;
+
+use cargo_metadata::MetadataCommand;
+use usher_tidy::dependencies::{Policy, check, of_metadata};
+
+#[test]
+fn crates_of_others_keep_the_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let policy = std::fs::read_to_string(root.join("deny.toml")).unwrap();
+    let policy = Policy::parse(&policy).unwrap();
+    let options = ["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"];
+    let metadata = MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .other_options(options.map(str::to_owned))
+        .exec()
+        .unwrap();
+    let dependencies = of_metadata(&metadata);
+    assert!(dependencies.len() > 100, "{} crates", dependencies.len());
+    let breaches = check(&policy, &dependencies);
+    let breaches: Vec<String> = breaches.iter().map(ToString::to_string).collect();
+    assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));
+}
