@@ -141,7 +141,7 @@ fn sched_ext(roots: &Roots) -> Capability {
     };
     let uses = [
         "seats can be kept softly by a scheduler of our own",
-        "seats are kept by cpusets and affinity",
+        "seats are kept by affinity masks",
     ];
     capability("sched_ext", dir.exists() && btf, found, uses)
 }

@@ -42,14 +42,7 @@ pub fn is_the_one_described(description: &str) {
 pub fn has_what_usher_can_use() {
     let findings = World::new().json(&["doctor"]).unwrap();
     let items = findings["kernel"]["items"].as_array().unwrap();
-    for name in [
-        "sched_ext",
-        "bpf",
-        "cgroup-v2",
-        "cgroup-v2-cpuset",
-        "cpu.idle",
-        "all-cpus",
-    ] {
+    for name in ["sched_ext", "bpf", "cgroup-v2", "cpu.idle", "all-cpus"] {
         let item = items.iter().find(|item| item["name"] == name).unwrap();
         assert_eq!(item["available"], true, "{item}");
     }

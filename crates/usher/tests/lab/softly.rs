@@ -99,7 +99,7 @@ fn figure(seat: &Value, name: &str) -> u64 {
     seat["tally"][name].as_u64().unwrap()
 }
 
-/// By the plan of the control loop. When the scheduler ends, cpusets take over.
+/// By the plan of the control loop. When the scheduler ends, affinity masks take over.
 pub fn keeps_seats_and_lends_them() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
@@ -130,20 +130,20 @@ pub fn keeps_seats_and_lends_them() {
     wait_for("a guest to give a CPU back", || {
         seat(&world, "back").filter(|seat| figure(seat, "returns") > 0)
     });
-    let wait_for_cpusets = || {
-        wait_for("cpusets in the scheduler's place", || {
+    let wait_for_masks = || {
+        wait_for("affinity masks in the scheduler's place", || {
             let (many, back) = (masks(&many)?, masks(&back)?);
             let narrow = |masks: &[String]| masks.iter().all(|mask| *mask != everywhere);
             (narrow(&many) && narrow(&back)).then_some(())
         });
     };
     world.json(&["sched", "set", "--seats", "off"]).unwrap();
-    wait_for_cpusets();
+    wait_for_masks();
     assert_eq!(seat(&world, "many"), None);
     world.json(&["sched", "set", "--seats", "on"]).unwrap();
     wait_for("a seat again", || seat(&world, "many"));
     drop(running);
-    wait_for_cpusets();
+    wait_for_masks();
     assert_eq!(world.end(daemon), Some(0));
     wait_for("the programs to be let go", || {
         let masks = masks(&many)?;
