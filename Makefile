@@ -8,6 +8,7 @@
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
 #   make uninstall   removes what `make install` put there
+#   make deb       Debian packages, in target/deb
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -16,7 +17,7 @@ SHELL := /bin/bash
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
-BIN := $(TARGET)/$(PROFILE)
+BIN = $(TARGET)/$(PROFILE:dev=debug)
 # Absolute, as what is installed says where it is; it may have spaces.
 override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-symlinks -- "$(PREFIX)"))
 STAGE = $(TARGET)/stage
@@ -51,14 +52,17 @@ UNDO := --package usher-act --package usher --tests
 # A build tool that is missing is named before anything is built or installed.
 TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19:clang-19 lib:hwloc:libhwloc-dev \
   lib:libelf:libelf-dev lib:zlib:zlib1g-dev lib:libudev:libudev-dev
+# What packages contain.
+SHIPPED := --package usher --package usher-bench --package usher-ompt --package usher-tasks-capi
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit loom doc \
-  sanitize c-examples valgrind bless install install-tasks uninstall packages kernels guests lab
+  sanitize c-examples valgrind bless install install-tasks uninstall \
+  deb packages deb-test kernels guests lab
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy packages deny unit guests loom doc c-examples valgrind sanitize
+test: setup fmt clippy packages deny unit deb-test guests loom doc c-examples valgrind sanitize
 	@echo "make test: everything passed"
 
 setup:
@@ -104,6 +108,11 @@ deny:
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
+
+# From debug builds, which the tests need anyway.
+deb-test:
+	@$(CARGO) build --locked --quiet $(SHIPPED)
+	@scripts/stage "Debian packages" integrations/tests/deb $(TARGET)/debug
 
 # What guests run on: fetched once.
 kernels: setup-lab
@@ -198,3 +207,10 @@ install: build
 
 uninstall:
 	@scripts/install remove "$(PREFIX)" "$(DESTDIR)"
+
+# `make deb PROFILE=dev` is quicker, to try the packages.
+deb: PROFILE = dist
+deb:
+	@scripts/need $(TOOLS) dpkg-buildpackage:dpkg-dev dh:debhelper
+	@scripts/stage build $(CARGO) build --locked --profile $(PROFILE) $(SHIPPED)
+	@scripts/stage "Debian packages" scripts/deb $(BIN) $(VERSION) $(TARGET)/deb
