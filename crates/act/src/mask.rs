@@ -4,8 +4,8 @@
 //! Where there is no cpuset to put a program in, every one of its threads
 //! gets the seat as its mask, within the mask that it had: a program's own
 //! affinity is respected. A thread born meanwhile inherits ours or its
-//! parent's old one, so the threads are looked at again until two whole looks
-//! running find nothing to do.
+//! parent's old one, so the threads are scanned again until two whole scans
+//! running find nothing to do (`scan.rs`).
 //!
 //! Whose mask is it? One that equals a mask that we gave to this program is
 //! ours; one that equals what the thread had before may be narrowed again;
@@ -17,16 +17,17 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use usher_model::{CpuSet, ProgramId};
 
 use crate::error::ActError;
+use crate::family::Family;
 use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
-use crate::looks::{self, Found, LOOKS_MAX, Looked};
 use crate::procs::Procs;
+use crate::scan::{self, Change, Found, NewThreads, SCANS_MAX};
 
 /// CPUs that a mask passed to the kernel has room for: `CPU_ID_MAX` + 1.
 const MASK_WORDS: usize = 1024;
@@ -82,13 +83,17 @@ fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     list.parse().ok()
 }
 
-/// Whether a mask is one that we gave.
-fn is_ours(state: &ProgramState, current: &CpuSet, online: &CpuSet) -> bool {
-    state.masks.iter().any(|mask| mask.and(online) == *current)
+/// How long one call narrows a program whose threads come and go. Threads that
+/// it misses are found by the next call.
+const NARROW_MAX: Duration = Duration::from_millis(50);
+
+/// The masks that a program was given, within the CPUs that are online.
+pub(crate) fn ours(state: &ProgramState, online: &CpuSet) -> BTreeSet<CpuSet> {
+    state.masks.iter().map(|mask| mask.and(online)).collect()
 }
 
-/// Gives every thread of a program its seat, until a look finds no thread
-/// without. `pids` lists the program's processes anew for each look.
+/// Gives every thread of a program its seat, until two scans running find no
+/// thread without.
 ///
 /// # Errors
 /// No thread may use any of the CPUs (nothing was changed then), or the
@@ -98,46 +103,87 @@ pub(crate) fn narrow(
     journal: &mut Journal,
     program: ProgramId,
     cpus: &CpuSet,
-    mut pids: impl FnMut(&ProgramState) -> BTreeSet<i32>,
 ) -> Result<(), ActError> {
     let online = procs.online_cpus();
+    let begun = Instant::now();
     let mut quiet = 0;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..SCANS_MAX {
         let Some(state) = journal.state().programs.get(&program) else {
             return Err(ActError::Unknown(program));
         };
-        let found = looks::threads(procs, &pids(state));
-        let mut look = Look {
+        let new = NewThreads::from_now(procs);
+        let mut family = Family::new(procs, state);
+        // A process whose origin is in doubt is not narrowed.
+        let found = scan::threads(procs, &family.list(|_| false));
+        let mut narrowing = Narrowing {
             procs,
             journal,
+            family,
             program,
             cpus,
             online: &online,
         };
-        if look.all(&found)? {
-            quiet = 0;
-        } else {
-            quiet += 1;
+        let mut again = narrowing.all(&found)?;
+        if let Some(mut new) = new {
+            let pass = scan::over_new(procs, &mut new, &mut narrowing);
+            again |= pass.changed;
+            if let Some(error) = pass.errors.into_iter().next() {
+                return Err(error);
+            }
         }
-        if quiet == 2 {
+        quiet = if again { 0 } else { quiet + 1 };
+        if quiet == 2 || begun.elapsed() >= NARROW_MAX {
             break;
         }
     }
     Ok(())
 }
 
-/// One look at all threads of a program.
-struct Look<'a> {
+/// One scan that gives all threads of a program its seat.
+struct Narrowing<'a> {
     procs: &'a Procs,
     journal: &'a mut Journal,
+    family: Family<'a>,
     program: ProgramId,
     cpus: &'a CpuSet,
     online: &'a CpuSet,
 }
 
-impl Look<'_> {
-    /// Whether there may be more to do: a thread was given another mask, or
-    /// died before it was looked at and may have left a child.
+impl Change for Narrowing<'_> {
+    fn pids(&mut self) -> BTreeSet<i32> {
+        self.family.list(|_| false)
+    }
+
+    fn lists_all(&self) -> bool {
+        self.family.has_cgroup()
+    }
+
+    fn is_needed(&self, tid: i32) -> Option<bool> {
+        let current = get(tid).ok()?;
+        Some(current != self.cpus.and(self.online))
+    }
+
+    fn process_of(&mut self, tid: i32) -> Option<i32> {
+        self.family.process_of(tid, false)
+    }
+
+    fn apply(&mut self, pid: i32, tid: i32) -> Result<Found, ActError> {
+        let Some(thread) = self.procs.thread_id(pid, tid) else {
+            return Ok(Found::Missed);
+        };
+        match self.all(&[thread]) {
+            Ok(true) => Ok(Found::Changed),
+            // Other threads of the program can use the seat.
+            Ok(false) | Err(ActError::NoCpus { .. }) => Ok(Found::Fine),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Narrowing<'_> {
+    /// Notes the masks of all these threads, and sets them. Whether there may be
+    /// more to do: a thread was given another mask, or ended before the scan
+    /// and may have left a child.
     fn all(&mut self, found: &[ThreadId]) -> Result<bool, ActError> {
         let mut to_set = Vec::new();
         let mut allowed = CpuSet::new();
@@ -192,7 +238,8 @@ impl Look<'_> {
     /// chosen another one since.
     fn before(&self, thread: ThreadId, current: &CpuSet) -> Option<CpuSet> {
         let state = self.journal.state().programs.get(&self.program)?;
-        let ours = is_ours(state, current, self.online);
+        let mut masks = state.masks.iter();
+        let ours = masks.any(|mask| mask.and(self.online) == *current);
         match state.threads.get(&thread) {
             Some(before) if ours || before.and(self.online) == *current => Some(before.clone()),
             Some(_) => None,
@@ -226,55 +273,19 @@ fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     leader.or(state.unbound.as_ref())
 }
 
-/// Gives every thread that has one of our masks its own again, until a look
-/// finds none. `pids` lists the program's processes anew for each look.
-/// Returns whether any thread was changed.
-///
-/// # Errors
-/// What the kernel refused at the last look.
+/// Gives a thread that has one of our masks, those of [`ours`], its own again.
 pub(crate) fn restore(
-    procs: &Procs,
     state: &ProgramState,
-    pids: impl FnMut() -> BTreeSet<i32>,
-) -> Result<bool, Vec<ActError>> {
-    if state.masks.is_empty() {
-        return Ok(false);
-    }
-    looks::until_quiet(procs, Duration::ZERO, pids, |pids| look(procs, state, pids))
-}
-
-/// One look at all threads, in which they get their own masks again.
-pub(crate) fn look(
-    procs: &Procs,
-    state: &ProgramState,
-    pids: &BTreeSet<i32>,
-) -> Result<Looked, Vec<ActError>> {
-    if state.masks.is_empty() {
-        return Ok(Looked::default());
-    }
-    let online = procs.online_cpus();
-    let known = state.threads.keys().copied();
-    looks::at_all(procs, pids, known, |pid, tid| {
-        restore_one(procs, state, pid, tid, &online)
-    })
-}
-
-fn restore_one(
-    procs: &Procs,
-    state: &ProgramState,
-    pid: i32,
-    tid: i32,
+    ours: &BTreeSet<CpuSet>,
     online: &CpuSet,
+    thread: ThreadId,
 ) -> Result<Found, ActError> {
-    let Ok(current) = get(tid) else {
+    let Ok(current) = get(thread.tid) else {
         return Ok(Found::Missed);
     };
-    if !is_ours(state, &current, online) {
+    if !ours.contains(&current) {
         return Ok(Found::Fine);
     }
-    let Some(thread) = procs.thread_id(pid, tid) else {
-        return Ok(Found::Missed);
-    };
     let known = state.threads.get(&thread);
     let Some(before) = known.or_else(|| inherited(state, thread)) else {
         return Ok(Found::Fine);
@@ -284,8 +295,8 @@ fn restore_one(
     }
     // A mask whose CPUs have all gone offline gives way to all there are.
     let widest = CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX);
-    let given = match set(tid, before) {
-        Err(error) if files::is(&error, Errno::INVAL) => set(tid, &widest),
+    let given = match set(thread.tid, before) {
+        Err(error) if files::is(&error, Errno::INVAL) => set(thread.tid, &widest),
         result => result,
     };
     match given {

@@ -8,7 +8,7 @@
 //! that is ours is given back as the thread had it before. A thread that is met
 //! for the first time while its program is demoted, and with our values, was
 //! born with them; it gets what its process's first thread had, else what the
-//! program's first had. So each look first notes what all threads have, and
+//! program's first had. So each scan first notes what all threads have, and
 //! only then sets, as with affinity masks (`mask.rs`).
 //!
 //! Nice comes first and the policy second, as a thread of `SCHED_IDLE` could
@@ -16,7 +16,6 @@
 //! round and we died in between; on the way back the policy comes first and
 //! brings its nice value along in the same call.
 
-use std::collections::BTreeSet;
 use std::io;
 
 use rustix::io::Errno;
@@ -28,8 +27,8 @@ use usher_model::Demotion;
 use crate::error::ActError;
 use crate::files;
 use crate::journal::{Demoted, ThreadId};
-use crate::looks::{self, Found, Looked};
 use crate::procs::Procs;
+use crate::scan::Found;
 
 /// The lowest nice value there is.
 pub(crate) const NICE_MAX: i32 = 19;
@@ -327,32 +326,27 @@ fn raise(state: &Demoted, thread: ThreadId) -> io::Result<Found> {
     Ok(Found::Changed)
 }
 
-/// One look at all threads, in which they get their own priorities again.
-pub(crate) fn look(
-    procs: &Procs,
-    state: &Demoted,
-    pids: &BTreeSet<i32>,
-) -> Result<Looked, Vec<ActError>> {
-    if state.to.is_empty() {
-        return Ok(Looked::default());
+/// Whether a thread has a value that a demotion gives; `None` where it is gone.
+pub(crate) fn may_be_ours(state: &Demoted, tid: i32) -> Option<bool> {
+    let now = Priority::of(tid).ok()?;
+    let idle = state.to.contains(&Demotion::Idle);
+    let io = idle && now.io_class() == IO_IDLE;
+    Some(now.nice == NICE_MAX || io || (idle && now.is_idle()))
+}
+
+/// Gives a thread its own values back where it has ours.
+pub(crate) fn restore(procs: &Procs, state: &Demoted, thread: ThreadId) -> Result<Found, ActError> {
+    match raise(state, thread) {
+        Ok(found) => Ok(found),
+        Err(error) if files::is(&error, Errno::SRCH) => Ok(Found::Missed),
+        // It belongs to another user since.
+        Err(error) if is_refused(&error) && !Rights::are_all(procs) => Ok(Found::Fine),
+        Err(source) => Err(ActError::Process {
+            doing: "giving its priority back to thread",
+            pid: thread.tid,
+            source,
+        }),
     }
-    let known = state.threads.keys().copied();
-    looks::at_all(procs, pids, known, |pid, tid| {
-        let Some(thread) = procs.thread_id(pid, tid) else {
-            return Ok(Found::Missed);
-        };
-        match raise(state, thread) {
-            Ok(found) => Ok(found),
-            Err(error) if files::is(&error, Errno::SRCH) => Ok(Found::Missed),
-            // It has become somebody else's since.
-            Err(error) if is_refused(&error) && !Rights::are_all(procs) => Ok(Found::Fine),
-            Err(source) => Err(ActError::Process {
-                doing: "giving its priority back to thread",
-                pid: tid,
-                source,
-            }),
-        }
-    })
 }
 
 /// Whether the kernel said that somebody may not do this.

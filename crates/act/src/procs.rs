@@ -116,11 +116,20 @@ impl Procs {
         })
     }
 
-    /// CPU time in nanoseconds of a thread that runs or waits for a CPU.
-    pub(crate) fn run_ns_if_runnable(&self, pid: i32, tid: i32) -> Option<u64> {
+    /// The process that a thread belongs to; `None` where the thread is gone.
+    pub(crate) fn process_of(&self, tid: i32) -> Option<i32> {
+        let status = files::read_text(&self.path(tid, "status")).ok()?;
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("Tgid:"))?;
+        line.trim().parse().ok()
+    }
+
+    /// CPU time in nanoseconds of a thread in one of these states, which are
+    /// letters of `/proc/PID/stat`.
+    pub(crate) fn run_ns_if_in(&self, states: &[char], pid: i32, tid: i32) -> Option<u64> {
         let task = self.path(pid, "task").join(tid.to_string());
         let stat = Stat::from_file(task.join("stat")).ok()?;
-        if stat.state != 'R' {
+        if !states.contains(&stat.state) {
             return None;
         }
         let times = files::read_text(&task.join("schedstat")).ok()?;

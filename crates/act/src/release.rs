@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use usher_model::ProgramId;
+use usher_model::{CpuSet, ProgramId};
 
 use crate::error::ActError;
-use crate::journal::{Dir, DirKind, ProgramState};
-use crate::looks;
+use crate::family::Family;
+use crate::journal::{Dir, DirKind, ProgramState, ThreadId};
 use crate::procs::Procs;
+use crate::scan::{self, Change, Found, Scan};
 use crate::site::is_ours;
 use crate::{autogroup, cgroups, mask, priority, tree};
 
@@ -24,10 +25,6 @@ use crate::{autogroup, cgroups, mask, priority, tree};
 const PAUSE: Duration = Duration::from_millis(1);
 /// Rounds of emptying one directory before the others are looked at again.
 const ROUNDS_MAX: usize = 100;
-
-/// How long no thread may be found with a mask or a priority of ours before it
-/// is taken that none is on the way.
-pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 
 /// How long letting go may take.
 #[derive(Debug, Clone, Copy)]
@@ -39,8 +36,8 @@ pub(crate) struct Patience {
     /// While only autogroups are left, of which the kernel takes so many a
     /// second.
     pub sessions: Duration,
-    /// As [`SETTLE`].
-    pub settle: Duration,
+    /// While threads may be born with masks and priorities of ours.
+    pub threads: Duration,
 }
 
 impl Patience {
@@ -49,7 +46,7 @@ impl Patience {
         living: Duration::from_millis(200),
         dead: Duration::from_millis(2),
         sessions: Duration::from_millis(500),
-        settle: SETTLE,
+        threads: Duration::from_millis(50),
     };
     /// For the last one who can do it.
     const LONG: Self = Self {
@@ -57,16 +54,20 @@ impl Patience {
         dead: Duration::from_millis(700),
         // `let_go_all` waits once for all.
         sessions: Duration::ZERO,
-        settle: Duration::ZERO,
+        threads: Duration::ZERO,
     };
     /// For one attempt.
     pub(crate) const NONE: Self = Self {
         living: Duration::ZERO,
         dead: Duration::ZERO,
         sessions: Duration::ZERO,
-        settle: Duration::ZERO,
+        threads: Duration::ZERO,
     };
 }
+
+/// How long [`let_go_all`] scans for threads that are born with something of
+/// ours.
+const THREADS_MAX: Duration = Duration::from_millis(700);
 
 /// What is left of a program that was let go.
 #[derive(Debug)]
@@ -76,31 +77,40 @@ pub(crate) enum Left {
     /// Directories without living processes that the kernel does not let go
     /// of yet.
     Remains,
+    /// Threads that may be born with a mask or a priority of ours: the scan
+    /// goes on.
+    Threads,
     /// Something that went wrong.
     Errors(Vec<ActError>),
 }
 
-/// Thaws, continues, widens, gives masks and priorities back, moves survivors to where they
-/// came from and removes the directories; tries again until `patience` ends.
+/// Thaws, continues, widens, gives masks and priorities back, moves survivors
+/// to where they came from and removes the directories; tries again until
+/// `patience` ends. `scan` is the one of this program, which a later call
+/// continues.
 pub(crate) fn let_go(
     procs: &Procs,
     program: ProgramId,
     state: &ProgramState,
+    scan: &mut Scan,
     patience: Patience,
 ) -> Left {
     let begin = Instant::now();
     loop {
-        let left = attempt(procs, program, state, patience.settle);
-        let limit = match &left {
+        let left = attempt(procs, program, state, scan);
+        let (limit, pause) = match &left {
             Left::Nothing => return left,
-            Left::Remains => patience.dead,
-            Left::Errors(errors) if errors.iter().all(autogroup::is_for_later) => patience.sessions,
-            Left::Errors(_) => patience.living,
+            Left::Remains => (patience.dead, PAUSE),
+            Left::Threads => (patience.threads, scan::PAUSE),
+            Left::Errors(errors) if errors.iter().all(autogroup::is_for_later) => {
+                (patience.sessions, PAUSE)
+            }
+            Left::Errors(_) => (patience.living, PAUSE),
         };
         if begin.elapsed() >= limit {
             return left;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
     }
 }
 
@@ -113,19 +123,148 @@ pub(crate) fn let_go_all(
     for state in programs.values() {
         // What fails here fails again, and is reported, below.
         let _ = go_on(procs, state);
+        let _ = leave_cpu(procs, state);
     }
-    for state in programs.values() {
-        let _ = set_free(procs, state, Duration::ZERO);
-    }
-    if programs.values().any(has_inherited) {
-        std::thread::sleep(SETTLE);
-    }
+    let mut scans = scan_all(procs, programs);
     let sessions = programs.values().map(|state| &state.demoted.autogroups);
     autogroup::restore_in_rounds(procs, &sessions.collect::<Vec<_>>());
-    programs
-        .iter()
-        .map(|(&program, state)| (program, let_go(procs, program, state, Patience::LONG)))
-        .collect()
+    let let_go = |(&program, state): (&ProgramId, &ProgramState)| {
+        let mut scan = scans.remove(&program).unwrap_or_else(Scan::new);
+        let left = let_go(procs, program, state, &mut scan, Patience::LONG);
+        (program, left)
+    };
+    programs.iter().map(let_go).collect()
+}
+
+/// Scans all programs in turn until every scan is complete, or time is up.
+fn scan_all(
+    procs: &Procs,
+    programs: &BTreeMap<ProgramId, ProgramState>,
+) -> BTreeMap<ProgramId, Scan> {
+    let mut scans: BTreeMap<_, _> = programs.keys().map(|&id| (id, Scan::new())).collect();
+    let begun = Instant::now();
+    loop {
+        for (id, scan) in &mut scans {
+            // What fails here fails again, and is reported, by `let_go`.
+            let _ = scan_step(procs, &programs[id], scan);
+        }
+        if scans.values().all(Scan::is_complete) || begun.elapsed() >= THREADS_MAX {
+            return scans;
+        }
+        std::thread::sleep(scan::PAUSE);
+    }
+}
+
+/// One step of the scan that gives masks and priorities back. Whether the scan
+/// is complete.
+///
+/// # Errors
+/// As [`Scan::step`].
+pub(crate) fn scan_step(
+    procs: &Procs,
+    state: &ProgramState,
+    scan: &mut Scan,
+) -> Result<bool, Vec<ActError>> {
+    if !has_inherited(state) {
+        scan.complete();
+        return Ok(true);
+    }
+    scan.step(procs, &mut Restoration::new(procs, state))
+}
+
+/// Masks and priorities on their way back.
+struct Restoration<'a> {
+    procs: &'a Procs,
+    state: &'a ProgramState,
+    family: Family<'a>,
+    online: CpuSet,
+    /// The masks that were given, within the CPUs that are online.
+    masks: BTreeSet<CpuSet>,
+}
+
+impl<'a> Restoration<'a> {
+    fn new(procs: &'a Procs, state: &'a ProgramState) -> Self {
+        let online = procs.online_cpus();
+        let masks = mask::ours(state, &online);
+        let family = Family::new(procs, state);
+        Self {
+            procs,
+            state,
+            family,
+            online,
+            masks,
+        }
+    }
+
+    fn has_mask(&self, tid: i32) -> Option<bool> {
+        match self.masks.is_empty() {
+            true => Some(false),
+            false => Some(self.masks.contains(&mask::get(tid).ok()?)),
+        }
+    }
+
+    /// Whether a process has a mask of ours that the program did not have
+    /// before.
+    fn is_narrowed(&self, pid: i32) -> bool {
+        let unbound = self.state.unbound.as_ref();
+        let own = unbound.map(|unbound| unbound.and(&self.online));
+        let mask = mask::get(pid).ok();
+        mask.is_some_and(|mask| self.masks.contains(&mask) && Some(mask) != own)
+    }
+}
+
+impl Change for Restoration<'_> {
+    fn pids(&mut self) -> BTreeSet<i32> {
+        let mut family = std::mem::replace(&mut self.family, Family::new(self.procs, self.state));
+        let pids = family.list(|pid| self.is_narrowed(pid));
+        self.family = family;
+        pids
+    }
+
+    fn lists_all(&self) -> bool {
+        self.family.has_cgroup()
+    }
+
+    fn others(&self) -> Vec<ThreadId> {
+        let demoted = self.state.demoted.threads.keys();
+        let all: BTreeSet<_> = self.state.threads.keys().chain(demoted).copied().collect();
+        all.into_iter().collect()
+    }
+
+    fn is_needed(&self, tid: i32) -> Option<bool> {
+        let has_mask = self.has_mask(tid)?;
+        let demoted = &self.state.demoted;
+        match has_mask || demoted.to.is_empty() {
+            true => Some(has_mask),
+            false => priority::may_be_ours(demoted, tid),
+        }
+    }
+
+    fn process_of(&mut self, tid: i32) -> Option<i32> {
+        let with_orphans = self.is_narrowed(tid);
+        self.family.process_of(tid, with_orphans)
+    }
+
+    /// What of one cannot be done does not keep the other from being done.
+    fn apply(&mut self, pid: i32, tid: i32) -> Result<Found, ActError> {
+        let Some(thread) = self.procs.thread_id(pid, tid) else {
+            return Ok(Found::Missed);
+        };
+        let mask = match self.masks.is_empty() {
+            true => Ok(Found::Fine),
+            false => mask::restore(self.state, &self.masks, &self.online, thread),
+        };
+        let demoted = &self.state.demoted;
+        let priority = match demoted.to.is_empty() {
+            true => Ok(Found::Fine),
+            false => priority::restore(self.procs, demoted, thread),
+        };
+        match (mask?, priority?) {
+            (Found::Missed, _) | (_, Found::Missed) => Ok(Found::Missed),
+            (Found::Changed, _) | (_, Found::Changed) => Ok(Found::Changed),
+            _ => Ok(Found::Fine),
+        }
+    }
 }
 
 /// Thaws, widens, continues and ends `cpu.idle`.
@@ -154,24 +293,19 @@ fn has_inherited(state: &ProgramState) -> bool {
     !state.masks.is_empty() || !state.demoted.to.is_empty()
 }
 
-/// Thaws, widens, continues, gives masks and priorities back.
-fn set_free(procs: &Procs, state: &ProgramState, settle: Duration) -> Vec<ActError> {
+/// Thaws, widens, continues, gives masks and priorities back. Whether threads
+/// may be left that have something of ours.
+fn set_free(procs: &Procs, state: &ProgramState, scan: &mut Scan) -> (bool, Vec<ActError>) {
     let mut errors = go_on(procs, state);
     errors.extend(leave_cpu(procs, state));
-    if has_inherited(state) {
-        let restored = looks::until_quiet(
-            procs,
-            settle,
-            || pids(procs, state),
-            |pids| {
-                let masks = mask::look(procs, state, pids);
-                looks::both(masks, priority::look(procs, &state.demoted, pids))
-            },
-        );
-        errors.extend(restored.err().unwrap_or_default());
-    }
+    let scanned = match scan.is_complete() {
+        true => Ok(true),
+        false => scan_step(procs, state, scan),
+    };
+    let is_free = *scanned.as_ref().unwrap_or(&false);
+    errors.extend(scanned.err().unwrap_or_default());
     errors.extend(autogroup::restore(procs, &state.demoted.autogroups));
-    errors
+    (is_free, errors)
 }
 
 /// Moves everybody out of the directory that made them give way: first of all,
@@ -189,8 +323,12 @@ pub(crate) fn leave(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     errors
 }
 
-fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, settle: Duration) -> Left {
-    let mut errors = set_free(procs, state, settle);
+fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, scan: &mut Scan) -> Left {
+    let (is_free, mut errors) = set_free(procs, state, scan);
+    if errors.is_empty() && !is_free {
+        // The program's directories tell which threads are its own.
+        return Left::Threads;
+    }
     errors.extend(move_back(procs, state, DirKind::is_entered));
     let mut remains = false;
     let made = state.dirs.iter().filter(|dir| dir.kind != DirKind::Unit);
@@ -305,7 +443,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-    use usher_model::{CpuSet, Demotion};
+    use usher_model::Demotion;
 
     use super::*;
     use crate::config::ActConfig;
@@ -381,7 +519,7 @@ mod tests {
             let mut own = capabilities(None).unwrap();
             own.effective.remove(CapabilitySet::SYS_NICE);
             set_capabilities(None, own).unwrap();
-            set_free(procs, state, Duration::ZERO)
+            set_free(procs, state, &mut Scan::new()).1
         };
         // Capabilities are a thread's own.
         std::thread::scope(|scope| scope.spawn(free).join().unwrap())

@@ -241,17 +241,24 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// All living processes that descend from these.
+/// All living processes that descend from these, themselves included.
 pub(crate) fn descendants(
     procs: &Procs,
     roots: impl IntoIterator<Item = ProcessId>,
 ) -> Vec<Process> {
-    let all = procs.all();
+    descendants_among(&procs.all(), roots)
+}
+
+/// As [`descendants`], of the processes listed.
+pub(crate) fn descendants_among(
+    all: &[Process],
+    roots: impl IntoIterator<Item = ProcessId>,
+) -> Vec<Process> {
     let roots: BTreeSet<ProcessId> = roots.into_iter().collect();
     let mut tree: BTreeSet<i32> = BTreeSet::new();
     loop {
         let known = tree.len();
-        for process in &all {
+        for process in all {
             if roots.contains(&process.id) || tree.contains(&process.parent) {
                 tree.insert(process.id.pid);
             }
@@ -261,7 +268,10 @@ pub(crate) fn descendants(
         }
     }
     let living = |process: &Process| tree.contains(&process.id.pid) && !process.is_dead();
-    all.into_iter().filter(living).collect()
+    all.iter()
+        .filter(|process| living(process))
+        .cloned()
+        .collect()
 }
 
 /// Clock ticks since boot, as processes' start times count them.

@@ -153,6 +153,7 @@ fn undo_state(
                 program,
                 what: "the kernel does not let go of its cgroups".to_owned(),
             }),
+            Left::Threads => report.errors.push(threads_left(program)),
             Left::Errors(errors) => report.errors.extend(errors),
         }
     }
@@ -160,6 +161,14 @@ fn undo_state(
     // The files of the cgroups were reset above; systemd would write them again.
     for scope in scopes {
         let _ = Manager::silent(&config.busctl).set_idle(&scope, false);
+    }
+}
+
+/// The error where threads may still inherit a mask or priority of ours.
+pub(crate) fn threads_left(program: ProgramId) -> ActError {
+    ActError::Left {
+        program,
+        what: "new threads may still inherit its seat or priority".to_owned(),
     }
 }
 
@@ -307,6 +316,7 @@ pub fn undo_program(
     for (program, left) in let_go_all(&procs, &programs) {
         match left {
             Left::Errors(errors) => report.errors.extend(errors),
+            Left::Threads => report.errors.push(threads_left(program)),
             // What remains is without life; the next start removes it.
             Left::Remains => report.programs = 1,
             Left::Nothing => {

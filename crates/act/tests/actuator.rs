@@ -76,7 +76,7 @@ fn a_tree_is_seated_released_and_let_go() {
         act.act(&Action::Release { program: ONE }).unwrap();
         assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
         act.act(&seat("1")).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(portrait(program), before, "{way:?}");
         assert!(matches!(act.depart(ONE), Err(ActError::Unknown(ONE))));
     });
@@ -97,7 +97,7 @@ fn a_frozen_tree_stands_still_and_goes_on() {
         act.act(&Action::Thaw { program: ONE }).unwrap();
         wait_until("the tree to go on", || !stands());
         act.act(&Action::Freeze { program: ONE }).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         wait_until("the tree to go on", || {
             portrait(program).values().all(|(stopped, ..)| !stopped)
         });
@@ -119,7 +119,7 @@ fn a_process_that_was_stopped_stays_stopped() {
         act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.act(&Action::Thaw { program: ONE }).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         wait_until("the root to go on", || {
             stat(program.pid()).unwrap().state == 'S'
         });
@@ -190,7 +190,7 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
             };
             let inside = is_inside(program, &home, since_ticks);
             if !inside {
-                act.depart(ONE).unwrap();
+                act.leave(ONE);
             }
             inside
         });
@@ -198,7 +198,7 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
         act.act(&seat("0")).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.act(&Action::Thaw { program: ONE }).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         wait_until("the storm to be back where it was", || {
             let mut pids = program.processes().into_iter();
             pids.all(|pid| !cgroups(pid).contains("usher-"))
@@ -253,7 +253,7 @@ fn threads_that_start_meanwhile_are_seated_too() {
             BTreeSet::from(["1".to_owned()]),
             "{way:?}"
         );
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         for _ in 0..20 {
             assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
         }
@@ -271,7 +271,7 @@ fn a_programs_own_affinity_is_respected() {
         act.act(&seat(&cpu_list())).unwrap();
         assert_eq!(all_masks(program), own, "{way:?}");
         act.act(&seat(&last)).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(all_masks(program), own, "{way:?}");
     });
 }
@@ -336,11 +336,11 @@ fn a_process_is_managed_once() {
         refused(act.launch(other, program.id, Work::Foreground), ONE);
         refused(act.launch(other, id_of(child), Work::Foreground), ONE);
         act.act(&seat("0")).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         // And whoever is above one that is managed.
         act.launch(other, id_of(child), Work::Foreground).unwrap();
         refused(act.launch(ONE, program.id, Work::Foreground), other);
-        act.depart(other).unwrap();
+        act.leave(other);
         assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
     });
 }
@@ -433,7 +433,7 @@ fn a_child_is_born_in_its_seat() {
         );
         assert_eq!(act.processes(ONE), [child.pid], "{way:?}");
         let own_cgroups = cgroups(own.pid);
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(cgroups(child.pid), own_cgroups, "{way:?}");
         assert_eq!(masks(child.pid), BTreeSet::from([cpu_list()]), "{way:?}");
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
@@ -463,7 +463,7 @@ fn processes_go_back_to_the_very_cgroups_they_came_from() {
         act.launch(ONE, program.id, Work::Foreground).unwrap();
         assert_eq!(act.processes(ONE).len(), 3);
         act.act(&seat("0")).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(portrait(&program), before, "{way:?}");
         close(&mut act);
         drop(program);
@@ -482,7 +482,7 @@ fn a_tree_that_ends_is_no_error() {
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.act(&Action::Thaw { program: ONE }).unwrap();
         act.refresh(ONE).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
     });
 }
 
@@ -520,7 +520,7 @@ fn a_program_launched_beside_it_is_not_taken_in() {
         act.launch(program, root, Work::Foreground).unwrap();
         let inside = act.processes(program);
         assert_eq!(inside.into_iter().collect::<Vec<_>>(), [pid]);
-        act.depart(program).unwrap();
+        act.leave(program);
         if number % 3 == 0 {
             // Some have ended by the time that their neighbours are looked at.
             let pid = rustix::process::Pid::from_raw(pid).unwrap();

@@ -109,7 +109,7 @@ fn a_tree_is_demoted_and_gets_back_what_it_had() {
                 assert!(all.iter().all(|pid| cpu_dir(*pid) == Some(dir.clone())));
                 assert_eq!(act.why_not_demoted(ONE), [""; 0], "{way:?}");
             }
-            act.depart(ONE).unwrap();
+            act.leave(ONE);
             assert_eq!(portrait(program), before, "{way:?}");
         }
     });
@@ -130,7 +130,7 @@ fn nice_is_all_that_nice_does() {
         assert!(all_have(program, Rank::IDLE), "{way:?}");
         act.act(&demote(Demotion::Nice)).unwrap();
         assert!(all_have(program, Rank::IDLE), "{way:?}: what is less");
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(portrait(program), before, "{way:?}");
     });
 }
@@ -150,7 +150,7 @@ fn a_thread_born_meanwhile_gets_what_its_parent_had() {
             let is_other = |tid: &i32| !met.contains(tid) || *tid == program.pid();
             ranks(program).keys().all(is_other) && all_have(program, Rank::IDLE)
         });
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         for _ in 0..20 {
             let fair =
                 |rank: &Rank| rank.policy == 0 && [0, 2].contains(&rank.nice) && rank.io == 0;
@@ -169,7 +169,7 @@ fn what_is_set_meanwhile_is_left() {
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 7).unwrap();
         act.refresh(ONE).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         let mut ranks = ranks(program);
         let own = ranks.remove(&program.pid()).unwrap();
         let reniced = Rank {
@@ -210,7 +210,7 @@ fn background_work_is_born_where_it_gives_way() {
         act.admit(ONE, child, Work::Background).unwrap();
         assert_eq!(rank(child.pid), Some(Rank::IDLE), "{way:?}");
         let before = cgroups(own.pid);
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(cgroups(child.pid), before, "{way:?}");
         assert_eq!(rank(child.pid), rank(own.pid), "{way:?}");
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
@@ -284,12 +284,12 @@ fn nobody_escapes_who_forks_meanwhile_and_nobody_stays() {
                 !ranks.is_empty() && ranks.iter().all(|rank| *rank == Rank::IDLE)
             });
             act.act(&THAW).unwrap();
-            act.depart(ONE).unwrap();
+            act.leave(ONE);
         }
         admit_storm(act, program);
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         let first: BTreeSet<i32> = program.processes().into_iter().collect();
         wait_until("the storm to rage on", || {
             program.processes().iter().any(|pid| !first.contains(pid))
@@ -314,7 +314,7 @@ fn whom_the_user_has_stopped_is_demoted_and_stays_stopped() {
         act.act(&FREEZE).unwrap();
         assert!(all_have(program, Rank::IDLE), "{way:?}");
         act.act(&THAW).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert!(all_have(program, Rank::PLAIN), "{way:?}");
         assert!(stopped(program), "{way:?}");
     });
@@ -329,6 +329,6 @@ fn a_tree_that_ends_can_be_demoted() {
         act.act(&FREEZE).unwrap();
         act.act(&THAW).unwrap();
         act.refresh(ONE).unwrap();
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
     });
 }

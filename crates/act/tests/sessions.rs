@@ -45,7 +45,7 @@ fn a_session_of_its_own_is_demoted() {
             act.refresh(ONE).unwrap();
             autogroup(program.pid()) == Some(19)
         });
-        act.depart(ONE).unwrap();
+        act.leave(ONE);
         assert_eq!(autogroup(program.pid()), Some(0));
         act.admit(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(to)).unwrap();

@@ -151,7 +151,7 @@ fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
     act.act(&seat("0")).unwrap();
     act.act(&Action::Freeze { program: ONE }).unwrap();
     wait_until("the scope to freeze", || is_frozen(&scope));
-    act.depart(ONE).unwrap();
+    act.leave(ONE);
     wait_until("the scope to thaw", || !is_frozen(&scope));
     assert_eq!(members(&scope), 1, "it stays in the scope");
     assert_eq!(
@@ -277,7 +277,7 @@ fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
     wait_until("the unit to freeze", || is_frozen(&unit));
     let journal = fs::read_to_string(act.instance_dir().join("journal.jsonl")).unwrap();
     assert!(journal.contains(r#""do":"freeze""#), "{journal}");
-    act.depart(ONE).unwrap();
+    act.leave(ONE);
     wait_until("the unit to thaw", || !is_frozen(&unit));
     assert_eq!(portrait(&program), before);
     close(act);

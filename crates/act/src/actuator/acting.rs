@@ -2,7 +2,6 @@
 //! Seating, releasing, freezing and thawing.
 
 use std::path::Path;
-use std::time::Instant;
 
 use rustix::process::Signal;
 use usher_model::{CpuSet, ProcessId, ProgramId};
@@ -11,6 +10,8 @@ use super::{Actuator, join};
 use crate::error::ActError;
 use crate::journal::{DirKind, ProgramState, Record};
 use crate::procs::Process;
+use crate::release::Patience;
+use crate::scan::Scan;
 use crate::{cgroups, files, mask, release, tree};
 
 /// Rounds of stopping those that were born during the last one.
@@ -19,36 +20,63 @@ const STOPS_MAX: usize = 60;
 impl Actuator {
     pub(super) fn seat(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
         let procs = self.procs.clone();
-        let pids = |state: &ProgramState| release::pids(&procs, state);
-        mask::narrow(&procs, &mut self.journal, program, cpus, pids)
+        mask::narrow(&procs, &mut self.journal, program, cpus)
     }
 
+    /// Gives a program's threads their own masks again. The scan goes on in
+    /// [`Self::continue_scans`].
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
-        self.restore_masks(program)?;
-        // Threads that are being born now are found by the next refreshes.
-        self.held(program)?.releasing_since = Some(Instant::now());
-        Ok(())
+        self.scans.insert(program, Scan::new());
+        self.step_release(program)
     }
 
-    fn restore_masks(&self, program: ProgramId) -> Result<bool, ActError> {
-        let state = self.state(program)?;
-        let pids = || release::pids(&self.procs, state);
-        mask::restore(&self.procs, state, pids).map_err(|errors| join(program, errors))
-    }
-
-    /// Looks for threads that were born narrowed while the program was
-    /// released; when there were none for long enough, forgets the masks.
-    pub(super) fn finish_release(&mut self, program: ProgramId) -> Result<(), ActError> {
-        let Some(since) = self.held(program)?.releasing_since else {
+    /// Takes a step of the scan of a program that was released; forgets its
+    /// masks when no thread is left that has one.
+    fn step_release(&mut self, program: ProgramId) -> Result<(), ActError> {
+        let state = self.state(program)?.clone();
+        let Some(scan) = self.scans.get_mut(&program) else {
             return Ok(());
         };
-        if self.restore_masks(program)? {
-            self.held(program)?.releasing_since = Some(Instant::now());
-        } else if since.elapsed() >= release::SETTLE {
-            self.held(program)?.releasing_since = None;
+        // What was demoted stays so.
+        let masks = ProgramState {
+            demoted: Default::default(),
+            ..state
+        };
+        let done = release::scan_step(&self.procs, &masks, scan);
+        if done.map_err(|errors| join(program, errors))? {
+            self.scans.remove(&program);
             self.journal.write(Record::Unmask { program })?;
         }
         Ok(())
+    }
+
+    /// Whether scans are under way that [`Self::continue_scans`] continues.
+    pub fn is_scanning(&self) -> bool {
+        !self.scans.is_empty()
+    }
+
+    /// Continues to give masks and priorities back: threads that are born
+    /// while a program is released or departs may inherit them. To be called
+    /// every 20 ms or so while [`Self::is_scanning`]; uses at most 1 % of a CPU
+    /// per program.
+    ///
+    /// # Errors
+    /// The kernel refuses; the scan of that program goes on.
+    pub fn continue_scans(&mut self) -> Result<(), ActError> {
+        let due = self
+            .scans
+            .iter()
+            .filter(|(_, scan)| scan.is_within_budget());
+        let due: Vec<ProgramId> = due.map(|(&program, _)| program).collect();
+        let mut result = Ok(());
+        for program in due {
+            let step = match self.programs.contains_key(&program) {
+                true => self.step_release(program),
+                false => self.continue_departure(program, Patience::NONE),
+            };
+            result = result.and(step);
+        }
+        result
     }
 
     pub(super) fn freeze(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {

@@ -107,6 +107,7 @@ impl Actuator {
 
     /// Journals a program.
     pub(super) fn begin(&mut self, program: ProgramId, of: ProcessId) -> Result<(), ActError> {
+        self.await_departure(program);
         if self.journal.state().programs.contains_key(&program) {
             return Err(ActError::Taken(program));
         }

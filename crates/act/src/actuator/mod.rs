@@ -23,6 +23,7 @@ use crate::keeper;
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
 use crate::release::{self, Left, Patience, let_go, let_go_all};
+use crate::scan::Scan;
 use crate::site::Site;
 use crate::undo::{self, UndoReport};
 
@@ -55,6 +56,9 @@ pub struct Actuator {
     journal: Journal,
     instance_dir: PathBuf,
     programs: BTreeMap<ProgramId, Held>,
+    /// Scans that give masks and priorities back to programs that were released
+    /// or depart.
+    scans: BTreeMap<ProgramId, Scan>,
     found_stale: UndoReport,
     /// What bounds the backlog of background work, from the first of it on.
     backlog: Option<Result<Backlog, String>>,
@@ -95,8 +99,6 @@ struct Held {
     followed_at: Option<i32>,
     /// Processes and threads noted when those that are gone were last forgotten.
     noted: usize,
-    /// Since when threads are being given their own masks back.
-    releasing_since: Option<Instant>,
     /// The machine's last pid when threads and processes were last looked for.
     looked_at: Option<i32>,
 }
@@ -135,6 +137,7 @@ impl Actuator {
             journal,
             instance_dir,
             programs: BTreeMap::new(),
+            scans: BTreeMap::new(),
             found_stale,
             backlog: None,
         })
@@ -311,9 +314,8 @@ impl Actuator {
                 // Where it fails half-way it sits neither here nor there.
                 held.seat = None;
                 self.seat(program, cpus)?;
-                let held = self.held(program)?;
-                held.seat = Some(cpus.clone());
-                held.releasing_since = None;
+                self.held(program)?.seat = Some(cpus.clone());
+                self.scans.remove(&program);
                 Ok(())
             }
             Action::Release { .. } => {
@@ -355,7 +357,7 @@ impl Actuator {
         match seat {
             Some(cpus) if forked => self.seat(program, &cpus),
             Some(_) => Ok(()),
-            None => self.finish_release(program),
+            None => self.continue_scans(),
         }
     }
 
@@ -369,10 +371,29 @@ impl Actuator {
         self.held(program)?;
         self.programs.remove(&program);
         self.reset_scope(program);
+        self.scans.insert(program, Scan::new());
+        self.continue_departure(program, Patience::SHORT)
+    }
+
+    /// Goes on with what [`Self::depart`] began.
+    fn continue_departure(
+        &mut self,
+        program: ProgramId,
+        patience: Patience,
+    ) -> Result<(), ActError> {
+        let mut scan = self.scans.remove(&program).unwrap_or_else(Scan::new);
         let state = self.state(program)?;
-        match let_go(&self.procs, program, state, Patience::SHORT) {
+        let was_complete = scan.is_complete();
+        let mut left = let_go(&self.procs, program, state, &mut scan, patience);
+        if !scan.is_complete() {
+            self.scans.insert(program, scan);
+        } else if !was_complete && matches!(left, Left::Errors(_)) {
+            // A program that forks is moved out of its cgroup in several attempts.
+            left = let_go(&self.procs, program, state, &mut scan, Patience::SHORT);
+        }
+        match left {
             Left::Nothing => self.journal.write(Record::Close { program }),
-            Left::Remains => Ok(()),
+            Left::Remains | Left::Threads => Ok(()),
             Left::Errors(errors) => Err(join(program, errors)),
         }
     }
@@ -381,6 +402,7 @@ impl Actuator {
     /// be taken back.
     pub fn undo_all(&mut self) -> Vec<ActError> {
         self.programs.clear();
+        self.scans.clear();
         // A keeper that does not see it undoes what is left all the same.
         let _ = fs::write(self.instance_dir.join(keeper::ENDING), "");
         let mut errors = Vec::new();
@@ -389,6 +411,7 @@ impl Actuator {
             match left {
                 Left::Nothing => errors.extend(self.journal.write(Record::Close { program }).err()),
                 Left::Remains => {}
+                Left::Threads => errors.push(undo::threads_left(program)),
                 Left::Errors(left) => errors.extend(left),
             }
         }
@@ -446,22 +469,24 @@ impl Actuator {
 
     /// Removes what the kernel did not let go of when a program left.
     fn finish_departures(&mut self) {
-        let is_left = |program: &&ProgramId| !self.programs.contains_key(program);
-        let left: Vec<ProgramId> = self
-            .journal
-            .state()
-            .programs
-            .keys()
-            .filter(is_left)
-            .copied()
-            .collect();
+        let is_left = |program: &&ProgramId| {
+            !self.programs.contains_key(program) && !self.scans.contains_key(program)
+        };
+        let programs = self.journal.state().programs.keys();
+        let left: Vec<ProgramId> = programs.filter(is_left).copied().collect();
         for program in left {
-            if let Ok(state) = self.state(program)
-                && let Left::Nothing = let_go(&self.procs, program, state, Patience::NONE)
-            {
-                // A line that is not written is written the next time.
-                let _ = self.journal.write(Record::Close { program });
-            }
+            // What fails is tried again the next time.
+            let _ = self.continue_departure(program, Patience::NONE);
+        }
+    }
+
+    /// Waits for the end of the departure of an earlier program with this
+    /// number.
+    fn await_departure(&mut self, program: ProgramId) {
+        let is_known = self.journal.state().programs.contains_key(&program);
+        if is_known && !self.programs.contains_key(&program) {
+            // What is left then is reported by the caller: it is taken.
+            let _ = self.continue_departure(program, Patience::SHORT);
         }
     }
 }

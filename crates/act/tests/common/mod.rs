@@ -68,6 +68,10 @@ pub fn ways() -> Vec<Way> {
 pub trait Launch {
     fn launch(&mut self, program: ProgramId, root: ProcessId, work: Work)
     -> Result<Home, ActError>;
+
+    /// Lets a program go, as a daemon does: the scan that `depart` leaves is
+    /// continued.
+    fn leave(&mut self, program: ProgramId);
 }
 
 impl Launch for Actuator {
@@ -80,6 +84,19 @@ impl Launch for Actuator {
         self.prepare_held(program, root, work)?;
         self.admit(program, root, work)
     }
+
+    fn leave(&mut self, program: ProgramId) {
+        self.depart(program).unwrap();
+        finish_scans(self);
+    }
+}
+
+/// Continues all scans to their end.
+pub fn finish_scans(act: &mut Actuator) {
+    wait_until("the end of all scans", || {
+        act.continue_scans().unwrap();
+        !act.is_scanning()
+    });
 }
 
 /// A program of the rig, in a process group of its own.

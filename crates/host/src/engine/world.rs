@@ -38,6 +38,8 @@ use super::status::TimedNote;
 
 /// CPUs and threads are looked after so often, while there are programs.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
+/// Between two steps of the scans that give masks and priorities back.
+const SCAN_NS: u64 = 20_000_000;
 /// Sentences of the policy's that are kept.
 const NOTES_MAX: usize = 400;
 /// Warnings that are kept.
@@ -76,6 +78,8 @@ pub(super) struct State {
     pub started_ns: u64,
     pub usable: CpuSet,
     pub looked_after_ns: u64,
+    /// When the scans of released programs were last continued.
+    pub scanned_ns: u64,
     /// Part of CPU times that the hypervisor took, of late.
     pub steal: f64,
     /// How often that was.
@@ -237,6 +241,7 @@ impl World for RealWorld {
             if self.state.looked_after_ns + HOUSEKEEPING_NS <= now_ns() {
                 self.look_after();
             }
+            self.continue_scans();
             let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
             self.state.background.due = due;
             let rang = self.state.background.rang;
@@ -337,6 +342,19 @@ impl RealWorld {
         warnings.for_each(|text| self.warn(text));
     }
 
+    /// Continues to give masks and priorities back to programs that were
+    /// released or left, while threads may inherit them.
+    fn continue_scans(&mut self) {
+        let is_due = self.state.scanned_ns + SCAN_NS <= now_ns();
+        if !is_due || !self.actuator.is_scanning() {
+            return;
+        }
+        if let Err(error) = self.actuator.continue_scans() {
+            self.warn(error.to_string());
+        }
+        self.state.scanned_ns = now_ns();
+    }
+
     /// Sleeps until a descriptor says something or it is time. Returns the
     /// programs that something happened to.
     fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
@@ -344,7 +362,9 @@ impl RealWorld {
         let look_after = (!self.state.members.is_empty()).then_some(look_after);
         let hears_ns = self.state.background.hears_from_ns();
         let deaf_ns = hears_ns.filter(|from_ns| *from_ns > now_ns());
-        let until_ns = [deadline_ns, look_after, deaf_ns]
+        let scan_ns = self.state.scanned_ns + SCAN_NS;
+        let scan_ns = self.actuator.is_scanning().then_some(scan_ns);
+        let until_ns = [deadline_ns, look_after, deaf_ns, scan_ns]
             .into_iter()
             .flatten()
             .min();

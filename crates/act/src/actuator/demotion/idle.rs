@@ -10,7 +10,7 @@ use super::super::{Actuator, join};
 use crate::backlog::Backlog;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, Record};
-use crate::looks::LOOKS_MAX;
+use crate::scan::SCANS_MAX;
 use crate::{cgroups, release, systemd};
 
 impl Actuator {
@@ -129,7 +129,7 @@ impl Actuator {
     /// nobody outside but those that the kernel does not let in.
     fn gather(&mut self, program: ProgramId, dir: &Dir) -> Result<(), ActError> {
         let mut tried = BTreeSet::new();
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..SCANS_MAX {
             let inside = cgroups::members(&dir.dir);
             // What left the program's cgroup is not brought back.
             let all = match self.v2_dir(program)? {

@@ -22,7 +22,7 @@ use usher_model::{Demotion, ProgramId};
 
 use super::{Actuator, join};
 use crate::error::ActError;
-use crate::release;
+use crate::scan::SETTLE;
 
 /// Reasons kept of one program.
 const REASONS_MAX: usize = 16;
@@ -118,7 +118,7 @@ impl Actuator {
         held.followed_at = last_pid;
         if changed {
             held.priorities_since = Some(Instant::now());
-        } else if since.is_some_and(|since| since.elapsed() >= release::SETTLE) {
+        } else if since.is_some_and(|since| since.elapsed() >= SETTLE) {
             held.priorities_since = None;
         }
         Ok(())

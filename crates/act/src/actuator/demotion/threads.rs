@@ -9,21 +9,21 @@ use usher_model::{Demotion, ProgramId};
 use super::super::{Actuator, join};
 use crate::error::ActError;
 use crate::journal::{Record, ThreadId};
-use crate::looks::{self, LOOKS_MAX};
 use crate::priority::{self, Priority, Rights, Values, is_refused};
+use crate::scan::{self, SCANS_MAX};
 use crate::{files, release};
 
 /// A thread, what it has, and what of that is to be lowered.
 type ToLower = (ThreadId, Priority, Values);
 
 impl Actuator {
-    /// Lowers every thread, until two looks running find none to lower;
+    /// Lowers every thread, until two scans running find none to lower;
     /// whether there were any.
     pub(super) fn lower(&mut self, program: ProgramId, to: Demotion) -> Result<bool, ActError> {
         let (mut any, mut quiet) = (false, 0);
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..SCANS_MAX {
             let pids = release::pids(&self.procs, self.state(program)?);
-            let found = looks::threads(&self.procs, &pids);
+            let found = scan::threads(&self.procs, &pids);
             if self.lower_all(program, to, &found)? {
                 (any, quiet) = (true, 0);
             } else {

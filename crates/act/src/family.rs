@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which processes belong to a program that is managed: those in its cgroups,
+//! those that descend from its members, and orphans of these.
+//!
+//! A process whose parent ended is adopted by init or by another reaper, so
+//! descent no longer shows where it came from. Such an orphan belongs to the
+//! program where it has the process group or session of a member and is in the
+//! cgroup of one. A process that was launched, not adopted, has its parent's
+//! session and is not an orphan: a shell and its other jobs are left alone.
+//! Only restoring considers orphans, and only those with a mask of ours: a
+//! change is never given to a process of which the origin is in doubt.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use usher_model::ProcessId;
+
+use crate::journal::ProgramState;
+use crate::procs::{Process, Procs};
+use crate::{cgroups, tree};
+
+/// Parents up to which a new process is traced to a member.
+const ANCESTORS_MAX: usize = 16;
+/// Processes up to which a new thread is looked for in each of them.
+const FEW: usize = 16;
+/// The process that adopts every orphan that no other one does.
+const INIT: i32 = 1;
+
+/// The processes of one program.
+#[derive(Debug)]
+pub(crate) struct Family<'a> {
+    procs: &'a Procs,
+    /// The program's cgroups.
+    dirs: Vec<PathBuf>,
+    members: Vec<ProcessId>,
+    /// Found so far.
+    pids: BTreeSet<i32>,
+    /// Process groups and sessions of members.
+    groups: BTreeSet<i32>,
+    /// Cgroups of members, as `/proc/PID/cgroup` lists them.
+    places: BTreeSet<String>,
+    executables: BTreeSet<PathBuf>,
+}
+
+impl<'a> Family<'a> {
+    /// Of a program with this state.
+    pub(crate) fn new(procs: &'a Procs, state: &ProgramState) -> Self {
+        Self {
+            procs,
+            dirs: state.dirs.iter().map(|dir| dir.dir.clone()).collect(),
+            members: state.members.keys().copied().collect(),
+            pids: BTreeSet::new(),
+            // The leader of a group or session may be gone; its number is the group's.
+            groups: state.members.keys().map(|member| member.pid).collect(),
+            places: BTreeSet::new(),
+            executables: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the program has a cgroup, which lists all its processes but
+    /// those that left.
+    pub(crate) fn has_cgroup(&self) -> bool {
+        !self.dirs.is_empty()
+    }
+
+    fn inside(&self) -> BTreeSet<i32> {
+        let dirs = self.dirs.iter();
+        dirs.flat_map(|dir| cgroups::members(dir)).collect()
+    }
+
+    /// Lists the program's processes anew. Orphans are listed where `is_ours`
+    /// finds something of ours at their first thread.
+    pub(crate) fn list(&mut self, is_ours: impl Fn(i32) -> bool) -> BTreeSet<i32> {
+        self.pids = self.inside();
+        let outside = |one: &ProcessId| !self.pids.contains(&one.pid);
+        let outside: Vec<_> = self.members.iter().copied().filter(outside).collect();
+        if !outside.is_empty() {
+            let all = self.procs.all();
+            let below = tree::descendants_among(&all, outside);
+            self.pids.extend(below.iter().map(|process| process.id.pid));
+            self.get_to_know(&all);
+            let strange = |process: &&Process| !self.pids.contains(&process.id.pid);
+            let candidates = all.iter().filter(strange);
+            let candidates = candidates.filter(|process| is_ours(process.id.pid));
+            let orphans: Vec<_> = candidates.filter(|one| self.is_orphan(one)).collect();
+            self.pids
+                .extend(orphans.iter().map(|process| process.id.pid));
+        }
+        self.pids.clone()
+    }
+
+    /// Notes groups, sessions and cgroups of the members among these.
+    fn get_to_know(&mut self, all: &[Process]) {
+        for process in all.iter().filter(|one| self.pids.contains(&one.id.pid)) {
+            self.groups.extend([process.group, process.session]);
+            self.places.insert(self.procs.cgroup_lines(process.id.pid));
+            self.executables
+                .extend(self.procs.executable(process.id.pid));
+        }
+    }
+
+    /// The process of a thread, where it belongs to the program.
+    pub(crate) fn process_of(&mut self, tid: i32, with_orphans: bool) -> Option<i32> {
+        let few = self.pids.iter().take(FEW);
+        let known = few.copied().find(|&pid| is_thread_of(pid, tid));
+        if known.is_some() {
+            return known;
+        }
+        let pid = self.procs.process_of(tid)?;
+        let is_known = self.pids.contains(&pid)
+            || self.descends(pid)
+            || self.inside().contains(&pid)
+            || (with_orphans && self.procs.get(pid).is_some_and(|one| self.is_orphan(&one)));
+        is_known.then(|| {
+            self.pids.insert(pid);
+            pid
+        })
+    }
+
+    fn descends(&self, pid: i32) -> bool {
+        let mut at = pid;
+        for _ in 0..ANCESTORS_MAX {
+            match self.procs.get(at) {
+                Some(process) if process.parent > INIT => at = process.parent,
+                _ => return false,
+            }
+            if self.pids.contains(&at) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a process was adopted by a reaper after its parent, a member,
+    /// ended.
+    fn is_orphan(&self, process: &Process) -> bool {
+        let groups = [process.group, process.session];
+        // Where no member lives, its cgroup is not known any more.
+        let is_beside = || {
+            let places = self.procs.cgroup_lines(process.id.pid);
+            self.places.is_empty() || self.places.contains(&places)
+        };
+        let is_related = groups.iter().any(|group| self.groups.contains(group));
+        is_related && is_beside() && !process.is_dead() && self.is_adopted(process)
+    }
+
+    fn is_adopted(&self, process: &Process) -> bool {
+        let parent = self.procs.get(process.parent);
+        if parent.is_some_and(|parent| parent.session != process.session) {
+            return true;
+        }
+        // Where init itself launches programs, an orphan has the session of
+        // what init launched.
+        let executable = || self.procs.executable(process.id.pid);
+        process.parent == INIT && executable().is_some_and(|exe| self.executables.contains(&exe))
+    }
+}
+
+/// Whether a thread belongs to a process.
+fn is_thread_of(pid: i32, tid: i32) -> bool {
+    // SAFETY: takes three numbers; signal 0 is checked and not sent.
+    let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    found == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
