@@ -9,6 +9,7 @@
 #   make install-tasks   the same for the C library of the task runtime alone
 #   make uninstall   removes what `make install` put there
 #   make deb       Debian packages, in target/deb
+#   make dist      a tarball for any x86-64 machine with glibc 2.34, in target/dist-tarball
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -57,7 +58,7 @@ SHIPPED := --package usher --package usher-bench --package usher-ompt --package 
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit loom doc \
   sanitize c-examples valgrind bless install install-tasks uninstall \
-  deb packages deb-test kernels guests lab
+  deb dist packages deb-test kernels guests lab
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
@@ -99,7 +100,7 @@ clippy:
 
 # What is installed, and what a missing tool does; the rights of the units.
 packages:
-	@scripts/stage packages integrations/tests/install
+	@scripts/stage packages sh -ec 'integrations/tests/install; integrations/tests/dist'
 	@scripts/stage units integrations/tests/units
 
 # What crates of others may be used: deny.toml.
@@ -214,3 +215,10 @@ deb:
 	@scripts/need $(TOOLS) dpkg-buildpackage:dpkg-dev dh:debhelper
 	@scripts/stage build $(CARGO) build --locked --profile $(PROFILE) $(SHIPPED)
 	@scripts/stage "Debian packages" scripts/deb $(BIN) $(VERSION) $(TARGET)/deb
+
+# The linker of cargo-zigbuild knows the symbols of older glibc versions.
+dist: PROFILE = dist
+dist:
+	@scripts/need $(TOOLS) cargo-zigbuild:https://github.com/rust-cross/cargo-zigbuild objdump:binutils strip:binutils \
+	  ar:binutils gzip:gzip
+	@scripts/stage tarball scripts/dist $(TARGET) $(VERSION) $(PROFILE)

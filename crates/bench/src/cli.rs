@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{background, chip, coloring, machine, progress, sched, seats, sim, tasks, worker};
+use crate::{
+    background, chip, coloring, here, machine, progress, sched, seats, sim, tasks, worker,
+};
 
 /// Usher's benchmarks: the bars it holds itself to
 ///
@@ -22,6 +24,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Here(here::HereArgs),
     /// Seating: planning, overhead, latency, lending, kills, real mixes
     Seats(Box<seats::SeatsArgs>),
     /// Progress sources against wall time (paper 1, table 1)
@@ -46,6 +49,9 @@ enum Command {
     /// A program that computes and sleeps in turns, for the other commands
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
+    /// A program of the generated mixes of `here`
+    #[command(name = here::PROGRAM, hide = true)]
+    HereProgram(here::ProgramArgs),
     /// Load generators of `background`
     #[command(hide = true)]
     Load(background::load::LoadArgs),
@@ -81,6 +87,8 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<bool> {
     match command {
+        Command::Here(args) => here::run(&args),
+        Command::HereProgram(args) => here::run_program(&args).map(|()| true),
         Command::Seats(args) => seats::run(&args),
         Command::Progress(args) => progress::run(&args),
         Command::Sim(args) => sim::run(&args),

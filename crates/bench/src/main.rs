@@ -11,6 +11,7 @@ mod chart;
 mod chip;
 mod cli;
 mod coloring;
+mod here;
 mod machine;
 mod page;
 mod processes;
