@@ -51,6 +51,11 @@ impl Process {
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
+
+    /// Whether a signal or a tracer has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
 }
 
 impl Procs {
@@ -244,6 +249,21 @@ impl Procs {
         line
     }
 
+    /// The processes that hold a lock of `flock(2)` on a file, which is named as
+    /// `/proc/locks` does: `MAJOR:MINOR:INODE`. A holder in a pid namespace outside
+    /// this one has no number here and is left out.
+    pub(crate) fn lock_holders(&self, of_file: &str) -> Vec<i32> {
+        let text = files::read_text(&self.root.join("locks")).unwrap_or_default();
+        let holder = |line: &str| {
+            // `3: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`; a waiter has `->` first.
+            let mut words = line.split_whitespace().skip(1);
+            let held = words.next()? == "FLOCK";
+            let pid: i32 = words.nth(2)?.parse().ok()?;
+            (held && pid > 0 && words.next()? == of_file).then_some(pid)
+        };
+        text.lines().filter_map(holder).collect()
+    }
+
     /// Identifies this boot of the machine.
     pub(crate) fn boot_id(&self) -> Result<String, ActError> {
         crate::files::read(&self.root.join("sys/kernel/random/boot_id"))
@@ -267,6 +287,13 @@ impl Procs {
     /// for is dead.
     pub(crate) fn lives(&self, id: ProcessId) -> bool {
         self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
+    }
+
+    /// Whether a process can work: it lives, and neither a signal nor a tracer has
+    /// stopped it.
+    pub(crate) fn works(&self, id: ProcessId) -> bool {
+        let process = self.same(id);
+        process.is_some_and(|process| !process.is_stopped()) && self.lives(id)
     }
 
     /// Sends a signal to exactly this process.

@@ -26,6 +26,8 @@ const REMOVALS: usize = 8;
 
 /// How long another process may take that is undoing the same journal.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Between two attempts to lock it.
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// What was taken back.
 #[derive(Debug, Default)]
@@ -43,16 +45,17 @@ pub struct UndoReport {
 pub enum Rescue {
     /// Its Usher lives: nothing done.
     MasterLives,
-    /// The keeper lives and undoes it: wait for this process and ask again.
+    /// The keeper works and undoes it: wait for this process and ask again.
     KeeperLives(ProcessId),
-    /// Both are dead: the caller has undone it now.
+    /// The owner is dead, and the keeper is dead or stopped: the caller has undone
+    /// it now.
     Undone(UndoReport),
     /// Nothing of it is left: it was undone before.
     Nothing,
 }
 
 /// Undoes what dead instances left: every start does this first. Those whose
-/// keeper lives are left to it.
+/// keeper works are left to it; a stopped keeper is not waited for.
 ///
 /// # Errors
 /// The journals cannot be listed. What is wrong with a single one stands in
@@ -73,7 +76,7 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let own = procs.own()?;
     for instance in files::subdirs(&dir) {
         let keeper = crate::keeper::of_instance(&instance);
-        if keeper.is_some_and(|keeper| keeper != own && procs.lives(keeper)) {
+        if keeper.is_some_and(|keeper| keeper != own && procs.works(keeper)) {
             continue; // it does so, and starts the master again
         }
         match undo_instance(config, &instance) {
@@ -104,7 +107,7 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
     if procs.lives(owner) {
         return Ok(report);
     }
-    let Some(_lock) = lock(dir)? else {
+    let Some(_lock) = lock(&procs, dir)? else {
         return Ok(report);
     };
     let (mut state, mut errors) = journal::read(dir)?.unwrap_or_default();
@@ -293,10 +296,10 @@ pub fn undo_program(
 ) -> Result<UndoReport, ActError> {
     let mut report = UndoReport::default();
     check_owner(instance_dir)?;
-    let Some(_lock) = lock(instance_dir)? else {
+    let procs = Procs::new(config);
+    let Some(_lock) = lock(&procs, instance_dir)? else {
         return Ok(report);
     };
-    let procs = Procs::new(config);
     let Some((mut state, mut errors)) = journal::read(instance_dir)? else {
         return Ok(report);
     };
@@ -350,7 +353,7 @@ pub fn rescue(
         return Ok(Rescue::MasterLives);
     }
     if let Some(keeper) = crate::keeper::of_instance(instance_dir)
-        && procs.lives(keeper)
+        && procs.works(keeper)
     {
         return Ok(Rescue::KeeperLives(keeper));
     }
@@ -421,7 +424,10 @@ fn owner_in_name(dir: &Path) -> Option<ProcessId> {
 
 /// Keeps other undoers away while it is held; `None` where the instance is
 /// gone.
-fn lock(dir: &Path) -> Result<Option<File>, ActError> {
+///
+/// A holder that is stopped is not waited for: it may be stopped for ever, and
+/// every step of an undo may be done twice.
+fn lock(procs: &Procs, dir: &Path) -> Result<Option<File>, ActError> {
     let path = dir.join("undo.lock");
     let file = match OpenOptions::new().create(true).append(true).open(&path) {
         Ok(file) => file,
@@ -432,10 +438,26 @@ fn lock(dir: &Path) -> Result<Option<File>, ActError> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) if holder_is_stopped(procs, &file) => {
+                return Ok(Some(file));
+            }
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(LOCK_PAUSE);
             }
             Err(errno) => return Err(file_error("locking", path)(errno.into())),
         }
     }
+}
+
+/// Whether the process that holds a lock on this file is stopped.
+fn holder_is_stopped(procs: &Procs, file: &File) -> bool {
+    let Ok(meta) = file.metadata() else {
+        return false;
+    };
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    let of_file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    procs.lock_holders(&of_file).into_iter().any(|pid| {
+        let holder = procs.get(pid);
+        holder.is_some_and(|holder| holder.is_stopped())
+    })
 }

@@ -209,6 +209,65 @@ fn undo_without_keeper(way: Way, runtime: &Path, instance: &Path, seed: u64) {
     assert!(report.errors.is_empty(), "{report:?}");
 }
 
+/// Stops a keeper for good, as a debugger or its administrator may.
+fn stop(pid: i32) {
+    // SAFETY: stops a process that this test has started.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let state = || stat(pid).map(|stat| stat.state);
+    wait_until("the process to stop", || state() == Some('T'));
+}
+
+#[test]
+fn a_stopped_keeper_does_not_block_the_undo() {
+    for (way, by_launchers) in ways()
+        .into_iter()
+        .flat_map(|way| [(way, false), (way, true)])
+    {
+        let what = format!("{way:?}, by launchers: {by_launchers}");
+        let runtime = tempfile::tempdir().unwrap();
+        let _witness = Witness(runtime.path());
+        let program = Program::start(&["tree", "1", "1"]);
+        let before = portrait(&program);
+        let mut master = start_master(way, runtime.path(), 5, std::slice::from_ref(&program));
+        let instance = first_line(&mut master);
+        wait_until(&format!("a seat: {what}"), || portrait(&program) != before);
+        let keeper = keeper(&instance).unwrap();
+        stop(keeper);
+        master.kill().unwrap();
+        master.wait().unwrap();
+        // It stopped in the middle of its work, as the holder of the lock.
+        let holder = Command::new("flock")
+            .arg("--no-fork")
+            .arg(instance.join("undo.lock"))
+            .args(["sleep", "600"])
+            .spawn();
+        let mut holder = holder.unwrap();
+        wait_until("the lock to be held", || {
+            let file = fs::File::open(instance.join("undo.lock"));
+            let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+            file.is_ok_and(|file| rustix::fs::flock(file, shared).is_err())
+        });
+        stop(holder.id() as i32);
+        let config = way.config(runtime.path());
+        if by_launchers {
+            let rescued = rescue(&config, &instance, ProgramId(0)).unwrap();
+            assert!(!matches!(rescued, Rescue::KeeperLives(_)), "{what}");
+        } else {
+            let report = undo_stale(&config).unwrap();
+            assert!(report.errors.is_empty(), "{what}: {report:?}");
+            assert!(!instance.exists(), "{what}");
+        }
+        wait_until(&format!("the program to be as before: {what}"), || {
+            portrait(&program) == before
+        });
+        for pid in [keeper, holder.id() as i32] {
+            // SAFETY: ends processes that this test has started.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        holder.wait().unwrap();
+    }
+}
+
 /// Passes a random time that is too short to sleep for.
 fn spin(time: Duration) {
     let begin = Instant::now();
