@@ -2,6 +2,9 @@
 //! The `usher` command: reads the command line, calls the command, and turns
 //! what went wrong into one line and an exit status.
 
+// Text reaches a terminal through `output` and `failure`, which filter it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod api;
 mod cli;
 mod client;

@@ -56,17 +56,20 @@ impl Output {
         if columns == 0 { 80 } else { columns }
     }
 
-    /// Prints text as it is, with a line end if it lacks one.
+    /// Prints text, with a line end if it lacks one. Control characters that are
+    /// neither line ends, tabs nor styles are written as escapes; see [`shown`].
     pub fn text(self, text: &str) -> anyhow::Result<()> {
-        let mut out = io::stdout().lock();
         let end = if text.ends_with('\n') || text.is_empty() {
             ""
         } else {
             "\n"
         };
-        write!(out, "{text}{end}")
-            .and_then(|()| out.flush())
-            .context("writing to standard output")
+        write_out(&format!("{}{end}", filtered(text, self.color)))
+    }
+
+    /// Sends a control sequence of Usher's own to a terminal.
+    pub fn control(self, sequence: &'static str) -> anyhow::Result<()> {
+        write_out(sequence)
     }
 
     /// Prints a value as one JSON document, indented for a terminal.
@@ -75,7 +78,7 @@ impl Output {
             true => serde_json::to_string_pretty(value),
             false => serde_json::to_string(value),
         };
-        self.text(&text.context("writing JSON")?)
+        self.text(&ascii_controls(&text.context("writing JSON")?))
     }
 
     /// JSON where it was asked for, else the text.
@@ -97,6 +100,13 @@ impl Output {
             false => text.to_owned(),
         }
     }
+}
+
+fn write_out(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("writing to standard output")
 }
 
 /// Whether the locale has more than ASCII to draw with.
@@ -124,16 +134,67 @@ pub const LACKING: anstyle::Style = anstyle::AnsiColor::Yellow.on_default();
 /// like another. Both are written as escapes.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c.is_control() || is_invisible(c) {
-            true => shown.extend(c.escape_unicode().filter(|_| !c.is_control())),
-            false => shown.push(c),
+    text.chars().for_each(|c| push_shown(&mut shown, c));
+    shown
+}
+
+fn push_shown(to: &mut String, c: char) {
+    match c {
+        c if c.is_control() => to.extend(c.escape_debug()),
+        c if is_invisible(c) => to.extend(c.escape_unicode()),
+        c => to.push(c),
+    }
+}
+
+/// The last filter before standard output: as [`shown`], but line ends and tabs
+/// stay, and styles (`ESC [ digits m`) where colour is on. Texts of others go through
+/// [`shown`] before they become part of a text, so their styles do not get here.
+fn filtered(text: &str, styled: bool) -> String {
+    let mut filtered = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let style = style_at(rest);
+        let (kept, length) = match c {
+            '\n' | '\t' => (true, 1),
+            _ if styled && style > 0 => (true, style),
+            c => (false, c.len_utf8()),
+        };
+        match kept {
+            true => filtered.push_str(&rest[..length]),
+            false => push_shown(&mut filtered, c),
         }
-        if c.is_control() {
-            shown.extend(c.escape_debug());
+        rest = &rest[length..];
+    }
+    filtered
+}
+
+/// The length of the style that a text begins with; 0 where it begins with none.
+fn style_at(text: &str) -> usize {
+    let Some(parameters) = text.strip_prefix("\x1b[") else {
+        return 0;
+    };
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';');
+    match end {
+        Some(end) if parameters[end..].starts_with('m') => "\x1b[m".len() + end,
+        _ => 0,
+    }
+}
+
+/// A JSON text with every character that [`shown`] escapes written as `\uXXXX`.
+/// serde_json escapes only those below U+0020.
+fn ascii_controls(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c != '\n' && (c.is_control() || is_invisible(c)) {
+            true => {
+                let mut units = [0; 2];
+                let units = c.encode_utf16(&mut units).iter();
+                text.extend(units.map(|unit| format!("\\u{unit:04x}")));
+            }
+            false => text.push(c),
         }
     }
-    shown
+    text
 }
 
 /// Format characters, separators of lines and paragraphs, tags.
@@ -252,7 +313,59 @@ pub fn write_files<N: AsRef<Path>>(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Texts with many characters that must not reach a terminal.
+    fn hostile() -> impl Strategy<Value = String> {
+        let odd = prop_oneof![
+            Just('\u{1b}'),
+            Just('['),
+            Just('m'),
+            Just('\u{9b}'),
+            '\u{0}'..='\u{9f}',
+            '\u{2000}'..='\u{206f}',
+            any::<char>(),
+        ];
+        proptest::collection::vec(odd, 0..40).prop_map(String::from_iter)
+    }
+
+    fn is_harmless(c: char) -> bool {
+        !c.is_control() && !is_invisible(c)
+    }
+
+    proptest! {
+        #[test]
+        fn names_have_no_control_characters(text in hostile()) {
+            prop_assert!(shown(&text).chars().all(is_harmless));
+        }
+
+        #[test]
+        fn standard_output_gets_line_ends_tabs_and_styles_alone(text in hostile()) {
+            let filtered = filtered(&text, true);
+            let plain = anstream::adapter::strip_str(&filtered).to_string();
+            let harmless = |text: &str| text.chars().all(|c| is_harmless(c) || "\n\t".contains(c));
+            prop_assert!(harmless(&plain), "{plain:?}");
+            prop_assert!(harmless(&super::filtered(&text, false)));
+            prop_assert_eq!(super::filtered(&shown(&text), true), shown(&text));
+        }
+
+        #[test]
+        fn json_stays_the_same_value_without_control_characters(text in hostile()) {
+            let value = serde_json::json!({ "name": &text, &text: [1, 2] });
+            let json = ascii_controls(&serde_json::to_string_pretty(&value).unwrap());
+            prop_assert!(json.chars().all(|c| is_harmless(c) || c == '\n'), "{json:?}");
+            prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn styles_stay_and_other_sequences_do_not() {
+        let red = format!("{LACKING}x{LACKING:#}\n");
+        assert_eq!(filtered(&red, true), red);
+        assert_eq!(filtered("\x1b[2J\x1b[1;31", true), "\\u{1b}[2J\\u{1b}[1;31");
+    }
 
     #[test]
     fn control_characters_are_spelled_out_and_all_else_is_left() {

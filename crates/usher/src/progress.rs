@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output::shown;
+
 /// A long command's progress.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -44,15 +46,16 @@ impl Progress {
     /// What is being done: beside the bar, and nowhere else.
     pub fn doing(&self, text: String) {
         if let Some(bar) = &self.bar {
-            bar.set_message(text);
+            bar.set_message(shown(&text));
         }
     }
 
     /// Something worth a line that stays.
     pub fn say(&self, line: &str) {
+        let line = line.lines().map(shown).collect::<Vec<_>>().join("\n");
         match &self.bar {
             Some(bar) => bar.println(line),
-            // A measurement goes on when nobody can be told how far it is.
+            // A measurement goes on where standard error is closed.
             None => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher top`: who sits where, live.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,9 +48,9 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, end.clone()).context("catching signals")?;
     }
-    out.text(ENTER)?;
+    out.control(ENTER)?;
     let outcome = watch(&mut daemon, &topology, args.interval, &end, out);
-    out.text(LEAVE)?;
+    out.control(LEAVE)?;
     outcome?;
     Ok(0)
 }
@@ -65,8 +64,9 @@ fn watch(
 ) -> anyhow::Result<()> {
     while !end.load(Ordering::Relaxed) {
         let state = daemon.status()?;
-        out.text(&format!("{HOME}{}", picture(&state, topology, out)))?;
-        std::io::stdout().flush().context("drawing")?;
+        let picture = picture(&state, topology, out);
+        out.control(HOME)?;
+        out.text(&picture)?;
         // A signal ends the sleep early only where the platform lets it; a
         // quarter of a second is soon enough for who presses Ctrl-C.
         let mut left = interval;
