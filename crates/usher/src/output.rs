@@ -324,8 +324,8 @@ mod tests {
             Just('['),
             Just('m'),
             Just('\u{9b}'),
-            '\u{0}'..='\u{9f}',
-            '\u{2000}'..='\u{206f}',
+            proptest::char::range('\u{0}', '\u{9f}'),
+            proptest::char::range('\u{2000}', '\u{206f}'),
             any::<char>(),
         ];
         proptest::collection::vec(odd, 0..40).prop_map(String::from_iter)

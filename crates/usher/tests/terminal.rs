@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{World, wait_for};
+use common::{World, signal, wait_for};
 
 /// Clears a terminal, sets its title, C1 and DEL, writes from right to left, has no
 /// width, and is not UTF-8.
@@ -22,12 +22,13 @@ fn name() -> &'static OsStr {
     OsStr::from_bytes(NAME)
 }
 
-/// A program of that name which sleeps; killed in the end.
+/// A program of that name which sleeps, or its launcher; ended with the value.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // A launcher passes the signal on.
+        signal(self.0.id() as i32, libc::SIGTERM);
         let _ = self.0.wait();
     }
 }
@@ -67,37 +68,17 @@ fn check(words: &[OsString], output: &Output) {
     }
 }
 
-#[test]
-fn no_command_passes_control_characters_of_names_on() {
-    let mut world = World::new();
-    let daemon = world.daemon(&[]);
-    let program = world.path("programs").join(name());
-    fs::create_dir(world.path("programs")).unwrap();
-    symlink("/bin/sleep", &program).unwrap();
-    let running = Command::new(&program).arg("600").spawn().unwrap();
-    let running = Sleeper(running);
-    let launched = world
-        .usher(&["run", "--"])
-        .arg(&program)
-        .arg("600")
-        .stderr(Stdio::null())
-        .spawn();
-    let _launched = Sleeper(launched.unwrap());
-    wait_for("a managed program", || {
-        let status = world.json(&["status"])?;
-        (status["programs"].as_array()?.len() == 1).then_some(())
-    });
+/// Commands that are given the name, a file of that name, or a file with such names.
+fn commands(world: &World, path: &OsStr, pid: &OsStr) -> Vec<Vec<OsString>> {
     let mix = world.path("mix.toml");
     fs::write(&mix, "name = \"\u{202e}\u{9b}x\"\n").unwrap();
     let plan = world.path("plan.json");
     let text = r#"{"programs":[{"name":"\u001b[2J\u202e","curve":{"1":1.0,"2":1.5}}]}"#;
     fs::write(&plan, text).unwrap();
-    let pid = running.0.id().to_string();
-    let path = program.as_os_str();
     let word = OsStr::new;
     let commands: Vec<Vec<&OsStr>> = vec![
-        vec![word("attach"), word(&pid)],
-        vec![word("attach"), word("--name"), name(), word(&pid)],
+        vec![word("attach"), pid],
+        vec![word("attach"), word("--name"), name(), pid],
         vec![word("status")],
         vec![word("explain")],
         vec![word("explain"), word("1")],
@@ -129,19 +110,44 @@ fn no_command_passes_control_characters_of_names_on() {
         vec![word("topo"), path],
         vec![word("topo"), name()],
         vec![word("sched"), word("status")],
-        vec![word("sched"), word("explain"), word(&pid)],
+        vec![word("sched"), word("explain"), pid],
         vec![word("completions"), name()],
         vec![name()],
     ];
-    for words in &commands {
+    let owned = |words: &Vec<&OsStr>| words.iter().map(|word| word.to_os_string()).collect();
+    commands.iter().map(owned).collect()
+}
+
+#[test]
+fn no_command_passes_control_characters_of_names_on() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let program = world.path("programs").join(name());
+    fs::create_dir(world.path("programs")).unwrap();
+    symlink("/bin/sleep", &program).unwrap();
+    let running = Command::new(&program).arg("600").spawn().unwrap();
+    let running = Sleeper(running);
+    let launched = world
+        .usher(&["run", "--"])
+        .arg(&program)
+        .arg("600")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let _launched = Sleeper(launched.unwrap());
+    wait_for("a managed program", || {
+        let status = world.json(&["status"])?;
+        (status["programs"].as_array()?.len() == 1).then_some(())
+    });
+    let pid = running.0.id().to_string();
+    for words in commands(&world, program.as_os_str(), OsStr::new(&pid)) {
         for style in [
             &["--color", "always"][..],
             &["--color", "never"],
             &["--json"],
         ] {
             let command: Vec<OsString> = style.iter().map(OsString::from).collect();
-            let words = words.iter().map(|word| word.to_os_string());
-            let command: Vec<OsString> = command.into_iter().chain(words).collect();
+            let command: Vec<OsString> = command.into_iter().chain(words.clone()).collect();
             let output = world.usher(&[]).args(&command).output().unwrap();
             check(&command, &output);
         }
