@@ -96,7 +96,7 @@ fmt:
 
 clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab -- -D warnings
+	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab --test hosts -- -D warnings
 
 # What is installed, and what a missing tool does; the rights of the units.
 packages:
@@ -125,14 +125,24 @@ ifeq ($(shell id -u),0)
 guests: kernels
 	@scripts/stage guests $(IN_GUESTS) --test guests
 	@scripts/stage "Usher in guests" $(IN_GUESTS) --test lab -- quick::
+
+# Usher as installed on a Debian with systemd, for root and two users. The image is built once.
+.PHONY: hosts
+test: hosts
+hosts: setup-lab
+	@scripts/stage "systemd guest" $(CARGO) test --locked --package usher --test hosts -- quick::
 else
 guests:
 	@echo "== guests: skipped: without root no files can be shared with them"
+
+hosts:
+	@echo "== systemd guest: skipped: without root its disk cannot be built"
 endif
 
 # Every kernel on every machine; and what undoes, with a real cgroup v2.
-lab: guests
+lab: guests hosts
 	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::
+	@scripts/stage "all systemd guests" $(CARGO) test --locked --package usher --test hosts -- long::
 	@for kernel in oldest newest; do \
 	  $(GUEST_RUNNER) $$kernel --" scripts/stage "tests under the $$kernel kernel" \
 	    $(CARGO) test --locked $(UNDO) --no-fail-fast; \

@@ -39,15 +39,7 @@ impl Apt {
     /// When there is no apt, or its archive does not hold the suites.
     pub fn with_suites(suites: &[&str], dir: TempDir) -> Result<Self, LabError> {
         let apt = Self { dir };
-        // Without fetching them: lists may not have been fetched here yet.
-        let lists = run(
-            "asking apt which archive this machine uses",
-            Command::new("apt-get").args(["update", "--print-uris"]),
-        )?;
-        let archive = archive(&lists, &debian_release()?).ok_or_else(|| LabError::Missing {
-            what: "apt names no archive with a component main".to_owned(),
-            remedy: "give this machine Debian sources (/etc/apt/sources.list.d)".to_owned(),
-        })?;
+        let archive = system_archive()?;
         let settings = run(
             "reading apt's configuration",
             Command::new("apt-config").arg("dump"),
@@ -55,7 +47,7 @@ impl Apt {
         apt.write("apt.conf", &configuration(apt.dir.path(), &settings))?;
         apt.write(
             "lab.sources",
-            &sources(archive, suites, Path::new(KEYRING).exists()),
+            &sources(&archive, suites, Path::new(KEYRING).exists()),
         )?;
         for folder in ["lists/partial", "cache/archives/partial", "none"] {
             let path = apt.path(folder);
@@ -152,6 +144,23 @@ fn unpack_all(archives: &Path, into: &Path) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+/// The archive from which this machine gets its packages.
+///
+/// # Errors
+/// When apt is missing or names no archive of Debian's.
+pub(crate) fn system_archive() -> Result<String, LabError> {
+    // Without fetching them: lists may not have been fetched here yet.
+    let lists = run(
+        "asking apt which archive this machine uses",
+        Command::new("apt-get").args(["update", "--print-uris"]),
+    )?;
+    let found = archive(&lists, &debian_release()?).map(str::to_owned);
+    found.ok_or_else(|| LabError::Missing {
+        what: "apt names no archive with a component main".to_owned(),
+        remedy: "give this machine Debian sources (/etc/apt/sources.list.d)".to_owned(),
+    })
 }
 
 /// The archive of the lists of packages of main of this release, else of the

@@ -37,6 +37,8 @@ const IMAGE_BYTES_LEAST: u64 = 1 << 20;
 const OPTIONS: [&str; 2] = ["CONFIG_SCHED_CLASS_EXT=y", "CONFIG_DEBUG_INFO_BTF=y"];
 /// What they lie under in the cache.
 const KIND: &str = "kernels";
+/// What kernels of stable releases lie under, which are not tested on otherwise.
+const STOCK_KIND: &str = "stock-kernels";
 
 /// A kernel that is here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -186,6 +188,38 @@ pub fn prepare(cache: &Cache, update: bool) -> Result<Vec<Kernel>, LabError> {
     }
 }
 
+/// The newest kernel of a stable release itself (`bookworm`, `trixie`), which may lack
+/// sched_ext; fetched when it is not in the cache.
+///
+/// # Errors
+/// When the archive does not offer it.
+pub(crate) fn stock(cache: &Cache, suite: &str) -> Result<Kernel, LabError> {
+    let dir = cache.get_or_add(STOCK_KIND, suite, |into| {
+        eprintln!("lab: fetching the kernel of {suite}");
+        let apt = Apt::with_suites(&[suite], cache.scratch()?)?;
+        // Up to trixie, the package of a release is the whole kernel.
+        let mut images: Vec<Package> = apt.packages(PARTS[0], FLAVOUR)?;
+        images.retain(|image| image.bytes >= IMAGE_BYTES_LEAST);
+        let release = |image: &Package| image.name[PARTS[0].len()..].to_owned();
+        let image = images.into_iter().max_by_key(|one| version(&release(one)));
+        let image = image.ok_or_else(|| LabError::Kernel {
+            wanted: suite.to_owned(),
+            reason: format!("the archive offers no package {}*{FLAVOUR}", PARTS[0]),
+        })?;
+        let scratch = cache.scratch()?;
+        apt.unpack(
+            &[format!("{}={}", image.name, image.version)],
+            scratch.path(),
+        )?;
+        arrange(&release(&image), scratch.path(), into, &[])?;
+        let path = into.join("release");
+        fs::write(&path, release(&image)).map_err(LabError::file("writing", path))
+    })?;
+    let path = dir.join("release");
+    let release = fs::read_to_string(&path).map_err(LabError::file("reading", path))?;
+    Ok(Kernel { release, dir })
+}
+
 /// Releases that the archive holds complete, oldest first.
 ///
 /// # Errors
@@ -297,7 +331,7 @@ fn fetch(cache: &Cache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel,
         cache.add(lock, KIND, release, |into| {
             let scratch = cache.scratch()?;
             apt.unpack(&offer.packages, scratch.path())?;
-            arrange(release, scratch.path(), into)
+            arrange(release, scratch.path(), into, &OPTIONS)
         })?;
     }
     Ok(Kernel {
@@ -307,8 +341,8 @@ fn fetch(cache: &Cache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel,
 }
 
 /// Brings what the packages hold, whose layout has changed over time, into
-/// ours, and checks that it will do.
-fn arrange(release: &str, unpacked: &Path, into: &Path) -> Result<(), LabError> {
+/// ours, and checks that it was built with these options.
+fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Result<(), LabError> {
     let refuse = |reason: String| LabError::Kernel {
         wanted: release.to_owned(),
         reason,
@@ -328,8 +362,8 @@ fn arrange(release: &str, unpacked: &Path, into: &Path) -> Result<(), LabError> 
     }
     let config = into.join("config");
     let config = fs::read_to_string(&config).map_err(LabError::file("reading", config))?;
-    for option in OPTIONS {
-        if !config.lines().any(|line| line == option) {
+    for option in options {
+        if !config.lines().any(|line| line == *option) {
             return Err(refuse(format!("it was built without {option}")));
         }
     }
@@ -482,7 +516,7 @@ mod tests {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
             }
-            arrange("7.2-x", &from, &into).map_err(|e| e.to_string())?;
+            arrange("7.2-x", &from, &into, &OPTIONS).map_err(|e| e.to_string())?;
             let kernel = Kernel {
                 release: "7.2-x".to_owned(),
                 dir: into,

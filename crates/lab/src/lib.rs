@@ -16,6 +16,7 @@
 //! - `session`: one guest, from its start to its end, from outside;
 //! - `guest`: the same from inside, where this program is the first one;
 //! - `job`: what the two sides say to each other;
+//! - `systemd`: guests that run Debian with systemd from a disk of their own;
 //! - `cli`: the command `usher-lab`.
 //!
 //! A program that runs guests is also what their kernels start first, so its
@@ -34,6 +35,7 @@ pub mod kernels;
 pub mod packages;
 mod session;
 mod shape;
+pub mod systemd;
 mod vm;
 
 pub use cache::Cache;

@@ -57,7 +57,7 @@ pub(crate) struct Ended {
 }
 
 /// A child that is killed when nobody holds it any more.
-struct Killed(Child);
+pub(crate) struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -180,7 +180,11 @@ fn start(
 
 /// Starts a child that keeps these descriptors, talks to the console, is not
 /// reached by the terminal's signals and dies with this thread.
-fn spawn(command: &mut Command, kept: Vec<RawFd>, console: &UnixStream) -> io::Result<Killed> {
+pub(crate) fn spawn(
+    command: &mut Command,
+    kept: Vec<RawFd>,
+    console: &UnixStream,
+) -> io::Result<Killed> {
     let talk = |fd: BorrowedFd| fd.try_clone_to_owned().map(Stdio::from);
     command
         .stdin(Stdio::null())

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The disk of a Debian release with systemd, built once and cached.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::LabError;
+use crate::apt::{run, system_archive};
+use crate::cache::Cache;
+
+/// The script that builds a disk.
+const SCRIPT: &str = include_str!("make-image.sh");
+/// The kind of a disk in the cache.
+const KIND: &str = "systemd-images";
+/// The size of the file system; unused blocks occupy no space on the host.
+const SIZE: &str = "4G";
+/// Programs without which no disk can be built or booted.
+const TOOLS: [(&str, &str); 3] = [
+    ("mmdebstrap", "--version"),
+    ("mke2fs", "-V"),
+    ("qemu-system-x86_64", "--version"),
+];
+
+/// A release of Debian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// Debian 12: systemd 252, Linux 6.1.
+    Bookworm,
+    /// Debian 13: systemd 257, Linux 6.12.
+    Trixie,
+}
+
+impl Suite {
+    /// Its code name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+        }
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why no guest with systemd can run on this host; `None` where one can.
+pub fn missing() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("the host is no x86-64 machine".to_owned());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("building the guest's disk needs root".to_owned());
+    }
+    let lacks = |(tool, option): &&(&str, &str)| Command::new(tool).arg(option).output().is_err();
+    let (tool, _) = TOOLS.iter().find(lacks)?;
+    Some(format!("{tool} cannot be run; run scripts/setup lab"))
+}
+
+/// Builds the disk of a release where the cache lacks it. Returns the disk's path.
+///
+/// # Errors
+/// When a tool is missing or the archive cannot be reached.
+pub fn prepare(cache: &Cache, suite: Suite) -> Result<PathBuf, LabError> {
+    if let Some(what) = missing() {
+        let remedy = "no guest with systemd can run here".to_owned();
+        return Err(LabError::Missing { what, remedy });
+    }
+    let dir = cache.get_or_add(KIND, &name(suite), |into| {
+        eprintln!("lab: building a disk with {suite} and systemd");
+        let archive = system_archive()?;
+        let doing = format!("building a disk with {suite}");
+        let mut bash = Command::new("bash");
+        bash.args(["-c", SCRIPT, "make-image.sh", suite.name(), &archive]);
+        run(&doing, bash.arg(into).arg(SIZE)).map(drop)
+    })?;
+    Ok(dir.join("disk"))
+}
+
+/// The name of a disk in the cache: a changed script builds another one.
+fn name(suite: Suite) -> String {
+    let mut hasher = DefaultHasher::new();
+    SCRIPT.hash(&mut hasher);
+    format!("{suite}-{:016x}", hasher.finish())
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A guest with systemd in QEMU, from its boot to the end of its job.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::image::{self, Suite};
+use super::product::{Disk, LAST_LINE, PORT};
+use crate::LabError;
+use crate::cache::Cache;
+use crate::emulator::Emulator;
+use crate::kernels::{self, Kernel, Wanted};
+use crate::session::{Killed, spawn};
+use crate::shape::Shape;
+use crate::vm::{End, Outcome};
+
+const CHUNK_BYTES: usize = 64 << 10;
+/// The tail of the console that is kept.
+const CONSOLE_BYTES: usize = 64 << 10;
+const MEMORY_MIB: usize = 2048;
+
+/// A guest with systemd and its job.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    /// The release that it runs.
+    pub suite: Suite,
+    /// Its kernel.
+    pub kernel: GuestKernel,
+    /// The machine.
+    pub shape: Shape,
+    /// The installed files; the guest has them at `/usr/local`.
+    pub tree: PathBuf,
+    /// The command that root runs once the system is up.
+    pub job: Vec<String>,
+    /// From the start to the end.
+    pub timeout: Duration,
+    /// The cache of disks and kernels; the user's unless given.
+    pub cache: Option<PathBuf>,
+}
+
+/// A kernel of a guest with systemd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuestKernel {
+    /// One with sched_ext, as other guests use it.
+    SchedExt(Wanted),
+    /// The one that the release itself contains.
+    Stock,
+}
+
+impl Guest {
+    /// Boots the guest and copies the output of its job. The guest is killed when the job
+    /// has ended.
+    ///
+    /// # Errors
+    /// When the guest cannot be started.
+    pub fn run(&self, output: &mut dyn Write) -> Result<Outcome, LabError> {
+        let cache = Cache::open(self.cache.as_deref())?;
+        let disk = image::prepare(&cache, self.suite)?;
+        let kernel = match &self.kernel {
+            GuestKernel::SchedExt(wanted) => kernels::find(&cache, wanted)?,
+            GuestKernel::Stock => kernels::stock(&cache, self.suite.name())?,
+        };
+        let emulator = Emulator::find(&cache, false)?;
+        let product = Disk::build(&self.tree, &kernel, &self.job)?;
+        let begun = Instant::now();
+        let (port, their_port) = pair()?;
+        let (console, their_console) = pair()?;
+        let mut command = emulator.command();
+        command.args(self.arguments(&kernel, &disk, &product.path()));
+        wire(&mut command, &their_console, &their_port);
+        let kept = vec![their_console.as_raw_fd(), their_port.as_raw_fd()];
+        let qemu =
+            spawn(&mut command, kept, &their_console).map_err(LabError::io("starting QEMU"))?;
+        drop((their_port, their_console));
+        let mut watch = Watch {
+            _qemu: qemu,
+            port,
+            console,
+            line: Vec::new(),
+            tail: Vec::new(),
+            first_output: None,
+            output,
+        };
+        let end = watch.follow(begun + self.timeout)?;
+        Ok(watch.outcome(end, begun, kernel.release))
+    }
+
+    /// QEMU's arguments except for the console and the port.
+    fn arguments(&self, kernel: &Kernel, disk: &Path, product: &Path) -> Vec<String> {
+        let Shape {
+            packages,
+            dies,
+            cores,
+            threads,
+            ..
+        } = self.shape;
+        let cpus = self.shape.cpus();
+        let drive = |id: &str, path: &Path| {
+            let path = path.display();
+            format!("file={path},format=raw,if=none,id={id},snapshot=on,cache=unsafe")
+        };
+        // As for other guests: `emulator` has the reasons.
+        let words = "-accel tcg,thread=single -bios qboot.rom -machine q35 \
+                     -cpu max,vendor=GenuineIntel,l3-cache=on -nodefaults -no-user-config \
+                     -display none -device nvme,id=nvme0,serial=lab \
+                     -device nvme-ns,drive=system,bus=nvme0,nsid=1 \
+                     -device nvme-ns,drive=product,bus=nvme0,nsid=2";
+        let mut all: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let smp = format!("{cpus},sockets={packages},dies={dies},cores={cores},threads={threads}");
+        all.extend(["-m".to_owned(), format!("{MEMORY_MIB}M")]);
+        all.extend(["-smp".to_owned(), smp]);
+        all.extend(["-drive".to_owned(), drive("system", disk)]);
+        all.extend(["-drive".to_owned(), drive("product", product)]);
+        all.extend(["-kernel".to_owned(), kernel.vmlinuz().display().to_string()]);
+        // An emulated machine is slow: no unit fails for its time limit.
+        let append = "root=/dev/nvme0n1 rw init=/sbin/lab-init console=ttyS0 panic=-1 \
+                      mitigations=off tsc=reliable cpu_init_udelay=0 nowatchdog nokaslr \
+                      systemd.default_timeout_start_sec=600 systemd.show_status=1";
+        all.extend(["-append".to_owned(), append.to_owned()]);
+        all
+    }
+}
+
+fn pair() -> Result<(UnixStream, UnixStream), LabError> {
+    UnixStream::pair().map_err(LabError::io("making a socket"))
+}
+
+/// Connects the serial console and the port of the job.
+fn wire(command: &mut Command, console: &UnixStream, port: &UnixStream) {
+    let socket = |id: &str, end: &UnixStream| format!("socket,id={id},fd={}", end.as_raw_fd());
+    command
+        .args(["-chardev", &socket("console", console)])
+        .args(["-serial", "chardev:console", "-device", "virtio-serial-pci"])
+        .args(["-chardev", &socket("port", port)])
+        .args([
+            "-device",
+            &format!("virtserialport,chardev=port,name={PORT}"),
+        ]);
+}
+
+/// A guest that runs.
+struct Watch<'a> {
+    _qemu: Killed,
+    port: UnixStream,
+    console: UnixStream,
+    /// The unfinished last line of the output.
+    line: Vec<u8>,
+    tail: Vec<u8>,
+    first_output: Option<Instant>,
+    output: &'a mut dyn Write,
+}
+
+impl Watch<'_> {
+    /// Copies the output until the job has ended, QEMU has ended, or the deadline.
+    fn follow(&mut self, deadline: Instant) -> Result<End, LabError> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(End::TimedOut);
+            }
+            let [port, console] = self.wait(left)?;
+            if console && !self.take_console() {
+                return Ok(End::Died);
+            }
+            if port && let Some(status) = self.take_output()? {
+                return Ok(End::Exited { status });
+            }
+        }
+    }
+
+    fn wait(&self, most: Duration) -> Result<[bool; 2], LabError> {
+        let sources = [self.port.as_fd(), self.console.as_fd()];
+        let mut polled = sources.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let most = Timespec::try_from(most).ok();
+        match rustix::event::poll(&mut polled, most.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => {}
+            Err(why) => return Err(LabError::io("waiting for the guest")(why.into())),
+        }
+        Ok(polled.map(|one| !one.revents().is_empty()))
+    }
+
+    /// Returns false at the end of the console, which is the end of QEMU.
+    fn take_console(&mut self) -> bool {
+        let mut chunk = [0; CHUNK_BYTES];
+        let bytes = (&self.console).read(&mut chunk).unwrap_or(0);
+        self.tail.extend_from_slice(&chunk[..bytes]);
+        let surplus = self.tail.len().saturating_sub(CONSOLE_BYTES);
+        self.tail.drain(..surplus);
+        bytes > 0
+    }
+
+    /// Passes on complete lines. Returns the exit status once the last line has arrived.
+    fn take_output(&mut self) -> Result<Option<u8>, LabError> {
+        let mut chunk = [0; CHUNK_BYTES];
+        let bytes = (&self.port).read(&mut chunk).unwrap_or(0);
+        self.first_output.get_or_insert_with(Instant::now);
+        self.line.extend_from_slice(&chunk[..bytes]);
+        while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
+            if let Some(status) = exit_status(&line) {
+                return Ok(Some(status));
+            }
+            let passed = self
+                .output
+                .write_all(&line)
+                .and_then(|()| self.output.flush());
+            passed.map_err(LabError::io("passing on what the guest writes"))?;
+        }
+        Ok(None)
+    }
+
+    fn outcome(self, end: End, begun: Instant, kernel: String) -> Outcome {
+        let now = Instant::now();
+        let up = self.first_output.unwrap_or(now);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Outcome {
+            end,
+            kernel,
+            boots: 1,
+            boot_ms: ms(up - begun),
+            ran_ms: ms(now - up),
+            console: String::from_utf8_lossy(&self.tail).into_owned(),
+        }
+    }
+}
+
+/// The exit status that the last line names.
+fn exit_status(line: &[u8]) -> Option<u8> {
+    let line = std::str::from_utf8(line).ok()?.trim_end();
+    line.strip_prefix(LAST_LINE)?.parse().ok()
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The second disk of a guest: what is installed at `/usr/local`, and the job.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::LabError;
+use crate::apt::run;
+use crate::kernels::Kernel;
+
+/// The folder of the lab's own files below `/usr/local`.
+const OWN: &str = "lib/usher-lab";
+/// The port that carries the job's output.
+pub(super) const PORT: &str = "usher.out";
+/// Begins the last line of the output; the exit status follows.
+pub(super) const LAST_LINE: &str = "usher-lab: the job exited with ";
+
+/// A disk in a folder of its own, which is removed on drop.
+#[derive(Debug)]
+pub(super) struct Disk {
+    dir: TempDir,
+}
+
+impl Disk {
+    /// Builds the disk from an installed tree and the command of the job.
+    pub(super) fn build(tree: &Path, kernel: &Kernel, job: &[String]) -> Result<Self, LabError> {
+        let dir = TempDir::new().map_err(LabError::io("making a temporary folder"))?;
+        let disk = Self { dir };
+        let root = disk.dir.path().join("root");
+        let own = root.join(OWN);
+        let mut copy = Command::new("cp");
+        run(
+            "copying the installed files",
+            copy.arg("-a").arg(tree).arg(&root),
+        )?;
+        fs::create_dir_all(&own).map_err(LabError::file("making", &own))?;
+        let config = own.join("config");
+        fs::copy(kernel.config(), &config).map_err(LabError::file("writing", &config))?;
+        let script = own.join("job");
+        fs::write(&script, script_of(job)).map_err(LabError::file("writing", &script))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+            .map_err(LabError::file("making executable", &script))?;
+        let mut make = Command::new("mke2fs");
+        let make = make.args(["-q", "-t", "ext4", "-d"]).arg(&root);
+        run(
+            "building the product disk",
+            make.arg(disk.path()).arg("512M"),
+        )?;
+        fs::remove_dir_all(&root).map_err(LabError::file("removing", &root))?;
+        Ok(disk)
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+}
+
+/// A shell script that runs the command with its output on the port. A command that ends
+/// because the guest reboots reports no status.
+fn script_of(job: &[String]) -> String {
+    let words: Vec<String> = job.iter().map(|word| quoted(word)).collect();
+    format!(
+        "#!/bin/sh\nexec >/dev/virtio-ports/{PORT} 2>&1\n{}\nstatus=$?\n\
+         [ \"$(systemctl is-system-running)\" = stopping ] || echo \"{LAST_LINE}$status\"\n",
+        words.join(" ")
+    )
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shells_read_words_back_unchanged() {
+        let words = ["a b", "it's", "$HOME", ""];
+        let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        let mut shell = Command::new("sh");
+        let script = format!("printf '%s|' {}", line.join(" "));
+        let read = run("asking a shell", shell.args(["-c", &script])).unwrap();
+        assert_eq!(read, "a b|it's|$HOME||");
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The guests, and the checks that run in each.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use usher_lab::kernels::Wanted;
+use usher_lab::systemd::{Guest, GuestKernel, Suite};
+use usher_lab::{End, Shape};
+
+use crate::IN_GUEST;
+use crate::tree::Tree;
+
+/// For all checks of a guest on a busy host.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+/// Eight CPUs with four last-level caches.
+const MACHINE: &str = "package:2 die:2 core:2 pu:1";
+
+struct Boot {
+    name: &'static str,
+    suite: Suite,
+    kernel: GuestKernel,
+    /// Beginnings of the names of checks.
+    checks: &'static [&'static str],
+}
+
+/// The guests of `make test`, and those of `make lab`. Where none can run, each test
+/// prints why and passes nothing else on.
+pub fn all() -> Vec<Trial> {
+    let boots = [
+        Boot {
+            name: "quick::trixie",
+            suite: Suite::Trixie,
+            kernel: GuestKernel::SchedExt(Wanted::Newest),
+            checks: &[""],
+        },
+        Boot {
+            name: "long::trixie_stock",
+            suite: Suite::Trixie,
+            kernel: GuestKernel::Stock,
+            checks: &["service::", "seats::", "limits::", "background::"],
+        },
+        Boot {
+            name: "long::bookworm_stock",
+            suite: Suite::Bookworm,
+            kernel: GuestKernel::Stock,
+            checks: &["service::", "seats::", "limits::", "background::"],
+        },
+    ];
+    boots.into_iter().map(trial).collect()
+}
+
+fn trial(boot: Boot) -> Trial {
+    let missing = usher_lab::systemd::missing();
+    let Some(reason) = missing else {
+        return Trial::test(boot.name, move || run(&boot));
+    };
+    Trial::test(boot.name, || Ok(()))
+        .with_kind(format!("skipped: {reason}"))
+        .with_ignored_flag(true)
+}
+
+fn run(boot: &Boot) -> Result<(), Failed> {
+    let tree = Tree::install()?;
+    let mut job = vec!["/usr/bin/env".to_owned(), format!("{IN_GUEST}=1")];
+    job.push("/usr/local/lib/usher-lab/hosts".to_owned());
+    job.push("--test-threads=1".to_owned());
+    let names = crate::checks();
+    let names = names.iter().map(|check| check.name().to_owned());
+    let skipped = names.filter(|name| !boot.checks.iter().any(|part| name.starts_with(part)));
+    job.extend(skipped.flat_map(|name| ["--skip".to_owned(), name]));
+    if let Ok(only) = std::env::var("USHER_HOSTS_ONLY") {
+        job.push(only);
+    }
+    let guest = Guest {
+        suite: boot.suite,
+        kernel: boot.kernel.clone(),
+        shape: Shape::parse(MACHINE)?,
+        tree: tree.prefix(),
+        job,
+        timeout: TIMEOUT,
+        cache: std::env::var_os("USHER_LAB_CACHE").map(Into::into),
+    };
+    println!("== {} on {MACHINE}", boot.name);
+    let outcome = guest.run(&mut std::io::stdout())?;
+    println!(
+        "== up in {} ms, checked in {} ms",
+        outcome.boot_ms, outcome.ran_ms
+    );
+    match outcome.end {
+        End::Exited { status: 0 } => Ok(()),
+        end => Err(Failed::from(format!(
+            "{end:?} on {}\n{}",
+            outcome.kernel, outcome.console
+        ))),
+    }
+}

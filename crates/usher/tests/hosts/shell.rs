@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Login sessions of root and of users.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A login shell in a session of its own: pam_systemd puts it into `session-N.scope` of
+/// the user's slice and starts the user's service manager. Dropping it logs out.
+pub struct Shell {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: i32,
+    /// Standard output and standard error.
+    pub text: String,
+}
+
+impl Answer {
+    /// The output of a command that must succeed.
+    pub fn ok(self) -> String {
+        assert_eq!(self.status, 0, "{}", self.text);
+        self.text
+    }
+
+    /// The output of a command that must be refused in one line.
+    pub fn refused(self) -> String {
+        assert_ne!(self.status, 0, "{}", self.text);
+        assert_eq!(self.text.trim().lines().count(), 1, "{}", self.text);
+        self.text
+    }
+}
+
+const END: &str = "--end-of-answer--";
+
+impl Shell {
+    /// Logs a user in.
+    pub fn of(user: &str) -> Self {
+        let mut child = Command::new("su")
+            .args(["-l", user, "-c", "exec bash 2>&1"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// Runs a command line to its end.
+    pub fn run(&mut self, line: &str) -> Answer {
+        let input = self.input.as_mut().unwrap();
+        writeln!(input, "{line}\necho \"{END}$?\"").unwrap();
+        let mut text = String::new();
+        loop {
+            let mut line = String::new();
+            let bytes = self.output.read_line(&mut line).unwrap();
+            assert_ne!(bytes, 0, "the shell has ended: {text}");
+            if let Some((before, status)) = line.split_once(END) {
+                text.push_str(before);
+                let status = status.trim().parse().unwrap();
+                return Answer { status, text };
+            }
+            text.push_str(&line);
+        }
+    }
+
+    /// Starts a command in the background, outside the shell's job control. Its pid.
+    pub fn start(&mut self, line: &str) -> i32 {
+        let started = self.run(&format!("{line} </dev/null >/dev/null 2>&1 & echo $!"));
+        started.ok().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command line as root in the job's own service.
+pub fn root(line: &str) -> Answer {
+    let output = Command::new("bash")
+        .args(["-c", line])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    Answer {
+        status: output.status.code().unwrap_or(-1),
+        text,
+    }
+}

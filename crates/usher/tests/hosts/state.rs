@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the kernel and systemd report about programs, and cleaning up between checks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use usher_model::{CpuSet, Topology};
+
+use crate::shell::{Shell, root};
+
+/// How long a change may take in an emulated machine on a busy host.
+const DEADLINE: Duration = Duration::from_secs(240);
+const PAUSE: Duration = Duration::from_millis(50);
+/// The program that checks launch.
+pub const WORK: &str = "/usr/local/lib/usher-lab/hosts work";
+
+/// Polls until there is an answer.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        if Instant::now() >= deadline {
+            let status = root("usher status; journalctl -u usher -o cat -n 20 --no-pager").text;
+            panic!("waited in vain for {what}\n{status}");
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The machine, as the kernel describes it.
+pub fn machine() -> Topology {
+    usher_topology::load(usher_topology::Source::ThisMachine).unwrap()
+}
+
+/// The CPUs of each last-level cache.
+pub fn caches() -> Vec<CpuSet> {
+    let domains = machine().domains.into_iter();
+    domains.map(|domain| domain.cpus).collect()
+}
+
+/// Every CPU of the machine.
+pub fn everywhere() -> CpuSet {
+    machine().all_cpus()
+}
+
+/// A program that a check started. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Program {
+    pub pid: i32,
+}
+
+impl Program {
+    /// The program that `usher run` or `usher bg` launches as a command of a shell.
+    pub fn launch(shell: &mut Shell, usher: &str, threads: usize) -> Self {
+        let launcher = shell.start(&format!("{usher} -- {WORK} {threads}"));
+        let pid = wait_for(&format!("a program of {usher}"), || {
+            children(launcher).into_iter().find(|&pid| works(pid))
+        });
+        let program = Self { pid };
+        program.has_threads(threads);
+        program
+    }
+
+    /// A program that is started without Usher.
+    pub fn start(shell: &mut Shell, threads: usize) -> Self {
+        let pid = shell.start(&format!("exec {WORK} {threads}"));
+        let program = Self { pid };
+        program.has_threads(threads);
+        program
+    }
+
+    /// The main process of a unit.
+    pub fn of_unit(shell: &mut Shell, systemctl: &str, unit: &str, threads: usize) -> Self {
+        let pid = wait_for(&format!("the main process of {unit}"), || {
+            let pid = shell
+                .run(&format!("{systemctl} show -P MainPID {unit}"))
+                .ok();
+            let pid: i32 = pid.trim().parse().ok()?;
+            let all = [pid].into_iter().chain(children(pid));
+            all.into_iter().find(|&pid| works(pid))
+        });
+        let program = Self { pid };
+        program.has_threads(threads);
+        program
+    }
+
+    fn has_threads(&self, threads: usize) {
+        wait_for("all threads of a program", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
+            (tasks.count() == threads).then_some(())
+        });
+    }
+
+    /// The affinity mask of all threads; `None` while they differ.
+    pub fn mask(&self) -> Option<CpuSet> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
+        let mut masks = threads.flatten().map(|thread| {
+            let status = fs::read_to_string(thread.path().join("status")).ok()?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+            line.trim().parse::<CpuSet>().ok()
+        });
+        let first = masks.next()??;
+        masks
+            .all(|mask| mask.as_ref() == Some(&first))
+            .then_some(first)
+    }
+
+    /// The path of its cgroup.
+    pub fn cgroup(&self) -> PathBuf {
+        let lines = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap();
+        let path = lines.lines().find_map(|line| line.strip_prefix("0::/"));
+        Path::new("/sys/fs/cgroup").join(path.unwrap())
+    }
+
+    /// A file of its cgroup, or of the nearest cgroup above that has it and for which the
+    /// condition holds.
+    pub fn limit(&self, file: &str, is_limit: impl Fn(&str) -> bool) -> Option<String> {
+        let dir = self.cgroup();
+        dir.ancestors().find_map(|dir| {
+            let text = fs::read_to_string(dir.join(file)).ok()?;
+            let text = text.trim().to_owned();
+            is_limit(&text).then_some(text)
+        })
+    }
+
+    /// Nice value and scheduling policy of the main thread.
+    pub fn priority(&self) -> (i32, i32) {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let number = |at: usize| fields[at].parse().unwrap();
+        (number(16), number(38))
+    }
+
+    /// Waits for a seat: whole caches, fewer than all.
+    pub fn seat(&self) -> CpuSet {
+        let all = everywhere();
+        let caches = caches();
+        wait_for("a seat of whole caches", || {
+            let mask = self.mask()?;
+            let whole = |cache: &CpuSet| !cache.intersects(&mask) || cache.is_subset(&mask);
+            (mask != all && caches.iter().all(whole)).then_some(mask)
+        })
+    }
+
+    /// Waits until it may run on every CPU again.
+    pub fn roams(&self) {
+        let all = everywhere();
+        wait_for("a program to be released", || {
+            (self.mask()? == all).then_some(())
+        });
+    }
+
+    pub fn lives(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+        state.is_some_and(|state| !matches!(state, b'Z' | b'X'))
+    }
+
+    pub fn ends(&self) {
+        wait_for("a program to end", || (!self.lives()).then_some(()));
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: no memory is involved; the check started the process.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
+}
+
+/// Waits until each of these programs has whole caches that no other one has.
+pub fn disjoint(programs: &[&Program]) -> Vec<CpuSet> {
+    wait_for("disjoint seats", || {
+        let seats: Vec<CpuSet> = programs.iter().map(|program| program.seat()).collect();
+        let apart = |(at, seat): (usize, &CpuSet)| {
+            !seats[at + 1..].iter().any(|other| other.intersects(seat))
+        };
+        seats.iter().enumerate().all(apart).then_some(seats)
+    })
+}
+
+/// Whether a process executes the worker.
+fn works(pid: i32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.starts_with(b"/usr/local/lib/usher-lab/hosts\0work\0")
+}
+
+/// Children of all threads of a process.
+pub fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let tasks = tasks.flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let all: Vec<String> = lists.collect();
+    let pids = all.iter().flat_map(|list| list.split_whitespace());
+    pids.map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// The state that the system daemon reports, once it answers.
+pub fn status() -> Value {
+    wait_for("the daemon's status", || {
+        let answer = root("usher status --json 2>/dev/null");
+        serde_json::from_str(&answer.text).ok()
+    })
+}
+
+/// Starts the system's service with the policy that seats all programs.
+pub fn start_service() {
+    let dir = "/run/systemd/system/usher.service.d";
+    fs::create_dir_all(dir).unwrap();
+    let lines = "[Service]\nExecStart=\nExecStart=/usr/local/bin/usher daemon --policy equal \
+                 --runtime-dir /run/usher --store /var/lib/usher/profiles.db\n";
+    fs::write(format!("{dir}/policy.conf"), lines).unwrap();
+    root("systemctl daemon-reload && systemctl start usher").ok();
+}
+
+/// Cgroups of Usher's anywhere.
+pub fn own_cgroups() -> Vec<String> {
+    let found = root("find /sys/fs/cgroup -type d -name 'usher-*'").ok();
+    found.lines().map(str::to_owned).collect()
+}
+
+/// Stops all daemons of earlier checks and the programs that they left.
+pub fn fresh() {
+    root("systemctl stop usher; systemctl reset-failed; true").ok();
+    for user in ["alice", "bob"] {
+        root(&format!(
+            "systemctl --user -M {user}@ stop usher 2>/dev/null; pkill -KILL -u {user} -x hosts; true"
+        ))
+        .ok();
+    }
+    fs::remove_dir_all("/run/systemd/system/usher.service.d").ok();
+}

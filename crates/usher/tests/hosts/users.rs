@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Daemons of users on a host without a system daemon.
+
+use crate::shell::Shell;
+use crate::state::{Program, WORK};
+
+const START: &str = "mkdir -p ~/.config/systemd/user/usher.service.d && \
+    printf '[Service]\\nExecStart=\\nExecStart=/usr/local/bin/usher daemon --policy equal\\n' \
+    >~/.config/systemd/user/usher.service.d/policy.conf && systemctl --user daemon-reload && \
+    systemctl --user start usher";
+
+/// Launched and attached, in a session and in a service of the user.
+pub fn a_daemon_of_a_user_seats() {
+    let mut alice = Shell::of("alice");
+    alice.run(START).ok();
+    let first = Program::launch(&mut alice, "usher run", 3);
+    alice
+        .run(&format!(
+            "systemd-run --user --quiet --unit=ucalc usher run -- {WORK} 2"
+        ))
+        .ok();
+    let second = Program::of_unit(&mut alice, "systemctl --user", "ucalc", 2);
+    let third = Program::start(&mut alice, 2);
+    let cgroup = third.cgroup();
+    alice.run(&format!("usher attach {}", third.pid)).ok();
+    crate::state::disjoint(&[&first, &second, &third]);
+    assert_eq!(third.cgroup(), cgroup);
+    alice.run("systemctl --user stop usher").ok();
+    for program in [&first, &second, &third] {
+        program.roams();
+    }
+}
+
+/// The daemon of another user names the first one, and gives no seats.
+pub fn a_second_daemon_abstains() {
+    let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
+    alice.run(START).ok();
+    bob.run(START).ok();
+    let first = Program::launch(&mut alice, "usher run", 2);
+    let other = Program::launch(&mut alice, "usher run", 2);
+    let second = Program::launch(&mut bob, "usher run", 2);
+    crate::state::disjoint(&[&first, &other]);
+    let status = bob.run("usher status").ok();
+    assert!(status.contains("alice"), "{status}");
+    assert_eq!(second.mask(), Some(crate::state::everywhere()));
+}
