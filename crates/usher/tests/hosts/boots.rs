@@ -8,8 +8,8 @@ use usher_lab::kernels::Wanted;
 use usher_lab::systemd::{Guest, GuestKernel, Suite};
 use usher_lab::{End, Shape};
 
-use crate::IN_GUEST;
 use crate::tree::Tree;
+use crate::{IN_GUEST, REBOOTS};
 
 /// For all checks of a guest on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -30,6 +30,12 @@ pub fn all() -> Vec<Trial> {
     let boots = [
         Boot {
             name: "quick::trixie",
+            suite: Suite::Trixie,
+            kernel: GuestKernel::SchedExt(Wanted::Newest),
+            checks: &["service::", "seats::", "limits::"],
+        },
+        Boot {
+            name: "long::trixie",
             suite: Suite::Trixie,
             kernel: GuestKernel::SchedExt(Wanted::Newest),
             checks: &[""],
@@ -62,16 +68,22 @@ fn trial(boot: Boot) -> Trial {
 
 fn run(boot: &Boot) -> Result<(), Failed> {
     let tree = Tree::install()?;
+    let only = std::env::var("USHER_HOSTS_ONLY");
+    let chosen: Vec<&str> = match &only {
+        Ok(only) => only.split(',').collect(),
+        Err(_) => boot.checks.to_vec(),
+    };
+    let is_chosen = |name: &str| chosen.iter().any(|part| name.starts_with(part));
     let mut job = vec!["/usr/bin/env".to_owned(), format!("{IN_GUEST}=1")];
+    if is_chosen(crate::AFTER_REBOOT.0) {
+        job.push(format!("{REBOOTS}=1"));
+    }
     job.push("/usr/local/lib/usher-lab/hosts".to_owned());
     job.push("--test-threads=1".to_owned());
     let names = crate::checks();
     let names = names.iter().map(|check| check.name().to_owned());
-    let skipped = names.filter(|name| !boot.checks.iter().any(|part| name.starts_with(part)));
+    let skipped = names.filter(|name| !is_chosen(name));
     job.extend(skipped.flat_map(|name| ["--skip".to_owned(), name]));
-    if let Ok(only) = std::env::var("USHER_HOSTS_ONLY") {
-        job.push(only);
-    }
     let guest = Guest {
         suite: boot.suite,
         kernel: boot.kernel.clone(),

@@ -9,8 +9,12 @@
 
 mod background;
 mod boots;
+mod containers;
 mod crash;
 mod limits;
+mod logout;
+mod reboot;
+mod sched;
 mod seats;
 mod service;
 mod shell;
@@ -25,6 +29,8 @@ use libtest_mimic::{Arguments, Trial};
 
 /// Set in guests.
 const IN_GUEST: &str = "USHER_HOSTS_GUEST";
+/// Set in guests that are rebooted after the checks.
+const REBOOTS: &str = "USHER_HOSTS_REBOOTS";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -32,25 +38,43 @@ fn main() -> ExitCode {
         work::run(words.next());
     }
     let arguments = Arguments::from_args();
-    let trials = match std::env::var_os(IN_GUEST) {
-        Some(_) => checks(),
-        None => boots::all(),
-    };
-    libtest_mimic::run(&arguments, trials).exit_code()
+    if std::env::var_os(IN_GUEST).is_none() {
+        return libtest_mimic::run(&arguments, boots::all()).exit_code();
+    }
+    if reboot::is_done() {
+        return libtest_mimic::run(&arguments, vec![trial(&AFTER_REBOOT)]).exit_code();
+    }
+    let (last, checks): (Vec<_>, Vec<_>) = checks()
+        .into_iter()
+        .partition(|check| check.name() == AFTER_REBOOT.0);
+    let conclusion = libtest_mimic::run(&arguments, checks);
+    if !conclusion.has_failed() && !last.is_empty() && std::env::var_os(REBOOTS).is_some() {
+        reboot::reboot();
+    }
+    conclusion.exit_code()
 }
 
 fn checks() -> Vec<Trial> {
-    let trial = |&(name, check): &(&'static str, fn())| {
-        Trial::test(name, move || {
-            state::fresh();
-            check();
-            Ok(())
-        })
-    };
-    CHECKS.iter().map(trial).collect()
+    CHECKS.iter().chain([&AFTER_REBOOT]).map(trial).collect()
 }
 
-const CHECKS: &[(&str, fn())] = &[
+fn trial(&(name, check): &Check) -> Trial {
+    Trial::test(name, move || {
+        state::fresh();
+        check();
+        Ok(())
+    })
+}
+
+type Check = (&'static str, fn());
+
+/// Runs last, after a reboot.
+const AFTER_REBOOT: Check = (
+    "reboot::the_enabled_service_runs_again",
+    reboot::the_enabled_service_runs_again,
+);
+
+const CHECKS: &[Check] = &[
     (
         "service::starts_answers_and_stops",
         service::starts_answers_and_stops,
@@ -91,5 +115,25 @@ const CHECKS: &[(&str, fn())] = &[
     (
         "users::a_second_daemon_abstains",
         users::a_second_daemon_abstains,
+    ),
+    (
+        "sched::root_starts_and_stops_it",
+        sched::root_starts_and_stops_it,
+    ),
+    (
+        "logout::programs_that_survive_stay_seated",
+        logout::programs_that_survive_stay_seated,
+    ),
+    (
+        "logout::a_users_daemon_releases_on_exit",
+        logout::a_users_daemon_releases_on_exit,
+    ),
+    (
+        "containers::run_and_bg_work_inside",
+        containers::run_and_bg_work_inside,
+    ),
+    (
+        "containers::attach_from_outside_keeps_the_cgroup",
+        containers::attach_from_outside_keeps_the_cgroup,
     ),
 ];

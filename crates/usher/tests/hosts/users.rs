@@ -4,7 +4,8 @@
 use crate::shell::Shell;
 use crate::state::{Program, WORK};
 
-const START: &str = "mkdir -p ~/.config/systemd/user/usher.service.d && \
+/// Starts the user's unit with the policy that seats all programs.
+pub const START: &str = "mkdir -p ~/.config/systemd/user/usher.service.d && \
     printf '[Service]\\nExecStart=\\nExecStart=/usr/local/bin/usher daemon --policy equal\\n' \
     >~/.config/systemd/user/usher.service.d/policy.conf && systemctl --user daemon-reload && \
     systemctl --user start usher";

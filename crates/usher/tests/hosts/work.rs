@@ -22,6 +22,6 @@ fn compute() -> ! {
         while begun.elapsed() < BURST {
             std::hint::spin_loop();
         }
-        std::thread::sleep(PAUSE);
+        std::thread::park_timeout(PAUSE);
     }
 }
