@@ -105,6 +105,10 @@ pub struct ProgramSample {
     pub active_wait: Option<bool>,
     /// The best progress figure there is.
     pub progress: Option<Progress>,
+    /// Whether its user stopped it (`SIGSTOP`) at some time since the last
+    /// sample: its rate since then is not that of a running program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 /// Everything that a policy is told.

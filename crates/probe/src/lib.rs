@@ -19,6 +19,7 @@ mod file;
 mod group;
 mod identity;
 mod machine;
+mod members;
 mod process;
 mod program;
 mod spin;

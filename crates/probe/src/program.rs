@@ -5,18 +5,17 @@
 //! costs more (listing threads, looking for spinners) is done at a slower
 //! rate. Without a cgroup the process tree is walked.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::{Home, ProgramId, ProgramSample, Progress, ProgressSource};
+use rustix::event::PollFlags;
+use usher_model::{Home, ProcessId, ProgramId, ProgramSample, Progress, ProgressSource};
 
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
 use crate::error::ProbeError;
-use crate::group::Group;
+use crate::members::{Members, Totals};
 use crate::spin::SpinWatch;
-use crate::tree::{Tree, read_stat};
+use crate::tree::read_stat;
 
 /// How a program is to be watched.
 #[derive(Debug, Clone)]
@@ -52,17 +51,11 @@ const FIRST_LOOKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
 /// A program waits for CPUs when it does for more than this part of the time.
 const WAITING: u64 = 10;
 
-/// Where the program's processes are.
-#[derive(Debug)]
-enum Members {
-    Group(Group),
-    Tree(Tree, OwnedFd),
-}
-
 /// Watches one program.
 #[derive(Debug)]
 pub struct ProgramProbe {
     id: ProgramId,
+    root: ProcessId,
     config: ProbeConfig,
     members: Members,
     heartbeat: Option<usher_heartbeat::Page>,
@@ -90,12 +83,6 @@ pub struct ProgramProbe {
     warnings: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Totals {
-    cpu_ns: u64,
-    wait_ns: Option<u64>,
-}
-
 /// A look at something that changes only while the program runs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Looked {
@@ -121,10 +108,7 @@ impl ProgramProbe {
     /// # Errors
     /// It has ended, its cgroup cannot be read, or its heartbeat page is none.
     pub fn open(home: &Home, config: ProbeConfig) -> Result<Self, ProbeError> {
-        let mut members = match &home.cgroup {
-            Some(dir) => Members::Group(Group::open(dir)?),
-            None => open_tree(home, &config)?,
-        };
+        let mut members = Members::open(home, &config.proc_root)?;
         let heartbeat = match &config.heartbeat {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),
             None => None,
@@ -132,6 +116,7 @@ impl ProgramProbe {
         let first = members.totals()?;
         let mut probe = Self {
             id: home.program,
+            root: home.root,
             spin: SpinWatch::new(config.proc_root.clone()),
             config,
             members,
@@ -209,6 +194,7 @@ impl ProgramProbe {
             spinners: self.spin.spinners(),
             active_wait: self.spin.active_wait(),
             progress: self.progress,
+            stopped: false,
         })
     }
 
@@ -217,19 +203,33 @@ impl ProgramProbe {
     /// # Errors
     /// When the cgroup cannot be read.
     pub fn has_ended(&mut self) -> Result<bool, ProbeError> {
-        match &mut self.members {
-            Members::Group(group) => group.has_ended(),
-            Members::Tree(tree, pidfd) => {
-                tree.look();
-                // One that has died stays readable.
-                if has_died(pidfd)
-                    && let Some(oldest) = tree.oldest()
-                {
-                    *pidfd = oldest;
-                }
-                Ok(tree.has_ended())
-            }
-        }
+        self.members.has_ended()
+    }
+
+    /// Follows these processes too, which have left the program's cgroup.
+    pub fn follow(&mut self, leavers: &[ProcessId]) {
+        self.members.follow(leavers);
+    }
+
+    /// The number of the program's oldest living process: its root, as long as
+    /// that lives.
+    pub fn oldest_process(&self) -> Option<i32> {
+        let pids = self.members.processes().unwrap_or_default().into_iter();
+        let living = pids.filter_map(|pid| {
+            let stat = read_stat(&self.config.proc_root, pid).ok()?;
+            (!stat.is_dead()).then_some((pid != self.root.pid, stat.start_ticks, pid))
+        });
+        living.min().map(|(.., pid)| pid)
+    }
+
+    /// Whether all its processes are stopped by a signal (`SIGSTOP`, `SIGTSTP`)
+    /// or by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        let pids = self.members.processes().unwrap_or_default().into_iter();
+        let stats = pids.filter_map(|pid| read_stat(&self.config.proc_root, pid).ok());
+        let mut living = stats.filter(|stat| !stat.is_dead()).peekable();
+        let is_any = living.peek().is_some();
+        is_any && living.all(|stat| matches!(stat.state, 'T' | 't'))
     }
 
     /// What to poll for the program's end, and for which event. With a cgroup
@@ -237,10 +237,7 @@ impl ProgramProbe {
     /// state); without, when a process ends that others may outlive. Then ask
     /// [`ProgramProbe::has_ended`], which also arms it again.
     pub fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
-        match &self.members {
-            Members::Group(group) => (group.as_fd(), PollFlags::PRI),
-            Members::Tree(_, pidfd) => (pidfd.as_fd(), PollFlags::IN),
-        }
+        self.members.poll()
     }
 
     /// Sentences about sources that failed since the last call: each failure
@@ -352,63 +349,6 @@ impl ProgramProbe {
             _ => useful_ns,
         }
     }
-}
-
-impl Members {
-    fn totals(&mut self) -> Result<Totals, ProbeError> {
-        match self {
-            Self::Group(group) => Ok(Totals {
-                cpu_ns: group.cpu_ns()?,
-                wait_ns: group.wait_ns(),
-            }),
-            Self::Tree(tree, _) => {
-                tree.look();
-                Ok(Totals {
-                    cpu_ns: tree.cpu_ns(),
-                    wait_ns: None,
-                })
-            }
-        }
-    }
-
-    fn threads(&self) -> Result<std::collections::BTreeSet<i32>, ProbeError> {
-        match self {
-            Self::Group(group) => group.threads(),
-            Self::Tree(tree, _) => Ok(tree.threads()),
-        }
-    }
-
-    fn processes(&self) -> Result<std::collections::BTreeSet<i32>, ProbeError> {
-        match self {
-            Self::Group(group) => group.processes(),
-            Self::Tree(tree, _) => Ok(tree.processes()),
-        }
-    }
-}
-
-/// Whether the process behind a pidfd has died.
-fn has_died(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
-
-/// The pidfd is opened first and the start time checked after, so that it
-/// cannot belong to a later process of the same number.
-fn open_tree(home: &Home, config: &ProbeConfig) -> Result<Members, ProbeError> {
-    let pid = home.root.pid;
-    let gone = ProbeError::Gone { pid };
-    let Some(raw) = Pid::from_raw(pid) else {
-        return Err(gone);
-    };
-    let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
-        rustix::io::Errno::SRCH => gone,
-        other => ProbeError::read(
-            &config.proc_root.join(pid.to_string()),
-            std::io::Error::from(other),
-        ),
-    })?;
-    let tree = Tree::open(&config.proc_root, home.root)?;
-    Ok(Members::Tree(tree, pidfd))
 }
 
 /// The process of that number, told from a later one by its start time.

@@ -43,19 +43,37 @@ impl Tree {
     /// # Errors
     /// The process has ended, or its number belongs to a later one.
     pub(crate) fn open(proc_root: &Path, root: ProcessId) -> Result<Self, ProbeError> {
-        let stat = read_stat(proc_root, root.pid)?;
+        let mut tree = Self::empty(proc_root);
+        tree.add(root)?;
+        tree.look();
+        Ok(tree)
+    }
+
+    /// Follows nothing yet.
+    pub(crate) fn empty(proc_root: &Path) -> Self {
+        Self {
+            proc_root: proc_root.to_owned(),
+            ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
+            members: BTreeMap::new(),
+            ended_ticks: 0,
+            highest_ticks: 0,
+        }
+    }
+
+    /// Follows one more process and what is below it. Returns its CPU time so
+    /// far in nanoseconds; 0 where it is followed already.
+    ///
+    /// # Errors
+    /// The process has ended, or its number belongs to a later one.
+    pub(crate) fn add(&mut self, root: ProcessId) -> Result<u64, ProbeError> {
+        let stat = read_stat(&self.proc_root, root.pid)?;
         if stat.start_ticks != root.start_ticks {
             return Err(ProbeError::Gone { pid: root.pid });
         }
-        let mut tree = Self {
-            proc_root: proc_root.to_owned(),
-            ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
-            members: BTreeMap::from([(root.pid, stat)]),
-            ended_ticks: 0,
-            highest_ticks: 0,
-        };
-        tree.look();
-        Ok(tree)
+        Ok(match self.members.insert(root.pid, stat) {
+            Some(_) => 0,
+            None => total(&stat).saturating_mul(self.ns_per_tick),
+        })
     }
 
     /// Brings the members up to date.
@@ -94,9 +112,14 @@ impl Tree {
         self.members.keys().copied().collect()
     }
 
+    /// The threads of all members, without main threads that have ended.
     pub(crate) fn threads(&self) -> BTreeSet<i32> {
-        let tasks = |&pid: &i32| tasks(&self.proc_root, pid);
-        self.members.keys().flat_map(tasks).collect()
+        let tasks = |(&pid, stat): (&i32, &PidStat)| {
+            let main_ended = matches!(stat.state, 'Z' | 'X');
+            let all = tasks(&self.proc_root, pid).into_iter();
+            all.filter(move |&tid| !(main_ended && tid == pid))
+        };
+        self.members.iter().flat_map(tasks).collect()
     }
 
     /// The members that still run and all descendants of theirs.

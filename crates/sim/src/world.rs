@@ -310,6 +310,7 @@ impl Engine {
                 source: ProgressSource::Instructions,
                 confidence: ProgressSource::Instructions.confidence(spins && job.script.settles),
             }),
+            stopped: false,
         }
     }
 }

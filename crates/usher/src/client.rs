@@ -114,6 +114,18 @@ impl Daemon {
             .with_context(|| format!("attaching process {pid}"))
     }
 
+    /// The program that a process is part of; `None` where it is not managed.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn find_program(&mut self, pid: i64) -> anyhow::Result<Option<i64>> {
+        match self.client.find(pid).call() {
+            Ok(reply) => Ok(Some(reply.id)),
+            Err(error) if matches!(error.kind(), ErrorKind::NoSuchProgram(_)) => Ok(None),
+            Err(error) => Err(Said::from(error)).context("asking the daemon"),
+        }
+    }
+
     /// Lets a program go.
     ///
     /// # Errors

@@ -147,7 +147,9 @@ fn alone(wish: &Wish, signals: &mut Forwarder) -> Outcome {
     let exit = running.wait_forwarding(signals);
     let exit = exit.context("waiting for the program")?;
     let as_asked = LaunchSpec::new(&wish.argv);
-    run.end(exit, &as_asked, wish.name.as_deref(), wish.store.as_ref());
+    if !running.was_stopped() {
+        run.end(exit, &as_asked, wish.name.as_deref(), wish.store.as_ref());
+    }
     Ok(exit.code())
 }
 
@@ -351,7 +353,9 @@ impl Minder {
                 self.let_go();
             }
             if let Some(exit) = running.try_wait().context("waiting for the program")? {
-                self.say_farewell(exit);
+                if !running.was_stopped() {
+                    self.say_farewell(exit);
+                }
                 return Ok(exit.code());
             }
             if self.daemon.as_ref().is_some_and(Daemon::is_gone) {

@@ -310,6 +310,69 @@ fn users_manage_only_their_own() {
 }
 
 #[test]
+fn a_reason_that_is_gone_is_not_shown() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let sleeper = |args: &[&str]| {
+        let words = [args, &["--", "sleep", "1000"]].concat();
+        world.usher(&words).spawn().unwrap()
+    };
+    let mut alpha = sleeper(&["run", "--name", "alpha"]);
+    let shown = || stdout(&world.run(&["status"]));
+    let reason = "left to the kernel because of 'alpha'";
+    wait_for("the reason", || shown().contains(reason).then_some(()));
+    // Background work has no part in it, coming or going.
+    let mut beta = sleeper(&["bg", "--name", "beta"]);
+    let pid = world.programs(2)[0]["pid"].to_string();
+    assert!(shown().contains(reason), "{}", shown());
+    assert!(world.run(&["detach", "alpha"]).status.success());
+    for text in [shown(), stdout(&world.run(&["explain"]))] {
+        assert!(text.contains("beta") && !text.contains("alpha"), "{text}");
+    }
+    signal(pid.parse().unwrap(), libc::SIGKILL);
+    assert!(world.run(&["detach", "beta"]).status.success());
+    alpha.wait().unwrap();
+    beta.kill().unwrap();
+    beta.wait().unwrap();
+}
+
+#[test]
+fn a_program_is_named_by_any_process_of_it() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    // A daemon: the first process ends, its children go on.
+    let script = "exec >/dev/null 2>&1; (sleep 1000 & exec sleep 1001) & exit 0";
+    let ended = world.run(&["run", "--name", "served", "--", "sh", "-c", script]);
+    assert!(ended.status.success(), "{}", stderr(&ended));
+    let program = wait_for("the daemon", || {
+        let program = world.json(&["status"])?["programs"][0].clone();
+        (program["threads"] == 2).then_some(program)
+    });
+    let main = program["pid"].as_i64().unwrap() as i32;
+    let worker = children(main)[0];
+    for pid in [main, worker] {
+        let explained = world.run(&["explain", &pid.to_string()]);
+        assert!(
+            stdout(&explained).contains("served"),
+            "{}",
+            stderr(&explained)
+        );
+        let attached = stderr(&world.run(&["attach", &pid.to_string()]));
+        let part = format!("is managed already, in program {}", program["id"]);
+        assert!(attached.contains(&part), "{attached}");
+    }
+    let own = std::process::id().to_string();
+    assert_eq!(world.run(&["explain", &own]).status.code(), Some(125));
+    assert_eq!(world.run(&["detach", &own]).status.code(), Some(125));
+    let detached = world.run(&["detach", &worker.to_string()]);
+    assert!(detached.status.success(), "{}", stderr(&detached));
+    world.programs(0);
+    for pid in [main, worker] {
+        signal(pid, libc::SIGKILL);
+    }
+}
+
+#[test]
 fn there_is_one_daemon_a_directory_and_a_dead_ones_socket_is_no_obstacle() {
     let mut world = World::new();
     fs::create_dir(world.runtime_dir()).unwrap();

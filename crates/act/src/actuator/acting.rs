@@ -185,15 +185,22 @@ impl Actuator {
     pub(super) fn follow(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
         let state = self.state(program)?;
         let inside = release::inside(state);
-        let noted = state.members.keys().copied();
-        let born_inside = inside.iter().filter_map(|&pid| self.procs.get(pid));
-        let roots: Vec<ProcessId> = noted.chain(born_inside.map(|one| one.id)).collect();
+        let now_inside = inside.iter().filter_map(|&pid| self.procs.get(pid));
+        let now_inside: Vec<ProcessId> = now_inside.map(|one| one.id).collect();
+        // What was inside the last time may have left, and its parent ended.
+        let held = self.programs.get(&program);
+        let was_inside = held.map(|held| held.inside.clone()).unwrap_or_default();
+        let root = held.and_then(|held| Some(held.home.as_ref()?.root));
+        let mut roots: Vec<ProcessId> = state.members.keys().copied().collect();
+        roots.extend(was_inside.into_iter().chain(root).chain(now_inside.clone()));
         let outside = tree::descendants(&self.procs, roots).into_iter();
         let outside: Vec<Process> = outside
             .filter(|process| !inside.contains(&process.id.pid))
             .collect();
         let has_cgroup = self.v2_dir(program)?.is_some();
-        self.held(program)?.has_leavers = has_cgroup && !outside.is_empty();
+        let held = self.held(program)?;
+        held.has_leavers = has_cgroup && !outside.is_empty();
+        held.inside = now_inside;
         for process in outside {
             self.note(program, &process)?;
         }

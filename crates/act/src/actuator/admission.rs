@@ -76,13 +76,13 @@ impl Actuator {
     }
 
     /// The cgroups of a process; none where it is gone.
-    fn places_of(&self, pid: i32) -> Places {
+    pub(super) fn places_of(&self, pid: i32) -> Places {
         let places = self.site.mounts.places(&self.procs, pid);
         places.unwrap_or_default()
     }
 
     /// The program that a process belongs to.
-    fn manager_of(&self, process: &Process, places: &Places) -> Option<ProgramId> {
+    pub(super) fn manager_of(&self, process: &Process, places: &Places) -> Option<ProgramId> {
         let programs = &self.journal.state().programs;
         let holds = |state: &ProgramState| {
             let mut dirs = state.dirs.iter().filter(|dir| dir.kind.is_v2());

@@ -4,6 +4,7 @@
 mod acting;
 mod admission;
 mod demotion;
+mod members;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -81,6 +82,8 @@ struct Held {
     in_place: Option<InPlace>,
     /// Whether processes of it were seen outside its cgroup.
     has_leavers: bool,
+    /// Processes that were last seen inside its cgroup.
+    inside: Vec<ProcessId>,
     /// How far it is to be demoted.
     demotion: Option<Demotion>,
     /// Whether that was done, but for what is lacking; else it failed half-way.

@@ -62,6 +62,11 @@ impl Stay {
         self.cores = cores;
     }
 
+    /// Its user stopped it: no repetition that began before counts.
+    pub fn interrupted(&mut self, at_ns: u64) {
+        self.since_ns = at_ns;
+    }
+
     /// Whether a neighbour uses its CPUs from now on.
     pub fn disturbed(&mut self, at_ns: u64, disturbed: bool) {
         if self.disturbed || disturbed {
@@ -139,6 +144,7 @@ mod tests {
                 source: ProgressSource::Heartbeat,
                 confidence: 1.0,
             }),
+            stopped: false,
         }
     }
 
@@ -170,6 +176,9 @@ mod tests {
         let mut moved = stay;
         moved.moved(11 * SECOND, 2.0);
         assert_eq!(moved.repeated(12 * SECOND, 2.0, None), None);
+        let mut stopped = stay;
+        stopped.interrupted(11 * SECOND);
+        assert_eq!(stopped.repeated(12 * SECOND, 2.0, None), None);
         let mut disturbed = stay;
         disturbed.disturbed(11 * SECOND, true);
         assert_eq!(disturbed.repeated(12 * SECOND, 2.0, None), None);

@@ -45,6 +45,11 @@ pub(super) enum Request {
         asking: u32,
         reply: Reply<()>,
     },
+    /// Which program is a process part of?
+    ProgramOf {
+        pid: i32,
+        reply: Reply<Option<ProgramId>>,
+    },
     /// Forbid or allow seats: another daemon plans this machine, or no longer.
     Seating {
         forbidden: Option<String>,

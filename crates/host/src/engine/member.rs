@@ -32,7 +32,9 @@ pub(super) struct Member {
     /// The scheduler keeps that, and other CPUs are not forbidden.
     pub soft: bool,
     pub frozen: bool,
-    /// Since when.
+    /// Its user stopped it, as of the last look.
+    pub stopped: bool,
+    /// Since when it is frozen.
     pub frozen_ns: Option<u64>,
     /// As last logged.
     pub place: Option<Place>,
@@ -50,6 +52,9 @@ impl Member {
     /// Looks at it; `None` when it cannot be read any more.
     pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
         let mut sample = self.watch.sample(at_ns, steal)?;
+        let was_stopped = self.stopped;
+        self.look_for_stop(at_ns);
+        sample.stopped = was_stopped || self.stopped;
         let misleads = |progress: &Progress| self.misleading.contains(&progress.source);
         if let Some(progress) = sample.progress.as_mut().filter(|p| misleads(p)) {
             progress.confidence = 0.0;
@@ -59,6 +64,19 @@ impl Member {
         }
         self.last = Some((at_ns, sample.clone()));
         Some(sample)
+    }
+
+    /// Finds out whether its user has stopped it. While Usher itself has, that
+    /// cannot be seen.
+    pub fn look_for_stop(&mut self, at_ns: u64) {
+        if self.frozen {
+            return;
+        }
+        let was_stopped = self.stopped;
+        self.stopped = self.watch.is_stopped();
+        if self.stopped || was_stopped {
+            self.stay.interrupted(at_ns);
+        }
     }
 
     /// What went wrong with watching it since the last call.
@@ -160,7 +178,7 @@ impl Member {
         ProgramStatus {
             id: self.id(),
             name: self.program.name.clone(),
-            pid: self.home.root.pid,
+            pid: self.watch.oldest_process().unwrap_or(self.home.root.pid),
             uid: self.uid,
             command: self.command.clone(),
             weight: self.program.weight,
@@ -172,6 +190,7 @@ impl Member {
             domains: seat.map_or_else(Vec::new, |seat| seat.domains.clone()),
             mode: seat.map(|seat| seat.mode),
             frozen: self.frozen,
+            stopped_by_user: self.stopped,
             ntt: seat.and_then(|seat| seat.ntt),
             threads: sample.map_or(0, |s| s.threads),
             spinners: sample.map_or(0, |s| s.spinners),

@@ -19,6 +19,7 @@ mod member;
 mod newcomer;
 mod profiles;
 mod prompt;
+mod reports;
 mod requests;
 mod softly;
 mod status;
@@ -249,6 +250,15 @@ impl EngineHandle {
     pub fn let_go(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
         self.postbox
             .ask(|reply| Request::LetGo { id, asking, reply })
+    }
+
+    /// The program that a process is part of, which may be any process of its
+    /// tree; `None` where it is not managed.
+    ///
+    /// # Errors
+    /// The engine has been stopped.
+    pub fn program_of(&self, pid: i32) -> Result<Option<ProgramId>, EngineError> {
+        self.postbox.ask(|reply| Request::ProgramOf { pid, reply })
     }
 
     /// Forbids seats, with the reason, or allows them again (`None`). Seats that

@@ -13,6 +13,7 @@ use super::mailbox::{Reply, Request};
 use super::member::Member;
 use super::newcomer::Newcomer;
 use super::profiles::{Lesson, Waits};
+use super::reports::Topic;
 use super::status::{BackgroundStatus, ProgramStatus, Status};
 use super::watch::Watch;
 use super::world::{RealWorld, now_ns, thread_cpu_ns};
@@ -39,6 +40,7 @@ impl RealWorld {
                 reply,
             } => drop(reply.send(self.repeated(id, seconds, asking))),
             Request::LetGo { id, asking, reply } => drop(reply.send(self.let_go(id, asking))),
+            Request::ProgramOf { pid, reply } => drop(reply.send(Ok(self.program_of(pid)))),
             Request::Seating { forbidden } => self.set_seating(forbidden),
             Request::Status(reply) => drop(reply.send(Ok(self.status()))),
             Request::Log { since, reply } => drop(reply.send(Ok(self.state.log.since(since)))),
@@ -48,6 +50,7 @@ impl RealWorld {
 
     fn set_seating(&mut self, forbidden: Option<String>) {
         if self.state.seating_forbidden != forbidden {
+            self.drop_general_notes();
             self.state.seating_forbidden = forbidden.clone();
             self.state.events.push(Event::Seating { forbidden });
         }
@@ -158,16 +161,20 @@ impl RealWorld {
                 .members
                 .get(&id)
                 .map(|one| one.program.name.clone());
-            self.warn(format!("'{}': {text}", name.unwrap_or_default()));
+            let text = format!("'{}': {text}", name.unwrap_or_default());
+            self.warn_about(Topic::Program(id), text);
         }
         let note = Note {
             program: Some(id),
             text,
         };
-        self.keep_note(now_ns(), note);
+        self.keep_note(now_ns(), note, true);
     }
 
     fn arrive(&mut self, newcomer: Newcomer, home: Home, watch: Watch) {
+        if newcomer.program.background.is_none() {
+            self.drop_general_notes();
+        }
         if self.state.members.is_empty() {
             // Nobody has looked after the CPUs while there was nobody.
             self.read_usable();
@@ -196,6 +203,7 @@ impl RealWorld {
             seat: None,
             soft: false,
             frozen: false,
+            stopped: false,
             frozen_ns: None,
             place: None,
             last: None,
@@ -269,13 +277,30 @@ impl RealWorld {
             .for_each(|lesson| self.profiles.teach(lesson));
     }
 
+    /// The program that a process is part of.
+    fn program_of(&self, pid: i32) -> Option<ProgramId> {
+        let found = self.actuator.program_of(pid);
+        found.filter(|id| self.state.members.contains_key(id))
+    }
+
     fn let_go(&mut self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
         self.check_owner(id, asking)?;
         self.depart(id)
     }
 
-    /// Takes note where a program has ended.
+    /// Takes note where a program has ended. An empty cgroup is not the end of
+    /// a program of which processes have moved elsewhere.
     pub fn look_for_end(&mut self, id: ProgramId) {
+        let Some(member) = self.state.members.get_mut(&id) else {
+            return;
+        };
+        if !member.watch.has_ended() {
+            return;
+        }
+        match self.actuator.find_leavers(id) {
+            Ok(leavers) => member.watch.follow(&leavers),
+            Err(error) => self.warn_about(Topic::Catching(id), error.to_string()),
+        }
         let member = self.state.members.get_mut(&id);
         if member.is_some_and(|member| member.watch.has_ended())
             && let Err(error) = self.depart(id)
@@ -290,6 +315,9 @@ impl RealWorld {
         self.unseat(id);
         let steal = self.state.steal;
         if let Some(mut member) = self.state.members.remove(&id) {
+            if member.program.background.is_none() {
+                self.drop_general_notes();
+            }
             member.sample(at_ns, steal);
             if self.state.late.len() == LATE_MAX {
                 self.state.late.pop_front();
@@ -308,6 +336,7 @@ impl RealWorld {
         let mut others = self.state.members.values();
         let is_last = !others.any(|member| member.program.background.is_some());
         self.state.background.depart(id, is_last);
+        self.drop_notes_of(id);
         self.state.log.add(at_ns, Change::Departed { program: id });
         self.state.events.push(Event::Departed(id));
         let told = self
@@ -357,7 +386,7 @@ impl RealWorld {
                 })
                 .collect(),
             notes: state.notes.iter().cloned().collect(),
-            warnings: state.warnings.iter().cloned().collect(),
+            warnings: state.warnings.iter().map(|one| one.text.clone()).collect(),
         }
     }
 }

@@ -35,7 +35,8 @@ pub struct Status {
     pub plan: Plan,
     /// The managed programs, by rising number.
     pub programs: Vec<ProgramStatus>,
-    /// What the policy said, oldest first; the last few hundred sentences.
+    /// What the policy said and what still holds, oldest first; the last few
+    /// hundred sentences.
     pub notes: Vec<TimedNote>,
     /// What does not work as it should: the store, the record, the keeper.
     pub warnings: Vec<String>,
@@ -49,6 +50,9 @@ pub struct TimedNote {
     /// What was said.
     #[serde(flatten)]
     pub note: Note,
+    /// Whether it holds for as long as the program is managed, whatever is planned.
+    #[serde(default)]
+    pub lasting: bool,
 }
 
 /// A managed program.
@@ -58,7 +62,7 @@ pub struct ProgramStatus {
     pub id: ProgramId,
     /// Its name.
     pub name: String,
-    /// The root of its process tree.
+    /// Its oldest living process: the root of its tree, as long as that lives.
     pub pid: i32,
     /// The user it belongs to.
     pub uid: u32,
@@ -82,6 +86,9 @@ pub struct ProgramStatus {
     pub mode: Option<Mode>,
     /// Whether it is stopped for the moment.
     pub frozen: bool,
+    /// Whether its user has stopped it (`SIGSTOP`); Usher does not continue it.
+    #[serde(default)]
+    pub stopped_by_user: bool,
     /// The NTT that the plan predicts for it.
     pub ntt: Option<f64>,
     /// Threads of the whole tree.

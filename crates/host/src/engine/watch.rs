@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::event::PollFd;
 use usher_heartbeat::Page;
-use usher_model::{Home, ProgramSample};
+use usher_model::{Home, ProcessId, ProgramSample};
 use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
 use super::config::EngineError;
@@ -62,6 +62,21 @@ impl Watch {
                 error.is_gone()
             }
         }
+    }
+
+    /// Follows processes too that have left the program's cgroup.
+    pub fn follow(&mut self, leavers: &[ProcessId]) {
+        self.probe.follow(leavers);
+    }
+
+    /// The number of its oldest living process.
+    pub fn oldest_process(&self) -> Option<i32> {
+        self.probe.oldest_process()
+    }
+
+    /// Whether all its processes are stopped by a signal.
+    pub fn is_stopped(&self) -> bool {
+        self.probe.is_stopped()
     }
 
     /// What to poll for its end.

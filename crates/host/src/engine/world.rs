@@ -21,7 +21,7 @@ use usher_act::Actuator;
 use usher_act::keeper::KeeperHandle;
 use usher_control::{Recorder, World};
 use usher_model::{
-    Action, CpuId, CpuSet, Decision, Event, FailedAction, Note, Observation, Plan, ProgramId,
+    Action, CpuId, CpuSet, Decision, Event, FailedAction, Observation, Plan, ProgramId,
     ProgramSample, Topology,
 };
 use usher_probe::{MachineProbe, Roots, usable_cpus};
@@ -33,6 +33,7 @@ use super::log::{Change, Log};
 use super::mailbox::{Mailbox, Reply};
 use super::member::Member;
 use super::profiles::Profiles;
+use super::reports::{Topic, Warning};
 use super::softly::SoftSeats;
 use super::status::TimedNote;
 
@@ -40,10 +41,6 @@ use super::status::TimedNote;
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 /// Between two steps of the scans that give masks and priorities back.
 const SCAN_NS: u64 = 20_000_000;
-/// Sentences of the policy's that are kept.
-const NOTES_MAX: usize = 400;
-/// Warnings that are kept.
-const WARNINGS_MAX: usize = 100;
 /// Pause after a keeper could not be replaced, at first and at most.
 const KEEPER_NS_MIN: u64 = 1_000_000_000;
 const KEEPER_NS_MAX: u64 = 60_000_000_000;
@@ -99,7 +96,7 @@ pub(super) struct State {
     pub background: Background,
     pub notes: VecDeque<TimedNote>,
     pub log: Log,
-    pub warnings: VecDeque<String>,
+    pub warnings: VecDeque<Warning>,
     /// When a dead keeper may be replaced again, and the pause after that.
     pub keeper_due_ns: u64,
     pub keeper_pause_ns: u64,
@@ -211,6 +208,7 @@ impl World for RealWorld {
         }
         self.follow_scheduler();
         if let Some(plan) = &decision.plan {
+            self.drop_outdated_notes(plan);
             self.state.plan = plan.clone();
             let abstains = plan.abstains;
             self.state.log.add(at_ns, Change::Planned { abstains });
@@ -276,40 +274,18 @@ impl RealWorld {
         samples
     }
 
-    /// Says it once, as far as that is still known.
-    pub fn warn(&mut self, text: String) {
-        let warnings = &mut self.state.warnings;
-        if warnings.contains(&text) {
-            return;
-        }
-        if warnings.len() == WARNINGS_MAX {
-            warnings.pop_front();
-        }
-        warnings.push_back(text);
-    }
-
-    /// Reports that the loop has no real-time class, where it could have it:
-    /// root's daemon is refused only by its unit (`RestrictRealtime=yes`) or by
-    /// a cgroup without real-time budget. Ordinary users never have it.
-    pub fn warn_of_delays(&mut self, errno: rustix::io::Errno) {
-        if rustix::process::geteuid().is_root() {
-            self.warn(format!(
-                "the control loop runs without its real-time class, so seats may be late under \
-                 full load: {errno}"
-            ));
-        }
-    }
-
     /// Reads which CPUs may be used; true when that has changed. A reading
     /// that fails or leaves none changes nothing.
     pub fn read_usable(&mut self) -> bool {
         let usable = match usable_cpus(&self.roots) {
             Ok(usable) => usable.and(&self.topology.all_cpus()),
             Err(error) => {
-                self.warn(format!("which CPUs may be used is not known: {error}"));
+                let text = format!("which CPUs may be used is not known: {error}");
+                self.warn_about(Topic::Cpus, text);
                 return false;
             }
         };
+        self.resolved(Topic::Cpus);
         let changed = !usable.is_empty() && usable != self.state.usable;
         if changed {
             self.state.usable = usable;
@@ -330,16 +306,28 @@ impl RealWorld {
             self.state.steal = sample.steal_in_cpu_time;
         }
         self.follow_scheduler();
-        let mut failed = Vec::new();
-        for &id in self.state.members.keys() {
-            let done = self.actuator.refresh(id);
-            failed.extend(done.err().map(|error| error.to_string()));
+        self.refresh_programs();
+        let warnings = self.profiles.take_warnings();
+        warnings.into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Catches up with threads and processes that were born since the last call.
+    fn refresh_programs(&mut self) {
+        for id in self.state.members.keys().copied().collect::<Vec<_>>() {
+            match self.actuator.refresh(id) {
+                Ok(()) => self.resolved(Topic::Catching(id)),
+                Err(error) => self.warn_about(Topic::Catching(id), error.to_string()),
+            }
+            let leavers = self.actuator.leavers(id);
+            let Some(member) = self.state.members.get_mut(&id) else {
+                continue;
+            };
+            member.watch.follow(&leavers);
+            member.look_for_stop(now_ns());
+            for text in member.take_warnings() {
+                self.warn_about(Topic::Program(id), text);
+            }
         }
-        failed.into_iter().for_each(|text| self.warn(text));
-        let members = self.state.members.values_mut();
-        let warnings: Vec<_> = members.flat_map(Member::take_warnings).collect();
-        let warnings = warnings.into_iter().chain(self.profiles.take_warnings());
-        warnings.for_each(|text| self.warn(text));
     }
 
     /// Continues to give masks and priorities back to programs that were
@@ -414,34 +402,12 @@ impl RealWorld {
             let pause_ns = state.keeper_pause_ns.clamp(KEEPER_NS_MIN, KEEPER_NS_MAX);
             state.keeper_due_ns = now_ns() + pause_ns;
             state.keeper_pause_ns = pause_ns * 2;
-            self.warn(format!(
-                "the keeper died and cannot be replaced now: {error}"
-            ));
+            let text = format!("the keeper died and cannot be replaced now: {error}");
+            self.warn_about(Topic::Keeper, text);
         } else {
             state.keeper_pause_ns = KEEPER_NS_MIN;
+            self.resolved(Topic::Keeper);
         }
-    }
-
-    fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
-        for note in &decision.notes {
-            let note = Note {
-                program: note.program,
-                text: self.state.background.in_names(&note.text),
-            };
-            self.keep_note(at_ns, note);
-        }
-    }
-
-    /// Keeps one sentence, and logs it.
-    pub fn keep_note(&mut self, at_ns: u64, note: Note) {
-        let state = &mut self.state;
-        if state.notes.len() == NOTES_MAX {
-            state.notes.pop_front();
-        }
-        let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
-        let (program, text) = (note.program, note.text.clone());
-        state.log.add(at_ns, Change::Said { program, text });
-        state.notes.push_back(TimedNote { at_seconds, note });
     }
 
     fn log_places(&mut self, at_ns: u64) {

@@ -172,6 +172,8 @@ pub struct Running {
     pid: Pid,
     pidfd: OwnedFd,
     ended: Option<Exit>,
+    /// Whether the kernel reported that it was stopped or continued.
+    was_stopped: bool,
 }
 
 impl Running {
@@ -181,6 +183,7 @@ impl Running {
             pid,
             pidfd: pidfd_open(pid, PidfdFlags::empty())?,
             ended: None,
+            was_stopped: false,
         })
     }
 
@@ -214,6 +217,7 @@ impl Running {
     /// # Errors
     /// When somebody else has waited for it.
     pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
+        self.note_stop();
         self.reap(libc::WNOHANG)
     }
 
@@ -264,6 +268,33 @@ impl Running {
                 return Ok(exit);
             }
         }
+    }
+
+    /// Whether it was seen stopped or continued by a signal: how long it took
+    /// is then not how long it takes.
+    pub fn was_stopped(&self) -> bool {
+        self.was_stopped
+    }
+
+    /// Notes a stop or a continuation that the kernel reports since the last call.
+    fn note_stop(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let options = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
+        // SAFETY: `info` is writable; without WEXITED the child is not reaped.
+        let answer = unsafe {
+            libc::waitid(
+                libc::P_PID,
+                self.pid().unsigned_abs(),
+                info.as_mut_ptr(),
+                options,
+            )
+        };
+        // SAFETY: zeroed, and where the kernel fills it, the field is a pid.
+        let pid = unsafe { info.assume_init().si_pid() };
+        self.was_stopped |= answer == 0 && pid != 0;
     }
 
     fn reap(&mut self, options: i32) -> io::Result<Option<Exit>> {

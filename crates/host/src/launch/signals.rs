@@ -14,7 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 
 use signal_hook::consts::signal::{
-    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
+    SIGWINCH,
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -48,6 +49,8 @@ impl Forwarder {
     pub fn new(own_session: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let caught = FORWARDED.into_iter().filter(|&signal| !ignored(signal));
+        // It tells that the program has stopped or goes on.
+        let caught = caught.chain([SIGCHLD]);
         Ok(Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,
             own_session,
@@ -75,7 +78,8 @@ impl Forwarder {
     /// asks a program to end.
     pub fn forward(&mut self, program: &Running) -> bool {
         let mut asked = false;
-        for origin in self.come() {
+        let come = self.come().into_iter();
+        for origin in come.filter(|origin| origin.signal != SIGCHLD) {
             asked |= ENDING.contains(&origin.signal);
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {

@@ -187,6 +187,11 @@ impl Member {
         self.meter.moved(at_ns);
     }
 
+    /// Its user stopped it: what was measured in its place begins anew.
+    pub fn interrupted(&mut self, at_ns: u64) {
+        self.moved(at_ns, self.place);
+    }
+
     /// Takes in a repetition completed where it is now; true when the mean of
     /// those is news. One alone is none: the first has cold caches, and single
     /// times scatter.

@@ -177,6 +177,7 @@ mod tests {
             spinners: 0,
             active_wait: None,
             progress,
+            stopped: false,
         }
     }
 

@@ -294,6 +294,11 @@ impl Usher {
             let Some(member) = self.members.get_mut(&sample.id) else {
                 continue;
             };
+            if sample.stopped {
+                // Its rate is that of its user's pause.
+                member.interrupted(at_ns);
+                continue;
+            }
             let trusted = sample.progress.is_some_and(|p| p.may_plan());
             news |= member.notice(sample);
             match member.meter.read(at_ns, sample) {

@@ -41,6 +41,7 @@ fn sample(id: u64, cpu_ns: u64) -> ProgramSample {
             source: ProgressSource::Heartbeat,
             confidence: 1.0,
         }),
+        stopped: false,
     }
 }
 

@@ -166,6 +166,7 @@ fn a_core_that_is_somebodys_in_part_is_not_lent() {
         spinners: 0,
         active_wait: Some(false),
         progress: None,
+        stopped: false,
     };
     // Time may begin with 0, and two ticks show what there is to know.
     for tick in 0..=2 {

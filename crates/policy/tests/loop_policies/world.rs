@@ -297,6 +297,7 @@ impl Living {
                 source,
                 confidence: self.truth.confidence,
             }),
+            stopped: false,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::output::{Output, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  usher detach 4711          by process
+  usher detach 4711          by process: any process of the program
   usher detach x264          by name: every program of that name
   usher detach --id 3        by the number that `usher status` shows")]
 pub struct Args {
@@ -32,7 +32,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let state = daemon.status()?;
     let mut ids = args.ids.clone();
     for wanted in &args.programs {
-        let found: Vec<i64> = matching(&state.programs, wanted).collect();
+        let mut found: Vec<i64> = matching(&state.programs, wanted).collect();
+        if let (true, Ok(pid)) = (found.is_empty(), wanted.parse()) {
+            found.extend(daemon.find_program(pid)?);
+        }
         let known = (!found.is_empty()).then_some(found);
         ids.extend(known.with_context(|| {
             format!(

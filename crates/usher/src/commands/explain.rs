@@ -18,9 +18,10 @@ from and how far it is trusted is said with it.
 Examples:
   usher explain              the whole plan
   usher explain x264         one program, with its curve
+  usher explain 4711         the program of that process
   usher explain 3 --json")]
 pub struct Args {
-    /// A program's name or number; all if left out
+    /// A program's name or number, or the number of a process of it; all if left out
     program: Option<String>,
 }
 

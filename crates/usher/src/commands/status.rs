@@ -114,6 +114,10 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
         (false, Some(background)) => format!("{seats} (let run {:.0} %)", background.share * 100.0),
         (false, None) => seats,
     };
+    let seats = match program.stopped_by_user {
+        true => format!("{seats} (stopped by its user)"),
+        false => seats,
+    };
     let loans = [("+", &program.borrowed), ("-", &program.lent)];
     let loans = loans.iter().filter(|(_, cpus)| !cpus.is_empty());
     let seats = loans.fold(seats, |text, (sign, cpus)| format!("{text} {sign}{cpus}"));

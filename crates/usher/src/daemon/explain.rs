@@ -186,6 +186,16 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
 
 /// Where it sits, and what a core more or fewer would do.
 fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
+    let place = where_it_runs(program, status, topology);
+    match program.stopped_by_user {
+        true => {
+            format!("{place}; its user has stopped it, and it is learned from again when it runs")
+        }
+        false => place,
+    }
+}
+
+fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
     if let Some(background) = &program.background {
         return regulated::place(program, background);
     }
@@ -299,6 +309,7 @@ pub mod samples {
             domains: Vec::new(),
             mode: None,
             frozen: false,
+            stopped_by_user: false,
             ntt: None,
             threads: 1,
             spinners: 0,

@@ -102,8 +102,26 @@ impl Service {
     }
 
     fn explained(&self, program: Option<&str>) -> Result<api::Explain_Reply, Refusal> {
-        let status = self.shared.engine.status()?;
-        explain::explain(&status, &self.shared.topology, program)
+        let engine = &self.shared.engine;
+        let status = engine.status()?;
+        let explained = explain::explain(&status, &self.shared.topology, program);
+        let pid = program.and_then(|text| text.parse::<i32>().ok());
+        match (explained, pid) {
+            // It may be the number of one of its processes.
+            (Err(Refusal::NoSuchProgram(text)), Some(pid)) => {
+                let id = engine.program_of(pid)?.map(|id| id.to_string());
+                let id = id.ok_or(Refusal::NoSuchProgram(text))?;
+                explain::explain(&status, &self.shared.topology, Some(&id))
+            }
+            (explained, _) => explained,
+        }
+    }
+
+    fn find(&self, pid: i64) -> Result<ProgramId, Refusal> {
+        let number = i32::try_from(pid).ok();
+        let found = number.map(|pid| self.shared.engine.program_of(pid));
+        let found = found.transpose()?.flatten();
+        found.ok_or_else(|| Refusal::NoSuchProgram(pid.to_string()))
     }
 }
 
@@ -193,6 +211,13 @@ impl VarlinkInterface for Service {
         let engine = &self.shared.engine;
         match program_id(id).and_then(|id| Ok(engine.let_go(id, asking)?)) {
             Ok(()) => call.reply(),
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn find(&self, call: &mut dyn api::Call_Find, pid: i64) -> varlink::Result<()> {
+        match Service::find(self, pid) {
+            Ok(id) => call.reply(to_int(id.0)),
             Err(refusal) => refusal.reply(call),
         }
     }

@@ -75,6 +75,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
             Some(Mode::InTurn) => Program_mode::turns,
         },
         stopped: program.frozen,
+        stopped_by_user: program.stopped_by_user,
         cpus: seat(program, status).unwrap_or_default().to_string(),
         borrowed: program.borrowed.to_string(),
         lent: program.lent.to_string(),

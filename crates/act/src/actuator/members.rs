@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which processes belong to which program.
+
+use usher_model::{ProcessId, ProgramId};
+
+use super::Actuator;
+use crate::error::ActError;
+use crate::release;
+
+impl Actuator {
+    /// The program that a process belongs to, which may be any member of the tree.
+    pub fn program_of(&self, pid: i32) -> Option<ProgramId> {
+        let process = self.procs.get(pid)?;
+        self.manager_of(&process, &self.places_of(pid))
+    }
+
+    /// The living processes of a program that are outside its cgroup: they
+    /// moved, or systemd moved them. None where the program has no cgroup.
+    pub fn leavers(&self, program: ProgramId) -> Vec<ProcessId> {
+        let has_leavers = self.programs.get(&program).map(|held| held.has_leavers);
+        let Ok(state) = self.state(program) else {
+            return Vec::new();
+        };
+        if has_leavers != Some(true) {
+            return Vec::new();
+        }
+        let inside = release::inside(state);
+        let outside = release::pids(&self.procs, state);
+        let outside = outside.difference(&inside);
+        let living = outside.filter_map(|&pid| self.procs.get(pid));
+        let living = living.filter(|process| !process.is_dead());
+        living.map(|process| process.id).collect()
+    }
+
+    /// As [`Self::leavers`], after a search for processes that have left since
+    /// the last [`Self::refresh`].
+    ///
+    /// # Errors
+    /// The program is not managed, or the journal cannot be written.
+    pub fn find_leavers(&mut self, program: ProgramId) -> Result<Vec<ProcessId>, ActError> {
+        let frozen = self.held(program)?.frozen;
+        self.follow(program, frozen)?;
+        Ok(self.leavers(program))
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Notes and warnings that `usher status` and `usher explain` show.
+//!
+//! Both state what holds now; the log keeps what has happened. A note of the
+//! policy gives the reason for a plan, so it is dropped when its reason may be
+//! gone:
+//!
+//! 1. A note about one program, when that program departs or its mode changes.
+//! 2. A note about all programs, when a foreground program arrives or departs,
+//!    when seats become forbidden or allowed, and when the plan begins or
+//!    ceases to leave everything to the kernel.
+//!
+//! A reason that still holds comes again with the decision that follows. A
+//! warning has a [`Topic`] and is dropped when the topic is resolved.
+
+use std::collections::BTreeMap;
+
+use usher_model::{Decision, Mode, Note, Plan, ProgramId};
+
+use super::log::Change;
+use super::status::TimedNote;
+use super::world::RealWorld;
+
+/// Sentences of the policy that are kept.
+const NOTES_MAX: usize = 400;
+/// Warnings that are kept.
+const WARNINGS_MAX: usize = 100;
+
+/// What a warning is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// Which CPUs may be used.
+    Cpus,
+    /// The keeper process.
+    Keeper,
+    /// One program, for as long as it is managed.
+    Program(ProgramId),
+    /// Threads and processes of a program that were born since it was seated.
+    Catching(ProgramId),
+    /// Everything else: it holds until the engine ends.
+    Other,
+}
+
+/// A warning and its topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Warning {
+    topic: Topic,
+    pub text: String,
+}
+
+impl RealWorld {
+    /// Keeps a warning that holds until the engine ends, once.
+    pub fn warn(&mut self, text: String) {
+        self.warn_about(Topic::Other, text);
+    }
+
+    /// Keeps a warning until its topic is resolved, once.
+    pub fn warn_about(&mut self, topic: Topic, text: String) {
+        let warning = Warning { topic, text };
+        let warnings = &mut self.state.warnings;
+        if warnings.contains(&warning) {
+            return;
+        }
+        if warnings.len() == WARNINGS_MAX {
+            warnings.pop_front();
+        }
+        warnings.push_back(warning);
+    }
+
+    /// Drops the warnings about a topic.
+    pub fn resolved(&mut self, topic: Topic) {
+        self.state.warnings.retain(|one| one.topic != topic);
+    }
+
+    /// Reports that the loop has no real-time class, where it could have it:
+    /// root's daemon is refused only by its unit (`RestrictRealtime=yes`) or by
+    /// a cgroup without real-time budget. Ordinary users never have it.
+    pub fn warn_of_delays(&mut self, errno: rustix::io::Errno) {
+        if rustix::process::geteuid().is_root() {
+            self.warn(format!(
+                "the control loop runs without its real-time class, so seats may be late under \
+                 full load: {errno}"
+            ));
+        }
+    }
+
+    /// Keeps what the policy says with a decision.
+    pub fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
+        for note in &decision.notes {
+            let note = Note {
+                program: note.program,
+                text: self.state.background.in_names(&note.text),
+            };
+            self.keep_note(at_ns, note, false);
+        }
+    }
+
+    /// Keeps one sentence, and logs it. `lasting`: no plan makes it untrue.
+    pub fn keep_note(&mut self, at_ns: u64, note: Note, lasting: bool) {
+        let state = &mut self.state;
+        if state.notes.len() == NOTES_MAX {
+            state.notes.pop_front();
+        }
+        let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
+        let (program, text) = (note.program, note.text.clone());
+        state.log.add(at_ns, Change::Said { program, text });
+        state.notes.push_back(TimedNote {
+            at_seconds,
+            note,
+            lasting,
+        });
+    }
+
+    /// Drops the reasons for the present plan that a new one makes untrue.
+    pub fn drop_outdated_notes(&mut self, new: &Plan) {
+        let (before, now) = (modes(&self.state.plan), modes(new));
+        let all = self.state.plan.abstains != new.abstains;
+        let is_outdated = |one: &TimedNote| {
+            let moved = |id: ProgramId| before.contains_key(&id) && before.get(&id) != now.get(&id);
+            let changed = one.note.program.map_or(before != now, moved);
+            !one.lasting && (all || changed)
+        };
+        self.state.notes.retain(|one| !is_outdated(one));
+    }
+
+    /// Drops the reasons that concern all programs.
+    pub fn drop_general_notes(&mut self) {
+        self.state.notes.retain(|one| one.note.program.is_some());
+    }
+
+    /// Drops what was said about a program that departs.
+    pub fn drop_notes_of(&mut self, id: ProgramId) {
+        self.state.notes.retain(|one| one.note.program != Some(id));
+        self.resolved(Topic::Program(id));
+        self.resolved(Topic::Catching(id));
+    }
+}
+
+/// How each program of a plan runs.
+fn modes(plan: &Plan) -> BTreeMap<ProgramId, Mode> {
+    let seats = plan.seats.iter();
+    seats.map(|seat| (seat.program, seat.mode)).collect()
+}
