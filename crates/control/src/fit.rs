@@ -78,6 +78,7 @@ impl Fit {
             }
             Event::Seating { .. } => Ok(()),
             Event::Repeated { program, .. } => self.known(*program, "it tells of a repetition of"),
+            Event::Limited { program, .. } => self.known(*program, "it tells of a quota of"),
         }
     }
 

@@ -57,6 +57,7 @@ fn program(id: u64) -> Program {
         active_wait: None,
         ran_before: false,
         stops_unseen: true,
+        cpu_quota: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background: None,

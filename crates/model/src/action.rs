@@ -21,6 +21,13 @@ pub enum Event {
         /// Wall-clock seconds of the repetition.
         seconds: f64,
     },
+    /// The CPU quota of a program's cgroups has changed.
+    Limited {
+        /// Which.
+        program: ProgramId,
+        /// CPUs' worth of time; `None`: no quota any more.
+        cpu_quota: Option<f64>,
+    },
     /// Whether seats may be given on this machine has changed.
     Seating {
         /// The reason for which no seat may be given, such as another daemon

@@ -104,6 +104,29 @@ impl Curve {
         &self.points
     }
 
+    /// The curve of the program where it may use so many CPUs' worth of time at
+    /// most: flat from there on. Without a quota (`None`), the same curve.
+    #[must_use]
+    pub fn limited(&self, cpu_quota: Option<f64>) -> Self {
+        let limits = |&quota: &f64| {
+            let is_below_last = self.points.last().is_some_and(|last| quota < last.cores);
+            quota > 0.0 && is_below_last
+        };
+        let Some(quota) = cpu_quota.filter(limits) else {
+            return self.clone();
+        };
+        let below = self.points.iter().copied().filter(|p| p.cores < quota);
+        let last = CurvePoint {
+            cores: quota,
+            rate: self.rate(quota),
+            relative_error: self.relative_error(quota),
+            busy_cpus: self.busy_cpus(quota).map(|busy| busy.min(quota)),
+        };
+        Self {
+            points: below.chain([last]).collect(),
+        }
+    }
+
     /// Progress a second on that many cores; 0 on none.
     pub fn rate(&self, cores: f64) -> f64 {
         self.interpolate(cores, |p| Some(p.rate)).unwrap_or(0.0)
@@ -175,6 +198,18 @@ mod tests {
         let c = curve(&[(6, 3.0), (12, 4.0)]);
         let rates = [0.0, 1.0, 6.0, 9.0, 12.0, 48.0].map(|n| c.rate(n));
         assert_eq!(rates, [0.0, 0.5, 3.0, 3.5, 4.0, 4.0]);
+    }
+
+    #[test]
+    fn a_quota_makes_the_curve_flat_from_there_on() {
+        let c = curve(&[(1, 1.0), (2, 1.8), (4, 3.0)]);
+        let rates = |quota| [0.5, 1.0, 2.0, 3.0, 8.0].map(|n| c.limited(quota).rate(n));
+        assert_eq!(rates(Some(2.0)), [0.5, 1.0, 1.8, 1.8, 1.8]);
+        assert_eq!(rates(Some(0.5)), [0.5; 5]);
+        assert_eq!(c.limited(Some(3.0)).best_rate(8.0), c.rate(3.0));
+        for none in [None, Some(4.0), Some(9.0), Some(0.0), Some(f64::NAN)] {
+            assert_eq!(c.limited(none), c);
+        }
     }
 
     #[test]

@@ -98,6 +98,10 @@ pub struct Program {
     /// CPUs that the program (or who started it) has bound itself to; it is
     /// seated within them or left alone. `None`: not bound.
     pub bound_to: Option<CpuSet>,
+    /// CPUs' worth of time that its cgroups allow it, > 0: more cores than this
+    /// do not make it faster. `None`: no quota.
+    #[serde(default)]
+    pub cpu_quota: Option<f64>,
 }
 
 /// A program that has just come under management.

@@ -103,6 +103,12 @@ impl Casas {
                     self.forget(*program);
                     stale = true;
                 }
+                Event::Limited { program, cpu_quota } => {
+                    if let Some(program) = self.programs.get_mut(program) {
+                        program.cpu_quota = *cpu_quota;
+                        stale = true;
+                    }
+                }
                 Event::Repeated { .. } | Event::Seating { .. } => {}
             }
         }

@@ -4,8 +4,8 @@
 //! In: `{"programs":[{"name":"canneal","curve":{"6":1.9,"12":2.4}}, …]}`. A
 //! curve maps a core count to progress a second in any one unit for that
 //! program, at two counts or more. Optional: `llc_bytes`, `bandwidth_gbps`,
-//! `weight` (1 unless given), `spinners` (threads that busy-wait). Unknown
-//! fields are errors: a slip in an optional name would otherwise be ignored.
+//! `weight` (1 unless given), `spinners` (threads that busy-wait), `cpu_quota`
+//! (CPUs' worth of time that the program may use at most). Unknown fields are errors: a slip in an optional name would otherwise be ignored.
 //!
 //! Out: `{"antt":1.23,"programs":[{"name":"canneal","cpus":"0-11","cores":12,
 //! "domains":[0,1],"ntt":1.1,"mode":"seated"}, …]}`, programs in the order of

@@ -130,7 +130,7 @@ impl Policy for Equal {
     }
 }
 
-/// Notes arrivals and departures; true when there was one.
+/// Notes arrivals, departures and changed quotas; true when there was one.
 pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &[Event]) -> bool {
     let mut changed = false;
     for event in events {
@@ -139,13 +139,20 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
                 changed |= programs.insert(program.id, (**program).clone()).is_none()
             }
             Event::Departed(id) => changed |= programs.remove(id).is_some(),
+            Event::Limited { program, cpu_quota } => {
+                if let Some(program) = programs.get_mut(program) {
+                    changed |= program.cpu_quota != *cpu_quota;
+                    program.cpu_quota = *cpu_quota;
+                }
+            }
             Event::Repeated { .. } | Event::Seating { .. } => {}
         }
     }
     changed
 }
 
-/// A program's request, with the curve that it is believed to have.
+/// A program's request, with the curve that it is believed to have, up to its
+/// CPU quota.
 pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> Request {
     let bound_to = program
         .bound_to
@@ -154,7 +161,7 @@ pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> R
     Request {
         id: program.id,
         name: program.name.clone(),
-        curve,
+        curve: curve.limited(program.cpu_quota),
         weight: program.weight,
         spinners: program.spinners,
         llc_bytes: program.llc_bytes,

@@ -74,7 +74,7 @@ fn every_slip_is_named() {
         (program(&format!(r#"{good},"bandwidth_gbps":"much""#)),
          "program 'x', \"bandwidth_gbps\": must be zero or more, not \"much\"".into()),
         (program(&format!(r#"{good},"wieght":2"#)),
-         "program 'x', \"wieght\": unknown field; expected name, curve, llc_bytes, bandwidth_gbps, weight, spinners".into()),
+         "program 'x', \"wieght\": unknown field; expected name, curve, llc_bytes, bandwidth_gbps, weight, spinners, cpu_quota".into()),
         (program(&format!("{good},{good}")), "program 'x', \"curve\": is given twice".into()),
         (format!(r#"{{"programs":[{{{good}}}]}}"#), "program '#1', \"name\": is missing".into()),
         (r#"{"programs":[{"name":"","curve":{}}]}"#.into(),

@@ -7,6 +7,7 @@
 //! | [`ProgramProbe`] | one program: CPU time, waiting, threads, spinners, progress, its end |
 //! | [`PerfCounters`] | instructions (or the task clock) of a program |
 //! | [`MachineProbe`], [`usable_cpus`] | idle CPUs, steal, pressure; CPUs that may be used |
+//! | [`CpuQuotas`] | how much CPU time the cgroups of a process allow it |
 //! | [`identify`] | the key under which a program's profile is kept |
 //! | [`Capabilities`] | what kernel and machine offer, and what is done without |
 //!
@@ -22,6 +23,7 @@ mod machine;
 mod members;
 mod process;
 mod program;
+mod quota;
 mod spin;
 mod text;
 mod tree;
@@ -34,4 +36,5 @@ pub use identity::{Command, THREAD_VARIABLES, command_of, identify};
 pub use machine::{MachineProbe, MachineSample, Roots, usable_cpus};
 pub use process::ProcessFacts;
 pub use program::{ProbeConfig, ProgramProbe, process_id};
+pub use quota::CpuQuotas;
 pub use text::Pressure;

@@ -79,6 +79,7 @@ impl Entrant {
             active_wait: Some(self.script.settles),
             ran_before: false,
             stops_unseen: true,
+            cpu_quota: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

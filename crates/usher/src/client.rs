@@ -2,7 +2,8 @@
 //! Talking to the daemon, and saying what it said in words.
 
 use std::fmt;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::de::DeserializeOwned;
 use usher_model::Regulation;
 
 use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
@@ -18,12 +20,17 @@ use crate::runtime;
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a launcher that tries again while its program runs: it does not
+/// see signals and the program's end meanwhile.
+const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection to a daemon that this user may trust.
 pub struct Daemon {
     client: VarlinkClient,
     /// The same socket, to see it hung up.
     stream: UnixStream,
+    path: PathBuf,
+    patience: Duration,
 }
 
 impl Daemon {
@@ -33,7 +40,13 @@ impl Daemon {
         let sockets = runtime::sockets(runtime_dir);
         let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         let mut safe = sockets.iter().filter(safe);
-        safe.find_map(|path| Self::connect(path).ok())
+        safe.find_map(|path| Self::connect(path, PATIENCE).ok())
+    }
+
+    /// As [`Self::find`], for another try while the program runs.
+    pub fn find_again(runtime_dir: Option<&Path>) -> Option<Self> {
+        let found = Self::find(runtime_dir)?;
+        Self::connect(&found.path, PATIENCE_AGAIN).ok()
     }
 
     /// Connects, where nothing can be done without a daemon.
@@ -51,20 +64,66 @@ impl Daemon {
         })
     }
 
-    fn connect(path: &Path) -> io::Result<Self> {
+    fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         let owner = rustix::net::sockopt::socket_peercred(&stream)?.uid;
         if !owner.is_root() && owner != rustix::process::geteuid() {
             // A socket that another user put where ours should be.
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         let mut connection = varlink::Connection::default();
         connection.reader = Some(BufReader::new(Box::new(stream.try_clone()?)));
         connection.writer = Some(Box::new(stream.try_clone()?));
         let client = VarlinkClient::new(Arc::new(RwLock::new(connection)));
-        Ok(Self { client, stream })
+        Ok(Self {
+            client,
+            stream,
+            path: path.to_owned(),
+            patience,
+        })
+    }
+
+    /// What a call came to, in words.
+    ///
+    /// A caller that gives up must know whether the daemon has done it. From the
+    /// shutdown on, the daemon cannot deliver its reply and undoes what it has
+    /// done; a reply that was delivered before counts.
+    fn outcome<T: DeserializeOwned>(&mut self, result: Result<T, api::Error>) -> Result<T, Said> {
+        let error = match result {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        if !has_timed_out(&error) {
+            return Err(self.said(error));
+        }
+        let late = late_reply(&self.stream);
+        // Nothing more can be read from the old connection.
+        if let (Some(reply), Ok(again)) = (late, Self::connect(&self.path, self.patience)) {
+            *self = again;
+            return Ok(reply);
+        }
+        Err(self.said(error))
+    }
+
+    /// What the daemon said, or why it said nothing that can be understood.
+    fn said(&self, error: api::Error) -> Said {
+        let mut said = Said::from(error);
+        if said.is_strange {
+            let own = env!("CARGO_PKG_VERSION");
+            let other = Self::connect(&self.path, self.patience).and_then(|mut again| {
+                let ping = again.client.ping().call();
+                ping.map_err(|_| io::ErrorKind::InvalidData.into())
+            });
+            let other = other.map_or("another version".to_owned(), |reply| {
+                format!("version {} (process {})", reply.version, reply.pid)
+            });
+            said.words = format!(
+                "the daemon is of {other}, this command of version {own}, and they do not understand one another; restart the daemon"
+            );
+        }
+        said
     }
 
     /// Whether the daemon has hung up, which it does only by ending.
@@ -91,9 +150,9 @@ impl Daemon {
             newcomer.running.then_some(true),
             newcomer.background.map(|policy| policy.name().to_owned()),
         );
-        call.call()
-            .map_err(Said::from)
-            .with_context(|| format!("registering process {pid}"))
+        let result = call.call();
+        let outcome = self.outcome(result);
+        outcome.with_context(|| format!("registering process {pid}"))
     }
 
     /// Has a running process managed.
@@ -109,9 +168,9 @@ impl Daemon {
     ) -> anyhow::Result<api::Attach_Reply> {
         let background = background.map(|policy| policy.name().to_owned());
         let mut call = self.client.attach(pid.into(), name, weight, background);
-        call.call()
-            .map_err(Said::from)
-            .with_context(|| format!("attaching process {pid}"))
+        let result = call.call();
+        let outcome = self.outcome(result);
+        outcome.with_context(|| format!("attaching process {pid}"))
     }
 
     /// The program that a process is part of; `None` where it is not managed.
@@ -122,7 +181,7 @@ impl Daemon {
         match self.client.find(pid).call() {
             Ok(reply) => Ok(Some(reply.id)),
             Err(error) if matches!(error.kind(), ErrorKind::NoSuchProgram(_)) => Ok(None),
-            Err(error) => Err(Said::from(error)).context("asking the daemon"),
+            Err(error) => Err(self.said(error)).context("asking the daemon"),
         }
     }
 
@@ -133,7 +192,7 @@ impl Daemon {
     pub fn detach(&mut self, id: i64) -> anyhow::Result<()> {
         let reply = self.client.detach(id).call();
         reply
-            .map_err(Said::from)
+            .map_err(|error| self.said(error))
             .with_context(|| format!("detaching program {id}"))?;
         Ok(())
     }
@@ -144,7 +203,9 @@ impl Daemon {
     /// The daemon refuses, or is gone.
     pub fn repeated(&mut self, id: i64, seconds: f64) -> anyhow::Result<()> {
         let reply = self.client.repeated(id, seconds).call();
-        reply.map_err(Said::from).context("telling the daemon")?;
+        reply
+            .map_err(|error| self.said(error))
+            .context("telling the daemon")?;
         Ok(())
     }
 
@@ -155,7 +216,7 @@ impl Daemon {
     pub fn status(&mut self) -> anyhow::Result<api::State> {
         let reply = self.client.status().call();
         Ok(reply
-            .map_err(Said::from)
+            .map_err(|error| self.said(error))
             .context("asking the daemon")?
             .state)
     }
@@ -166,7 +227,9 @@ impl Daemon {
     /// No such program, or the daemon is gone.
     pub fn explain(&mut self, program: Option<String>) -> anyhow::Result<api::Explain_Reply> {
         let reply = self.client.explain(program).call();
-        reply.map_err(Said::from).context("asking the daemon")
+        reply
+            .map_err(|error| self.said(error))
+            .context("asking the daemon")
     }
 }
 
@@ -203,6 +266,12 @@ pub struct Said {
     words: String,
     /// The program that a process is part of already.
     part_of: Option<i64>,
+    /// The process has ended.
+    is_gone: bool,
+    /// The daemon did not answer in time.
+    is_late: bool,
+    /// The answer is none of this version's interface.
+    is_strange: bool,
 }
 
 impl Said {
@@ -210,6 +279,20 @@ impl Said {
     /// the daemon did not take it in.
     pub fn part_of(error: &anyhow::Error) -> Option<i64> {
         error.downcast_ref::<Self>()?.part_of
+    }
+
+    /// Whether an error says that the process has ended.
+    pub fn is_gone(error: &anyhow::Error) -> bool {
+        error
+            .downcast_ref::<Self>()
+            .is_some_and(|said| said.is_gone)
+    }
+
+    /// Whether an error says that the daemon did not answer in time.
+    pub fn is_late(error: &anyhow::Error) -> bool {
+        error
+            .downcast_ref::<Self>()
+            .is_some_and(|said| said.is_late)
     }
 }
 
@@ -253,7 +336,52 @@ impl From<api::Error> for Said {
             E::Stopping(_) => "the daemon is ending".to_owned(),
             _ => transport(&error),
         };
-        Self { words, part_of }
+        Self {
+            words,
+            part_of,
+            is_gone: matches!(error.kind(), E::NoSuchProcess(_)),
+            is_late: has_timed_out(&error),
+            is_strange: is_strange(&error),
+        }
+    }
+}
+
+fn has_timed_out(error: &api::Error) -> bool {
+    matches!(
+        error.source_varlink_kind(),
+        Some(varlink::ErrorKind::Io(
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        ))
+    )
+}
+
+/// Whether the answer, or the question, is not known to the other side.
+fn is_strange(error: &api::Error) -> bool {
+    use varlink::ErrorKind as V;
+    matches!(
+        error.source_varlink_kind(),
+        Some(
+            V::SerdeJsonDe(_)
+                | V::SerdeJsonSer(_)
+                | V::MethodNotFound(_)
+                | V::MethodNotImplemented(_)
+                | V::InterfaceNotFound(_)
+                | V::InvalidParameter(_)
+        )
+    )
+}
+
+/// Gives up waiting for a reply: the daemon's write fails from here on. Returns
+/// the reply where it was there already.
+fn late_reply<T: DeserializeOwned>(stream: &UnixStream) -> Option<T> {
+    stream.shutdown(Shutdown::Read).ok()?;
+    let mut bytes = Vec::new();
+    (&*stream).read_to_end(&mut bytes).ok()?;
+    let message = bytes.strip_suffix(&[0])?;
+    let reply: varlink::Reply = serde_json::from_slice(message).ok()?;
+    match reply.error {
+        Some(_) => None,
+        None => serde_json::from_value(reply.parameters?).ok(),
     }
 }
 

@@ -84,18 +84,18 @@ pub fn run(wish: &Wish) -> Outcome {
         _ => registered,
     };
     let running = held.release()?;
+    let mut minder = Minder::new(wish, newcomer);
     match registered {
-        Ok(reply) => Minder::new(wish, newcomer, daemon, &reply).wait(running, &mut signals),
+        Ok(reply) => minder.is_managed_by(daemon, &reply),
         Err(error) => {
-            failure::complain(&match Said::part_of(&error) {
-                Some(program) => {
-                    format!("runs as part of program {program}, in which it was started")
-                }
-                None => format!("runs unmanaged: {}", failure::line(&error)),
-            });
-            wait(running, &mut signals)
+            // The daemon is not to believe that anybody hears its late reply.
+            drop(daemon);
+            if !minder.may_try_again(&error) {
+                return wait(running, &mut signals);
+            }
         }
     }
+    minder.wait(running, &mut signals)
 }
 
 /// Refuses a command that has no name, as shells do.
@@ -308,6 +308,8 @@ struct Minder {
     clean: bool,
     /// What was said last about undoing them.
     complaint: Option<String>,
+    /// Why the program was not taken in, as last reported.
+    refusal: Option<String>,
     retry: Duration,
     started: Instant,
     /// Background work that has been asked to end, and so is not stopped again.
@@ -327,22 +329,47 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 impl Minder {
-    fn new(wish: &Wish, newcomer: Newcomer, daemon: Daemon, reply: &Register_Reply) -> Self {
+    fn new(wish: &Wish, newcomer: Newcomer) -> Self {
         Self {
-            daemon: Some(daemon),
+            daemon: None,
             newcomer: Newcomer {
                 running: true,
                 ..newcomer
             },
             runtime_dir: wish.runtime_dir.clone(),
-            program: reply.id,
-            instance: PathBuf::from(&reply.instance),
+            program: 0,
+            instance: PathBuf::new(),
             clean: true,
             complaint: None,
+            refusal: None,
             retry: RETRY_MIN,
             started: Instant::now(),
             ending: false,
         }
+    }
+
+    /// A daemon has taken the program in.
+    fn is_managed_by(&mut self, daemon: Daemon, reply: &Register_Reply) {
+        self.program = reply.id;
+        self.instance = PathBuf::from(&reply.instance);
+        self.daemon = Some(daemon);
+    }
+
+    /// Reports once why the daemon did not take the program in as it was
+    /// launched. Returns whether it may be tried again.
+    fn may_try_again(&mut self, error: &anyhow::Error) -> bool {
+        let line = failure::line(error);
+        failure::complain(&match Said::part_of(error) {
+            Some(program) => {
+                format!("runs as part of program {program}, in which it was started")
+            }
+            None if Said::is_late(error) => {
+                format!("runs unmanaged until the daemon answers: {line}")
+            }
+            None => format!("runs unmanaged: {line}"),
+        });
+        self.refusal = Some(line);
+        Said::is_late(error)
     }
 
     /// Waits until the program has ended; answers its exit status.
@@ -415,16 +442,36 @@ impl Minder {
                 Undoing::Failed => {}
             }
         }
-        let Some(mut daemon) = Daemon::find(self.runtime_dir.as_deref()) else {
+        let Some(mut daemon) = Daemon::find_again(self.runtime_dir.as_deref()) else {
             return;
         };
-        if let Ok(reply) = daemon.register(self.newcomer.clone()) {
-            self.program = reply.id;
-            self.instance = PathBuf::from(&reply.instance);
-            self.daemon = Some(daemon);
-            if self.newcomer.background.is_some() {
-                failure::complain("there is a daemon again: it regulates the program");
+        match daemon.register(self.newcomer.clone()) {
+            Ok(reply) => {
+                self.is_managed_by(daemon, &reply);
+                let was_refused = self.refusal.take().is_some();
+                if self.newcomer.background.is_some() {
+                    failure::complain("there is a daemon again: it regulates the program");
+                } else if was_refused {
+                    failure::complain("the daemon manages the program now");
+                }
             }
+            Err(error) => self.report_refusal(&error),
+        }
+    }
+
+    /// Reports, once for each reason, that a daemon did not take the program in
+    /// again. It is tried again, as the reason may pass: a program's old cgroup
+    /// is removed, a quota is free, the daemon answers.
+    fn report_refusal(&mut self, error: &anyhow::Error) {
+        let line = failure::line(error);
+        // It may have ended meanwhile, which is seen next.
+        let is_first = self.refusal.as_ref() != Some(&line);
+        if is_first && !Said::is_gone(error) {
+            failure::complain(&format!(
+                "the program is not managed again, which is tried every {} s: {line}",
+                RETRY_MAX.as_secs()
+            ));
+            self.refusal = Some(line);
         }
     }
 

@@ -66,6 +66,11 @@ impl Member {
         Some(sample)
     }
 
+    /// The number of its oldest living process, or of its root.
+    pub fn main_process(&self) -> i32 {
+        self.watch.oldest_process().unwrap_or(self.home.root.pid)
+    }
+
     /// Finds out whether its user has stopped it. While Usher itself has, that
     /// cannot be seen.
     pub fn look_for_stop(&mut self, at_ns: u64) {
@@ -178,7 +183,7 @@ impl Member {
         ProgramStatus {
             id: self.id(),
             name: self.program.name.clone(),
-            pid: self.watch.oldest_process().unwrap_or(self.home.root.pid),
+            pid: self.main_process(),
             uid: self.uid,
             command: self.command.clone(),
             weight: self.program.weight,
@@ -205,6 +210,7 @@ impl Member {
                 .map(|progress| progress.total / seconds),
             profile: self.program.profile.clone(),
             bound_to: self.program.bound_to.clone(),
+            cpu_quota: self.program.cpu_quota,
             background: None,
         }
     }

@@ -44,7 +44,7 @@ use usher_act::{ActError, Actuator, PreparedHome, Work};
 use usher_control::{Loop, Record, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
-use usher_probe::{MachineProbe, Roots, process_id};
+use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
 
 use self::log::Log;
 use self::mailbox::{Postbox, Request, mailbox};
@@ -95,6 +95,7 @@ impl Engine {
         let (postbox, mailbox) = mailbox().map_err(EngineError::Start)?;
         let world = RealWorld {
             machine: MachineProbe::new(&config.roots),
+            quotas: CpuQuotas::new(&config.roots),
             policy: policy.name(),
             actuator,
             keeper,

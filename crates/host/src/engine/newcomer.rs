@@ -112,6 +112,7 @@ impl Newcomer {
                 active_wait: known.active_wait,
                 ran_before: !held,
                 stops_unseen: false,
+                cpu_quota: None,
                 llc_bytes: known.llc_bytes,
                 bandwidth_gbps: known.bandwidth_gbps,
                 background: adopt.background,

@@ -185,6 +185,7 @@ impl RealWorld {
         let program = Program {
             id: home.program,
             bound_to: newcomer.program.bound_to.filter(bound),
+            cpu_quota: self.quotas.of(newcomer.root.pid),
             // By its cgroup's freezer; elsewhere it would be sent signals.
             stops_unseen: self.actuator.freezes_unseen(home.program),
             ..newcomer.program

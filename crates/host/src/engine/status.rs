@@ -110,6 +110,9 @@ pub struct ProgramStatus {
     pub profile: Option<Curve>,
     /// CPUs that it bound itself to, or was bound to.
     pub bound_to: Option<CpuSet>,
+    /// CPUs' worth of time that its cgroups allow it.
+    #[serde(default)]
+    pub cpu_quota: Option<f64>,
     /// How it is regulated, where it is background work.
     pub background: Option<BackgroundStatus>,
 }

@@ -24,7 +24,7 @@ use usher_model::{
     Action, CpuId, CpuSet, Decision, Event, FailedAction, Observation, Plan, ProgramId,
     ProgramSample, Topology,
 };
-use usher_probe::{MachineProbe, Roots, usable_cpus};
+use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 
 use super::background::Background;
 use super::config::Adopted;
@@ -50,6 +50,7 @@ pub(super) struct RealWorld {
     pub topology: Topology,
     pub roots: Roots,
     pub machine: MachineProbe,
+    pub quotas: CpuQuotas,
     pub policy: &'static str,
     pub actuator: Actuator,
     pub keeper: Option<KeeperHandle>,
@@ -324,6 +325,14 @@ impl RealWorld {
             };
             member.watch.follow(&leavers);
             member.look_for_stop(now_ns());
+            let cpu_quota = self.quotas.of(member.main_process());
+            if member.program.cpu_quota != cpu_quota {
+                member.program.cpu_quota = cpu_quota;
+                let program = id;
+                self.state
+                    .events
+                    .push(Event::Limited { program, cpu_quota });
+            }
             for text in member.take_warnings() {
                 self.warn_about(Topic::Program(id), text);
             }

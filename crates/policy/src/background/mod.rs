@@ -115,9 +115,9 @@ impl<P: Policy> Regulated<P> {
                     continue;
                 }
                 Event::Arrived(program) => (program.id, program.background.is_some()),
-                Event::Departed(id) | Event::Repeated { program: id, .. } => {
-                    (*id, self.is_background(*id))
-                }
+                Event::Departed(id)
+                | Event::Repeated { program: id, .. }
+                | Event::Limited { program: id, .. } => (*id, self.is_background(*id)),
             };
             if is_background {
                 self.regulator.happened(observation.at_ns, event);
@@ -140,7 +140,7 @@ impl<P: Policy> Regulated<P> {
         match event {
             Event::Arrived(program) => self.foreground.insert(program.id),
             Event::Departed(id) => self.foreground.remove(id),
-            Event::Repeated { .. } | Event::Seating { .. } => false,
+            Event::Repeated { .. } | Event::Limited { .. } | Event::Seating { .. } => false,
         };
     }
 

@@ -185,7 +185,7 @@ impl Regulator {
                 self.controller.depart(*id);
                 self.stage.forget(*id);
             }
-            Event::Repeated { .. } | Event::Seating { .. } => {}
+            Event::Repeated { .. } | Event::Limited { .. } | Event::Seating { .. } => {}
         }
     }
 

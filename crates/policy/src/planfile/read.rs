@@ -14,7 +14,7 @@ use crate::seating::Request;
 /// Whole numbers beyond this are no longer exact in JSON.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-const FIELDS: &str = "name, curve, llc_bytes, bandwidth_gbps, weight, spinners";
+const FIELDS: &str = "name, curve, llc_bytes, bandwidth_gbps, weight, spinners, cpu_quota";
 
 /// The programs of a JSON text, numbered from 0 in its order.
 ///
@@ -128,11 +128,12 @@ impl<'a> Reader<'a> {
         let weight = self.number("weight", |x| x > 0.0, "a positive number")?;
         let bandwidth = self.number("bandwidth_gbps", |x| x >= 0.0, "zero or more")?;
         let llc_bytes = self.whole("llc_bytes", WHOLE_MAX)?;
+        let cpu_quota = self.number("cpu_quota", |x| x > 0.0, "a positive number")?;
         let spinners = self.whole("spinners", f64::from(u32::MAX))?;
         Ok(Request {
             id: ProgramId(at as u64),
             name: self.name.clone(),
-            curve: self.curve()?,
+            curve: self.curve()?.limited(cpu_quota),
             weight: weight.unwrap_or(1.0),
             spinners: spinners.map_or(0, |x| x as u32),
             llc_bytes: llc_bytes.map(|x| x as u64),

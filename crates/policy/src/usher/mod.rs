@@ -232,6 +232,12 @@ impl Usher {
                 }
             }
             Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
+            Event::Limited { program, cpu_quota } => {
+                if let Some(member) = self.members.get_mut(program) {
+                    member.program.cpu_quota = *cpu_quota;
+                    self.mark(Stale::Changed);
+                }
+            }
             Event::Seating { .. } => {}
         }
         if !matches!(event, Event::Repeated { .. }) {

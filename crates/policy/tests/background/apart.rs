@@ -170,7 +170,9 @@ proptest! {
         // `between` makes no event that concerns all programs.
         let of = |event: &Event| match event {
             Event::Arrived(p) => p.id,
-            Event::Departed(id) | Event::Repeated { program: id, .. } => *id,
+            Event::Departed(id)
+            | Event::Limited { program: id, .. }
+            | Event::Repeated { program: id, .. } => *id,
             Event::Seating { .. } => ProgramId(0),
         };
         let told: Vec<_> = shown.iter().flat_map(|o| o.events.clone()).collect();

@@ -54,6 +54,7 @@ pub fn program(id: u64, background: Option<Regulation>) -> Program {
         active_wait: None,
         ran_before: false,
         stops_unseen: true,
+        cpu_quota: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background,

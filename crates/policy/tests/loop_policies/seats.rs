@@ -21,6 +21,26 @@ fn programs_with_profiles_are_seated_at_once_and_optimally() {
 }
 
 #[test]
+fn a_cpu_quota_is_an_upper_limit_of_the_cores_of_a_program() {
+    for name in ["usher", "equal"] {
+        let topology = paper_machine();
+        let mut world = World::new(&topology);
+        let mut policy = by_name(name, &topology).unwrap();
+        let mut limited = profiled(truth(1, perfect, 48.0), 48);
+        limited.program.cpu_quota = Some(1.5);
+        world.arrive(limited);
+        world.arrive(profiled(truth(2, perfect, 48.0), 48));
+        world.turn(policy.as_mut(), MS);
+        let cores = [1, 2].map(|id| world.mask(id).len());
+        assert_eq!(cores, [6, 42], "{name}: one domain, and all others");
+        world.limit(1, None);
+        world.turn(policy.as_mut(), MS);
+        let cores = [1, 2].map(|id| world.mask(id).len());
+        assert_eq!(cores, [24, 24], "{name}: without the quota");
+    }
+}
+
+#[test]
 fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
     let topology = paper_machine();
     let speeds = [medium, poor, poor, medium];

@@ -80,6 +80,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         active_wait: None,
         ran_before: false,
         stops_unseen: true,
+        cpu_quota: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background: None,
@@ -138,6 +139,12 @@ impl World {
             failed: vec![],
             log: vec![],
         }
+    }
+
+    /// The cgroups of a program allow it so many CPUs' worth of time from now on.
+    pub fn limit(&mut self, id: u64, cpu_quota: Option<f64>) {
+        let program = ProgramId(id);
+        self.events.push(Event::Limited { program, cpu_quota });
     }
 
     pub fn arrive(&mut self, truth: Truth) {

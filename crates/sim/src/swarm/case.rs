@@ -209,6 +209,7 @@ fn guest(id: u64, topology: &Topology, random: &mut Rand32) -> Guest {
             active_wait: None,
             ran_before: random.rand_range(0..8) == 0,
             stops_unseen: random.rand_range(0..4) != 0,
+            cpu_quota: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

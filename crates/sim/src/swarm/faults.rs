@@ -183,7 +183,7 @@ impl<'a> Faulty<'a> {
             let id = match event {
                 Event::Arrived(program) => program.id,
                 Event::Departed(id) => *id,
-                Event::Repeated { .. } | Event::Seating { .. } => continue,
+                Event::Repeated { .. } | Event::Limited { .. } | Event::Seating { .. } => continue,
             };
             let job = self.jobs[&id];
             let engine = self.inner.engine_mut();

@@ -40,6 +40,7 @@ fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
             active_wait: Some(false),
             ran_before: false,
             stops_unseen: true,
+            cpu_quota: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

@@ -68,7 +68,7 @@ impl World for Stage {
             match event {
                 Event::Arrived(arrival) => self.log.came(arrival.id),
                 Event::Departed(id) => self.log.left(*id, observation.at_ns),
-                Event::Repeated { .. } | Event::Seating { .. } => {}
+                Event::Repeated { .. } | Event::Limited { .. } | Event::Seating { .. } => {}
             }
         }
         observation

@@ -19,7 +19,7 @@ use crate::output::{self, Output, STRONG};
 Input (JSON): {\"programs\":[{\"name\":\"a\",\"curve\":{\"1\":1.0,\"6\":4.9,\"12\":7.2}}, …]}
 A curve maps a core count to progress a second, in any one unit for that program;
 between points it is linear. Optional for each: weight, llc_bytes, bandwidth_gbps,
-spinners (threads that busy-wait).
+spinners (threads that busy-wait), cpu_quota (CPUs' worth of time that it may use).
 
 Output (JSON): who gets which CPUs, so that the mean of the normalised turnaround
 times (ANTT) is least. The same input always gives the same answer.

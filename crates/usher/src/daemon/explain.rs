@@ -127,7 +127,7 @@ fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
         Some(Request {
             id: p.id,
             name: p.name.clone(),
-            curve: p.profile.clone()?,
+            curve: p.profile.as_ref()?.limited(p.cpu_quota),
             weight: p.weight,
             spinners: p.spinners,
             llc_bytes: None,
@@ -208,17 +208,26 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     }
     let seated = program.mode == Some(Mode::Seated);
     let Some(cpus) = view::seat(program, status).filter(|_| seated) else {
-        return "is left to the kernel, on every CPU that it may use".to_owned();
+        let quota = program
+            .cpu_quota
+            .map(|quota| format!(", for {quota:.1} CPUs' worth of time at most"));
+        let quota = quota.unwrap_or_default();
+        return format!("is left to the kernel, on every CPU that it may use{quota}");
     };
     let own = cpus.minus(&program.borrowed).or(&program.lent);
     let cores = topology.capacity_of(&own);
+    let size = match program.cpu_quota.filter(|&quota| quota < cores) {
+        Some(quota) => format!("{quota:.1} cores by its CPU quota"),
+        None => format!("{cores:.1} cores"),
+    };
     let mut text = match program.soft {
-        true => format!("is at home on CPUs {own} ({cores:.1} cores)"),
-        false => format!("has CPUs {own} of its own ({cores:.1} cores)"),
+        true => format!("is at home on CPUs {own} ({size})"),
+        false => format!("has CPUs {own} of its own ({size})"),
     };
     let Some(curve) = &program.profile else {
         return text;
     };
+    let curve = &curve.limited(program.cpu_quota);
     let all = topology.capacity_of(&topology.all_cpus());
     text.push_str(&format!(": NTT {:.2}", ntt(curve, cores, all)));
     if cores + 1.0 <= all {
@@ -320,6 +329,7 @@ pub mod samples {
             progress_per_second: None,
             profile: Curve::from_rates(&rates.iter().copied().collect()).ok(),
             bound_to: None,
+            cpu_quota: None,
             background: None,
         }
     }

@@ -79,6 +79,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         cpus: seat(program, status).unwrap_or_default().to_string(),
         borrowed: program.borrowed.to_string(),
         lent: program.lent.to_string(),
+        cpu_quota: program.cpu_quota,
         domains: program
             .domains
             .iter()

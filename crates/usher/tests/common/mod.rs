@@ -91,7 +91,24 @@ impl World {
     pub fn daemon(&mut self, args: &[&str]) -> i32 {
         let mut words = vec!["daemon"];
         words.extend(args);
-        let child = self.usher(&words).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = self.usher(&words);
+        self.start_daemon(&mut command)
+    }
+
+    /// As [`Self::daemon`], by another command that becomes the daemon.
+    pub fn daemon_by(&mut self, command: &mut Command) -> i32 {
+        let like = self.usher(&[]);
+        for (name, value) in like.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        self.start_daemon(command.stdin(Stdio::null()))
+    }
+
+    fn start_daemon(&mut self, command: &mut Command) -> i32 {
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
         self.daemons.push(child);
         wait_for("the daemon to answer", || {

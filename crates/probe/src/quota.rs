@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CPU quotas: how much CPU time the cgroups of a process allow it.
+//!
+//! A quota applies to a cgroup and all below it, so the least one on the way
+//! from the process's cgroup to the root counts. The user's limits are among
+//! them: systemd writes them to the user's slice. cgroup v2 has `cpu.max`, v1
+//! has `cpu.cfs_quota_us` and `cpu.cfs_period_us`. In a container only the
+//! cgroups that are visible there are read.
+
+use std::path::{Path, PathBuf};
+
+use crate::file;
+use crate::machine::Roots;
+
+/// Reads the quotas of processes.
+#[derive(Debug, Clone)]
+pub struct CpuQuotas {
+    roots: Roots,
+    mounts: Vec<Mount>,
+}
+
+/// A mounted hierarchy with a CPU controller, or one that may have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    /// cgroup v2.
+    unified: bool,
+    /// The cgroup that is mounted.
+    root: PathBuf,
+    /// Where.
+    point: PathBuf,
+}
+
+impl CpuQuotas {
+    /// Finds the hierarchies that are mounted here.
+    pub fn new(roots: &Roots) -> Self {
+        let table = file::read(&roots.proc.join("self/mountinfo")).unwrap_or_default();
+        Self {
+            mounts: table.lines().filter_map(mount).collect(),
+            roots: roots.clone(),
+        }
+    }
+
+    /// CPUs' worth of time that a process may use; `None` where no quota is set
+    /// or can be read.
+    pub fn of(&self, pid: i32) -> Option<f64> {
+        let path = self.roots.proc.join(pid.to_string()).join("cgroup");
+        let cgroups = file::read(&path).ok()?;
+        let quotas = self.mounts.iter().filter_map(|mount| {
+            let cgroup = cgroups.lines().find_map(|line| mount.cgroup_in(line))?;
+            self.least(mount, &cgroup)
+        });
+        quotas.min_by(f64::total_cmp)
+    }
+
+    /// The least quota from a cgroup up to the root of its hierarchy.
+    fn least(&self, mount: &Mount, cgroup: &Path) -> Option<f64> {
+        let below = cgroup.strip_prefix(&mount.root).ok()?;
+        let point = match mount.point.strip_prefix("/sys") {
+            Ok(inside) => self.roots.sys.join(inside),
+            Err(_) => mount.point.clone(),
+        };
+        let chain = below.ancestors().map(|part| point.join(part));
+        let quotas = chain.filter_map(|dir| match mount.unified {
+            true => cpu_max(&file::read(&dir.join("cpu.max")).ok()?),
+            false => cfs_quota(
+                &file::read(&dir.join("cpu.cfs_quota_us")).ok()?,
+                &file::read(&dir.join("cpu.cfs_period_us")).ok()?,
+            ),
+        });
+        quotas.min_by(f64::total_cmp)
+    }
+}
+
+impl Mount {
+    /// The cgroup in this hierarchy, from a line of `/proc/PID/cgroup`.
+    fn cgroup_in(&self, line: &str) -> Option<PathBuf> {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers) = (fields.next()?, fields.next()?);
+        let is_it = match self.unified {
+            true => number == "0" && controllers.is_empty(),
+            false => controllers.split(',').any(|name| name == "cpu"),
+        };
+        is_it.then(|| fields.next()).flatten().map(PathBuf::from)
+    }
+}
+
+/// A hierarchy that may limit CPU time, from a line of `/proc/self/mountinfo`
+/// (proc_pid_mountinfo(5)).
+fn mount(line: &str) -> Option<Mount> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut after = after.split(' ');
+    let (kind, options) = (after.next()?, after.nth(1)?);
+    let unified = match kind {
+        "cgroup2" => true,
+        "cgroup" if options.split(',').any(|name| name == "cpu") => false,
+        _ => return None,
+    };
+    let mut before = before.split(' ').skip(3);
+    Some(Mount {
+        unified,
+        root: PathBuf::from(before.next()?),
+        point: PathBuf::from(before.next()?),
+    })
+}
+
+/// A `cpu.max` file: `max 100000`, or quota and period in microseconds.
+fn cpu_max(text: &str) -> Option<f64> {
+    let mut words = text.split_whitespace();
+    ratio(words.next()?, words.next()?)
+}
+
+/// The two files of cgroup v1; a quota of -1 is none.
+fn cfs_quota(quota: &str, period: &str) -> Option<f64> {
+    ratio(quota.trim(), period.trim())
+}
+
+fn ratio(quota: &str, period: &str) -> Option<f64> {
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+24 1 0:22 / /proc rw - proc proc rw
+30 24 0:26 / /sys/fs/cgroup ro shared:9 - tmpfs tmpfs ro
+31 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 /job /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+33 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+";
+
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new(cgroups: &str) -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            machine.write("proc/self/mountinfo", TABLE);
+            machine.write("proc/7/cgroup", cgroups);
+            machine
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+
+        fn quota(&self) -> Option<f64> {
+            let at = |name: &str| self.0.path().join(name);
+            let roots = Roots {
+                proc: at("proc"),
+                sys: at("sys"),
+                boot: at("boot"),
+            };
+            CpuQuotas::new(&roots).of(7)
+        }
+    }
+
+    #[test]
+    fn the_least_quota_up_to_the_root_counts() {
+        let machine = Machine::new("4:memory:/x\n0::/user.slice/user-1000.slice/a.scope\n");
+        assert_eq!(machine.quota(), None);
+        let unified = "sys/fs/cgroup/unified";
+        let at = |path: &str| format!("{unified}/user.slice/{path}cpu.max");
+        machine.write(&at("user-1000.slice/a.scope/"), "max 100000\n");
+        assert_eq!(machine.quota(), None);
+        machine.write(&at("user-1000.slice/"), "50000 100000\n");
+        machine.write(&at(""), "400000 100000\n");
+        assert_eq!(machine.quota(), Some(0.5));
+        machine.write(&at("user-1000.slice/a.scope/"), "20000 100000\n");
+        assert_eq!(machine.quota(), Some(0.2));
+        machine.write(&at("user-1000.slice/a.scope/"), "garbage");
+        assert_eq!(machine.quota(), Some(0.5));
+    }
+
+    #[test]
+    fn version_1_is_read_below_the_cgroup_that_is_mounted() {
+        let machine = Machine::new("3:cpu,cpuacct:/job/step\n0::/\n");
+        let dir = "sys/fs/cgroup/cpu,cpuacct";
+        let set = |path: &str, quota: &str| {
+            machine.write(&format!("{dir}/{path}cpu.cfs_quota_us"), quota);
+            machine.write(&format!("{dir}/{path}cpu.cfs_period_us"), "100000\n");
+        };
+        set("step/", "-1\n");
+        assert_eq!(machine.quota(), None);
+        set("", "150000\n");
+        assert_eq!(machine.quota(), Some(1.5));
+        // What is outside of the mounted cgroup cannot be seen.
+        machine.write("proc/7/cgroup", "3:cpu,cpuacct:/other\n");
+        assert_eq!(machine.quota(), None);
+    }
+
+    #[test]
+    fn texts_that_are_none_give_no_quota() {
+        for text in ["", "max", "0 100000", "1 0", "-5 10", "x y", "1"] {
+            assert_eq!(cpu_max(text), None, "{text}");
+        }
+        for line in ["", "a - b", "1 2 3 - cgroup2 x", "- - - -"] {
+            assert_eq!(mount(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Hosts as they occur: limits, file systems that are full or read-only,
+//! daemons that hang, die or are of another version.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use common::{World, children, signal, stderr, stdout, wait_for};
+use serde_json::json;
+
+/// A process that sleeps until it is dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("1000").spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A cgroup with a quota of half a CPU, removed at the end.
+struct HalfCpu(PathBuf);
+
+impl HalfCpu {
+    fn new() -> Option<Self> {
+        let name = format!("half-{}", std::process::id());
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        for line in mounts.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let (dir, kind) = (Path::new(fields[1]).join(&name), fields[2]);
+            let has_cpu = fields[3].split(',').any(|option| option == "cpu");
+            let quota = match kind {
+                "cgroup" if has_cpu => ("cpu.cfs_quota_us", "50000"),
+                "cgroup2" => ("cpu.max", "50000 100000"),
+                _ => continue,
+            };
+            if fs::create_dir(&dir).is_err() {
+                continue;
+            }
+            let made = Self(dir);
+            // Without the controller there is no such file.
+            let file = made.0.join(quota.0);
+            if file.exists() && fs::write(file, quota.1).is_ok() {
+                return Some(made);
+            }
+        }
+        eprintln!("skipped: no CPU quota can be set here");
+        None
+    }
+
+    fn takes(&self, pid: i32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for HalfCpu {
+    fn drop(&mut self) {
+        let begun = std::time::Instant::now();
+        while fs::remove_dir(&self.0).is_err() && begun.elapsed() < common::DEADLINE {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn status_and_explain_report_at_most_the_cpu_quota() {
+    let Some(half) = HalfCpu::new() else {
+        return;
+    };
+    let mut world = World::new();
+    world.daemon(&["--policy", "equal"]);
+    let sleeper = Sleeper::start();
+    half.takes(sleeper.pid());
+    let pid = sleeper.pid().to_string();
+    assert!(world.run(&["attach", &pid]).status.success());
+    assert_eq!(world.programs(1)[0]["cpu_quota"], json!(0.5));
+    let status = stdout(&world.run(&["status"]));
+    assert!(status.contains("(quota 0.500 CPUs)"), "{status}");
+    let explained = stdout(&world.run(&["explain", &pid]));
+    let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("0.5 cores by its CPU quota"), "{explained}");
+    // A quota that changes is followed.
+    let file = ["cpu.max", "cpu.cfs_quota_us"].map(|name| half.0.join(name));
+    let file = file.into_iter().find(|file| file.exists()).unwrap();
+    let quota = match file.ends_with("cpu.max") {
+        true => "150000 100000",
+        false => "150000",
+    };
+    fs::write(file, quota).unwrap();
+    wait_for("the new quota", || {
+        (world.status()["programs"][0]["cpu_quota"] == json!(1.5)).then_some(())
+    });
+    drop(sleeper);
+}
+
+#[test]
+fn what_a_daemon_does_too_late_is_undone_and_launchers_try_again() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let sleeper = Sleeper::start();
+    signal(daemon, libc::SIGSTOP);
+    let run = |args: &[&str]| {
+        let mut command = world.usher(args);
+        command.stderr(Stdio::piped()).stdout(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let attach = run(&["attach", &sleeper.pid().to_string()]);
+    let mut launcher = run(&["run", "--", "sleep", "1000"]);
+    let attached = attach.wait_with_output().unwrap();
+    let said = stderr(&attached);
+    assert_eq!(attached.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("the daemon did not answer within 10 s"),
+        "{said}"
+    );
+    let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(
+        first.contains("runs unmanaged until the daemon answers"),
+        "{first}"
+    );
+    signal(daemon, libc::SIGCONT);
+    let program = children(launcher.id() as i32)[0];
+    wait_for("only the launched program to be managed", || {
+        let status = world.json(&["status"])?;
+        let pids: Vec<_> = status["programs"]
+            .as_array()?
+            .iter()
+            .map(|p| p["pid"].clone())
+            .collect();
+        (pids == [json!(program)]).then_some(())
+    });
+    let last = lines
+        .map_while(Result::ok)
+        .find(|line| line.contains("manages the program now"));
+    assert!(last.is_some());
+    signal(program, libc::SIGKILL);
+    launcher.wait().unwrap();
+}
+
+/// Answers as a daemon of another version would: it knows `Ping` and gives other
+/// answers to all else.
+fn serve_another_version(listener: UnixListener) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(&stream);
+                let mut call = Vec::new();
+                while reader
+                    .read_until(0, &mut call)
+                    .is_ok_and(|length| length > 0)
+                {
+                    let is_ping = String::from_utf8_lossy(&call).contains("Usher1.Ping");
+                    let reply = match is_ping {
+                        true => json!({"parameters": {"version": "9.9.9", "pid": 4711}}),
+                        false => json!({"parameters": {"news": true}}),
+                    };
+                    let _ = write!(&stream, "{reply}\0");
+                    call.clear();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_daemon_of_another_version_is_named_in_one_line() {
+    let world = World::new();
+    fs::create_dir(world.runtime_dir()).unwrap();
+    fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    serve_another_version(UnixListener::bind(world.socket()).unwrap());
+    let cause = "the daemon is of version 9.9.9 (process 4711), this command of version";
+    for args in [
+        &["status"][..],
+        &["attach", "1"],
+        &["explain"],
+        &["bg", "true"],
+    ] {
+        let output = world.run(args);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        assert!(
+            said.contains(cause) && said.contains("restart the daemon"),
+            "{said}"
+        );
+    }
+    let output = world.run(&["run", "echo", "done"]);
+    assert!(output.status.success());
+    assert_eq!(stdout(&output), "done\n");
+    let said = stderr(&output);
+    assert!(said.lines().count() == 1 && said.contains(cause), "{said}");
+}
+
+/// A small file system at the runtime directory, unmounted at the end.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn on(dir: PathBuf) -> Option<Self> {
+        fs::create_dir(&dir).unwrap();
+        let words = ["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"];
+        let mounted = Command::new("mount").args(words).arg(&dir).output();
+        let is_there = mounted.is_ok_and(|output| output.status.success());
+        if !is_there {
+            eprintln!("skipped: nothing can be mounted here");
+        }
+        is_there.then_some(Self(dir))
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("filler")).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_runtime_directory_is_named_in_one_line_and_programs_run() {
+    let mut world = World::new();
+    let Some(mounted) = Mounted::on(world.runtime_dir()) else {
+        return;
+    };
+    world.daemon(&["--policy", "equal"]);
+    mounted.fill();
+    let sleeper = Sleeper::start();
+    let before = common::allowed(sleeper.pid());
+    // The last page of the journal has room for some records.
+    let attach = || world.run(&["attach", &sleeper.pid().to_string()]);
+    let refused = (0..200).map(|_| attach()).find(|output| {
+        let detached = world.run(&["detach", &sleeper.pid().to_string()]);
+        !output.status.success() || !detached.status.success()
+    });
+    let refused = refused.unwrap();
+    let said = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(
+        said.lines().count() == 1 && said.contains("No space left"),
+        "{said}"
+    );
+    assert_eq!(common::allowed(sleeper.pid()), before);
+    world.programs(0);
+    let output = world.run(&["run", "echo", "done"]);
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(stdout(&output), "done\n");
+    assert!(
+        said.lines().count() == 1 && said.contains("No space left"),
+        "{said}"
+    );
+    fs::remove_file(mounted.0.join("filler")).unwrap();
+    assert!(
+        world
+            .run(&["attach", &sleeper.pid().to_string()])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn programs_are_seated_where_cgroups_are_read_only() {
+    let mut world = World::new();
+    let script = "mount --make-rprivate / && for dir in $(awk '$3 ~ /^cgroup/ { print $2 }' \
+                  /proc/self/mounts); do mount -o remount,bind,ro $dir || exit; done";
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(["-m", "sh", "-c", script]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: cgroups cannot be made read-only here");
+        return;
+    }
+    let usher = env!("CARGO_BIN_EXE_usher");
+    let daemon = format!("{script}; exec {usher} daemon --policy equal");
+    let arguments = ["-m", "sh", "-c", &daemon];
+    world.daemon_by(Command::new("unshare").args(arguments));
+    let run = |args: &[&str]| {
+        let output = world.run(args);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stderr(&output), "");
+    };
+    run(&["run", "true"]);
+    run(&["bg", "--", "true"]);
+    let launcher = world.usher(&["run", "sleep", "1000"]).spawn();
+    let mut launcher = launcher.unwrap();
+    let program = world.programs(1)[0].clone();
+    let explained = stdout(&world.run(&["explain", "sleep"]));
+    let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("it stays in the cgroup that it was launched in"),
+        "{explained}"
+    );
+    signal(program["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+    launcher.wait().unwrap();
+}
