@@ -30,7 +30,7 @@ pub(crate) struct Totals {
 pub(crate) enum Members {
     /// In a cgroup of its own, but for those that have left it.
     Group {
-        group: Group,
+        group: Box<Group>,
         /// Whether the cgroup was empty at the last look.
         is_empty: bool,
         leavers: Leavers,
@@ -64,7 +64,7 @@ impl Members {
     pub(crate) fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
         Ok(match &home.cgroup {
             Some(dir) => Self::Group {
-                group: Group::open(dir)?,
+                group: Box::new(Group::open(dir)?),
                 is_empty: false,
                 leavers: Leavers {
                     tree: Tree::empty(proc_root),
