@@ -63,6 +63,12 @@ impl<P: Policy, W: World> Loop<P, W> {
         self.policy.name()
     }
 
+    /// Goes on with another policy, which knows nothing of the past.
+    pub fn replace_policy(&mut self, policy: P) {
+        self.policy = policy;
+        self.failed.clear();
+    }
+
     /// Looks, decides and acts once. An action that fails does not keep the
     /// others from being tried; the policy hears of it at the next turn.
     pub fn turn(&mut self) -> Turn {

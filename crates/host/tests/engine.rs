@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{
-    Adopt, Change, Engine, EngineConfig, EngineError, ProfileUse, ProgramStatus, SoftSeats,
+    Adopt, Change, Engine, EngineConfig, EngineError, ProfileUse, ProgramStatus, Remake, SoftSeats,
 };
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_model::{Action, CpuSet, Decision, Event, Observation, Topology};
@@ -585,6 +585,48 @@ fn cpus_that_go_offline_are_noticed() {
         (!status.warnings.is_empty()).then_some(status)
     });
     assert_eq!(warned.usable, fewer);
+}
+
+#[test]
+fn cpus_that_come_online_after_the_start_are_used() {
+    let bench = Bench::new();
+    let all = bench.topology.all_cpus();
+    let (Some(first), true) = (all.first(), all.len() > 1) else {
+        eprintln!("skipped: there is one CPU only");
+        return;
+    };
+    let known = CpuSet::single(first);
+    let online = bench.path("sys/devices/system/cpu/online");
+    fs::create_dir_all(online.parent().unwrap()).unwrap();
+    fs::write(&online, known.to_string()).unwrap();
+    let mut config = bench.config();
+    config.roots.sys = bench.path("sys");
+    config.topology = bench.topology.restrict(&known).unwrap();
+    let whole = bench.topology.clone();
+    config.remake = Some(Remake::new(move || {
+        let policy = usher_policy::by_name("equal", &whole).unwrap();
+        Ok((whole.clone(), policy))
+    }));
+    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let idlers = [Idler::new(), Idler::new()];
+    for idler in &idlers {
+        engine
+            .attach(idler.pid(), Adopt::new([""; 0]), ROOT)
+            .unwrap();
+        assert_eq!(idler.allowed(), known);
+    }
+    assert_eq!(engine.status().unwrap().usable, known);
+    fs::write(&online, all.to_string()).unwrap();
+    until("all CPUs are used, each by one program", || {
+        let masks = idlers.each_ref().map(Idler::allowed);
+        let apart = !masks[0].intersects(&masks[1]);
+        (apart && masks[0].or(&masks[1]) == all).then_some(())
+    });
+    let status = engine.status().unwrap();
+    assert_eq!((status.usable, status.programs.len()), (all.clone(), 2));
+    assert_eq!(engine.topology().unwrap().all_cpus(), all);
+    assert_eq!(status.warnings, [""; 0]);
+    assert!(engine.stop().is_empty());
 }
 
 #[test]

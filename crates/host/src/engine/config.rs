@@ -11,6 +11,7 @@ use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
 use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Regulation, Topology};
 
+use usher_policy::Policy;
 use usher_probe::{ProbeError, Roots};
 use usher_store::StoreError;
 
@@ -37,6 +38,9 @@ pub struct EngineConfig {
     pub soft: Option<Arc<dyn SoftSeats>>,
     /// The process that undoes everything when this one dies.
     pub keeper: Option<KeeperCommand>,
+    /// How to plan the machine anew when CPUs come online that `topology` does
+    /// not contain; `None`: such CPUs are not used.
+    pub remake: Option<Remake>,
     /// An eventfd that is written to when the loop has ended, for whatever
     /// reason, and everything is undone.
     pub ended: Option<Arc<OwnedFd>>,
@@ -59,10 +63,36 @@ impl EngineConfig {
             ignore: Vec::new(),
             soft: None,
             keeper: None,
+            remake: None,
             ended: None,
             programs_per_user: 256,
             log_entries_max: 100_000,
         }
+    }
+}
+
+/// Reads the machine again and makes a policy for it.
+#[derive(Clone)]
+pub struct Remake(Arc<MakePlan>);
+
+type MakePlan = dyn Fn() -> Result<(Topology, Box<dyn Policy + Send>), String> + Send + Sync;
+
+impl Remake {
+    /// That function, which states in a sentence why it failed.
+    pub fn new(
+        make: impl Fn() -> Result<(Topology, Box<dyn Policy + Send>), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(make))
+    }
+
+    pub(super) fn make(&self) -> Result<(Topology, Box<dyn Policy + Send>), String> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Remake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Remake")
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 use usher_act::{PreparedHome, Work};
-use usher_model::{ProcessId, ProgramId};
+use usher_model::{ProcessId, ProgramId, Topology};
 
 use super::config::{Adopted, EngineError};
 use super::log::LogEntry;
@@ -54,6 +54,7 @@ pub(super) enum Request {
     Seating {
         forbidden: Option<String>,
     },
+    Topology(Reply<Topology>),
     Status(Reply<Status>),
     Log {
         since: usize,

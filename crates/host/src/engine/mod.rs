@@ -12,6 +12,7 @@
 
 mod background;
 mod config;
+mod grown;
 mod learn;
 mod log;
 mod mailbox;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse};
+pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse, Remake};
 pub use log::{Change, LogEntry, Place};
 pub use newcomer::WEIGHTS;
 pub use softly::SoftSeats;
@@ -115,10 +116,11 @@ impl Engine {
         };
         let panicked = Arc::new(AtomicBool::new(false));
         let (tell, ended) = (panicked.clone(), config.ended);
+        let remake = config.remake;
         let thread = std::thread::Builder::new()
             .name("loop".to_owned())
             .spawn(move || {
-                let left = turn_until_stopped(policy, world, &tell);
+                let left = turn_until_stopped(policy, world, remake.as_ref(), &tell);
                 // Full only when it has been written to 2^64 - 2 times.
                 let bell = |fd: Arc<OwnedFd>| rustix::io::write(fd, &1u64.to_ne_bytes());
                 let _ = ended.map(bell);
@@ -268,6 +270,14 @@ impl EngineHandle {
         self.postbox.post(Request::Seating { forbidden });
     }
 
+    /// The machine as it is planned for.
+    ///
+    /// # Errors
+    /// The engine has been stopped.
+    pub fn topology(&self) -> Result<Topology, EngineError> {
+        self.postbox.ask(Request::Topology)
+    }
+
     /// What is managed, where it sits and how it does.
     ///
     /// # Errors
@@ -392,6 +402,7 @@ fn start_keeper(
 fn turn_until_stopped(
     policy: Box<dyn Policy + Send>,
     world: RealWorld,
+    remake: Option<&Remake>,
     panicked: &AtomicBool,
 ) -> Vec<ActError> {
     let promptly = prompt::run_promptly();
@@ -403,6 +414,12 @@ fn turn_until_stopped(
         control.world().read_usable();
         control.world().unseat_all();
         control.run();
+        while control.world().has_outgrown() {
+            if let Some(policy) = control.world().grow(remake) {
+                control.replace_policy(policy);
+            }
+            control.run();
+        }
     }));
     panicked.store(turned.is_err(), Ordering::SeqCst);
     let (_, mut world) = control.into_parts();

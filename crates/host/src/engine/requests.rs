@@ -42,6 +42,7 @@ impl RealWorld {
             Request::LetGo { id, asking, reply } => drop(reply.send(self.let_go(id, asking))),
             Request::ProgramOf { pid, reply } => drop(reply.send(Ok(self.program_of(pid)))),
             Request::Seating { forbidden } => self.set_seating(forbidden),
+            Request::Topology(reply) => drop(reply.send(Ok(self.topology.clone()))),
             Request::Status(reply) => drop(reply.send(Ok(self.status()))),
             Request::Log { since, reply } => drop(reply.send(Ok(self.state.log.since(since)))),
             Request::Stop => self.state.stopping = true,

@@ -107,6 +107,10 @@ pub(super) struct State {
     pub failed_actions: u64,
     /// The policy is to look because of `usable`.
     pub cpus_changed: bool,
+    /// CPUs are online that `topology` does not contain.
+    pub strange_cpus: CpuSet,
+    /// The machine is to be planned anew because of them.
+    pub outgrown: bool,
     pub stopping: bool,
     /// The policy says that seats need not be kept firmly.
     pub softly: bool,
@@ -231,7 +235,7 @@ impl World for RealWorld {
             for request in self.mailbox.take() {
                 self.handle(request);
             }
-            if self.state.stopping {
+            if self.state.stopping || self.state.outgrown {
                 return false;
             }
             for id in std::mem::take(&mut self.state.unwatched) {
@@ -239,6 +243,9 @@ impl World for RealWorld {
             }
             if self.state.looked_after_ns + HOUSEKEEPING_NS <= now_ns() {
                 self.look_after();
+                if self.state.outgrown {
+                    return false;
+                }
             }
             self.continue_scans();
             let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
@@ -279,7 +286,7 @@ impl RealWorld {
     /// that fails or leaves none changes nothing.
     pub fn read_usable(&mut self) -> bool {
         let usable = match usable_cpus(&self.roots) {
-            Ok(usable) => usable.and(&self.topology.all_cpus()),
+            Ok(usable) => usable,
             Err(error) => {
                 let text = format!("which CPUs may be used is not known: {error}");
                 self.warn_about(Topic::Cpus, text);
@@ -287,6 +294,11 @@ impl RealWorld {
             }
         };
         self.resolved(Topic::Cpus);
+        let strange = usable.minus(&self.topology.all_cpus());
+        // Tried once for each set of new CPUs.
+        self.state.outgrown |= !strange.is_empty() && strange != self.state.strange_cpus;
+        self.state.strange_cpus = strange;
+        let usable = usable.and(&self.topology.all_cpus());
         let changed = !usable.is_empty() && usable != self.state.usable;
         if changed {
             self.state.usable = usable;

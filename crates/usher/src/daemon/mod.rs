@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, eventfd};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use usher_act::ActConfig;
-use usher_host::engine::{Engine, EngineConfig, KeeperCommand, ProfileUse};
+use usher_host::engine::{Engine, EngineConfig, KeeperCommand, ProfileUse, Remake};
 use usher_model::Topology;
 
 use crate::commands::usable_machine;
@@ -67,12 +67,11 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let listening = Listening::start(&config.runtime_dir)?;
     let topology = usable_machine()?;
-    let engine = start_engine(config, topology.clone(), &ending)?;
+    let engine = start_engine(config, topology, &ending)?;
     claim_machine(&engine)?;
     let shared = Shared {
         engine: engine.handle(),
         timings: Timings::default(),
-        topology: Arc::new(topology),
         instance_dir: engine.instance_dir().to_owned(),
     };
     if let Some(address) = &config.metrics {
@@ -160,6 +159,13 @@ fn start_engine(
     let thresholds = runtime::thresholds(config.thresholds.as_deref(), &config.store)?;
     let policy = usher_policy::by_name_with(&config.policy, &topology, thresholds)
         .with_context(|| format!("there is no policy '{}'", config.policy))?;
+    let name = config.policy.clone();
+    let remake = move || {
+        let topology = usable_machine().map_err(|error| failure::line(&error))?;
+        let policy = usher_policy::by_name_with(&name, &topology, thresholds);
+        let policy = policy.ok_or_else(|| format!("there is no policy '{name}'"))?;
+        Ok((topology, policy))
+    };
     let exe = std::env::current_exe().context("finding Usher's own executable")?;
     // Under systemd the unit's Restart= starts it again.
     let respawn = match std::env::var_os("NOTIFY_SOCKET") {
@@ -172,6 +178,7 @@ fn start_engine(
         ..ProfileUse::default()
     };
     settings.record = config.record.clone();
+    settings.remake = Some(Remake::new(remake));
     settings.ignore = config.ignore.clone();
     settings.soft = Some(crate::commands::sched::seats(&config.runtime_dir));
     // A daemon without its loop is none.

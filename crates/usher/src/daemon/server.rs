@@ -18,12 +18,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use usher_probe::ProcessFacts;
 use varlink::VarlinkService;
 
 use super::connection::Connection;
@@ -35,6 +37,45 @@ use super::workers::Workers;
 pub struct Peer {
     /// Effective user at the time of connecting.
     pub uid: u32,
+    /// Its process, by the daemon's numbers; 0: it has none in the daemon's pid
+    /// namespace.
+    pub pid: i32,
+}
+
+impl Peer {
+    fn of(stream: &UnixStream) -> io::Result<Self> {
+        let mut credentials = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut length = size_of_val(&credentials) as libc::socklen_t;
+        // SAFETY: both are writable, and `length` is the size of the structure.
+        let answer = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut length,
+            )
+        };
+        match answer {
+            0 => Ok(Self {
+                uid: credentials.uid,
+                pid: credentials.pid,
+            }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Whether the peer's process numbers are those of another pid namespace,
+    /// outside of the daemon's or nested in it.
+    pub fn counts_otherwise(&self, proc_root: &Path) -> bool {
+        // One that has exited and left its socket to another is not known.
+        let facts = ProcessFacts::read(proc_root, self.pid).ok();
+        self.pid == 0 || facts.is_some_and(|facts| facts.numbers.len() > 1)
+    }
 }
 
 /// How much one peer, or all together, may ask for. `docs/security.md` lists
@@ -263,11 +304,8 @@ impl Server {
 
     /// Takes a connection in, or hangs up where there are too many.
     fn admit(&mut self, stream: UnixStream) {
-        let Ok(credentials) = rustix::net::sockopt::socket_peercred(&stream) else {
+        let Ok(peer) = Peer::of(&stream) else {
             return;
-        };
-        let peer = Peer {
-            uid: credentials.uid.as_raw(),
         };
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -285,7 +323,8 @@ impl Server {
     fn over_quota(&self, peer: Peer) -> Option<(Quota, usize)> {
         let limits = &self.limits;
         let all = self.connections.len();
-        let theirs = self.connections.iter().filter(|c| c.peer == peer).count();
+        let theirs = self.connections.iter().filter(|c| c.peer.uid == peer.uid);
+        let theirs = theirs.count();
         let for_users = limits
             .connections
             .saturating_sub(limits.connections_for_root);

@@ -2,12 +2,11 @@
 //! The interface `org.usher.Usher1`, as one peer sees it: who asks is known
 //! from the connection, and the engine does what they may ask for.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use usher_host::engine::{Adopt, Adopted, EngineHandle};
-use usher_model::{CpuSet, ProgramId, Regulation, Topology};
+use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
 use super::metrics::Timings;
@@ -32,8 +31,6 @@ pub struct Shared {
     pub engine: EngineHandle,
     /// How long it takes.
     pub timings: Timings,
-    /// The machine as it was planned for at the start.
-    pub topology: Arc<Topology>,
     /// Where the journal lies.
     pub instance_dir: PathBuf,
 }
@@ -63,6 +60,7 @@ impl Service {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
         let number = number.ok_or_else(|| bad("pid", format!("{pid} is no process number")))?;
+        self.check_namespace(pid)?;
         Self::check(&adopt)?;
         let engine = &self.shared.engine;
         let adopted = match held {
@@ -73,6 +71,17 @@ impl Service {
         let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
         if_undelivered(move || drop(engine.let_go(id, asking)));
         Ok(adopted)
+    }
+
+    /// That the caller means the process which has this number here.
+    fn check_namespace(&self, pid: i64) -> Result<(), Refusal> {
+        if !self.peer.counts_otherwise(Path::new("/proc")) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{pid} is a number of another pid namespace than the daemon's; this daemon cannot manage programs of that one: run the command where the daemon runs, or start a daemon there"
+        );
+        Err(bad("pid", reason))
     }
 
     /// That a request is of a reasonable size. What the engine checks itself
@@ -104,20 +113,22 @@ impl Service {
     fn explained(&self, program: Option<&str>) -> Result<api::Explain_Reply, Refusal> {
         let engine = &self.shared.engine;
         let status = engine.status()?;
-        let explained = explain::explain(&status, &self.shared.topology, program);
+        let topology = engine.topology()?;
+        let explained = explain::explain(&status, &topology, program);
         let pid = program.and_then(|text| text.parse::<i32>().ok());
         match (explained, pid) {
             // It may be the number of one of its processes.
             (Err(Refusal::NoSuchProgram(text)), Some(pid)) => {
                 let id = engine.program_of(pid)?.map(|id| id.to_string());
                 let id = id.ok_or(Refusal::NoSuchProgram(text))?;
-                explain::explain(&status, &self.shared.topology, Some(&id))
+                explain::explain(&status, &topology, Some(&id))
             }
             (explained, _) => explained,
         }
     }
 
     fn find(&self, pid: i64) -> Result<ProgramId, Refusal> {
+        self.check_namespace(pid)?;
         let number = i32::try_from(pid).ok();
         let found = number.map(|pid| self.shared.engine.program_of(pid));
         let found = found.transpose()?.flatten();
