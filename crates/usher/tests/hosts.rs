@@ -312,3 +312,33 @@ fn programs_are_seated_where_cgroups_are_read_only() {
     signal(program["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     launcher.wait().unwrap();
 }
+
+#[test]
+fn numbers_of_another_pid_namespace_are_refused() {
+    let probe = Command::new("unshare")
+        .args(["-pf", "--mount-proc", "true"])
+        .status();
+    if !probe.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no pid namespace can be made here");
+        return;
+    }
+    let mut world = World::new();
+    let _daemon = world.daemon_in_namespace();
+    // By its own count, process 1 is the daemon itself.
+    let sleeper = Sleeper::start();
+    for pid in ["1".to_owned(), sleeper.pid().to_string()] {
+        let output = world.run(&["attach", &pid]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        let cause = format!("{pid} is a number of another pid namespace");
+        assert!(said.lines().count() == 1 && said.contains(&cause), "{said}");
+    }
+    let output = world.run(&["run", "echo", "done"]);
+    assert_eq!(stdout(&output), "done\n");
+    let said = stderr(&output);
+    assert!(
+        said.lines().count() == 1 && said.contains("runs unmanaged"),
+        "{said}"
+    );
+    world.programs(0);
+}

@@ -34,6 +34,9 @@ pub struct Args {
     store: StoreArg,
 }
 
+/// The name of the kernel's file by which a cgroup yields.
+const CPU_IDLE: &str = "cpu.idle";
+
 /// Everything that is told.
 #[derive(Debug, Serialize)]
 struct Findings {
@@ -90,9 +93,10 @@ struct StoreHealth {
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let runtime_dir = global.runtime_dir.as_deref();
     let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
+    let placing = placing(daemon.as_ref(), runtime_dir);
     let findings = Findings {
-        kernel: Capabilities::read(&Roots::default()),
-        placing: placing(daemon.as_ref(), runtime_dir),
+        kernel: used(Capabilities::read(&Roots::default()), placing.as_ref()),
+        placing,
         daemon,
         scheduler: sched::look(&runtime::roots_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
@@ -100,6 +104,15 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     };
     out.answer(&findings, || text(&findings, out))?;
     Ok(0)
+}
+
+/// What of the kernel Usher uses. `cpu.idle` is left out where background work
+/// yields by something else: under systemd by `CPUWeight=idle`, for users by
+/// their autogroups.
+fn used(mut kernel: Capabilities, placing: Option<&Placing>) -> Capabilities {
+    let is_used = placing.is_some_and(|placing| placing.yielding.starts_with(CPU_IDLE));
+    kernel.items.retain(|item| item.name != CPU_IDLE || is_used);
+    kernel
 }
 
 /// Instances (`PID-START`) whose process is gone.
@@ -249,6 +262,23 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpu_idle_is_listed_where_background_work_yields_by_it() {
+        let listed = |yielding: &str| {
+            let placing = Placing {
+                placement: String::new(),
+                yielding: yielding.to_owned(),
+                reasons: Vec::new(),
+            };
+            let kernel = used(Capabilities::read(&Roots::default()), Some(&placing));
+            kernel.get(CPU_IDLE).is_some()
+        };
+        assert!(listed(&usher_act::Yielding::CpuV1.to_string()));
+        assert!(listed(&usher_act::Yielding::CpuV2.to_string()));
+        assert!(!listed(&usher_act::Yielding::CpuWeight.to_string()));
+        assert!(!listed(&usher_act::Yielding::Autogroup.to_string()));
+    }
 
     #[test]
     fn a_journal_is_stale_when_its_process_is_not_the_same() {

@@ -20,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub struct World {
     dir: tempfile::TempDir,
     daemons: Vec<Child>,
+    /// Whether the daemon's number for itself is not this machine's.
+    counts_otherwise: bool,
     shared_claim: Option<String>,
 }
 
@@ -31,6 +33,7 @@ impl World {
         Self {
             dir,
             daemons: Vec::new(),
+            counts_otherwise: false,
             shared_claim: None,
         }
     }
@@ -97,6 +100,23 @@ impl World {
 
     /// As [`Self::daemon`], by another command that becomes the daemon.
     pub fn daemon_by(&mut self, command: &mut Command) -> i32 {
+        self.give_environment(command);
+        self.start_daemon(command)
+    }
+
+    /// The same in another pid namespace. The daemon ends when the value is dropped.
+    pub fn daemon_in_namespace(&mut self) -> Killed {
+        self.counts_otherwise = true;
+        let usher = env!("CARGO_BIN_EXE_usher");
+        let mut command = Command::new("unshare");
+        command.args(["-pf", "--kill-child", "--mount-proc", usher, "daemon"]);
+        self.give_environment(&mut command);
+        let killed = Killed(command.stderr(Stdio::null()).spawn().unwrap());
+        self.status();
+        killed
+    }
+
+    fn give_environment(&self, command: &mut Command) {
         let like = self.usher(&[]);
         for (name, value) in like.get_envs() {
             match value {
@@ -104,7 +124,7 @@ impl World {
                 None => command.env_remove(name),
             };
         }
-        self.start_daemon(command.stdin(Stdio::null()))
+        command.stdin(Stdio::null());
     }
 
     fn start_daemon(&mut self, command: &mut Command) -> i32 {
@@ -173,6 +193,7 @@ impl Drop for World {
         let status: Option<Value> = output
             .ok()
             .and_then(|o| serde_json::from_slice(&o.stdout).ok());
+        let status = status.filter(|_| !self.counts_otherwise);
         let pid = status.and_then(|status| Some(status["pid"].as_i64()? as i32));
         if let Some(pid) = pid {
             signal(pid, libc::SIGTERM);
@@ -185,6 +206,16 @@ impl Drop for World {
         while pid.is_some_and(lives) && begun.elapsed() < DEADLINE {
             std::thread::yield_now();
         }
+    }
+}
+
+/// A child process that is killed when this is dropped.
+pub struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
