@@ -14,9 +14,10 @@
 //!
 //! A path that names nothing is valid: its directory has gone by itself.
 
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{DirKind, State};
@@ -74,12 +75,9 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     if removed && !below.components().any(ours) {
         return Some(format!("it is not named {PREFIX}…"));
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // The root itself may be reached through links: it is configured.
     let real = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-    let opened = rustix::fs::openat2(CWD, real.join(below), flags, Mode::empty(), resolve);
-    let handle = match opened {
+    let handle = match open_without_links(&real, below) {
         Ok(handle) => handle,
         Err(Errno::NOENT) => return None,
         Err(error) => return Some(std::io::Error::from(error).to_string()),
@@ -89,6 +87,16 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
         Ok(_) => Some("it is not a cgroup".to_owned()),
         Err(error) => Some(std::io::Error::from(error).to_string()),
     }
+}
+
+/// Opens a directory below a root, and fails at a symbolic link. Component by component:
+/// under `RestrictSUIDSGID=yes` of the unit, systemd lets `openat2` fail with ENOSYS.
+fn open_without_links(root: &Path, below: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = rustix::fs::open(root, flags, Mode::empty())?;
+    below.components().try_fold(top, |dir, part| {
+        rustix::fs::openat(&dir, part.as_os_str(), flags, Mode::empty())
+    })
 }
 
 #[cfg(test)]
@@ -101,6 +109,7 @@ mod tests {
         let root = dir.path();
         std::fs::create_dir_all(root.join("usher-1-1/1")).unwrap();
         std::os::unix::fs::symlink("/sys/fs/cgroup", root.join("usher-link")).unwrap();
+        std::os::unix::fs::symlink("usher-1-1", root.join("usher-inner")).unwrap();
         let says = |path: &str, removed| problem(root, &root.join(path), removed);
         for path in [
             "usher-1-1",
@@ -108,6 +117,7 @@ mod tests {
             "../usher-x",
             "/etc/usher-x",
             "usher-link",
+            "usher-inner/1",
         ] {
             assert!(says(path, true).is_some(), "{path}");
         }
