@@ -127,8 +127,6 @@ guests: kernels
 	@scripts/stage "Usher in guests" $(IN_GUESTS) --test lab -- quick::
 
 # Usher as installed on a Debian with systemd, for root and two users. The image is built once.
-.PHONY: hosts
-test: hosts
 hosts: setup-lab
 	@scripts/stage "systemd guest" $(CARGO) test --locked --package usher --test hosts -- quick::
 else
@@ -138,6 +136,8 @@ guests:
 hosts:
 	@echo "== systemd guest: skipped: without root its disk cannot be built"
 endif
+.PHONY: hosts
+test: hosts
 
 # Every kernel on every machine; and what undoes, with a real cgroup v2.
 lab: guests hosts

@@ -77,7 +77,8 @@ impl Guest {
         let kept = vec![their_console.as_raw_fd(), their_port.as_raw_fd()];
         let qemu =
             spawn(&mut command, kept, &their_console).map_err(LabError::io("starting QEMU"))?;
-        drop((their_port, their_console));
+        // What remains open here would hide the end of QEMU.
+        drop((command, their_port, their_console));
         let mut watch = Watch {
             _qemu: qemu,
             port,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The guests, and the checks that run in each.
 
+use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -32,7 +34,14 @@ pub fn all() -> Vec<Trial> {
             name: "quick::trixie",
             suite: Suite::Trixie,
             kernel: GuestKernel::SchedExt(Wanted::Newest),
-            checks: &["service::", "seats::", "limits::"],
+            checks: &[
+                "service::",
+                "seats::",
+                "limits::",
+                "background::",
+                "crash::",
+                "users::",
+            ],
         },
         Boot {
             name: "long::trixie",
@@ -94,16 +103,54 @@ fn run(boot: &Boot) -> Result<(), Failed> {
         cache: std::env::var_os("USHER_LAB_CACHE").map(Into::into),
     };
     println!("== {} on {MACHINE}", boot.name);
-    let outcome = guest.run(&mut std::io::stdout())?;
+    let mut output = Output::default();
+    let outcome = guest.run(&mut output)?;
     println!(
         "== up in {} ms, checked in {} ms",
         outcome.boot_ms, outcome.ran_ms
     );
     match outcome.end {
-        End::Exited { status: 0 } => Ok(()),
+        End::Exited { status: 0 } => output.compare(),
         end => Err(Failed::from(format!(
             "{end:?} on {}\n{}",
             outcome.kernel, outcome.console
         ))),
+    }
+}
+
+/// Prints the output of a guest and collects `docs/hosts.md`.
+#[derive(Default)]
+struct Output {
+    document: String,
+}
+
+impl Write for Output {
+    /// The lab writes whole lines.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        match text.strip_prefix(crate::table::LINE) {
+            Some(row) => self.document.push_str(row),
+            None => print!("{text}"),
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stdout().flush()
+    }
+}
+
+impl Output {
+    /// Writes the document where it has changed, and fails then.
+    fn compare(&self) -> Result<(), Failed> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hosts.md");
+        let known = std::fs::read_to_string(&path).unwrap_or_default();
+        if self.document.is_empty() || self.document == known {
+            return Ok(());
+        }
+        std::fs::write(&path, &self.document)?;
+        Err(Failed::from(
+            "docs/hosts.md has changed: review the difference and commit it",
+        ))
     }
 }

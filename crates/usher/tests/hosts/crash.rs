@@ -2,7 +2,7 @@
 //! Daemons that are killed.
 
 use crate::shell::{Shell, root};
-use crate::state::{Program, disjoint, start_service, status};
+use crate::state::{Program, disjoint, start_service, status, wait_for};
 
 /// systemd or the keeper starts another daemon, which seats the programs again.
 pub fn a_killed_daemon_seats_again() {
@@ -12,7 +12,7 @@ pub fn a_killed_daemon_seats_again() {
     disjoint(&[&programs[0], &programs[1]]);
     let before = status()["pid"].clone();
     root("systemctl kill --kill-whom=main -s KILL usher").ok();
-    crate::state::wait_for("another daemon", || {
+    wait_for("another daemon", || {
         let state = status();
         let count = state["programs"].as_array()?.len();
         (state["pid"] != before && count == 2).then_some(())
@@ -20,7 +20,7 @@ pub fn a_killed_daemon_seats_again() {
     disjoint(&[&programs[0], &programs[1]]);
 }
 
-/// Daemon and keeper together. Launchers, and the next start, undo.
+/// Daemon and keeper together. The next start releases attached programs.
 pub fn a_killed_unit_undoes_all() {
     start_service();
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
@@ -29,9 +29,13 @@ pub fn a_killed_unit_undoes_all() {
     bob.run(&format!("usher attach {}", attached.pid)).ok();
     disjoint(&[&launched, &attached]);
     let cgroup = attached.cgroup();
+    let before = status()["pid"].clone();
     root("systemctl kill -s KILL usher").ok();
+    wait_for("another daemon", || {
+        (status()["pid"] != before).then_some(())
+    });
+    attached.roams();
     root("systemctl stop usher").ok();
     launched.roams();
-    attached.roams();
     assert_eq!(attached.cgroup(), cgroup);
 }

@@ -4,11 +4,12 @@
 //!
 //! On the host the tests of this program are boots of guests. In a guest the same
 //! program is installed at `/usr/local/lib/usher-lab/hosts`; its tests are checks there.
-//! It is also the program that the checks launch: `hosts work THREADS`.
+//! It is also the program that the checks launch: `hosts work THREADS`, `hosts cells`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;
 mod boots;
+mod cells;
 mod containers;
 mod crash;
 mod limits;
@@ -19,6 +20,7 @@ mod seats;
 mod service;
 mod shell;
 mod state;
+mod table;
 mod tree;
 mod users;
 mod work;
@@ -34,8 +36,10 @@ const REBOOTS: &str = "USHER_HOSTS_REBOOTS";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some("work") {
-        work::run(words.next());
+    match words.next().as_deref() {
+        Some("work") => work::run(words.next()),
+        Some("cells") => return cells::print(),
+        _ => {}
     }
     let arguments = Arguments::from_args();
     if std::env::var_os(IN_GUEST).is_none() {
@@ -136,4 +140,5 @@ const CHECKS: &[Check] = &[
         "containers::attach_from_outside_keeps_the_cgroup",
         containers::attach_from_outside_keeps_the_cgroup,
     ),
+    ("table::every_cell", table::every_cell),
 ];

@@ -73,9 +73,11 @@ impl Shell {
         }
     }
 
-    /// Starts a command in the background, outside the shell's job control. Its pid.
+    /// Starts a command in the background; its messages go to a log. Its pid.
     pub fn start(&mut self, line: &str) -> i32 {
-        let started = self.run(&format!("{line} </dev/null >/dev/null 2>&1 & echo $!"));
+        let started = self.run(&format!(
+            "{line} </dev/null >>/var/tmp/messages-$USER 2>&1 & echo $!"
+        ));
         started.ok().trim().parse().unwrap()
     }
 }

@@ -11,7 +11,7 @@ use usher_model::{CpuSet, Topology};
 use crate::shell::{Shell, root};
 
 /// How long a change may take in an emulated machine on a busy host.
-const DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(150);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The program that checks launch.
 pub const WORK: &str = "/usr/local/lib/usher-lab/hosts work";
@@ -24,7 +24,11 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         if Instant::now() >= deadline {
-            let status = root("usher status; journalctl -u usher -o cat -n 20 --no-pager").text;
+            let status = root(
+                "usher status; journalctl -u usher -o cat -n 20 --no-pager; \
+                 tail -n 5 /var/tmp/messages-*",
+            )
+            .text;
             panic!("waited in vain for {what}\n{status}");
         }
         std::thread::sleep(PAUSE);
@@ -58,7 +62,7 @@ impl Program {
     pub fn launch(shell: &mut Shell, usher: &str, threads: usize) -> Self {
         let launcher = shell.start(&format!("{usher} -- {WORK} {threads}"));
         let pid = wait_for(&format!("a program of {usher}"), || {
-            children(launcher).into_iter().find(|&pid| works(pid))
+            descendants(launcher).into_iter().find(|&pid| works(pid))
         });
         let program = Self { pid };
         program.has_threads(threads);
@@ -201,6 +205,14 @@ pub fn children(pid: i32) -> Vec<i32> {
     pids.map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// All processes below a process.
+fn descendants(pid: i32) -> Vec<i32> {
+    let below = children(pid);
+    let deeper = below.iter().flat_map(|&child| descendants(child));
+    let deeper: Vec<i32> = deeper.collect();
+    below.into_iter().chain(deeper).collect()
+}
+
 /// The state that the system daemon reports, once it answers.
 pub fn status() -> Value {
     wait_for("the daemon's status", || {
@@ -216,7 +228,11 @@ pub fn start_service() {
     let lines = "[Service]\nExecStart=\nExecStart=/usr/local/bin/usher daemon --policy equal \
                  --runtime-dir /run/usher --store /var/lib/usher/profiles.db\n";
     fs::write(format!("{dir}/policy.conf"), lines).unwrap();
-    root("systemctl daemon-reload && systemctl start usher").ok();
+    root(
+        "systemctl daemon-reload && systemctl start usher || \
+         { journalctl -u usher -o cat -n 9 --no-pager; exit 1; }",
+    )
+    .ok();
 }
 
 /// Cgroups of Usher's anywhere.
@@ -235,4 +251,5 @@ pub fn fresh() {
         .ok();
     }
     fs::remove_dir_all("/run/systemd/system/usher.service.d").ok();
+    root("rm -f /var/tmp/messages-*").ok();
 }

@@ -42,6 +42,6 @@ pub fn a_second_daemon_abstains() {
     let second = Program::launch(&mut bob, "usher run", 2);
     crate::state::disjoint(&[&first, &other]);
     let status = bob.run("usher status").ok();
-    assert!(status.contains("alice"), "{status}");
+    assert!(status.contains("the daemon of user 1000"), "{status}");
     assert_eq!(second.mask(), Some(crate::state::everywhere()));
 }

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The table of `docs/hosts.md`: each feature for root and a user, with the system's and a
+//! user's daemon, in a session, a service and containers.
+
+use std::fmt::Write as _;
+
+use crate::cells::{CELL, FEATURES};
+use crate::containers::{nspawn, podman};
+use crate::shell::Shell;
+use crate::state::{fresh, start_service};
+use crate::users::START;
+
+/// Begins each line of the document in the output of a guest.
+pub const LINE: &str = "docs/hosts.md: ";
+const CELLS: &str = "/usr/local/lib/usher-lab/hosts cells";
+const PLACES: [&str; 4] = ["session", "service", "podman", "nspawn"];
+
+/// The verdicts of one user in one place, by feature.
+type Column = Vec<String>;
+
+/// Prints the document, and fails where a cell that must work does not.
+pub fn every_cell() {
+    let mut notes: Vec<String> = Vec::new();
+    let mut text = String::from(HEAD);
+    let mut broken = Vec::new();
+    for daemon in ["system", "user"] {
+        fresh();
+        if daemon == "system" {
+            start_service();
+        }
+        let mut columns = Vec::new();
+        for user in ["root", "alice"] {
+            let mut shell = Shell::of(user);
+            if daemon == "user" {
+                shell.run(START).ok();
+            }
+            for place in PLACES {
+                let column = column(&mut shell, user, place);
+                broken.extend(must_work(daemon, user, place, &column));
+                columns.push(column);
+            }
+            if daemon == "user" {
+                shell.run("systemctl --user stop usher").ok();
+            }
+        }
+        write_table(&mut text, daemon, &columns, &mut notes);
+    }
+    text.push_str(
+        "\n## Refused\n\nEach of these commands changes nothing and prints one line.\n\n",
+    );
+    for (at, note) in notes.iter().enumerate() {
+        writeln!(text, "{}. `{note}`", at + 1).unwrap();
+    }
+    for line in text.lines() {
+        println!("{LINE}{line}");
+    }
+    assert!(broken.is_empty(), "cells that must work: {broken:#?}");
+}
+
+const HEAD: &str = "\
+<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->
+# Usher under systemd
+
+`make lab` tries each feature in a guest (Debian 13 with systemd 257, a kernel with sched_ext,
+eight CPUs, four last-level caches) and writes this file. A number refers to a command that is
+refused, with its message, below.
+
+*root* and *user* are the caller; *session* is a login session, *service* a transient service of
+the caller's manager. The containers run under root, as the caller inside, with four CPUs and a
+quota of two; the host's daemons are not visible in them.
+";
+
+fn column(shell: &mut Shell, user: &str, place: &str) -> Column {
+    let id = if user == "root" { 0 } else { 1000 };
+    let inside = format!(
+        "/usr/bin/env HOME=/tmp /usr/bin/setpriv --reuid {id} --regid {id} --clear-groups {CELLS}"
+    );
+    let answer = match place {
+        "session" => shell.run(CELLS),
+        "service" if user == "root" => shell.run(&format!(
+            "systemd-run --quiet --wait --pipe --collect {CELLS}"
+        )),
+        "service" => shell.run(&format!(
+            "systemd-run --user --quiet --wait --pipe --collect {CELLS}"
+        )),
+        "podman" => crate::shell::root(&podman(&inside)),
+        _ => crate::shell::root(&nspawn(&inside)),
+    };
+    let verdict = |feature: &&str| {
+        let begin = format!("{CELL}{feature}: ");
+        let line = answer.text.lines().find_map(|line| line.split_once(&begin));
+        let verdict = line.map(|(_, verdict)| verdict.trim().to_owned());
+        verdict.unwrap_or_else(|| panic!("{user}, {place}: {}", answer.text))
+    };
+    FEATURES.iter().map(verdict).collect()
+}
+
+/// Cells that must work and do not.
+fn must_work(daemon: &str, user: &str, place: &str, column: &Column) -> Vec<String> {
+    let is_due = |feature: &str| match (place, feature) {
+        (_, "sched") => user == "root" && daemon == "system" && place == "session",
+        ("podman" | "nspawn", _) => matches!(feature, "run" | "bg"),
+        _ => true,
+    };
+    let cells = FEATURES.iter().zip(column);
+    let broken = cells.filter(|(feature, verdict)| is_due(feature) && *verdict != "works");
+    let name = |(feature, verdict): (&&str, &String)| {
+        format!("{feature}, {user}, {daemon} daemon, {place}: {verdict}")
+    };
+    broken.map(name).collect()
+}
+
+fn write_table(text: &mut String, daemon: &str, columns: &[Column], notes: &mut Vec<String>) {
+    let title = match daemon {
+        "system" => "The system's daemon",
+        _ => "A daemon of the caller",
+    };
+    write!(text, "\n## {title}\n\n| feature |").unwrap();
+    for user in ["root", "user"] {
+        for place in PLACES {
+            write!(text, " {user}, {place} |").unwrap();
+        }
+    }
+    writeln!(text, "\n|---|{}", "---|".repeat(columns.len())).unwrap();
+    for (at, feature) in FEATURES.iter().enumerate() {
+        write!(text, "| `{feature}` |").unwrap();
+        for column in columns {
+            let cell = cell(&column[at], notes);
+            write!(text, " {cell} |").unwrap();
+        }
+        text.push('\n');
+    }
+}
+
+/// `works`, or the number of a note.
+fn cell(verdict: &str, notes: &mut Vec<String>) -> String {
+    if verdict == "works" {
+        return verdict.to_owned();
+    }
+    let known = notes.iter().position(|note| note == verdict);
+    let at = known.unwrap_or_else(|| {
+        notes.push(verdict.to_owned());
+        notes.len() - 1
+    });
+    format!("[{}]", at + 1)
+}
