@@ -232,3 +232,5 @@ dist:
 	@scripts/need $(TOOLS) cargo-zigbuild:https://github.com/rust-cross/cargo-zigbuild objdump:binutils strip:binutils \
 	  ar:binutils gzip:gzip
 	@scripts/stage tarball scripts/dist $(TARGET) $(VERSION) $(PROFILE)
+	@scripts/stage "tests of the tarball" integrations/tests/dist \
+	  $(TARGET)/dist-tarball/usher-$(VERSION)-x86_64-linux.tar.gz

@@ -49,7 +49,7 @@ pub struct HereArgs {
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
     /// Where the dated folder of results is made
-    #[arg(long, default_value = "usher-bench", value_name = "DIR")]
+    #[arg(long, default_value = "usher-bench-results", value_name = "DIR")]
     pub out: PathBuf,
     /// Seconds for each mix; rounds and repetitions are fitted into it
     #[arg(long, default_value_t = 90.0, value_name = "SECONDS")]

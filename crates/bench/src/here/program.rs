@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 /// Rounds of the arithmetic loop in one step: about 1 ms at 3 GHz.
-const ROUNDS_PER_STEP: u64 = 750_000;
+const ROUNDS_PER_STEP: u64 = 250_000;
 /// Bytes that a thread of `memory` streams through; larger than its part of common caches.
 const STREAM_BYTES: usize = 32 << 20;
 /// Bytes that it streams through in one step: about 1 ms at 8 GB/s.
