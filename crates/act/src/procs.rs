@@ -93,6 +93,12 @@ impl Procs {
         })
     }
 
+    /// The user that a process runs as; `None` where it is gone.
+    pub(crate) fn uid(&self, pid: i32) -> Option<u32> {
+        let data = fs::metadata(self.root.join(pid.to_string())).ok()?;
+        Some(data.uid())
+    }
+
     /// The cgroups of a process, a line each as the kernel writes them; empty
     /// where it is gone. Bytes of a path that are not UTF-8 are replaced.
     pub(crate) fn cgroup_lines(&self, pid: i32) -> String {
@@ -163,13 +169,23 @@ impl Procs {
     pub(crate) fn threads(&self, pid: i32) -> Vec<i32> {
         let mut threads = Vec::new();
         for _ in 0..LISTINGS_MAX {
-            threads = numbers(&self.path(pid, "task"));
-            let count = Stat::from_file(self.path(pid, "stat")).map_or(0, |stat| stat.num_threads);
-            if threads.len() as i64 >= count {
+            threads = self.listed_threads(pid);
+            if threads.len() >= self.thread_count(pid).unwrap_or(0) {
                 break;
             }
         }
         threads
+    }
+
+    /// One listing of a process's threads, which may have ended early.
+    pub(crate) fn listed_threads(&self, pid: i32) -> Vec<i32> {
+        numbers(&self.path(pid, "task"))
+    }
+
+    /// The number of threads of a process; `None` where it is gone.
+    pub(crate) fn thread_count(&self, pid: i32) -> Option<usize> {
+        let stat = Stat::from_file(self.path(pid, "stat")).ok()?;
+        usize::try_from(stat.num_threads).ok()
     }
 
     /// The children of a process, from each thread's `children` file.

@@ -66,8 +66,8 @@ impl Patience {
 }
 
 /// How long [`let_go_all`] scans for threads that are born with something of
-/// ours.
-const THREADS_MAX: Duration = Duration::from_millis(700);
+/// ours; less than another process waits for the lock of the journal.
+const THREADS_MAX: Duration = Duration::from_millis(1500);
 
 /// What is left of a program that was let go.
 #[derive(Debug)]

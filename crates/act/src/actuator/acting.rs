@@ -57,7 +57,7 @@ impl Actuator {
 
     /// Continues to give masks and priorities back: threads that are born
     /// while a program is released or departs may inherit them. To be called
-    /// every 20 ms or so while [`Self::is_scanning`]; uses at most 1 % of a CPU
+    /// every 20 ms or so while [`Self::is_scanning`]; uses at most 2 % of a CPU
     /// per program.
     ///
     /// # Errors

@@ -91,9 +91,10 @@ impl Launch for Actuator {
     }
 }
 
-/// Continues all scans to their end.
+/// Continues all scans to their end. They have their share of a CPU, and are
+/// slow in a build for a sanitizer.
 pub fn finish_scans(act: &mut Actuator) {
-    wait_until("the end of all scans", || {
+    wait_within(10 * DEADLINE, "the end of all scans", || {
         act.continue_scans().unwrap();
         !act.is_scanning()
     });
@@ -331,8 +332,13 @@ pub fn portrait(program: &Program) -> BTreeMap<i32, Portrait> {
 }
 
 /// Polls until it holds.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_within(DEADLINE, what, holds);
+}
+
+/// Polls until it holds, for so long at most.
+fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + most;
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
