@@ -21,7 +21,32 @@ mod runtime;
 
 use std::process::ExitCode;
 
+use rustix::process::{Resource, getrlimit};
+
+/// The stack that a command needs at most.
+const STACK_BYTES: usize = 8 << 20;
+/// A main thread with less stack than this leaves its work to another thread.
+const STACK_MIN_BYTES: u64 = 2 << 20;
+
 fn main() -> ExitCode {
+    // Managed programs have the limits of their user, and so has this process.
+    usher_host::launch::ignore_file_size_signal();
+    let stack = getrlimit(Resource::Stack).current;
+    if stack.is_none_or(|bytes| bytes >= STACK_MIN_BYTES) {
+        return run();
+    }
+    match std::thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(run)
+    {
+        Ok(thread) => thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(_) => run(),
+    }
+}
+
+fn run() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok((cli, out)) => failure::exit_code(commands::run(cli, &out)),
         Err(code) => code,

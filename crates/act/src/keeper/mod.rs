@@ -327,7 +327,8 @@ fn detach() -> io::Result<()> {
 
 /// Forks and ends the parent.
 fn fork_and_leave() -> io::Result<()> {
-    // SAFETY: the process has one thread, so the child is a whole copy.
+    // SAFETY: any other thread only waits for this one and holds no lock, so the
+    // child is a whole copy.
     match unsafe { libc::fork() } {
         0 => Ok(()),
         // SAFETY: ends this process without running what belongs to its copy.

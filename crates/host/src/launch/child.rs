@@ -9,6 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use usher_act::{Forked, PreparedHome};
 
@@ -124,8 +125,23 @@ unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
     }
 }
 
+/// Whether [`ignore_file_size_signal`] changed the disposition.
+static IGNORES_FILE_SIZE: AtomicBool = AtomicBool::new(false);
+
+/// Lets writes past a limit on file sizes (`ulimit -f`) fail with an error in
+/// this process, where they would end it by SIGXFSZ. Launched programs have the
+/// disposition that this process was started with.
+pub fn ignore_file_size_signal() {
+    // SAFETY: no handler is installed, only the signal ignored.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if before == libc::SIG_DFL {
+        IGNORES_FILE_SIZE.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Handlers of the parent's must not run in the child; ignored signals stay
-/// ignored, but for SIGPIPE, which Rust's runtime ignores on its own account.
+/// ignored, except SIGPIPE, which Rust's runtime ignores on its own account,
+/// and SIGXFSZ where this process ignores it by [`ignore_file_size_signal`].
 pub(super) fn reset_signals(mask: &Mask) {
     for signal in 1..=libc::SIGRTMAX() {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
@@ -135,7 +151,9 @@ pub(super) fn reset_signals(mask: &Mask) {
                 continue;
             }
             let mut action = action.assume_init();
-            if action.sa_sigaction == libc::SIG_IGN && signal != libc::SIGPIPE {
+            let is_own = signal == libc::SIGPIPE
+                || (signal == libc::SIGXFSZ && IGNORES_FILE_SIZE.load(Ordering::Relaxed));
+            if action.sa_sigaction == libc::SIG_IGN && !is_own {
                 continue;
             }
             action.sa_sigaction = libc::SIG_DFL;

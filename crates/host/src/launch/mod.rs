@@ -21,6 +21,7 @@ mod prepare;
 mod repeater;
 mod signals;
 
+pub use child::ignore_file_size_signal;
 pub use exit::{Exit, LaunchError, OWN_FAILURE};
 pub use held::{Held, Running, hold, hold_in};
 pub use prepare::{LaunchSpec, Stream};
