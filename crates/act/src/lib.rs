@@ -47,4 +47,4 @@ pub use cgroups::kill_all;
 pub use config::{ActConfig, Description, Placement, Work, Yielding};
 pub use error::ActError;
 pub use prepared::{Forked, PreparedHome};
-pub use undo::{Rescue, UndoReport, rescue, undo_program, undo_stale};
+pub use undo::{Rescue, UndoReport, rescue, thaw_launched, undo_program, undo_stale};

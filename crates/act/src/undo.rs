@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::Signal;
 use usher_model::{ProcessId, ProgramId};
 
 use crate::config::ActConfig;
@@ -19,7 +20,7 @@ use crate::procs::Procs;
 use crate::release::{Left, let_go_all};
 use crate::site::{self, Lost};
 use crate::systemd::{self, Manager};
-use crate::{cgroups, files};
+use crate::{cgroups, files, tree};
 
 /// Attempts to remove a directory in which files appear.
 const REMOVALS: usize = 8;
@@ -361,6 +362,38 @@ pub fn rescue(
         return Ok(Rescue::Nothing);
     }
     undo_program(config, instance_dir, program).map(Rescue::Undone)
+}
+
+/// What a launcher calls that may not read the journal of the Usher that died,
+/// as that was root's: thaws the launched program `pid`, a child of the caller.
+/// Returns `false` where that Usher lives. A program without a cgroup of its own
+/// was stopped by signals, and is continued where `is_background`.
+///
+/// # Errors
+/// The cgroup cannot be thawed.
+pub fn thaw_launched(
+    config: &ActConfig,
+    instance_dir: &Path,
+    pid: i32,
+    is_background: bool,
+) -> Result<bool, ActError> {
+    let procs = Procs::new(config);
+    if owner_in_name(instance_dir).is_some_and(|owner| procs.lives(owner)) {
+        return Ok(false);
+    }
+    let places = Mounts::read(config)?.places(&procs, pid);
+    let own = places
+        .and_then(|places| places.v2)
+        .filter(|dir| site::is_ours(dir));
+    if let Some(dir) = own {
+        cgroups::freeze(&dir, false)?;
+    } else if is_background && let Some(root) = procs.get(pid) {
+        let tree = tree::descendants(&procs, [root.id]).into_iter();
+        for process in tree.filter(|process| process.state == 'T') {
+            procs.signal(process.id, Signal::CONT)?;
+        }
+    }
+    Ok(true)
 }
 
 impl UndoReport {

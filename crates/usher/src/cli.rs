@@ -113,6 +113,7 @@ pub enum Command {
     Sim(commands::sim::Args),
     Mix(commands::mix::Args),
     Daemon(commands::daemon::Args),
+    Undo(commands::undo::Args),
     Replay(commands::replay::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),

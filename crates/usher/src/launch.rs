@@ -483,15 +483,10 @@ impl Minder {
         let program = ProgramId(self.program.unsigned_abs());
         match usher_act::rescue(&config, &self.instance, program) {
             Ok(Rescue::Nothing) => Undoing::Done,
-            // A daemon of another user's (root's) leaves a journal that only
-            // its keeper and its next start can work off.
-            Err(error) if is_forbidden(&error) => Undoing::Done,
+            // Only root reads the journal of root's daemon.
+            Err(error) if is_forbidden(&error) => self.thaw(&config),
             Err(error) => {
-                let line = failure::line(&error.into());
-                if self.complaint.as_ref() != Some(&line) {
-                    failure::complain(&line);
-                    self.complaint = Some(line);
-                }
+                self.complain_once(&error.into());
                 Undoing::Failed
             }
             Ok(Rescue::MasterLives | Rescue::KeeperLives(_)) => Undoing::ByOthers,
@@ -500,6 +495,29 @@ impl Minder {
                 left.for_each(|error| failure::complain(&failure::line(&error)));
                 Undoing::Done
             }
+        }
+    }
+
+    /// Thaws the program of a dead daemon of root's. The next start of the daemon
+    /// restores the rest.
+    fn thaw(&mut self, config: &ActConfig) -> Undoing {
+        let is_background = self.newcomer.background.is_some();
+        let pid = self.newcomer.pid;
+        match usher_act::thaw_launched(config, &self.instance, pid, is_background) {
+            Ok(true) => Undoing::Done,
+            Ok(false) => Undoing::ByOthers,
+            Err(error) => {
+                self.complain_once(&error.into());
+                Undoing::Failed
+            }
+        }
+    }
+
+    fn complain_once(&mut self, error: &anyhow::Error) {
+        let line = failure::line(error);
+        if self.complaint.as_ref() != Some(&line) {
+            failure::complain(&line);
+            self.complaint = Some(line);
         }
     }
 

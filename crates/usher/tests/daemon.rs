@@ -661,3 +661,66 @@ fn what_is_recorded_replays() {
     assert_eq!(damaged.status.code(), Some(125));
     assert!(stderr(&damaged).contains("line 2 of the record is not a step"));
 }
+
+/// Small limits of a user's must not keep a program from starting.
+#[test]
+fn programs_start_under_small_limits_on_files_and_stacks() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    for limit in ["-f 64", "-f 0", "-s 64"] {
+        for command in ["run", "bg"] {
+            let script = format!("ulimit {limit}; exec \"$0\" {command} -- sh -c 'echo started'");
+            let usher = world.usher(&[]);
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &script]).arg(usher.get_program());
+            for (name, value) in usher.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            let out = shell.output().unwrap();
+            let errors = String::from_utf8_lossy(&out.stderr);
+            assert!(out.status.success(), "{command}, ulimit {limit}: {errors}");
+            assert_eq!(out.stdout, b"started\n", "{command}, ulimit {limit}");
+        }
+    }
+}
+
+#[test]
+fn undo_restores_programs_of_a_daemon_that_was_killed_with_its_keeper() {
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let out = world.run(&["undo"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    assert!(
+        stdout(&out).contains("nothing was left"),
+        "{}",
+        stdout(&out)
+    );
+    let mut programs: Vec<Child> = (0..2)
+        .map(|_| Command::new("sleep").arg("600").spawn().unwrap())
+        .collect();
+    let before = allowed(programs[0].id() as i32);
+    for program in &programs {
+        let out = world.run(&["attach", &program.id().to_string()]);
+        assert!(out.status.success(), "{}", stderr(&out));
+    }
+    let is_narrowed = |program: &Child| allowed(program.id() as i32) != before;
+    let has_two_cpus = before
+        .as_ref()
+        .is_some_and(|cpus| cpus.contains([',', '-']));
+    if has_two_cpus {
+        wait_for("a seat", || programs.iter().any(is_narrowed).then_some(()));
+    }
+    world.kill_with_keeper(daemon);
+    let out = world.run(&["undo", "--json"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    let report: Value = serde_json::from_str(&stdout(&out)).unwrap();
+    assert_eq!(report["programs"], 2, "{report}");
+    assert!(!programs.iter().any(is_narrowed));
+    for program in &mut programs {
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
+}

@@ -331,3 +331,52 @@ fn a_runtime_directory_that_another_user_prepared_is_not_used() {
         "{error}"
     );
 }
+
+/// The journal of root's daemon is private to root; so a user's launcher cannot
+/// undo all of it, but it can thaw.
+#[test]
+fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
+    if !is_root("a user's launcher") {
+        return;
+    }
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    // The build's folder may be closed to other users.
+    let usher = world.path("usher");
+    fs::copy(env!("CARGO_BIN_EXE_usher"), &usher).unwrap();
+    let command = world.usher(&["bg", "--", "sleep", "600"]);
+    let mut launcher = Command::new(&usher);
+    launcher.args(command.get_args()).uid(ALICE).gid(ALICE);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => launcher.env(name, value),
+            None => launcher.env_remove(name),
+        };
+    }
+    let launcher = Process(launcher.current_dir("/").spawn().unwrap());
+    let program = world.programs(1)[0]["pid"].as_i64().unwrap();
+    wait_for("the program to run", || {
+        let line = fs::read(format!("/proc/{program}/cmdline")).unwrap_or_default();
+        line.starts_with(b"sleep\0").then_some(())
+    });
+    let cgroups = fs::read_to_string(format!("/proc/{program}/cgroup")).unwrap();
+    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let own = own.filter(|own| own.contains("/usher-"));
+    let dirs = own.map(|own| mounts.map(|mount| mount.join(&own[1..])));
+    let dir = dirs.into_iter().flatten().find(|dir| dir.exists());
+    let Some(dir) = dir else {
+        eprintln!("a user's launcher: skipped: programs get no cgroup of their own here");
+        return;
+    };
+    fs::write(dir.join("cgroup.freeze"), "1").unwrap();
+    let is_frozen = || {
+        let events = fs::read_to_string(dir.join("cgroup.events")).unwrap_or_default();
+        events.contains("frozen 1")
+    };
+    wait_for("the program to freeze", || is_frozen().then_some(()));
+    world.kill_with_keeper(daemon);
+    wait_for("its launcher to thaw it", || (!is_frozen()).then_some(()));
+    common::signal(program as i32, libc::SIGKILL);
+    drop(launcher);
+}

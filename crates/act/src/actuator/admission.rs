@@ -2,7 +2,7 @@
 //! Taking a process tree in.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use usher_model::{ProcessId, ProgramId};
 
@@ -122,11 +122,19 @@ impl Actuator {
 
     /// Makes the directories of a launched program. It does without those that
     /// cannot be made.
-    pub(super) fn make_dirs(&mut self, program: ProgramId, work: Work) -> Result<(), ActError> {
+    ///
+    /// `of` is the launched process or its launcher.
+    pub(super) fn make_dirs(
+        &mut self,
+        program: ProgramId,
+        of: ProcessId,
+        work: Work,
+    ) -> Result<(), ActError> {
         let from = self.state(program)?.from.clone();
         for dir in self.site.dirs(program, &from, work) {
             let (path, kind) = (dir.dir.clone(), dir.kind);
             let Err(error) = self.make_dir(program, dir) else {
+                self.let_user_thaw(&path, of.pid);
                 continue;
             };
             self.journal.write(Record::Gone { program, dir: path })?;
@@ -142,6 +150,19 @@ impl Actuator {
         let path = dir.dir.clone();
         self.journal.write(Record::Dir { program, dir })?;
         files::make_dir(&path)
+    }
+
+    /// Makes the user of a process the owner of a cgroup's `cgroup.freeze`, so
+    /// that the user's launcher can thaw the program when this process and its
+    /// keeper have died ([`crate::thaw_launched`]).
+    fn let_user_thaw(&self, dir: &Path, pid: i32) {
+        let uid = self.procs.uid(pid).filter(|uid| *uid != 0);
+        if let Some(uid) = uid
+            && rustix::process::geteuid().is_root()
+        {
+            // Without it, the next start thaws.
+            let _ = std::os::unix::fs::chown(dir.join("cgroup.freeze"), Some(uid), None);
+        }
     }
 
     /// Notes why a launched program stays in its launcher's cgroup.
@@ -249,7 +270,10 @@ impl Actuator {
         let moved =
             started.and_then(|()| manager.wait_for_move(&unit, root.pid, mounts, &self.procs));
         match moved {
-            Ok(scope) => Ok(Some(scope)),
+            Ok(scope) => {
+                self.let_user_thaw(&scope, root.pid);
+                Ok(Some(scope))
+            }
             Err(error) => {
                 self.in_place(program, error.to_string(), true)?;
                 Ok(None)

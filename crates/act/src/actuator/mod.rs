@@ -188,7 +188,7 @@ impl Actuator {
         work: Work,
     ) -> Result<PreparedHome, ActError> {
         self.begin(program, launcher)?;
-        if let Err(error) = self.make_dirs(program, work) {
+        if let Err(error) = self.make_dirs(program, launcher, work) {
             return self.give_up(program, error);
         }
         match PreparedHome::open(&self.procs, program, &self.state(program)?.dirs) {
@@ -210,7 +210,7 @@ impl Actuator {
     ) -> Result<(), ActError> {
         self.check(program, process)?;
         self.begin(program, process)?;
-        match self.make_dirs(program, work) {
+        match self.make_dirs(program, process, work) {
             Err(error) => self.give_up(program, error),
             made => made,
         }

@@ -22,6 +22,7 @@ pub mod sim;
 pub mod status;
 pub mod top;
 pub mod topo;
+pub mod undo;
 
 use usher_model::Topology;
 use usher_topology::Source;
@@ -49,6 +50,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Plan(args) => plan::run(&args, *out),
         Command::Sched(args) => sched::run(&args, global, *out),
         Command::Sim(args) => sim::run(&args, *out),
+        Command::Undo(args) => undo::run(&args, global, *out),
         Command::Replay(args) => replay::run(&args, *out),
         Command::Completions(args) => completions::run(&args, *out),
         Command::Man(args) => man::run(&args, *out),

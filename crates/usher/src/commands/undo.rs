@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher undo`: undoes what daemons that died have left.
+
+use anyhow::Context;
+use serde_json::json;
+use usher_act::{ActConfig, undo_stale};
+
+use crate::cli::Global;
+use crate::failure::{self, Outcome};
+use crate::output::Output;
+use crate::runtime;
+
+/// Undoes what daemons that died have left: seats, priorities, frozen programs
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A daemon's keeper does this within a second; the next daemon does it at its start. The
+system's unit runs this command after the daemon has ended, in case both were killed.
+Programs of a daemon that runs are left as they are.
+
+Examples:
+  usher undo
+  sudo usher undo --runtime-dir /run/usher")]
+pub struct Args {}
+
+/// Undoes, and reports what was left.
+pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
+    let dir = runtime::own_dir(global.runtime_dir.as_deref());
+    let report = undo_stale(&ActConfig::new(&dir))
+        .with_context(|| format!("undoing what was left in {}", dir.display()))?;
+    let (programs, daemons) = (report.programs, report.instances);
+    let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+    let value = json!({ "programs": programs, "daemons": daemons, "errors": errors });
+    let text = || match daemons {
+        0 => "nothing was left by a dead daemon".to_owned(),
+        _ => format!("restored {programs} programs of {daemons} dead daemons"),
+    };
+    let told = out.answer(&value, text);
+    let errors = report.errors.into_iter().map(|error| Err(error.into()));
+    failure::of_parts(errors.chain([told]))
+}
