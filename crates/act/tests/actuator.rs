@@ -83,6 +83,23 @@ fn a_tree_is_seated_released_and_let_go() {
 }
 
 #[test]
+fn a_program_that_was_let_go_can_be_taken_in_again_at_once() {
+    in_every_way(&["tree", "1", "2"], |way, act, program| {
+        let before = all_masks(program);
+        for number in 1..=5 {
+            let id = ProgramId(number);
+            act.admit(id, program.id, Work::Foreground).unwrap();
+            let cpus = "0".parse().unwrap();
+            act.act(&Action::Seat { program: id, cpus }).unwrap();
+            act.depart(id).unwrap();
+        }
+        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.leave(ONE);
+        assert_eq!(all_masks(program), before, "{way:?}");
+    });
+}
+
+#[test]
 fn a_frozen_tree_stands_still_and_goes_on() {
     in_every_way(&["tree", "2", "1"], |way, act, program| {
         let home = act.launch(ONE, program.id, Work::Foreground).unwrap();

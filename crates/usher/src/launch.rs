@@ -88,7 +88,7 @@ pub fn run(wish: &Wish) -> Outcome {
     match registered {
         Ok(reply) => minder.is_managed_by(daemon, &reply),
         Err(error) => {
-            // The daemon is not to believe that anybody hears its late reply.
+            // A late reply then fails, and the daemon undoes what it has done.
             drop(daemon);
             if !minder.may_try_again(&error) {
                 return wait(running, &mut signals);

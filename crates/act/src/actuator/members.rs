@@ -7,7 +7,36 @@ use super::Actuator;
 use crate::error::ActError;
 use crate::release;
 
+/// Departures, or attempts at one, that are completed before a process is
+/// taken in; each takes at most a fifth of a second.
+const DEPARTURES_MAX: usize = 5;
+
 impl Actuator {
+    /// As [`Self::check`]. Where a process of the tree was part of a program
+    /// that departs, the departure is completed first: else the masks of that
+    /// program would be noted as the process's own.
+    pub(super) fn check_again(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+    ) -> Result<(), ActError> {
+        for _ in 0..DEPARTURES_MAX {
+            match self.check(program, root) {
+                Err(ActError::Managed { program, .. }) if !self.programs.contains_key(&program) => {
+                    self.await_departure(program);
+                }
+                checked => return checked,
+            }
+        }
+        match self.check(program, root) {
+            Err(ActError::Managed { pid, program }) if !self.programs.contains_key(&program) => {
+                let reason = "it is still being released from another program; try again";
+                Err(ActError::Refused { pid, reason })
+            }
+            checked => checked,
+        }
+    }
+
     /// The program that a process belongs to, which may be any member of the tree.
     pub fn program_of(&self, pid: i32) -> Option<ProgramId> {
         let process = self.procs.get(pid)?;

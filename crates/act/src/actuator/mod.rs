@@ -208,7 +208,7 @@ impl Actuator {
         process: ProcessId,
         work: Work,
     ) -> Result<(), ActError> {
-        self.check(program, process)?;
+        self.check_again(program, process)?;
         self.begin(program, process)?;
         match self.make_dirs(program, process, work) {
             Err(error) => self.give_up(program, error),
@@ -239,7 +239,7 @@ impl Actuator {
         {
             return Err(ActError::Taken(program));
         }
-        self.check(program, root)?;
+        self.check_again(program, root)?;
         let is_launched = self.programs.contains_key(&program);
         let cgroup = match is_launched {
             true => self.place_launched(program, root, work),

@@ -49,7 +49,7 @@ impl Forwarder {
     pub fn new(own_session: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let caught = FORWARDED.into_iter().filter(|&signal| !ignored(signal));
-        // It tells that the program has stopped or goes on.
+        // The kernel reports by it that the program has stopped or continued.
         let caught = caught.chain([SIGCHLD]);
         Ok(Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPUs that go while programs sit on them.
+//! CPUs that go and come while programs run.
 
 use std::fs;
 
@@ -60,6 +60,32 @@ pub fn seats_follow_the_cpus_there_are() {
             .iter()
             .any(|mask| mask.intersects(&lost))
             .then_some(())
+    });
+    seated(&programs, &whole);
+    assert_eq!(world.end(daemon), Some(0));
+    programs.roam(&whole.all_cpus());
+}
+
+/// CPUs that are offline when the daemon starts are used when they come online.
+pub fn cpus_that_come_later_are_used() {
+    let whole = machine();
+    let late = whole.domains.last().unwrap().cpus.clone();
+    let back = Online(late.clone());
+    switch(&late, "0");
+    let left = machine();
+    let mut world = World::new();
+    let daemon = world.daemon(&["--policy", "equal"]);
+    let programs = Programs::run(&world, 2);
+    seated(&programs, &left);
+    drop(back);
+    wait_for("the daemon to see all CPUs", || {
+        let usable: CpuSet = world.status()["usable"].as_str()?.parse().ok()?;
+        (usable == whole.all_cpus()).then_some(())
+    });
+    wait_for("the new CPUs to be used", || {
+        let masks = programs.masks()?;
+        let used = masks.iter().any(|mask| mask.intersects(&late));
+        used.then_some(())
     });
     seated(&programs, &whole);
     assert_eq!(world.end(daemon), Some(0));

@@ -73,6 +73,10 @@ const CHECKS: &[Check] = &[
         hotplug::seats_follow_the_cpus_there_are,
     ),
     (
+        "hotplug::cpus_that_come_later_are_used",
+        hotplug::cpus_that_come_later_are_used,
+    ),
+    (
         "crash::a_killed_daemon_is_replaced",
         crash::a_killed_daemon_is_replaced,
     ),

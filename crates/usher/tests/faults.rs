@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -341,4 +342,45 @@ fn numbers_of_another_pid_namespace_are_refused() {
         "{said}"
     );
     world.programs(0);
+}
+
+#[test]
+fn a_user_without_a_session_runs_programs_and_is_told_where_a_daemon_would_listen() {
+    if !rustix::process::geteuid().is_root() || Path::new("/run/usher").exists() {
+        eprintln!("skipped: needs root, and no daemon of the system");
+        return;
+    }
+    // No login ever made a runtime directory for this one.
+    const USER: u32 = 64_999;
+    let world = World::new();
+    let home = world.path("home");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(USER), Some(USER)).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = world.usher(args);
+        command
+            .env_remove("USHER_RUNTIME_DIR")
+            .env_remove("XDG_RUNTIME_DIR");
+        command
+            .env("HOME", &home)
+            .env("USHER_STORE", home.join("store.db"));
+        command.uid(USER).gid(USER).output().unwrap()
+    };
+    let output = run(&["run", "echo", "done"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(
+        (stdout(&output).as_str(), stderr(&output).as_str()),
+        ("done\n", "")
+    );
+    let output = run(&["bg", "--", "true"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&["status"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    let expected = format!("/tmp/usher-{USER}/usher.varlink; start one with 'usher daemon'");
+    assert!(
+        said.lines().count() == 1 && said.contains(&expected),
+        "{said}"
+    );
+    let _ = fs::remove_dir_all(format!("/tmp/usher-{USER}"));
 }
