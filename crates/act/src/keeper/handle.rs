@@ -107,7 +107,13 @@ fn start(
 /// The first line that a child writes, within the time given.
 fn first_line(out: ChildStdout) -> io::Result<String> {
     let mut fds = [PollFd::new(&out, PollFlags::IN)];
-    if poll(&mut fds, Some(&START))? == 0 {
+    let ready = loop {
+        match poll(&mut fds, Some(&START)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => break ready?,
+        }
+    };
+    if ready == 0 {
         return Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "it did not get ready in time",

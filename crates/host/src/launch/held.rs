@@ -166,6 +166,12 @@ impl Drop for Held {
     }
 }
 
+/// How often a program is looked at for stops.
+const STOPS_EVERY: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
 /// A child process. Dropped, it runs on.
 #[derive(Debug)]
 pub struct Running {
@@ -257,7 +263,9 @@ impl Running {
                 PollFd::new(&self.pidfd, PollFlags::IN),
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            // A handler of SIGCHLD, which reports stops too, would interrupt what
+            // other threads wait for.
+            match poll(&mut fds, Some(&STOPS_EVERY)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

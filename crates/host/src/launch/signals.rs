@@ -14,8 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 
 use signal_hook::consts::signal::{
-    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
-    SIGWINCH,
+    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -49,8 +48,6 @@ impl Forwarder {
     pub fn new(own_session: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let caught = FORWARDED.into_iter().filter(|&signal| !ignored(signal));
-        // The kernel reports by it that the program has stopped or continued.
-        let caught = caught.chain([SIGCHLD]);
         Ok(Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,
             own_session,
@@ -78,8 +75,7 @@ impl Forwarder {
     /// asks a program to end.
     pub fn forward(&mut self, program: &Running) -> bool {
         let mut asked = false;
-        let come = self.come().into_iter();
-        for origin in come.filter(|origin| origin.signal != SIGCHLD) {
+        for origin in self.come() {
             asked |= ENDING.contains(&origin.signal);
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {
