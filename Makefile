@@ -56,14 +56,14 @@ TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19
 # What packages contain.
 SHIPPED := --package usher --package usher-bench --package usher-ompt --package usher-tasks-capi
 
-.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit loom doc \
+.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom doc \
   sanitize c-examples valgrind bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests lab
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy packages deny unit deb-test guests loom doc c-examples valgrind sanitize
+test: setup fmt clippy packages deny unit fuzz deb-test guests loom doc c-examples valgrind sanitize
 	@echo "make test: everything passed"
 
 setup:
@@ -115,6 +115,11 @@ deb-test:
 	@$(CARGO) build --locked --quiet $(SHIPPED)
 	@scripts/stage "Debian packages" integrations/tests/deb $(TARGET)/debug
 
+# Every parser and the socket with random changes of valid inputs, for so many seconds.
+FUZZ_SECONDS ?= 180
+fuzz:
+	@scripts/stage fuzzing scripts/fuzz $(FUZZ_SECONDS)
+
 # What guests run on: fetched once.
 kernels: setup-lab
 	@$(CARGO) build --locked --quiet --workspace --bin usher-lab
@@ -141,6 +146,7 @@ test: hosts
 
 # Every kernel on every machine; and what undoes, with a real cgroup v2.
 lab: guests hosts
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3600
 	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::
 	@scripts/stage "all systemd guests" $(CARGO) test --locked --package usher --test hosts -- long::
 	@for kernel in oldest newest; do \

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 22] = [
+const LAYERS: [(&str, u32); 23] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, u32); 22] = [
     ("sim", 3),
     ("usher", 4),
     ("bench", 5),
+    ("fuzz", 4),
     ("tidy", 0),
 ];
 

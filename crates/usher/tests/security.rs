@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{World, wait_for};
+use common::{World, connect_as, wait_for};
 use serde_json::{Value, json};
 
 /// Users without a name: nothing on the machine is theirs.
@@ -28,20 +28,6 @@ fn is_root(test: &str) -> bool {
         eprintln!("{test}: skipped: only root can act as two users");
     }
     root
-}
-
-/// A connection that the daemon sees as this user's.
-fn connect_as(socket: &Path, uid: u32) -> UnixStream {
-    let connect = || {
-        // SAFETY: the raw system call changes the effective user id of this
-        // thread alone, which ends right after, and touches no memory.
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
-        assert_eq!(changed, 0, "taking the effective uid {uid}");
-        UnixStream::connect(socket).unwrap()
-    };
-    let stream = std::thread::scope(|scope| scope.spawn(connect).join().unwrap());
-    stream.set_read_timeout(Some(common::DEADLINE)).unwrap();
-    stream
 }
 
 fn send(mut stream: &UnixStream, method: &str, parameters: &Value) -> std::io::Result<()> {

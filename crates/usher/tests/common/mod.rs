@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -234,6 +235,20 @@ pub fn signal(pid: i32, signal: i32) {
     // SAFETY: no memory is involved; the pid is a child's or a daemon's that
     // this test started.
     unsafe { libc::kill(pid, signal) };
+}
+
+/// A connection that the daemon sees as this user's.
+pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
+    let connect = || {
+        // SAFETY: the raw system call changes the effective user id of this
+        // thread alone, which ends right after, and touches no memory.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
+        assert_eq!(changed, 0, "taking the effective uid {uid}");
+        UnixStream::connect(socket).unwrap()
+    };
+    let stream = std::thread::scope(|scope| scope.spawn(connect).join().unwrap());
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
 }
 
 /// Asks again and again until there is an answer.
