@@ -40,6 +40,8 @@ pub(crate) struct Family<'a> {
     /// Cgroups of members, as `/proc/PID/cgroup` lists them.
     places: BTreeSet<String>,
     executables: BTreeSet<PathBuf>,
+    /// The user whose processes alone are listed.
+    owner: Option<u32>,
 }
 
 impl<'a> Family<'a> {
@@ -54,7 +56,19 @@ impl<'a> Family<'a> {
             groups: state.members.keys().map(|member| member.pid).collect(),
             places: BTreeSet::new(),
             executables: BTreeSet::new(),
+            owner: None,
         }
+    }
+
+    /// Lists only processes of this user from now on.
+    pub(crate) fn owned_by(mut self, owner: Option<u32>) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    fn is_owned(&self, pid: i32) -> bool {
+        self.owner
+            .is_none_or(|owner| self.procs.belongs_to(pid, owner))
     }
 
     /// Whether the program has a cgroup, which lists all its processes but
@@ -86,7 +100,9 @@ impl<'a> Family<'a> {
             self.pids
                 .extend(orphans.iter().map(|process| process.id.pid));
         }
-        self.pids.clone()
+        let mut listed = self.pids.clone();
+        listed.retain(|&pid| self.is_owned(pid));
+        listed
     }
 
     /// Notes groups, sessions and cgroups of the members among these.
@@ -101,6 +117,11 @@ impl<'a> Family<'a> {
 
     /// The process of a thread, where it belongs to the program.
     pub(crate) fn process_of(&mut self, tid: i32, with_orphans: bool) -> Option<i32> {
+        let found = self.find_process_of(tid, with_orphans);
+        found.filter(|&pid| self.is_owned(pid))
+    }
+
+    fn find_process_of(&mut self, tid: i32, with_orphans: bool) -> Option<i32> {
         let few = self.pids.iter().take(FEW);
         let known = few.copied().find(|&pid| is_thread_of(pid, tid));
         if known.is_some() {

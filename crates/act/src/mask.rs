@@ -93,7 +93,7 @@ pub(crate) fn ours(state: &ProgramState, online: &CpuSet) -> BTreeSet<CpuSet> {
 }
 
 /// Gives every thread of a program its seat, until two scans running find no
-/// thread without.
+/// thread without. With an `owner` only processes of that user are changed.
 ///
 /// # Errors
 /// No thread may use any of the CPUs (nothing was changed then), or the
@@ -103,6 +103,7 @@ pub(crate) fn narrow(
     journal: &mut Journal,
     program: ProgramId,
     cpus: &CpuSet,
+    owner: Option<u32>,
 ) -> Result<(), ActError> {
     let online = procs.online_cpus();
     let begun = Instant::now();
@@ -112,7 +113,7 @@ pub(crate) fn narrow(
             return Err(ActError::Unknown(program));
         };
         let new = NewThreads::from_now(procs);
-        let mut family = Family::new(procs, state);
+        let mut family = Family::new(procs, state).owned_by(owner);
         // A process whose origin is in doubt is not narrowed.
         let found = scan::threads(procs, &family.list(|_| false));
         let mut narrowing = Narrowing {

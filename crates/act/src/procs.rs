@@ -305,6 +305,24 @@ impl Procs {
         self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
     }
 
+    /// The real, effective, saved and file-system user ids of a process; `None`
+    /// where it is gone.
+    fn user_ids(&self, pid: i32) -> Option<[u32; 4]> {
+        let status = files::read_text(&self.path(pid, "status")).ok()?;
+        let mut lines = status.lines();
+        let ids = lines.find_map(|line| line.strip_prefix("Uid:"))?;
+        let mut ids = ids.split_whitespace().map(|id| id.parse().ok());
+        let mut next = || ids.next().flatten();
+        Some([next()?, next()?, next()?, next()?])
+    }
+
+    /// Whether every user id of a process is this user's. As for `ptrace(2)`, a
+    /// setuid program is not its caller's.
+    pub(crate) fn belongs_to(&self, pid: i32, owner: u32) -> bool {
+        let ids = self.user_ids(pid);
+        ids.is_some_and(|ids| ids.iter().all(|&id| id == owner))
+    }
+
     /// Whether a process can work: it lives, and neither a signal nor a tracer has
     /// stopped it.
     pub(crate) fn works(&self, id: ProcessId) -> bool {

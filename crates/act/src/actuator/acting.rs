@@ -20,7 +20,8 @@ const STOPS_MAX: usize = 60;
 impl Actuator {
     pub(super) fn seat(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
         let procs = self.procs.clone();
-        mask::narrow(&procs, &mut self.journal, program, cpus)
+        let owner = self.owners.get(&program).copied();
+        mask::narrow(&procs, &mut self.journal, program, cpus, owner)
     }
 
     /// Gives a program's threads their own masks again. The scan goes on in
@@ -80,8 +81,18 @@ impl Actuator {
     }
 
     pub(super) fn freeze(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
-        let by_cgroup = self.freeze_cgroup(program, frozen)?;
-        if by_cgroup && !self.held(program)?.has_leavers {
+        let by_cgroup = match frozen && self.has_foreign(program)? {
+            true => false,
+            false => self.freeze_cgroup(program, frozen)?,
+        };
+        // A process may have executed a setuid program meanwhile.
+        let by_cgroup = match by_cgroup && frozen && self.has_foreign(program)? {
+            true => !self.freeze_cgroup(program, false)?,
+            false => by_cgroup,
+        };
+        let held = self.held(program)?;
+        let by_signal = std::mem::replace(&mut held.by_signal, frozen && !by_cgroup);
+        if by_cgroup && !held.has_leavers && !by_signal {
             return Ok(());
         }
         if frozen {
@@ -158,7 +169,7 @@ impl Actuator {
                 !matches!(process.state, 'T' | 't' | 'Z' | 'X')
                     && !state.stopped.contains(&process.id)
             };
-            let mut pids = release::pids(&self.procs, state);
+            let mut pids = self.own_pids(program)?;
             if outside {
                 let inside = release::inside(state);
                 pids.retain(|pid| !inside.contains(pid));
@@ -204,7 +215,8 @@ impl Actuator {
         for process in outside {
             self.note(program, &process)?;
         }
-        let frozen_unseen = has_cgroup && self.freezes_unseen(program);
+        let by_signal = self.held(program)?.by_signal;
+        let frozen_unseen = has_cgroup && self.freezes_unseen(program) && !by_signal;
         match frozen && (!frozen_unseen || self.held(program)?.has_leavers) {
             true => self.stop(program, frozen_unseen),
             false => Ok(()),

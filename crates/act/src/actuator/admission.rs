@@ -372,7 +372,8 @@ impl Actuator {
         program: ProgramId,
         process: &Process,
     ) -> Result<Option<ActError>, ActError> {
-        let Some(places) = self.visible_places(program, process) else {
+        let places = self.visible_places(program, process);
+        let Some(places) = places.filter(|_| self.may_change(program, process.id.pid)) else {
             return Ok(None);
         };
         let state = self.state(program)?;

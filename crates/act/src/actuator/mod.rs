@@ -60,6 +60,8 @@ pub struct Actuator {
     /// Scans that give masks and priorities back to programs that were released
     /// or depart.
     scans: BTreeMap<ProgramId, Scan>,
+    /// Users whose processes alone are changed in a program's tree.
+    owners: BTreeMap<ProgramId, u32>,
     found_stale: UndoReport,
     /// What bounds the backlog of background work, from the first of it on.
     backlog: Option<Result<Backlog, String>>,
@@ -76,6 +78,9 @@ struct Held {
     /// Where it sits; `None`: wherever it could before.
     seat: Option<CpuSet>,
     frozen: bool,
+    /// Whether it was stopped by signals though it has a cgroup: processes in the
+    /// cgroup must not be changed.
+    by_signal: bool,
     /// Its `cgroup.freeze`, from the first time that it was frozen on.
     freezer: Option<Freezer>,
     /// Why it has no cgroup of its own, if it was launched.
@@ -141,6 +146,7 @@ impl Actuator {
             instance_dir,
             programs: BTreeMap::new(),
             scans: BTreeMap::new(),
+            owners: BTreeMap::new(),
             found_stale,
             backlog: None,
         })
@@ -214,6 +220,40 @@ impl Actuator {
             Err(error) => self.give_up(program, error),
             made => made,
         }
+    }
+
+    /// Changes only processes of this user in a program's tree, from now on until
+    /// the program departs: no setuid program that it runs, and no process of
+    /// another user that such a program starts. To be called before the program is
+    /// prepared or admitted on behalf of a user other than this process's.
+    pub fn restrict_to(&mut self, program: ProgramId, owner: u32) {
+        self.owners.insert(program, owner);
+    }
+
+    /// Whether the program's cgroup has processes that must not be changed.
+    fn has_foreign(&self, program: ProgramId) -> Result<bool, ActError> {
+        let Some(&owner) = self.owners.get(&program) else {
+            return Ok(false);
+        };
+        let inside = release::inside(self.state(program)?);
+        let foreign = |pid: &i32| {
+            let lives = self.procs.get(*pid).is_some_and(|one| !one.is_dead());
+            lives && !self.procs.belongs_to(*pid, owner)
+        };
+        Ok(inside.iter().any(foreign))
+    }
+
+    /// Whether a process of a program's tree may be changed.
+    fn may_change(&self, program: ProgramId, pid: i32) -> bool {
+        let owner = self.owners.get(&program);
+        owner.is_none_or(|&owner| self.procs.belongs_to(pid, owner))
+    }
+
+    /// The numbers of a program's processes that may be changed.
+    fn own_pids(&self, program: ProgramId) -> Result<BTreeSet<i32>, ActError> {
+        let mut pids = release::pids(&self.procs, self.state(program)?);
+        pids.retain(|&pid| self.may_change(program, pid));
+        Ok(pids)
     }
 
     /// Takes in the whole tree rooted at a process, or completes a
@@ -373,6 +413,7 @@ impl Actuator {
     pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.held(program)?;
         self.programs.remove(&program);
+        self.owners.remove(&program);
         self.reset_scope(program);
         self.scans.insert(program, Scan::new());
         self.continue_departure(program, Patience::SHORT)

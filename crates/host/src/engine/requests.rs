@@ -99,6 +99,9 @@ impl RealWorld {
         }
         let id = prepared.unwrap_or_else(|| self.next_id());
         let work = work_of(&newcomer.program);
+        if newcomer.asking != 0 {
+            self.actuator.restrict_to(id, newcomer.asking);
+        }
         // A running program stays in its cgroup; one that is launched may get
         // one of its own.
         let ready = match newcomer.held && prepared.is_none() {

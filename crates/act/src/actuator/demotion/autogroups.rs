@@ -16,8 +16,7 @@ impl Actuator {
     /// whether the kernel wants some to be tried again later.
     pub(super) fn lower_autogroups(&mut self, program: ProgramId) -> Result<bool, ActError> {
         let known = self.held(program)?.sessions.clone();
-        let state = self.state(program)?;
-        let pids = || release::pids(&self.procs, state);
+        let pids = || self.own_pids(program).unwrap_or_default();
         let is_new = |pid: &i32| {
             let process = self.procs.get(*pid);
             process.is_some_and(|one| !known.contains(&one.session))
@@ -26,8 +25,7 @@ impl Actuator {
             return Ok(false);
         }
         self.note_outer_session(program)?;
-        let state = self.state(program)?;
-        let pids = || release::pids(&self.procs, state);
+        let pids = || self.own_pids(program).unwrap_or_default();
         let mut sessions = autogroup::sessions(&self.procs, pids);
         sessions.retain(|session, _| !known.contains(session));
         let members = pids();
@@ -61,7 +59,7 @@ impl Actuator {
     /// A session that was begun outside this PID namespace has the number 0 in
     /// it: who else is in it cannot be seen.
     fn note_outer_session(&mut self, program: ProgramId) -> Result<(), ActError> {
-        let pids = release::pids(&self.procs, self.state(program)?);
+        let pids = self.own_pids(program)?;
         let mut processes = pids.into_iter().filter_map(|pid| self.procs.get(pid));
         if processes.any(|process| process.session == 0) && self.held(program)?.sessions.insert(0) {
             let reason = "the autogroup of its session keeps its share, as the session was begun \

@@ -22,7 +22,7 @@ impl Actuator {
     pub(super) fn lower(&mut self, program: ProgramId, to: Demotion) -> Result<bool, ActError> {
         let (mut any, mut quiet) = (false, 0);
         for _ in 0..SCANS_MAX {
-            let pids = release::pids(&self.procs, self.state(program)?);
+            let pids = self.own_pids(program)?;
             let found = scan::threads(&self.procs, &pids);
             if self.lower_all(program, to, &found)? {
                 (any, quiet) = (true, 0);

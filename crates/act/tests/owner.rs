@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Root acts for a user on a tree with a setuid program: only the user's own processes
+//! are changed.
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use common::*;
+use usher_act::{Actuator, Work};
+use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
+
+const ONE: ProgramId = ProgramId(1);
+const NOBODY: u32 = 65_534;
+const NAME: &str = "setuid-sleep";
+
+/// A shell of a user that runs a setuid program of root as its child.
+struct Tree {
+    shell: Child,
+    setuid: i32,
+    dir: tempfile::TempDir,
+}
+
+impl Tree {
+    /// The shell alone; `None` without root.
+    fn start() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root has a setuid program of another user");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let program = dir.path().join(NAME);
+        fs::copy("/bin/sleep", &program).unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
+        let mut command = Command::new("/bin/sh");
+        let script = "read line; \"$0\" 600 & wait";
+        command
+            .args(["-c", script])
+            .arg(&program)
+            .stdin(Stdio::piped());
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        // A session of its own, so that its autogroup could be lowered as a whole.
+        // SAFETY: setsid may be called between fork and exec.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+        let shell = command.spawn().unwrap();
+        let tree = Self {
+            shell,
+            setuid: 0,
+            dir,
+        };
+        let comm = format!("/proc/{}/comm", tree.id().pid);
+        wait_until("the shell to run", || {
+            fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == "sh")
+        });
+        Some(tree)
+    }
+
+    /// Has the shell run the program; `false` where the file system ignores the
+    /// setuid bit.
+    fn run_setuid(&mut self) -> bool {
+        self.shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let pid = self.id().pid;
+        let mut setuid = 0;
+        wait_until("the setuid program to sleep", || {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            setuid = children.unwrap_or_default().trim().parse().unwrap_or(0);
+            let comm = fs::read_to_string(format!("/proc/{setuid}/comm")).unwrap_or_default();
+            comm.trim() == NAME && stat(setuid).is_some_and(|stat| stat.state == 'S')
+        });
+        self.setuid = setuid;
+        let status = fs::read_to_string(format!("/proc/{setuid}/status")).unwrap();
+        let is_root = status.contains(&format!("Uid:\t{NOBODY}\t0\t0\t0"));
+        if !is_root {
+            eprintln!(
+                "skipped: {} ignores the setuid bit",
+                self.dir.path().display()
+            );
+        }
+        is_root
+    }
+
+    fn id(&self) -> ProcessId {
+        id_of(self.shell.id() as i32)
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        if self.setuid > 0 {
+            // SAFETY: kills a process that this test has started.
+            unsafe { libc::kill(self.setuid, libc::SIGKILL) };
+        }
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// What of a process Usher changes: its masks, its rank, whether it stands still.
+fn seen(pid: i32) -> impl PartialEq + std::fmt::Debug {
+    (masks(pid), rank(pid), stat(pid).map(|stat| stat.state))
+}
+
+fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
+    let what = format!("{way:?}, launched: {launched}");
+    let Some(mut tree) = Tree::start() else {
+        return;
+    };
+    let runtime = tempfile::tempdir().unwrap();
+    let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+    let shell = tree.id();
+    let plain = rank(shell.pid);
+    act.restrict_to(ONE, NOBODY);
+    // A launched program gets a cgroup, in which the setuid program is born.
+    let runs = match launched {
+        true => {
+            act.prepare_held(ONE, shell, Work::Background).unwrap();
+            act.admit(ONE, shell, Work::Background).unwrap();
+            tree.run_setuid()
+        }
+        false => {
+            let runs = tree.run_setuid();
+            act.admit(ONE, shell, Work::Background).unwrap();
+            runs
+        }
+    };
+    if !runs {
+        return;
+    }
+    let before = seen(tree.setuid);
+    let first: CpuSet = cpu_list().parse().unwrap();
+    let cpus = CpuSet::single(first.iter().next().unwrap());
+    let program = ONE;
+    for action in [
+        Action::Seat { program, cpus },
+        Action::Demote {
+            program,
+            to: Demotion::Idle,
+        },
+        Action::Freeze { program },
+    ] {
+        act.act(&action).unwrap();
+        act.refresh(ONE).unwrap();
+        assert!(
+            seen(tree.setuid) == before,
+            "{what}, {action:?}: {:?}",
+            seen(tree.setuid)
+        );
+    }
+    assert_eq!(autogroup(tree.setuid).unwrap_or(0), 0, "{what}");
+    // By the freezer a process stands still without a state of its own.
+    let frozen = || {
+        let dir = act.home(ONE).and_then(|home| home.cgroup.clone());
+        let events = dir.map(|dir| fs::read_to_string(dir.join("cgroup.events")));
+        events.is_some_and(|events| events.unwrap_or_default().contains("frozen 1"))
+    };
+    let is_frozen = frozen();
+    let stopped = || is_frozen || stat(shell.pid).is_some_and(|stat| stat.state == 'T');
+    wait_until(&format!("the shell to stop: {what}"), stopped);
+    assert!(
+        !is_frozen || !launched,
+        "{what}: the setuid program is frozen, too"
+    );
+    act.act(&Action::Thaw { program }).unwrap();
+    let goes_on = || stat(shell.pid).is_some_and(|stat| stat.state != 'T');
+    wait_until(&format!("the shell to go on: {what}"), goes_on);
+    let left = act.undo_all();
+    assert!(left.is_empty(), "{what}: {left:?}");
+    assert!(
+        seen(tree.setuid) == before,
+        "{what}: {:?}",
+        seen(tree.setuid)
+    );
+    assert_eq!(rank(shell.pid), plain, "{what}");
+}
+
+#[test]
+fn a_setuid_program_in_a_users_tree_is_not_changed() {
+    for way in ways() {
+        acts_on_the_users_processes_alone(way, false);
+        acts_on_the_users_processes_alone(way, true);
+    }
+}
