@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use usher_model::Regulation;
 
 use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
+use crate::peer;
 use crate::runtime;
 
 /// How long the daemon may take to answer.
@@ -23,6 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for a launcher that tries again while its program runs: it does not
 /// see signals and the program's end meanwhile.
 const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
+
+/// What is wrong with a daemon of another pid namespace, and what to do.
+fn foreign_daemon(socket: &Path) -> String {
+    format!(
+        "a daemon of another pid namespace listens at {}; it cannot manage programs of this one: run usher outside the container, or set {} to a directory of the container's own",
+        socket.display(),
+        runtime::RUNTIME_DIR
+    )
+}
 
 /// A connection to a daemon that this user may trust.
 pub struct Daemon {
@@ -56,6 +66,9 @@ impl Daemon {
     pub fn need(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let sockets = runtime::sockets(runtime_dir);
         Self::find(runtime_dir).ok_or_else(|| {
+            if let Some(reason) = Self::foreign(runtime_dir) {
+                return anyhow!(reason);
+            }
             let paths: Vec<String> = sockets.iter().map(|p| p.display().to_string()).collect();
             anyhow!(
                 "no daemon is listening at {}; start one with 'usher daemon'",
@@ -64,12 +77,26 @@ impl Daemon {
         })
     }
 
+    /// Why the daemon that listens there cannot be used: it is a process of a pid
+    /// namespace outside this one, where process numbers mean other processes.
+    pub fn foreign(runtime_dir: Option<&Path>) -> Option<String> {
+        let foreign = |path: &PathBuf| {
+            let stream = UnixStream::connect(path).ok()?;
+            let owner = peer::credentials(&stream).ok()?;
+            owner.pid.is_none().then(|| foreign_daemon(path))
+        };
+        runtime::sockets(runtime_dir).iter().find_map(foreign)
+    }
+
     fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        let owner = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-        if !owner.is_root() && owner != rustix::process::geteuid() {
+        let owner = peer::credentials(&stream)?;
+        if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
             // A socket that another user put where ours should be.
             return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if owner.pid.is_none() {
+            return Err(io::ErrorKind::Unsupported.into());
         }
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;

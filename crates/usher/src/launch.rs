@@ -60,7 +60,10 @@ pub fn run(wish: &Wish) -> Outcome {
     check_named(&wish.argv)?;
     let mut signals = Forwarder::new(wish.own_session()).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(wish.runtime_dir.as_deref()) else {
-        undo_stale(wish.runtime_dir.as_deref());
+        match Daemon::foreign(wish.runtime_dir.as_deref()) {
+            Some(reason) => failure::complain(&format!("runs unmanaged: {reason}")),
+            None => undo_stale(wish.runtime_dir.as_deref()),
+        }
         return match wish.background {
             Some(policy) => regulated(wish, policy, &mut signals),
             None => alone(wish, &mut signals),

@@ -14,6 +14,7 @@ mod failure;
 mod launch;
 mod measure;
 mod output;
+mod peer;
 mod progress;
 mod regulate;
 mod remember;

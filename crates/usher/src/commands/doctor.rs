@@ -44,6 +44,8 @@ struct Findings {
     kernel: Capabilities,
     /// The daemon, where one listens.
     daemon: Option<api::State>,
+    /// Why the daemon that listens cannot be used, if so.
+    foreign_daemon: Option<String>,
     /// How launched programs are placed: by the daemon, or else by a command
     /// of this user.
     placing: Option<Placing>,
@@ -97,6 +99,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let findings = Findings {
         kernel: used(Capabilities::read(&Roots::default()), placing.as_ref()),
         placing,
+        foreign_daemon: match daemon {
+            Some(_) => None,
+            None => Daemon::foreign(runtime_dir),
+        },
         daemon,
         scheduler: sched::look(&runtime::roots_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
@@ -213,7 +219,9 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
             words::count(state.programs.len(), "program"),
             state.acting
         ),
-        None => "none; 'usher run' runs programs as they are, 'usher daemon' seats them".to_owned(),
+        None => findings.foreign_daemon.clone().unwrap_or_else(|| {
+            "none; 'usher run' runs programs as they are, 'usher daemon' seats them".to_owned()
+        }),
     };
     let mut lines = vec![("daemon", daemon)];
     if let Some(state) = &findings.daemon {

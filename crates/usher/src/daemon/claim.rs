@@ -38,7 +38,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use rustix::net::UCred;
+use crate::peer::{self, Credentials};
 
 /// Names the claim; daemons with different names plan independently.
 pub const CLAIM_NAME: &str = "USHER_CLAIM_NAME";
@@ -156,7 +156,7 @@ impl Claim {
             return Step::Held(listener);
         }
         match UnixStream::connect_addr(&self.other) {
-            Ok(system) if owner(&system).is_some_and(|peer| peer.uid.is_root()) => {
+            Ok(system) if owner(&system).is_some_and(|peer| peer.uid == 0) => {
                 Step::Refused(self.reason(&system, true), system)
             }
             _ => Step::Held(listener),
@@ -178,7 +178,7 @@ impl Claim {
         let mut kept = Vec::new();
         loop {
             let (peer, _) = listener.accept()?;
-            if !self.is_system && owner(&peer).is_some_and(|peer| peer.uid.is_root()) {
+            if !self.is_system && owner(&peer).is_some_and(|peer| peer.uid == 0) {
                 return Ok(());
             }
             kept.retain(is_open);
@@ -192,7 +192,9 @@ impl Claim {
         let Some(peer) = owner(holder) else {
             return "another daemon plans this machine's CPUs".to_owned();
         };
-        let pid = peer.pid.as_raw_nonzero();
+        let pid = peer
+            .pid
+            .map_or("of another pid namespace".to_owned(), |pid| pid.to_string());
         match is_system {
             true => format!(
                 "the system daemon (process {pid}) plans this machine's CPUs; start programs through it"
@@ -200,15 +202,15 @@ impl Claim {
             false => format!(
                 "the daemon of user {} (process {pid}) plans this machine's CPUs; a system daemon plans \
                  for all users (as root: systemctl enable --now usher)",
-                peer.uid.as_raw()
+                peer.uid
             ),
         }
     }
 }
 
 /// The credentials of the process at the other end.
-fn owner(stream: &UnixStream) -> Option<UCred> {
-    rustix::net::sockopt::socket_peercred(stream).ok()
+fn owner(stream: &UnixStream) -> Option<Credentials> {
+    peer::credentials(stream).ok()
 }
 
 /// Reads until the other end closes the connection, or for at most `limit`.

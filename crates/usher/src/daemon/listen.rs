@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::client::Daemon;
 use crate::runtime;
 
 /// A socket that is listened on; taken away when dropped.
@@ -108,6 +109,9 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     match locked {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
+            if let Some(reason) = Daemon::foreign(Some(dir)) {
+                bail!(reason);
+            }
             let mut pid = String::new();
             let _ = (&file).take(20).read_to_string(&mut pid);
             bail!(

@@ -31,6 +31,7 @@ use varlink::VarlinkService;
 use super::connection::Connection;
 use super::quota::{self, Quota};
 use super::workers::Workers;
+use crate::peer;
 
 /// Who is at the other end, as the kernel vouches (SO_PEERCRED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,29 +45,11 @@ pub struct Peer {
 
 impl Peer {
     fn of(stream: &UnixStream) -> io::Result<Self> {
-        let mut credentials = libc::ucred {
-            pid: 0,
-            uid: 0,
-            gid: 0,
-        };
-        let mut length = size_of_val(&credentials) as libc::socklen_t;
-        // SAFETY: both are writable, and `length` is the size of the structure.
-        let answer = unsafe {
-            libc::getsockopt(
-                stream.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut credentials).cast(),
-                &raw mut length,
-            )
-        };
-        match answer {
-            0 => Ok(Self {
-                uid: credentials.uid,
-                pid: credentials.pid,
-            }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let found = peer::credentials(stream)?;
+        Ok(Self {
+            uid: found.uid,
+            pid: found.pid.unwrap_or(0),
+        })
     }
 
     /// Whether the peer's process numbers are those of another pid namespace,

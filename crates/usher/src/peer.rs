@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The process at the other end of a Unix socket, as the kernel vouches for it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// `SO_PEERCRED` of a socket: the state when the peer connected or listened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Effective user id.
+    pub uid: u32,
+    /// Process number; `None` for a process that this pid namespace does not show.
+    pub pid: Option<i32>,
+}
+
+/// Reads the peer's credentials.
+///
+/// rustix has the same call, but its type for process numbers cannot be 0, which
+/// the kernel reports for a process of another pid namespace.
+///
+/// # Errors
+/// The descriptor is no connected Unix socket.
+pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of_val(&found) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, the size of the structure.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 => Ok(Credentials {
+            uid: found.uid,
+            pid: Some(found.pid).filter(|&pid| pid > 0),
+        }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_pair_are_this_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let own = Credentials {
+            uid: rustix::process::geteuid().as_raw(),
+            pid: Some(std::process::id() as i32),
+        };
+        assert_eq!(credentials(&a).unwrap(), own);
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A daemon outside a container that sees its runtime directory: all commands inside
+//! report the same reason.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::process::{Command, Output, Stdio};
+
+use common::{World, stderr, stdout};
+
+const REASON: &str = "a daemon of another pid namespace listens at";
+
+/// Runs `usher` in a pid namespace of its own; `None` where that cannot be made.
+fn run_inside(world: &World, args: &[&str]) -> Option<Output> {
+    let usher = world.usher(args);
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(usher.get_program())
+        .args(usher.get_args())
+        .stdin(Stdio::null());
+    for (name, value) in usher.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.output().ok()?;
+    let refused = stderr(&output).starts_with("unshare:");
+    (!refused).then_some(output)
+}
+
+#[test]
+fn commands_agree_on_a_daemon_of_another_pid_namespace() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let Some(status) = run_inside(&world, &["status"]) else {
+        eprintln!("pid namespaces: skipped: this process may not make one");
+        return;
+    };
+    assert_eq!(status.status.code(), Some(125));
+    assert!(stderr(&status).contains(REASON), "{}", stderr(&status));
+    let second = run_inside(&world, &["daemon"]).unwrap();
+    assert_eq!(second.status.code(), Some(125));
+    assert!(stderr(&second).contains(REASON), "{}", stderr(&second));
+    let run = run_inside(&world, &["run", "--", "/bin/echo", "it ran"]).unwrap();
+    assert_eq!(stdout(&run), "it ran\n");
+    let text = stderr(&run);
+    assert!(
+        text.contains("runs unmanaged") && text.contains(REASON),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let doctor = stdout(&run_inside(&world, &["doctor"]).unwrap());
+    let words: Vec<&str> = doctor.split_whitespace().collect();
+    assert!(words.join(" ").contains(REASON), "{doctor}");
+    // Outside the daemon is used as ever.
+    assert!(world.json(&["status"]).is_some());
+    assert_eq!(world.end(daemon), Some(0));
+}
