@@ -38,6 +38,7 @@ mod procs;
 mod release;
 mod scan;
 mod site;
+mod stat;
 mod systemd;
 mod tree;
 mod undo;

@@ -7,8 +7,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use procfs::FromRead;
-use procfs::process::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use usher_model::cpuset::CPU_ID_MAX;
@@ -18,6 +16,7 @@ use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
 use crate::files;
 use crate::journal::ThreadId;
+use crate::stat::Stat;
 
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u32 = 0x0020_0000;
@@ -78,17 +77,17 @@ impl Procs {
 
     /// A process, by number.
     pub(crate) fn get(&self, pid: i32) -> Option<Process> {
-        let stat = Stat::from_file(self.path(pid, "stat")).ok()?;
+        let stat = Stat::read(&self.path(pid, "stat")).ok()?;
         Some(Process {
             id: ProcessId {
                 pid: stat.pid,
-                start_ticks: stat.starttime,
+                start_ticks: stat.start_ticks,
             },
-            parent: stat.ppid,
-            group: stat.pgrp,
+            parent: stat.parent,
+            group: stat.group,
             session: stat.session,
             state: stat.state,
-            threads: stat.num_threads,
+            threads: stat.threads,
             kernel_thread: stat.flags & KERNEL_THREAD != 0,
         })
     }
@@ -114,7 +113,7 @@ impl Procs {
     /// When a thread started, in clock ticks since boot.
     pub(crate) fn thread_start(&self, pid: i32, tid: i32) -> Option<u64> {
         let path = self.path(pid, "task").join(tid.to_string()).join("stat");
-        Stat::from_file(path).ok().map(|stat| stat.starttime)
+        Stat::read(&path).ok().map(|stat| stat.start_ticks)
     }
 
     /// The thread with that number; `None` where it is gone.
@@ -139,7 +138,7 @@ impl Procs {
     /// letters of `/proc/PID/stat`.
     pub(crate) fn run_ns_if_in(&self, states: &[char], pid: i32, tid: i32) -> Option<u64> {
         let task = self.path(pid, "task").join(tid.to_string());
-        let stat = Stat::from_file(task.join("stat")).ok()?;
+        let stat = Stat::read(&task.join("stat")).ok()?;
         if !states.contains(&stat.state) {
             return None;
         }
@@ -184,8 +183,8 @@ impl Procs {
 
     /// The number of threads of a process; `None` where it is gone.
     pub(crate) fn thread_count(&self, pid: i32) -> Option<usize> {
-        let stat = Stat::from_file(self.path(pid, "stat")).ok()?;
-        usize::try_from(stat.num_threads).ok()
+        let stat = Stat::read(&self.path(pid, "stat")).ok()?;
+        usize::try_from(stat.threads).ok()
     }
 
     /// The children of a process, from each thread's `children` file.
@@ -243,11 +242,10 @@ impl Procs {
     /// This process.
     pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
         let path = self.root.join("self/stat");
-        let stat = Stat::from_file(&path)
-            .map_err(|error| file_error("reading", &path)(io::Error::other(error)))?;
+        let stat = Stat::read(&path).map_err(file_error("reading", &path))?;
         Ok(ProcessId {
             pid: stat.pid,
-            start_ticks: stat.starttime,
+            start_ticks: stat.start_ticks,
         })
     }
 

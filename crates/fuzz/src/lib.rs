@@ -119,12 +119,12 @@ mod tests {
     fn a_panic_is_found_and_its_input_reduced() {
         let failing = || {
             fuzz("failing", &[b"abcdef"], |input| {
-                assert!(!input.contains(&b'"'), "a quotation mark");
+                assert!(input.len() < 10, "long")
             });
         };
-        // A word with a quotation mark is inserted within a few inputs.
-        let found = (0..64).find_map(|_| catch_unwind(AssertUnwindSafe(failing)).err());
-        let message = found.unwrap().downcast::<String>().unwrap();
+        // One of 64 inputs is longer with near certainty: words are repeated.
+        let found = catch_unwind(AssertUnwindSafe(failing)).unwrap_err();
+        let message = found.downcast::<String>().unwrap();
         assert!(message.contains(SEED), "{message}");
     }
 

@@ -7,9 +7,9 @@ use usher_model::ProgramId;
 use super::super::Actuator;
 use crate::autogroup::{self, Autogroup};
 use crate::error::ActError;
+use crate::files;
 use crate::journal::Record;
 use crate::priority::{NICE_MAX, Rights};
-use crate::{files, release};
 
 impl Actuator {
     /// Lowers the autogroups of sessions that are all the program's own;

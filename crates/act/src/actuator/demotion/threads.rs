@@ -8,10 +8,10 @@ use usher_model::{Demotion, ProgramId};
 
 use super::super::{Actuator, join};
 use crate::error::ActError;
+use crate::files;
 use crate::journal::{Record, ThreadId};
 use crate::priority::{self, Priority, Rights, Values, is_refused};
 use crate::scan::{self, SCANS_MAX};
-use crate::{files, release};
 
 /// A thread, what it has, and what of that is to be lowered.
 type ToLower = (ThreadId, Priority, Values);
