@@ -25,6 +25,7 @@ mod inputs;
 mod watchdog;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::panic::resume_unwind;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -42,11 +43,30 @@ pub const CASES: u32 = 64;
 const TIME: &str = "USHER_FUZZ_MS";
 const SEED: &str = "USHER_FUZZ_SEED";
 
+/// Bytes of stack for a target: those of a program's main thread. Parsers bound their
+/// recursion, but the frames of unoptimised code do not fit a test's thread.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Runs `target` with changes of the samples.
 ///
 /// # Panics
-/// The target panicked: with the reduced input and the seed.
-pub fn fuzz(name: &str, samples: &[&[u8]], mut target: impl FnMut(&[u8])) {
+/// The target panicked: with the reduced input and the seed. Or no thread starts.
+pub fn fuzz(name: &str, samples: &[&[u8]], target: impl FnMut(&[u8]) + Send) {
+    let outcome = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(STACK_BYTES);
+        let started = thread.spawn_scoped(scope, || fuzz_here(name, samples, target));
+        started.map(std::thread::ScopedJoinHandle::join)
+    });
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(error) => panic!("{name}: no thread for it: {error}"),
+    }
+}
+
+fn fuzz_here(name: &str, samples: &[&[u8]], mut target: impl FnMut(&[u8])) {
     let time = number(TIME).map(Duration::from_millis);
     let seed = seed();
     eprintln!("{name}: {SEED}={seed}");

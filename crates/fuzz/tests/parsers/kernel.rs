@@ -49,7 +49,7 @@ impl Files<'_> {
         }
     }
 
-    fn fuzz(&self, name: &str, mut target: impl FnMut()) {
+    fn fuzz(&self, name: &str, mut target: impl FnMut() + Send) {
         let samples = self.samples();
         let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
         fuzz(name, &samples, |input| {
