@@ -106,6 +106,26 @@ fn seen(pid: i32) -> impl PartialEq + std::fmt::Debug {
     (masks(pid), rank(pid), stat(pid).map(|stat| stat.state))
 }
 
+/// The shell stands still by now, and goes on when it is thawed.
+fn stops_and_goes_on(act: &mut Actuator, shell: ProcessId, launched: bool, what: &str) {
+    // By the freezer a process stands still without a state of its own.
+    let frozen = || {
+        let dir = act.home(ONE).and_then(|home| home.cgroup.clone());
+        let events = dir.map(|dir| fs::read_to_string(dir.join("cgroup.events")));
+        events.is_some_and(|events| events.unwrap_or_default().contains("frozen 1"))
+    };
+    let is_frozen = frozen();
+    let stopped = || is_frozen || stat(shell.pid).is_some_and(|stat| stat.state == 'T');
+    wait_until(&format!("the shell to stop: {what}"), stopped);
+    assert!(
+        !is_frozen || !launched,
+        "{what}: the setuid program is frozen, too"
+    );
+    act.act(&Action::Thaw { program: ONE }).unwrap();
+    let goes_on = || stat(shell.pid).is_some_and(|stat| stat.state != 'T');
+    wait_until(&format!("the shell to go on: {what}"), goes_on);
+}
+
 fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
     let what = format!("{way:?}, launched: {launched}");
     let Some(mut tree) = Tree::start() else {
@@ -153,22 +173,7 @@ fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
         );
     }
     assert_eq!(autogroup(tree.setuid).unwrap_or(0), 0, "{what}");
-    // By the freezer a process stands still without a state of its own.
-    let frozen = || {
-        let dir = act.home(ONE).and_then(|home| home.cgroup.clone());
-        let events = dir.map(|dir| fs::read_to_string(dir.join("cgroup.events")));
-        events.is_some_and(|events| events.unwrap_or_default().contains("frozen 1"))
-    };
-    let is_frozen = frozen();
-    let stopped = || is_frozen || stat(shell.pid).is_some_and(|stat| stat.state == 'T');
-    wait_until(&format!("the shell to stop: {what}"), stopped);
-    assert!(
-        !is_frozen || !launched,
-        "{what}: the setuid program is frozen, too"
-    );
-    act.act(&Action::Thaw { program }).unwrap();
-    let goes_on = || stat(shell.pid).is_some_and(|stat| stat.state != 'T');
-    wait_until(&format!("the shell to go on: {what}"), goes_on);
+    stops_and_goes_on(&mut act, shell, launched, &what);
     let left = act.undo_all();
     assert!(left.is_empty(), "{what}: {left:?}");
     assert!(

@@ -76,30 +76,30 @@ fn fuzz_here(name: &str, samples: &[&[u8]], mut target: impl FnMut(&[u8])) {
         max_shrink_iters: 4096,
         ..Config::default()
     };
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_of(seed, name));
-    let mut runner = TestRunner::new_with_rng(config, rng);
     let inputs = inputs(samples);
     let watchdog = Watchdog::start(name);
     let target = std::cell::RefCell::new(&mut target);
-    let (begun, mut cases) = (Instant::now(), 0);
-    loop {
+    let begun = Instant::now();
+    for round in 0.. {
+        // A runner that has passed runs nothing more.
+        let seed_of_round = seed_of(seed.wrapping_add(round), name);
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_of_round);
+        let mut runner = TestRunner::new_with_rng(config.clone(), rng);
         let outcome = runner.run(&inputs, |input| {
             let _guard = watchdog.watch(&input);
             (target.borrow_mut())(&input);
             Ok::<(), TestCaseError>(())
         });
         if let Err(failure) = outcome {
-            panic!("{name}, {SEED}={seed}: {failure}");
+            panic!("{name}, {SEED}={seed}, round {round}: {failure}");
         }
-        cases += CASES;
-        if time.is_none_or(|time| begun.elapsed() >= time) {
-            break;
+        let passed = begun.elapsed();
+        if time.is_none_or(|time| passed >= time) {
+            let count = (round + 1) * u64::from(CASES);
+            eprintln!("{name}: {count} inputs in {:.1} s", passed.as_secs_f64());
+            return;
         }
     }
-    eprintln!(
-        "{name}: {cases} inputs in {:.1} s",
-        begun.elapsed().as_secs_f64()
-    );
 }
 
 /// One seed for all targets of a process.
