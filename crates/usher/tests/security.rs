@@ -187,6 +187,15 @@ fn sizes_and_weights_are_bounded() {
         &json!({ "pid": own.pid(), "argv": [long] }),
     );
     assert_eq!(error(&reply), "BadArgument", "{reply}");
+    let other = connect_as(&world.socket(), ALICE);
+    let argv = ["B".repeat(300 << 10)];
+    let reply = call(
+        &other,
+        "Register",
+        &json!({ "pid": own.pid(), "argv": argv }),
+    );
+    assert_eq!(error(&reply), "QuotaExceeded", "{reply}");
+    assert_eq!(reply["parameters"]["quota"], "bytes of a message");
     for weight in [0.0, -1.0, 1e300, 1e-300] {
         let reply = call(
             &alice,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use varlink::VarlinkService;
 
+use super::quota::{self, Quota};
 use super::server::{Limits, Peer};
 use super::workers::{Call, Done};
 
@@ -156,7 +157,10 @@ impl Connection {
         };
         self.whole = chunk[..count].contains(&0);
         self.inbox.extend_from_slice(&chunk[..count]);
-        self.whole || self.inbox.len() < limits.message_bytes
+        if !self.whole && self.inbox.len() >= limits.message_bytes {
+            self.refuse(&quota::refusal(Quota::Message, limits.message_bytes));
+        }
+        !self.closed
     }
 
     /// Writes what the peer takes; false to hang up.

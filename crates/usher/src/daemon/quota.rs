@@ -12,6 +12,8 @@ pub enum Quota {
     Connections,
     /// Bytes held for one user.
     Bytes,
+    /// Bytes of one message.
+    Message,
 }
 
 impl Quota {
@@ -20,6 +22,7 @@ impl Quota {
             Self::ConnectionsPerUser => "connections per user",
             Self::Connections => "connections of all users",
             Self::Bytes => "bytes per user",
+            Self::Message => "bytes of a message",
         }
     }
 
@@ -27,6 +30,7 @@ impl Quota {
         match self {
             Self::ConnectionsPerUser => "close connections of yours, or end programs that hold one",
             Self::Connections => "try again later; root can see in 'usher status' who has programs",
+            Self::Message => "send fewer or shorter arguments",
             Self::Bytes => "read replies sooner, or use fewer connections at a time",
         }
     }
