@@ -2,7 +2,6 @@
 //! What `/proc` says about processes and threads.
 
 use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

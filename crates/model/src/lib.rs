@@ -10,6 +10,7 @@ pub mod cpuset;
 pub mod curve;
 pub mod home;
 pub mod metering;
+mod nesting;
 pub mod observation;
 pub mod plan;
 pub mod program;
@@ -24,6 +25,7 @@ pub use home::{Home, ProcessId};
 pub use metering::{
     DiskId, DiskUse, HeldUp, LinkId, LinkUse, MeterSource, Metering, Resource, Usage, Vacancy,
 };
+pub use nesting::too_deep;
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
 pub use plan::{Decision, Loan, Look, Mode, Note, Plan, Seat};
 pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};

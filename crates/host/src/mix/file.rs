@@ -219,6 +219,9 @@ impl MixFile {
     /// A key is unknown, missing or makes no sense.
     pub fn parse(path: &Path, text: &str) -> Result<Self, MixFileError> {
         let source = Source { path, text };
+        if let Some(reason) = usher_model::too_deep(text) {
+            return Err(source.refused(&serde::de::Error::custom(reason)));
+        }
         let raw: RawMix = toml::from_str(text).map_err(|error| source.refused(&error))?;
         let protocol = raw.protocol.map_or_else(
             || Ok(MixProtocol::default()),
