@@ -14,8 +14,8 @@ use crate::cache::Cache;
 const SCRIPT: &str = include_str!("make-image.sh");
 /// The kind of a disk in the cache.
 const KIND: &str = "systemd-images";
-/// The size of the file system; unused blocks occupy no space on the host.
-const SIZE: &str = "4G";
+/// The partition with the root file system, by the signature that the script writes.
+pub(super) const ROOT: &str = "PARTUUID=75736872-01";
 /// Programs without which no disk can be built or booted.
 const TOOLS: [(&str, &str); 3] = [
     ("mmdebstrap", "--version"),
@@ -76,7 +76,7 @@ pub fn prepare(cache: &Cache, suite: Suite) -> Result<PathBuf, LabError> {
         let doing = format!("building a disk with {suite}");
         let mut bash = Command::new("bash");
         bash.args(["-c", SCRIPT, "make-image.sh", suite.name(), &archive]);
-        run(&doing, bash.arg(into).arg(SIZE)).map(drop)
+        run(&doing, bash.arg(into)).map(drop)
     })?;
     Ok(dir.join("disk"))
 }

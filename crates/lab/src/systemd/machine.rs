@@ -120,10 +120,13 @@ impl Guest {
         all.extend(["-drive".to_owned(), drive("product", product)]);
         all.extend(["-kernel".to_owned(), kernel.vmlinuz().display().to_string()]);
         // An emulated machine is slow: no unit fails for its time limit.
-        let append = "root=/dev/nvme0n1 rw init=/sbin/lab-init console=ttyS0 panic=-1 \
-                      mitigations=off tsc=reliable cpu_init_udelay=0 nowatchdog nokaslr \
-                      systemd.default_timeout_start_sec=600 systemd.show_status=1";
-        all.extend(["-append".to_owned(), append.to_owned()]);
+        let append = format!(
+            "root={} rootwait rw init=/sbin/lab-init console=ttyS0 panic=-1 \
+             mitigations=off tsc=reliable cpu_init_udelay=0 nowatchdog nokaslr \
+             systemd.default_timeout_start_sec=600 systemd.show_status=1",
+            image::ROOT
+        );
+        all.extend(["-append".to_owned(), append]);
         all
     }
 }

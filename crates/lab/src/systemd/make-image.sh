@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Builds the disk of a Debian guest with systemd: an ext4 file system without a kernel.
+# Builds the disk of a Debian guest with systemd: one partition with an ext4 file system,
+# without a kernel.
 #
-#   make-image.sh SUITE ARCHIVE INTO SIZE
+#   make-image.sh SUITE ARCHIVE INTO
 #
 # The guest has the users root, alice and bob, and a service that runs the job found on the
 # guest's second disk, which is mounted at /usr/local before systemd starts.
 set -euo pipefail
 
-readonly suite=$1 archive=$2 into=$3 size=$4
+readonly suite=$1 archive=$2 into=$3
 readonly root=$into/root
 
 packages=(
@@ -28,7 +29,10 @@ write_init() {
     cat >"$root/sbin/lab-init" <<'INIT'
 #!/bin/sh
 mount -t devtmpfs dev /dev
-mount -t ext4 -o ro /dev/nvme0n2 /usr/local
+# The kernel numbers the two disks in any order. The other one has partitions.
+for disk in /dev/nvme0n1 /dev/nvme0n2; do
+    mount -t ext4 -o ro "$disk" /usr/local 2>/dev/null && break
+done
 ln -sf /usr/local/lib/usher-lab/config "/boot/config-$(uname -r)"
 exec /sbin/init
 INIT
@@ -59,7 +63,7 @@ customize() {
     done
     echo usherlab >"$root/etc/hostname"
     echo '127.0.0.1 localhost usherlab' >"$root/etc/hosts"
-    echo '/dev/nvme0n1 / ext4 rw,relatime 0 1' >"$root/etc/fstab"
+    echo 'LABEL=lab-root / ext4 rw,relatime 0 1' >"$root/etc/fstab"
     # Work that has nothing to do with the checks, and costs emulated time.
     chroot "$root" systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer \
         dpkg-db-backup.timer e2scrub_all.timer fstrim.timer systemd-networkd-wait-online.service \
@@ -75,6 +79,21 @@ customize() {
     write_job_service
 }
 
+# A partition table with the signature 0x75736872 and one Linux partition of 4 GiB at 1 MiB.
+# The kernel finds the root file system by the signature: without an initramfs it knows no
+# labels of file systems.
+write_disk() {
+    local disk=$into/disk
+    truncate --size=$((4097 << 20)) "$disk"
+    mke2fs -q -F -t ext4 -L lab-root -d "$root" -E lazy_itable_init=1,offset=$((1 << 20)) "$disk" 4G
+    {
+        printf '\x72\x68\x73\x75\0\0'
+        printf '\0\xfe\xff\xff\x83\xfe\xff\xff\x00\x08\x00\x00\x00\x00\x80\x00'
+        head -c 48 /dev/zero
+        printf '\x55\xaa'
+    } | dd of="$disk" bs=1 seek=440 conv=notrunc status=none
+}
+
 mkdir "$root"
 mmdebstrap --quiet --mode=root --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" \
     --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
@@ -83,5 +102,5 @@ mmdebstrap --quiet --mode=root --variant=minbase --include="$(IFS=,; echo "${pac
     --dpkgopt='path-exclude=/usr/share/locale/*' \
     "$suite" "$root" "deb $archive $suite main" "deb $archive $suite-updates main"
 customize
-mke2fs -q -t ext4 -d "$root" -E lazy_itable_init=1 "$into/disk" "$size"
+write_disk
 rm -rf --one-file-system "$root"

@@ -109,8 +109,9 @@ fn run(boot: &Boot) -> Result<(), Failed> {
         "== up in {} ms, checked in {} ms",
         outcome.boot_ms, outcome.ran_ms
     );
+    let compared = output.compare();
     match outcome.end {
-        End::Exited { status: 0 } => output.compare(),
+        End::Exited { status: 0 } => compared,
         end => Err(Failed::from(format!(
             "{end:?} on {}\n{}",
             outcome.kernel, outcome.console

@@ -12,7 +12,7 @@ fn rootfs() -> &'static str {
         "mkdir -p /var/lib/box/{proc,sys,dev,tmp,run,etc,usr,root,var/lib} && \
          ln -sfn usr/bin /var/lib/box/bin && ln -sfn usr/lib /var/lib/box/lib && \
          ln -sfn usr/lib64 /var/lib/box/lib64 && ln -sfn usr/sbin /var/lib/box/sbin && \
-         cp /etc/passwd /etc/group /var/lib/box/etc",
+         chmod 1777 /var/lib/box/tmp && cp /etc/passwd /etc/group /var/lib/box/etc",
     )
     .ok();
     "/var/lib/box"

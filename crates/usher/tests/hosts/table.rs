@@ -51,6 +51,8 @@ pub fn every_cell() {
     for (at, note) in notes.iter().enumerate() {
         writeln!(text, "{}. `{note}`", at + 1).unwrap();
     }
+    // The harness has begun a line.
+    println!();
     for line in text.lines() {
         println!("{LINE}{line}");
     }
