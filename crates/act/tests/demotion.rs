@@ -121,7 +121,7 @@ fn nice_is_all_that_nice_does() {
         let before = portrait(program);
         let nice = Rank {
             nice: 19,
-            ..Rank::PLAIN
+            ..Rank::plain()
         };
         act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&demote(Demotion::Nice)).unwrap();
@@ -174,10 +174,10 @@ fn what_is_set_meanwhile_is_left() {
         let own = ranks.remove(&program.pid()).unwrap();
         let reniced = Rank {
             nice: 7,
-            ..Rank::PLAIN
+            ..Rank::plain()
         };
         assert_eq!(own, reniced, "{way:?}");
-        assert!(ranks.values().all(|rank| *rank == Rank::PLAIN), "{way:?}");
+        assert!(ranks.values().all(|rank| *rank == Rank::plain()), "{way:?}");
     });
 }
 
@@ -296,7 +296,7 @@ fn nobody_escapes_who_forks_meanwhile_and_nobody_stays() {
         });
         for _ in 0..20 {
             let ranks: BTreeMap<i32, Rank> = ranks(program);
-            let plain = ranks.values().all(|rank| *rank == Rank::PLAIN);
+            let plain = ranks.values().all(|rank| *rank == Rank::plain());
             assert!(plain, "{way:?}: {ranks:?}");
         }
     });
@@ -315,7 +315,7 @@ fn whom_the_user_has_stopped_is_demoted_and_stays_stopped() {
         assert!(all_have(program, Rank::IDLE), "{way:?}");
         act.act(&THAW).unwrap();
         act.leave(ONE);
-        assert!(all_have(program, Rank::PLAIN), "{way:?}");
+        assert!(all_have(program, Rank::plain()), "{way:?}");
         assert!(stopped(program), "{way:?}");
     });
 }

@@ -78,5 +78,5 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     assert!(left.contains("removing cgroup"), "{left}");
     assert_eq!(text(&beside, "cpu.idle"), "0");
     assert_eq!(text(&top, "cgroup.procs"), program.pid().to_string());
-    assert!(ranks(&program).values().all(|rank| *rank == Rank::PLAIN));
+    assert!(ranks(&program).values().all(|rank| *rank == Rank::plain()));
 }

@@ -113,7 +113,7 @@ fn is_as_before(pid: i32, own: &str, what: &str) {
     assert_eq!(masks(pid), BTreeSet::from([cpu_list()]), "{what}");
     assert_eq!(cgroups(pid), own, "{what}");
     for tid in threads(pid) {
-        assert_eq!(rank(tid), Some(Rank::PLAIN), "{what}");
+        assert_eq!(rank(tid), Some(Rank::plain()), "{what}");
     }
     assert_eq!(autogroup(pid).unwrap_or(0), 0, "{what}");
     wait_until(&format!("{pid} to go on: {what}"), || {
@@ -315,7 +315,7 @@ fn one_storm(way: Way, seed: u64) {
         program.processes().iter().any(|pid| !first.contains(pid))
     });
     for (tid, rank) in ranks(&program) {
-        assert_eq!(rank, Rank::PLAIN, "{tid}: {what}");
+        assert_eq!(rank, Rank::plain(), "{tid}: {what}");
     }
     for pid in program.processes() {
         assert!(!cgroups(pid).contains("usher-"), "{pid}: {what}");

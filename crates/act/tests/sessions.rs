@@ -162,12 +162,13 @@ fn without_rights_what_can_be_undone_is_done() {
     let (mut demoter, said) = nobody.demoter(&program);
     let io_only = Rank {
         io: Rank::IDLE.io,
-        ..Rank::PLAIN
+        ..Rank::plain()
     };
     assert!(all_have(&program, io_only), "{:?}", ranks(&program));
     let autogroup = autogroup(program.pid());
     assert!(autogroup.is_none_or(|nice| nice == 19), "{autogroup:?}");
-    assert!(said.contains("ulimit -e 20"), "{said}");
+    let limit = format!("ulimit -e {}", 20 - Rank::plain().nice);
+    assert!(said.contains(&limit), "{said}");
     drop(demoter.stdin.take());
     assert!(demoter.wait().unwrap().success());
     assert_eq!(portrait(&program), before);

@@ -185,7 +185,7 @@ fn background_work_is_given_the_idle_weight() {
     let why = act.why_not_demoted(ONE).join("\n");
     assert!(why.contains("cpu.idle is not used"), "{why}");
     close(act);
-    assert!(all_have(&program, Rank::PLAIN));
+    assert!(all_have(&program, Rank::plain()));
 }
 
 /// Where leaving the unit would free the program of something.

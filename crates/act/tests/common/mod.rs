@@ -246,14 +246,11 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// What a thread has that nobody has changed.
-    pub const PLAIN: Self = Self {
-        policy: libc::SCHED_OTHER,
-        reset_on_fork: false,
-        realtime: 0,
-        nice: 0,
-        io: 0,
-    };
+    /// What a thread has that was not changed: what the tests were started with.
+    pub fn plain() -> Self {
+        rank(0).unwrap()
+    }
+
     /// What one has that was demoted as far as can be.
     pub const IDLE: Self = Self {
         policy: libc::SCHED_IDLE,
@@ -284,6 +281,7 @@ pub fn rank(tid: i32) -> Option<Rank> {
 }
 
 fn nice(tid: i32) -> Option<i32> {
+    // `None` is this process.
     let tid = rustix::process::Pid::from_raw(tid);
     rustix::process::getpriority_process(tid).ok()
 }
