@@ -6,7 +6,7 @@
 //! descent no longer shows where it came from. Such an orphan belongs to the
 //! program where it has the process group or session of a member and is in the
 //! cgroup of one. A process that was launched, not adopted, has its parent's
-//! session and is not an orphan: a shell and its other jobs are left alone.
+//! session or leads a session, and is not an orphan: a shell and its other jobs are left alone.
 //! Only restoring considers orphans, and only those with a mask of ours: a
 //! change is never given to a process of which the origin is in doubt.
 
@@ -166,6 +166,10 @@ impl<'a> Family<'a> {
     }
 
     fn is_adopted(&self, process: &Process) -> bool {
+        if process.session == process.id.pid {
+            // It was launched into a session of its own: a login shell, say.
+            return false;
+        }
         let parent = self.procs.get(process.parent);
         if parent.is_some_and(|parent| parent.session != process.session) {
             return true;
@@ -182,4 +186,39 @@ fn is_thread_of(pid: i32, tid: i32) -> bool {
     // SAFETY: takes three numbers; signal 0 is checked and not sent.
     let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
     found == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::config::ActConfig;
+
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// As a shell that a terminal or a login has started.
+    #[test]
+    fn the_leader_of_a_members_session_is_no_orphan() {
+        let mut command = Command::new("sleep");
+        // SAFETY: makes one system call.
+        unsafe { command.pre_exec(|| Ok(drop(rustix::process::setsid()?))) };
+        let leader = Sleeper(command.arg("60").spawn().unwrap());
+        let pid = leader.0.id() as i32;
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let process = procs.get(pid).unwrap();
+        assert_eq!(process.session, pid, "it leads a session");
+        let mut family = Family::new(&procs, &ProgramState::default());
+        family.groups.insert(process.session);
+        family.places.insert(procs.cgroup_lines(pid));
+        assert!(!family.is_orphan(&process));
+    }
 }
