@@ -190,10 +190,15 @@ impl World for RealWorld {
             return Err(text);
         }
         if let Some(member) = self.state.members.get_mut(&id) {
+            // A seat that is given again does not interrupt a repetition.
+            let is_same =
+                matches!(action, Action::Seat { cpus, .. } if member.seat.as_ref() == Some(cpus));
             member.acted(action, now_ns());
-            let reach = member.reach(&self.state.usable);
-            let cores = self.topology.capacity_of(&reach);
-            member.stay.moved(now_ns(), cores);
+            if !is_same {
+                let reach = member.reach(&self.state.usable);
+                let cores = self.topology.capacity_of(&reach);
+                member.stay.moved(now_ns(), cores);
+            }
         }
         Ok(())
     }
