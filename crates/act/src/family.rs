@@ -210,7 +210,7 @@ mod tests {
     fn the_leader_of_a_members_session_is_no_orphan() {
         let mut command = Command::new("sleep");
         // SAFETY: makes one system call.
-        unsafe { command.pre_exec(|| Ok(drop(rustix::process::setsid()?))) };
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(|_| ())?)) };
         let leader = Sleeper(command.arg("60").spawn().unwrap());
         let pid = leader.0.id() as i32;
         let procs = Procs::new(&ActConfig::new("/nonexistent"));
