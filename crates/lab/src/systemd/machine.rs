@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::image::{self, Suite};
-use super::product::{Disk, LAST_LINE, PORT};
+use super::product::{Disk, LAST_LINE};
 use crate::LabError;
 use crate::cache::Cache;
 use crate::emulator::Emulator;
@@ -135,17 +135,14 @@ fn pair() -> Result<(UnixStream, UnixStream), LabError> {
     UnixStream::pair().map_err(LabError::io("making a socket"))
 }
 
-/// Connects the serial console and the port of the job.
+/// Connects the serial console and the serial line of the job.
 fn wire(command: &mut Command, console: &UnixStream, port: &UnixStream) {
     let socket = |id: &str, end: &UnixStream| format!("socket,id={id},fd={}", end.as_raw_fd());
     command
         .args(["-chardev", &socket("console", console)])
-        .args(["-serial", "chardev:console", "-device", "virtio-serial-pci"])
+        .args(["-serial", "chardev:console"])
         .args(["-chardev", &socket("port", port)])
-        .args([
-            "-device",
-            &format!("virtserialport,chardev=port,name={PORT}"),
-        ]);
+        .args(["-serial", "chardev:port"]);
 }
 
 /// A guest that runs.

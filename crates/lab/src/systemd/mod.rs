@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The init program of the image mounts the product disk and starts systemd. A service of
-//! the image runs the job as root and copies its output to a port. The last line names
+//! the image runs the job as root and copies its output to a serial line. The last line names
 //! the exit status. Changes to either disk are discarded when the guest ends; a reboot
 //! inside the guest keeps them.
 //!

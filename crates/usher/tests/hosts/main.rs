@@ -64,7 +64,9 @@ fn checks() -> Vec<Trial> {
 
 fn trial(&(name, check): &Check) -> Trial {
     Trial::test(name, move || {
-        state::fresh();
+        if !reboot::is_done() {
+            state::fresh();
+        }
         check();
         Ok(())
     })

@@ -46,7 +46,7 @@ pub fn every_cell() {
         write_table(&mut text, daemon, &columns, &mut notes);
     }
     text.push_str(
-        "\n## Refused\n\nEach of these commands changes nothing and prints one line.\n\n",
+        "\n## Refused\n\nEach of these commands changes nothing. ` / ` separates the lines of a message.\n\n",
     );
     for (at, note) in notes.iter().enumerate() {
         writeln!(text, "{}. `{note}`", at + 1).unwrap();
@@ -69,7 +69,7 @@ refused, with its message, below.
 
 *root* and *user* are the caller; *session* is a login session, *service* a transient service of
 the caller's manager. The containers run under root, as the caller inside, with four CPUs and a
-quota of two; the host's daemons are not visible in them.
+quota of two; the host's daemons are not visible in them, and `run` runs programs unmanaged.
 ";
 
 fn column(shell: &mut Shell, user: &str, place: &str) -> Column {
