@@ -21,7 +21,7 @@ use crate::{cgroups, tree};
 
 /// Parents up to which a new process is traced to a member.
 const ANCESTORS_MAX: usize = 16;
-/// Processes up to which a new thread is looked for in each of them.
+/// Largest number of processes that are probed with `tgkill` for a thread.
 const FEW: usize = 16;
 /// The process that adopts every orphan that no other one does.
 const INIT: i32 = 1;

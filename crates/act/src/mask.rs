@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Affinity masks of threads.
 //!
-//! Where there is no cpuset to put a program in, every one of its threads
-//! gets the seat as its mask, within the mask that it had: a program's own
-//! affinity is respected. A thread born meanwhile inherits ours or its
-//! parent's old one, so the threads are scanned again until two whole scans
-//! running find nothing to do (`scan.rs`).
+//! The seat of a program is the affinity mask of each of its threads, within
+//! the mask that the thread had: a program's own affinity is respected. A
+//! thread born meanwhile inherits ours or its parent's old one, so `narrow`
+//! scans until two consecutive scans change nothing, for at most
+//! [`NARROW_MAX`].
 //!
 //! Whose mask is it? One that equals a mask that we gave to this program is
 //! ours; one that equals what the thread had before may be narrowed again;

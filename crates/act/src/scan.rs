@@ -53,7 +53,7 @@ pub(crate) const SCANS_MAX: usize = 64;
 const LISTINGS_MAX: usize = 32;
 /// How long no thread may need the change before a scan is complete.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
-/// Between two steps of a scan by a caller that has nothing else to do.
+/// Pause between two steps of a blocking scan.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 /// Steps without a change after which threads that end before they are visited
 /// do not keep a scan going.
@@ -273,8 +273,8 @@ impl Scan {
     }
 
     /// Whether every thread that may have been creating another one when the
-    /// last change was made is done with that. Asked before a pass, so that the
-    /// pass finds what it created.
+    /// last change was made is done with that. Call before a pass: the pass then
+    /// finds what these threads created.
     fn is_ready(&mut self, procs: &Procs) -> bool {
         let quiet = self.changed_at.elapsed();
         // A thread in `clone` may also wait for memory, a thread in state D for

@@ -122,7 +122,7 @@ impl Manager {
         let (unit, name) = unit.ok_or("it is in no unit")?;
         if !name.ends_with(".scope") || name == "init.scope" {
             return Err(format!(
-                "{name}, which launched it, has to be able to end it"
+                "{name}, which launched it, is a service, and `systemctl stop` must end the program"
             ));
         }
         let mut levels = launcher

@@ -175,7 +175,7 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
 /// executes the respawn command, if any. The calling process ends at once
 /// with status 0; only its grandchild returns.
 ///
-/// To be called before the process has any other thread.
+/// Any other thread of the process must be blocked and hold no lock.
 ///
 /// # Errors
 /// It could not start to watch, or something could not be undone; that is
@@ -327,8 +327,8 @@ fn detach() -> io::Result<()> {
 
 /// Forks and ends the parent.
 fn fork_and_leave() -> io::Result<()> {
-    // SAFETY: any other thread only waits for this one and holds no lock, so the
-    // child is a whole copy.
+    // SAFETY: any other thread is blocked in `join` and holds no lock that the
+    // child takes; the child has this thread alone.
     match unsafe { libc::fork() } {
         0 => Ok(()),
         // SAFETY: ends this process without running what belongs to its copy.

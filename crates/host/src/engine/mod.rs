@@ -264,10 +264,13 @@ impl EngineHandle {
         self.postbox.ask(|reply| Request::ProgramOf { pid, reply })
     }
 
-    /// Forbids seats, with the reason, or allows them again (`None`). Seats that
-    /// were given are taken back by the next turn of the loop.
+    /// Forbids seats, with the reason, or allows them again (`None`). Returns when
+    /// the loop has released the seats that it had given.
     pub fn set_seating(&self, forbidden: Option<String>) {
         self.postbox.post(Request::Seating { forbidden });
+        // The first answer may precede the turn that releases, the second one
+        // follows it. A loop that has stopped has released all seats.
+        let _ = self.topology().and_then(|_| self.topology());
     }
 
     /// The machine as it is planned for.

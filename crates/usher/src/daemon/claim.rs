@@ -9,8 +9,8 @@
 //! needs no file that several users can write, and the kernel releases it when
 //! the process dies. There are two names:
 //!
-//! - `system`, bound by a daemon of root. A listener of another user at this
-//!   name is ignored.
+//! - `system`, bound by a daemon of root. When another user holds this name, the
+//!   system daemon seats without it and binds it as soon as it is free.
 //! - `user`, bound by the daemon of any other user.
 //!
 //! Protocol:
@@ -21,14 +21,15 @@
 //!    there, the user's daemon gives up `user` and abstains until that
 //!    connection ends.
 //! 3. The system daemon then connects to `user`. The daemon that holds `user`
-//!    gives it up when root connects, and takes its seats back. The system daemon
-//!    seats programs when that connection ends, or after [`HANDOVER`].
+//!    releases its seats when root connects, and then gives the name up. The system
+//!    daemon seats programs when that connection ends, or after [`HANDOVER`].
 //!
 //! Both sides bind before they check, so at least one of two daemons that start
 //! at the same time notices the other. The holder keeps the connections of the
 //! abstaining daemons open; they end with its process.
 //!
-//! Limits: abstract sockets belong to a network namespace, so a daemon in a
+//! Limits: while another user holds `system`, a second daemon of root and users'
+//! daemons do not notice the system daemon. Abstract sockets belong to a network namespace, so a daemon in a
 //! container with a network of its own is not seen. A user who binds `user`
 //! without planning keeps other users' daemons from seating, not from running
 //! programs; the message names the process, and the system daemon is the remedy.
@@ -47,6 +48,11 @@ pub const CLAIM_NAME: &str = "USHER_CLAIM_NAME";
 const HANDOVER: Duration = Duration::from_secs(2);
 /// Pause after an attempt that found no stable state.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Attempts without a stable state after which the daemon abstains.
+const ATTEMPTS_MAX: u32 = 50;
+/// Pause of the system daemon between attempts to bind a name that another user
+/// holds.
+const REBIND_PAUSE: Duration = Duration::from_secs(1);
 /// Connections that a holder keeps open; more are closed, and come again.
 const KEPT_MAX: usize = 256;
 
@@ -62,6 +68,8 @@ pub struct Claim {
 enum Step {
     /// The claim is held.
     Held(UnixListener),
+    /// Another user holds the name of the system daemon, which seats without it.
+    Unlisted,
     /// Another daemon has it: the reason, and the connection that ends with it.
     Refused(String, UnixStream),
     /// The state changed during the step.
@@ -98,49 +106,62 @@ impl Claim {
 
     /// Follows the claim on a thread of its own, from now until this process
     /// ends. Calls `changed` with the reason for which no seats may be given,
-    /// or `None`; the first call happens before this function returns.
+    /// or `None`; it returns when seats are released. The first call happens
+    /// before this function returns.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn follow(self, changed: impl Fn(Option<String>) + Send + 'static) -> io::Result<()> {
-        let first = self.step();
-        if let Step::Refused(reason, _) = &first {
-            changed(Some(reason.clone()));
-        }
         let thread = std::thread::Builder::new().name("claim".to_owned());
         let (settled, is_settled) = std::sync::mpsc::sync_channel(1);
-        thread.spawn(move || self.run(first, &changed, &settled))?;
-        // An error means that the thread has passed its first step.
-        let _ = is_settled.recv_timeout(HANDOVER * 2);
+        let changed = move |state: Option<String>| {
+            changed(state);
+            // Only the first state is waited for.
+            let _ = settled.try_send(());
+        };
+        thread.spawn(move || self.run(&changed))?;
+        // The thread calls `changed` within HANDOVER and ATTEMPTS_MAX attempts.
+        let _ = is_settled.recv();
         Ok(())
     }
 
-    fn run(
-        &self,
-        first: Step,
-        changed: &impl Fn(Option<String>),
-        settled: &std::sync::mpsc::SyncSender<()>,
-    ) {
-        let mut step = first;
+    fn run(&self, changed: &impl Fn(Option<String>)) {
+        let mut attempts = 0;
         loop {
+            let step = self.step();
+            attempts = match step {
+                Step::Again => attempts + 1,
+                _ => 0,
+            };
             match step {
-                Step::Held(listener) => {
+                Step::Held(listener) => self.seat(&listener, changed),
+                Step::Unlisted => {
                     self.hand_over();
                     changed(None);
-                    let _ = settled.try_send(());
-                    if let Err(error) = self.hold(&listener) {
-                        changed(Some(format!("the claim on this machine was lost: {error}")));
-                    }
+                    std::thread::sleep(REBIND_PAUSE);
                 }
                 Step::Refused(reason, connection) => {
                     changed(Some(reason));
-                    let _ = settled.try_send(());
                     wait_for_end(connection, None);
+                }
+                Step::Again if attempts == ATTEMPTS_MAX => {
+                    changed(Some("daemons keep claiming this machine's CPUs".to_owned()));
                 }
                 Step::Again => {}
             }
             std::thread::sleep(RETRY_PAUSE);
-            step = self.step();
+        }
+    }
+
+    /// Allows seats until the claim is lost or handed over.
+    fn seat(&self, listener: &UnixListener, changed: &impl Fn(Option<String>)) {
+        self.hand_over();
+        changed(None);
+        match self.hold(listener) {
+            // The connection ends, and with it the other side's wait, when this
+            // daemon's seats are released.
+            Ok(system) => changed(Some(self.reason(&system, true))),
+            Err(error) => changed(Some(format!("the claim on this machine was lost: {error}"))),
         }
     }
 
@@ -148,6 +169,9 @@ impl Claim {
     fn step(&self) -> Step {
         let Ok(listener) = UnixListener::bind_addr(&self.own) else {
             return match UnixStream::connect_addr(&self.own) {
+                Ok(holder) if self.is_system && owner(&holder).is_none_or(|peer| peer.uid != 0) => {
+                    Step::Unlisted
+                }
                 Ok(holder) => Step::Refused(self.reason(&holder, self.is_system), holder),
                 Err(_) => Step::Again,
             };
@@ -173,13 +197,14 @@ impl Claim {
         }
     }
 
-    /// Keeps the claim: returns `Ok` when the system daemon takes it over.
-    fn hold(&self, listener: &UnixListener) -> io::Result<()> {
+    /// Keeps the claim: returns the connection of the system daemon when that
+    /// takes it over.
+    fn hold(&self, listener: &UnixListener) -> io::Result<UnixStream> {
         let mut kept = Vec::new();
         loop {
             let (peer, _) = listener.accept()?;
             if !self.is_system && owner(&peer).is_some_and(|peer| peer.uid == 0) {
-                return Ok(());
+                return Ok(peer);
             }
             kept.retain(is_open);
             if kept.len() < KEPT_MAX {
@@ -287,6 +312,27 @@ mod tests {
         });
         let held = steps.iter().filter(|step| matches!(step, Step::Held(_)));
         assert_eq!(held.count(), 1);
+    }
+
+    #[test]
+    fn a_users_listener_does_not_keep_the_system_daemon_from_seating() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can act as two users");
+            return;
+        }
+        let claim = Claim::of(&name("d"), true).unwrap();
+        let own = claim.own.clone();
+        let bind_as_user = move || {
+            // SAFETY: the raw system call changes the effective user id of this
+            // thread alone, which ends right after, and touches no memory.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, 61_001, -1) };
+            assert_eq!(changed, 0, "taking another effective uid");
+            UnixListener::bind_addr(&own).unwrap()
+        };
+        let bound = std::thread::scope(|scope| scope.spawn(bind_as_user).join().unwrap());
+        assert!(matches!(claim.step(), Step::Unlisted));
+        drop(bound);
+        assert!(matches!(claim.step(), Step::Held(_)));
     }
 
     #[test]

@@ -25,7 +25,7 @@ it is stopped.
 Examples:
   usher sched set --aggregate off
   usher sched set --smt on --turn-ms 8
-  usher sched set --seats off              a daemon goes back to cpusets")]
+  usher sched set --seats off              the daemon seats by affinity masks again")]
 pub struct Args {
     /// Idle physical cores first, no two threads on a core beside an idle one
     #[arg(long, value_enum, value_name = "ON|OFF")]
@@ -33,7 +33,7 @@ pub struct Args {
     /// Threads of one address space one after another, in bounded turns
     #[arg(long, value_enum, value_name = "ON|OFF")]
     aggregate: Option<Switch>,
-    /// Seats kept by the scheduler where a daemon gives them; off: by cpusets
+    /// Seats kept by the scheduler where a daemon gives them; off: affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
     /// How long threads of one address space may follow one another, 1 to 200

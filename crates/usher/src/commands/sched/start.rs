@@ -29,7 +29,7 @@ What it does is in docs/sched.md. With --foreground it ends with this command (C
 Examples:
   usher sched start
   usher sched start --smt off --turn-ms 50
-  usher sched start --seats off            a daemon keeps to cpusets
+  usher sched start --seats off            the daemon seats by affinity masks
   usher sched start --fifo --foreground
   usher sched start --o1 aggregate")]
 pub struct Args {
@@ -39,7 +39,7 @@ pub struct Args {
     /// Threads of one address space one after another, in bounded turns
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     aggregate: Switch,
-    /// Seats kept by the scheduler where a daemon gives them; off: by cpusets
+    /// Seats kept by the scheduler where a daemon gives them; off: affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
     /// How long threads of one address space may follow one another, 1 to 200; 24 unless told
