@@ -36,10 +36,8 @@ fn main() -> ExitCode {
     if stack.is_none_or(|bytes| bytes >= STACK_MIN_BYTES) {
         return run();
     }
-    match std::thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(run)
-    {
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    match thread.spawn(run) {
         Ok(thread) => thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
