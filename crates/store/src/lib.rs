@@ -6,7 +6,7 @@
 //! curve, by source of progress, since two sources count in two units. New
 //! measurements are merged into old ones by their certainty ([`combine()`]).
 //!
-//! Arguments are stored without what may be a secret ([`redact`]), and only the
+//! Arguments are stored without what may be a secret (`redact.rs`), and only the
 //! owner may read the file.
 //!
 //! The store is one SQLite file, shared by any number of processes.
