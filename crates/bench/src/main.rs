@@ -12,7 +12,6 @@ mod chip;
 mod cli;
 mod coloring;
 mod here;
-mod hosts;
 mod machine;
 mod page;
 mod processes;
