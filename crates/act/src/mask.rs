@@ -27,7 +27,7 @@ use crate::family::Family;
 use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
 use crate::procs::Procs;
-use crate::scan::{self, Change, Found, NewThreads, SCANS_MAX};
+use crate::scan::{self, Found, NewThreads, SCANS_MAX, ThreadChange};
 
 /// CPUs that a mask passed to the kernel has room for: `CPU_ID_MAX` + 1.
 const MASK_WORDS: usize = 1024;
@@ -150,15 +150,7 @@ struct Narrowing<'a> {
     online: &'a CpuSet,
 }
 
-impl Change for Narrowing<'_> {
-    fn pids(&mut self) -> BTreeSet<i32> {
-        self.family.list(|_| false)
-    }
-
-    fn lists_all(&self) -> bool {
-        self.family.has_cgroup()
-    }
-
+impl ThreadChange for Narrowing<'_> {
     fn is_needed(&self, tid: i32) -> Option<bool> {
         let current = get(tid).ok()?;
         Some(current != self.cpus.and(self.online))

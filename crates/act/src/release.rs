@@ -16,7 +16,7 @@ use crate::error::ActError;
 use crate::family::Family;
 use crate::journal::{Dir, DirKind, ProgramState, ThreadId};
 use crate::procs::Procs;
-use crate::scan::{self, Change, Found, Scan};
+use crate::scan::{self, Found, ProgramChange, Scan, ThreadChange};
 use crate::site::is_ours;
 use crate::{autogroup, cgroups, mask, priority, tree};
 
@@ -213,7 +213,7 @@ impl<'a> Restoration<'a> {
     }
 }
 
-impl Change for Restoration<'_> {
+impl ProgramChange for Restoration<'_> {
     fn pids(&mut self) -> BTreeSet<i32> {
         let mut family = std::mem::replace(&mut self.family, Family::new(self.procs, self.state));
         let pids = family.list(|pid| self.is_narrowed(pid));
@@ -230,7 +230,9 @@ impl Change for Restoration<'_> {
         let all: BTreeSet<_> = self.state.threads.keys().chain(demoted).copied().collect();
         all.into_iter().collect()
     }
+}
 
+impl ThreadChange for Restoration<'_> {
     fn is_needed(&self, tid: i32) -> Option<bool> {
         let has_mask = self.has_mask(tid)?;
         let demoted = &self.state.demoted;

@@ -88,19 +88,8 @@ pub(crate) enum Found {
     Missed,
 }
 
-/// A change that every thread of a program is to get.
-pub(crate) trait Change {
-    /// The numbers of the program's processes, as they are now.
-    fn pids(&mut self) -> BTreeSet<i32>;
-
-    /// Whether no process can be left where none was listed.
-    fn lists_all(&self) -> bool;
-
-    /// Threads that may have left these processes.
-    fn others(&self) -> Vec<ThreadId> {
-        Vec::new()
-    }
-
+/// A change that threads of a program are to get.
+pub(crate) trait ThreadChange {
     /// Whether a thread may need the change; `None` where it is gone. The
     /// thread may belong to any program of the machine.
     fn is_needed(&self, tid: i32) -> Option<bool>;
@@ -110,6 +99,18 @@ pub(crate) trait Change {
 
     /// Changes a thread of the program.
     fn apply(&mut self, pid: i32, tid: i32) -> Result<Found, ActError>;
+}
+
+/// A change that a [`Scan`] brings to every thread of a program.
+pub(crate) trait ProgramChange: ThreadChange {
+    /// The numbers of the program's processes, as they are now.
+    fn pids(&mut self) -> BTreeSet<i32>;
+
+    /// Whether no process can be left where none was listed.
+    fn lists_all(&self) -> bool;
+
+    /// Threads that may have left these processes.
+    fn others(&self) -> Vec<ThreadId>;
 }
 
 /// Every thread of these processes.
@@ -252,7 +253,7 @@ impl Scan {
     pub(crate) fn step(
         &mut self,
         procs: &Procs,
-        change: &mut impl Change,
+        change: &mut impl ProgramChange,
     ) -> Result<bool, Vec<ActError>> {
         let begun = cpu_time();
         let is_ready = self.is_ready(procs);
@@ -307,7 +308,7 @@ impl Scan {
     }
 }
 
-fn over_all<C: Change>(procs: &Procs, pids: &BTreeSet<i32>, change: &mut C) -> Pass {
+fn over_all<C: ProgramChange>(procs: &Procs, pids: &BTreeSet<i32>, change: &mut C) -> Pass {
     let mut pass = Pass::default();
     for &pid in pids {
         pass.add(over_process(procs, pid, change));
@@ -323,7 +324,7 @@ fn over_all<C: Change>(procs: &Procs, pids: &BTreeSet<i32>, change: &mut C) -> P
 
 /// Visits all threads of a process. They are visited before they are counted,
 /// as each of them may live for a moment only.
-fn over_process<C: Change>(procs: &Procs, pid: i32, change: &mut C) -> Pass {
+fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> Pass {
     let mut pass = Pass::default();
     for _ in 0..LISTINGS_MAX {
         let listed = procs.listed_threads(pid);
@@ -341,7 +342,7 @@ fn over_process<C: Change>(procs: &Procs, pid: i32, change: &mut C) -> Pass {
     pass
 }
 
-fn visit<C: Change>(pid: i32, tid: i32, change: &mut C, pass: &mut Pass) {
+fn visit<C: ThreadChange>(pid: i32, tid: i32, change: &mut C, pass: &mut Pass) {
     match change.is_needed(tid) {
         None => pass.note(Ok(Found::Missed)),
         Some(false) => {}
@@ -350,7 +351,11 @@ fn visit<C: Change>(pid: i32, tid: i32, change: &mut C, pass: &mut Pass) {
 }
 
 /// Visits new threads until none needed the change for a while.
-pub(crate) fn over_new(procs: &Procs, new: &mut NewThreads, change: &mut impl Change) -> Pass {
+pub(crate) fn over_new(
+    procs: &Procs,
+    new: &mut NewThreads,
+    change: &mut impl ThreadChange,
+) -> Pass {
     let mut all = Pass::default();
     let begun = cpu_time();
     let mut changed_at = begun;
