@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A bound on the nesting of texts that users write.
 
-/// Braces that may be open at the same time. No file of Usher's nests deeper than
-/// five.
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
+
+/// Brackets and braces that may be open at the same time. No file of Usher's nests
+/// deeper than five.
 const DEPTH_MAX: usize = 64;
 
 /// Why a TOML text must not be given to its parser: crate toml parses the inline
 /// tables of a malformed text recursively, without a bound, and overflows the stack.
 ///
-/// Braces in strings and comments count, too, which errs on the safe side.
+/// A bracket is open until its own counterpart comes, as in that parser. Those in
+/// strings and comments do not count.
 pub fn too_deep(toml: &str) -> Option<&'static str> {
-    let mut depth = 0_usize;
-    let mut deepest = 0;
-    for byte in toml.bytes() {
-        match byte {
-            b'{' => depth += 1,
-            b'}' => depth = depth.saturating_sub(1),
+    let mut open = Vec::new();
+    for token in Source::new(toml).lex() {
+        match token.kind() {
+            TokenKind::LeftCurlyBracket => open.push(TokenKind::RightCurlyBracket),
+            TokenKind::LeftSquareBracket => open.push(TokenKind::RightSquareBracket),
+            close if open.last() == Some(&close) => {
+                open.pop();
+            }
             _ => {}
         }
-        deepest = deepest.max(depth);
+        if open.len() > DEPTH_MAX {
+            return Some("more than 64 brackets are open: close arrays and inline tables");
+        }
     }
-    (deepest > DEPTH_MAX).then_some("more than 64 braces are open: close inline tables")
+    None
 }
 
 #[cfg(test)]
@@ -30,6 +38,15 @@ mod tests {
     #[test]
     fn many_tables_beside_one_another_are_fine_and_nested_ones_are_not() {
         assert_eq!(too_deep(&"a = {}\n".repeat(1000)), None);
+        assert_eq!(too_deep(&"[[a]]\nb = [[1], [2]]\n".repeat(1000)), None);
         assert!(too_deep(&"a = {".repeat(1000)).is_some());
+    }
+
+    #[test]
+    fn brackets_in_comments_and_strings_neither_open_nor_close() {
+        assert_eq!(too_deep(&"a = '{' # {\n".repeat(1000)), None);
+        for line in ["a = { # }\n", "a = { b = '}'\n", "a = {[}"] {
+            assert!(too_deep(&line.repeat(1000)).is_some(), "{line}");
+        }
     }
 }
