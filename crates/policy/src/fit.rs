@@ -26,6 +26,7 @@
 //! all published PARSEC curves: with one sample the curve is the prior's
 //! through that sample, and its error says so.
 
+mod cholesky;
 mod collapse;
 mod law;
 mod residual;

@@ -30,9 +30,9 @@
 //! The generator is PCG (crate `oorandom`) from a printed seed: the same data
 //! and seed give the same interval on every machine.
 
+use distrs::{Normal, StudentsT};
 use oorandom::Rand64;
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// Resamples of a bootstrap.
 pub const RESAMPLES: usize = 10_000;
@@ -214,12 +214,13 @@ fn resampled(values: &[f64], statistic: Statistic, seed: u64) -> Option<Vec<f64>
         .collect()
 }
 
-/// The tail a of the expanded percentile interval for n values, n > 1.
+/// The tail a of the expanded percentile interval for n values; `None` for one value.
 fn expanded_tail(n: usize) -> Option<f64> {
     let n = n as f64;
-    let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf(0.975);
+    let t = StudentsT::ppf(0.975, n - 1.0);
     let z = (n / (n - 1.0)).sqrt() * t;
-    Some(Normal::new(0.0, 1.0).ok()?.cdf(-z))
+    let tail = Normal::cdf(-z, 0.0, 1.0);
+    tail.is_finite().then_some(tail)
 }
 
 /// The band of A/A ratios: the middle 95 % of the ratios and their inverses

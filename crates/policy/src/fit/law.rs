@@ -9,8 +9,9 @@
 //! round before as the scale (it settles in a few rounds). Non-negative σ and
 //! κ are had exactly by trying the four sets of parameters that may be zero.
 
-use nalgebra::{DMatrix, DVector};
 use usher_model::CurvePoint;
+
+use super::cholesky::{Cholesky, dot};
 
 /// Prior mean and standard deviation of σ.
 pub(super) const SIGMA: (f64, f64) = (0.03, 0.3);
@@ -120,17 +121,26 @@ fn least_squares(rows: &Rows) -> Option<Law> {
 
 /// Unconstrained least squares over the parameters `free`, the others zero.
 fn solve(rows: &Rows, free: &[usize]) -> Option<(f64, [f64; 3])> {
-    let left = DMatrix::from_fn(rows.left.len(), free.len(), |r, c| rows.left[r][free[c]]);
-    let right = DVector::from_column_slice(&rows.right);
-    // Columns of equal length: n (n-1) is thousands of times 1.
-    let lengths: Vec<f64> = left.column_iter().map(|column| column.norm()).collect();
-    let scaled = DMatrix::from_fn(left.nrows(), free.len(), |r, c| left[(r, c)] / lengths[c]);
-    let normal = scaled.transpose() * &scaled;
-    let solution = normal.cholesky()?.solve(&(scaled.transpose() * &right));
-    let loss = (&scaled * &solution - right).norm_squared();
-    let mut all = [0.0; 3];
-    for (at, &parameter) in free.iter().enumerate() {
-        all[parameter] = solution[at] / lengths[at];
+    let mut columns = Vec::with_capacity(free.len());
+    let mut lengths = Vec::with_capacity(free.len());
+    for &parameter in free {
+        let column: Vec<f64> = rows.left.iter().map(|row| row[parameter]).collect();
+        let length = dot(&column, &column).sqrt();
+        // Columns of equal length: n (n-1) is thousands of times 1.
+        columns.push(column.iter().map(|x| x / length).collect::<Vec<f64>>());
+        lengths.push(length);
     }
+    let normal = Cholesky::new(free.len(), |r, c| dot(&columns[r], &columns[c]))?;
+    let right: Vec<f64> = columns
+        .iter()
+        .map(|column| dot(column, &rows.right))
+        .collect();
+    let solution = normal.solve(&right);
+    let mut all = [0.0; 3];
+    for ((&parameter, x), length) in free.iter().zip(solution).zip(lengths) {
+        all[parameter] = x / length;
+    }
+    let missed = |(row, right): (&[f64; 3], &f64)| (dot(row, &all) - right).powi(2);
+    let loss: f64 = rows.left.iter().zip(&rows.right).map(missed).sum();
     loss.is_finite().then_some((loss, all))
 }

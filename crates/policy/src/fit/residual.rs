@@ -14,9 +14,9 @@
 //! Figures calibrated on the published PARSEC curves (tests/fit_parsec.rs):
 //! of the held-out points 94 % or more lie within two standard errors.
 
-use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use usher_model::CurvePoint;
 
+use super::cholesky::{Cholesky, dot};
 use super::law::{KAPPA, Law, SIGMA};
 
 /// Standard deviation of what the law misses, in logarithms.
@@ -35,9 +35,9 @@ pub(super) struct Residual {
     upper: f64,
     cores: Vec<f64>,
     /// Weight of each sample in the mean.
-    weights: DVector<f64>,
+    weights: Vec<f64>,
     /// Of the full covariance of the samples.
-    full: Cholesky<f64, Dyn>,
+    full: Cholesky,
 }
 
 impl Residual {
@@ -50,27 +50,26 @@ impl Residual {
     ) -> Option<Self> {
         let cores: Vec<f64> = samples.iter().map(|s| s.cores).collect();
         let misses = samples.iter().map(|s| (s.rate / trend(s.cores)).ln());
-        let misses = DVector::from_iterator(samples.len(), misses);
+        let misses: Vec<f64> = misses.collect();
         let noise = |a: usize, b: usize| match a == b {
             true => samples[a].relative_error.powi(2),
             false => 0.0,
         };
         let size = samples.len();
-        let near = DMatrix::from_fn(size, size, |a, b| {
+        let near = Cholesky::new(size, |a, b| {
             correlated(cores[a], cores[b], upper) + noise(a, b)
-        });
-        let weights = near.cholesky()?.solve(&misses);
+        })?;
+        let weights = near.solve(&misses);
         let mut this = Self {
             law: *law,
             upper,
             cores,
             weights,
-            full: DMatrix::identity(size, size).cholesky()?,
+            full: near,
         };
-        let full = DMatrix::from_fn(size, size, |a, b| {
+        this.full = Cholesky::new(size, |a, b| {
             this.covariance(this.cores[a], this.cores[b]) + noise(a, b)
-        });
-        this.full = full.cholesky()?;
+        })?;
         this.weights.iter().all(|w| w.is_finite()).then_some(this)
     }
 
@@ -78,11 +77,9 @@ impl Residual {
     pub fn at(&self, cores: f64) -> (f64, f64) {
         let near = self.cores.iter().map(|&c| correlated(cores, c, self.upper));
         let mean = near.zip(self.weights.iter()).map(|(k, w)| k * w).sum();
-        let to_samples = DVector::from_iterator(
-            self.cores.len(),
-            self.cores.iter().map(|&c| self.covariance(cores, c)),
-        );
-        let known = to_samples.dot(&self.full.solve(&to_samples));
+        let to_samples = self.cores.iter().map(|&c| self.covariance(cores, c));
+        let to_samples: Vec<f64> = to_samples.collect();
+        let known = dot(&to_samples, &self.full.solve(&to_samples));
         let left = (self.covariance(cores, cores) - known).max(0.0);
         (mean, left.sqrt())
     }

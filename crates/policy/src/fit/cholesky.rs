@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Linear equations of a dozen unknowns, solved by the Cholesky decomposition.
+//!
+//! The linear algebra crates in common use are under Apache-2.0 alone, which programs
+//! under GPL-2.0-only cannot link, or take minutes to build.
+
+/// The lower triangle L of a symmetric positive definite matrix, which is L Lᵀ.
+#[derive(Debug, Clone)]
+pub(super) struct Cholesky {
+    /// Row `r` has `r + 1` elements.
+    lower: Vec<Vec<f64>>,
+}
+
+impl Cholesky {
+    /// Decomposes the symmetric matrix of `size` rows whose elements are `element(row,
+    /// column)`, asked for the lower triangle only. `None`: it is not positive definite.
+    pub fn new(size: usize, element: impl Fn(usize, usize) -> f64) -> Option<Self> {
+        let mut lower: Vec<Vec<f64>> = Vec::with_capacity(size);
+        for row in 0..size {
+            let mut elements: Vec<f64> = Vec::with_capacity(row + 1);
+            for column in 0..row {
+                let above = &lower[column];
+                let rest = element(row, column) - dot(&elements, &above[..column]);
+                elements.push(rest / above[column]);
+            }
+            let square = element(row, row) - dot(&elements, &elements);
+            // Also false where it is no number.
+            if !(square > 0.0 && square.is_finite()) {
+                return None;
+            }
+            elements.push(square.sqrt());
+            lower.push(elements);
+        }
+        Some(Self { lower })
+    }
+
+    /// Solves the equations with the right side `right`, of the matrix's size.
+    pub fn solve(&self, right: &[f64]) -> Vec<f64> {
+        let mut solution: Vec<f64> = Vec::with_capacity(right.len());
+        for (row, value) in self.lower.iter().zip(right) {
+            let rest = value - dot(&solution, row);
+            solution.push(rest / row[solution.len()]);
+        }
+        for at in (0..solution.len()).rev() {
+            solution[at] /= self.lower[at][at];
+            let known = solution[at];
+            for (below, factor) in solution[..at].iter_mut().zip(&self.lower[at]) {
+                *below -= factor * known;
+            }
+        }
+        solution
+    }
+}
+
+/// The scalar product; the longer vector's rest is ignored.
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_matrix_that_is_not_positive_definite_is_refused() {
+        assert!(Cholesky::new(2, |_, _| 1.0).is_none());
+        assert!(Cholesky::new(1, |_, _| -1.0).is_none());
+        assert!(Cholesky::new(1, |_, _| f64::NAN).is_none());
+        assert!(Cholesky::new(1, |_, _| f64::INFINITY).is_none());
+        assert!(Cholesky::new(0, |_, _| 0.0).is_some());
+    }
+
+    proptest! {
+        /// A Aᵀ + 1 is positive definite for every A.
+        #[test]
+        fn a_solution_gives_the_right_side(
+            size in 1_usize..8,
+            a in prop::collection::vec(-10.0..10.0, 64),
+            expected in prop::collection::vec(-10.0..10.0, 8),
+        ) {
+            let rows: Vec<&[f64]> = a.chunks(8).collect();
+            let matrix = |r: usize, c: usize| dot(rows[r], rows[c]) + f64::from(u8::from(r == c));
+            let right: Vec<f64> = (0..size)
+                .map(|r| (0..size).map(|c| matrix(r, c) * expected[c]).sum())
+                .collect();
+            let solution = Cholesky::new(size, matrix).unwrap().solve(&right);
+            for (found, expected) in solution.iter().zip(&expected) {
+                prop_assert!((found - expected).abs() < 1e-6, "{solution:?}");
+            }
+        }
+    }
+}
