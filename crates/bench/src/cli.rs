@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    background, chip, coloring, here, machine, progress, sched, seats, sim, tasks, worker,
+    background, chip, coloring, here, hosts, machine, progress, sched, seats, sim, tasks, worker,
 };
 
 /// Usher's benchmarks: the bars it holds itself to
@@ -27,6 +27,7 @@ enum Command {
     Here(here::HereArgs),
     /// Seating: planning, overhead, latency, lending, kills, real mixes
     Seats(Box<seats::SeatsArgs>),
+    Hosts(Box<hosts::HostsArgs>),
     /// Progress sources against wall time (paper 1, table 1)
     Progress(progress::ProgressArgs),
     /// The simulator: fidelity, the 210 mixes, speed, ranges, the swarm
@@ -52,6 +53,12 @@ enum Command {
     /// A program of the generated mixes of `here`
     #[command(name = here::PROGRAM, hide = true)]
     HereProgram(here::ProgramArgs),
+    /// Chains of short-lived threads or processes, for `hosts`
+    #[command(name = hosts::CHAINS, hide = true)]
+    HostsChains(hosts::ChainsArgs),
+    /// One kind of these chains
+    #[command(name = hosts::KIND, hide = true)]
+    HostsChurnKind(hosts::KindArgs),
     /// Load generators of `background`
     #[command(hide = true)]
     Load(background::load::LoadArgs),
@@ -90,6 +97,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Here(args) => here::run(&args),
         Command::HereProgram(args) => here::run_program(&args).map(|()| true),
         Command::Seats(args) => seats::run(&args),
+        Command::Hosts(args) => hosts::run(&args),
+        Command::HostsChains(args) => hosts::run_chains(&args).map(|()| true),
+        Command::HostsChurnKind(args) => hosts::run_kind(&args).map(|()| true),
         Command::Progress(args) => progress::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Chip(args) => chip::run(&args),

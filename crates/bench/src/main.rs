@@ -12,6 +12,7 @@ mod chip;
 mod cli;
 mod coloring;
 mod here;
+mod hosts;
 mod machine;
 mod page;
 mod processes;

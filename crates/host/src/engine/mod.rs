@@ -37,6 +37,7 @@ use std::thread::JoinHandle;
 pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse, Remake};
 pub use log::{Change, LogEntry, Place};
 pub use newcomer::WEIGHTS;
+pub use prompt::run_promptly;
 pub use softly::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 

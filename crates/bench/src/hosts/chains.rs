@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program of chains: each thread or process lives for a moment and starts
+//! the next one before it ends.
+//!
+//! **End.** Every link waits on standard input, a pipe whose other end only the
+//! benchmark holds. When the benchmark ends, by whatever cause, the pipe hangs
+//! up, and each link ends instead of starting another one.
+//!
+//! **Reaper.** A process chain consists of orphans. The command itself adopts
+//! and reaps them, in another session than the program's, as init does with the
+//! orphans of a login. It ends after the last of them.
+//!
+//! **Report.** Each link writes its number to the chain's slot in a shared file,
+//! and the number of the last link that was born with another mask than the
+//! program had at its start. So the benchmark misses no link, however short.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
+use rustix::thread::{CpuSet, sched_getaffinity, set_current_timer_slack};
+
+/// The name of the hidden command.
+pub const PROGRAM: &str = "hosts-chains";
+
+/// Bytes of a chain's slot.
+const SLOT_BYTES: usize = 16;
+/// Enough for a link; the default of 2 MiB would make each thread slower.
+const STACK_BYTES: usize = 64 * 1024;
+/// How long a chain of processes goes on before it starts again at the program's
+/// first process, which has the seat of the day.
+const PROCESS_CHAIN: Duration = Duration::from_millis(100);
+/// Between two attempts to start a link at a limit on processes.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What a chain consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// Threads of one process.
+    Thread,
+    /// Processes.
+    Process,
+}
+
+/// Options of the program.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ChainsArgs {
+    /// What a chain consists of
+    pub link: Link,
+    /// How long each link lives, in microseconds
+    pub life_us: u64,
+    /// The file with a slot for each chain
+    pub slots: PathBuf,
+    /// Chains at a time
+    #[arg(long, default_value_t = 10)]
+    pub chains: usize,
+}
+
+/// A chain's slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Links born so far.
+    pub links: u64,
+    /// The number of the last link that was born with another mask than the
+    /// program had at its start; 0: none.
+    pub last_narrowed: u64,
+}
+
+/// Reads the slots of all chains.
+pub fn read_slots(file: &File, chains: usize) -> Result<Vec<Slot>> {
+    let mut bytes = vec![0; chains * SLOT_BYTES];
+    file.read_exact_at(&mut bytes, 0).context("reading slots")?;
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |sum, &b| sum << 8 | u64::from(b))
+    };
+    let slots = bytes.chunks_exact(SLOT_BYTES).map(|slot| Slot {
+        links: number(&slot[..8]),
+        last_narrowed: number(&slot[8..]),
+    });
+    Ok(slots.collect())
+}
+
+/// Makes a file with empty slots.
+pub fn make_slots(path: &Path, chains: usize) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(path);
+    let file = file.with_context(|| format!("making {}", path.display()))?;
+    file.set_len((chains * SLOT_BYTES) as u64)?;
+    Ok(file)
+}
+
+/// Starts the program, which prints its process number and waits for a byte on
+/// standard input; reaps until every process of the chains has ended.
+pub fn run(args: &ChainsArgs) -> Result<()> {
+    set_child_subreaper(Some(getpid())).context("adopting orphans")?;
+    // SAFETY: no handler is installed. The kernel reaps children from now on.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        0 => run_program(args),
+        child if child > 0 => {
+            // Where children are reaped by the kernel, this waits for all of them.
+            while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+            Ok(())
+        }
+        _ => Err(std::io::Error::last_os_error()).context("starting the program"),
+    }
+}
+
+fn run_program(args: &ChainsArgs) -> Result<()> {
+    setsid().context("making a session")?;
+    // Without it the kernel adds 50 us to each life.
+    set_current_timer_slack(NonZeroU64::new(1))?;
+    let mut options = OpenOptions::new();
+    let slots = options.read(true).write(true).open(&args.slots);
+    let chain = Arc::new(Chain {
+        life: Duration::from_micros(args.life_us),
+        whole: sched_getaffinity(None)?,
+        slots: slots.with_context(|| format!("opening {}", args.slots.display()))?,
+    });
+    println!("{}", getpid().as_raw_nonzero());
+    std::io::stdout().flush()?;
+    // Until the benchmark has taken the program in.
+    if rustix::io::read(std::io::stdin(), &mut [0_u8; 1])? == 0 {
+        return Ok(());
+    }
+    match args.link {
+        Link::Thread => {
+            (0..args.chains).for_each(|at| chain.start_thread(at, Slot::default()));
+            while !is_over_within(Duration::from_secs(60)) {}
+            Ok(())
+        }
+        Link::Process => keep_process_chains(&chain, args.chains),
+    }
+}
+
+/// Starts chains of processes, and each of them again when it has ended: only
+/// the first link of a chain descends from the program's first process.
+fn keep_process_chains(chain: &Chain, chains: usize) -> Result<()> {
+    let mut ends = Vec::new();
+    for at in 0..chains {
+        ends.push(chain.start_process(at, Slot::default())?);
+    }
+    loop {
+        let stdin = std::io::stdin();
+        let stdin = PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::HUP);
+        let all = ends.iter().map(|end| PollFd::new(end, PollFlags::HUP));
+        let mut fds: Vec<PollFd<'_>> = all.chain([stdin]).collect();
+        let polled = poll(&mut fds, None);
+        let is_over: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if polled.is_err() {
+            continue;
+        }
+        if is_over[chains] {
+            return Ok(());
+        }
+        let slots = read_slots(&chain.slots, chains)?;
+        for at in (0..chains).filter(|&at| is_over[at]) {
+            ends[at] = chain.start_process(at, slots[at])?;
+        }
+    }
+}
+
+/// Waits; returns `true` at once when the benchmark has ended.
+fn is_over_within(time: Duration) -> bool {
+    let stdin = std::io::stdin();
+    let stdin = stdin.as_fd();
+    let mut fds = [PollFd::from_borrowed_fd(stdin, PollFlags::HUP)];
+    let timeout = Timespec::try_from(time).ok();
+    matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0)
+}
+
+/// What all chains of the program share.
+struct Chain {
+    life: Duration,
+    /// The mask of the program at its start.
+    whole: CpuSet,
+    slots: File,
+}
+
+impl Chain {
+    /// Reports the birth of a link in its chain's slot.
+    fn report(&self, at: usize, slot: &mut Slot) {
+        slot.links += 1;
+        if sched_getaffinity(None).is_ok_and(|mask| mask != self.whole) {
+            slot.last_narrowed = slot.links;
+        }
+        let mut bytes = [0; SLOT_BYTES];
+        bytes[..8].copy_from_slice(&slot.links.to_le_bytes());
+        bytes[8..].copy_from_slice(&slot.last_narrowed.to_le_bytes());
+        // The benchmark finds a chain stalled whose slot is not written.
+        let _ = self.slots.write_all_at(&bytes, (at * SLOT_BYTES) as u64);
+    }
+
+    fn start_thread(self: &Arc<Self>, at: usize, slot: Slot) {
+        loop {
+            let chain = self.clone();
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let started = thread.spawn(move || chain.be_thread(at, slot));
+            if started.is_ok() || is_over_within(RETRY) {
+                return;
+            }
+        }
+    }
+
+    fn be_thread(self: &Arc<Self>, at: usize, mut slot: Slot) {
+        self.report(at, &mut slot);
+        if !is_over_within(self.life) {
+            self.start_thread(at, slot);
+        }
+    }
+
+    /// Starts a chain of processes. Each is an orphan from the moment that its
+    /// parent ends; all are in the session of the program. Returns a pipe that
+    /// hangs up when the last of them has ended.
+    fn start_process(&self, at: usize, slot: Slot) -> Result<OwnedFd> {
+        let (end, held) = rustix::pipe::pipe()?;
+        // SAFETY: this process has one thread.
+        match unsafe { libc::fork() } {
+            0 => self.be_process(at, slot, &held),
+            child if child > 0 => Ok(end),
+            _ => Err(std::io::Error::last_os_error()).context("starting a chain"),
+        }
+    }
+
+    fn be_process(&self, at: usize, mut slot: Slot, _held: &OwnedFd) -> ! {
+        let begun = Instant::now();
+        self.report(at, &mut slot);
+        let mut life = self.life;
+        while !is_over_within(life) && begun.elapsed() < PROCESS_CHAIN {
+            // SAFETY: as above.
+            match unsafe { libc::fork() } {
+                0 => {
+                    self.report(at, &mut slot);
+                    life = self.life;
+                }
+                child if child > 0 => break,
+                _ => life = RETRY,
+            }
+        }
+        // SAFETY: ends a forked copy, which must run nothing of the original.
+        unsafe { libc::_exit(0) }
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Chains of short-lived threads and processes, seated, moved and released by
+//! affinity masks: one second after each release no thread may have a mask of a
+//! seat.
+//!
+//! Each kind of chain runs in a process of its own, which has a deadline. So a
+//! kind that hangs is a failed row, and its programs end with that process.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::chains::Link;
+use super::cycle::KIND;
+use crate::bars::{Bar, Part, Table};
+
+/// How long each link of a chain lives, in microseconds.
+const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
+/// A thread never leaves its process; processes are also tried without a cgroup
+/// that lists them.
+const KINDS: [(Link, Home); 3] = [
+    (Link::Thread, Home::Attached),
+    (Link::Process, Home::Launched),
+    (Link::Process, Home::Attached),
+];
+/// Time that a release may take on a loaded machine, with the change of seats before
+/// it and the second after it.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+/// Start and end of a kind.
+const OVERHEAD_MAX: Duration = Duration::from_secs(60);
+/// Between two checks whether a kind has ended.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+
+/// How the part runs.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ChurnArgs {
+    /// Releases of each kind of chain; 1,000, or 40 with --quick
+    #[arg(long)]
+    pub releases: Option<usize>,
+    /// Programs of ten chains that run at a time; their releases take turns
+    #[arg(long, default_value_t = 4)]
+    pub at_once: usize,
+    /// The usher-bench that runs the chains: one without sanitizer, where this one
+    /// has it and is too slow for short lives
+    #[arg(long, value_name = "FILE")]
+    pub chains_by: Option<std::path::PathBuf>,
+}
+
+/// How a program was taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Home {
+    /// While it ran: it has no cgroup of its own.
+    Attached,
+    /// Before it ran: it has a cgroup of its own where one can be made.
+    Launched,
+}
+
+/// The result of one kind of chain.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    /// What the chains consist of.
+    pub link: Link,
+    /// How the programs were taken in.
+    pub home: Home,
+    /// How long each link lives.
+    pub life_us: u64,
+    /// Releases that were made.
+    pub releases: usize,
+    /// Releases one second after which a thread had a mask of a seat.
+    pub narrowed: usize,
+    /// Releases after which a chain made no progress.
+    pub stalled: usize,
+    /// Chains whose last link before the release was born in the seat, in %.
+    pub seated_percent: f64,
+    /// Links born per second in all chains of one program.
+    pub links_per_s: f64,
+    /// From each release to the last link born with a mask of a seat; median and
+    /// largest.
+    pub free_after_ms: [f64; 2],
+    /// CPU time that Usher spent in the second after a release, in % of a CPU.
+    pub release_cpu_percent: f64,
+    /// CPU time of seating and moving, per change.
+    pub seat_cpu_ms: f64,
+    /// CPU time of Usher per program, in % of a CPU: all of the above over the
+    /// whole time.
+    pub cpu_percent: f64,
+    /// Why the kind is not complete.
+    pub error: Option<String>,
+}
+
+impl Row {
+    /// A row without results yet.
+    pub fn new(link: Link, home: Home, life_us: u64) -> Self {
+        Self {
+            link,
+            home,
+            life_us,
+            releases: 0,
+            narrowed: 0,
+            stalled: 0,
+            seated_percent: 0.0,
+            links_per_s: 0.0,
+            free_after_ms: [0.0; 2],
+            release_cpu_percent: 0.0,
+            seat_cpu_ms: 0.0,
+            cpu_percent: 0.0,
+            error: None,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let link = match (self.link, self.home) {
+            (Link::Thread, Home::Attached) => "threads",
+            (Link::Thread, Home::Launched) => "threads in a cgroup",
+            (Link::Process, Home::Attached) => "processes",
+            (Link::Process, Home::Launched) => "processes in a cgroup",
+        };
+        vec![
+            link.to_owned(),
+            format!("{}", self.life_us as f64 / 1e3),
+            format!("{:.0}", self.links_per_s),
+            format!("{:.0}", self.seated_percent),
+            self.releases.to_string(),
+            self.narrowed.to_string(),
+            format!("{:.0}", self.free_after_ms[0]),
+            format!("{:.0}", self.free_after_ms[1]),
+            format!("{:.2}", self.release_cpu_percent),
+            format!("{:.1}", self.seat_cpu_ms),
+            self.error.clone().unwrap_or_default(),
+        ]
+    }
+}
+
+const HEAD: [&str; 11] = [
+    "chains of",
+    "life (ms)",
+    "links/s",
+    "chains in the seat (%)",
+    "releases",
+    "narrowed after 1 s",
+    "free after (ms), median",
+    "worst",
+    "CPU per release (% of a CPU for 1 s)",
+    "CPU per change of seat (ms)",
+    "failure",
+];
+
+/// Runs every kind of chain.
+pub fn run(args: &ChurnArgs, quick: bool) -> Result<Part> {
+    let releases = args.releases.unwrap_or(if quick { 40 } else { 1_000 });
+    let mut rows = Vec::new();
+    for (link, home) in KINDS {
+        for life_us in LIVES_US {
+            let row = run_kind(link, home, life_us, releases, args)?;
+            eprintln!("churn: {}", serde_json::to_string(&row)?);
+            rows.push(row);
+        }
+    }
+    Ok(part(&rows, releases, args.at_once))
+}
+
+fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
+    let mut part = Part::new("churn", "Threads and processes that live for a moment");
+    let narrowed = rows.iter().map(|row| row.narrowed).sum();
+    let is_failed = |row: &&Row| row.error.is_some() || row.stalled > 0 || row.releases < releases;
+    let worst = rows.iter().map(|row| row.release_cpu_percent);
+    part.bars = vec![
+        Bar::none(
+            format!("of {releases} releases of each kind: a thread narrowed 1 s later"),
+            narrowed,
+        ),
+        Bar::at_most(
+            "CPU time in the second after a release, worst kind",
+            worst.fold(0.0, f64::max),
+            2.0,
+            "% of a CPU",
+        ),
+        Bar::none(
+            "kinds that did not finish, or whose chains stood still",
+            rows.iter().filter(is_failed).count(),
+        ),
+    ];
+    part.tables = vec![Table {
+        head: HEAD.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    part.notes = vec![format!(
+        "A program has ten chains; each link starts the next one and ends. {at_once} programs run at a time, attached to one actuator, and are seated on the first CPU, moved to the last one and released in turns. Each link reports whether it was born with a mask of a seat."
+    )];
+    part.raw = serde_json::json!(rows);
+    part
+}
+
+/// Runs one kind in a process of its own.
+fn run_kind(
+    link: Link,
+    home: Home,
+    life_us: u64,
+    releases: usize,
+    args: &ChurnArgs,
+) -> Result<Row> {
+    let exe = std::env::current_exe()?;
+    let mut command = Command::new(&exe);
+    command.args([KIND, &name(link), &name(home), &life_us.to_string()]);
+    command.arg(releases.to_string());
+    command.args(["--at-once", &args.at_once.to_string()]);
+    command
+        .arg("--chains-by")
+        .arg(args.chains_by.as_deref().unwrap_or(&exe));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("starting a kind of chain")?;
+    let rounds = releases.div_ceil(args.at_once.max(1)) as u32;
+    let limit = OVERHEAD_MAX + RELEASE_MAX * rounds;
+    let text = end_within(&mut child, limit)?;
+    let failed = |error: String| Row {
+        error: Some(error),
+        ..Row::new(link, home, life_us)
+    };
+    Ok(match text {
+        Some(text) => serde_json::from_str(&text)
+            .unwrap_or_else(|_| failed("it ended without a result".to_owned())),
+        None => failed(format!("it did not finish in {} s", limit.as_secs())),
+    })
+}
+
+/// A value's word on the command line.
+pub fn name(value: impl ValueEnum) -> String {
+    let word = value.to_possible_value();
+    word.map_or_else(String::new, |word| word.get_name().to_owned())
+}
+
+/// Waits for a process that writes one line; kills it at the deadline. Returns
+/// the line.
+fn end_within(child: &mut Child, limit: Duration) -> Result<Option<String>> {
+    let begun = Instant::now();
+    while child.try_wait()?.is_none() {
+        if begun.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(CHECK_EVERY);
+    }
+    let mut text = String::new();
+    let mut out = child.stdout.take().context("its standard output")?;
+    out.read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
+/// Whether this is a file that can be run; for an error before the first kind.
+pub fn check(args: &ChurnArgs) -> Result<()> {
+    let Some(path) = &args.chains_by else {
+        return Ok(());
+    };
+    let shown = Path::display(path);
+    anyhow::ensure!(path.is_file(), "--chains-by {shown}: this is no program");
+    Ok(())
+}

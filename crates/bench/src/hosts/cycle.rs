@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One kind of chain: several programs of one actuator, each seated, moved and
+//! released again and again, in turns.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use usher_act::{ActConfig, Actuator, Work};
+use usher_model::{Action, CpuSet, ProcessId, ProgramId};
+
+use super::chains::{self, Link, Slot};
+use super::churn::{Home, Row, name};
+
+/// The name of the hidden command.
+pub const KIND: &str = "hosts-churn-kind";
+
+/// From a release to the count.
+const GRACE: Duration = Duration::from_secs(1);
+/// Between two steps of the scans, as in the daemon.
+const STEP: Duration = Duration::from_millis(20);
+/// How long each seat is held: process chains begin anew meanwhile.
+const HOLD: Duration = Duration::from_millis(150);
+/// Between two calls that catch up with new threads, as in the daemon.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Chains of a program.
+const CHAINS: usize = 10;
+/// Links that are counted in each chain: the first may have been in the middle
+/// of its birth when the second was over.
+const LINKS_COUNTED: u64 = 2;
+/// A chain that bears no such links in this time stands still.
+const STALLED: Duration = Duration::from_secs(2);
+/// How long the last programs may take to end.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// Options of the command.
+#[derive(Debug, Clone, clap::Args)]
+pub struct KindArgs {
+    /// What the chains consist of
+    link: Link,
+    /// How the programs are taken in
+    home: Home,
+    /// How long each link lives, in microseconds
+    life_us: u64,
+    /// Releases
+    releases: usize,
+    /// Programs at a time
+    #[arg(long)]
+    at_once: usize,
+    /// The usher-bench that runs the chains
+    #[arg(long)]
+    chains_by: PathBuf,
+}
+
+/// Runs the kind and prints its row.
+pub fn run(args: &KindArgs) -> Result<()> {
+    // As the daemon's loop; without the right to it the figures are a bit worse.
+    let _ = usher_host::engine::run_promptly();
+    let mut row = Row::new(args.link, args.home, args.life_us);
+    if let Err(error) = measure(args, &mut row) {
+        row.error = Some(format!("{error:#}"));
+    }
+    println!("{}", serde_json::to_string(&row)?);
+    Ok(())
+}
+
+/// What was measured besides the row's counts.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Chains whose last link before a release was born in the seat.
+    seated: usize,
+    /// CPU time of seating and moving.
+    seating: Duration,
+    /// CPU time of releases and scans.
+    releasing: Duration,
+    /// From each release to the last link that was born narrowed.
+    free_after: Vec<Duration>,
+}
+
+fn measure(args: &KindArgs, row: &mut Row) -> Result<()> {
+    let runtime = tempfile::tempdir()?;
+    let mut act = Actuator::open(ActConfig::new(runtime.path()))?;
+    let mut tally = Tally::default();
+    let mut subjects = Vec::new();
+    let begun = Instant::now();
+    let at_once = args.at_once.clamp(1, args.releases.max(1));
+    for at in 0..at_once {
+        let start_at = begun + GRACE * at as u32 / at_once as u32;
+        subjects.push(Subject::start(
+            args,
+            runtime.path(),
+            &mut act,
+            at,
+            start_at,
+        )?);
+    }
+    let result = cycle(args, &mut act, &mut subjects, row, &mut tally);
+    let lasted = begun.elapsed();
+    let links: u64 = subjects.iter().map(Subject::links).sum();
+    tally.note(row, links, lasted, at_once);
+    let left = act.undo_all();
+    let ended: Result<()> = subjects.into_iter().try_for_each(|one| one.chains.end());
+    result?;
+    ended?;
+    ensure!(left.is_empty(), "after the last release: {left:?}");
+    Ok(())
+}
+
+impl Tally {
+    fn note(&mut self, row: &mut Row, links: u64, lasted: Duration, at_once: usize) {
+        let seconds = lasted.as_secs_f64() * at_once as f64;
+        let releases = row.releases.max(1) as f64;
+        let (seating, releasing) = (self.seating.as_secs_f64(), self.releasing.as_secs_f64());
+        row.seated_percent = self.seated as f64 / (releases * CHAINS as f64) * 100.0;
+        row.links_per_s = links as f64 / seconds;
+        row.release_cpu_percent = releasing / (GRACE.as_secs_f64() * releases) * 100.0;
+        row.seat_cpu_ms = seating * 1e3 / (2.0 * releases);
+        row.cpu_percent = (seating + releasing) / seconds * 100.0;
+        self.free_after.sort();
+        let ms = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1e3);
+        let median = self.free_after.get(self.free_after.len() / 2);
+        row.free_after_ms = [ms(median), ms(self.free_after.last())];
+    }
+}
+
+/// Steps all programs until so many releases were made.
+fn cycle(
+    args: &KindArgs,
+    act: &mut Actuator,
+    subjects: &mut [Subject],
+    row: &mut Row,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut left = args.releases;
+    let mut housekeeping = Instant::now();
+    while row.releases < args.releases {
+        let step = Instant::now();
+        tally.releasing += cpu_of(|| act.continue_scans())?;
+        if housekeeping.elapsed() >= HOUSEKEEPING {
+            housekeeping = Instant::now();
+            for subject in subjects.iter() {
+                tally.seating += cpu_of(|| act.refresh(subject.program))?;
+            }
+        }
+        for subject in subjects.iter_mut() {
+            subject.step(act, &mut left, row, tally)?;
+        }
+        std::thread::sleep(STEP.saturating_sub(step.elapsed()));
+    }
+    Ok(())
+}
+
+/// What a program is doing.
+#[derive(Debug)]
+enum Phase {
+    /// Until it is seated.
+    Idle { until: Instant },
+    /// It has the first seat, until it is moved.
+    Seated { until: Instant },
+    /// It has the other seat, until it is released.
+    Moved { until: Instant },
+    /// It was released then.
+    Released {
+        at: Instant,
+        /// When a link was last seen to be born narrowed, and its chain's slot.
+        narrowed_at: Instant,
+        slots: Vec<Slot>,
+    },
+    /// A second has passed: links born from now on are counted.
+    Counting { from: Vec<Slot>, since: Instant },
+}
+
+/// A program of chains.
+struct Subject {
+    program: ProgramId,
+    chains: Chains,
+    phase: Phase,
+    seats: [CpuSet; 2],
+    /// The lists of CPUs that its threads have without a seat.
+    whole: String,
+}
+
+impl Subject {
+    fn start(
+        args: &KindArgs,
+        dir: &Path,
+        act: &mut Actuator,
+        at: usize,
+        start_at: Instant,
+    ) -> Result<Self> {
+        let mut chains = Chains::start(args, &dir.join(format!("slots-{at}")))?;
+        let pid = chains.pid;
+        let process = procfs::process::Process::new(pid)?;
+        let id = ProcessId {
+            pid,
+            start_ticks: process.stat()?.starttime,
+        };
+        let program = ProgramId(at as u64 + 1);
+        if args.home == Home::Launched {
+            act.prepare_held(program, id, Work::Foreground)?;
+        }
+        act.admit(program, id, Work::Foreground)?;
+        let whole = cpu_list(&process.status()?).context("the program's CPUs")?;
+        let cpus: CpuSet = whole.parse()?;
+        ensure!(cpus.len() >= 2, "it needs two CPUs");
+        chains.begin()?;
+        let seats = [cpus.first(), cpus.last()].map(|cpu| CpuSet::single(cpu.unwrap_or(0)));
+        let phase = Phase::Idle { until: start_at };
+        Ok(Self {
+            program,
+            chains,
+            phase,
+            seats,
+            whole,
+        })
+    }
+
+    fn slots(&self) -> Result<Vec<Slot>> {
+        chains::read_slots(&self.chains.slots, CHAINS)
+    }
+
+    /// Links born so far.
+    fn links(&self) -> u64 {
+        let slots = self.slots().unwrap_or_default();
+        slots.iter().map(|slot| slot.links).sum()
+    }
+
+    /// Goes on to the next phase where it is time. `left`: releases to be begun.
+    fn step(
+        &mut self,
+        act: &mut Actuator,
+        left: &mut usize,
+        row: &mut Row,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let now = Instant::now();
+        let program = self.program;
+        match self.phase {
+            Phase::Idle { until } if until <= now && *left > 0 => {
+                *left -= 1;
+                let cpus = self.seats[0].clone();
+                tally.seating += cpu_of(|| act.act(&Action::Seat { program, cpus }))?;
+                self.phase = Phase::Seated { until: now + HOLD };
+            }
+            Phase::Seated { until } if until <= now => {
+                let cpus = self.seats[1].clone();
+                tally.seating += cpu_of(|| act.act(&Action::Seat { program, cpus }))?;
+                self.phase = Phase::Moved { until: now + HOLD };
+            }
+            Phase::Moved { until } if until <= now => self.release(act, tally)?,
+            Phase::Released { .. } => self.watch(tally)?,
+            Phase::Counting { .. } => self.count(row)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, act: &mut Actuator, tally: &mut Tally) -> Result<()> {
+        let program = self.program;
+        let slots = self.slots()?;
+        let is_seated = |slot: &&Slot| slot.last_narrowed == slot.links;
+        tally.seated += slots.iter().filter(is_seated).count();
+        let at = Instant::now();
+        tally.releasing += cpu_of(|| act.act(&Action::Release { program }))?;
+        self.phase = Phase::Released {
+            at,
+            narrowed_at: at,
+            slots,
+        };
+        Ok(())
+    }
+
+    /// Looks for links that were born narrowed since the last step.
+    fn watch(&mut self, tally: &mut Tally) -> Result<()> {
+        let now = self.slots()?;
+        let Phase::Released {
+            at,
+            narrowed_at,
+            slots,
+        } = &mut self.phase
+        else {
+            return Ok(());
+        };
+        let mut pairs = now.iter().zip(slots.iter());
+        if pairs.any(|(now, before)| now.last_narrowed > before.last_narrowed) {
+            *narrowed_at = Instant::now();
+        }
+        slots.clone_from(&now);
+        if at.elapsed() >= GRACE {
+            tally.free_after.push(narrowed_at.duration_since(*at));
+            let since = Instant::now();
+            self.phase = Phase::Counting { from: now, since };
+        }
+        Ok(())
+    }
+
+    /// Counts narrowed threads, once each chain has borne links after the second.
+    fn count(&mut self, row: &mut Row) -> Result<()> {
+        let now = self.slots()?;
+        let Phase::Counting { from, since } = &self.phase else {
+            return Ok(());
+        };
+        let pairs = || now.iter().zip(from.iter());
+        let is_alive = pairs().all(|(now, from)| now.links >= from.links + LINKS_COUNTED);
+        if !is_alive && since.elapsed() < STALLED {
+            return Ok(());
+        }
+        let was_narrowed = pairs().any(|(now, from)| now.last_narrowed > from.links);
+        row.stalled += usize::from(!is_alive);
+        row.narrowed += usize::from(was_narrowed || self.lists_narrowed()?);
+        row.releases += 1;
+        let until = Instant::now();
+        self.phase = Phase::Idle { until };
+        Ok(())
+    }
+
+    /// Whether a thread of the program's session has another list of CPUs than
+    /// before: for threads that are no links.
+    fn lists_narrowed(&self) -> Result<bool> {
+        let is_own = |process: &procfs::process::Process| {
+            let stat = process.stat();
+            stat.is_ok_and(|stat| stat.session == self.chains.pid)
+        };
+        let all = procfs::process::all_processes()?.filter_map(Result::ok);
+        let tasks = all.filter(is_own).filter_map(|one| one.tasks().ok());
+        let mut status = tasks.flatten().filter_map(|task| task.ok()?.status().ok());
+        Ok(status.any(|one| cpu_list(&one).is_some_and(|list| list != self.whole)))
+    }
+}
+
+/// A list of CPUs, as the kernel writes it.
+fn cpu_list(status: &procfs::process::Status) -> Option<String> {
+    let ranges = status.cpus_allowed_list.as_ref()?;
+    let one = |&(first, last): &(u32, u32)| format!("{first}-{last}");
+    Some(ranges.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// The processes of one program. They end when the value is dropped, or this
+/// process ends.
+struct Chains {
+    reaper: Child,
+    /// The program's first process.
+    pid: i32,
+    slots: File,
+}
+
+impl Chains {
+    fn start(args: &KindArgs, path: &Path) -> Result<Self> {
+        let slots = chains::make_slots(path, CHAINS)?;
+        let mut command = Command::new(&args.chains_by);
+        command.args([chains::PROGRAM, &name(args.link), &args.life_us.to_string()]);
+        command.arg(path).args(["--chains", &CHAINS.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut reaper = command.spawn().context("starting chains")?;
+        let out = reaper.stdout.take().context("its standard output")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        let pid = line.trim().parse().context("the chains did not start")?;
+        Ok(Self { reaper, pid, slots })
+    }
+
+    /// Starts the chains.
+    fn begin(&mut self) -> Result<()> {
+        let stdin = self.reaper.stdin.as_mut();
+        Ok(stdin.context("its standard input")?.write_all(&[0])?)
+    }
+
+    /// Hangs up, and waits until the last process has ended.
+    fn end(mut self) -> Result<()> {
+        drop(self.reaper.stdin.take());
+        let begun = Instant::now();
+        while self.reaper.try_wait()?.is_none() {
+            ensure!(begun.elapsed() < END_MAX, "chains do not end");
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+}
+
+/// The CPU time of one call.
+fn cpu_of<E>(call: impl FnOnce() -> Result<(), E>) -> Result<Duration, E> {
+    let before = cpu_time();
+    call()?;
+    Ok(cpu_time().saturating_sub(before))
+}
+
+/// CPU time of this thread, which does all of Usher's work here.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
