@@ -38,7 +38,6 @@ mod procs;
 mod release;
 mod scan;
 mod site;
-mod stat;
 mod systemd;
 mod tree;
 mod undo;

@@ -2,6 +2,7 @@
 //! What `/proc` says about processes and threads.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,15 @@ use std::path::{Path, PathBuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use usher_model::cpuset::CPU_ID_MAX;
-use usher_model::{CpuSet, ProcessId};
+use usher_model::{CpuSet, ProcStat, ProcessId};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
 use crate::files;
 use crate::journal::ThreadId;
-use crate::stat::Stat;
 
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
-const KERNEL_THREAD: u32 = 0x0020_0000;
+const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Listings of threads that come and go before the last one is taken as it is.
 const LISTINGS_MAX: usize = 32;
@@ -76,7 +76,7 @@ impl Procs {
 
     /// A process, by number.
     pub(crate) fn get(&self, pid: i32) -> Option<Process> {
-        let stat = Stat::read(&self.path(pid, "stat")).ok()?;
+        let stat = read_stat(&self.path(pid, "stat")).ok()?;
         Some(Process {
             id: ProcessId {
                 pid: stat.pid,
@@ -112,7 +112,7 @@ impl Procs {
     /// When a thread started, in clock ticks since boot.
     pub(crate) fn thread_start(&self, pid: i32, tid: i32) -> Option<u64> {
         let path = self.path(pid, "task").join(tid.to_string()).join("stat");
-        Stat::read(&path).ok().map(|stat| stat.start_ticks)
+        read_stat(&path).ok().map(|stat| stat.start_ticks)
     }
 
     /// The thread with that number; `None` where it is gone.
@@ -137,7 +137,7 @@ impl Procs {
     /// letters of `/proc/PID/stat`.
     pub(crate) fn run_ns_if_in(&self, states: &[char], pid: i32, tid: i32) -> Option<u64> {
         let task = self.path(pid, "task").join(tid.to_string());
-        let stat = Stat::read(&task.join("stat")).ok()?;
+        let stat = read_stat(&task.join("stat")).ok()?;
         if !states.contains(&stat.state) {
             return None;
         }
@@ -182,7 +182,7 @@ impl Procs {
 
     /// The number of threads of a process; `None` where it is gone.
     pub(crate) fn thread_count(&self, pid: i32) -> Option<usize> {
-        let stat = Stat::read(&self.path(pid, "stat")).ok()?;
+        let stat = read_stat(&self.path(pid, "stat")).ok()?;
         usize::try_from(stat.threads).ok()
     }
 
@@ -241,7 +241,7 @@ impl Procs {
     /// This process.
     pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
         let path = self.root.join("self/stat");
-        let stat = Stat::read(&path).map_err(file_error("reading", &path))?;
+        let stat = read_stat(&path).map_err(file_error("reading", &path))?;
         Ok(ProcessId {
             pid: stat.pid,
             start_ticks: stat.start_ticks,
@@ -351,6 +351,12 @@ pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+fn read_stat(path: &Path) -> io::Result<ProcStat> {
+    let text = files::read_text(path)?;
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "it is no process's stat");
+    ProcStat::parse(&text).ok_or_else(malformed)
 }
 
 /// The entries of a directory that are numbers, rising.

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering};
+use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering, ProcStat};
 use usher_model::{ProcessId, ProgramId, Usage};
 
 use crate::config::MeterConfig;
@@ -21,11 +21,11 @@ use crate::kin;
 use crate::layout::comm;
 use crate::links;
 use crate::meter::{Names, Party};
-use crate::text::{self, DiskLine, LinkLine, MachineTicks, PidStat};
+use crate::text::{self, DiskLine, LinkLine, MachineTicks};
 
 const PF_KTHREAD: u64 = 0x0020_0000;
 /// A policy of the scheduler, `include/uapi/linux/sched.h`.
-const SCHED_IDLE: u64 = 5;
+const SCHED_IDLE: u32 = 5;
 const SECTOR_BYTES: u64 = 512;
 /// What others may have run beyond what the machine was seen busy, and still be
 /// set off against later: more than ticks can hide, and no more, as the two
@@ -126,7 +126,7 @@ impl Fallback {
     ) -> Result<(), MeterError> {
         self.forget(program);
         let proc = &self.config.proc;
-        let lives = |stat: PidStat| stat.start_ticks == root.start_ticks;
+        let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
         if cgroup.is_none() && !kin::process(proc, root.pid).is_some_and(lives) {
             return Err(MeterError::Gone { pid: root.pid });
         }
@@ -223,11 +223,11 @@ impl Fallback {
         others_ns
     }
 
-    fn counted(&self, pid: i32, stat: &PidStat) -> Counted {
+    fn counted(&self, pid: i32, stat: &ProcStat) -> Counted {
         let schedstat = self.config.proc.join(pid.to_string()).join("schedstat");
         Counted {
             start_ticks: stat.start_ticks,
-            run_ns: stat.run_ticks.saturating_mul(self.step_ns),
+            run_ns: stat.own_ticks.saturating_mul(self.step_ns),
             wait_ns: text::maybe(&schedstat, text::queued_ns).unwrap_or(0),
         }
     }
@@ -274,13 +274,13 @@ impl Fallback {
     }
 
     /// Who is not foreground.
-    fn parties(&mut self, processes: &BTreeMap<i32, PidStat>) -> BTreeMap<i32, Party> {
+    fn parties(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeMap<i32, Party> {
         let own = std::process::id() as i32;
-        let is_ignored = |pid: i32, stat: &PidStat| {
+        let is_ignored = |pid: i32, stat: &ProcStat| {
             pid == own
                 || stat.flags & PF_KTHREAD != 0
-                || stat.policy == SCHED_IDLE
-                || self.services.contains(&comm(&stat.comm))
+                || stat.policy == Some(SCHED_IDLE)
+                || self.services.contains(&comm(&stat.name))
         };
         let mut parties: BTreeMap<i32, Party> = processes
             .iter()
@@ -412,7 +412,7 @@ impl Fallback {
 impl Managed {
     /// Its processes. Without a cgroup they are its descendants and those that
     /// once were: who leaves the family tree by his parent's death stays.
-    fn members(&mut self, processes: &BTreeMap<i32, PidStat>) -> BTreeSet<i32> {
+    fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         match &self.cgroup {
             Some(cgroup) => kin::members(cgroup),
             None => {
@@ -424,7 +424,7 @@ impl Managed {
     }
 
     /// Sectors that each of its processes has read and written.
-    fn sectors(&mut self, proc: &Path, processes: &BTreeMap<i32, PidStat>) -> BTreeMap<Life, u64> {
+    fn sectors(&mut self, proc: &Path, processes: &BTreeMap<i32, ProcStat>) -> BTreeMap<Life, u64> {
         let sectors = |pid| {
             let life = (pid, processes.get(&pid)?.start_ticks);
             let io = proc.join(pid.to_string()).join("io");

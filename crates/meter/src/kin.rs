@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::text::{self, PidStat};
+use usher_model::ProcStat;
+
+use crate::text;
 
 /// Every process.
-pub(crate) fn processes(proc: &Path) -> BTreeMap<i32, PidStat> {
+pub(crate) fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
     pids(proc)
         .into_iter()
         .filter_map(|pid| Some((pid, process(proc, pid)?)))
@@ -23,18 +25,18 @@ pub(crate) fn pids(proc: &Path) -> BTreeSet<i32> {
 }
 
 /// One process; `None`: it has ended.
-pub(crate) fn process(proc: &Path, pid: i32) -> Option<PidStat> {
-    text::maybe(&proc.join(pid.to_string()).join("stat"), text::pid_stat)
+pub(crate) fn process(proc: &Path, pid: i32) -> Option<ProcStat> {
+    text::maybe(&proc.join(pid.to_string()).join("stat"), ProcStat::parse)
 }
 
 /// Processes and all that descend from them by living parents.
 pub(crate) fn with_descendants(
     roots: &BTreeSet<i32>,
-    processes: &BTreeMap<i32, PidStat>,
+    processes: &BTreeMap<i32, ProcStat>,
 ) -> BTreeSet<i32> {
     let mut found = roots.clone();
     loop {
-        let of_found = |(_, stat): &(&i32, &PidStat)| found.contains(&stat.ppid);
+        let of_found = |(_, stat): &(&i32, &ProcStat)| found.contains(&stat.parent);
         let more: Vec<i32> = processes
             .iter()
             .filter(of_found)
@@ -67,13 +69,9 @@ mod tests {
 
     #[test]
     fn descendants_are_found_in_any_order() {
-        let stat = |ppid| PidStat {
-            comm: String::new(),
-            ppid,
-            flags: 0,
-            run_ticks: 0,
-            start_ticks: 0,
-            policy: 0,
+        let stat = |parent: i32| {
+            let text = format!("1 (a) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 9 0 0");
+            ProcStat::parse(&text).unwrap()
         };
         let processes = BTreeMap::from([(2, stat(9)), (5, stat(1)), (7, stat(5)), (9, stat(7))]);
         let found = with_descendants(&BTreeSet::from([5]), &processes);

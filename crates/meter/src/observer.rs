@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering};
+use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering, ProcStat};
 use usher_model::{ProcessId, ProgramId, Resource, Usage, Vacancy};
 
 use crate::config::MeterConfig;
@@ -318,7 +318,7 @@ impl Observer {
     /// before; the search ends when it finds nobody new.
     fn add_kin(&self, root: ProcessId, party: u32) -> Result<(), MeterError> {
         let proc = &self.config.proc;
-        let lives = |stat: text::PidStat| stat.start_ticks == root.start_ticks;
+        let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
         let mut listed = BTreeSet::from([root.pid]);
         self.kernel.add_kin(root.pid, party)?;
         if !kin::process(proc, root.pid).is_some_and(lives) {

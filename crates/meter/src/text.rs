@@ -57,36 +57,6 @@ pub(crate) fn cpu_count(text: &str) -> Option<u32> {
     u32::try_from(cpus.len()).ok()
 }
 
-/// What the meter needs of `/proc/PID/stat`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PidStat {
-    pub comm: String,
-    pub ppid: i32,
-    pub flags: u64,
-    pub run_ticks: u64,
-    pub start_ticks: u64,
-    pub policy: u64,
-}
-
-/// Reads `/proc/PID/stat`. The name stands in parentheses and may hold any
-/// character, so everything is counted from the last closing one.
-pub(crate) fn pid_stat(text: &str) -> Option<PidStat> {
-    let (before, after) = text.rsplit_once(')')?;
-    let (_, comm) = before.split_once('(')?;
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    // Fields are numbered from 1 in proc.rst; the state is the third.
-    let field = |number: usize| fields.get(number - 3).copied();
-    let count = |at: usize| field(at).and_then(number);
-    Some(PidStat {
-        comm: comm.to_owned(),
-        ppid: field(4)?.parse().ok()?,
-        flags: count(9)?,
-        run_ticks: count(14)?.checked_add(count(15)?)?,
-        start_ticks: count(22)?,
-        policy: count(41)?,
-    })
-}
-
 /// The second number of `/proc/PID/schedstat`: nanoseconds on a run queue.
 pub(crate) fn queued_ns(text: &str) -> Option<u64> {
     text.split_whitespace().nth(1).and_then(number)
@@ -167,13 +137,6 @@ mod tests {
         let ticks = machine_ticks("cpu  10 1 6 20 2 3 4 5 9 9\ncpu0 4 0 2\n").unwrap();
         assert_eq!((ticks.busy, ticks.idle), (24, 22));
         assert_eq!(cpu_count("0-3,5\n"), Some(5));
-        let line = "42 (a) b (c) R 7 1 1 0 -1 2129984 100 0 0 0 30 12 5 6 20 0 3 0 9999 1 2 \
-                    18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 3 0 5 0";
-        let stat = pid_stat(line).unwrap();
-        assert_eq!((stat.comm.as_str(), stat.ppid), ("a) b (c", 7));
-        assert_eq!((stat.run_ticks, stat.start_ticks), (42, 9999));
-        assert_eq!(stat.flags & 0x0020_0000, 0x0020_0000);
-        assert_eq!(stat.policy, 5);
         assert_eq!(queued_ns("5 6 7\n"), Some(6));
         assert_eq!(
             keyed("rchar: 1\nread_bytes: 4096\n", "read_bytes"),
@@ -201,7 +164,6 @@ mod tests {
         fn no_text_makes_a_parser_panic(text in "([a-z]{0,5}|[-0-9:() \n]{0,20}|cpu ){0,12}") {
             let _ = machine_ticks(&text);
             let _ = cpu_count(&text);
-            let _ = pid_stat(&text);
             let _ = queued_ns(&text);
             let _ = keyed(&text, "cpu");
             let _ = disk_line(&text);

@@ -13,6 +13,7 @@ pub mod metering;
 mod nesting;
 pub mod observation;
 pub mod plan;
+pub mod procstat;
 pub mod program;
 mod restrict;
 pub mod standing;
@@ -28,6 +29,7 @@ pub use metering::{
 pub use nesting::too_deep;
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
 pub use plan::{Decision, Loan, Look, Mode, Note, Plan, Seat};
+pub use procstat::ProcStat;
 pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};
 pub use standing::{Contention, Standing};
 pub use topology::{

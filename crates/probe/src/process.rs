@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use usher_model::{CpuSet, ProcessId};
+use usher_model::{CpuSet, ProcStat, ProcessId};
 
 use crate::error::ProbeError;
 use crate::file;
@@ -57,7 +57,6 @@ impl ProcessFacts {
             true => ProbeError::Gone { pid },
             false => error,
         };
-        let name = file::parse(&dir.join("stat"), "a process's stat", text::name).map_err(gone)?;
         let status = dir.join("status");
         let of = file::parse(&status, "a process's status", text::credentials).map_err(gone)?;
         Ok(Self {
@@ -65,12 +64,12 @@ impl ProcessFacts {
                 pid,
                 start_ticks: stat.start_ticks,
             },
-            name,
+            has_ended: stat.is_dead(),
+            name: stat.name,
             uids: of.uids,
             gid: of.gid,
             groups: of.groups,
             cpus_allowed: of.cpus_allowed,
-            has_ended: stat.is_dead(),
             is_kernel_thread: stat.flags & KERNEL_THREAD != 0,
             numbers: of.numbers,
         })
@@ -89,7 +88,7 @@ pub(crate) fn live_dir(proc_root: &Path, pid: i32) -> PathBuf {
     tids.sort_unstable();
     let task = |tid: i32| dir.join("task").join(tid.to_string());
     let lives = |tid: &i32| {
-        let stat = file::parse(&task(*tid).join("stat"), "a thread's stat", text::pid_stat);
+        let stat = file::parse(&task(*tid).join("stat"), "a thread's stat", ProcStat::parse);
         stat.is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
     };
     tids.into_iter()

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's texts: cgroup files, `/proc/PID/stat` and `status`,
-//! `/proc/stat`, pressure files.
+//! The kernel's texts: cgroup files, `/proc/PID/status`, `/proc/stat`, pressure files.
 //!
 //! Each parser takes the text and gives `None` for what is no such text; none
-//! panics or overflows, whatever it is fed (crate procfs, which reads the same
-//! files, panics on a `stat` line whose parentheses are not in order, and a
-//! process chooses its own name). Formats: `Documentation/filesystems/proc.rst`,
+//! panics or overflows, whatever it is fed. Formats: `Documentation/filesystems/proc.rst`,
 //! `Documentation/accounting/psi.rst`, `Documentation/admin-guide/cgroup-v2.rst`.
 
 use std::collections::BTreeMap;
@@ -55,56 +52,6 @@ pub(crate) fn pressure(text: &str) -> Option<Pressure> {
         some_ns: total_ns(some)?,
         full_ns: line("full ").and_then(total_ns).unwrap_or(0),
     })
-}
-
-/// What Usher needs of `/proc/PID/stat`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PidStat {
-    pub state: char,
-    pub ppid: i32,
-    pub flags: u64,
-    pub own_ticks: u64,
-    pub system_ticks: u64,
-    pub children_ticks: u64,
-    pub start_ticks: u64,
-    pub threads: i64,
-}
-
-impl PidStat {
-    /// Whether it will not run again. One whose first thread alone has ended
-    /// looks much like it.
-    pub fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X') && self.threads <= 1
-    }
-}
-
-/// Reads `/proc/PID/stat`. The name stands in parentheses and may hold any
-/// character, so everything is counted from the last closing one.
-pub(crate) fn pid_stat(text: &str) -> Option<PidStat> {
-    let (_, after_name) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    // Fields are numbered from 1 in proc.rst; the state is the third.
-    let field = |number: usize| fields.get(number - 3).copied();
-    let ticks = |number: usize| field(number)?.parse::<u64>().ok();
-    let signed = |number: usize| field(number)?.parse::<i64>().ok();
-    let children = signed(16)?.checked_add(signed(17)?)?;
-    Some(PidStat {
-        state: field(3)?.chars().next()?,
-        ppid: field(4)?.parse().ok()?,
-        flags: ticks(9)?,
-        own_ticks: ticks(14)?.checked_add(ticks(15)?)?,
-        system_ticks: ticks(15)?,
-        children_ticks: u64::try_from(children).ok()?,
-        start_ticks: ticks(22)?,
-        threads: signed(20)?,
-    })
-}
-
-/// The name in `/proc/PID/stat`.
-pub(crate) fn name(text: &str) -> Option<String> {
-    let (before, _) = text.rsplit_once(')')?;
-    let (_, name) = before.split_once('(')?;
-    Some(name.to_owned())
 }
 
 /// Whose a process is and where it may run, from `/proc/PID/status`.
@@ -245,11 +192,6 @@ mod tests {
             (p.some_10s, p.some_ns, p.full_ns),
             (0.175, 13_951_559_000, 3000)
         );
-        let line = "42 (a) b (c) R 7 1 1 0 -1 4194304 100 0 0 0 30 12 5 6 20 0 3 0 9999 1 2";
-        let stat = pid_stat(line).unwrap();
-        assert_eq!((stat.state, stat.ppid, stat.own_ticks), ('R', 7, 42));
-        assert_eq!((stat.children_ticks, stat.start_ticks), (11, 9999));
-        assert_eq!(stat.system_ticks, 12);
         let s = status(STATUS).unwrap();
         assert_eq!(
             (s.tgid, s.voluntary_switches, s.involuntary_switches),
@@ -290,8 +232,6 @@ mod tests {
         fn no_text_makes_a_parser_panic(text in almost()) {
             let _ = cpu_stat_ns(&text);
             let _ = pressure(&text);
-            let _ = pid_stat(&text);
-            let _ = name(&text);
             let _ = credentials(&text);
             let _ = status(&text);
             let _ = sched_stat(&text);
@@ -312,13 +252,6 @@ mod tests {
             let p = pressure(&text).unwrap();
             prop_assert_eq!(p.some_ns, us * 1000);
             prop_assert!((p.some_10s - percent / 100.0).abs() < 1e-9);
-        }
-
-        #[test]
-        fn a_process_may_have_any_name(name in "\\PC{0,15}", utime in 0u64..1 << 60, start: u64) {
-            let text = format!("1 ({name}) S 1 1 1 0 -1 0 0 0 0 0 {utime} 3 0 0 20 0 2 0 {start} 0 0");
-            let stat = pid_stat(&text).unwrap();
-            prop_assert_eq!((stat.own_ticks, stat.start_ticks, stat.state), (utime + 3, start, 'S'));
         }
 
         #[test]

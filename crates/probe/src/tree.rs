@@ -19,11 +19,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::ProcessId;
+use usher_model::{ProcStat, ProcessId};
 
 use crate::error::ProbeError;
 use crate::file;
-use crate::text::{self, PidStat};
 
 /// A process tree and what it has used.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub(crate) struct Tree {
     proc_root: PathBuf,
     ns_per_tick: u64,
     /// The members as last seen.
-    members: BTreeMap<i32, PidStat>,
+    members: BTreeMap<i32, ProcStat>,
     /// Ticks of members that ended and were not handed to a member.
     ended_ticks: u64,
     highest_ticks: u64,
@@ -70,9 +69,10 @@ impl Tree {
         if stat.start_ticks != root.start_ticks {
             return Err(ProbeError::Gone { pid: root.pid });
         }
+        let ticks = total(&stat);
         Ok(match self.members.insert(root.pid, stat) {
             Some(_) => 0,
-            None => total(&stat).saturating_mul(self.ns_per_tick),
+            None => ticks.saturating_mul(self.ns_per_tick),
         })
     }
 
@@ -92,7 +92,7 @@ impl Tree {
 
     /// A zombie counts as ended: it will not run again.
     pub(crate) fn has_ended(&self) -> bool {
-        self.members.values().all(PidStat::is_dead)
+        self.members.values().all(ProcStat::is_dead)
     }
 
     /// A pidfd of the member that has run longest; `None` where all have
@@ -114,7 +114,7 @@ impl Tree {
 
     /// The threads of all members, without main threads that have ended.
     pub(crate) fn threads(&self) -> BTreeSet<i32> {
-        let tasks = |(&pid, stat): (&i32, &PidStat)| {
+        let tasks = |(&pid, stat): (&i32, &ProcStat)| {
             let main_ended = matches!(stat.state, 'Z' | 'X');
             let all = tasks(&self.proc_root, pid).into_iter();
             all.filter(move |&tid| !(main_ended && tid == pid))
@@ -123,7 +123,7 @@ impl Tree {
     }
 
     /// The members that still run and all descendants of theirs.
-    fn living(&self) -> BTreeMap<i32, PidStat> {
+    fn living(&self) -> BTreeMap<i32, ProcStat> {
         let mut found = BTreeMap::new();
         let mut known: Vec<(i32, Option<u64>)> = self
             .members
@@ -153,16 +153,16 @@ impl Tree {
 
     /// Adds to `ended_ticks` what the members now missing had used, less what
     /// their nearest living ancestor was handed since.
-    fn keep_what_ended(&mut self, seen: &BTreeMap<i32, PidStat>) {
+    fn keep_what_ended(&mut self, seen: &BTreeMap<i32, ProcStat>) {
         let mut missing: BTreeMap<Option<i32>, u64> = BTreeMap::new();
         for (pid, stat) in &self.members {
             if !seen.contains_key(pid) {
-                let ancestor = self.living_ancestor(stat.ppid, seen);
+                let ancestor = self.living_ancestor(stat.parent, seen);
                 *missing.entry(ancestor).or_default() += total(stat);
             }
         }
         for (ancestor, ticks) in missing {
-            let handed = |members: &BTreeMap<i32, PidStat>| {
+            let handed = |members: &BTreeMap<i32, ProcStat>| {
                 let pid = ancestor?;
                 members.get(&pid).map(|stat| stat.children_ticks)
             };
@@ -174,26 +174,26 @@ impl Tree {
         }
     }
 
-    fn living_ancestor(&self, mut pid: i32, seen: &BTreeMap<i32, PidStat>) -> Option<i32> {
+    fn living_ancestor(&self, mut pid: i32, seen: &BTreeMap<i32, ProcStat>) -> Option<i32> {
         // A chain longer than there are members would be a circle, which only
         // reused numbers could make.
         for _ in 0..=self.members.len() {
             if seen.contains_key(&pid) {
                 return Some(pid);
             }
-            pid = self.members.get(&pid)?.ppid;
+            pid = self.members.get(&pid)?.parent;
         }
         None
     }
 }
 
-fn total(stat: &PidStat) -> u64 {
+fn total(stat: &ProcStat) -> u64 {
     stat.own_ticks.saturating_add(stat.children_ticks)
 }
 
-pub(crate) fn read_stat(proc_root: &Path, pid: i32) -> Result<PidStat, ProbeError> {
+pub(crate) fn read_stat(proc_root: &Path, pid: i32) -> Result<ProcStat, ProbeError> {
     let path = proc_root.join(pid.to_string()).join("stat");
-    match file::parse(&path, "a process's stat", text::pid_stat) {
+    match file::parse(&path, "a process's stat", ProcStat::parse) {
         Err(error) if error.is_gone() => Err(ProbeError::Gone { pid }),
         other => other,
     }
@@ -243,7 +243,7 @@ fn children_by_scan(
     let mut by_parent: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for pid in numbered(proc_root) {
         if let Ok(stat) = read_stat(proc_root, pid) {
-            by_parent.entry(stat.ppid).or_default().push(pid);
+            by_parent.entry(stat.parent).or_default().push(pid);
         }
     }
     Some(by_parent)

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `/proc/PID/stat` (proc_pid_stat(5)), as far as Usher needs it.
+//!
+//! Crate procfs reads the same file, but panics on one that is cut short or whose
+//! parentheses are not in order, and a program chooses its own name.
+
+/// Fields of a process or thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcStat {
+    /// Its number.
+    pub pid: i32,
+    /// The name that the program chose, of up to 15 bytes.
+    pub name: String,
+    /// `R`, `S`, `Z` and others.
+    pub state: char,
+    /// The number of its parent process.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// Its session.
+    pub session: i32,
+    /// The kernel's `PF_` bits.
+    pub flags: u64,
+    /// CPU time in user and kernel mode, in clock ticks.
+    pub own_ticks: u64,
+    /// The part of it in kernel mode, in clock ticks.
+    pub system_ticks: u64,
+    /// CPU time of children that ended and were waited for, in clock ticks.
+    pub children_ticks: u64,
+    /// Threads of the process.
+    pub threads: i64,
+    /// When the process or thread started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Its scheduling class (sched(7)); `None` where the text ends before.
+    pub policy: Option<u32>,
+}
+
+impl ProcStat {
+    /// Parses the file's text; `None` where it is cut short or malformed.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (pid, rest) = text.split_once(" (")?;
+        // The name may contain parentheses and blanks: the last one ends it.
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // The manual numbers fields from 1; the state is the third.
+        let field = |number: usize| fields.get(number - 3).copied();
+        let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+        Some(Self {
+            pid: pid.parse().ok()?,
+            name: name.to_owned(),
+            state: field(3)?.chars().next()?,
+            parent: field(4)?.parse().ok()?,
+            group: field(5)?.parse().ok()?,
+            session: field(6)?.parse().ok()?,
+            flags: ticks(9)?,
+            own_ticks: ticks(14)?.checked_add(ticks(15)?)?,
+            system_ticks: ticks(15)?,
+            children_ticks: ticks(16)?.checked_add(ticks(17)?)?,
+            threads: field(20)?.parse().ok()?,
+            start_ticks: ticks(22)?,
+            policy: field(41).and_then(|text| text.parse().ok()),
+        })
+    }
+
+    /// Whether it will not run again. A process of which the main thread alone has
+    /// ended has the same state.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &str = "7 (a) b (c) S 1 2 3 0 -1 4194560 100 0 0 0 7 3 5 6 20 0 5 0 4711 1000 10 \
+         18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 3 0 5 0\n";
+
+    #[test]
+    fn a_name_may_contain_parentheses() {
+        let expected = ProcStat {
+            pid: 7,
+            name: "a) b (c".to_owned(),
+            state: 'S',
+            parent: 1,
+            group: 2,
+            session: 3,
+            flags: 4_194_560,
+            own_ticks: 10,
+            system_ticks: 3,
+            children_ticks: 11,
+            threads: 5,
+            start_ticks: 4711,
+            policy: Some(5),
+        };
+        assert_eq!(ProcStat::parse(TEXT), Some(expected));
+    }
+
+    #[test]
+    fn a_text_that_is_cut_short_is_refused() {
+        let needed = TEXT.find(" 1000").unwrap();
+        for end in 0..needed - 4 {
+            assert_eq!(ProcStat::parse(&TEXT[..end]), None, "{}", &TEXT[..end]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_process_may_have_any_name(name in "\\PC{0,15}", utime in 0u64..1 << 60, start: u64) {
+            let text = format!("1 ({name}) S 1 1 1 0 -1 0 0 0 0 0 {utime} 3 0 0 20 0 2 0 {start} 0 0");
+            let stat = ProcStat::parse(&text).unwrap();
+            prop_assert_eq!((stat.own_ticks, stat.start_ticks, stat.state), (utime + 3, start, 'S'));
+            prop_assert_eq!((stat.name, stat.policy), (name, None));
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[-+0-9 ()RSZ]{0,80}|\\PC{0,80}") {
+            let _ = ProcStat::parse(&text);
+        }
+    }
+}
