@@ -8,7 +8,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,9 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use usher_act::{ActConfig, ActError, Rescue};
-use usher_host::launch::{Exit, Forwarder, LaunchError, LaunchSpec, Running, Stream, hold};
+use usher_host::launch::{
+    Exit, Forwarder, LaunchError, LaunchSpec, Running, Starting, Stream, hold,
+};
 use usher_model::{ProgramId, Regulation};
 
 use crate::api::Register_Reply;
@@ -86,18 +88,21 @@ pub fn run(wish: &Wish) -> Outcome {
         }
         _ => registered,
     };
-    let running = held.release()?;
+    let starting = held.start()?;
     let mut minder = Minder::new(wish, newcomer);
     match registered {
         Ok(reply) => minder.is_managed_by(daemon, &reply),
         Err(error) => {
             // A late reply then fails, and the daemon undoes what it has done.
             drop(daemon);
-            if !minder.may_try_again(&error) {
-                return wait(running, &mut signals);
-            }
+            let running = starting.finish()?;
+            return match minder.may_try_again(&error) {
+                true => minder.wait(running, &mut signals),
+                false => wait(running, &mut signals),
+            };
         }
     }
+    let running = minder.wait_for_exec(starting, &mut signals)?;
     minder.wait(running, &mut signals)
 }
 
@@ -375,40 +380,59 @@ impl Minder {
         Said::is_late(error)
     }
 
+    /// Waits until the program is executed. A program that is frozen before that
+    /// needs its launcher as soon as daemon and keeper are dead.
+    fn wait_for_exec(
+        &mut self,
+        starting: Starting,
+        signals: &mut Forwarder,
+    ) -> anyhow::Result<Running> {
+        while !self.poll(starting.as_fd(), signals)? {
+            self.mind(starting.running(), signals);
+        }
+        Ok(starting.finish()?)
+    }
+
     /// Waits until the program has ended; answers its exit status.
     fn wait(mut self, mut running: Running, signals: &mut Forwarder) -> Outcome {
         loop {
-            self.poll(&running, signals)?;
-            if signals.forward(&running) && self.newcomer.background.is_some() {
-                self.let_go();
-            }
+            self.poll(running.pidfd(), signals)?;
             if let Some(exit) = running.try_wait().context("waiting for the program")? {
                 if !running.was_stopped() {
                     self.say_farewell(exit);
                 }
                 return Ok(exit.code());
             }
-            if self.daemon.as_ref().is_some_and(Daemon::is_gone) {
-                self.daemon = None;
-                self.clean = false;
-                self.retry = RETRY_MIN;
-                if self.newcomer.background.is_some() {
-                    failure::complain(
-                        "the daemon has ended: the program runs on, unregulated until there is another",
-                    );
-                }
-            }
-            if self.daemon.is_none() && !self.ending {
-                self.look_after();
-            }
+            self.mind(&running, signals);
         }
     }
 
-    /// Until the program ends, a signal or the daemon's death comes, or it is
-    /// time to look for a daemon again.
-    fn poll(&mut self, running: &Running, signals: &Forwarder) -> anyhow::Result<()> {
+    /// Passes signals on, and does what is due where the daemon is gone.
+    fn mind(&mut self, running: &Running, signals: &mut Forwarder) {
+        if signals.forward(running) && self.newcomer.background.is_some() {
+            self.let_go();
+        }
+        if self.daemon.as_ref().is_some_and(Daemon::is_gone) {
+            self.daemon = None;
+            self.clean = false;
+            self.retry = RETRY_MIN;
+            if self.newcomer.background.is_some() {
+                failure::complain(
+                    "the daemon has ended: the program runs on, unregulated until there is another",
+                );
+            }
+        }
+        if self.daemon.is_none() && !self.ending {
+            self.look_after();
+        }
+    }
+
+    /// Until the descriptor of the program is readable, a signal or the daemon's
+    /// death comes, or it is time to look for a daemon again. Returns whether the
+    /// descriptor is readable.
+    fn poll(&mut self, program: BorrowedFd<'_>, signals: &Forwarder) -> anyhow::Result<bool> {
         let mut fds = vec![
-            PollFd::from_borrowed_fd(running.pidfd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(program, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
         ];
         let timeout = match &self.daemon {
@@ -419,7 +443,8 @@ impl Minder {
             None => Timespec::try_from(self.retry).ok(),
         };
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => Ok(!fds[0].revents().is_empty()),
+            Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error).context("waiting for the program"),
         }
     }

@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -383,4 +383,53 @@ fn a_user_without_a_session_runs_programs_and_is_told_where_a_daemon_would_liste
         "{said}"
     );
     let _ = fs::remove_dir_all(format!("/tmp/usher-{USER}"));
+}
+
+/// The journal of a dead daemon that has stopped a process.
+fn journal_of_a_stop(dir: &Path, pid: i32) {
+    let mut dead = Command::new("true").spawn().unwrap();
+    let start = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        fields.collect::<Vec<_>>()[19].parse::<u64>().unwrap()
+    };
+    let owner = json!({"pid": dead.id(), "start_ticks": start(dead.id())});
+    dead.wait().unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
+    let process = json!({"pid": pid, "start_ticks": start(pid as u32)});
+    let nowhere = json!({"v2": null, "cpuset": null, "cpu": null});
+    let lines = [
+        json!({"do": "open", "version": 2, "boot": boot.trim(), "owner": owner, "pid_namespace": namespace}),
+        json!({"do": "begin", "program": 1, "from": nowhere}),
+        json!({"do": "member", "program": 1, "process": process, "from": nowhere}),
+        json!({"do": "stop", "program": 1, "process": process}),
+    ];
+    fs::create_dir_all(dir).unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(dir.join("journal.jsonl"), text).unwrap();
+}
+
+#[test]
+fn a_program_that_is_stopped_before_its_exec_goes_on_when_daemon_and_keeper_die() {
+    let world = World::new();
+    fs::create_dir(world.runtime_dir()).unwrap();
+    fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let listener = UnixListener::bind(world.socket()).unwrap();
+    let launcher = world.usher(&["run", "--", "sh", "-c", "exit 7"]).spawn();
+    let mut launcher = launcher.unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut call = Vec::new();
+    BufReader::new(&stream).read_until(0, &mut call).unwrap();
+    let call: serde_json::Value = serde_json::from_slice(&call[..call.len() - 1]).unwrap();
+    let program = call["parameters"]["pid"].as_i64().unwrap() as i32;
+    signal(program, libc::SIGSTOP);
+    let instance = world.runtime_dir().join("instances/1-1");
+    journal_of_a_stop(&instance, program);
+    let reply = json!({"parameters": {"id": 1, "cpus": "", "instance": instance}});
+    write!(stream, "{reply}\0").unwrap();
+    drop((stream, listener));
+    fs::remove_file(world.socket()).unwrap();
+    let ended = wait_for("the launcher to end", || launcher.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(7));
 }

@@ -42,7 +42,7 @@ pub struct Held {
     /// `None` once it has been handed over.
     running: Option<Running>,
     go: Option<File>,
-    answer: File,
+    answer: Option<File>,
 }
 
 /// Forks a child that stops just short of executing the command.
@@ -84,7 +84,7 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Held, L
             program: program.clone(),
             running: Some(running),
             go: Some(go.into()),
-            answer: answer.into(),
+            answer: Some(answer.into()),
         })
     })
 }
@@ -124,21 +124,61 @@ impl Held {
     ///
     /// # Errors
     /// `exec` failed after all; the child is gone then.
-    pub fn release(mut self) -> Result<Running, LaunchError> {
+    pub fn release(self) -> Result<Running, LaunchError> {
+        self.start()?.finish()
+    }
+
+    /// Lets it execute the program, and does not wait for that: the child may have
+    /// been frozen meanwhile.
+    ///
+    /// # Errors
+    /// There is no child.
+    pub fn start(mut self) -> Result<Starting, LaunchError> {
         if let Some(mut go) = self.go.take() {
             // Fails when the child was killed meanwhile; its status says so.
             let _ = go.write_all(b"g");
         }
+        let running = self.running.take().ok_or(LaunchError::NoCommand)?;
+        Ok(Starting {
+            program: std::mem::take(&mut self.program),
+            running,
+            answer: self.answer.take().ok_or(LaunchError::NoCommand)?,
+        })
+    }
+}
+
+/// A child process that was let go, and may not have executed its program yet.
+/// Its descriptor becomes readable when it has, or cannot. Dropped, it runs on.
+#[derive(Debug)]
+pub struct Starting {
+    program: OsString,
+    running: Running,
+    answer: File,
+}
+
+impl AsFd for Starting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.answer.as_fd()
+    }
+}
+
+impl Starting {
+    /// The child.
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Waits until it has executed the program.
+    ///
+    /// # Errors
+    /// `exec` failed after all; the child is gone then.
+    pub fn finish(mut self) -> Result<Running, LaunchError> {
         let mut bytes = [0; ChildError::BYTES];
-        let told = self.answer.read_exact(&mut bytes);
-        let Some(mut running) = self.running.take() else {
-            return Err(LaunchError::NoCommand);
-        };
-        match told {
+        match self.answer.read_exact(&mut bytes) {
             // Closed by a successful exec, or by the child's death.
-            Err(_) => Ok(running),
+            Err(_) => Ok(self.running),
             Ok(()) => {
-                let _ = running.wait();
+                let _ = self.running.wait();
                 Err(launch_error(&self.program, ChildError::from_bytes(bytes)))
             }
         }
