@@ -27,6 +27,15 @@ pub enum ScxError {
     /// Not root.
     #[error("a scheduler is root's to change: run this as root")]
     NotRoot,
+    /// The kernel lets this process load no programs.
+    #[error(
+        "the kernel lets this process load no BPF programs ({source}): the scheduler needs CAP_BPF, \
+         CAP_PERFMON and CAP_SYS_ADMIN of the host; start it as root outside of the container"
+    )]
+    Forbidden {
+        /// What it said.
+        source: io::Error,
+    },
     /// Somebody else's scheduler runs.
     #[error("the scheduler '{name}' is loaded: the kernel takes one at a time; stop it first")]
     Taken {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the scheduler and the counter have in common: BPF objects and their maps.
 
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::{
     MapCore, MapFlags, MapHandle, MapMut, Object, ObjectBuilder, OpenObject, PrintCallback,
-    PrintLevel,
+    PrintLevel, libbpf_sys,
 };
 use rustix::time::{ClockId, clock_gettime};
 use usher_rules::where_to::CPUS_MAX;
@@ -25,6 +27,32 @@ const WORDS_LINES: usize = 20;
 
 fn said() -> MutexGuard<'static, String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this process may load programs: requests a map with one entry, which a
+/// container without the capabilities is refused.
+///
+/// # Errors
+/// [`ScxError::Forbidden`].
+pub fn permitted() -> Result<(), ScxError> {
+    // SAFETY: a map may have no name and no options; no memory is handed over.
+    let made = unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_ARRAY,
+            std::ptr::null(),
+            4,
+            4,
+            1,
+            std::ptr::null(),
+        )
+    };
+    if made < 0 {
+        let source = io::Error::from_raw_os_error(-made);
+        return Err(ScxError::Forbidden { source });
+    }
+    // SAFETY: the descriptor is new, and nothing else has it.
+    drop(unsafe { OwnedFd::from_raw_fd(made) });
+    Ok(())
 }
 
 /// # Errors

@@ -26,7 +26,12 @@ pub struct Outlook {
 /// Looks; nothing is changed.
 pub fn look(dir: &Path) -> Outlook {
     let is_root = rustix::process::geteuid().is_root();
-    Outlook::of(&super::kernel(), dir, is_root)
+    let mut outlook = Outlook::of(&super::kernel(), dir, is_root);
+    if outlook.refused.is_none() {
+        let error = usher_scx::permitted().err();
+        outlook.refused = error.map(|error| failure::line(&error.into()));
+    }
+    outlook
 }
 
 impl Outlook {
