@@ -2,6 +2,8 @@
 //! The control loop on this machine, with real programs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -11,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use common::{First, allowed, allowed_in, until};
 use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use usher_act::ActConfig;
@@ -20,37 +23,12 @@ use usher_host::engine::{
     Adopt, Change, Engine, EngineConfig, EngineError, ProfileUse, ProgramStatus, Remake, SoftSeats,
 };
 use usher_host::launch::{LaunchSpec, Stream};
-use usher_model::{Action, CpuSet, Decision, Event, Observation, Topology};
+use usher_model::{CpuSet, Decision, Event, Observation, Topology};
 use usher_policy::Policy;
 use usher_store::{MachineKey, Store};
 use usher_topology::{Source, load};
 
 const ROOT: u32 = 0;
-
-/// Seats everybody on the machine's first CPU.
-struct First;
-
-impl Policy for First {
-    fn name(&self) -> &'static str {
-        "first"
-    }
-
-    fn decide(&mut self, observation: &Observation) -> Decision {
-        let cpus = CpuSet::single(observation.usable.first().unwrap());
-        let seat = |event: &Event| match event {
-            Event::Arrived(program) => Some(Action::Seat {
-                program: program.id,
-                cpus: cpus.clone(),
-            }),
-            _ => None,
-        };
-        Decision {
-            actions: observation.events.iter().filter_map(seat).collect(),
-            softly: Some(true),
-            ..Decision::default()
-        }
-    }
-}
 
 struct Bench {
     dir: TempDir,
@@ -98,7 +76,7 @@ impl Idler {
     }
 
     fn allowed(&self) -> CpuSet {
-        allowed(&fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap())
+        allowed(&self.pid().to_string()).unwrap()
     }
 }
 
@@ -106,24 +84,6 @@ impl Drop for Idler {
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
-    }
-}
-
-fn allowed(status: &str) -> CpuSet {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    line.unwrap().parse().unwrap()
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -154,7 +114,7 @@ fn a_program_is_seated_before_it_is_executed() {
     assert_eq!(status.command, "cat /proc/self/status");
     assert_eq!(held.release().unwrap().wait().unwrap().code(), 0);
     assert_eq!(
-        allowed(&fs::read_to_string(&out).unwrap()),
+        allowed_in(&fs::read_to_string(&out).unwrap()).unwrap(),
         bench.first_cpu()
     );
     until("its end was noticed", || {
@@ -183,7 +143,7 @@ fn repetitions_inherit_the_seat() {
             .repeated(adopted.id, repetition.seconds(), ROOT)
             .unwrap();
         assert_eq!(
-            allowed(&fs::read_to_string(&out).unwrap()),
+            allowed_in(&fs::read_to_string(&out).unwrap()).unwrap(),
             bench.first_cpu()
         );
         assert_eq!(programs(&engine).len(), 1);
@@ -280,7 +240,7 @@ fn programs_with_names_of_any_bytes_are_seated() {
         let adopted = engine.attach(idler.pid(), adopt, ROOT).unwrap();
         let status = fs::read(format!("/proc/{}/status", idler.pid())).unwrap();
         assert_eq!(
-            allowed(&String::from_utf8_lossy(&status)),
+            allowed_in(&String::from_utf8_lossy(&status)).unwrap(),
             bench.first_cpu()
         );
         engine.let_go(adopted.id, ROOT).unwrap();
@@ -299,8 +259,7 @@ fn a_program_refused_by_the_scheduler_gets_masks() {
         let launched = engine.launch(&LaunchSpec::new(words), Adopt::new(words));
         launched.unwrap()
     };
-    let allowed_to =
-        |pid: i32| allowed(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap());
+    let allowed_to = |pid: i32| allowed(&pid.to_string()).unwrap();
     let before = allowed_to(i32::try_from(std::process::id()).unwrap());
     let (first, adopted) = launch();
     if adopted.home.cgroup.is_none() {

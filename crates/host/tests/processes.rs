@@ -3,44 +3,22 @@
 //! that leave their cgroup, programs that their user stops.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use common::{First, allowed, until};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{Adopt, Engine, EngineConfig, ProgramStatus};
 use usher_host::launch::{LaunchSpec, Running, Stream};
-use usher_model::{Action, CpuSet, Decision, Event, Observation};
-use usher_policy::Policy;
+use usher_model::CpuSet;
 use usher_topology::{Source, load};
 
 const ROOT: u32 = 0;
-
-/// Seats every program on the machine's first CPU.
-struct First;
-
-impl Policy for First {
-    fn name(&self) -> &'static str {
-        "first"
-    }
-
-    fn decide(&mut self, observation: &Observation) -> Decision {
-        let cpus = CpuSet::single(observation.usable.first().unwrap());
-        let seat = |event: &Event| match event {
-            Event::Arrived(program) => Some(Action::Seat {
-                program: program.id,
-                cpus: cpus.clone(),
-            }),
-            _ => None,
-        };
-        Decision {
-            actions: observation.events.iter().filter_map(seat).collect(),
-            ..Decision::default()
-        }
-    }
-}
 
 struct Bench {
     engine: Engine,
@@ -86,28 +64,10 @@ impl Bench {
     }
 }
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// The state letter of a process or thread.
 fn state(dir: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{dir}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
-}
-
-fn allowed(dir: &str) -> Option<CpuSet> {
-    let status = fs::read_to_string(format!("/proc/{dir}/status")).ok()?;
-    let mut lines = status.lines();
-    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    list.trim().parse().ok()
 }
 
 /// The threads of a process whose main thread has ended.

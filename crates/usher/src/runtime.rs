@@ -43,8 +43,7 @@ pub fn own_dir(told: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Whether this is a directory in which only this user, or root for a socket of
-/// the system's, can have put something.
+/// Whether only this user and root can write to the directory.
 pub fn is_safe(dir: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(dir).is_ok_and(|meta| {
@@ -52,12 +51,12 @@ pub fn is_safe(dir: &Path) -> bool {
     })
 }
 
-/// Why a runtime directory that exists is not used: another user has made it.
+/// Why a runtime directory that exists is not used: others can write to it.
 pub fn problem(dir: &Path) -> Option<String> {
     let is_there = fs::symlink_metadata(dir).is_ok();
     (is_there && !is_safe(dir)).then(|| {
         format!(
-            "'{}' was not made by this user and is not used; remove it, or set {RUNTIME_DIR} to another directory",
+            "'{}' belongs to another user, or others may write to it: it is not used; remove it, or set {RUNTIME_DIR} to another directory",
             dir.display()
         )
     })

@@ -322,7 +322,7 @@ fn a_runtime_directory_that_another_user_prepared_is_not_used() {
     );
     let system = Path::new("/run/usher/usher.varlink").exists();
     assert!(
-        system || error.contains("was not made by this user"),
+        system || error.contains("belongs to another user"),
         "{error}"
     );
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tests of the control loop share.
+
+use std::time::{Duration, Instant};
+
+use usher_model::{Action, CpuSet, Decision, Event, Observation};
+use usher_policy::Policy;
+
+/// A policy that seats every program on the machine's first CPU.
+pub struct First;
+
+impl Policy for First {
+    fn name(&self) -> &'static str {
+        "first"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        let cpus = CpuSet::single(observation.usable.first().unwrap());
+        let seat = |event: &Event| match event {
+            Event::Arrived(program) => Some(Action::Seat {
+                program: program.id,
+                cpus: cpus.clone(),
+            }),
+            _ => None,
+        };
+        Decision {
+            actions: observation.events.iter().filter_map(seat).collect(),
+            softly: Some(true),
+            ..Decision::default()
+        }
+    }
+}
+
+/// The CPUs that a process or thread may use: `PID` or `PID/task/TID`. `None` where it
+/// is gone.
+pub fn allowed(task: &str) -> Option<CpuSet> {
+    allowed_in(&std::fs::read_to_string(format!("/proc/{task}/status")).ok()?)
+}
+
+/// The CPUs that a text of `/proc/PID/status` allows.
+pub fn allowed_in(status: &str) -> Option<CpuSet> {
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.trim().parse().ok()
+}
+
+/// Waits until `look` finds something.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
