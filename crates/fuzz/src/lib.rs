@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_found_and_its_input_reduced() {
+    fn a_panic_is_found_and_its_seed_named() {
         let failing = || {
             fuzz("failing", &[b"abcdef"], |input| {
                 assert!(input.len() < 10, "long")

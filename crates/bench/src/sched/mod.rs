@@ -70,7 +70,7 @@ enum Which {
     Mix,
     /// Short and long loops on cores of two hardware threads (paper 3b)
     Cores,
-    /// Three programs with seats: soft ones, and cpusets (paper 1)
+    /// Three programs with seats: soft ones, and affinity masks (paper 1)
     Seats,
     /// Instructions a switch
     Overhead,

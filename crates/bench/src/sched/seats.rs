@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `seats`: programs with seats of their own, one of which rests half of the time
-//! (paper 1): soft seats against cpusets.
+//! (paper 1): soft seats against affinity masks.
 
 use anyhow::Result;
 
@@ -65,7 +65,7 @@ impl Row {
 fn kept_by(rival: &Rival) -> String {
     match rival {
         Rival::Usher => "soft seats, ours".to_owned(),
-        other => format!("cpusets, {}", other.label()),
+        other => format!("affinity masks, {}", other.label()),
     }
 }
 
@@ -78,7 +78,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let used = rows.iter();
     let used = used.filter_map(|row| Some((row.rival.clone(), row.used_percent?)));
     part.figures = figure(
-        "CPUs at work: cpusets, and soft seats",
+        "CPUs at work: affinity masks, and soft seats",
         "per cent of all CPUs' time",
         1,
         &used.collect::<Vec<_>>(),
@@ -109,9 +109,9 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          the thread ran then, to the next quarter of a power of two above. Others as guests: how much of \
          their time on CPUs the other two spent on the owner's."
             .to_owned(),
-        "What the owner waits under cpusets it waits mostly for itself: in one run that was traced \
+        "What the owner waits under affinity masks it waits mostly for itself: in one run that was traced \
          under EEVDF, three quarters of it were threads of the owner's behind another of its own \
-         on the same CPU while a CPU of its cpuset was idle, mostly one with another L3 cache, and \
+         on the same CPU while a CPU of its mask was idle, mostly one with another L3 cache, and \
          a tenth were emulated CPUs that were idle and had yet to have their turn."
             .to_owned(),
     ];
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(met, [true, false, true]);
         assert_eq!(
             part.tables[0].rows[0][..3],
-            ["cpusets, EEVDF", "16", "83.0"]
+            ["affinity masks, EEVDF", "16", "83.0"]
         );
         assert!(bars(&[]).iter().all(|bar| !bar.is_met()));
     }

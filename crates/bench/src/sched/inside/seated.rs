@@ -39,7 +39,7 @@ pub const BACK_MS: &str = "back_ms";
 pub const AS_GUESTS: &str = "as_guests";
 
 /// Runs them under the scheduler that runs, with seats that the daemon gives; these are
-/// cpusets where it has no scheduler to give them to.
+/// affinity masks where it has no scheduler to give them to.
 pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
     // That of the scheduler, which is where the daemon finds it.
     let runtime = std::env::var_os("USHER_RUNTIME_DIR").context("there is no runtime folder")?;
