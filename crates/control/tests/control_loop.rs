@@ -62,6 +62,7 @@ fn program(id: u64) -> Program {
         bandwidth_gbps: None,
         background: None,
         bound_to: None,
+        pinned_to: None,
     }
 }
 

@@ -21,12 +21,18 @@ pub enum Event {
         /// Wall-clock seconds of the repetition.
         seconds: f64,
     },
-    /// The CPU quota of a program's cgroups has changed.
+    /// The CPU quota of a program's cgroups has changed, or the CPUs that its
+    /// threads chose.
     Limited {
         /// Which.
         program: ProgramId,
         /// CPUs' worth of time; `None`: no quota any more.
         cpu_quota: Option<f64>,
+        /// [`Program::pinned_to`] from now on.
+        ///
+        /// [`Program::pinned_to`]: crate::Program::pinned_to
+        #[serde(default)]
+        pinned_to: Option<CpuSet>,
     },
     /// Whether seats may be given on this machine has changed.
     Seating {

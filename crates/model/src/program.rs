@@ -98,10 +98,23 @@ pub struct Program {
     /// CPUs that the program (or who started it) has bound itself to; it is
     /// seated within them or left alone. `None`: not bound.
     pub bound_to: Option<CpuSet>,
+    /// CPUs that threads of the program chose by affinity masks of their own. The
+    /// program gets no seat then: a seat may not contain them, and the program
+    /// places its threads itself. `None`: no thread did.
+    #[serde(default)]
+    pub pinned_to: Option<CpuSet>,
     /// CPUs' worth of time that its cgroups allow it, > 0: more cores than this
     /// do not make it faster. `None`: no quota.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
+}
+
+impl Program {
+    /// CPUs outside which none of its threads that matter run: those that it
+    /// pinned threads to, else those that it is bound to.
+    pub fn confined_to(&self) -> Option<&CpuSet> {
+        self.pinned_to.as_ref().or(self.bound_to.as_ref())
+    }
 }
 
 /// A program that has just come under management.

@@ -84,6 +84,7 @@ fn requests(programs: usize, kinds: usize, cores: usize) -> Vec<Request> {
         llc_bytes: None,
         bandwidth_gbps: Some((i % 7) as f64),
         bound_to: None,
+        pinned: false,
     };
     (0..programs).map(request).collect()
 }

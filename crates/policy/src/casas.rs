@@ -25,7 +25,7 @@ use usher_model::{
 
 use crate::Policy;
 use crate::seating::seat;
-use crate::simple::{linear, request, shared_plan, wanted};
+use crate::simple::{leave_pinned, limit, linear, request, shared_plan, wanted};
 use crate::stage::Stage;
 
 /// How long the newcomer runs at a core count before it is measured there.
@@ -103,10 +103,9 @@ impl Casas {
                     self.forget(*program);
                     stale = true;
                 }
-                Event::Limited { program, cpu_quota } => {
+                Event::Limited { program, .. } => {
                     if let Some(program) = self.programs.get_mut(program) {
-                        program.cpu_quota = *cpu_quota;
-                        stale = true;
+                        stale |= limit(program, event);
                     }
                 }
                 Event::Repeated { .. } | Event::Seating { .. } => {}
@@ -210,10 +209,9 @@ impl Casas {
                 shared_plan(&self.topology, self.programs.keys())
             }
         };
-        decision.actions.extend(
-            self.stage
-                .move_to(&wanted(&plan, &self.topology.all_cpus())),
-        );
+        let mut wanted = wanted(&plan, &self.topology.all_cpus());
+        leave_pinned(&mut wanted, self.programs.values());
+        decision.actions.extend(self.stage.move_to(&wanted));
         let thawed: Vec<_> = self.programs.keys().map(|&id| (id, false)).collect();
         decision.actions.extend(self.stage.freeze_where(thawed));
         decision.plan = Some(plan);

@@ -77,6 +77,9 @@ pub struct Request {
     pub bandwidth_gbps: Option<f64>,
     /// CPUs that it is bound to, where it is.
     pub bound_to: Option<CpuSet>,
+    /// Its own threads chose these CPUs: it gets no seat, and the others are
+    /// seated on the rest.
+    pub pinned: bool,
 }
 
 /// A seating and how good it is.
@@ -199,8 +202,9 @@ fn seats(topology: &Topology, all: &CpuSet, guests: &[Guest<'_>]) -> (Vec<Seat>,
         return (share(topology, all, guests, ntt), 0.0);
     }
     let ways: [Way; 2] = [whole_domains, split_domains];
+    let pinned = guests.iter().any(|guest| guest.request.pinned);
     for way in ways {
-        if let Some(assigned) = way(topology, guests) {
+        if let Some(assigned) = way(topology, guests).filter(|_| !pinned) {
             return (seated(topology, guests, &assigned), assigned.gap);
         }
         if let Some(found) = around_the_bound(topology, all, guests, way) {
@@ -257,7 +261,7 @@ fn around_the_bound(
 fn left_alone(topology: &Topology, all: &CpuSet, guest: &Guest<'_>, rivals: usize) -> Seat {
     let cpus = range(all, guest);
     let squeezed = topology.cores_in(&cpus).len() < guest.request.spinners as usize;
-    let mode = match rivals > 1 || squeezed {
+    let mode = match rivals > 1 || squeezed || guest.request.pinned {
         true => Mode::Shared,
         false => Mode::Seated,
     };

@@ -105,9 +105,9 @@ impl Policy for Equal {
             .collect();
         match seat(&topology, &requests) {
             Ok(seating) => {
-                let actions = self
-                    .stage
-                    .move_to(&wanted(&seating.plan, &topology.all_cpus()));
+                let mut wanted = wanted(&seating.plan, &topology.all_cpus());
+                leave_pinned(&mut wanted, self.programs.values());
+                let actions = self.stage.move_to(&wanted);
                 Decision {
                     actions,
                     plan: Some(seating.plan),
@@ -130,7 +130,7 @@ impl Policy for Equal {
     }
 }
 
-/// Notes arrivals, departures and changed quotas; true when there was one.
+/// Notes arrivals, departures and changed limits; true when there was one.
 pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &[Event]) -> bool {
     let mut changed = false;
     for event in events {
@@ -139,10 +139,9 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
                 changed |= programs.insert(program.id, (**program).clone()).is_none()
             }
             Event::Departed(id) => changed |= programs.remove(id).is_some(),
-            Event::Limited { program, cpu_quota } => {
+            Event::Limited { program, .. } => {
                 if let Some(program) = programs.get_mut(program) {
-                    changed |= program.cpu_quota != *cpu_quota;
-                    program.cpu_quota = *cpu_quota;
+                    changed |= limit(program, event);
                 }
             }
             Event::Repeated { .. } | Event::Seating { .. } => {}
@@ -151,12 +150,36 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
     changed
 }
 
+/// Takes in [`Event::Limited`]; true when it is news.
+pub(crate) fn limit(program: &mut Program, event: &Event) -> bool {
+    let Event::Limited {
+        cpu_quota,
+        pinned_to,
+        ..
+    } = event
+    else {
+        return false;
+    };
+    let changed = program.cpu_quota != *cpu_quota || program.pinned_to != *pinned_to;
+    program.cpu_quota = *cpu_quota;
+    program.pinned_to.clone_from(pinned_to);
+    changed
+}
+
+/// Gives no seat to programs that pinned their threads.
+pub(crate) fn leave_pinned<'a>(wanted: &mut Wanted, programs: impl Iterator<Item = &'a Program>) {
+    for program in programs.filter(|program| program.pinned_to.is_some()) {
+        if let Some(place) = wanted.get_mut(&program.id) {
+            *place = None;
+        }
+    }
+}
+
 /// A program's request, with the curve that it is believed to have, up to its
 /// CPU quota.
 pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> Request {
     let bound_to = program
-        .bound_to
-        .as_ref()
+        .confined_to()
         .map(|bound| bound.and(&topology.all_cpus()));
     Request {
         id: program.id,
@@ -167,6 +190,7 @@ pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> R
         llc_bytes: program.llc_bytes,
         bandwidth_gbps: program.bandwidth_gbps,
         bound_to,
+        pinned: program.pinned_to.is_some(),
     }
 }
 

@@ -84,6 +84,7 @@ impl Entrant {
             bandwidth_gbps: None,
             background: None,
             bound_to: None,
+            pinned_to: None,
         }
     }
 

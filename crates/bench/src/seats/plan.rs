@@ -89,6 +89,7 @@ fn request(i: usize, curve: Curve) -> Result<Request> {
         llc_bytes: None,
         bandwidth_gbps: None,
         bound_to: None,
+        pinned: false,
     })
 }
 

@@ -139,6 +139,7 @@ impl<'a> Reader<'a> {
             llc_bytes: llc_bytes.map(|x| x as u64),
             bandwidth_gbps: bandwidth,
             bound_to: None,
+            pinned: false,
         })
     }
 

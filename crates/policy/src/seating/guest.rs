@@ -17,12 +17,14 @@ pub(super) struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// A binding to nothing here, or to the whole machine, is none.
+    /// A binding to nothing here, or to the whole machine, is none. A program that
+    /// pinned its threads to the whole machine leaves nothing to others.
     pub fn new(machine: &Topology, all: &CpuSet, request: &'a Request) -> Self {
         let bound = request
             .bound_to
             .clone()
-            .filter(|bound| bound.intersects(all) && !all.is_subset(bound));
+            .filter(|bound| bound.intersects(all))
+            .filter(|bound| request.pinned || !all.is_subset(bound));
         let reach = match &bound {
             Some(bound) => machine.capacity_of(bound),
             None => machine.cores.iter().map(|core| core.capacity).sum(),

@@ -258,6 +258,7 @@ mod tests {
             llc_bytes: None,
             bandwidth_gbps: None,
             bound_to: None,
+            pinned: false,
         }
     }
 

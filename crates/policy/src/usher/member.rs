@@ -224,6 +224,7 @@ impl Member {
     /// measured on fewer than two core counts.
     pub fn explores(&self) -> bool {
         self.program.profile.is_none()
+            && !self.is_pinned()
             && self.has_live_source()
             && self.knowledge.seats_measured() < 2
             && self.active_wait != Some(true)
@@ -284,9 +285,14 @@ impl Member {
         half_of(&seat.cpus, topology)
     }
 
+    /// Whether threads of it chose their CPUs themselves.
+    pub fn is_pinned(&self) -> bool {
+        self.program.pinned_to.is_some()
+    }
+
     /// Whether it may be moved to fewer cores at any time.
     pub fn is_narrowable(&self) -> bool {
-        self.active_wait == Some(false) && self.spinners == 0
+        !self.is_pinned() && self.active_wait == Some(false) && self.spinners == 0
     }
 
     /// Whether a wide seat would teach more about it.

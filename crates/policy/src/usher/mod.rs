@@ -19,6 +19,8 @@
 //! - *Phases*: a lasting change of a program's rate (module `meter`) makes
 //!   what was measured void and the plan is made again, at most once in a
 //!   hold that doubles when it happens again soon.
+//! - *A program that pins its threads has placed itself*: it gets no seat, and
+//!   the others are planned on the rest of the machine.
 //! - *Idle seats are lent* (module `lend`).
 //! - *Nobody is narrowed whose threads would go on spinning*: GNU OpenMP and
 //!   MPI settle when they start, by the cores that they find, how threads wait
@@ -63,7 +65,7 @@ use self::meter::Told;
 use self::survey::Survey;
 use self::turns::{Turn, Turns};
 use crate::Policy;
-use crate::simple::wanted;
+use crate::simple::{leave_pinned, limit, wanted};
 use crate::stage::{Stage, Wanted};
 
 /// Seats must be predicted better than time sharing by this, relative.
@@ -215,10 +217,7 @@ impl Usher {
         match event {
             Event::Arrived(program) => {
                 let all = self.topology.all_cpus();
-                let reach = program
-                    .bound_to
-                    .as_ref()
-                    .map_or(all.clone(), |b| b.and(&all));
+                let reach = program.confined_to().map_or(all.clone(), |b| b.and(&all));
                 let reach = self.topology.cores_in(&reach).len() as u32;
                 let member = Member::new((**program).clone(), at_ns, reach);
                 self.members.insert(program.id, member);
@@ -232,9 +231,9 @@ impl Usher {
                 }
             }
             Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
-            Event::Limited { program, cpu_quota } => {
+            Event::Limited { program, .. } => {
                 if let Some(member) = self.members.get_mut(program) {
-                    member.program.cpu_quota = *cpu_quota;
+                    limit(&mut member.program, event);
                     self.mark(Stale::Changed);
                 }
             }
@@ -349,7 +348,8 @@ impl Usher {
         let mut seats = BTreeMap::new();
         let narrowed = self.plan.seats.iter().filter(|seat| seat.cpus != all);
         for seat in narrowed.filter(|_| !self.plan.abstains) {
-            let Some(member) = self.members.get(&seat.program) else {
+            let member = self.members.get(&seat.program);
+            let Some(member) = member.filter(|member| !member.is_pinned()) else {
                 continue;
             };
             let trial = member.trial_seat(seat, &self.topology);
@@ -463,6 +463,7 @@ impl Usher {
         if self.plan.abstains {
             wanted.values_mut().for_each(|place| *place = None);
         }
+        leave_pinned(&mut wanted, self.members.values().map(|m| &m.program));
         let all = self.topology.all_cpus();
         for (&id, seat) in &self.seats {
             let borrowed = self.plan.loans.iter().filter(|loan| loan.borrower == id);
@@ -477,7 +478,7 @@ impl Usher {
         let all = self.topology.all_cpus();
         for (id, member) in &mut self.members {
             let cpus = wanted.get(id).and_then(Option::as_ref).unwrap_or(&all);
-            let bound = member.program.bound_to.as_ref();
+            let bound = member.program.confined_to();
             let cpus = bound.map_or_else(|| cpus.clone(), |bound| cpus.and(bound));
             member.reach = self.topology.cores_in(&cpus).len() as u32;
         }

@@ -86,7 +86,7 @@ impl Usher {
     /// The turn of that program, if anybody has half a seat to give.
     fn turn_of(&self, program: ProgramId, member: &Member, at_ns: u64) -> Option<Turn> {
         let is_own = |seat: &Seat| seat.program == program && seat.mode == Mode::Seated;
-        if member.program.bound_to.is_some() || !self.plan.seats.iter().any(is_own) {
+        if member.program.confined_to().is_some() || !self.plan.seats.iter().any(is_own) {
             return None;
         }
         let mut seats = BTreeMap::new();

@@ -59,6 +59,7 @@ pub fn program(id: u64, background: Option<Regulation>) -> Program {
         bandwidth_gbps: None,
         background,
         bound_to: None,
+        pinned_to: None,
     }
 }
 

@@ -87,5 +87,6 @@ pub fn request(id: u64, name: &str, curve: &[(u32, f64)]) -> Request {
         llc_bytes: None,
         bandwidth_gbps: None,
         bound_to: None,
+        pinned: false,
     }
 }

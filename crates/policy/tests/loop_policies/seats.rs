@@ -41,6 +41,38 @@ fn a_cpu_quota_is_an_upper_limit_of_the_cores_of_a_program() {
 }
 
 #[test]
+fn a_program_that_pins_its_threads_has_no_seat_and_others_are_seated_on_the_rest() {
+    for name in ["usher", "equal"] {
+        let topology = paper_machine();
+        let mut world = World::new(&topology);
+        let mut policy = by_name(name, &topology).unwrap();
+        for (id, speed) in (1..).zip([perfect, poor, medium, poor]) {
+            world.arrive(profiled(truth(id, speed, 48.0), 48));
+        }
+        world.turn(policy.as_mut(), MS);
+        let before: Vec<_> = (1..=4).map(|id| world.seat(id)).collect();
+        assert!(before.iter().all(Option::is_some), "{name}: {before:?}");
+        let pins: CpuSet = "0-5,47".parse().unwrap();
+        world.pin(1, Some("0-5,47"));
+        world.turn(policy.as_mut(), MS);
+        assert_eq!(world.seat(1), None, "{name}");
+        for id in 2..=4 {
+            let seat = world.seat(id).unwrap();
+            assert!(!seat.intersects(&pins), "{name}: {id} has {seat}");
+        }
+        world.pin(1, Some("0-47"));
+        world.turn(policy.as_mut(), MS);
+        let now: Vec<_> = (1..=4).map(|id| world.seat(id)).collect();
+        assert_eq!(now, vec![None; 4], "{name}: nothing is left to seat on");
+        world.pin(1, None);
+        world.turn(policy.as_mut(), MS);
+        let now = (1..=4).map(|id| world.mask(id).len());
+        let then = before.iter().flatten().map(CpuSet::len);
+        assert!(now.eq(then), "{name}: without pins");
+    }
+}
+
+#[test]
 fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
     let topology = paper_machine();
     let speeds = [medium, poor, poor, medium];

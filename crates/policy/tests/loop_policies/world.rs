@@ -85,6 +85,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         bandwidth_gbps: None,
         background: None,
         bound_to: None,
+        pinned_to: None,
     };
     Truth {
         program,
@@ -144,7 +145,20 @@ impl World {
     /// The cgroups of a program allow it so many CPUs' worth of time from now on.
     pub fn limit(&mut self, id: u64, cpu_quota: Option<f64>) {
         let program = ProgramId(id);
-        self.events.push(Event::Limited { program, cpu_quota });
+        self.events.push(Event::Limited {
+            program,
+            cpu_quota,
+            pinned_to: None,
+        });
+    }
+
+    /// Threads of a program chose these CPUs, or none any more.
+    pub fn pin(&mut self, id: u64, cpus: Option<&str>) {
+        self.events.push(Event::Limited {
+            program: ProgramId(id),
+            cpu_quota: None,
+            pinned_to: cpus.map(|cpus| cpus.parse().unwrap()),
+        });
     }
 
     pub fn arrive(&mut self, truth: Truth) {

@@ -214,6 +214,7 @@ fn guest(id: u64, topology: &Topology, random: &mut Rand32) -> Guest {
             bandwidth_gbps: None,
             background: None,
             bound_to: bound(topology, random),
+            pinned_to: None,
         },
         script: Arc::new(Script {
             name,

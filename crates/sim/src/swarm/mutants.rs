@@ -45,6 +45,7 @@ fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
             bandwidth_gbps: None,
             background: None,
             bound_to: None,
+            pinned_to: None,
         },
         script: Arc::new(Script {
             name: format!("p{id}"),
