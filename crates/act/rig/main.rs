@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         "storm" => storm(number(&args, 0)),
         "spawner" => spawner(),
         "pinned" => pinned(),
+        "pinner" => pinner(number(&args, 0)),
         other => unreachable!("no such part: {other}"),
     };
     match done {
@@ -233,12 +234,53 @@ fn pinned() -> Result<(), usher_act::ActError> {
     let last = cpus_of_this_process().last().expect("a CPU");
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let mut set = rustix::thread::CpuSet::new();
-        set.set(last as usize);
-        rustix::thread::sched_setaffinity(None, &set).expect("its own affinity");
+        pin_to(&CpuSet::single(last));
         send.send(()).expect("a receiver");
         sleep_until_killed();
     });
     receive.recv().expect("a sender");
     live()
+}
+
+/// A process with so many threads besides its first. It reads lines `N CPUS`:
+/// thread N (0 is the first) then gives itself this mask, and the line is
+/// written back.
+fn pinner(threads: u64) -> Result<(), usher_act::ActError> {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let mut others = Vec::new();
+    for _ in 0..threads {
+        let (send, receive) = std::sync::mpsc::channel::<CpuSet>();
+        let done = done.clone();
+        std::thread::spawn(move || {
+            for cpus in receive {
+                pin_to(&cpus);
+                done.send(()).expect("a receiver");
+            }
+            sleep_until_killed();
+        });
+        others.push(send);
+    }
+    println!("ready");
+    for line in io::stdin().lines() {
+        let line = line.expect("a line");
+        let (thread, cpus) = line.split_once(' ').expect("N CPUS");
+        let cpus: CpuSet = cpus.parse().expect("a CPU list");
+        match thread.parse::<usize>().expect("a number") {
+            0 => pin_to(&cpus),
+            n => {
+                others[n - 1].send(cpus).expect("a thread");
+                is_done.recv().expect("a thread");
+            }
+        }
+        println!("{line}");
+        io::stdout().flush().expect("a pipe");
+    }
+    Ok(())
+}
+
+/// Gives the calling thread a mask.
+fn pin_to(cpus: &CpuSet) {
+    let mut set = rustix::thread::CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(cpu as usize));
+    rustix::thread::sched_setaffinity(None, &set).expect("its own affinity");
 }

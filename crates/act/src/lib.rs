@@ -42,7 +42,7 @@ mod systemd;
 mod tree;
 mod undo;
 
-pub use actuator::{Actuator, InPlace, describe};
+pub use actuator::{Actuator, InPlace, PinnedCpus, describe};
 pub use cgroups::kill_all;
 pub use config::{ActConfig, Description, Placement, Work, Yielding};
 pub use error::ActError;

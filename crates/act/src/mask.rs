@@ -8,20 +8,23 @@
 //! [`NARROW_MAX`].
 //!
 //! Whose mask is it? One that equals a mask that we gave to this program is
-//! ours; one that equals what the thread had before may be narrowed again;
-//! any other is the program's own doing and is left as the program wants. A
-//! thread that is met for the first time with one of our masks was born with
-//! it; so each look first notes what all threads have, and only then sets.
+//! ours. One that equals what the thread had before, or what the program had
+//! when it was taken in ([`initial`]), may be narrowed again. Any other was
+//! chosen by the program, which *pinned* the thread: it is left as it is, and
+//! [`pins`] reports it. A thread that is met for the first time with one of our
+//! masks was born with it; so each look first notes what all threads have, and
+//! only then sets.
 //! The kernel hides CPUs that are offline from `sched_getaffinity`, so masks
 //! are compared within those that are online.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use usher_model::{CpuSet, ProgramId};
 
+use crate::actuator::PinnedCpus;
 use crate::error::ActError;
 use crate::family::Family;
 use crate::files;
@@ -87,13 +90,88 @@ fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
 /// it misses are found by the next call.
 const NARROW_MAX: Duration = Duration::from_millis(50);
 
+/// What is known of the masks that a program gave to its own threads.
+#[derive(Debug, Default)]
+pub(crate) struct OwnMasks {
+    /// What one of its threads at least could use when it was taken in.
+    pub initial: Option<CpuSet>,
+    /// Threads that had a mask of their own when a seat was given, and that mask.
+    /// The journal notes it as the one before, so a later seat that equals it is
+    /// not taken for the origin of the mask.
+    pub pinned: BTreeMap<ThreadId, CpuSet>,
+}
+
+/// Threads of one program that one look for pins covers.
+const PINS_MAX: usize = 4096;
+
 /// The masks that a program was given, within the CPUs that are online.
 pub(crate) fn ours(state: &ProgramState, online: &CpuSet) -> BTreeSet<CpuSet> {
     state.masks.iter().map(|mask| mask.and(online)).collect()
 }
 
+/// The mask that a program has as a whole: all that one of its threads may
+/// use. `None` where none of them is left.
+pub(crate) fn initial(procs: &Procs, pids: &BTreeSet<i32>) -> Option<CpuSet> {
+    let mut seen = BTreeSet::new();
+    let mut all: Option<CpuSet> = None;
+    for &pid in pids {
+        for tid in procs.listed_threads(pid) {
+            let is_new = get(tid).is_ok_and(|mask| seen.insert(mask));
+            if let Some(mask) = is_new.then(|| whole(procs, pid, tid)).flatten() {
+                all = Some(all.map_or(mask.clone(), |all| all.or(&mask)));
+            }
+        }
+    }
+    all
+}
+
+/// The CPUs that threads among these processes were pinned to by the program.
+pub(crate) fn pins(
+    procs: &Procs,
+    state: &ProgramState,
+    own: &OwnMasks,
+    pids: &BTreeSet<i32>,
+) -> Option<PinnedCpus> {
+    let online = procs.online_cpus();
+    let ours = ours(state, &online);
+    let initial = own.initial.as_ref()?.and(&online);
+    let is_pinned = |pid: i32, tid: i32, mask: &CpuSet| {
+        if *mask == initial || (own.pinned.is_empty() && ours.contains(mask)) {
+            return false;
+        }
+        let thread = procs.thread_id(pid, tid);
+        let known = thread.and_then(|thread| own.pinned.get(&thread));
+        if known.is_some_and(|known| known == mask) {
+            return true;
+        }
+        let before = thread.and_then(|thread| state.threads.get(&thread));
+        let had_before = before.is_some_and(|before| before.and(&online) == *mask);
+        !had_before && !ours.contains(mask)
+    };
+    let mut pinned = CpuSet::new();
+    let mut every_thread = true;
+    let threads = |&pid: &i32| {
+        let threads = procs.listed_threads(pid).into_iter();
+        threads.map(move |tid| (pid, tid))
+    };
+    for (pid, tid) in pids.iter().flat_map(threads).take(PINS_MAX) {
+        let Ok(mask) = get(tid) else {
+            continue;
+        };
+        match is_pinned(pid, tid, &mask) {
+            true => pinned = pinned.or(&mask),
+            false => every_thread = false,
+        }
+    }
+    (!pinned.is_empty()).then_some(PinnedCpus {
+        cpus: pinned,
+        every_thread,
+    })
+}
+
 /// Gives every thread of a program its seat, until two scans running find no
-/// thread without. With an `owner` only processes of that user are changed.
+/// thread without. Threads that the program pinned are noted in `own` and left
+/// as they are. With an `owner` only processes of that user are changed.
 ///
 /// # Errors
 /// No thread may use any of the CPUs (nothing was changed then), or the
@@ -103,9 +181,11 @@ pub(crate) fn narrow(
     journal: &mut Journal,
     program: ProgramId,
     cpus: &CpuSet,
+    own: &mut OwnMasks,
     owner: Option<u32>,
 ) -> Result<(), ActError> {
     let online = procs.online_cpus();
+    note_initial(journal, program, own)?;
     let begun = Instant::now();
     let mut quiet = 0;
     for _ in 0..SCANS_MAX {
@@ -122,6 +202,7 @@ pub(crate) fn narrow(
             family,
             program,
             cpus,
+            own,
             online: &online,
         };
         let mut again = narrowing.all(&found)?;
@@ -147,6 +228,7 @@ struct Narrowing<'a> {
     family: Family<'a>,
     program: ProgramId,
     cpus: &'a CpuSet,
+    own: &'a mut OwnMasks,
     online: &'a CpuSet,
 }
 
@@ -187,8 +269,9 @@ impl Narrowing<'_> {
                 missed = true;
                 continue;
             };
+            self.note_unpinned(thread, &current)?;
             let Some(before) = self.before(thread, &current) else {
-                // The program has chosen for itself.
+                self.note_pinned(thread, &current)?;
                 seated = true;
                 continue;
             };
@@ -234,11 +317,48 @@ impl Narrowing<'_> {
         let mut masks = state.masks.iter();
         let ours = masks.any(|mask| mask.and(self.online) == *current);
         match state.threads.get(&thread) {
+            _ if self.own.pinned.get(&thread) == Some(current) => None,
             Some(before) if ours || before.and(self.online) == *current => Some(before.clone()),
             Some(_) => None,
             None if ours => Some(inherited(state, thread)?.clone()),
+            None if self.is_chosen(current) => None,
             None => whole(self.procs, thread.pid, thread.tid),
         }
+    }
+
+    /// Whether a mask that is not ours was chosen by the program.
+    fn is_chosen(&self, mask: &CpuSet) -> bool {
+        let initial = self.own.initial.as_ref();
+        initial.is_some_and(|initial| initial.and(self.online) != *mask)
+    }
+
+    fn note_pinned(&mut self, thread: ThreadId, mask: &CpuSet) -> Result<(), ActError> {
+        if self.own.pinned.get(&thread) == Some(mask) {
+            return Ok(());
+        }
+        self.own.pinned.insert(thread, mask.clone());
+        self.note_own(thread, mask.clone())
+    }
+
+    /// Notes a pinned thread that has the mask from the start again.
+    fn note_unpinned(&mut self, thread: ThreadId, mask: &CpuSet) -> Result<(), ActError> {
+        let initial = self.own.initial.clone();
+        let initial = initial.filter(|initial| initial.and(self.online) == *mask);
+        match initial {
+            Some(initial) if self.own.pinned.remove(&thread).is_some() => {
+                self.note_own(thread, initial)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn note_own(&mut self, thread: ThreadId, mask: CpuSet) -> Result<(), ActError> {
+        let program = self.program;
+        self.journal.write(Record::Own {
+            program,
+            thread,
+            mask,
+        })
     }
 
     fn note_thread(&mut self, thread: ThreadId, before: &CpuSet) -> Result<(), ActError> {
@@ -255,15 +375,30 @@ impl Narrowing<'_> {
     }
 }
 
+/// Notes what threads born with one of our masks would have without us, before
+/// a thread that was pinned by the program is noted as the first.
+fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Result<(), ActError> {
+    let state = journal.state().programs.get(&program);
+    let is_new = state.is_some_and(|state| state.unbound.is_none());
+    match &own.initial {
+        Some(initial) if is_new => journal.write(Record::Unbound {
+            program,
+            before: initial.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// What a thread that was born with one of our masks would have without us:
-/// what its process's first thread had, else what the program's first had.
+/// what its program had, else what its process's first thread had.
 fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
-    let leader = state
-        .threads
-        .iter()
-        .find(|(known, _)| known.pid == thread.pid && known.tid == thread.pid)
-        .map(|(_, before)| before);
-    leader.or(state.unbound.as_ref())
+    let leader = || {
+        let mut threads = state.threads.iter();
+        let is_leader = |known: &ThreadId| known.pid == thread.pid && known.tid == thread.pid;
+        let found = threads.find(|(known, _)| is_leader(known));
+        found.map(|(_, before)| before)
+    };
+    state.unbound.as_ref().or_else(leader)
 }
 
 /// Gives a thread that has one of our masks, those of [`ours`], its own again.

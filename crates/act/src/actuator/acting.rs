@@ -21,7 +21,10 @@ impl Actuator {
     pub(super) fn seat(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
         let procs = self.procs.clone();
         let owner = self.owners.get(&program).copied();
-        mask::narrow(&procs, &mut self.journal, program, cpus, owner)
+        let mut own = std::mem::take(&mut self.held(program)?.own_masks);
+        let narrowed = mask::narrow(&procs, &mut self.journal, program, cpus, &mut own, owner);
+        self.held(program)?.own_masks = own;
+        narrowed
     }
 
     /// Gives a program's threads their own masks again. The scan goes on in
@@ -47,6 +50,7 @@ impl Actuator {
         if done.map_err(|errors| join(program, errors))? {
             self.scans.remove(&program);
             self.journal.write(Record::Unmask { program })?;
+            self.held(program)?.own_masks.pinned.clear();
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ use crate::config::{ActConfig, Description, Work};
 use crate::error::{ActError, file_error};
 use crate::journal::{Dir, DirKind, Head, Journal, ProgramState, Record, ThreadId, VERSION};
 use crate::keeper;
+use crate::mask::{self, OwnMasks};
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
 use crate::release::{self, Left, Patience, let_go, let_go_all};
@@ -43,6 +44,15 @@ pub struct InPlace {
     pub reason: String,
     /// Whether an attempt failed; else it was not to have one.
     pub failed: bool,
+}
+
+/// CPUs that threads of a program chose by affinity masks of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedCpus {
+    /// All of them.
+    pub cpus: CpuSet,
+    /// Whether no thread of the program was left unpinned.
+    pub every_thread: bool,
 }
 
 /// Takes programs in, acts on them and lets them go.
@@ -75,6 +85,7 @@ const PRUNE_MIN: usize = 512;
 #[derive(Debug, Default)]
 struct Held {
     home: Option<Home>,
+    own_masks: OwnMasks,
     /// Where it sits; `None`: wherever it could before.
     seat: Option<CpuSet>,
     frozen: bool,
@@ -294,8 +305,13 @@ impl Actuator {
             root,
             cgroup,
         };
+        let initial = mask::initial(
+            &self.procs,
+            &release::pids(&self.procs, self.state(program)?),
+        );
         let held = self.programs.entry(program).or_default();
         held.home = Some(home.clone());
+        held.own_masks.initial = initial;
         let (seat, frozen) = (held.seat.take(), std::mem::take(&mut held.frozen));
         let again = [
             seat.map(|cpus| Action::Seat { program, cpus }),
@@ -326,6 +342,22 @@ impl Actuator {
     /// Where a program lives.
     pub fn home(&self, program: ProgramId) -> Option<&Home> {
         self.programs.get(&program)?.home.as_ref()
+    }
+
+    /// CPUs that threads of a program have pinned themselves to, by masks that are
+    /// neither Usher's nor what the program had when it was taken in. `None`
+    /// where no thread has. Such a thread is never given a mask by Usher.
+    pub fn pins(&self, program: ProgramId) -> Option<PinnedCpus> {
+        let own = &self.programs.get(&program)?.own_masks;
+        let state = self.state(program).ok()?;
+        let pids = release::pids(&self.procs, state);
+        mask::pins(&self.procs, state, own, &pids)
+    }
+
+    /// CPUs that one thread of a program at least could use when the program was
+    /// taken in.
+    pub fn initial_cpus(&self, program: ProgramId) -> Option<&CpuSet> {
+        self.programs.get(&program)?.own_masks.initial.as_ref()
     }
 
     /// The numbers of a program's processes, as they are now.
@@ -494,8 +526,13 @@ impl Actuator {
             state.threads.retain(|thread, _| lives(thread));
             state.demoted.threads.retain(|thread, _| lives(thread));
         });
-        let noted = noted_in(self.state(program)?);
-        self.held(program)?.noted = noted;
+        let state = self.state(program)?;
+        let (noted, known) = (noted_in(state), state.threads.clone());
+        let held = self.held(program)?;
+        held.noted = noted;
+        held.own_masks
+            .pinned
+            .retain(|thread, _| known.contains_key(thread));
         Ok(())
     }
 

@@ -115,9 +115,14 @@ pub enum Record {
         thread: ThreadId,
         before: CpuSet,
     },
-    /// Threads born with one of our masks would have this one without us. Only
-    /// rewriting writes it, where the thread that showed it is gone; else the
-    /// first `thread` line says so.
+    /// The program itself gave a thread this mask, whatever the thread had before.
+    Own {
+        program: ProgramId,
+        thread: ThreadId,
+        mask: CpuSet,
+    },
+    /// Threads born with one of our masks would have this one without us. Without
+    /// it the first `thread` line says so.
     Unbound { program: ProgramId, before: CpuSet },
     /// All threads of the program have their own masks again.
     Unmask { program: ProgramId },

@@ -28,8 +28,7 @@ pub struct ProgramState {
     pub masks: Vec<CpuSet>,
     /// The mask of each thread before it got the first of ours.
     pub threads: BTreeMap<ThreadId, CpuSet>,
-    /// The mask of the first thread that got one of ours: for threads born
-    /// with ours.
+    /// The mask of the program before: for threads born with ours.
     pub unbound: Option<CpuSet>,
     /// Processes that were sent `SIGSTOP`.
     pub stopped: BTreeSet<ProcessId>,
@@ -101,6 +100,13 @@ impl State {
                 let state = self.program(program);
                 state.unbound.get_or_insert_with(|| before.clone());
                 state.threads.entry(thread).or_insert(before);
+            }
+            Record::Own {
+                program,
+                thread,
+                mask,
+            } => {
+                self.program(program).threads.insert(thread, mask);
             }
             Record::Unbound { program, before } => {
                 self.program(program).unbound.get_or_insert(before);
@@ -182,12 +188,20 @@ impl ProgramState {
         // were born with our masks live.
         let unbound = self.unbound.iter().cloned();
         records.extend(unbound.map(|before| Record::Unbound { program, before }));
-        let threads = self.threads.iter();
-        records.extend(threads.map(|(&thread, before)| Record::Thread {
-            program,
-            thread,
-            before: before.clone(),
-        }));
+        let line = |(&thread, mask): (&ThreadId, &CpuSet)| match self.unbound {
+            Some(_) => Record::Thread {
+                program,
+                thread,
+                before: mask.clone(),
+            },
+            // A `thread` line would show what others had, too.
+            None => Record::Own {
+                program,
+                thread,
+                mask: mask.clone(),
+            },
+        };
+        records.extend(self.threads.iter().map(line));
         records.extend(
             self.stopped
                 .iter()

@@ -63,7 +63,7 @@ fn priority(number: u8) -> Priority {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    (0..19u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
+    (0..20u8, 0..3u8, any::<u8>()).prop_map(|(kind, program, n)| {
         let program = ProgramId(program.into());
         match kind {
             0 => Record::Base {
@@ -107,6 +107,11 @@ fn record() -> impl Strategy<Value = Record> {
             10 => Record::Unbound {
                 program,
                 before: mask(n / 3),
+            },
+            18 => Record::Own {
+                program,
+                thread: thread(n),
+                mask: mask(n / 2),
             },
             16 => Record::Freeze { program },
             17 => Record::Permanent { program },

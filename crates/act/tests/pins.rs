@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that give their threads affinity masks of their own, before and
+//! after they are seated.
+
+#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+
+use common::*;
+use usher_act::{Actuator, PinnedCpus, Work};
+use usher_model::{Action, CpuSet, ProcessId, ProgramId};
+
+const ONE: ProgramId = ProgramId(1);
+
+/// A process of the rig whose threads pin themselves on request.
+struct Pinner {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Pinner {
+    fn start(threads: &str) -> Self {
+        let mut command = command(&["pinner", threads]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut pinner = Self { child, out };
+        assert_eq!(pinner.line(), "ready");
+        pinner
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Has a thread, 0 for the first, give itself this mask.
+    fn pin(&mut self, thread: usize, cpus: &str) {
+        let order = format!("{thread} {cpus}");
+        writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+        assert_eq!(self.line(), order);
+    }
+
+    fn id(&self) -> ProcessId {
+        id_of(self.child.id() as i32)
+    }
+
+    /// The masks of the threads in the order of their birth.
+    fn masks(&self) -> Vec<String> {
+        let mut threads = threads(self.id().pid);
+        threads.sort_unstable();
+        let own = |tid: &i32| {
+            let path = format!("/proc/{}/task/{tid}/status", self.id().pid);
+            let text = std::fs::read_to_string(path).ok()?;
+            let lines = text.lines();
+            let mut lines = lines.filter_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            lines.next().map(|list| list.trim().to_owned())
+        };
+        threads.iter().filter_map(own).collect()
+    }
+}
+
+impl Drop for Pinner {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn seat(cpus: &str) -> Action {
+    Action::Seat {
+        program: ONE,
+        cpus: cpus.parse().unwrap(),
+    }
+}
+
+fn pinned(cpus: &str, every_thread: bool) -> Option<PinnedCpus> {
+    Some(PinnedCpus {
+        cpus: cpus.parse().unwrap(),
+        every_thread,
+    })
+}
+
+/// The first CPUs that this process may use; `None`, with a report, where there
+/// are fewer than two.
+fn two_cpus() -> Option<(String, String)> {
+    let all: CpuSet = cpu_list().parse().unwrap();
+    let mut cpus = all.iter().map(|cpu| cpu.to_string());
+    let two = cpus.next().zip(cpus.next());
+    if two.is_none() {
+        eprintln!("skipped: needs two CPUs");
+    }
+    two
+}
+
+/// With cgroups and without, for a program that is launched and one that is
+/// attached.
+fn in_every_way(threads: &str, test: impl Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator))) {
+    for way in ways() {
+        for is_launched in [true, false] {
+            let runtime = tempfile::tempdir().unwrap();
+            let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+            let mut pinner = Pinner::start(threads);
+            let root = pinner.id();
+            let admit = move |act: &mut Actuator| {
+                if is_launched {
+                    act.prepare_held(ONE, root, Work::Foreground).unwrap();
+                }
+                act.admit(ONE, root, Work::Foreground).unwrap();
+            };
+            test(&mut act, &mut pinner, &admit);
+            close(act);
+        }
+    }
+}
+
+#[test]
+fn pins_from_before_the_attach_are_reported_and_kept() {
+    let Some((first, second)) = two_cpus() else {
+        return;
+    };
+    in_every_way("1", |act, pinner, admit| {
+        pinner.pin(0, &first);
+        pinner.pin(1, &second);
+        admit(act);
+        let both = format!("{first},{second}");
+        assert_eq!(act.pins(ONE), pinned(&both, true));
+        let own = [first.clone(), second.clone()];
+        act.act(&seat(&first)).unwrap();
+        assert_eq!(pinner.masks(), own, "a seat moves no pinned thread");
+        act.leave(ONE);
+        assert_eq!(pinner.masks(), own);
+    });
+}
+
+#[test]
+fn pins_from_after_the_seat_are_reported_and_kept() {
+    let Some((first, second)) = two_cpus() else {
+        return;
+    };
+    in_every_way("1", |act, pinner, admit| {
+        admit(act);
+        act.act(&seat(&first)).unwrap();
+        assert_eq!(act.pins(ONE), None);
+        assert_eq!(pinner.masks(), [&*first, &*first]);
+        pinner.pin(0, &second);
+        pinner.pin(1, &second);
+        assert_eq!(act.pins(ONE), pinned(&second, true));
+        act.refresh(ONE).unwrap();
+        assert_eq!(pinner.masks(), [&*second, &*second]);
+        act.act(&Action::Release { program: ONE }).unwrap();
+        finish_scans(act);
+        assert_eq!(act.pins(ONE), pinned(&second, true));
+        act.leave(ONE);
+        assert_eq!(pinner.masks(), [&*second, &*second]);
+    });
+}
+
+#[test]
+fn one_pinned_thread_of_four_is_reported_and_the_others_stay_seated() {
+    let Some((first, second)) = two_cpus() else {
+        return;
+    };
+    in_every_way("3", |act, pinner, admit| {
+        admit(act);
+        act.act(&seat(&first)).unwrap();
+        pinner.pin(2, &second);
+        assert_eq!(act.pins(ONE), pinned(&second, false));
+        act.refresh(ONE).unwrap();
+        assert_eq!(pinner.masks(), [&*first, &*first, &*second, &*first]);
+        act.leave(ONE);
+        let all = cpu_list();
+        assert_eq!(pinner.masks(), [&*all, &*all, &*second, &*all]);
+    });
+}
+
+#[test]
+fn a_thread_that_unpins_itself_is_seated_again() {
+    let Some((first, second)) = two_cpus() else {
+        return;
+    };
+    in_every_way("1", |act, pinner, admit| {
+        admit(act);
+        act.act(&seat(&first)).unwrap();
+        pinner.pin(1, &second);
+        assert_eq!(act.pins(ONE), pinned(&second, false));
+        act.act(&Action::Release { program: ONE }).unwrap();
+        finish_scans(act);
+        pinner.pin(1, &cpu_list());
+        assert_eq!(act.pins(ONE), None);
+        act.act(&seat(&first)).unwrap();
+        assert_eq!(pinner.masks(), [&*first, &*first]);
+    });
+}
+
+#[test]
+fn a_program_bound_as_a_whole_pins_nothing() {
+    let Some((first, _)) = two_cpus() else {
+        return;
+    };
+    in_every_way("1", |act, pinner, admit| {
+        pinner.pin(0, &first);
+        pinner.pin(1, &first);
+        admit(act);
+        assert_eq!(act.pins(ONE), None);
+        let bound: CpuSet = first.parse().unwrap();
+        assert_eq!(act.initial_cpus(ONE), Some(&bound));
+    });
+}
+
+#[test]
+fn a_seat_that_equals_an_older_pin_does_not_take_it_over() {
+    let Some((first, second)) = two_cpus() else {
+        return;
+    };
+    in_every_way("1", |act, pinner, admit| {
+        admit(act);
+        act.act(&seat(&first)).unwrap();
+        pinner.pin(1, &second);
+        act.refresh(ONE).unwrap();
+        act.act(&seat(&second)).unwrap();
+        assert_eq!(pinner.masks(), [&*second, &*second]);
+        assert_eq!(act.pins(ONE), pinned(&second, false));
+        act.act(&seat(&first)).unwrap();
+        assert_eq!(pinner.masks(), [&*first, &*second]);
+        pinner.pin(1, &cpu_list());
+        act.act(&seat(&second)).unwrap();
+        assert_eq!(pinner.masks(), [&*second, &*second], "unpinned, so seated");
+        act.leave(ONE);
+        let all = cpu_list();
+        assert_eq!(pinner.masks(), [&*all, &*all]);
+    });
+}
