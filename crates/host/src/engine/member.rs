@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One managed program as the real world keeps it.
 
+use usher_act::PinnedCpus;
 use usher_model::{
-    Action, CpuSet, Home, Mode, Plan, Program, ProgramId, ProgramKey, ProgramSample, Progress,
-    ProgressSource,
+    Action, CpuSet, Event, Home, Mode, Plan, Program, ProgramId, ProgramKey, ProgramSample,
+    Progress, ProgressSource,
 };
 
 use super::learn::{QUIET_CPUS, Stay};
@@ -32,6 +33,9 @@ pub(super) struct Member {
     /// The scheduler keeps that, and other CPUs are not forbidden.
     pub soft: bool,
     pub frozen: bool,
+    /// Where its threads pinned themselves, and when that was last seen.
+    pub pins: Option<PinnedCpus>,
+    pub pinned_ns: u64,
     /// Its user stopped it, as of the last look.
     pub stopped: bool,
     /// Since when it is frozen.
@@ -108,9 +112,28 @@ impl Member {
         }
     }
 
+    /// The limits of its cgroups and those that it gave itself.
+    pub fn limits(&self) -> Event {
+        Event::Limited {
+            program: self.id(),
+            cpu_quota: self.program.cpu_quota,
+            pinned_to: self.program.pinned_to.clone(),
+        }
+    }
+
+    /// Whether some of its threads are pinned and others run anywhere: on how many
+    /// cores it makes its progress is not known then.
+    pub fn is_partly_pinned(&self) -> bool {
+        self.pins.as_ref().is_some_and(|pins| !pins.every_thread)
+    }
+
     /// CPUs that it may run on.
     pub fn reach(&self, usable: &CpuSet) -> CpuSet {
         let seat = self.seat.as_ref().unwrap_or(usable);
+        let pins = self.pins.as_ref().filter(|pins| pins.every_thread);
+        if let Some(pins) = pins {
+            return usable.and(&pins.cpus);
+        }
         let bound = self.program.bound_to.as_ref();
         bound.map_or_else(|| seat.clone(), |bound| seat.and(bound))
     }
@@ -210,6 +233,7 @@ impl Member {
                 .map(|progress| progress.total / seconds),
             profile: self.program.profile.clone(),
             bound_to: self.program.bound_to.clone(),
+            pinned_to: self.program.pinned_to.clone(),
             cpu_quota: self.program.cpu_quota,
             background: None,
         }

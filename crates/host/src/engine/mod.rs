@@ -18,6 +18,7 @@ mod log;
 mod mailbox;
 mod member;
 mod newcomer;
+mod pins;
 mod profiles;
 mod prompt;
 mod reports;

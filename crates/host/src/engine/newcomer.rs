@@ -117,6 +117,7 @@ impl Newcomer {
                 bandwidth_gbps: known.bandwidth_gbps,
                 background: adopt.background,
                 bound_to,
+                pinned_to: None,
             },
             misleading: known.misleading,
             held,

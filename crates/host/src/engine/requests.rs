@@ -186,9 +186,18 @@ impl RealWorld {
         }
         let usable = &self.state.usable;
         let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
+        let pins = self.actuator.pins(home.program);
+        // Of threads that pinned themselves, one alone shows no binding of the
+        // whole program.
+        let whole = self.actuator.initial_cpus(home.program).cloned();
+        let bound_to = match pins {
+            Some(_) => whole,
+            None => newcomer.program.bound_to,
+        };
         let program = Program {
             id: home.program,
-            bound_to: newcomer.program.bound_to.filter(bound),
+            bound_to: bound_to.filter(bound),
+            pinned_to: pins.as_ref().map(|pins| pins.cpus.clone()),
             cpu_quota: self.quotas.of(newcomer.root.pid),
             // By its cgroup's freezer; elsewhere it would be sent signals.
             stops_unseen: self.actuator.freezes_unseen(home.program),
@@ -208,6 +217,8 @@ impl RealWorld {
             seat: None,
             soft: false,
             frozen: false,
+            pins,
+            pinned_ns: at_ns,
             stopped: false,
             frozen_ns: None,
             place: None,

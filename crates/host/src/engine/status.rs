@@ -110,6 +110,10 @@ pub struct ProgramStatus {
     pub profile: Option<Curve>,
     /// CPUs that it bound itself to, or was bound to.
     pub bound_to: Option<CpuSet>,
+    /// CPUs that its threads were pinned to by the program itself, which has no
+    /// seat therefore.
+    #[serde(default)]
+    pub pinned_to: Option<CpuSet>,
     /// CPUs' worth of time that its cgroups allow it.
     #[serde(default)]
     pub cpu_quota: Option<f64>,

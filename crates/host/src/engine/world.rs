@@ -151,6 +151,9 @@ impl World for RealWorld {
             // A CPU that has just gone is the likeliest reason.
             self.read_usable();
         }
+        if !self.state.events.is_empty() {
+            self.look_for_pins();
+        }
         let at_ns = now_ns();
         let wants_all = self.looks_at_all(&failed);
         // First: its figures are of this moment, and the rest takes its time.
@@ -325,6 +328,7 @@ impl RealWorld {
         }
         self.follow_scheduler();
         self.refresh_programs();
+        self.look_for_pins();
         let warnings = self.profiles.take_warnings();
         warnings.into_iter().for_each(|text| self.warn(text));
     }
@@ -345,10 +349,8 @@ impl RealWorld {
             let cpu_quota = self.quotas.of(member.main_process());
             if member.program.cpu_quota != cpu_quota {
                 member.program.cpu_quota = cpu_quota;
-                let program = id;
-                self.state
-                    .events
-                    .push(Event::Limited { program, cpu_quota });
+                let limits = member.limits();
+                self.state.events.push(limits);
             }
             for text in member.take_warnings() {
                 self.warn_about(Topic::Program(id), text);
@@ -459,8 +461,9 @@ impl RealWorld {
         for member in state.members.values_mut() {
             let own = u32::from(member.is_busy(at_ns));
             let crowded = |cpu| busy_on.get(&cpu).is_some_and(|&n| n > own);
-            let disturbed =
-                state.kept_by.is_some() || member.reach(&state.usable).iter().any(crowded);
+            let disturbed = state.kept_by.is_some()
+                || member.is_partly_pinned()
+                || member.reach(&state.usable).iter().any(crowded);
             member.stay.disturbed(at_ns, disturbed);
         }
     }

@@ -132,7 +132,8 @@ fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
             spinners: p.spinners,
             llc_bytes: None,
             bandwidth_gbps: None,
-            bound_to: p.bound_to.clone(),
+            bound_to: p.pinned_to.clone().or_else(|| p.bound_to.clone()),
+            pinned: p.pinned_to.is_some(),
         })
     };
     programs.iter().map(request).collect()
@@ -212,6 +213,12 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
             .cpu_quota
             .map(|quota| format!(", for {quota:.1} CPUs' worth of time at most"));
         let quota = quota.unwrap_or_default();
+        if let Some(pinned) = &program.pinned_to {
+            return format!(
+                "has no seat, as it pinned threads to CPUs {pinned} itself{quota}; \
+                 the others are seated on the rest"
+            );
+        }
         return format!("is left to the kernel, on every CPU that it may use{quota}");
     };
     let own = cpus.minus(&program.borrowed).or(&program.lent);
@@ -329,6 +336,7 @@ pub mod samples {
             progress_per_second: None,
             profile: Curve::from_rates(&rates.iter().copied().collect()).ok(),
             bound_to: None,
+            pinned_to: None,
             cpu_quota: None,
             background: None,
         }

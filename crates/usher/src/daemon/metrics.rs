@@ -130,6 +130,12 @@ fn register_seats(registry: &mut Registry, status: &Status) {
         .get_or_create(&ModeLabel { mode: "background" })
         .set(background.count() as i64);
     registry.register("programs", "Programs managed, by where they run", programs);
+    let pinned = status.programs.iter().filter(|p| p.pinned_to.is_some());
+    registry.register(
+        "pinned_programs",
+        "Programs without a seat, as they pinned their threads themselves",
+        ConstGauge::new(pinned.count() as i64),
+    );
     let owned = |p: &usher_host::engine::ProgramStatus| match p.mode {
         Some(Mode::Seated) => {
             view::seat(p, status).map_or(0, |c| c.minus(&p.borrowed).len() + p.lent.len())

@@ -56,6 +56,8 @@ pub fn seat(program: &ProgramStatus, status: &Status) -> Option<CpuSet> {
         let cpus = own.cpus.or(&program.borrowed).minus(&program.lent);
         status.usable.is_subset(&cpus).then_some(cpus)
     };
+    let is_pinned = program.pinned_to.is_some();
+    let everything = || everything().filter(|_| !is_pinned);
     program.cpus.clone().or_else(everything)
 }
 
@@ -80,6 +82,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         borrowed: program.borrowed.to_string(),
         lent: program.lent.to_string(),
         cpu_quota: program.cpu_quota,
+        pinned_to: program.pinned_to.as_ref().map(CpuSet::to_string),
         domains: program
             .domains
             .iter()
