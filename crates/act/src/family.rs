@@ -10,7 +10,7 @@
 //! Only restoring considers orphans, and only those with a mask of ours: a
 //! change is never given to a process of which the origin is in doubt.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use usher_model::ProcessId;
@@ -26,6 +26,18 @@ const FEW: usize = 16;
 /// The process that adopts every orphan that no other one does.
 const INIT: i32 = 1;
 
+/// What was learned about the processes of a program.
+#[derive(Debug, Default)]
+pub(crate) struct Kin {
+    /// Processes that none of the program's cgroups has, with their start times.
+    outside: BTreeMap<i32, u64>,
+    /// Process groups and sessions of members.
+    groups: BTreeSet<i32>,
+    /// Cgroups of members, as `/proc/PID/cgroup` lists them.
+    places: BTreeSet<String>,
+    executables: BTreeSet<PathBuf>,
+}
+
 /// The processes of one program.
 #[derive(Debug)]
 pub(crate) struct Family<'a> {
@@ -35,11 +47,7 @@ pub(crate) struct Family<'a> {
     members: Vec<ProcessId>,
     /// Found so far.
     pids: BTreeSet<i32>,
-    /// Process groups and sessions of members.
-    groups: BTreeSet<i32>,
-    /// Cgroups of members, as `/proc/PID/cgroup` lists them.
-    places: BTreeSet<String>,
-    executables: BTreeSet<PathBuf>,
+    kin: Kin,
     /// The user whose processes alone are listed.
     owner: Option<u32>,
 }
@@ -47,17 +55,27 @@ pub(crate) struct Family<'a> {
 impl<'a> Family<'a> {
     /// Of a program with this state.
     pub(crate) fn new(procs: &'a Procs, state: &ProgramState) -> Self {
+        Self::knowing(procs, state, Kin::default())
+    }
+
+    /// The same with what was learned before.
+    pub(crate) fn knowing(procs: &'a Procs, state: &ProgramState, mut kin: Kin) -> Self {
+        // The leader of a group or session may be gone; its number is the group's.
+        kin.groups
+            .extend(state.members.keys().map(|member| member.pid));
         Self {
             procs,
             dirs: state.dirs.iter().map(|dir| dir.dir.clone()).collect(),
             members: state.members.keys().copied().collect(),
-            pids: BTreeSet::new(),
-            // The leader of a group or session may be gone; its number is the group's.
-            groups: state.members.keys().map(|member| member.pid).collect(),
-            places: BTreeSet::new(),
-            executables: BTreeSet::new(),
+            pids: kin.outside.keys().copied().collect(),
+            kin,
             owner: None,
         }
+    }
+
+    /// What was learned.
+    pub(crate) fn into_kin(self) -> Kin {
+        self.kin
     }
 
     /// Lists only processes of this user from now on.
@@ -86,31 +104,59 @@ impl<'a> Family<'a> {
     /// finds something of ours at their first thread.
     pub(crate) fn list(&mut self, is_ours: impl Fn(i32) -> bool) -> BTreeSet<i32> {
         self.pids = self.inside();
+        self.kin.outside.clear();
         let outside = |one: &ProcessId| !self.pids.contains(&one.pid);
         let outside: Vec<_> = self.members.iter().copied().filter(outside).collect();
         if !outside.is_empty() {
             let all = self.procs.all();
             let below = tree::descendants_among(&all, outside);
-            self.pids.extend(below.iter().map(|process| process.id.pid));
+            below.iter().for_each(|process| self.add(process.id));
             self.get_to_know(&all);
             let strange = |process: &&Process| !self.pids.contains(&process.id.pid);
             let candidates = all.iter().filter(strange);
             let candidates = candidates.filter(|process| is_ours(process.id.pid));
             let orphans: Vec<_> = candidates.filter(|one| self.is_orphan(one)).collect();
-            self.pids
-                .extend(orphans.iter().map(|process| process.id.pid));
+            orphans.iter().for_each(|process| self.add(process.id));
         }
+        self.owned()
+    }
+
+    /// Lists the processes in the program's cgroups anew, and those that were found
+    /// outside of them and still live: much cheaper than [`Self::list`].
+    pub(crate) fn list_known(&mut self) -> BTreeSet<i32> {
+        self.pids = self.inside();
+        let lives = |pid: i32, start_ticks: u64| {
+            let process = self.procs.same(ProcessId { pid, start_ticks });
+            process.is_some_and(|process| !process.is_dead())
+        };
+        self.kin
+            .outside
+            .retain(|&pid, &mut start_ticks| lives(pid, start_ticks));
+        self.pids.extend(self.kin.outside.keys());
+        self.owned()
+    }
+
+    fn owned(&self) -> BTreeSet<i32> {
         let mut listed = self.pids.clone();
         listed.retain(|&pid| self.is_owned(pid));
         listed
     }
 
+    fn add(&mut self, process: ProcessId) {
+        if self.pids.insert(process.pid) {
+            self.kin.outside.insert(process.pid, process.start_ticks);
+        }
+    }
+
     /// Notes groups, sessions and cgroups of the members among these.
     fn get_to_know(&mut self, all: &[Process]) {
         for process in all.iter().filter(|one| self.pids.contains(&one.id.pid)) {
-            self.groups.extend([process.group, process.session]);
-            self.places.insert(self.procs.cgroup_lines(process.id.pid));
-            self.executables
+            self.kin.groups.extend([process.group, process.session]);
+            self.kin
+                .places
+                .insert(self.procs.cgroup_lines(process.id.pid));
+            self.kin
+                .executables
                 .extend(self.procs.executable(process.id.pid));
         }
     }
@@ -128,25 +174,28 @@ impl<'a> Family<'a> {
             return known;
         }
         let pid = self.procs.process_of(tid)?;
-        let is_known = self.pids.contains(&pid)
-            || self.descends(pid)
+        if self.pids.contains(&pid) {
+            return Some(pid);
+        }
+        let process = self.procs.get(pid)?;
+        let is_known = self.descends(&process)
             || self.inside().contains(&pid)
-            || (with_orphans && self.procs.get(pid).is_some_and(|one| self.is_orphan(&one)));
+            || (with_orphans && self.is_orphan(&process));
         is_known.then(|| {
-            self.pids.insert(pid);
+            self.add(process.id);
             pid
         })
     }
 
-    fn descends(&self, pid: i32) -> bool {
-        let mut at = pid;
+    fn descends(&self, process: &Process) -> bool {
+        let mut at = process.parent;
         for _ in 0..ANCESTORS_MAX {
+            if self.pids.contains(&at) {
+                return true;
+            }
             match self.procs.get(at) {
                 Some(process) if process.parent > INIT => at = process.parent,
                 _ => return false,
-            }
-            if self.pids.contains(&at) {
-                return true;
             }
         }
         false
@@ -159,9 +208,9 @@ impl<'a> Family<'a> {
         // Where no member lives, its cgroup is not known any more.
         let is_beside = || {
             let places = self.procs.cgroup_lines(process.id.pid);
-            self.places.is_empty() || self.places.contains(&places)
+            self.kin.places.is_empty() || self.kin.places.contains(&places)
         };
-        let is_related = groups.iter().any(|group| self.groups.contains(group));
+        let is_related = groups.iter().any(|group| self.kin.groups.contains(group));
         is_related && is_beside() && !process.is_dead() && self.is_adopted(process)
     }
 
@@ -177,12 +226,13 @@ impl<'a> Family<'a> {
         // Where init itself launches programs, an orphan has the session of
         // what init launched.
         let executable = || self.procs.executable(process.id.pid);
-        process.parent == INIT && executable().is_some_and(|exe| self.executables.contains(&exe))
+        process.parent == INIT
+            && executable().is_some_and(|exe| self.kin.executables.contains(&exe))
     }
 }
 
 /// Whether a thread belongs to a process.
-fn is_thread_of(pid: i32, tid: i32) -> bool {
+pub(crate) fn is_thread_of(pid: i32, tid: i32) -> bool {
     // SAFETY: takes three numbers; signal 0 is checked and not sent.
     let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
     found == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
@@ -217,8 +267,8 @@ mod tests {
         let process = procs.get(pid).unwrap();
         assert_eq!(process.session, pid, "it leads a session");
         let mut family = Family::new(&procs, &ProgramState::default());
-        family.groups.insert(process.session);
-        family.places.insert(procs.cgroup_lines(pid));
+        family.kin.groups.insert(process.session);
+        family.kin.places.insert(procs.cgroup_lines(pid));
         assert!(!family.is_orphan(&process));
     }
 }

@@ -32,6 +32,7 @@ pub mod keeper;
 mod limits;
 mod mask;
 mod mounts;
+mod newborn;
 mod prepared;
 mod priority;
 mod procs;

@@ -29,8 +29,9 @@ use crate::error::ActError;
 use crate::family::Family;
 use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
+use crate::newborn::{HOT, NewThreads, over_new};
 use crate::procs::Procs;
-use crate::scan::{self, Found, NewThreads, SCANS_MAX, ThreadChange};
+use crate::scan::{self, Found, SCANS_MAX, ThreadChange};
 
 /// CPUs that a mask passed to the kernel has room for: `CPU_ID_MAX` + 1.
 const MASK_WORDS: usize = 1024;
@@ -50,9 +51,14 @@ pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {
     if written < 0 {
         return Err(io::Error::last_os_error());
     }
-    let bits =
-        (0..written as u32 * 8).filter(|&cpu| words[cpu as usize / 64] >> (cpu % 64) & 1 == 1);
-    Ok(bits.collect())
+    let mut cpus = CpuSet::new();
+    for (at, mut word) in (0..).zip(words.into_iter().take(written as usize / 8)) {
+        while word != 0 {
+            cpus.insert(at * 64 + word.trailing_zeros());
+            word &= word - 1;
+        }
+    }
+    Ok(cpus)
 }
 
 /// Gives a thread a mask.
@@ -207,7 +213,7 @@ pub(crate) fn narrow(
         };
         let mut again = narrowing.all(&found)?;
         if let Some(mut new) = new {
-            let pass = scan::over_new(procs, &mut new, &mut narrowing);
+            let pass = over_new(procs, &mut new, &mut narrowing, HOT);
             again |= pass.changed;
             if let Some(error) = pass.errors.into_iter().next() {
                 return Err(error);
@@ -393,10 +399,8 @@ fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Re
 /// what its program had, else what its process's first thread had.
 fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     let leader = || {
-        let mut threads = state.threads.iter();
-        let is_leader = |known: &ThreadId| known.pid == thread.pid && known.tid == thread.pid;
-        let found = threads.find(|(known, _)| is_leader(known));
-        found.map(|(_, before)| before)
+        let mut threads = state.threads.range(ThreadId::range(thread.pid, thread.pid));
+        threads.next().map(|(_, before)| before)
     };
     state.unbound.as_ref().or_else(leader)
 }
@@ -421,10 +425,11 @@ pub(crate) fn restore(
     if before.and(online) == current {
         return Ok(Found::Fine);
     }
-    // A mask whose CPUs have all gone offline gives way to all there are.
-    let widest = CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX);
     let given = match set(thread.tid, before) {
-        Err(error) if files::is(&error, Errno::INVAL) => set(thread.tid, &widest),
+        // A mask whose CPUs have all gone offline gives way to all there are.
+        Err(error) if files::is(&error, Errno::INVAL) => {
+            set(thread.tid, &CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX))
+        }
         result => result,
     };
     match given {

@@ -296,8 +296,7 @@ impl Values {
 
 /// What a thread that was born demoted would have without us.
 fn inherited(state: &Demoted, thread: ThreadId) -> Option<Priority> {
-    let leader = state.threads.iter();
-    let mut leader = leader.filter(|(known, _)| known.pid == thread.pid && known.tid == thread.pid);
+    let mut leader = state.threads.range(ThreadId::range(thread.pid, thread.pid));
     leader.next().map(|(_, before)| *before).or(state.inborn)
 }
 

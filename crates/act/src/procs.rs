@@ -2,7 +2,7 @@
 //! What `/proc` says about processes and threads.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,9 @@ use crate::journal::ThreadId;
 
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// More bytes than `/proc/PID/stat` has: a name of 64 and 51 numbers.
+const STAT_BYTES: usize = 2048;
 
 /// Listings of threads that come and go before the last one is taken as it is.
 const LISTINGS_MAX: usize = 32;
@@ -354,7 +357,11 @@ pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
 }
 
 fn read_stat(path: &Path) -> io::Result<ProcStat> {
-    let text = files::read_text(path)?;
+    // A scan reads one for each process of the machine: one call fills the buffer,
+    // reading to the end takes several.
+    let mut bytes = [0; STAT_BYTES];
+    let read = fs::File::open(path)?.read(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes[..read]);
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "it is no process's stat");
     ProcStat::parse(&text).ok_or_else(malformed)
 }

@@ -13,10 +13,10 @@ use rustix::process::Signal;
 use usher_model::{CpuSet, ProgramId};
 
 use crate::error::ActError;
-use crate::family::Family;
-use crate::journal::{Dir, DirKind, ProgramState, ThreadId};
+use crate::family::{Family, is_thread_of};
+use crate::journal::{Demoted, Dir, DirKind, ProgramState, ThreadId};
 use crate::procs::Procs;
-use crate::scan::{self, Found, ProgramChange, Scan, ThreadChange};
+use crate::scan::{self, Found, Pace, ProgramChange, Scan, ThreadChange};
 use crate::site::is_ours;
 use crate::{autogroup, cgroups, mask, priority, tree};
 
@@ -96,8 +96,12 @@ pub(crate) fn let_go(
     patience: Patience,
 ) -> Left {
     let begin = Instant::now();
+    let pace = match patience.threads.is_zero() {
+        true => Pace::Background,
+        false => Pace::Now,
+    };
     loop {
-        let left = attempt(procs, program, state, scan);
+        let left = attempt(procs, program, state, scan, pace);
         let (limit, pause) = match &left {
             Left::Nothing => return left,
             Left::Remains => (patience.dead, PAUSE),
@@ -146,13 +150,22 @@ fn scan_all(
     loop {
         for (id, scan) in &mut scans {
             // What fails here fails again, and is reported, by `let_go`.
-            let _ = scan_step(procs, &programs[id], scan);
+            let _ = scan_step(procs, &programs[id], scan, Restored::All, Pace::Now);
         }
         if scans.values().all(Scan::is_complete) || begun.elapsed() >= THREADS_MAX {
             return scans;
         }
         std::thread::sleep(scan::PAUSE);
     }
+}
+
+/// What a scan gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// Masks only: what was demoted stays so.
+    Masks,
+    /// Masks and priorities.
+    All,
 }
 
 /// One step of the scan that gives masks and priorities back. Whether the scan
@@ -164,35 +177,48 @@ pub(crate) fn scan_step(
     procs: &Procs,
     state: &ProgramState,
     scan: &mut Scan,
+    what: Restored,
+    pace: Pace,
 ) -> Result<bool, Vec<ActError>> {
-    if !has_inherited(state) {
+    let is_demoted = what == Restored::All && !state.demoted.to.is_empty();
+    if state.masks.is_empty() && !is_demoted {
         scan.complete();
         return Ok(true);
     }
-    scan.step(procs, &mut Restoration::new(procs, state))
+    let kin = std::mem::take(&mut scan.kin);
+    let ours = Ours::new(procs, state, is_demoted);
+    let family = Family::knowing(procs, state, kin);
+    let mut restoration = Restoration {
+        procs,
+        state,
+        family,
+        ours,
+    };
+    let done = scan.step(procs, &mut restoration, pace);
+    scan.kin = restoration.family.into_kin();
+    done
 }
 
-/// Masks and priorities on their way back.
-struct Restoration<'a> {
-    procs: &'a Procs,
-    state: &'a ProgramState,
-    family: Family<'a>,
-    online: CpuSet,
+/// How threads are recognised that have something of ours.
+struct Ours<'a> {
     /// The masks that were given, within the CPUs that are online.
     masks: BTreeSet<CpuSet>,
+    /// The mask that the program had before, within these.
+    own: Option<CpuSet>,
+    online: CpuSet,
+    /// How priorities were lowered, where they are given back.
+    demoted: Option<&'a Demoted>,
 }
 
-impl<'a> Restoration<'a> {
-    fn new(procs: &'a Procs, state: &'a ProgramState) -> Self {
+impl<'a> Ours<'a> {
+    fn new(procs: &Procs, state: &'a ProgramState, is_demoted: bool) -> Self {
         let online = procs.online_cpus();
-        let masks = mask::ours(state, &online);
-        let family = Family::new(procs, state);
+        let unbound = state.unbound.as_ref();
         Self {
-            procs,
-            state,
-            family,
+            masks: mask::ours(state, &online),
+            own: unbound.map(|unbound| unbound.and(&online)),
             online,
-            masks,
+            demoted: is_demoted.then_some(&state.demoted),
         }
     }
 
@@ -206,19 +232,45 @@ impl<'a> Restoration<'a> {
     /// Whether a process has a mask of ours that the program did not have
     /// before.
     fn is_narrowed(&self, pid: i32) -> bool {
-        let unbound = self.state.unbound.as_ref();
-        let own = unbound.map(|unbound| unbound.and(&self.online));
         let mask = mask::get(pid).ok();
-        mask.is_some_and(|mask| self.masks.contains(&mask) && Some(mask) != own)
+        mask.is_some_and(|mask| self.masks.contains(&mask) && Some(mask) != self.own)
+    }
+}
+
+/// Masks and priorities on their way back.
+struct Restoration<'a> {
+    procs: &'a Procs,
+    state: &'a ProgramState,
+    family: Family<'a>,
+    ours: Ours<'a>,
+}
+
+impl Restoration<'_> {
+    /// A thread as the journal names it. The start time serves to find the thread
+    /// there and takes long to read, so it is 0 for a number that the journal
+    /// does not have. `None` where the thread is gone.
+    fn thread(&self, pid: i32, tid: i32) -> Option<ThreadId> {
+        let numbers = ThreadId::range(pid, tid);
+        let is_noted = self.state.threads.range(numbers.clone()).next().is_some()
+            || self.state.demoted.threads.range(numbers).next().is_some();
+        if is_noted {
+            return self.procs.thread_id(pid, tid);
+        }
+        is_thread_of(pid, tid).then_some(ThreadId {
+            pid,
+            tid,
+            start_ticks: 0,
+        })
     }
 }
 
 impl ProgramChange for Restoration<'_> {
     fn pids(&mut self) -> BTreeSet<i32> {
-        let mut family = std::mem::replace(&mut self.family, Family::new(self.procs, self.state));
-        let pids = family.list(|pid| self.is_narrowed(pid));
-        self.family = family;
-        pids
+        self.family.list(|pid| self.ours.is_narrowed(pid))
+    }
+
+    fn known_pids(&mut self) -> BTreeSet<i32> {
+        self.family.list_known()
     }
 
     fn lists_all(&self) -> bool {
@@ -234,33 +286,31 @@ impl ProgramChange for Restoration<'_> {
 
 impl ThreadChange for Restoration<'_> {
     fn is_needed(&self, tid: i32) -> Option<bool> {
-        let has_mask = self.has_mask(tid)?;
-        let demoted = &self.state.demoted;
-        match has_mask || demoted.to.is_empty() {
-            true => Some(has_mask),
-            false => priority::may_be_ours(demoted, tid),
+        let has_mask = self.ours.has_mask(tid)?;
+        match self.ours.demoted {
+            Some(demoted) if !has_mask => priority::may_be_ours(demoted, tid),
+            _ => Some(has_mask),
         }
     }
 
     fn process_of(&mut self, tid: i32) -> Option<i32> {
-        let with_orphans = self.is_narrowed(tid);
+        let with_orphans = self.ours.is_narrowed(tid);
         self.family.process_of(tid, with_orphans)
     }
 
     /// What of one cannot be done does not keep the other from being done.
     fn apply(&mut self, pid: i32, tid: i32) -> Result<Found, ActError> {
-        let Some(thread) = self.procs.thread_id(pid, tid) else {
+        let Some(thread) = self.thread(pid, tid) else {
             return Ok(Found::Missed);
         };
-        let mask = match self.masks.is_empty() {
+        let ours = &self.ours;
+        let mask = match ours.masks.is_empty() {
             true => Ok(Found::Fine),
-            false => mask::restore(self.state, &self.masks, &self.online, thread),
+            false => mask::restore(self.state, &ours.masks, &ours.online, thread),
         };
-        let demoted = &self.state.demoted;
-        let priority = match demoted.to.is_empty() {
-            true => Ok(Found::Fine),
-            false => priority::restore(self.procs, demoted, thread),
-        };
+        let priority = ours.demoted.map_or(Ok(Found::Fine), |demoted| {
+            priority::restore(self.procs, demoted, thread)
+        });
         match (mask?, priority?) {
             (Found::Missed, _) | (_, Found::Missed) => Ok(Found::Missed),
             (Found::Changed, _) | (_, Found::Changed) => Ok(Found::Changed),
@@ -290,19 +340,19 @@ pub(crate) fn wake(state: &ProgramState) -> Vec<ActError> {
     dirs.filter_map(|dir| dir.set_idle(false).err()).collect()
 }
 
-/// Whether threads may have something of ours that they hand on.
-fn has_inherited(state: &ProgramState) -> bool {
-    !state.masks.is_empty() || !state.demoted.to.is_empty()
-}
-
 /// Thaws, widens, continues, gives masks and priorities back. Whether threads
 /// may be left that have something of ours.
-fn set_free(procs: &Procs, state: &ProgramState, scan: &mut Scan) -> (bool, Vec<ActError>) {
+fn set_free(
+    procs: &Procs,
+    state: &ProgramState,
+    scan: &mut Scan,
+    pace: Pace,
+) -> (bool, Vec<ActError>) {
     let mut errors = go_on(procs, state);
     errors.extend(leave_cpu(procs, state));
     let scanned = match scan.is_complete() {
         true => Ok(true),
-        false => scan_step(procs, state, scan),
+        false => scan_step(procs, state, scan, Restored::All, pace),
     };
     let is_free = *scanned.as_ref().unwrap_or(&false);
     errors.extend(scanned.err().unwrap_or_default());
@@ -325,8 +375,14 @@ pub(crate) fn leave(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     errors
 }
 
-fn attempt(procs: &Procs, program: ProgramId, state: &ProgramState, scan: &mut Scan) -> Left {
-    let (is_free, mut errors) = set_free(procs, state, scan);
+fn attempt(
+    procs: &Procs,
+    program: ProgramId,
+    state: &ProgramState,
+    scan: &mut Scan,
+    pace: Pace,
+) -> Left {
+    let (is_free, mut errors) = set_free(procs, state, scan, pace);
     if errors.is_empty() && !is_free {
         // The program's directories tell which threads are its own.
         return Left::Threads;
@@ -521,7 +577,7 @@ mod tests {
             let mut own = capabilities(None).unwrap();
             own.effective.remove(CapabilitySet::SYS_NICE);
             set_capabilities(None, own).unwrap();
-            set_free(procs, state, &mut Scan::new()).1
+            set_free(procs, state, &mut Scan::new(), Pace::Now).1
         };
         // Capabilities are a thread's own.
         std::thread::scope(|scope| scope.spawn(free).join().unwrap())

@@ -10,40 +10,46 @@
 //!
 //! **Idea.** The kernel gives out thread numbers in rising order. After one
 //! pass over all threads, only threads with later numbers can have inherited
-//! the old value. These few numbers are visited one by one, in microseconds,
-//! without a listing, until none of them needs the change any more.
+//! the old value. These numbers are visited one by one, in microseconds,
+//! without a listing (`newborn.rs`), until none of them needs the change any
+//! more. A pass over all processes of the machine costs milliseconds, a pass over
+//! the threads of processes that are known costs some microseconds per thread.
+//! So most steps are light: they pass over what is known and what is new.
 //!
 //! **Steps** of one [`Scan::step`]:
-//! 1. Note the last number given out; pass over all threads of all processes.
-//! 2. Visit the numbers given out since ([`NewThreads`]), again and again, until
-//!    no visit changed anything for [`HOT`], at most [`HOT_MAX`].
-//! 3. The scan is complete when a pass changed nothing that began [`SETTLE`] after
-//!    the last change, and after every thread that was runnable then has run: a
-//!    thread that waits for a CPU may be in the middle of `clone`, with the old
-//!    value already copied.
+//! 1. Pass over the threads of the known processes, or, in a full step, over all
+//!    threads of all processes of the program, which are listed anew.
+//! 2. Visit the numbers given out since the last step, again and again, until no
+//!    visit changed anything for [`HOT`].
+//! 3. The scan is complete when a full pass changed nothing that began [`SETTLE`]
+//!    after the last change, and after every thread that was runnable then has
+//!    run: a thread that waits for a CPU may be in the middle of `clone`, with the
+//!    old value already copied.
 //!
 //! **Cost.** A caller that has other work takes a step only while
-//! [`Scan::is_within_budget`]: a scan uses 8 ms at once and 2 % of a CPU.
+//! [`Scan::is_within_budget`]. Light and full steps have budgets of their own, as a
+//! full step on a machine with many processes would use up those of many light
+//! ones. Both together use less than 2 % of a CPU.
 //!
 //! **Why this is complete.** A thread that still has the old value and can be
-//! found when a pass begins is listed by it. It is alive at its visit, and is
+//! found when a full pass begins is listed by it. It is alive at its visit, and is
 //! changed, or it has ended by then, and the pass missed it. A thread that
 //! cannot be found yet has a parent inside `clone`, which step 3 waits for. So a
-//! pass that changed and missed nothing proves that nothing is left. Step 2 is
-//! not needed for that; it catches the chains that make passes miss.
+//! pass that changed and missed nothing proves that nothing is left. The light
+//! steps are not needed for that; they catch the chains that make passes miss.
 //!
 //! **Limits.** A program whose own threads come and go all the time makes every
-//! pass miss some. The scan is then complete after [`STEPS_MAX`] steps without a
-//! change. Processes that lost their parents are found only as far as
-//! `family.rs` knows them.
+//! pass miss some. The scan is then complete after [`STEPS_MAX`] steps and
+//! [`QUIET`] without a change. Processes that lost their parents are found only as
+//! far as `family.rs` knows them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::error::ActError;
+use crate::family::Kin;
 use crate::journal::ThreadId;
+use crate::newborn::{HOT, NewThreads, cpu_time, over_new};
 use crate::procs::Procs;
 
 /// Passes over the threads of one program in one call of an actuator.
@@ -55,26 +61,37 @@ const LISTINGS_MAX: usize = 32;
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// Pause between two steps of a blocking scan.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// Steps without a change after which threads that end before they are visited
-/// do not keep a scan going.
-const STEPS_MAX: u32 = 10;
+/// Steps without a change, and the time without one, after which threads that end
+/// before they are visited do not keep a scan going.
+const STEPS_MAX: u32 = 25;
+const QUIET: Duration = Duration::from_millis(500);
+/// Longest time between two full steps of a scan that changes threads.
+const FULL_EVERY: Duration = Duration::from_millis(100);
 /// How long a thread that waits in the kernel keeps a scan going.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// CPU time in nanoseconds after which a thread has finished the `clone` that it
 /// was in.
 const CLONE_NS: u64 = 5_000_000;
-/// CPU time for which new threads are visited after the last that needed the
-/// change...
-const HOT: Duration = Duration::from_micros(300);
-/// ... and at most.
-const HOT_MAX: Duration = Duration::from_millis(4);
-/// CPU time that a scan may use at once, and after that as a share of the time.
-const GRANT: Duration = Duration::from_millis(8);
-const SHARE: u32 = 50;
-/// More new numbers than this are cheaper to find by a listing.
-const NUMBERS_MAX: i32 = 2048;
-/// Free numbers that are visited again.
-const FREE_MAX: usize = 256;
+/// How long after a change new threads are visited for [`HOT`] in each step, and
+/// the CPU time of these visits in later ones.
+const HOT_FOR: Duration = Duration::from_millis(100);
+const HOT_LATER: Duration = Duration::from_micros(100);
+/// CPU time that the light steps of a scan may use at once, and after that as a
+/// share of the time...
+const GRANT: Duration = Duration::from_millis(5);
+const SHARE: u32 = 160;
+/// ... and that its full steps may.
+const GRANT_FULL: Duration = Duration::from_millis(3);
+const SHARE_FULL: u32 = 250;
+
+/// How soon a scan has to be complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Beside other work, within a budget of CPU time.
+    Background,
+    /// As soon as possible.
+    Now,
+}
 
 /// The result of a visit to one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +120,12 @@ pub(crate) trait ThreadChange {
 
 /// A change that a [`Scan`] brings to every thread of a program.
 pub(crate) trait ProgramChange: ThreadChange {
-    /// The numbers of the program's processes, as they are now.
+    /// The numbers of the program's processes, listed anew.
     fn pids(&mut self) -> BTreeSet<i32>;
+
+    /// The numbers of those processes that were found before and still live, and
+    /// of those in the program's cgroups.
+    fn known_pids(&mut self) -> BTreeSet<i32>;
 
     /// Whether no process can be left where none was listed.
     fn lists_all(&self) -> bool;
@@ -134,7 +155,7 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    fn note(&mut self, found: Result<Found, ActError>) {
+    pub(crate) fn note(&mut self, found: Result<Found, ActError>) {
         match found {
             Ok(found) => {
                 self.changed |= found == Found::Changed;
@@ -144,58 +165,10 @@ impl Pass {
         }
     }
 
-    fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.changed |= other.changed;
         self.missed |= other.missed;
         self.errors.extend(other.errors);
-    }
-}
-
-/// A cursor over the thread numbers that the kernel gives out.
-#[derive(Debug)]
-pub(crate) struct NewThreads {
-    /// The last number that was visited.
-    last: i32,
-    /// Numbers that were free when they were visited, and since when.
-    free: VecDeque<(i32, Instant)>,
-}
-
-impl NewThreads {
-    /// Begins with the numbers given out from now on; `None` where the kernel
-    /// does not report the last one.
-    pub(crate) fn from_now(procs: &Procs) -> Option<Self> {
-        Some(Self {
-            last: procs.last_pid()?,
-            free: VecDeque::new(),
-        })
-    }
-
-    /// Visits every number given out since the last call, and those that were
-    /// free a moment ago. `visit` returns `None` for a free number. Returns
-    /// `false` where the numbers wrapped around, or are too many.
-    fn visit(&mut self, procs: &Procs, mut visit: impl FnMut(i32) -> Option<()>) -> bool {
-        let now = Instant::now();
-        for _ in 0..self.free.len() {
-            if let Some((tid, since)) = self.free.pop_front()
-                && visit(tid).is_none()
-                && now.duration_since(since) < SETTLE
-            {
-                self.free.push_back((tid, since));
-            }
-        }
-        let Some(last) = procs.last_pid() else {
-            return false;
-        };
-        if last < self.last || last - self.last > NUMBERS_MAX {
-            return false;
-        }
-        for tid in self.last + 1..=last {
-            if visit(tid).is_none() && self.free.len() < FREE_MAX {
-                self.free.push_back((tid, now));
-            }
-        }
-        self.last = last;
-        true
     }
 }
 
@@ -203,8 +176,15 @@ impl NewThreads {
 #[derive(Debug)]
 pub(crate) struct Scan {
     begun: Instant,
-    /// CPU time used so far.
+    /// CPU time used so far by light steps, and by full ones.
     spent: Duration,
+    spent_full: Duration,
+    /// The last full step.
+    full_at: Option<Instant>,
+    /// Threads that start from the first step on.
+    new: Option<NewThreads>,
+    /// What the last steps learned about the program's processes.
+    pub(crate) kin: Kin,
     /// Steps since the last change.
     steps: u32,
     /// The last change, or the begin.
@@ -222,6 +202,10 @@ impl Scan {
         Self {
             begun: now,
             spent: Duration::ZERO,
+            spent_full: Duration::ZERO,
+            full_at: None,
+            new: None,
+            kin: Kin::default(),
             steps: 0,
             changed_at: now,
             waiting: None,
@@ -241,10 +225,21 @@ impl Scan {
 
     /// Whether the scan has used less CPU time than its share.
     pub(crate) fn is_within_budget(&self) -> bool {
-        self.spent < GRANT + self.begun.elapsed() / SHARE
+        self.spent < GRANT + self.begun.elapsed() / SHARE || self.is_full_due(Pace::Background)
     }
 
-    /// One pass over all threads and those that start meanwhile. Returns
+    /// Whether the next step has to list all processes of the program.
+    fn is_full_due(&self, pace: Pace) -> bool {
+        let Some(full_at) = self.full_at else {
+            return true;
+        };
+        let within = self.spent_full < GRANT_FULL + self.begun.elapsed() / SHARE_FULL;
+        let is_settled = self.changed_at.elapsed() >= SETTLE && full_at.elapsed() >= SETTLE;
+        let is_due = is_settled || full_at.elapsed() >= FULL_EVERY;
+        is_due && (within || pace == Pace::Now)
+    }
+
+    /// One pass over the program's threads and those that start meanwhile. Returns
     /// whether the scan is complete; if not, the caller steps again after a
     /// pause.
     ///
@@ -254,22 +249,43 @@ impl Scan {
         &mut self,
         procs: &Procs,
         change: &mut impl ProgramChange,
+        pace: Pace,
     ) -> Result<bool, Vec<ActError>> {
         let begun = cpu_time();
-        let is_ready = self.is_ready(procs);
-        let new = NewThreads::from_now(procs);
-        let pids = change.pids();
-        let mut pass = over_all(procs, &pids, change);
-        if let Some(mut new) = new {
-            pass.add(over_new(procs, &mut new, change));
+        let is_full = self.is_full_due(pace);
+        let is_ready = is_full && self.is_ready(procs);
+        if self.new.is_none() {
+            self.new = NewThreads::from_now(procs);
         }
-        let is_over = pids.is_empty() && !pass.changed && change.lists_all();
-        let is_quiet = self.note(procs, &pids, &pass);
+        let pids = match is_full {
+            true => change.pids(),
+            false => change.known_pids(),
+        };
+        let mut pass = over_all(procs, &pids, change, is_full);
+        let hot = match pass.changed || self.changed_at.elapsed() < HOT_FOR {
+            true => HOT,
+            false => HOT_LATER,
+        };
+        if let Some(new) = &mut self.new {
+            pass.add(over_new(procs, new, change, hot));
+        }
+        let is_over = is_full && pids.is_empty() && !pass.changed && change.lists_all();
+        let is_quiet = self.note(procs, &pids, &pass, is_full);
         self.complete = (is_over || (is_ready && is_quiet)) && pass.errors.is_empty();
-        self.spent += cpu_time().saturating_sub(begun);
+        self.account(is_full, cpu_time().saturating_sub(begun));
         match pass.errors.is_empty() {
             true => Ok(self.complete),
             false => Err(pass.errors),
+        }
+    }
+
+    fn account(&mut self, is_full: bool, spent: Duration) {
+        match is_full {
+            true => {
+                self.full_at = Some(Instant::now());
+                self.spent_full += spent;
+            }
+            false => self.spent += spent,
         }
     }
 
@@ -295,28 +311,36 @@ impl Scan {
     }
 
     /// Takes note of a pass. Whether nothing was left to do in it.
-    fn note(&mut self, procs: &Procs, pids: &BTreeSet<i32>, pass: &Pass) -> bool {
+    fn note(&mut self, procs: &Procs, pids: &BTreeSet<i32>, pass: &Pass, is_full: bool) -> bool {
         self.steps += 1;
         if pass.changed {
             (self.steps, self.changed_at, self.waiting) = (0, Instant::now(), None);
             return false;
         }
-        if self.waiting.is_none() {
+        if is_full && self.waiting.is_none() {
             self.waiting = Some(at_work(procs, pids));
         }
-        !pass.missed || self.steps >= STEPS_MAX
+        let is_long_quiet = self.steps >= STEPS_MAX && self.changed_at.elapsed() >= QUIET;
+        !pass.missed || is_long_quiet
     }
 }
 
-fn over_all<C: ProgramChange>(procs: &Procs, pids: &BTreeSet<i32>, change: &mut C) -> Pass {
+fn over_all<C: ProgramChange>(
+    procs: &Procs,
+    pids: &BTreeSet<i32>,
+    change: &mut C,
+    with_others: bool,
+) -> Pass {
     let mut pass = Pass::default();
     for &pid in pids {
         pass.add(over_process(procs, pid, change));
     }
-    for thread in change.others() {
+    let others = with_others.then(|| change.others());
+    for thread in others.into_iter().flatten() {
         let is_same = || procs.thread_start(thread.pid, thread.tid) == Some(thread.start_ticks);
-        if !pids.contains(&thread.pid) && is_same() {
-            visit(thread.pid, thread.tid, change, &mut pass);
+        let is_needed = || change.is_needed(thread.tid) == Some(true);
+        if !pids.contains(&thread.pid) && is_needed() && is_same() {
+            pass.note(change.apply(thread.pid, thread.tid));
         }
     }
     pass
@@ -348,48 +372,6 @@ fn visit<C: ThreadChange>(pid: i32, tid: i32, change: &mut C, pass: &mut Pass) {
         Some(false) => {}
         Some(true) => pass.note(change.apply(pid, tid)),
     }
-}
-
-/// Visits new threads until none needed the change for a while.
-pub(crate) fn over_new(
-    procs: &Procs,
-    new: &mut NewThreads,
-    change: &mut impl ThreadChange,
-) -> Pass {
-    let mut all = Pass::default();
-    let begun = cpu_time();
-    let mut changed_at = begun;
-    loop {
-        let now = cpu_time();
-        if now.saturating_sub(changed_at) >= HOT || now.saturating_sub(begun) >= HOT_MAX {
-            break;
-        }
-        let mut pass = Pass::default();
-        let found_all = new.visit(procs, |tid| {
-            if change.is_needed(tid)?
-                && let Some(pid) = change.process_of(tid)
-            {
-                pass.note(change.apply(pid, tid));
-            }
-            Some(())
-        });
-        if pass.changed {
-            changed_at = cpu_time();
-        }
-        all.add(pass);
-        if !found_all {
-            break;
-        }
-    }
-    // What was missed here is found by the next pass, or missed by it.
-    all.missed = false;
-    all
-}
-
-/// CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The threads of these processes that run, wait for a CPU or wait in the

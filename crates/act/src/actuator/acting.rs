@@ -8,10 +8,10 @@ use usher_model::{CpuSet, ProcessId, ProgramId};
 
 use super::{Actuator, join};
 use crate::error::ActError;
-use crate::journal::{DirKind, ProgramState, Record};
+use crate::journal::{DirKind, Record};
 use crate::procs::Process;
-use crate::release::Patience;
-use crate::scan::Scan;
+use crate::release::{Patience, Restored};
+use crate::scan::{Pace, Scan};
 use crate::{cgroups, files, mask, release, tree};
 
 /// Rounds of stopping those that were born during the last one.
@@ -37,16 +37,13 @@ impl Actuator {
     /// Takes a step of the scan of a program that was released; forgets its
     /// masks when no thread is left that has one.
     fn step_release(&mut self, program: ProgramId) -> Result<(), ActError> {
-        let state = self.state(program)?.clone();
+        let state = self.journal.state().programs.get(&program);
+        let state = state.ok_or(ActError::Unknown(program))?;
         let Some(scan) = self.scans.get_mut(&program) else {
             return Ok(());
         };
-        // What was demoted stays so.
-        let masks = ProgramState {
-            demoted: Default::default(),
-            ..state
-        };
-        let done = release::scan_step(&self.procs, &masks, scan);
+        let (what, pace) = (Restored::Masks, Pace::Background);
+        let done = release::scan_step(&self.procs, state, scan, what, pace);
         if done.map_err(|errors| join(program, errors))? {
             self.scans.remove(&program);
             self.journal.write(Record::Unmask { program })?;

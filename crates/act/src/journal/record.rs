@@ -81,6 +81,18 @@ pub struct ThreadId {
     pub start_ticks: u64,
 }
 
+impl ThreadId {
+    /// Every thread that ever had this number in this process.
+    pub(crate) fn range(pid: i32, tid: i32) -> std::ops::RangeInclusive<Self> {
+        let at = |start_ticks| Self {
+            pid,
+            tid,
+            start_ticks,
+        };
+        at(0)..=at(u64::MAX)
+    }
+}
+
 /// A line.
 #[allow(missing_docs, reason = "each says what its fields are for")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

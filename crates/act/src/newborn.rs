@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that start while a program is scanned, found by their numbers.
+//!
+//! The kernel gives out thread numbers in rising order, so a cursor over them
+//! finds each new thread of the machine in microseconds, without a listing.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::procs::Procs;
+use crate::scan::{Pass, SETTLE, ThreadChange};
+
+/// CPU time for which new threads are visited after the last that needed the
+/// change...
+pub(crate) const HOT: Duration = Duration::from_micros(300);
+/// ... and at most.
+const HOT_MAX: Duration = Duration::from_millis(4);
+/// More new numbers than this are not all visited: most of these threads have
+/// ended, and a listing finds the others.
+const NUMBERS_MAX: i32 = 2048;
+/// The newest numbers, which are visited then.
+const NEWEST: i32 = 256;
+/// Free numbers that are visited again: a number is given out a moment before
+/// the thread can be found.
+const FREE_MAX: usize = 32;
+
+/// A cursor over the thread numbers that the kernel gives out.
+#[derive(Debug)]
+pub(crate) struct NewThreads {
+    /// The last number that was visited.
+    last: i32,
+    /// Numbers that were free when they were visited, and since when.
+    free: VecDeque<(i32, Instant)>,
+}
+
+impl NewThreads {
+    /// Begins with the numbers given out from now on; `None` where the kernel
+    /// does not report the last one.
+    pub(crate) fn from_now(procs: &Procs) -> Option<Self> {
+        Some(Self {
+            last: procs.last_pid()?,
+            free: VecDeque::new(),
+        })
+    }
+
+    /// Visits the numbers given out since the last call, and those that were
+    /// free a moment ago. `visit` returns `None` for a free number. Returns
+    /// `false` where the numbers wrapped around.
+    fn visit(&mut self, procs: &Procs, mut visit: impl FnMut(i32) -> Option<()>) -> bool {
+        let now = Instant::now();
+        for _ in 0..self.free.len() {
+            if let Some((tid, since)) = self.free.pop_front()
+                && visit(tid).is_none()
+                && now.duration_since(since) < SETTLE
+            {
+                self.free.push_back((tid, since));
+            }
+        }
+        let Some(last) = procs.last_pid() else {
+            return false;
+        };
+        let first = match last - self.last {
+            ..0 => {
+                self.last = last;
+                return false;
+            }
+            0..=NUMBERS_MAX => self.last + 1,
+            _ => last - NEWEST,
+        };
+        for tid in first..=last {
+            if visit(tid).is_none() {
+                self.free.truncate(FREE_MAX - 1);
+                self.free.push_front((tid, now));
+            }
+        }
+        self.last = last;
+        true
+    }
+}
+
+/// Visits new threads until none needed the change for so much CPU time.
+pub(crate) fn over_new(
+    procs: &Procs,
+    new: &mut NewThreads,
+    change: &mut impl ThreadChange,
+    hot: Duration,
+) -> Pass {
+    let mut all = Pass::default();
+    let begun = cpu_time();
+    let mut changed_at = begun;
+    loop {
+        let mut pass = Pass::default();
+        let found_all = new.visit(procs, |tid| {
+            if change.is_needed(tid)?
+                && let Some(pid) = change.process_of(tid)
+            {
+                pass.note(change.apply(pid, tid));
+            }
+            Some(())
+        });
+        let now = cpu_time();
+        if pass.changed {
+            changed_at = now;
+        }
+        all.add(pass);
+        let is_quiet = now.saturating_sub(changed_at) >= hot;
+        if !found_all || is_quiet || now.saturating_sub(begun) >= HOT_MAX {
+            break;
+        }
+    }
+    // What was missed here is found by the next pass, or missed by it.
+    all.missed = false;
+    all
+}
+
+/// CPU time of this thread.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
