@@ -427,9 +427,10 @@ pub(crate) fn restore(
     }
     let given = match set(thread.tid, before) {
         // A mask whose CPUs have all gone offline gives way to all there are.
-        Err(error) if files::is(&error, Errno::INVAL) => {
-            set(thread.tid, &CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX))
-        }
+        Err(error) if files::is(&error, Errno::INVAL) => set(
+            thread.tid,
+            &CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX),
+        ),
         result => result,
     };
     match given {

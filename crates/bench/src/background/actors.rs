@@ -45,7 +45,7 @@ pub fn reaper() -> Result<Keeper> {
 }
 
 /// Of the processes in whose environment a line begins so.
-fn reaper_of(mark: &str) -> Result<Keeper> {
+pub fn reaper_of(mark: &str) -> Result<Keeper> {
     // They may have children meanwhile.
     let body = "
         while :; do

@@ -30,6 +30,7 @@ use clap::ValueEnum;
 
 use crate::bars::Part;
 use crate::{machine, processes};
+pub use actors::reaper_of;
 use cell::Limits;
 use experiments::{Cell, Group, Place, Task, is_there, matrix};
 pub use measure::CalibrateArgs;

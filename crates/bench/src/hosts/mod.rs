@@ -4,6 +4,9 @@
 mod chains;
 mod churn;
 mod cycle;
+mod kills;
+mod scene;
+mod standing;
 
 use std::path::PathBuf;
 
@@ -12,6 +15,7 @@ use clap::ValueEnum;
 
 use crate::bars::Part;
 use crate::machine;
+use crate::processes::usher_binary;
 
 pub use chains::{ChainsArgs, PROGRAM as CHAINS, run as run_chains};
 pub use cycle::{KIND, KindArgs, run as run_kind};
@@ -19,6 +23,8 @@ pub use cycle::{KIND, KindArgs, run as run_kind};
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Which {
+    /// SIGKILL of daemon, keeper and launchers
+    Kills,
     /// Short-lived threads and processes: which keep a seat's mask after release
     Churn,
 }
@@ -35,6 +41,12 @@ pub struct HostsArgs {
     /// Where the dated folder of results is made
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     pub out: PathBuf,
+    /// The `usher` to measure; the one beside this program unless named
+    #[arg(long, value_name = "FILE")]
+    usher: Option<PathBuf>,
+    /// Rounds of SIGKILL; 300, or 16 with --quick
+    #[arg(long)]
+    kill_rounds: Option<usize>,
     #[command(flatten)]
     churn: churn::ChurnArgs,
 }
@@ -43,6 +55,10 @@ pub struct HostsArgs {
 /// was met.
 pub fn run(args: &HostsArgs) -> Result<bool> {
     churn::check(&args.churn)?;
+    let usher = usher_binary(args.usher.as_deref())?;
+    let kill_rounds = args
+        .kill_rounds
+        .unwrap_or(if args.quick { 16 } else { 300 });
     let folder = machine::run_folder(&args.out, "hosts")?;
     let mut parts: Vec<Part> = Vec::new();
     for &which in Which::value_variants() {
@@ -50,6 +66,7 @@ pub fn run(args: &HostsArgs) -> Result<bool> {
             continue;
         }
         let part = match which {
+            Which::Kills => kills::run(&usher, kill_rounds),
             Which::Churn => churn::run(&args.churn, args.quick),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SIGKILL of daemon, keeper and launchers while programs are seated, demoted and
+//! frozen: everything must be undone, and soon.
+//!
+//! A round starts a daemon of root and three programs, of root and of an ordinary
+//! user in turns: one launched and seated, one attached and seated, and background
+//! work that is demoted and frozen, as other work uses all CPUs. Then one of these
+//! is killed:
+//! - **daemon**: its keeper undoes, and starts another daemon.
+//! - **keeper**: the daemon starts another keeper.
+//! - **both**: launchers undo what was done to their programs. `usher undo`, which
+//!   the unit runs as `ExecStopPost=`, undoes what was done to others.
+//! - **launcher**: programs stay managed. Then daemon and keeper die, too, and
+//!   `usher undo` undoes everything.
+//!
+//! There is no systemd here: the benchmark runs `usher undo` in its place. Each
+//! round ends with the next start of the daemon, and its orderly end.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::scene::{self, Scene, kill, signal};
+use crate::bars::{Bar, Part, Table};
+use crate::processes::{runs, state_of, wait_for};
+
+/// How long undoing is watched before the round fails.
+const WATCH_MAX: Duration = Duration::from_secs(10);
+const KINDS: [Kind; 4] = [Kind::Daemon, Kind::Keeper, Kind::Both, Kind::Launcher];
+
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Daemon,
+    Keeper,
+    Both,
+    Launcher,
+}
+
+/// What a round found.
+#[derive(Debug, Clone, Serialize)]
+struct Round {
+    kind: Kind,
+    as_user: bool,
+    /// From the death to the undo by a keeper, a daemon or a launcher.
+    undone_ms: Option<f64>,
+    /// What was changed for longer than that.
+    left: Option<String>,
+    /// The time of the undo that systemd would start.
+    undo_ms: Option<f64>,
+    /// Processes that are changed after the next start.
+    changed: usize,
+    /// Journals that are left after the next start.
+    journals: usize,
+    /// Why the round was not made.
+    error: Option<String>,
+}
+
+/// Runs so many rounds.
+pub fn run(usher: &Path, rounds: usize) -> Result<Part> {
+    let _reaper = scene::reaper()?;
+    let mut all = Vec::new();
+    for at in 0..rounds {
+        let kind = KINDS[at % KINDS.len()];
+        let round = one(usher, kind, at / KINDS.len() % 2 == 1, at);
+        if round.error.is_some() || round.left.is_some() || round.changed > 0 {
+            eprintln!("kills: round {at}: {}", serde_json::to_string(&round)?);
+        }
+        all.push(round);
+        if at % 20 == 19 {
+            eprintln!("kills: {} of {rounds} rounds", at + 1);
+        }
+    }
+    Ok(part(&all))
+}
+
+fn one(usher: &Path, kind: Kind, as_user: bool, at: usize) -> Round {
+    let mut round = Round {
+        kind,
+        as_user,
+        undone_ms: None,
+        left: None,
+        undo_ms: None,
+        changed: 0,
+        journals: 0,
+        error: None,
+    };
+    if let Err(error) = make(usher, &mut round, at) {
+        round.error = Some(format!("{error:#}"));
+    }
+    round
+}
+
+fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
+    let mut scene = Scene::start(usher, round.as_user, at)?;
+    let (daemon, keeper) = scene.masters()?;
+    let all = [&scene.launched[..], &scene.without_launcher].concat();
+    match round.kind {
+        Kind::Daemon => {
+            kill(daemon);
+            let died = Instant::now();
+            scene.end_hogs()?;
+            watch(round, &scene, died, &all);
+            wait_for("the next daemon", WATCH_MAX, || scene.status().is_some())?;
+        }
+        Kind::Keeper => {
+            kill(keeper);
+            let died = Instant::now();
+            let is_new = || {
+                scene
+                    .masters()
+                    .is_ok_and(|(_, now)| now != keeper && runs(now))
+            };
+            wait_for("another keeper", WATCH_MAX, is_new)?;
+            round.undone_ms = Some(died.elapsed().as_secs_f64() * 1e3);
+            scene.end_hogs()?;
+        }
+        Kind::Both => {
+            kill_both(daemon, keeper)?;
+            let died = Instant::now();
+            scene.end_hogs()?;
+            let launched = scene.launched.clone();
+            watch(round, &scene, died, &launched);
+            round.undo_ms = Some(undo(&scene, &all)?);
+        }
+        Kind::Launcher => {
+            scene.kill_launchers()?;
+            let died = Instant::now();
+            watch(round, &scene, died, &all);
+            kill_both(daemon, keeper)?;
+            scene.end_hogs()?;
+            round.undo_ms = Some(undo(&scene, &all)?);
+        }
+    }
+    round.changed = scene.start_again_and_end()?;
+    round.journals = scene.journals();
+    Ok(())
+}
+
+/// Kills both so that neither can do anything about the other's death.
+fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
+    signal(daemon, Signal::STOP);
+    wait_for("the daemon to stop", WATCH_MAX, || {
+        state_of(daemon) == Some('T')
+    })?;
+    kill(keeper);
+    wait_for("the keeper to die", WATCH_MAX, || !runs(keeper))?;
+    kill(daemon);
+    wait_for("the daemon to die", WATCH_MAX, || !runs(daemon)).map(|_| ())
+}
+
+/// Waits until these processes are free or managed.
+fn watch(round: &mut Round, scene: &Scene, died: Instant, pids: &[i32]) {
+    let is_right = || scene.are_free_or_managed(pids);
+    let within = match round.kind {
+        Kind::Both => Duration::from_secs(3),
+        _ => WATCH_MAX,
+    };
+    match wait_for("all to be free or managed", within, is_right) {
+        Ok(_) => round.undone_ms = Some(died.elapsed().as_secs_f64() * 1e3),
+        Err(_) => round.left = Some(scene.describe(&scene.changed(pids))),
+    }
+}
+
+/// Runs `usher undo`. Returns the milliseconds until all is undone.
+fn undo(scene: &Scene, pids: &[i32]) -> Result<f64> {
+    let begun = Instant::now();
+    scene.undo()?;
+    let free = || scene.changed(pids).is_empty();
+    let waited = wait_for("the undo", WATCH_MAX, free);
+    waited.with_context(|| scene.describe(&scene.changed(pids)))?;
+    Ok(begun.elapsed().as_secs_f64() * 1e3)
+}
+
+fn part(rounds: &[Round]) -> Part {
+    let mut part = Part::new("kills", "SIGKILL of daemon, keeper and launchers");
+    let made = rounds.iter().filter(|round| round.error.is_none());
+    let worst = |times: &[f64]| times.iter().copied().reduce(f64::max);
+    let undone: Vec<f64> = rounds.iter().filter_map(|round| round.undone_ms).collect();
+    let undo: Vec<f64> = rounds.iter().filter_map(|round| round.undo_ms).collect();
+    let count = rounds.len();
+    part.bars = vec![
+        Bar::at_most(
+            "undone by keeper, daemon or launcher, worst",
+            worst(&undone),
+            1e3,
+            "ms",
+        ),
+        Bar::none(
+            format!("of {count} rounds: not undone by them"),
+            rounds.iter().filter(|round| round.left.is_some()).count(),
+        ),
+        Bar::at_most("undone by `usher undo`, worst", worst(&undo), 2e3, "ms"),
+        Bar::none(
+            format!("of {count} rounds: processes changed after the next start"),
+            made.clone().map(|round| round.changed).sum(),
+        ),
+        Bar::none(
+            format!("of {count} rounds: journals left after the next start"),
+            made.map(|round| round.journals).sum(),
+        ),
+        Bar::none(
+            format!("of {count} rounds: rounds that could not be made"),
+            rounds.iter().filter(|round| round.error.is_some()).count(),
+        ),
+    ];
+    part.tables = vec![table(rounds)];
+    part.notes = vec![
+        "Each round has a launched and an attached program, both seated, and background work that is demoted and frozen, under a daemon of root. `usher undo` runs in place of systemd, which runs it as ExecStopPost=.".to_owned(),
+    ];
+    let errors = rounds.iter().filter_map(|round| round.error.clone());
+    part.notes.extend(errors.take(5));
+    part.raw = serde_json::json!(rounds);
+    part
+}
+
+fn table(rounds: &[Round]) -> Table {
+    let head = [
+        "killed",
+        "programs of",
+        "rounds",
+        "undone (ms), median",
+        "worst",
+        "not undone",
+        "`usher undo` (ms), median",
+        "worst",
+        "changed after the next start",
+    ];
+    let row = |kind: Kind, as_user: bool| {
+        let own = || {
+            let rounds = rounds.iter();
+            rounds.filter(move |one| one.kind == kind && one.as_user == as_user)
+        };
+        let (undone, undone_max) = spread(own().filter_map(|one| one.undone_ms).collect());
+        let (undo, undo_max) = spread(own().filter_map(|one| one.undo_ms).collect());
+        vec![
+            format!("{kind:?}").to_lowercase(),
+            if as_user { "a user" } else { "root" }.to_owned(),
+            own().count().to_string(),
+            undone,
+            undone_max,
+            own().filter(|one| one.left.is_some()).count().to_string(),
+            undo,
+            undo_max,
+            own().map(|one| one.changed).sum::<usize>().to_string(),
+        ]
+    };
+    let rows = KINDS.map(|kind| [false, true].map(|as_user| row(kind, as_user)));
+    Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.into_iter().flatten().collect(),
+    }
+}
+
+/// Median and largest, as text.
+fn spread(mut times: Vec<f64>) -> (String, String) {
+    times.sort_by(f64::total_cmp);
+    let text = |time: Option<&f64>| time.map_or("-".to_owned(), |time| format!("{time:.0}"));
+    (text(times.get(times.len() / 2)), text(times.last()))
+}

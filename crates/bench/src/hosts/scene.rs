@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A daemon with one program of each kind: seated, attached, and background work
+//! that is demoted and frozen.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::standing::{is_held, standing};
+use crate::background::reaper_of;
+use crate::processes::{runs, terminate, wait_for};
+
+/// The environment variable that marks all processes of a scene.
+const MARK: &str = "USHER_BENCH_KILLS";
+/// How long any step may take on a loaded machine.
+const STEP_MAX: Duration = Duration::from_secs(30);
+/// An ordinary user.
+const USER: &str = "1000";
+const SLEEPER: &str = "sleep 600 & exec sleep 600";
+const SPINNER: &str = "sh -c 'while :; do :; done' & while :; do :; done";
+
+/// What runs in one round; all of it ends when the value is dropped.
+pub struct Scene {
+    dir: tempfile::TempDir,
+    mark: String,
+    as_user: bool,
+    daemon: Child,
+    hogs: Vec<Child>,
+    launchers: Vec<Child>,
+    attached: Child,
+    /// Processes of the programs that were launched.
+    pub launched: Vec<i32>,
+    /// Processes of the program that was attached.
+    pub without_launcher: Vec<i32>,
+    /// What such processes have without Usher.
+    plain: BTreeSet<String>,
+}
+
+/// Ends the processes of all scenes when this process is gone, however it ended.
+pub fn reaper() -> Result<impl Drop> {
+    reaper_of(&format!("{MARK}={}-", std::process::id()))
+}
+
+impl Scene {
+    /// Starts the programs of root or of an ordinary user under a daemon of root,
+    /// and waits until they are seated, and frozen.
+    pub fn start(usher: &Path, as_user: bool, round: usize) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        // The folder of the build may be closed to other users.
+        fs::copy(usher, dir.path().join("usher")).context("copying usher")?;
+        let mark = format!("{}-{round}", std::process::id());
+        let base = Base {
+            dir: dir.path(),
+            mark: &mark,
+            as_user,
+        };
+        let daemon = base.daemon().spawn().context("starting the daemon")?;
+        let attached = base.program(&["sh", "-c", SLEEPER]).spawn()?;
+        let mut scene = Self {
+            attached,
+            daemon,
+            hogs: vec![],
+            launchers: vec![],
+            launched: vec![],
+            without_launcher: vec![],
+            plain: BTreeSet::new(),
+            as_user,
+            mark: mark.clone(),
+            dir,
+        };
+        scene.fill()?;
+        Ok(scene)
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        let pid = self.attached.id().cast_signed();
+        wait_for("the first program", STEP_MAX, || tree(pid).len() == 2)?;
+        self.without_launcher = tree(pid);
+        self.plain = standing(pid);
+        wait_for("the daemon", STEP_MAX, || self.status().is_some())?;
+        let words = ["run", "--name", "seated", "--", "sh", "-c", SLEEPER];
+        self.launch(&words)?;
+        let words = ["bg", "--name", "frozen", "--policy", "eii", "--"];
+        self.launch(&[&words[..], &["sh", "-c", SPINNER]].concat())?;
+        let attach = ["attach", "--name", "attached", &pid.to_string()];
+        let attach = self.base().usher(&attach).output()?;
+        let text = String::from_utf8_lossy(&attach.stderr);
+        ensure!(attach.status.success(), "usher attach: {text}");
+        let cpus = std::thread::available_parallelism()?.get();
+        for _ in 0..cpus {
+            let hog = ["sh", "-c", "while :; do :; done"];
+            self.hogs.push(self.base().command(&hog).spawn()?);
+        }
+        let roots = ["seated", "frozen"].map(|name| self.wait_for_program(name));
+        for root in roots {
+            let root = root?;
+            wait_for("a program's child", STEP_MAX, || tree(root).len() == 2)?;
+            self.launched.extend(tree(root));
+        }
+        self.wait_until_changed()
+    }
+
+    /// Waits until every process has something that has to be undone.
+    fn wait_until_changed(&self) -> Result<()> {
+        let seated = [&self.launched[..2], &self.without_launcher].concat();
+        let is_seated = |pid: &i32| standing(*pid) != self.plain;
+        wait_for("seats", STEP_MAX, || seated.iter().all(is_seated))?;
+        let background = &self.launched[2..];
+        let is_ready = |pid: &i32| is_seated(pid) && is_held(*pid);
+        let frozen = wait_for("a freeze", STEP_MAX, || background.iter().all(is_ready));
+        frozen.map(|_| ())
+    }
+
+    fn base(&self) -> Base<'_> {
+        Base {
+            dir: self.dir.path(),
+            mark: &self.mark,
+            as_user: self.as_user,
+        }
+    }
+
+    fn launch(&mut self, words: &[&str]) -> Result<()> {
+        let mut command = self.base().usher(words);
+        self.launchers.push(command.spawn().context("launching")?);
+        Ok(())
+    }
+
+    /// Waits until the daemon manages the program; its first process.
+    fn wait_for_program(&self, name: &str) -> Result<i32> {
+        let mut found = None;
+        wait_for(name, STEP_MAX, || {
+            let programs = self.programs().into_iter();
+            let mut named = programs.filter(|(_, one)| one == name);
+            found = named.next().map(|(pid, _)| pid);
+            found.is_some()
+        })?;
+        found.context("no process")
+    }
+
+    /// The status of the daemon that answers, if there is one.
+    pub fn status(&self) -> Option<Value> {
+        let mut command = self.base().as_root(&["status", "--json"]);
+        let output = command.stdout(Stdio::piped()).output().ok()?;
+        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+        status.get("policy")?;
+        Some(status)
+    }
+
+    /// First processes and names of the managed programs.
+    fn programs(&self) -> Vec<(i32, String)> {
+        let status = self.status().unwrap_or_default();
+        let programs = status["programs"].as_array().cloned().unwrap_or_default();
+        let one = |program: &Value| {
+            let pid = program["pid"].as_i64()?;
+            Some((pid as i32, program["name"].as_str()?.to_owned()))
+        };
+        programs.iter().filter_map(one).collect()
+    }
+
+    /// The daemon and its keeper.
+    pub fn masters(&self) -> Result<(i32, i32)> {
+        let status = self.status().context("the daemon does not answer")?;
+        let pid = |key: &str| Some(status[key].as_i64()? as i32).filter(|&pid| pid > 0);
+        let masters = pid("pid").zip(pid("keeper_pid"));
+        masters.context("the daemon has no keeper")
+    }
+
+    /// Ends the foreground work for which background work is frozen.
+    pub fn end_hogs(&mut self) -> Result<()> {
+        for mut hog in self.hogs.drain(..) {
+            hog.kill()?;
+            hog.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Kills the launchers. One that runs through `setpriv` is that program.
+    pub fn kill_launchers(&mut self) -> Result<()> {
+        for launcher in &mut self.launchers {
+            launcher.kill()?;
+            launcher.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Those of these processes that have something of Usher's.
+    pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
+        let is_changed = |pid: &i32| {
+            let now = standing(*pid);
+            runs(*pid) && (is_held(*pid) || (!now.is_empty() && now != self.plain))
+        };
+        pids.iter().copied().filter(is_changed).collect()
+    }
+
+    /// Whether each of these processes is free, or managed by a daemon that answers.
+    pub fn are_free_or_managed(&self, pids: &[i32]) -> bool {
+        let changed = self.changed(pids);
+        if changed.is_empty() {
+            return true;
+        }
+        let managed = self.programs().into_iter();
+        let managed: BTreeSet<i32> = managed.flat_map(|(pid, _)| tree(pid)).collect();
+        changed.iter().all(|pid| managed.contains(pid))
+    }
+
+    /// What these processes have, for a report.
+    pub fn describe(&self, pids: &[i32]) -> String {
+        let one = |&pid: &i32| format!("{pid}: held {} {:?}", is_held(pid), standing(pid));
+        let all: Vec<_> = pids.iter().map(one).collect();
+        format!("without Usher {:?}; now {}", self.plain, all.join("; "))
+    }
+
+    /// What `ExecStopPost=` of the unit runs.
+    pub fn undo(&self) -> Result<()> {
+        let status = self.base().as_root(&["undo"]).status()?;
+        ensure!(status.success(), "usher undo: {status}");
+        Ok(())
+    }
+
+    /// The next start: a daemon, where none answers, which is then ended in order.
+    /// Returns the number of processes that are changed afterwards.
+    pub fn start_again_and_end(&mut self) -> Result<usize> {
+        if self.status().is_none() {
+            // One that was killed.
+            let _ = self.daemon.try_wait();
+            self.daemon = self.base().daemon().spawn()?;
+            wait_for("the next daemon", STEP_MAX, || self.status().is_some())?;
+        }
+        let mut looks_without = 0;
+        wait_for("the daemons to end", STEP_MAX, || {
+            let daemons = self.daemons();
+            daemons.iter().for_each(|&pid| terminate(pid));
+            let _ = self.daemon.try_wait();
+            looks_without = if daemons.is_empty() {
+                looks_without + 1
+            } else {
+                0
+            };
+            looks_without == 5
+        })?;
+        let all = [&self.launched[..], &self.without_launcher].concat();
+        // Launchers that live notice the end, too.
+        let free = || self.changed(&all).is_empty();
+        let _ = wait_for("all to be free", Duration::from_secs(2), free);
+        Ok(self.changed(&all).len())
+    }
+
+    /// Journals that are left.
+    pub fn journals(&self) -> usize {
+        let entries = fs::read_dir(self.dir.path().join("run/instances"));
+        entries.map_or(0, |entries| entries.flatten().count())
+    }
+
+    /// Daemons and keepers of this scene: a keeper turns into the next daemon.
+    fn daemons(&self) -> Vec<i32> {
+        let serves = |pid: &i32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut words = words.split(|byte| *byte == 0).skip(1);
+            runs(*pid) && words.any(|word| word == b"daemon" || word == b"keeper")
+        };
+        marked(&self.mark).into_iter().filter(serves).collect()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // Several times, as processes may fork meanwhile.
+        for _ in 0..5 {
+            marked(&self.mark).into_iter().for_each(kill);
+        }
+        let launchers = self.launchers.iter_mut().chain(&mut self.hogs);
+        for child in launchers.chain([&mut self.daemon, &mut self.attached]) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// How commands of a scene are made.
+struct Base<'a> {
+    dir: &'a Path,
+    mark: &'a str,
+    as_user: bool,
+}
+
+impl Base<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .env(MARK, self.mark)
+            .env("USHER_RUNTIME_DIR", self.dir.join("run"))
+            .env("USHER_STORE", self.dir.join("profiles.sqlite"))
+            .env("USHER_CLAIM_NAME", format!("kills-{}", self.mark))
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.dir.join("usher")
+    }
+
+    fn as_root(&self, words: &[&str]) -> Command {
+        let binary = self.binary();
+        self.command(&[&[&*binary.to_string_lossy()], words].concat())
+    }
+
+    fn daemon(&self) -> Command {
+        self.as_root(&["daemon", "--policy", "equal"])
+    }
+
+    /// A program in a session of its own, of the user.
+    fn program(&self, words: &[&str]) -> Command {
+        let user = [
+            "setpriv",
+            "--reuid",
+            USER,
+            "--regid",
+            USER,
+            "--clear-groups",
+        ];
+        match self.as_user {
+            true => self.command(&[&["setsid"], &user[..], words].concat()),
+            false => self.command(&[&["setsid"], words].concat()),
+        }
+    }
+
+    fn usher(&self, words: &[&str]) -> Command {
+        let binary = self.binary();
+        let mut command = self.program(&[&[&*binary.to_string_lossy()], words].concat());
+        command.stderr(Stdio::piped());
+        command
+    }
+}
+
+/// The processes with this mark in their environment.
+fn marked(mark: &str) -> Vec<i32> {
+    let line = format!("{MARK}={mark}");
+    let is_marked = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|one| one == line.as_bytes())
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_marked).collect()
+}
+
+/// A process and its children.
+fn tree(pid: i32) -> Vec<i32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let children = fs::read_to_string(path).unwrap_or_default();
+    let children = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    [pid].into_iter().chain(children).collect()
+}
+
+/// Ends a process with SIGKILL; it may have ended already.
+pub fn kill(pid: i32) {
+    signal(pid, Signal::KILL);
+}
+
+/// Sends a signal; the process may have ended.
+pub fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, signal);
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything about a process that Usher may change.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::processes::state_of;
+
+/// Fields of `proc_pid_stat(5)`, counted from the state, which is the third.
+const NICE: usize = 19 - 3;
+const RT_PRIORITY: usize = 40 - 3;
+const POLICY: usize = 41 - 3;
+/// `IOPRIO_WHO_PROCESS` of `ioprio_get(2)`.
+const WHO_PROCESS: libc::c_int = 1;
+
+/// Affinity masks, priorities, autogroup and cgroups of a process's threads, one
+/// line for each different thread.
+pub fn standing(pid: i32) -> BTreeSet<String> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let cgroups = text(&process.join("cgroup")).replace('\n', " ");
+    let autogroup = text(&process.join("autogroup"));
+    // The number of the autogroup is the session's; Usher changes its nice value.
+    let autogroup = autogroup.split_once(" nice ").map_or("", |(_, nice)| nice);
+    let tasks = fs::read_dir(process.join("task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let of_task = |task: fs::DirEntry| {
+        let tid: i32 = task.file_name().to_str()?.parse().ok()?;
+        let own = of_thread(&task.path(), tid)?;
+        Some(format!("{own} autogroup={} {cgroups}", autogroup.trim()))
+    };
+    tasks.filter_map(of_task).collect()
+}
+
+/// Whether a process is stopped by a signal or frozen by its cgroup.
+pub fn is_held(pid: i32) -> bool {
+    matches!(state_of(pid), Some('T' | 't')) || is_frozen(pid)
+}
+
+fn is_frozen(pid: i32) -> bool {
+    let cgroups = text(Path::new(&format!("/proc/{pid}/cgroup")));
+    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let events = own.map(|own| mounts.map(|mount| mount.join(own).join("cgroup.events")));
+    let mut texts = events.iter().flatten().map(|path| text(path));
+    texts.any(|text| text.lines().any(|line| line == "frozen 1"))
+}
+
+fn of_thread(task: &Path, tid: i32) -> Option<String> {
+    let status = text(&task.join("status"));
+    let cpus = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let stat = text(&task.join("stat"));
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let field = |at: usize| fields.get(at).copied().unwrap_or("?");
+    // SAFETY: takes two numbers and returns one.
+    let io = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, tid) };
+    Some(format!(
+        "CPUs={} nice={} policy={} rt={} io={io}",
+        cpus.trim(),
+        field(NICE),
+        field(POLICY),
+        field(RT_PRIORITY)
+    ))
+}
+
+fn text(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
