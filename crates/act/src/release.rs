@@ -128,6 +128,9 @@ pub(crate) fn let_go_all(
         // What fails here fails again, and is reported, below.
         let _ = go_on(procs, state);
         let _ = leave_cpu(procs, state);
+        // A scan waits until each thread that is runnable has run for some
+        // milliseconds, which takes seconds with the least share of a busy CPU.
+        let _ = autogroup::restore(procs, &state.demoted.autogroups);
     }
     let mut scans = scan_all(procs, programs);
     let sessions = programs.values().map(|state| &state.demoted.autogroups);

@@ -63,7 +63,7 @@ pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 /// Steps without a change, and the time without one, after which threads that end
 /// before they are visited do not keep a scan going.
-const STEPS_MAX: u32 = 25;
+const STEPS_MAX: u32 = 12;
 const QUIET: Duration = Duration::from_millis(500);
 /// Longest time between two full steps of a scan that changes threads.
 const FULL_EVERY: Duration = Duration::from_millis(100);
@@ -78,8 +78,8 @@ const HOT_FOR: Duration = Duration::from_millis(100);
 const HOT_LATER: Duration = Duration::from_micros(100);
 /// CPU time that the light steps of a scan may use at once, and after that as a
 /// share of the time...
-const GRANT: Duration = Duration::from_millis(5);
-const SHARE: u32 = 160;
+const GRANT: Duration = Duration::from_millis(4);
+const SHARE: u32 = 100;
 /// ... and that its full steps may.
 const GRANT_FULL: Duration = Duration::from_millis(3);
 const SHARE_FULL: u32 = 250;
