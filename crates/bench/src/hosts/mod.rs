@@ -5,6 +5,7 @@ mod chains;
 mod churn;
 mod cycle;
 mod kills;
+mod pinning;
 mod scene;
 mod standing;
 
@@ -25,6 +26,8 @@ pub use cycle::{KIND, KindArgs, run as run_kind};
 pub enum Which {
     /// SIGKILL of daemon, keeper and launchers
     Kills,
+    /// Programs that pin their threads, while others come and go
+    Pinning,
     /// Short-lived threads and processes: which keep a seat's mask after release
     Churn,
 }
@@ -48,6 +51,8 @@ pub struct HostsArgs {
     #[arg(long)]
     kill_rounds: Option<usize>,
     #[command(flatten)]
+    pinning: pinning::PinningArgs,
+    #[command(flatten)]
     churn: churn::ChurnArgs,
 }
 
@@ -67,6 +72,7 @@ pub fn run(args: &HostsArgs) -> Result<bool> {
         }
         let part = match which {
             Which::Kills => kills::run(&usher, kill_rounds),
+            Which::Pinning => pinning::run(&usher, &args.pinning, args.quick),
             Which::Churn => churn::run(&args.churn, args.quick),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;

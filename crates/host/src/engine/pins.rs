@@ -2,26 +2,47 @@
 //! Programs that pin their threads: finding that out, and reporting it to the
 //! policy, which then gives them no seat.
 //!
-//! Every program is looked at once a second, and before each decision that an
-//! arrival or a departure causes. Some runtimes bind a thread for a moment only
-//! (hwloc, while it reads the machine), so pins count until none was seen for
-//! [`HOLD_NS`]: seats would otherwise be given and taken in turn.
+//! Every program is looked at once a second. Before a decision that an arrival or a
+//! departure causes, as many are looked at as [`LOOK_MAX_NS`] allows: finding the
+//! processes of a program without a cgroup takes a listing of `/proc`.
+//!
+//! Some runtimes bind a thread for a moment only (hwloc, while it reads the machine),
+//! so pins count until none was seen for [`HOLD_NS`]: seats would otherwise be given
+//! and taken in turn.
 
-use usher_model::ProgramId;
+use usher_model::{Event, ProgramId};
 
 use super::log::Change;
 use super::world::{RealWorld, now_ns};
 
 /// How long pins count after they were last seen.
 const HOLD_NS: u64 = 3_000_000_000;
+/// Time after which a look before a decision goes on to no further program.
+const LOOK_MAX_NS: u64 = 5_000_000;
 
 impl RealWorld {
     /// Finds out which foreground programs pin their threads, and where to.
     pub fn look_for_pins(&mut self) {
+        self.look_for_pins_within(u64::MAX);
+    }
+
+    /// The same before a decision, where programs came or went.
+    pub fn look_for_pins_at_change(&mut self) {
+        let is_change = |event: &Event| !matches!(event, Event::Repeated { .. });
+        if self.state.events.iter().any(is_change) {
+            self.look_for_pins_within(LOOK_MAX_NS);
+        }
+    }
+
+    fn look_for_pins_within(&mut self, most_ns: u64) {
+        let begun_ns = now_ns();
         let members = self.state.members.values();
         let foreground = members.filter(|member| member.program.background.is_none());
         let ids: Vec<ProgramId> = foreground.map(|member| member.id()).collect();
         for id in ids {
+            if now_ns().saturating_sub(begun_ns) > most_ns {
+                break;
+            }
             self.look_for_pins_of(id);
         }
     }

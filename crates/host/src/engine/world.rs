@@ -151,9 +151,7 @@ impl World for RealWorld {
             // A CPU that has just gone is the likeliest reason.
             self.read_usable();
         }
-        if !self.state.events.is_empty() {
-            self.look_for_pins();
-        }
+        self.look_for_pins_at_change();
         let at_ns = now_ns();
         let wants_all = self.looks_at_all(&failed);
         // First: its figures are of this moment, and the rest takes its time.

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that pin their threads, while others come and go and seats change:
+//! none may fail, and the seat of each contains its pins or there is none.
+//!
+//! A daemon with the policy `equal` runs in a folder of its own. One program
+//! that pins its threads runs at a time, by `usher run`; up to two that pin nothing
+//! come and go beside it. Everything that is started ends by itself within two
+//! minutes, whatever happens to the benchmark.
+
+mod observer;
+mod programs;
+mod run;
+mod visitors;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+
+use self::observer::{Inside, Observer};
+use self::programs::{Kind, Length, Programs};
+use self::run::{Outcome, Runner};
+use self::visitors::{Visitors, Visits};
+use crate::bars::{Bar, Part, Table};
+use crate::processes::Daemon;
+
+/// Seconds for which a program works, after up to one second in which it has not
+/// made its threads.
+const WORK_S: f64 = 4.0;
+/// Runs, in all and with `--quick`.
+const RUNS: usize = 200;
+const RUNS_QUICK: usize = 16;
+
+/// How the part runs.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PinningArgs {
+    /// Runs of programs that pin their threads; 200, or 16 with --quick
+    #[arg(long)]
+    pub pinning_runs: Option<usize>,
+    /// Seed of the lengths of programs and of the pauses between them
+    #[arg(long, default_value_t = 1)]
+    pub pinning_seed: u64,
+}
+
+/// The results of one kind of program.
+#[derive(Debug, Default)]
+struct Row {
+    runs: usize,
+    failures: Vec<String>,
+    wrong: Vec<String>,
+    pinned: usize,
+    contained: usize,
+    reasoned: usize,
+    moved: usize,
+    noticed_ms: f64,
+}
+
+/// Runs the programs.
+pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
+    let runs = if quick { RUNS_QUICK } else { RUNS };
+    let runs = args.pinning_runs.unwrap_or(runs);
+    let usable = usher_probe::usable_cpus(&usher_probe::Roots::default())?;
+    ensure!(
+        usable.len() > 1,
+        "pinning needs two CPUs, and {} is usable here",
+        usable.len()
+    );
+    // What a launcher leaves behind is this process's to end.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let dir = tempfile::tempdir()?;
+    let programs = Arc::new(Programs::compile(dir.path(), &usable)?);
+    let (kinds, missing) = available(&programs);
+    ensure!(
+        !kinds.is_empty(),
+        "no program that pins threads is installed"
+    );
+    let daemon = Daemon::start(binary, dir.path(), &["--policy", "equal"])?;
+    let observer = Observer::start(binary, dir.path())?;
+    let visitors = Visitors::start(binary, dir.path(), programs.clone(), args.pinning_seed)?;
+    let runner = Runner::new(binary, dir.path(), &programs, &observer, usable);
+    let mut random = oorandom::Rand64::new(u128::from(args.pinning_seed) + 1);
+    let mut rows: BTreeMap<Kind, Row> = BTreeMap::new();
+    for turn in 0..runs {
+        let kind = kinds[turn % kinds.len()];
+        let length = Length {
+            wait_s: random.rand_float(),
+            work_s: WORK_S,
+        };
+        let outcome = runner.run(kind, turn, length)?;
+        rows.entry(kind).or_default().add(outcome);
+        if turn % 20 == 19 {
+            eprintln!("pinning: {} of {runs} runs", turn + 1);
+        }
+    }
+    let visits = visitors.stop();
+    let inside = observer.stop();
+    drop(daemon);
+    let left = run::end_descendants();
+    let mut part = part(runs, &rows, &missing, &visits, &inside);
+    part.bars
+        .push(Bar::none("programs that did not end by themselves", left));
+    Ok(part)
+}
+
+/// The kinds that can run here, and why the others cannot.
+fn available(programs: &Programs) -> (Vec<Kind>, Vec<(Kind, String)>) {
+    let mut kinds = Vec::new();
+    let mut missing = Vec::new();
+    for kind in Kind::ALL {
+        match programs.prepare(kind) {
+            Ok(()) => kinds.push(kind),
+            Err(error) => missing.push((kind, format!("{error:#}"))),
+        }
+    }
+    (kinds, missing)
+}
+
+impl Row {
+    fn add(&mut self, outcome: Outcome) {
+        self.runs += 1;
+        self.failures.extend(outcome.failure);
+        self.moved += usize::from(outcome.moved);
+        if let Some(watch) = outcome.watch {
+            self.wrong.extend(watch.failure);
+            self.pinned += watch.pinned;
+            self.contained += watch.contained;
+            self.reasoned += watch.reasoned;
+            let noticed_ms = watch.noticed_after.as_secs_f64() * 1e3;
+            self.noticed_ms = self.noticed_ms.max(noticed_ms);
+        }
+    }
+
+    fn cells(&self, kind: Kind) -> Vec<String> {
+        let first = self.failures.iter().chain(&self.wrong).next();
+        vec![
+            kind.name().to_owned(),
+            self.runs.to_string(),
+            self.failures.len().to_string(),
+            self.wrong.len().to_string(),
+            self.pinned.to_string(),
+            self.contained.to_string(),
+            self.reasoned.to_string(),
+            format!("{:.0}", self.noticed_ms),
+            self.moved.to_string(),
+            first.cloned().unwrap_or_default(),
+        ]
+    }
+}
+
+const HEAD: [&str; 10] = [
+    "program",
+    "runs",
+    "failures",
+    "runs with a seat that excludes a pin, or no reason",
+    "readings with narrow masks",
+    "within the seat",
+    "no seat, with the reason",
+    "noticed after (ms), worst",
+    "runs in which a pin that equalled the seat moved with it",
+    "first failure",
+];
+
+fn part(
+    runs: usize,
+    rows: &BTreeMap<Kind, Row>,
+    missing: &[(Kind, String)],
+    visits: &Visits,
+    inside: &Inside,
+) -> Part {
+    let mut part = Part::new("pinning", "Programs that pin their threads");
+    let sum = |of: &dyn Fn(&Row) -> usize| rows.values().map(of).sum::<usize>();
+    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
+    let seated = (inside.seated_ns > 0).then(|| share(inside.inside_ns, inside.seated_ns));
+    part.bars = vec![
+        Bar::none(
+            format!("of {runs} runs: failures"),
+            sum(&|row| row.failures.len()),
+        ),
+        Bar::none(
+            format!("of {runs} runs: a seat that excludes a pin, or no reason"),
+            sum(&|row| row.wrong.len()),
+        ),
+        Bar::none(
+            format!("of {} programs that pin nothing: failures", visits.count),
+            visits.failures.len(),
+        ),
+        Bar::at_least("their CPU time inside their seats", seated, 95.0, "%"),
+    ];
+    part.tables = vec![Table {
+        head: HEAD.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(|(kind, row)| row.cells(*kind)).collect(),
+    }];
+    part.notes = notes(missing, visits, inside, sum(&|row| row.moved));
+    part.raw = serde_json::json!({
+        "runs": runs,
+        "visitors": visits.count,
+        "visitor_failures": visits.failures,
+        "seated_ns": inside.seated_ns,
+        "inside_ns": inside.inside_ns,
+        "sampled_ns": inside.sampled_ns,
+        "metered_ns": inside.metered_ns,
+        "seats": inside.seats,
+        "failures": rows.values().flat_map(|row| &row.failures).collect::<Vec<_>>(),
+        "wrong": rows.values().flat_map(|row| &row.wrong).collect::<Vec<_>>(),
+    });
+    part
+}
+
+fn notes(
+    missing: &[(Kind, String)],
+    visits: &Visits,
+    inside: &Inside,
+    moved: usize,
+) -> Vec<String> {
+    let seconds = |ns: u64| ns as f64 * 1e-9;
+    let seats: Vec<&str> = inside.seats.iter().map(String::as_str).collect();
+    let mut notes = vec![
+        format!(
+            "Policy `equal`. Each program waits up to 1 s after its start before it makes its threads and works for {WORK_S} s. Meanwhile {} programs with one or two busy threads came and went, with the seats {}.",
+            visits.count,
+            seats.join("; ")
+        ),
+        format!(
+            "Programs that pin nothing used {:.1} s in seats. Threads were read every 10 ms; these readings cover {:.1} s of the {:.1} s that the meter counted.",
+            seconds(inside.seated_ns),
+            seconds(inside.sampled_ns),
+            seconds(inside.metered_ns)
+        ),
+    ];
+    if moved > 0 {
+        notes.push(format!(
+            "In {moved} runs a thread was pinned to exactly its seat, which cannot be told from the seat, and moved with the seat (docs/seats.md, Known limits)."
+        ));
+    }
+    let skipped = missing.iter();
+    notes.extend(skipped.map(|(kind, why)| format!("Skipped: {}: {why}.", kind.name())));
+    notes
+}

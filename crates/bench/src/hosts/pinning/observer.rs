@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Observes the daemon and the programs while they run: where the daemon seats a
+//! program that pins its threads, and where programs that pin none spend their
+//! CPU time.
+//!
+//! Every 100 ms the observer reads `usher status`. Between two readings it reads
+//! the CPU time and the CPU of each thread of the programs that pin none, every
+//! 10 ms. What a thread used between two readings in which its program had a seat
+//! was used inside when the thread was on a CPU of one of these two seats.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::Value;
+use usher_meter::{Meter, MeterConfig};
+use usher_model::{CpuSet, ProgramId};
+
+use super::watch::Watch;
+use crate::processes::usher;
+
+/// Names of programs that pin nothing begin so.
+pub const VISITOR: &str = "visitor";
+/// Between two readings of the state, and of threads.
+const STATE_EVERY: Duration = Duration::from_millis(100);
+const THREADS_EVERY: Duration = Duration::from_millis(10);
+
+/// A program in `usher status`.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    pub pid: i32,
+    /// Its seat; empty: none.
+    pub seat: CpuSet,
+    /// Where it pinned its threads, as the daemon reports.
+    pub pinned_to: Option<CpuSet>,
+}
+
+/// CPU time of programs that pin no threads.
+#[derive(Debug, Clone, Default)]
+pub struct Inside {
+    /// While they had a seat, in nanoseconds.
+    pub seated_ns: u64,
+    /// Of that, on CPUs of the seat.
+    pub inside_ns: u64,
+    /// At all times, as sampled and as counted by the meter.
+    pub sampled_ns: u64,
+    pub metered_ns: u64,
+    /// Different seats that were seen.
+    pub seats: BTreeSet<String>,
+}
+
+/// The observing thread.
+#[derive(Debug)]
+pub struct Observer {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Inside>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    watch: Mutex<Option<Watch>>,
+}
+
+impl Shared {
+    fn watch(&self) -> std::sync::MutexGuard<'_, Option<Watch>> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer {
+    /// Begins to observe the programs of the daemon with this runtime folder.
+    pub fn start(binary: &Path, runtime: &Path) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut eye = Eye {
+            shared: shared.clone(),
+            binary: binary.to_owned(),
+            runtime: runtime.to_owned(),
+            meter: Meter::open(&MeterConfig::default()),
+            metered: BTreeMap::new(),
+            metered_at: Instant::now(),
+            begun: Instant::now(),
+            threads: BTreeMap::new(),
+            samples: Vec::new(),
+            state: BTreeMap::new(),
+            inside: Inside::default(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("observer".to_owned())
+            .spawn(move || eye.run())?;
+        Ok(Self { shared, thread })
+    }
+
+    /// Watches a program that pins its threads from now on.
+    pub fn watch(&self, watch: Watch) {
+        *self.shared.watch() = Some(watch);
+    }
+
+    /// What was seen of that program.
+    pub fn seen(&self) -> Option<Watch> {
+        self.shared.watch().take()
+    }
+
+    /// Ends. Returns where the other programs spent their CPU time.
+    pub fn stop(self) -> Inside {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// CPU time that a thread used up to one look, and the CPU that it was on.
+#[derive(Debug)]
+struct Sample {
+    name: String,
+    used_ns: u64,
+    cpu: u32,
+}
+
+#[derive(Debug)]
+struct Eye {
+    shared: Arc<Shared>,
+    binary: PathBuf,
+    runtime: PathBuf,
+    meter: Meter,
+    /// CPU time that the meter counted, by the number of the program's process.
+    metered: BTreeMap<i32, u64>,
+    metered_at: Instant,
+    begun: Instant,
+    /// CPU time of each thread when it was last read.
+    threads: BTreeMap<(i32, i32), u64>,
+    /// Since the last reading of the state.
+    samples: Vec<Sample>,
+    /// The last state read.
+    state: BTreeMap<String, Seen>,
+    inside: Inside,
+}
+
+impl Eye {
+    fn run(&mut self) -> Inside {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let state = read_state(&self.binary, &self.runtime).unwrap_or_default();
+            self.count(&state);
+            self.meter(&state);
+            self.state = state;
+            if let Some(watch) = self.shared.watch().as_mut() {
+                let seen = self.state.get(watch.name());
+                watch.look(seen);
+            }
+            let until = Instant::now() + STATE_EVERY;
+            while Instant::now() < until {
+                sleep(THREADS_EVERY);
+                self.sample();
+            }
+        }
+        self.inside.metered_ns = self.metered.values().sum();
+        self.inside.clone()
+    }
+
+    fn visitors(&self) -> Vec<(String, i32)> {
+        let visitors = self.state.iter();
+        let visitors = visitors.filter(|(name, _)| name.starts_with(VISITOR));
+        visitors
+            .map(|(name, seen)| (name.clone(), seen.pid))
+            .collect()
+    }
+
+    /// Reads the threads of the programs that pin none.
+    fn sample(&mut self) {
+        let mut threads = BTreeMap::new();
+        for (name, pid) in self.visitors() {
+            for tid in numbers(&format!("/proc/{pid}/task")) {
+                let Some((cpu_ns, cpu)) = cpu_time(pid, tid) else {
+                    continue;
+                };
+                threads.insert((pid, tid), cpu_ns);
+                // The time before the first look is not of this interval.
+                let Some(before_ns) = self.threads.get(&(pid, tid)) else {
+                    continue;
+                };
+                self.samples.push(Sample {
+                    name: name.clone(),
+                    used_ns: cpu_ns.saturating_sub(*before_ns),
+                    cpu,
+                });
+            }
+        }
+        self.threads = threads;
+    }
+
+    /// Attributes what was used since the last reading of the state.
+    fn count(&mut self, now: &BTreeMap<String, Seen>) {
+        for sample in std::mem::take(&mut self.samples) {
+            self.inside.sampled_ns += sample.used_ns;
+            let (before, after) = (self.state.get(&sample.name), now.get(&sample.name));
+            let (Some(before), Some(after)) = (before, after) else {
+                continue;
+            };
+            if before.seat.is_empty() || after.seat.is_empty() {
+                continue;
+            }
+            self.inside.seats.insert(after.seat.to_string());
+            self.inside.seated_ns += sample.used_ns;
+            if before.seat.contains(sample.cpu) || after.seat.contains(sample.cpu) {
+                self.inside.inside_ns += sample.used_ns;
+            }
+        }
+    }
+
+    /// Has the meter count new programs, and reads it once a second.
+    fn meter(&mut self, now: &BTreeMap<String, Seen>) {
+        let visitors = now.iter().filter(|(name, _)| name.starts_with(VISITOR));
+        for (_, seen) in visitors {
+            let id = ProgramId(u64::from(seen.pid.unsigned_abs()));
+            let root = usher_probe::process_id("/proc".as_ref(), seen.pid);
+            if let (false, Ok(root)) = (self.metered.contains_key(&seen.pid), root)
+                && self.meter.manage(id, None, root).is_ok()
+            {
+                self.metered.insert(seen.pid, 0);
+            }
+        }
+        if self.metered_at.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        self.metered_at = Instant::now();
+        let at_ns = self.begun.elapsed().as_nanos() as u64;
+        let counted = self.meter.sample(at_ns, true).background;
+        for (id, usage) in counted {
+            let pid = id.0 as i32;
+            self.metered.insert(pid, usage.cpu_ns);
+            let lives = now.values().any(|seen| seen.pid == pid);
+            if !lives {
+                self.meter.forget(id);
+            }
+        }
+    }
+}
+
+/// The programs that the daemon manages, by name.
+fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, Seen>> {
+    let mut command = usher(binary, runtime);
+    let output = command.args(["status", "--json"]).output().ok()?;
+    let state: Value = serde_json::from_slice(&output.stdout).ok()?;
+    let programs = state["programs"].as_array()?.iter();
+    let seen = programs.filter_map(|program| {
+        let list = |key: &str| program[key].as_str()?.parse::<CpuSet>().ok();
+        let seen = Seen {
+            pid: i32::try_from(program["pid"].as_i64()?).ok()?,
+            seat: list("cpus").unwrap_or_default(),
+            pinned_to: list("pinned_to"),
+        };
+        Some((program["name"].as_str()?.to_owned(), seen))
+    });
+    Some(seen.collect())
+}
+
+/// The numbers that name entries of a folder.
+pub fn numbers(dir: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.filter_map(number).collect()
+}
+
+/// CPU time of a thread in nanoseconds, and the CPU that it was last on.
+fn cpu_time(pid: i32, tid: i32) -> Option<(u64, u32)> {
+    let dir = format!("/proc/{pid}/task/{tid}");
+    let stat = std::fs::read_to_string(format!("{dir}/stat")).ok()?;
+    // The 39th field; the first two end with the last parenthesis.
+    let cpu = stat.rsplit_once(") ")?.1.split(' ').nth(36)?;
+    let times = std::fs::read_to_string(format!("{dir}/schedstat")).ok()?;
+    let cpu_ns = times.split(' ').next()?;
+    Some((cpu_ns.parse().ok()?, cpu.parse().ok()?))
+}

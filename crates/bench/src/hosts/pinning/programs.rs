@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs that pin their threads, and what of them this machine lacks.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use usher_model::CpuSet;
+
+/// How a program pins its threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// GNU OpenMP with `OMP_PROC_BIND`.
+    Gnu { spread: bool },
+    /// LLVM OpenMP with `OMP_PROC_BIND`.
+    Llvm { spread: bool },
+    /// Open MPI: two processes, each bound to a core.
+    Mpi,
+    /// A program started by `hwloc-bind`.
+    HwlocBind,
+    /// A shell that starts a program by `taskset`.
+    Taskset,
+    /// A program that calls `sched_setaffinity` for each of two threads.
+    Own,
+}
+
+impl Kind {
+    /// All of them, in the order in which they take turns.
+    pub const ALL: [Self; 8] = [
+        Self::Gnu { spread: false },
+        Self::Llvm { spread: false },
+        Self::Mpi,
+        Self::Taskset,
+        Self::Gnu { spread: true },
+        Self::Llvm { spread: true },
+        Self::HwlocBind,
+        Self::Own,
+    ];
+
+    /// Its name in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gnu { spread: false } => "GNU OpenMP, OMP_PROC_BIND=close",
+            Self::Gnu { spread: true } => "GNU OpenMP, OMP_PROC_BIND=spread",
+            Self::Llvm { spread: false } => "LLVM OpenMP, OMP_PROC_BIND=close",
+            Self::Llvm { spread: true } => "LLVM OpenMP, OMP_PROC_BIND=spread",
+            Self::Mpi => "Open MPI, --bind-to core",
+            Self::HwlocBind => "hwloc-bind",
+            Self::Taskset => "taskset in the program",
+            Self::Own => "sched_setaffinity by each thread",
+        }
+    }
+}
+
+/// The programs, compiled.
+#[derive(Debug)]
+pub struct Programs {
+    dir: PathBuf,
+    cpus: Vec<u32>,
+}
+
+/// How long a program waits before it makes its threads, and then works.
+#[derive(Debug, Clone, Copy)]
+pub struct Length {
+    pub wait_s: f64,
+    pub work_s: f64,
+}
+
+impl Programs {
+    /// Compiles the programs into a folder.
+    ///
+    /// # Errors
+    /// There is no C compiler.
+    pub fn compile(dir: &Path, usable: &CpuSet) -> Result<Self> {
+        let sources = [
+            ("omp.c", include_str!("omp.c")),
+            ("spin.c", include_str!("spin.c")),
+        ];
+        for (name, text) in sources {
+            std::fs::write(dir.join(name), text)?;
+        }
+        let programs = Self {
+            dir: dir.to_owned(),
+            cpus: usable.iter().collect(),
+        };
+        programs
+            .cc("cc", "spin.c", "spin", "-pthread")
+            .context("compiling the programs that pin no threads")?;
+        Ok(programs)
+    }
+
+    /// Prepares the programs of one kind; the error states what is missing here.
+    ///
+    /// # Errors
+    /// A compiler or a tool is not installed.
+    pub fn prepare(&self, kind: Kind) -> Result<()> {
+        match kind {
+            Kind::Gnu { .. } => self.cc("gcc", "omp.c", "gnu", "-fopenmp"),
+            Kind::Llvm { .. } => self.cc("clang", "omp.c", "llvm", "-fopenmp"),
+            Kind::Mpi => is_installed("mpirun", "--version"),
+            Kind::HwlocBind => is_installed("hwloc-bind", "--version"),
+            Kind::Taskset => is_installed("taskset", "--version"),
+            Kind::Own => Ok(()),
+        }
+    }
+
+    /// The words and the environment that run a program of a kind. `turn` chooses
+    /// among CPUs.
+    pub fn command(&self, kind: Kind, turn: usize, length: Length) -> (Vec<String>, Vec<Setting>) {
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        let cpu = |nth: usize| self.cpus[nth % self.cpus.len()].to_string();
+        let (wait, work) = (length.wait_s.to_string(), length.work_s.to_string());
+        let spin = format!("{} {work} 1", path("spin"));
+        let text = match kind {
+            Kind::Gnu { .. } => format!("{} {wait} {work}", path("gnu")),
+            Kind::Llvm { .. } => format!("{} {wait} {work}", path("llvm")),
+            Kind::Mpi => format!("mpirun -np 2 --bind-to core {spin}"),
+            Kind::HwlocBind => format!("hwloc-bind pu:{} -- {spin}", turn % self.cpus.len()),
+            Kind::Taskset => {
+                let script = format!("sleep {wait}; taskset -c {} {spin}; exit $?", cpu(turn));
+                return (["sh", "-c", &script].map(str::to_owned).to_vec(), vec![]);
+            }
+            Kind::Own => format!("{} {work} 2 {} {}", path("spin"), cpu(turn), cpu(turn + 1)),
+        };
+        let bind = match kind {
+            Kind::Gnu { spread: true } | Kind::Llvm { spread: true } => "spread",
+            _ => "close",
+        };
+        let settings = match kind {
+            Kind::Gnu { .. } | Kind::Llvm { .. } => {
+                vec![("OMP_PROC_BIND", bind), ("OMP_PLACES", "cores")]
+            }
+            Kind::Mpi => vec![
+                ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+                ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+            ],
+            _ => vec![],
+        };
+        (text.split(' ').map(str::to_owned).collect(), settings)
+    }
+
+    /// The words that run a program that pins nothing.
+    pub fn visitor(&self, seconds: f64, threads: usize) -> Vec<String> {
+        let spin = self.dir.join("spin").display().to_string();
+        vec![spin, seconds.to_string(), threads.to_string()]
+    }
+
+    fn cc(&self, compiler: &str, source: &str, program: &str, option: &str) -> Result<()> {
+        let output = Command::new(compiler)
+            .args(["-O1", option, "-o", program, source])
+            .current_dir(&self.dir)
+            .output()
+            .with_context(|| format!("{compiler} is not installed"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let first = said.lines().next().unwrap_or_default();
+        ensure!(output.status.success(), "{compiler} {option}: {first}");
+        Ok(())
+    }
+}
+
+/// An environment variable.
+pub type Setting = (&'static str, &'static str);
+
+fn is_installed(tool: &str, option: &str) -> Result<()> {
+    let mut command = Command::new(tool);
+    command.arg(option).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let status = command.status();
+    status.with_context(|| format!("{tool} is not installed"))?;
+    Ok(())
+}

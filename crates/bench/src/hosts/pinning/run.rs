@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One run of a program that pins its threads.
+
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use usher_model::CpuSet;
+
+use super::observer::Observer;
+use super::programs::{Kind, Length, Programs};
+use super::watch::Watch;
+use crate::processes::usher;
+
+/// A run that takes longer is ended, and has failed.
+const RUN_MAX: Duration = Duration::from_secs(60);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+/// How long programs whose launcher has ended may take to end themselves.
+const REST_MAX: Duration = Duration::from_secs(5);
+/// What the runtimes print where a pin fails.
+const COMPLAINTS: [&str; 6] = [
+    "OMP: Error",
+    "libgomp:",
+    "set_cpubind",
+    "not enough slots",
+    "sched_setaffinity",
+    "failed to set",
+];
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// Whether a thread found another mask at its end than it had chosen.
+    pub moved: bool,
+    pub watch: Option<Watch>,
+}
+
+/// Runs programs under one daemon.
+pub struct Runner<'a> {
+    binary: &'a Path,
+    dir: &'a Path,
+    programs: &'a Programs,
+    observer: &'a Observer,
+    usable: CpuSet,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(
+        binary: &'a Path,
+        dir: &'a Path,
+        programs: &'a Programs,
+        observer: &'a Observer,
+        usable: CpuSet,
+    ) -> Self {
+        Self {
+            binary,
+            dir,
+            programs,
+            observer,
+            usable,
+        }
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// It cannot be started or waited for.
+    pub fn run(&self, kind: Kind, turn: usize, length: Length) -> Result<Outcome> {
+        let name = format!("pinned-{turn}");
+        let (words, settings) = self.programs.command(kind, turn, length);
+        let (out, err) = (self.dir.join("run.out"), self.dir.join("run.err"));
+        self.observer
+            .watch(Watch::new(name.clone(), self.usable.clone()));
+        let mut child = usher(self.binary, self.dir)
+            .args(["run", "--name", &name, "--"])
+            .args(words)
+            .envs(settings)
+            .current_dir(self.dir)
+            .process_group(0)
+            .stdout(File::create(&out)?)
+            .stderr(File::create(&err)?)
+            .spawn()
+            .with_context(|| format!("starting {}", kind.name()))?;
+        let status = end_within(&mut child, RUN_MAX)?;
+        let said = String::from_utf8_lossy(&fs::read(&err)?).into_owned();
+        let told = fs::read(&out)?;
+        Ok(Outcome {
+            failure: failure(status, &said),
+            moved: String::from_utf8_lossy(&told).contains("moved"),
+            watch: self.observer.seen(),
+        })
+    }
+}
+
+/// Why a run failed, by its exit status and what it wrote.
+fn failure(status: Option<ExitStatus>, said: &str) -> Option<String> {
+    let complaint = said
+        .lines()
+        .find(|line| COMPLAINTS.iter().any(|text| line.contains(text)));
+    let line = complaint.or(said.lines().next()).unwrap_or_default();
+    match status {
+        None => Some(format!("it did not end within {} s", RUN_MAX.as_secs())),
+        Some(status) if !status.success() => Some(match status.signal() {
+            Some(signal) => format!("signal {signal}: {line}"),
+            None => format!("exit status {}: {line}", status.code().unwrap_or(-1)),
+        }),
+        Some(_) => complaint.map(str::to_owned),
+    }
+}
+
+/// Waits for the end of a process; kills its group at the deadline. `None`: it was
+/// killed.
+fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() > limit {
+            let group = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(CHECK_EVERY);
+    }
+}
+
+/// The living processes below this one.
+pub fn descendants() -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut level = vec![rustix::process::getpid().as_raw_nonzero().get()];
+    while !level.is_empty() {
+        let mut below = Vec::new();
+        for pid in level {
+            for tid in super::observer::numbers(&format!("/proc/{pid}/task")) {
+                let path = format!("/proc/{pid}/task/{tid}/children");
+                let text = fs::read_to_string(path).unwrap_or_default();
+                below.extend(text.split(' ').filter_map(|one| one.parse::<i32>().ok()));
+            }
+        }
+        found.extend(below.iter().copied());
+        level = below;
+    }
+    found.retain(|&pid| crate::processes::runs(pid));
+    found
+}
+
+/// Waits until no program of the benchmark is left, and kills those that do not
+/// end. Returns how many that were.
+pub fn end_descendants() -> usize {
+    let begun = Instant::now();
+    while !descendants().is_empty() && begun.elapsed() < REST_MAX {
+        std::thread::sleep(CHECK_EVERY);
+    }
+    let left = descendants();
+    for &pid in &left {
+        eprintln!("pinning: process {pid} did not end and is killed");
+        if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+            // It may end on its own meanwhile.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    left.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_of_the_runtime_is_a_failure_whatever_the_status() {
+        let ok = Some(ExitStatus::from_raw(0));
+        assert_eq!(failure(ok, ""), None);
+        assert_eq!(failure(ok, "a warning\n"), None);
+        let error = "x\nOMP: Error #100: Fatal system error detected.\n";
+        let told = failure(ok, error).unwrap();
+        assert!(told.contains("OMP: Error #100"), "{told}");
+        let aborted = failure(Some(ExitStatus::from_raw(6)), error).unwrap();
+        assert!(aborted.starts_with("signal 6: OMP"), "{aborted}");
+        let missing = failure(Some(ExitStatus::from_raw(1 << 8)), "not enough slots").unwrap();
+        assert!(missing.starts_with("exit status 1"), "{missing}");
+        assert!(failure(None, "").is_some());
+    }
+}

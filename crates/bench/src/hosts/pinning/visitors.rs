@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that pin nothing and come and go, so that seats change all the time.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::observer::VISITOR;
+use super::programs::Programs;
+use crate::processes::usher;
+
+/// Most of them at a time.
+const AT_ONCE_MAX: usize = 2;
+/// Longest pause between two arrivals, in seconds.
+const PAUSE_MAX_S: f64 = 3.0;
+/// Between two checks whether one has ended or is due.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Longest time until one that came has ended.
+const LIFE_MAX: Duration = Duration::from_secs(60);
+
+/// The thread that starts them.
+#[derive(Debug)]
+pub struct Visitors {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Visits>,
+}
+
+/// How many came, and what became of them.
+#[derive(Debug, Clone, Default)]
+pub struct Visits {
+    pub count: usize,
+    pub failures: Vec<String>,
+}
+
+struct Visitor {
+    child: Child,
+    since: Instant,
+}
+
+impl Visitors {
+    /// Lets programs come and go from now on.
+    pub fn start(
+        binary: &Path,
+        runtime: &Path,
+        programs: Arc<Programs>,
+        seed: u64,
+    ) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let (binary, runtime) = (binary.to_owned(), runtime.to_owned());
+        let thread = std::thread::Builder::new()
+            .name("visitors".to_owned())
+            .spawn(move || come_and_go(&binary, &runtime, &programs, seed, &stopped))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Lets no more come, and waits for the end of the last ones.
+    pub fn stop(self) -> Visits {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn come_and_go(
+    binary: &Path,
+    runtime: &Path,
+    programs: &Programs,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Visits {
+    let mut random = oorandom::Rand64::new(u128::from(seed));
+    let mut visits = Visits::default();
+    let mut present: Vec<Visitor> = Vec::new();
+    let mut next = Instant::now();
+    loop {
+        present.retain_mut(|visitor| !has_ended(visitor, &mut visits.failures));
+        let stops = stop.load(Ordering::Relaxed);
+        if stops && present.is_empty() {
+            return visits;
+        }
+        if !stops && Instant::now() >= next && present.len() < AT_ONCE_MAX {
+            let seconds = 0.5 + 2.5 * random.rand_float();
+            let threads = 1 + random.rand_range(0..2) as usize;
+            visits.count += 1;
+            let name = format!("{VISITOR}-{}", visits.count);
+            let mut command = usher(binary, runtime);
+            command.args(["run", "--name", &name, "--"]);
+            command.args(programs.visitor(seconds, threads));
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            match command.spawn() {
+                Ok(child) => present.push(Visitor {
+                    child,
+                    since: Instant::now(),
+                }),
+                Err(error) => visits.failures.push(format!("{name}: {error}")),
+            }
+            next = Instant::now() + Duration::from_secs_f64(PAUSE_MAX_S * random.rand_float());
+        }
+        sleep(CHECK_EVERY);
+    }
+}
+
+/// Whether a program has ended; one that should have is killed.
+fn has_ended(visitor: &mut Visitor, failures: &mut Vec<String>) -> bool {
+    match visitor.child.try_wait() {
+        Ok(None) if visitor.since.elapsed() > LIFE_MAX => {
+            let _ = visitor.child.kill();
+            let _ = visitor.child.wait();
+            failures.push("a program that pins nothing did not end".to_owned());
+            true
+        }
+        Ok(None) => false,
+        Ok(Some(status)) if status.success() => true,
+        Ok(Some(status)) => {
+            failures.push(format!("a program that pins nothing: {status}"));
+            true
+        }
+        Err(error) => {
+            failures.push(error.to_string());
+            true
+        }
+    }
+}

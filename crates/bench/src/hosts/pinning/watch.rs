@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One program that pins its threads, as seen from outside: its seat must contain
+//! its pins, or it has none and `usher status` gives the reason.
+
+use std::time::{Duration, Instant};
+
+use usher_model::CpuSet;
+
+use super::observer::{Seen, numbers};
+
+/// How long the daemon may take to notice a pin: a second, and the time that a loaded
+/// machine needs for that and for the observer's readings.
+const NOTICE_MAX: Duration = Duration::from_secs(2);
+/// Processes below a program that are looked at.
+const DEPTH_MAX: usize = 8;
+
+/// What was seen of one program.
+#[derive(Debug)]
+pub struct Watch {
+    name: String,
+    usable: CpuSet,
+    /// Since when its seat excludes a pin, or its pins have no reason.
+    wrong_since: Option<Instant>,
+    /// The longest time of that.
+    pub noticed_after: Duration,
+    /// What was wrong for longer than the daemon may take.
+    pub failure: Option<String>,
+    /// Readings in which it had pinned threads, and of these: with a seat that
+    /// contains the pins, without a seat and with the reason.
+    pub pinned: usize,
+    pub contained: usize,
+    pub reasoned: usize,
+}
+
+impl Watch {
+    /// A program of this name, which could use these CPUs.
+    pub fn new(name: String, usable: CpuSet) -> Self {
+        Self {
+            name,
+            usable,
+            wrong_since: None,
+            noticed_after: Duration::ZERO,
+            failure: None,
+            pinned: 0,
+            contained: 0,
+            reasoned: 0,
+        }
+    }
+
+    /// The program's name in `usher status`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes in a reading of the state; `None`: the program is not managed.
+    pub fn look(&mut self, seen: Option<&Seen>) {
+        let Some(seen) = seen else {
+            self.wrong_since = None;
+            return;
+        };
+        let masks = masks_below(seen.pid);
+        let pins: Vec<_> = masks.iter().filter(|&mask| *mask != self.usable).collect();
+        self.judge(seen, &pins);
+    }
+
+    fn judge(&mut self, seen: &Seen, pins: &[&CpuSet]) {
+        // In a seat, a mask within it may be the seat's.
+        let outside = |pin: &&&CpuSet| match (&seen.pinned_to, seen.seat.is_empty()) {
+            (_, false) => !pin.is_subset(&seen.seat),
+            (Some(reason), true) => !pin.is_subset(reason),
+            (None, true) => true,
+        };
+        let wrong = pins.iter().find(outside);
+        if !pins.is_empty() {
+            self.pinned += 1;
+            let is_right = usize::from(wrong.is_none());
+            match seen.seat.is_empty() {
+                true => self.reasoned += is_right,
+                false => self.contained += is_right,
+            }
+        }
+        let Some(wrong) = wrong else {
+            self.wrong_since = None;
+            return;
+        };
+        let since = *self.wrong_since.get_or_insert_with(Instant::now);
+        self.noticed_after = self.noticed_after.max(since.elapsed());
+        if since.elapsed() > NOTICE_MAX {
+            let reason = seen.pinned_to.as_ref().map(CpuSet::to_string);
+            self.failure = Some(format!(
+                "a thread is pinned to {wrong}, the seat is '{}', the reason {reason:?}",
+                seen.seat
+            ));
+        }
+    }
+}
+
+/// The masks of all threads of a process and of those below it.
+fn masks_below(pid: i32) -> Vec<CpuSet> {
+    let mut masks = Vec::new();
+    let mut level = vec![pid];
+    for _ in 0..DEPTH_MAX {
+        let mut below = Vec::new();
+        for pid in level {
+            for tid in numbers(&format!("/proc/{pid}/task")) {
+                let dir = format!("/proc/{pid}/task/{tid}");
+                masks.extend(mask_in(&dir));
+                let children = std::fs::read_to_string(format!("{dir}/children"));
+                let children = children.unwrap_or_default();
+                below.extend(
+                    children
+                        .split(' ')
+                        .filter_map(|one| one.parse::<i32>().ok()),
+                );
+            }
+        }
+        level = below;
+    }
+    masks
+}
+
+fn mask_in(dir: &str) -> Option<CpuSet> {
+    let status = std::fs::read_to_string(format!("{dir}/status")).ok()?;
+    // A dead process keeps its mask until it is waited for.
+    if status.lines().any(|line| line.starts_with("State:\tZ")) {
+        return None;
+    }
+    let lines = status.lines();
+    let mut lists = lines.filter_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    lists.next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpus(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    fn seen(seat: &str, pinned_to: Option<&str>) -> Seen {
+        Seen {
+            pid: 1,
+            seat: cpus(seat),
+            pinned_to: pinned_to.map(cpus),
+        }
+    }
+
+    #[test]
+    fn a_pin_is_within_the_seat_or_has_a_reason() {
+        let right = |seen: Seen, pin: &str| {
+            let mut watch = Watch::new("p".to_owned(), cpus("0-3"));
+            watch.judge(&seen, &[&cpus(pin)]);
+            assert_eq!(watch.pinned, 1);
+            watch.wrong_since.is_none()
+        };
+        assert!(right(seen("0-1", None), "1"));
+        assert!(!right(seen("0-1", None), "2"));
+        assert!(!right(seen("0-1", None), "1-2"));
+        assert!(right(seen("", Some("2-3")), "2"));
+        assert!(!right(seen("", Some("2-3")), "1"));
+        assert!(!right(seen("", None), "1"));
+    }
+
+    #[test]
+    fn a_wrong_seat_is_a_failure_only_when_it_lasts() {
+        let mut watch = Watch::new("p".to_owned(), cpus("0-3"));
+        watch.judge(&seen("0", None), &[&cpus("1")]);
+        assert!(watch.failure.is_none());
+        watch.wrong_since = Instant::now().checked_sub(2 * NOTICE_MAX);
+        watch.judge(&seen("0", None), &[&cpus("1")]);
+        assert!(watch.failure.is_some());
+        watch.judge(&seen("", Some("1")), &[&cpus("1")]);
+        assert!(watch.wrong_since.is_none());
+    }
+}
