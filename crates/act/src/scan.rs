@@ -234,8 +234,12 @@ impl Scan {
             return true;
         };
         let within = self.spent_full < GRANT_FULL + self.begun.elapsed() / SHARE_FULL;
-        let is_settled = self.changed_at.elapsed() >= SETTLE && full_at.elapsed() >= SETTLE;
-        let is_due = is_settled || full_at.elapsed() >= FULL_EVERY;
+        let settled_at = self.changed_at + SETTLE;
+        let is_again = full_at < settled_at || full_at.elapsed() >= SETTLE;
+        let is_settled = settled_at <= Instant::now() && is_again;
+        // Until one has found what is at work, where there is no time to lose.
+        let is_first = pace == Pace::Now && self.waiting.is_none();
+        let is_due = is_settled || is_first || full_at.elapsed() >= FULL_EVERY;
         is_due && (within || pace == Pace::Now)
     }
 

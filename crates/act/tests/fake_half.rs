@@ -74,7 +74,7 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
         assert!(lines[0].contains(&nice), "{}", lines[0]);
     }
     // Plain files do not go away as the kernel's do.
-    let left = act.depart(ONE).unwrap_err().to_string();
+    let left = fail_to_depart(&mut act, ONE);
     assert!(left.contains("removing cgroup"), "{left}");
     for program in [&program, &newcomers[0], &newcomers[1]] {
         assert!(all_have(program, Rank::plain()));

@@ -74,7 +74,7 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     assert!(why.contains("cpu.idle is not used"), "{why}");
 
     // Plain files do not go away as the kernel's do, so what is left is said.
-    let left = act.depart(BACKGROUND).unwrap_err().to_string();
+    let left = fail_to_depart(&mut act, BACKGROUND);
     assert!(left.contains("removing cgroup"), "{left}");
     assert_eq!(text(&beside, "cpu.idle"), "0");
     assert_eq!(text(&top, "cgroup.procs"), program.pid().to_string());

@@ -100,6 +100,19 @@ pub fn finish_scans(act: &mut Actuator) {
     });
 }
 
+/// Lets a program go of which something cannot be undone; what is reported, at once
+/// or when no thread is left that may need the undo.
+pub fn fail_to_depart(act: &mut Actuator, program: ProgramId) -> String {
+    let mut departed = act.depart(program);
+    wait_until("the end of the departure", || {
+        if departed.is_ok() {
+            departed = act.continue_scans();
+        }
+        departed.is_err()
+    });
+    departed.unwrap_err().to_string()
+}
+
 /// A program of the rig, in a process group of its own.
 pub struct Program {
     pub child: Child,

@@ -8,8 +8,9 @@
 //! is killed:
 //! - **daemon**: its keeper undoes, and starts another daemon.
 //! - **keeper**: the daemon starts another keeper.
-//! - **both**: launchers undo what was done to their programs. `usher undo`, which
-//!   the unit runs as `ExecStopPost=`, undoes what was done to others.
+//! - **both**: launchers undo what was done to their programs. A user's launcher
+//!   thaws: only root reads the journal of root's daemon and raises priorities.
+//!   `usher undo`, which the unit runs as `ExecStopPost=`, undoes everything else.
 //! - **launcher**: programs stay managed. Then daemon and keeper die, too, and
 //!   `usher undo` undoes everything.
 //!
@@ -24,6 +25,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use super::scene::{self, Scene, kill, signal};
+use super::standing::is_held;
 use crate::bars::{Bar, Part, Table};
 use crate::processes::{runs, state_of, wait_for};
 
@@ -124,7 +126,10 @@ fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
             let died = Instant::now();
             scene.end_hogs()?;
             let launched = scene.launched.clone();
-            watch(round, &scene, died, &launched);
+            match round.as_user {
+                true => watch_thaw(round, &scene, died, &launched),
+                false => watch(round, &scene, died, &launched),
+            }
             round.undo_ms = Some(undo(&scene, &all)?);
         }
         Kind::Launcher => {
@@ -155,12 +160,24 @@ fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
 
 /// Waits until these processes are free or managed.
 fn watch(round: &mut Round, scene: &Scene, died: Instant, pids: &[i32]) {
-    let is_right = || scene.are_free_or_managed(pids);
-    let within = match round.kind {
-        Kind::Both => Duration::from_secs(3),
-        _ => WATCH_MAX,
-    };
-    match wait_for("all to be free or managed", within, is_right) {
+    watch_until(round, scene, died, pids, || scene.are_free_or_managed(pids));
+}
+
+/// Waits until none of these processes is frozen or stopped.
+fn watch_thaw(round: &mut Round, scene: &Scene, died: Instant, pids: &[i32]) {
+    watch_until(round, scene, died, pids, || {
+        !pids.iter().any(|&pid| is_held(pid))
+    });
+}
+
+fn watch_until(
+    round: &mut Round,
+    scene: &Scene,
+    died: Instant,
+    pids: &[i32],
+    is_right: impl FnMut() -> bool,
+) {
+    match wait_for("the undo", WATCH_MAX, is_right) {
         Ok(_) => round.undone_ms = Some(died.elapsed().as_secs_f64() * 1e3),
         Err(_) => round.left = Some(scene.describe(&scene.changed(pids))),
     }
@@ -210,7 +227,7 @@ fn part(rounds: &[Round]) -> Part {
     ];
     part.tables = vec![table(rounds)];
     part.notes = vec![
-        "Each round has a launched and an attached program, both seated, and background work that is demoted and frozen, under a daemon of root. `usher undo` runs in place of systemd, which runs it as ExecStopPost=.".to_owned(),
+        "Each round has a launched and an attached program, both seated, and background work that is demoted and frozen, under a daemon of root. After the death of daemon and keeper, launchers of root undo everything and those of a user thaw. `usher undo` runs in place of systemd, which runs it as ExecStopPost=.".to_owned(),
     ];
     let errors = rounds.iter().filter_map(|round| round.error.clone());
     part.notes.extend(errors.take(5));
