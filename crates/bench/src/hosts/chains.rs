@@ -256,3 +256,28 @@ impl Chain {
         unsafe { libc::_exit(0) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_hold_what_links_report() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = make_slots(&dir.path().join("slots"), 2).unwrap();
+        let whole = sched_getaffinity(None).unwrap();
+        let life = Duration::ZERO;
+        let mut slot = Slot {
+            links: 4_711,
+            last_narrowed: 300,
+        };
+        Chain { life, whole, slots }.report(1, &mut slot);
+        let slots = File::open(dir.path().join("slots")).unwrap();
+        let expected = Slot {
+            links: 4_712,
+            last_narrowed: 300,
+        };
+        let read = read_slots(&slots, 2).unwrap();
+        assert_eq!(read, [Slot::default(), expected]);
+    }
+}
