@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher undo`: undoes what daemons that died have left.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use serde_json::json;
-use usher_act::{ActConfig, undo_stale};
+use usher_act::{ActConfig, ActError, UndoReport, undo_stale};
 
 use crate::cli::Global;
 use crate::failure::{self, Outcome};
@@ -25,8 +28,7 @@ pub struct Args {}
 /// Undoes, and reports what was left.
 pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let dir = runtime::own_dir(global.runtime_dir.as_deref());
-    let report = undo_stale(&ActConfig::new(&dir))
-        .with_context(|| format!("undoing what was left in {}", dir.display()))?;
+    let report = undo(&dir)?;
     let (programs, daemons) = (report.programs, report.instances);
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
     let value = json!({ "programs": programs, "daemons": daemons, "errors": errors });
@@ -37,4 +39,20 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let told = out.answer(&value, text);
     let errors = report.errors.into_iter().map(|error| Err(error.into()));
     failure::of_parts(errors.chain([told]))
+}
+
+/// How long to go on where new threads may still inherit what was undone: no later
+/// process may come that does it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn undo(dir: &Path) -> anyhow::Result<UndoReport> {
+    let begun = Instant::now();
+    loop {
+        let report = undo_stale(&ActConfig::new(dir))
+            .with_context(|| format!("undoing what was left in {}", dir.display()))?;
+        let is_left = |error: &ActError| matches!(error, ActError::Left { .. });
+        if !report.errors.iter().any(is_left) || begun.elapsed() >= PATIENCE {
+            return Ok(report);
+        }
+    }
 }
