@@ -20,10 +20,7 @@ use crate::peer;
 use crate::runtime;
 
 /// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for a launcher that tries again while its program runs: it does not
-/// see signals and the program's end meanwhile.
-const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is wrong with a daemon of another pid namespace, and what to do.
 fn foreign_daemon(socket: &Path) -> String {
@@ -53,10 +50,10 @@ impl Daemon {
         safe.find_map(|path| Self::connect(path, PATIENCE).ok())
     }
 
-    /// As [`Self::find`], for another try while the program runs.
-    pub fn find_again(runtime_dir: Option<&Path>) -> Option<Self> {
+    /// As [`Self::find`], for another try while the program runs: with less patience.
+    pub fn find_again(runtime_dir: Option<&Path>, patience: Duration) -> Option<Self> {
         let found = Self::find(runtime_dir)?;
-        Self::connect(&found.path, PATIENCE_AGAIN).ok()
+        Self::connect(&found.path, patience).ok()
     }
 
     /// Connects, where nothing can be done without a daemon.

@@ -22,7 +22,7 @@ use usher_host::launch::{
 use usher_model::{ProgramId, Regulation};
 
 use crate::api::Register_Reply;
-use crate::client::{Daemon, Newcomer, Said};
+use crate::client::{Daemon, Newcomer, PATIENCE, Said};
 use crate::commands::bg::RegulationArgs;
 use crate::failure::{self, Outcome};
 use crate::measure;
@@ -319,6 +319,7 @@ struct Minder {
     /// Why the program was not taken in, as last reported.
     refusal: Option<String>,
     retry: Duration,
+    patience: Duration,
     started: Instant,
     /// Background work that has been asked to end, and so is not stopped again.
     ending: bool,
@@ -335,6 +336,10 @@ enum Undoing {
 /// How soon a lost daemon is looked for, at first and later.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How long a daemon may take to answer then, at first: the launcher does not see
+/// signals and the program's end meanwhile. A daemon that answers too late undoes
+/// what it did, so each late answer doubles the time, up to [`PATIENCE`].
+const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
 
 impl Minder {
     fn new(wish: &Wish, newcomer: Newcomer) -> Self {
@@ -351,6 +356,7 @@ impl Minder {
             complaint: None,
             refusal: None,
             retry: RETRY_MIN,
+            patience: PATIENCE_AGAIN,
             started: Instant::now(),
             ending: false,
         }
@@ -470,12 +476,14 @@ impl Minder {
                 Undoing::Failed => {}
             }
         }
-        let Some(mut daemon) = Daemon::find_again(self.runtime_dir.as_deref()) else {
+        let Some(mut daemon) = Daemon::find_again(self.runtime_dir.as_deref(), self.patience)
+        else {
             return;
         };
         match daemon.register(self.newcomer.clone()) {
             Ok(reply) => {
                 self.is_managed_by(daemon, &reply);
+                self.patience = PATIENCE_AGAIN;
                 let was_refused = self.refusal.take().is_some();
                 if self.newcomer.background.is_some() {
                     failure::complain("there is a daemon again: it regulates the program");
@@ -483,7 +491,12 @@ impl Minder {
                     failure::complain("the daemon manages the program now");
                 }
             }
-            Err(error) => self.report_refusal(&error),
+            Err(error) => {
+                if Said::is_late(&error) {
+                    self.patience = (self.patience * 2).min(PATIENCE);
+                }
+                self.report_refusal(&error);
+            }
         }
     }
 
