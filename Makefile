@@ -150,6 +150,7 @@ test: hosts
 lab: guests hosts
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3600 USHER_FUZZ_SEED=
 	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::
+	@$(CARGO) build --locked --quiet $(SHIPPED)
 	@scripts/stage "all systemd guests" $(CARGO) test --locked --package usher --test hosts -- long::
 	@for kernel in oldest newest; do \
 	  $(GUEST_RUNNER) $$kernel --" scripts/stage "tests under the $$kernel kernel" \

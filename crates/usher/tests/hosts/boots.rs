@@ -11,7 +11,7 @@ use usher_lab::systemd::{Guest, GuestKernel, Suite};
 use usher_lab::{End, Shape};
 
 use crate::tree::Tree;
-use crate::{IN_GUEST, REBOOTS};
+use crate::{CHECKS, IN_GUEST, REBOOTS};
 
 /// For all checks of a guest on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -59,7 +59,13 @@ pub fn all() -> Vec<Trial> {
             name: "long::bookworm_stock",
             suite: Suite::Bookworm,
             kernel: GuestKernel::Stock,
-            checks: &["service::", "seats::", "limits::", "background::"],
+            checks: &[
+                "service::",
+                "seats::",
+                "limits::",
+                "background::",
+                "package::installs",
+            ],
         },
     ];
     boots.into_iter().map(trial).collect()
@@ -82,7 +88,20 @@ fn run(boot: &Boot) -> Result<(), Failed> {
         Ok(only) => only.split(',').collect(),
         Err(_) => boot.checks.to_vec(),
     };
-    let is_chosen = |name: &str| chosen.iter().any(|part| name.starts_with(part));
+    let no_packages = crate::tree::no_packages();
+    if let Some(reason) = &no_packages {
+        println!("== checks of packages are skipped: {reason}");
+    }
+    let is_chosen = |name: &str| {
+        let is_possible = no_packages.is_none() || !needs_packages(name);
+        is_possible && chosen.iter().any(|part| name.starts_with(part))
+    };
+    if CHECKS
+        .iter()
+        .any(|(name, _)| needs_packages(name) && is_chosen(name))
+    {
+        tree.add_packages()?;
+    }
     let mut job = vec!["/usr/bin/env".to_owned(), format!("{IN_GUEST}=1")];
     if is_chosen(crate::AFTER_REBOOT.0) {
         job.push(format!("{REBOOTS}=1"));
@@ -119,19 +138,28 @@ fn run(boot: &Boot) -> Result<(), Failed> {
     }
 }
 
-/// Prints the output of a guest and collects `docs/hosts.md`.
+/// Whether a check installs the Debian packages.
+fn needs_packages(name: &str) -> bool {
+    name.starts_with("package::")
+}
+
+/// Prints the output of a guest and collects `docs/hosts.md` and `docs/guest-session.md`.
 #[derive(Default)]
 struct Output {
-    document: String,
+    table: String,
+    session: String,
 }
 
 impl Write for Output {
     /// The lab writes whole lines.
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        match text.strip_prefix(crate::table::LINE) {
-            Some(row) => self.document.push_str(row),
-            None => print!("{text}"),
+        let table = text.strip_prefix(crate::table::LINE);
+        let session = text.strip_prefix(crate::package::LINE);
+        match (table, session) {
+            (Some(row), _) => self.table.push_str(row),
+            (_, Some(line)) => self.session.push_str(line),
+            _ => print!("{text}"),
         }
         Ok(line.len())
     }
@@ -142,14 +170,19 @@ impl Write for Output {
 }
 
 impl Output {
-    /// Writes the document where it has changed, and fails then.
+    /// Writes the documents. Fails where the table has changed: each session has other
+    /// numbers.
     fn compare(&self) -> Result<(), Failed> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hosts.md");
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        if !self.session.is_empty() {
+            std::fs::write(docs.join("guest-session.md"), &self.session)?;
+        }
+        let path = docs.join("hosts.md");
         let known = std::fs::read_to_string(&path).unwrap_or_default();
-        if self.document.is_empty() || self.document == known {
+        if self.table.is_empty() || self.table == known {
             return Ok(());
         }
-        std::fs::write(&path, &self.document)?;
+        std::fs::write(&path, &self.table)?;
         Err(Failed::from(
             "docs/hosts.md has changed: review the difference and commit it",
         ))

@@ -47,6 +47,15 @@ pub fn run_and_bg_work_inside() {
     }
 }
 
+/// The scheduler is the host's.
+pub fn sched_is_refused_in_one_line() {
+    for container in [podman, nspawn] {
+        let answer = root(&container("/usr/local/bin/usher sched start"));
+        let line = answer.refused();
+        assert!(line.contains("CAP_BPF"), "{line}");
+    }
+}
+
 /// A payload that is attached from outside stays in the container's cgroup.
 pub fn attach_from_outside_keeps_the_cgroup() {
     start_service();

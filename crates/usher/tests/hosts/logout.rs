@@ -12,17 +12,72 @@ pub fn programs_that_survive_stay_seated() {
     let second = Program::start(&mut alice, 2);
     alice.run(&format!("usher attach {}", second.pid)).ok();
     let seats = disjoint(&[&first, &second]);
+    log_out(alice);
+    assert!(first.lives() && second.lives());
+    assert_eq!(disjoint(&[&first, &second]), seats);
+    root("systemctl stop usher").ok();
+    first.roams();
+    second.roams();
+}
+
+/// Ends a session of alice, and waits until logind knows.
+pub fn log_out(alice: Shell) {
     drop(alice);
     wait_for("the session to close", || {
         let sessions = root("loginctl list-sessions --no-legend").ok();
         let open = |line: &str| line.contains("alice") && line.contains(" active ");
         (!sessions.lines().any(open)).then_some(())
     });
-    assert!(first.lives() && second.lives());
+}
+
+fn manager_is_active() -> bool {
+    root("systemctl is-active user@1000.service").text == "active\n"
+}
+
+/// Waits for the end of every process of alice, the manager and the daemon included.
+fn all_ends() {
+    wait_for("every process of the user to end", || {
+        root("pgrep -u alice").text.is_empty().then_some(())
+    });
+    assert!(!manager_is_active());
+}
+
+/// A program that survives its session keeps the user's manager, and with it the daemon.
+/// Both end after the last program, and release what was attached.
+pub fn a_users_daemon_lives_as_long_as_its_programs() {
+    let mut alice = Shell::of("alice");
+    alice.run(crate::users::START).ok();
+    let first = Program::launch(&mut alice, "nohup usher run", 2);
+    let second = Program::launch(&mut alice, "nohup usher run", 2);
+    let seats = disjoint(&[&first, &second]);
+    log_out(alice);
+    // logind waits so long before it stops a manager that nothing needs.
+    std::thread::sleep(std::time::Duration::from_secs(15));
+    assert!(manager_is_active());
     assert_eq!(disjoint(&[&first, &second]), seats);
-    root("systemctl stop usher").ok();
-    first.roams();
-    second.roams();
+    drop((first, second));
+    all_ends();
+}
+
+/// With lingering, a service that was launched keeps its seat after the logout.
+pub fn a_lingering_user_keeps_daemon_and_seats() {
+    root("loginctl enable-linger alice").ok();
+    let mut alice = Shell::of("alice");
+    alice.run(crate::users::START).ok();
+    let work = crate::state::WORK;
+    for unit in ["ucalc1", "ucalc2"] {
+        let run = format!("systemd-run --user --quiet --unit={unit} usher run -- {work} 2");
+        alice.run(&run).ok();
+    }
+    let programs =
+        ["ucalc1", "ucalc2"].map(|unit| Program::of_unit(&mut alice, "systemctl --user", unit, 2));
+    let seats = disjoint(&[&programs[0], &programs[1]]);
+    log_out(alice);
+    std::thread::sleep(std::time::Duration::from_secs(15));
+    assert!(manager_is_active());
+    assert_eq!(disjoint(&[&programs[0], &programs[1]]), seats);
+    root("loginctl disable-linger alice").ok();
+    all_ends();
 }
 
 /// The end of a user's manager ends the user's daemon, which releases all programs.

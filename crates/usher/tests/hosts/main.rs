@@ -14,10 +14,12 @@ mod containers;
 mod crash;
 mod limits;
 mod logout;
+mod package;
 mod reboot;
 mod sched;
 mod seats;
 mod service;
+mod session_log;
 mod shell;
 mod state;
 mod table;
@@ -115,6 +117,14 @@ const CHECKS: &[Check] = &[
         crash::a_killed_unit_undoes_all,
     ),
     (
+        "crash::the_unit_undoes_all_by_itself",
+        crash::the_unit_undoes_all_by_itself,
+    ),
+    (
+        "crash::a_killed_unit_that_is_stopped_undoes_all",
+        crash::a_killed_unit_that_is_stopped_undoes_all,
+    ),
+    (
         "users::a_daemon_of_a_user_seats",
         users::a_daemon_of_a_user_seats,
     ),
@@ -135,12 +145,29 @@ const CHECKS: &[Check] = &[
         logout::a_users_daemon_releases_on_exit,
     ),
     (
+        "logout::a_users_daemon_lives_as_long_as_its_programs",
+        logout::a_users_daemon_lives_as_long_as_its_programs,
+    ),
+    (
+        "logout::a_lingering_user_keeps_daemon_and_seats",
+        logout::a_lingering_user_keeps_daemon_and_seats,
+    ),
+    (
         "containers::run_and_bg_work_inside",
         containers::run_and_bg_work_inside,
+    ),
+    (
+        "containers::sched_is_refused_in_one_line",
+        containers::sched_is_refused_in_one_line,
     ),
     (
         "containers::attach_from_outside_keeps_the_cgroup",
         containers::attach_from_outside_keeps_the_cgroup,
     ),
+    (
+        "package::installs_upgrades_and_purges",
+        package::installs_upgrades_and_purges,
+    ),
+    ("package::a_whole_session", package::a_whole_session),
     ("table::every_cell", table::every_cell),
 ];

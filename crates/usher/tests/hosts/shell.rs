@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// A login shell in a session of its own: pam_systemd puts it into `session-N.scope` of
 /// the user's slice and starts the user's service manager. Dropping it logs out.
 pub struct Shell {
+    user: String,
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -49,10 +50,17 @@ impl Shell {
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self {
+            user: user.to_owned(),
             child,
             input,
             output,
         }
+    }
+
+    /// What an interactive shell of this user would print before a command.
+    pub fn prompt(&self) -> String {
+        let end = if self.user == "root" { '#' } else { '$' };
+        format!("{}@usherlab:~{end} ", self.user)
     }
 
     /// Runs a command line to its end.

@@ -60,13 +60,39 @@ pub struct Program {
 impl Program {
     /// The program that `usher run` or `usher bg` launches as a command of a shell.
     pub fn launch(shell: &mut Shell, usher: &str, threads: usize) -> Self {
-        let launcher = shell.start(&format!("{usher} -- {WORK} {threads}"));
-        let pid = wait_for(&format!("a program of {usher}"), || {
+        let line = format!("{usher} -- {WORK} {threads}");
+        let launcher = shell.start(&line);
+        Self::of_launcher(launcher, &line, threads)
+    }
+
+    /// The program that a launcher has started, or will.
+    pub fn of_launcher(launcher: i32, line: &str, threads: usize) -> Self {
+        let pid = wait_for(&format!("the program of {line}"), || {
             descendants(launcher).into_iter().find(|&pid| works(pid))
         });
         let program = Self { pid };
         program.has_threads(threads);
         program
+    }
+
+    /// The launcher of a program that `usher run` or `usher bg` has launched.
+    pub fn launcher(&self) -> i32 {
+        self.stat()[1].parse().unwrap()
+    }
+
+    /// Fields of `/proc/PID/stat` from the state on; empty where it is gone.
+    fn stat(&self) -> Vec<String> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+        let fields = fields.unwrap_or_default().split_whitespace();
+        fields.map(str::to_owned).collect()
+    }
+
+    /// Whether it is stopped by a signal, or in a frozen cgroup.
+    pub fn is_stopped(&self) -> bool {
+        let stopped = self.stat().first().is_some_and(|state| state == "T");
+        let events = fs::read_to_string(self.cgroup().join("cgroup.events"));
+        stopped || events.is_ok_and(|events| events.contains("frozen 1"))
     }
 
     /// A program that is started without Usher.
@@ -92,7 +118,7 @@ impl Program {
         program
     }
 
-    fn has_threads(&self, threads: usize) {
+    pub fn has_threads(&self, threads: usize) {
         wait_for("all threads of a program", || {
             let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
             (tasks.count() == threads).then_some(())
@@ -135,8 +161,7 @@ impl Program {
 
     /// Nice value and scheduling policy of the main thread.
     pub fn priority(&self) -> (i32, i32) {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let fields = self.stat();
         let number = |at: usize| fields[at].parse().unwrap();
         (number(16), number(38))
     }
@@ -161,9 +186,9 @@ impl Program {
     }
 
     pub fn lives(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
-        state.is_some_and(|state| !matches!(state, b'Z' | b'X'))
+        let stat = self.stat();
+        stat.first()
+            .is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
     }
 
     pub fn ends(&self) {
@@ -192,7 +217,9 @@ pub fn disjoint(programs: &[&Program]) -> Vec<CpuSet> {
 /// Whether a process executes the worker.
 fn works(pid: i32) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.starts_with(b"/usr/local/lib/usher-lab/hosts\0work\0")
+    let mut words = line.split(|&byte| byte == 0);
+    let is_ours = |word: &[u8]| word == b"/usr/local/lib/usher-lab/hosts" || word == b"./calc";
+    words.next().is_some_and(is_ours) && words.next() == Some(b"work")
 }
 
 /// Children of all threads of a process.
@@ -223,11 +250,16 @@ pub fn status() -> Value {
 
 /// Starts the system's service with the policy that seats all programs.
 pub fn start_service() {
+    start_service_with("");
+}
+
+/// The same, with other lines in its unit.
+pub fn start_service_with(more: &str) {
     let dir = "/run/systemd/system/usher.service.d";
     fs::create_dir_all(dir).unwrap();
     let lines = "[Service]\nExecStart=\nExecStart=/usr/local/bin/usher daemon --policy equal \
                  --runtime-dir /run/usher --store /var/lib/usher/profiles.db\n";
-    fs::write(format!("{dir}/policy.conf"), lines).unwrap();
+    fs::write(format!("{dir}/policy.conf"), format!("{lines}{more}")).unwrap();
     root(
         "systemctl daemon-reload && systemctl start usher || \
          { journalctl -u usher -o cat -n 9 --no-pager; exit 1; }",
@@ -246,7 +278,7 @@ pub fn fresh() {
     root("systemctl stop usher; systemctl reset-failed; true").ok();
     for user in ["alice", "bob"] {
         root(&format!(
-            "systemctl --user -M {user}@ stop usher 2>/dev/null; pkill -KILL -u {user} -x hosts; true"
+            "systemctl --user -M {user}@ stop usher 2>/dev/null; pkill -KILL -u {user} 'hosts|calc'; true"
         ))
         .ok();
     }

@@ -70,6 +70,13 @@ refused, with its message, below.
 *root* and *user* are the caller; *session* is a login session, *service* a transient service of
 the caller's manager. The containers run under root, as the caller inside, with four CPUs and a
 quota of two; the host's daemons are not visible in them, and `run` runs programs unmanaged.
+
+A user's daemon (`systemctl --user start usher`) ends with the manager of its user. logind
+keeps the manager as long as a process of a session lives: a program that was started with
+`nohup` keeps its seat after the logout, and daemon and manager end after it. For a user that
+lingers (`loginctl enable-linger`) both run on; services keep their seats, too.
+
+[A session with Usher](guest-session.md) shows commands with their output.
 ";
 
 fn column(shell: &mut Shell, user: &str, place: &str) -> Column {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is installed in a guest: by the script that `make install` runs.
+//! What is installed in a guest: by the script that `make install` runs; and the Debian
+//! packages, which a check installs there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,13 @@ use std::process::Command;
 use libtest_mimic::Failed;
 
 const PREFIX: &str = "/usr/local";
+/// The packages of this version, and of the next one, below the prefix.
+const DEBS: &str = "lib/usher-lab/debs";
+const NEWER_DEBS: &str = "lib/usher-lab/newer-debs";
+/// What the packages contain beside `usher`.
+const SHIPPED: [&str; 3] = ["usher-bench", "libusher_ompt.so", "libusher_tasks_capi.a"];
+/// What builds them, and the package that it comes with.
+const TOOLS: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-buildpackage", "dpkg-dev")];
 
 /// An installation in a temporary folder.
 pub struct Tree {
@@ -40,10 +48,52 @@ impl Tree {
         Ok(Self { dir })
     }
 
+    /// Builds the Debian packages of this version and of the next one.
+    pub fn add_packages(&self) -> Result<(), Failed> {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let version = env!("CARGO_PKG_VERSION");
+        for (folder, version) in [(DEBS, version), (NEWER_DEBS, &format!("{version}+1"))] {
+            let mut build = Command::new(top.join("scripts/deb"));
+            build
+                .arg(built())
+                .arg(version)
+                .arg(self.dir.path().join("debs"));
+            // Debug builds are large: compression would take most of the time.
+            build.env("DEB_BUILD_OPTIONS", "noautodbgsym");
+            build.env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
+            succeed(&mut build)?;
+            let to = self.prefix().join(folder);
+            fs::create_dir_all(&to)?;
+            for file in fs::read_dir(self.dir.path().join("debs"))? {
+                let file = file?.path();
+                if file.extension().is_some_and(|kind| kind == "deb") {
+                    fs::copy(&file, to.join(file.file_name().unwrap_or_default()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The folder that the guest has at `/usr/local`.
     pub fn prefix(&self) -> PathBuf {
         self.dir.path().join(&PREFIX[1..])
     }
+}
+
+/// The folder with built programs.
+fn built() -> &'static Path {
+    let usher = Path::new(env!("CARGO_BIN_EXE_usher"));
+    usher.parent().unwrap_or(usher)
+}
+
+/// Why no packages can be built here, if so.
+pub fn no_packages() -> Option<String> {
+    let lacks = |(tool, _): &&(&str, &str)| Command::new(tool).arg("--version").output().is_err();
+    if let Some((tool, package)) = TOOLS.iter().find(lacks) {
+        return Some(format!("no {tool} (package {package})"));
+    }
+    let missing = SHIPPED.iter().find(|file| !built().join(file).exists())?;
+    Some(format!("{missing} is not built (make lab builds it)"))
 }
 
 /// Copies a program without its debug information, which is most of it.

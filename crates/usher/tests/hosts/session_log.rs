@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A document that shows commands with their output.
+
+use crate::shell::{Answer, Shell};
+
+/// Begins each line of the document in the output of a guest.
+pub const LINE: &str = "docs/guest-session.md: ";
+
+/// A document in the making.
+pub struct Log {
+    text: String,
+    in_code: bool,
+}
+
+impl Log {
+    pub fn new(head: &str) -> Self {
+        Self {
+            text: head.to_owned(),
+            in_code: false,
+        }
+    }
+
+    pub fn title(&mut self, title: &str) {
+        self.text(&format!("## {title}"));
+    }
+
+    pub fn text(&mut self, text: &str) {
+        if std::mem::take(&mut self.in_code) {
+            self.text.push_str("```\n");
+        }
+        self.text.push_str(&format!("\n{text}\n"));
+    }
+
+    fn command(&mut self, shell: &Shell, line: &str) {
+        if !std::mem::replace(&mut self.in_code, true) {
+            self.text.push_str("\n```console\n");
+        }
+        self.text.push_str(&format!("{}{line}\n", shell.prompt()));
+    }
+
+    /// Runs a command.
+    pub fn run(&mut self, shell: &mut Shell, line: &str) -> Answer {
+        self.command(shell, line);
+        let answer = shell.run(line);
+        for line in answer.text.lines() {
+            // What a terminal would show of lines that overwrite themselves.
+            let shown = line.trim_end().rsplit('\r').next().unwrap_or_default();
+            self.text.push_str(shown);
+            self.text.push('\n');
+        }
+        answer
+    }
+
+    /// Starts a command in the background. Its pid.
+    pub fn start(&mut self, shell: &mut Shell, line: &str) -> i32 {
+        self.command(shell, &format!("{line} &"));
+        let pid = shell.start(line);
+        self.text.push_str(&format!("[{pid}]\n"));
+        pid
+    }
+
+    /// Prints the document for the host.
+    pub fn print(mut self) {
+        if std::mem::take(&mut self.in_code) {
+            self.text.push_str("```\n");
+        }
+        // The harness has begun a line.
+        println!();
+        for line in self.text.lines() {
+            println!("{LINE}{line}");
+        }
+    }
+}
