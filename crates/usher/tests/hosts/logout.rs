@@ -34,6 +34,18 @@ fn manager_is_active() -> bool {
     root("systemctl is-active user@1000.service").text == "active\n"
 }
 
+/// logind stops a manager that nothing needs some seconds after the logout: waits until it
+/// has done so for another user, who logged out later.
+fn managers_without_programs_end() {
+    let mut bob = Shell::of("bob");
+    bob.run("true").ok();
+    drop(bob);
+    wait_for("bob's manager to end", || {
+        let state = root("systemctl is-active user@1001.service");
+        (state.text == "inactive\n").then_some(())
+    });
+}
+
 /// Waits for the end of every process of alice, the manager and the daemon included.
 fn all_ends() {
     wait_for("every process of the user to end", || {
@@ -51,8 +63,7 @@ pub fn a_users_daemon_lives_as_long_as_its_programs() {
     let second = Program::launch(&mut alice, "nohup usher run", 2);
     let seats = disjoint(&[&first, &second]);
     log_out(alice);
-    // logind waits so long before it stops a manager that nothing needs.
-    std::thread::sleep(std::time::Duration::from_secs(15));
+    managers_without_programs_end();
     assert!(manager_is_active());
     assert_eq!(disjoint(&[&first, &second]), seats);
     drop((first, second));
@@ -73,7 +84,7 @@ pub fn a_lingering_user_keeps_daemon_and_seats() {
         ["ucalc1", "ucalc2"].map(|unit| Program::of_unit(&mut alice, "systemctl --user", unit, 2));
     let seats = disjoint(&[&programs[0], &programs[1]]);
     log_out(alice);
-    std::thread::sleep(std::time::Duration::from_secs(15));
+    managers_without_programs_end();
     assert!(manager_is_active());
     assert_eq!(disjoint(&[&programs[0], &programs[1]]), seats);
     root("loginctl disable-linger alice").ok();
