@@ -483,7 +483,6 @@ impl Minder {
         match daemon.register(self.newcomer.clone()) {
             Ok(reply) => {
                 self.is_managed_by(daemon, &reply);
-                self.patience = PATIENCE_AGAIN;
                 let was_refused = self.refusal.take().is_some();
                 if self.newcomer.background.is_some() {
                     failure::complain("there is a daemon again: it regulates the program");
