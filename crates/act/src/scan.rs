@@ -29,7 +29,7 @@
 //! **Cost.** A caller that has other work takes a step only while
 //! [`Scan::is_within_budget`]. Light and full steps have budgets of their own, as a
 //! full step on a machine with many processes would use up those of many light
-//! ones. Both together use less than 2 % of a CPU.
+//! ones. In the first second both together use less than 2 % of a CPU.
 //!
 //! **Why this is complete.** A thread that still has the old value and can be
 //! found when a full pass begins is listed by it. It is alive at its visit, and is
@@ -78,8 +78,8 @@ const HOT_FOR: Duration = Duration::from_millis(100);
 const HOT_LATER: Duration = Duration::from_micros(100);
 /// CPU time that the light steps of a scan may use at once, and after that as a
 /// share of the time...
-const GRANT: Duration = Duration::from_millis(4);
-const SHARE: u32 = 100;
+const GRANT: Duration = Duration::from_millis(3);
+const SHARE: u32 = 125;
 /// ... and that its full steps may.
 const GRANT_FULL: Duration = Duration::from_millis(3);
 const SHARE_FULL: u32 = 250;

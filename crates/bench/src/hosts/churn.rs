@@ -30,7 +30,7 @@ const KINDS: [(Link, Home); 3] = [
 ];
 /// Time that a release may take on a loaded machine, with the change of seats before
 /// it and the second after it.
-const RELEASE_MAX: Duration = Duration::from_secs(5);
+const RELEASE_MAX: Duration = Duration::from_secs(8);
 /// Start and end of a kind.
 const OVERHEAD_MAX: Duration = Duration::from_secs(60);
 /// Between two checks whether a kind has ended.

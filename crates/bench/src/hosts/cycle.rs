@@ -33,7 +33,7 @@ const CHAINS: usize = 10;
 /// of its birth when the second was over.
 const LINKS_COUNTED: u64 = 2;
 /// A chain that bears no such links in this time stands still.
-const STALLED: Duration = Duration::from_secs(2);
+const STALLED: Duration = Duration::from_secs(5);
 /// How long the last programs may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
