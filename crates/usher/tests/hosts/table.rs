@@ -71,6 +71,9 @@ refused, with its message, below.
 the caller's manager. The containers run under root, as the caller inside, with four CPUs and a
 quota of two; the host's daemons are not visible in them, and `run` runs programs unmanaged.
 
+Seats, limits and background work are tried under the stock kernels of Debian 12 (6.1) and
+Debian 13 (6.12), too, without sched_ext. RHEL 9 and its kernel 5.14 are untried.
+
 A user's daemon (`systemctl --user start usher`) ends with the manager of its user. logind
 keeps the manager as long as a process of a session lives: a program that was started with
 `nohup` keeps its seat after the logout, and daemon and manager end after it. For a user that
