@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 	usleep((useconds_t)(wait * 1e6));
 	end = now() + (argc > 2 ? atof(argv[2]) : 1);
 	while (now() < end) {
-		#pragma omp parallel reduction(+:units)
+#pragma omp parallel reduction(+ : units)
 		{
 			for (volatile int i = 0; i < 200000; i++)
 				;
