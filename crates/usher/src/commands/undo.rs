@@ -41,18 +41,30 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     failure::of_parts(errors.chain([told]))
 }
 
-/// How long to go on where new threads may still inherit what was undone: no later
-/// process may come that does it.
+/// Longest time for further attempts while new threads may still inherit a mask or a
+/// priority: no later process may undo them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Undoes in as many attempts as it takes. The report counts what each has completed.
 fn undo(dir: &Path) -> anyhow::Result<UndoReport> {
     let begun = Instant::now();
+    let mut total = UndoReport::default();
     loop {
         let report = undo_stale(&ActConfig::new(dir))
             .with_context(|| format!("undoing what was left in {}", dir.display()))?;
+        total.programs += report.programs;
+        total.instances += report.instances;
         let is_left = |error: &ActError| matches!(error, ActError::Left { .. });
-        if !report.errors.iter().any(is_left) || begun.elapsed() >= PATIENCE {
-            return Ok(report);
+        let is_complete = !report.errors.iter().any(is_left);
+        total.errors.retain(|error| !is_left(error));
+        for error in report.errors {
+            let text = error.to_string();
+            if total.errors.iter().all(|known| known.to_string() != text) {
+                total.errors.push(error);
+            }
+        }
+        if is_complete || begun.elapsed() >= PATIENCE {
+            return Ok(total);
         }
     }
 }
