@@ -27,13 +27,13 @@ pub enum ScxError {
     /// Not root.
     #[error("a scheduler is root's to change: run this as root")]
     NotRoot,
-    /// The kernel lets this process load no programs.
+    /// The kernel refuses BPF to this process.
     #[error(
         "the kernel lets this process load no BPF programs ({source}): the scheduler needs CAP_BPF, \
          CAP_PERFMON and CAP_SYS_ADMIN of the host; start it as root outside of the container"
     )]
     Forbidden {
-        /// What it said.
+        /// The error of `bpf(2)`.
         source: io::Error,
     },
     /// Somebody else's scheduler runs.

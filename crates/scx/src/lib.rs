@@ -28,7 +28,7 @@ pub use counter::{Counted, Counter};
 pub use error::ScxError;
 pub use kernel::{Kernel, State};
 pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
-pub use object::permitted;
+pub use object::check_bpf_permitted;
 pub use scheduler::Scheduler;
 pub use seats::{Held, MapIds, Seat};
 pub use usher_rules::where_to::CPUS_MAX;

@@ -29,12 +29,12 @@ fn said() -> MutexGuard<'static, String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this process may load programs: requests a map with one entry, which a
-/// container without the capabilities is refused.
+/// Checks that the kernel permits BPF: creates and closes a map of one entry. Other
+/// errors than a refusal are left to the loading of the scheduler.
 ///
 /// # Errors
 /// [`ScxError::Forbidden`].
-pub fn permitted() -> Result<(), ScxError> {
+pub fn check_bpf_permitted() -> Result<(), ScxError> {
     // SAFETY: a map may have no name and no options; no memory is handed over.
     let made = unsafe {
         libbpf_sys::bpf_map_create(
@@ -48,7 +48,10 @@ pub fn permitted() -> Result<(), ScxError> {
     };
     if made < 0 {
         let source = io::Error::from_raw_os_error(-made);
-        return Err(ScxError::Forbidden { source });
+        return match source.kind() {
+            io::ErrorKind::PermissionDenied => Err(ScxError::Forbidden { source }),
+            _ => Ok(()),
+        };
     }
     // SAFETY: the descriptor is new, and nothing else has it.
     drop(unsafe { OwnedFd::from_raw_fd(made) });

@@ -28,7 +28,7 @@ pub fn look(dir: &Path) -> Outlook {
     let is_root = rustix::process::geteuid().is_root();
     let mut outlook = Outlook::of(&super::kernel(), dir, is_root);
     if outlook.refused.is_none() {
-        let error = usher_scx::permitted().err();
+        let error = usher_scx::check_bpf_permitted().err();
         outlook.refused = error.map(|error| failure::line(&error.into()));
     }
     outlook

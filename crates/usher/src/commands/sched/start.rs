@@ -119,7 +119,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
     check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
-    usher_scx::permitted()?;
+    usher_scx::check_bpf_permitted()?;
     warnings().iter().for_each(|line| failure::complain(line));
     if let Some(line) = super::idle_turn([args.turn_ms, args.lead_ms], &settings) {
         failure::complain(line);
