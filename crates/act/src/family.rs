@@ -28,7 +28,7 @@ const INIT: i32 = 1;
 
 /// What was learned about the processes of a program.
 #[derive(Debug, Default)]
-pub(crate) struct Kin {
+pub(crate) struct KnownProcesses {
     /// Processes that none of the program's cgroups has, with their start times.
     outside: BTreeMap<i32, u64>,
     /// Process groups and sessions of members.
@@ -47,7 +47,7 @@ pub(crate) struct Family<'a> {
     members: Vec<ProcessId>,
     /// Found so far.
     pids: BTreeSet<i32>,
-    kin: Kin,
+    known: KnownProcesses,
     /// The user whose processes alone are listed.
     owner: Option<u32>,
 }
@@ -55,27 +55,32 @@ pub(crate) struct Family<'a> {
 impl<'a> Family<'a> {
     /// Of a program with this state.
     pub(crate) fn new(procs: &'a Procs, state: &ProgramState) -> Self {
-        Self::knowing(procs, state, Kin::default())
+        Self::with_known(procs, state, KnownProcesses::default())
     }
 
-    /// The same with what was learned before.
-    pub(crate) fn knowing(procs: &'a Procs, state: &ProgramState, mut kin: Kin) -> Self {
+    /// A family that starts from the processes that earlier steps found.
+    pub(crate) fn with_known(
+        procs: &'a Procs,
+        state: &ProgramState,
+        mut known: KnownProcesses,
+    ) -> Self {
         // The leader of a group or session may be gone; its number is the group's.
-        kin.groups
+        known
+            .groups
             .extend(state.members.keys().map(|member| member.pid));
         Self {
             procs,
             dirs: state.dirs.iter().map(|dir| dir.dir.clone()).collect(),
             members: state.members.keys().copied().collect(),
-            pids: kin.outside.keys().copied().collect(),
-            kin,
+            pids: known.outside.keys().copied().collect(),
+            known,
             owner: None,
         }
     }
 
-    /// What was learned.
-    pub(crate) fn into_kin(self) -> Kin {
-        self.kin
+    /// Returns the processes found, for the next step.
+    pub(crate) fn into_known(self) -> KnownProcesses {
+        self.known
     }
 
     /// Lists only processes of this user from now on.
@@ -104,7 +109,7 @@ impl<'a> Family<'a> {
     /// finds something of ours at their first thread.
     pub(crate) fn list(&mut self, is_ours: impl Fn(i32) -> bool) -> BTreeSet<i32> {
         self.pids = self.inside();
-        self.kin.outside.clear();
+        self.known.outside.clear();
         let outside = |one: &ProcessId| !self.pids.contains(&one.pid);
         let outside: Vec<_> = self.members.iter().copied().filter(outside).collect();
         if !outside.is_empty() {
@@ -133,10 +138,10 @@ impl<'a> Family<'a> {
             let process = self.procs.same(ProcessId { pid, start_ticks });
             process.is_some_and(|process| !process.is_dead())
         };
-        self.kin
+        self.known
             .outside
             .retain(|&pid, &mut start_ticks| lives(pid, start_ticks));
-        self.pids.extend(self.kin.outside.keys());
+        self.pids.extend(self.known.outside.keys());
         self.owned()
     }
 
@@ -148,18 +153,18 @@ impl<'a> Family<'a> {
 
     fn add(&mut self, process: ProcessId) {
         if self.pids.insert(process.pid) {
-            self.kin.outside.insert(process.pid, process.start_ticks);
+            self.known.outside.insert(process.pid, process.start_ticks);
         }
     }
 
     /// Notes groups, sessions and cgroups of the members among these.
     fn get_to_know(&mut self, all: &[Process]) {
         for process in all.iter().filter(|one| self.pids.contains(&one.id.pid)) {
-            self.kin.groups.extend([process.group, process.session]);
-            self.kin
+            self.known.groups.extend([process.group, process.session]);
+            self.known
                 .places
                 .insert(self.procs.cgroup_lines(process.id.pid));
-            self.kin
+            self.known
                 .executables
                 .extend(self.procs.executable(process.id.pid));
         }
@@ -212,9 +217,9 @@ impl<'a> Family<'a> {
         // Where no member lives, its cgroup is not known any more.
         let is_beside = || {
             let places = self.procs.cgroup_lines(process.id.pid);
-            self.kin.places.is_empty() || self.kin.places.contains(&places)
+            self.known.places.is_empty() || self.known.places.contains(&places)
         };
-        let is_related = groups.iter().any(|group| self.kin.groups.contains(group));
+        let is_related = groups.iter().any(|group| self.known.groups.contains(group));
         is_related && is_beside() && !process.is_dead() && self.is_adopted(process)
     }
 
@@ -231,7 +236,7 @@ impl<'a> Family<'a> {
         // what init launched.
         let executable = || self.procs.executable(process.id.pid);
         process.parent == INIT
-            && executable().is_some_and(|exe| self.kin.executables.contains(&exe))
+            && executable().is_some_and(|exe| self.known.executables.contains(&exe))
     }
 }
 
@@ -271,8 +276,8 @@ mod tests {
         let process = procs.get(pid).unwrap();
         assert_eq!(process.session, pid, "it leads a session");
         let mut family = Family::new(&procs, &ProgramState::default());
-        family.kin.groups.insert(process.session);
-        family.kin.places.insert(procs.cgroup_lines(pid));
+        family.known.groups.insert(process.session);
+        family.known.places.insert(procs.cgroup_lines(pid));
         assert!(!family.is_orphan(&process));
     }
 }

@@ -12,10 +12,9 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::procs::Procs;
 use crate::scan::{Pass, SETTLE, ThreadChange};
 
-/// CPU time for which new threads are visited after the last that needed the
-/// change...
+/// CPU time for which new threads are visited after the last that needed the change.
 pub(crate) const HOT: Duration = Duration::from_micros(300);
-/// ... and at most.
+/// Longest CPU time of one such visit.
 const HOT_MAX: Duration = Duration::from_millis(4);
 /// More new numbers than this are not all visited: most of these threads have
 /// ended, and a listing finds the others.
@@ -92,7 +91,7 @@ pub(crate) fn over_new(
     let mut changed_at = begun;
     loop {
         let mut pass = Pass::default();
-        let found_all = new.visit(procs, |tid| {
+        let is_in_order = new.visit(procs, |tid| {
             if change.is_needed(tid)?
                 && let Some(pid) = change.process_of(tid)
             {
@@ -106,11 +105,12 @@ pub(crate) fn over_new(
         }
         all.add(pass);
         let is_quiet = now.saturating_sub(changed_at) >= hot;
-        if !found_all || is_quiet || now.saturating_sub(begun) >= HOT_MAX {
+        if !is_in_order || is_quiet || now.saturating_sub(begun) >= HOT_MAX {
             break;
         }
     }
-    // What was missed here is found by the next pass, or missed by it.
+    // A thread missed here is visited by the next pass, which reports it if it misses
+    // the thread again.
     all.missed = false;
     all
 }

@@ -128,8 +128,8 @@ pub(crate) fn let_go_all(
         // What fails here fails again, and is reported, below.
         let _ = go_on(procs, state);
         let _ = leave_cpu(procs, state);
-        // A scan waits until each thread that is runnable has run for some
-        // milliseconds, which takes seconds with the least share of a busy CPU.
+        // Autogroups first: a scan waits until each runnable thread has run for some
+        // milliseconds, which takes seconds at the lowest weight on a busy CPU.
         let _ = autogroup::restore(procs, &state.demoted.autogroups);
     }
     let mut scans = scan_all(procs, programs);
@@ -188,9 +188,9 @@ pub(crate) fn scan_step(
         scan.complete();
         return Ok(true);
     }
-    let kin = std::mem::take(&mut scan.kin);
+    let known = std::mem::take(&mut scan.known);
     let ours = Ours::new(procs, state, is_demoted);
-    let family = Family::knowing(procs, state, kin);
+    let family = Family::with_known(procs, state, known);
     let mut restoration = Restoration {
         procs,
         state,
@@ -198,7 +198,7 @@ pub(crate) fn scan_step(
         ours,
     };
     let done = scan.step(procs, &mut restoration, pace);
-    scan.kin = restoration.family.into_kin();
+    scan.known = restoration.family.into_known();
     done
 }
 

@@ -29,7 +29,8 @@
 //! **Cost.** A caller that has other work takes a step only while
 //! [`Scan::is_within_budget`]. Light and full steps have budgets of their own, as a
 //! full step on a machine with many processes would use up those of many light
-//! ones. In the first second both together use less than 2 % of a CPU.
+//! ones. The budgets of the first second are 18 ms together. A step is not
+//! interrupted, so a scan may exceed them.
 //!
 //! **Why this is complete.** A thread that still has the old value and can be
 //! found when a full pass begins is listed by it. It is alive at its visit, and is
@@ -47,7 +48,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::error::ActError;
-use crate::family::Kin;
+use crate::family::KnownProcesses;
 use crate::journal::ThreadId;
 use crate::newborn::{HOT, NewThreads, cpu_time, over_new};
 use crate::procs::Procs;
@@ -76,13 +77,14 @@ const CLONE_NS: u64 = 5_000_000;
 /// the CPU time of these visits in later ones.
 const HOT_FOR: Duration = Duration::from_millis(100);
 const HOT_LATER: Duration = Duration::from_micros(100);
-/// CPU time that the light steps of a scan may use at once, and after that as a
-/// share of the time...
+/// CPU time that the light steps of a scan may use at once.
 const GRANT: Duration = Duration::from_millis(3);
-const SHARE: u32 = 125;
-/// ... and that its full steps may.
+/// Light steps may then use 1/125 (0.8 %) of a CPU.
+const SHARE_DIVISOR: u32 = 125;
+/// CPU time that the full steps of a scan may use at once.
 const GRANT_FULL: Duration = Duration::from_millis(3);
-const SHARE_FULL: u32 = 250;
+/// Full steps may then use 1/250 (0.4 %) of a CPU.
+const SHARE_DIVISOR_FULL: u32 = 250;
 
 /// How soon a scan has to be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +186,7 @@ pub(crate) struct Scan {
     /// Threads that start from the first step on.
     new: Option<NewThreads>,
     /// What the last steps learned about the program's processes.
-    pub(crate) kin: Kin,
+    pub(crate) known: KnownProcesses,
     /// Steps since the last change.
     steps: u32,
     /// The last change, or the begin.
@@ -205,7 +207,7 @@ impl Scan {
             spent_full: Duration::ZERO,
             full_at: None,
             new: None,
-            kin: Kin::default(),
+            known: KnownProcesses::default(),
             steps: 0,
             changed_at: now,
             waiting: None,
@@ -225,7 +227,8 @@ impl Scan {
 
     /// Whether the scan has used less CPU time than its share.
     pub(crate) fn is_within_budget(&self) -> bool {
-        self.spent < GRANT + self.begun.elapsed() / SHARE || self.is_full_due(Pace::Background)
+        self.spent < GRANT + self.begun.elapsed() / SHARE_DIVISOR
+            || self.is_full_due(Pace::Background)
     }
 
     /// Whether the next step has to list all processes of the program.
@@ -233,11 +236,11 @@ impl Scan {
         let Some(full_at) = self.full_at else {
             return true;
         };
-        let within = self.spent_full < GRANT_FULL + self.begun.elapsed() / SHARE_FULL;
+        let within = self.spent_full < GRANT_FULL + self.begun.elapsed() / SHARE_DIVISOR_FULL;
         let settled_at = self.changed_at + SETTLE;
         let is_again = full_at < settled_at || full_at.elapsed() >= SETTLE;
         let is_settled = settled_at <= Instant::now() && is_again;
-        // Until one has found what is at work, where there is no time to lose.
+        // Under `Pace::Now` each step is full until the threads at work are known.
         let is_first = pace == Pace::Now && self.waiting.is_none();
         let is_due = is_settled || is_first || full_at.elapsed() >= FULL_EVERY;
         is_due && (within || pace == Pace::Now)
