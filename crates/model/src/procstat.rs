@@ -9,7 +9,7 @@
 pub struct ProcStat {
     /// Its number.
     pub pid: i32,
-    /// The name that the program chose, of up to 15 bytes.
+    /// The name that it chose: at most 15 bytes, for threads of the kernel 63.
     pub name: String,
     /// `R`, `S`, `Z` and others.
     pub state: char,

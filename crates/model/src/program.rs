@@ -110,8 +110,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// CPUs outside which none of its threads that matter run: those that it
-    /// pinned threads to, else those that it is bound to.
+    /// CPUs that the planner assigns to the program: those that it pinned threads to,
+    /// else those that it is bound to. Unpinned threads of a pinned program may run
+    /// elsewhere.
     pub fn confined_to(&self) -> Option<&CpuSet> {
         self.pinned_to.as_ref().or(self.bound_to.as_ref())
     }

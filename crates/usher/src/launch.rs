@@ -336,9 +336,10 @@ enum Undoing {
 /// How soon a lost daemon is looked for, at first and later.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long a daemon may take to answer then, at first: the launcher does not see
-/// signals and the program's end meanwhile. A daemon that answers too late undoes
-/// what it did, so each late answer doubles the time, up to [`PATIENCE`].
+/// First limit for the answer of a daemon that the launcher registers with again:
+/// the launcher sees neither signals nor the program's end meanwhile. A daemon that
+/// answers too late undoes what it did, so each late answer doubles the limit, up to
+/// [`PATIENCE`].
 const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
 
 impl Minder {
@@ -394,7 +395,7 @@ impl Minder {
         signals: &mut Forwarder,
     ) -> anyhow::Result<Running> {
         while !self.poll(starting.as_fd(), signals)? {
-            self.mind(starting.running(), signals);
+            self.handle_signals_and_daemon_loss(starting.running(), signals);
         }
         Ok(starting.finish()?)
     }
@@ -409,12 +410,13 @@ impl Minder {
                 }
                 return Ok(exit.code());
             }
-            self.mind(&running, signals);
+            self.handle_signals_and_daemon_loss(&running, signals);
         }
     }
 
-    /// Passes signals on, and does what is due where the daemon is gone.
-    fn mind(&mut self, running: &Running, signals: &mut Forwarder) {
+    /// Forwards signals. When the daemon has ended, undoes its changes and looks for
+    /// another daemon.
+    fn handle_signals_and_daemon_loss(&mut self, running: &Running, signals: &mut Forwarder) {
         if signals.forward(running) && self.newcomer.background.is_some() {
             self.let_go();
         }

@@ -91,13 +91,13 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
     });
     assert_eq!(allowed(first.pid()).unwrap(), outside);
     let status = stdout(&world.run(&["status"]));
-    let reason = format!("(pinned its threads to {outside})");
+    let reason = format!("(pinned threads to {outside})");
     assert!(status.contains(&reason), "{status}");
     let explained = stdout(&world.run(&["explain", &first.pid().to_string()]));
     let words: Vec<_> = explained.split_whitespace().collect();
-    let reason = format!("has no seat, as it pinned threads to CPUs {outside} itself");
+    let reason = format!("has no seat: it pinned threads to CPUs {outside}");
     assert!(words.join(" ").contains(&reason), "{explained}");
-    // Unpinned, it is seated again; so it is not before it is unpinned.
+    // After the unpin the daemon seats the program again.
     first.pin(&all);
     wait_for("a seat again", || {
         let program = program_of(&world, first)?;

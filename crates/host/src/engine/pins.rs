@@ -66,8 +66,8 @@ impl RealWorld {
         let reach = member.reach(&self.state.usable);
         member.stay.moved(at_ns, self.topology.capacity_of(&reach));
         let text = match &pinned_to {
-            Some(cpus) => format!("its threads are pinned to CPUs {cpus} by the program itself"),
-            None => "its threads are no longer pinned by the program itself".to_owned(),
+            Some(cpus) => format!("the program pinned threads to CPUs {cpus}"),
+            None => "the program no longer pins threads".to_owned(),
         };
         let event = member.limits();
         let program = Some(id);

@@ -187,8 +187,8 @@ impl RealWorld {
         let usable = &self.state.usable;
         let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
         let pins = self.actuator.pins(home.program);
-        // Of threads that pinned themselves, one alone shows no binding of the
-        // whole program.
+        // With pinned threads the main thread's mask is no binding of the program;
+        // the union of all masks at the attach is.
         let whole = self.actuator.initial_cpus(home.program).cloned();
         let bound_to = match pins {
             Some(_) => whole,

@@ -15,11 +15,11 @@ use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 SEATS are the CPUs that a program is kept to; +N among them are borrowed while others
 cannot use them, -N are its own and lent; those in turn have all CPUs, one after
 another, and are stopped meanwhile. A quota is the CPU time that the program's cgroups
-allow it. A program that pinned its threads gets no seat. Background work names what it is stopped for, or
-the part of the last ten seconds that it ran. NTT is the predicted turnaround relative to
-running alone on the whole machine: 1.0 is undisturbed. BUSY is CPUs in use. PROGRESS
-names its source, best first: heartbeat, repetitions, ompt, instructions, cpu-time
-(a sign of demand only), and how far it is trusted.
+allow it. A program that pinned threads to CPUs gets no seat. Background work names what
+it is stopped for, or the part of the last ten seconds that it ran. NTT is the predicted
+turnaround relative to running alone on the whole machine: 1.0 is undisturbed. BUSY is
+CPUs in use. PROGRESS names its source, best first: heartbeat, repetitions, ompt,
+instructions, cpu-time (a sign of demand only), and how far it is trusted.
 
 Examples:
   usher status
@@ -120,7 +120,7 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
         None => seats,
     };
     let seats = match &program.pinned_to {
-        Some(cpus) => format!("{seats} (pinned its threads to {cpus})"),
+        Some(cpus) => format!("{seats} (pinned threads to {cpus})"),
         None => seats,
     };
     let seats = match program.stopped_by_user {

@@ -215,8 +215,8 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         let quota = quota.unwrap_or_default();
         if let Some(pinned) = &program.pinned_to {
             return format!(
-                "has no seat, as it pinned threads to CPUs {pinned} itself{quota}; \
-                 the others are seated on the rest"
+                "has no seat: it pinned threads to CPUs {pinned}{quota}; other programs \
+                 are seated on the remaining CPUs, if there are any"
             );
         }
         return format!("is left to the kernel, on every CPU that it may use{quota}");

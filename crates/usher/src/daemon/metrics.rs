@@ -133,7 +133,7 @@ fn register_seats(registry: &mut Registry, status: &Status) {
     let pinned = status.programs.iter().filter(|p| p.pinned_to.is_some());
     registry.register(
         "pinned_programs",
-        "Programs without a seat, as they pinned their threads themselves",
+        "Programs without a seat because they pinned threads",
         ConstGauge::new(pinned.count() as i64),
     );
     let owned = |p: &usher_host::engine::ProgramStatus| match p.mode {

@@ -187,7 +187,7 @@ const HEAD: &str = "\
 
 `make lab` writes this file: commands of root and of alice, an ordinary user, with their
 output, in a guest with Debian 13, systemd 257, eight CPUs and four last-level caches.
-`calc work N` computes in N threads now and then.
+`calc work N` computes with N threads, with pauses.
 ";
 
 fn install(log: &mut Log, system: &mut Shell) {
