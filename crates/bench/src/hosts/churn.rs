@@ -45,8 +45,7 @@ pub struct ChurnArgs {
     /// Programs of ten chains that run at a time; their releases take turns
     #[arg(long, default_value_t = 4)]
     pub at_once: usize,
-    /// The usher-bench that runs the chains: one without sanitizer, where this one
-    /// has it and is too slow for short lives
+    /// `usher-bench` that runs the chains; needed when this one is built with a sanitizer
     #[arg(long, value_name = "FILE")]
     pub chains_by: Option<std::path::PathBuf>,
 }
@@ -139,7 +138,7 @@ impl Row {
 
 const HEAD: [&str; 11] = [
     "chains of",
-    "life (ms)",
+    "sleep (ms)",
     "links/s",
     "chains in the seat (%)",
     "releases",
@@ -253,12 +252,18 @@ fn end_within(child: &mut Child, limit: Duration) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Whether this is a file that can be run; for an error before the first kind.
+/// Checks that `--chains-by` names a file.
+///
+/// # Errors
+/// It does not.
 pub fn check(args: &ChurnArgs) -> Result<()> {
     let Some(path) = &args.chains_by else {
         return Ok(());
     };
     let shown = Path::display(path);
-    anyhow::ensure!(path.is_file(), "--chains-by {shown}: this is no program");
+    anyhow::ensure!(
+        path.is_file(),
+        "--chains-by {shown}: not a file; name an `usher-bench` program"
+    );
     Ok(())
 }

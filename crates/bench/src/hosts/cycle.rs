@@ -171,7 +171,12 @@ enum Phase {
         slots: Vec<Slot>,
     },
     /// A second has passed: links born from now on are counted.
-    Counting { from: Vec<Slot>, since: Instant },
+    Counting {
+        from: Vec<Slot>,
+        since: Instant,
+        /// Whether a link was born narrowed after the second, before the count began.
+        is_late: bool,
+    },
 }
 
 /// A program of chains.
@@ -206,7 +211,11 @@ impl Subject {
         act.admit(program, id, Work::Foreground)?;
         let whole = cpu_list(&process.status()?).context("the program's CPUs")?;
         let cpus: CpuSet = whole.parse()?;
-        ensure!(cpus.len() >= 2, "it needs two CPUs");
+        ensure!(
+            cpus.len() >= 2,
+            "churn needs two usable CPUs, found {}",
+            cpus.len()
+        );
         chains.begin()?;
         let seats = [cpus.first(), cpus.last()].map(|cpu| CpuSet::single(cpu.unwrap_or(0)));
         let phase = Phase::Idle { until: start_at };
@@ -291,9 +300,13 @@ impl Subject {
         }
         slots.clone_from(&now);
         if at.elapsed() >= GRACE {
-            tally.free_after.push(narrowed_at.duration_since(*at));
-            let since = Instant::now();
-            self.phase = Phase::Counting { from: now, since };
+            let free_after = narrowed_at.duration_since(*at);
+            tally.free_after.push(free_after);
+            self.phase = Phase::Counting {
+                from: now,
+                since: Instant::now(),
+                is_late: free_after > GRACE,
+            };
         }
         Ok(())
     }
@@ -301,7 +314,12 @@ impl Subject {
     /// Counts narrowed threads, once each chain has borne links after the second.
     fn count(&mut self, row: &mut Row) -> Result<()> {
         let now = self.slots()?;
-        let Phase::Counting { from, since } = &self.phase else {
+        let Phase::Counting {
+            from,
+            since,
+            is_late,
+        } = &self.phase
+        else {
             return Ok(());
         };
         let pairs = || now.iter().zip(from.iter());
@@ -309,7 +327,7 @@ impl Subject {
         if !is_alive && since.elapsed() < STALLED {
             return Ok(());
         }
-        let was_narrowed = pairs().any(|(now, from)| now.last_narrowed > from.links);
+        let was_narrowed = *is_late || pairs().any(|(now, from)| now.last_narrowed > from.links);
         row.stalled += usize::from(!is_alive);
         row.narrowed += usize::from(was_narrowed || self.lists_narrowed()?);
         row.releases += 1;
@@ -359,7 +377,10 @@ impl Chains {
         let out = reaper.stdout.take().context("its standard output")?;
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        let pid = line.trim().parse().context("the chains did not start")?;
+        let pid = line
+            .trim()
+            .parse()
+            .context("`usher-bench hosts-chains` printed no process number")?;
         Ok(Self { reaper, pid, slots })
     }
 
@@ -374,7 +395,10 @@ impl Chains {
         drop(self.reaper.stdin.take());
         let begun = Instant::now();
         while self.reaper.try_wait()?.is_none() {
-            ensure!(begun.elapsed() < END_MAX, "chains do not end");
+            ensure!(
+                begun.elapsed() < END_MAX,
+                "chains still run {END_MAX:?} after their pipe was closed"
+            );
             std::thread::sleep(STEP);
         }
         Ok(())

@@ -20,12 +20,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::scene::{self, Scene, kill, signal};
-use super::standing::is_held;
+use super::attributes::is_held;
+use super::kill_fixture::{self, KillFixture, kill, signal};
 use crate::bars::{Bar, Part, Table};
 use crate::processes::{runs, state_of, wait_for};
 
@@ -62,9 +62,21 @@ struct Round {
     error: Option<String>,
 }
 
+/// Checks that the rounds can be made here.
+///
+/// # Errors
+/// The benchmark does not run as root.
+pub fn check() -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "kills needs root: run it as root, or give --only pinning,churn"
+    );
+    Ok(())
+}
+
 /// Runs so many rounds.
 pub fn run(usher: &Path, rounds: usize) -> Result<Part> {
-    let _reaper = scene::reaper()?;
+    let _reaper = kill_fixture::reaper()?;
     let mut all = Vec::new();
     for at in 0..rounds {
         let kind = KINDS[at % KINDS.len()];
@@ -98,51 +110,51 @@ fn one(usher: &Path, kind: Kind, as_user: bool, at: usize) -> Round {
 }
 
 fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
-    let mut scene = Scene::start(usher, round.as_user, at)?;
-    let (daemon, keeper) = scene.masters()?;
-    let all = [&scene.launched[..], &scene.without_launcher].concat();
+    let mut fixture = KillFixture::start(usher, round.as_user, at)?;
+    let (daemon, keeper) = fixture.daemon_and_keeper()?;
+    let all = [&fixture.launched[..], &fixture.without_launcher].concat();
     match round.kind {
         Kind::Daemon => {
             kill(daemon);
             let died = Instant::now();
-            scene.end_hogs()?;
-            watch(round, &scene, died, &all);
-            wait_for("the next daemon", WATCH_MAX, || scene.status().is_some())?;
+            fixture.end_hogs()?;
+            watch(round, &fixture, died, &all);
+            wait_for("the next daemon", WATCH_MAX, || fixture.status().is_some())?;
         }
         Kind::Keeper => {
             kill(keeper);
             let died = Instant::now();
             let is_new = || {
-                scene
-                    .masters()
+                fixture
+                    .daemon_and_keeper()
                     .is_ok_and(|(_, now)| now != keeper && runs(now))
             };
             wait_for("another keeper", WATCH_MAX, is_new)?;
             round.undone_ms = Some(died.elapsed().as_secs_f64() * 1e3);
-            scene.end_hogs()?;
+            fixture.end_hogs()?;
         }
         Kind::Both => {
             kill_both(daemon, keeper)?;
             let died = Instant::now();
-            scene.end_hogs()?;
-            let launched = scene.launched.clone();
+            fixture.end_hogs()?;
+            let launched = fixture.launched.clone();
             match round.as_user {
-                true => watch_thaw(round, &scene, died, &launched),
-                false => watch(round, &scene, died, &launched),
+                true => watch_thaw(round, &fixture, died, &launched),
+                false => watch(round, &fixture, died, &launched),
             }
-            round.undo_ms = Some(undo(&scene, &all)?);
+            round.undo_ms = Some(undo(&fixture, &all)?);
         }
         Kind::Launcher => {
-            scene.kill_launchers()?;
+            fixture.kill_launchers()?;
             let died = Instant::now();
-            watch(round, &scene, died, &all);
+            watch(round, &fixture, died, &all);
             kill_both(daemon, keeper)?;
-            scene.end_hogs()?;
-            round.undo_ms = Some(undo(&scene, &all)?);
+            fixture.end_hogs()?;
+            round.undo_ms = Some(undo(&fixture, &all)?);
         }
     }
-    round.changed = scene.start_again_and_end()?;
-    round.journals = scene.journals();
+    round.changed = fixture.start_again_and_end()?;
+    round.journals = fixture.journals();
     Ok(())
 }
 
@@ -159,37 +171,39 @@ fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
 }
 
 /// Waits until these processes are free or managed.
-fn watch(round: &mut Round, scene: &Scene, died: Instant, pids: &[i32]) {
-    watch_until(round, scene, died, pids, || scene.are_free_or_managed(pids));
+fn watch(round: &mut Round, fixture: &KillFixture, died: Instant, pids: &[i32]) {
+    watch_until(round, fixture, died, pids, || {
+        fixture.are_free_or_managed(pids)
+    });
 }
 
 /// Waits until none of these processes is frozen or stopped.
-fn watch_thaw(round: &mut Round, scene: &Scene, died: Instant, pids: &[i32]) {
-    watch_until(round, scene, died, pids, || {
+fn watch_thaw(round: &mut Round, fixture: &KillFixture, died: Instant, pids: &[i32]) {
+    watch_until(round, fixture, died, pids, || {
         !pids.iter().any(|&pid| is_held(pid))
     });
 }
 
 fn watch_until(
     round: &mut Round,
-    scene: &Scene,
+    fixture: &KillFixture,
     died: Instant,
     pids: &[i32],
     is_right: impl FnMut() -> bool,
 ) {
     match wait_for("the undo", WATCH_MAX, is_right) {
         Ok(_) => round.undone_ms = Some(died.elapsed().as_secs_f64() * 1e3),
-        Err(_) => round.left = Some(scene.describe(&scene.changed(pids))),
+        Err(_) => round.left = Some(fixture.describe(&fixture.changed(pids))),
     }
 }
 
 /// Runs `usher undo`. Returns the milliseconds until all is undone.
-fn undo(scene: &Scene, pids: &[i32]) -> Result<f64> {
+fn undo(fixture: &KillFixture, pids: &[i32]) -> Result<f64> {
     let begun = Instant::now();
-    scene.undo()?;
-    let free = || scene.changed(pids).is_empty();
+    fixture.undo()?;
+    let free = || fixture.changed(pids).is_empty();
     let waited = wait_for("the undo", WATCH_MAX, free);
-    waited.with_context(|| scene.describe(&scene.changed(pids)))?;
+    waited.with_context(|| fixture.describe(&fixture.changed(pids)))?;
     Ok(begun.elapsed().as_secs_f64() * 1e3)
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench hosts`: what management may do to programs, on this host.
 
+mod attributes;
 mod chains;
 mod churn;
 mod cycle;
+mod kill_fixture;
 mod kills;
 mod pinning;
-mod scene;
-mod standing;
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub enum Which {
     Churn,
 }
 
-/// Hosts: what management may do to programs, on this host
+/// Hosts: SIGKILL of daemons, programs that pin threads, short-lived threads
 #[derive(Debug, Clone, clap::Args)]
 pub struct HostsArgs {
     /// Only these parts
@@ -59,17 +59,28 @@ pub struct HostsArgs {
 /// Runs the parts asked for, saves and shows them. Returns whether every bar
 /// was met.
 pub fn run(args: &HostsArgs) -> Result<bool> {
-    churn::check(&args.churn)?;
+    let is_chosen = |which: &Which| args.only.is_empty() || args.only.contains(which);
+    let chosen: Vec<Which> = Which::value_variants()
+        .iter()
+        .copied()
+        .filter(is_chosen)
+        .collect();
+    // A part that cannot run here would discard the results of those before.
+    for which in &chosen {
+        let checked = match which {
+            Which::Kills => kills::check(),
+            Which::Pinning => pinning::check(),
+            Which::Churn => churn::check(&args.churn),
+        };
+        checked.with_context(|| format!("part {which:?}"))?;
+    }
     let usher = usher_binary(args.usher.as_deref())?;
     let kill_rounds = args
         .kill_rounds
         .unwrap_or(if args.quick { 16 } else { 300 });
     let folder = machine::run_folder(&args.out, "hosts")?;
     let mut parts: Vec<Part> = Vec::new();
-    for &which in Which::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(&which) {
-            continue;
-        }
+    for which in chosen {
         let part = match which {
             Which::Kills => kills::run(&usher, kill_rounds),
             Which::Pinning => pinning::run(&usher, &args.pinning, args.quick),

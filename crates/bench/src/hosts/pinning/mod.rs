@@ -57,16 +57,30 @@ struct Row {
     noticed_ms: f64,
 }
 
+/// Checks that programs can be pinned and compiled here.
+///
+/// # Errors
+/// One CPU is usable, or there is no C compiler.
+pub fn check() -> Result<()> {
+    let usable = usable_cpus()?;
+    ensure!(
+        usable.len() > 1,
+        "pinning needs two usable CPUs, found {}",
+        usable.len()
+    );
+    Programs::compile(tempfile::tempdir()?.path(), &usable)?;
+    Ok(())
+}
+
+fn usable_cpus() -> Result<usher_model::CpuSet> {
+    Ok(usher_probe::usable_cpus(&usher_probe::Roots::default())?)
+}
+
 /// Runs the programs.
 pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let runs = if quick { RUNS_QUICK } else { RUNS };
     let runs = args.pinning_runs.unwrap_or(runs);
-    let usable = usher_probe::usable_cpus(&usher_probe::Roots::default())?;
-    ensure!(
-        usable.len() > 1,
-        "pinning needs two CPUs, and {} is usable here",
-        usable.len()
-    );
+    let usable = usable_cpus()?;
     // What a launcher leaves behind is this process's to end.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let dir = tempfile::tempdir()?;

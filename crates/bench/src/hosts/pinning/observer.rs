@@ -31,7 +31,7 @@ const THREADS_EVERY: Duration = Duration::from_millis(10);
 
 /// A program in `usher status`.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct ProgramState {
     pub pid: i32,
     /// Its seat; empty: none.
     pub seat: CpuSet,
@@ -76,7 +76,7 @@ impl Observer {
     /// Begins to observe the programs of the daemon with this runtime folder.
     pub fn start(binary: &Path, runtime: &Path) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let mut eye = Eye {
+        let mut sampler = Sampler {
             shared: shared.clone(),
             binary: binary.to_owned(),
             runtime: runtime.to_owned(),
@@ -91,7 +91,7 @@ impl Observer {
         };
         let thread = std::thread::Builder::new()
             .name("observer".to_owned())
-            .spawn(move || eye.run())?;
+            .spawn(move || sampler.run())?;
         Ok(Self { shared, thread })
     }
 
@@ -121,7 +121,7 @@ struct Sample {
 }
 
 #[derive(Debug)]
-struct Eye {
+struct Sampler {
     shared: Arc<Shared>,
     binary: PathBuf,
     runtime: PathBuf,
@@ -135,11 +135,11 @@ struct Eye {
     /// Since the last reading of the state.
     samples: Vec<Sample>,
     /// The last state read.
-    state: BTreeMap<String, Seen>,
+    state: BTreeMap<String, ProgramState>,
     inside: Inside,
 }
 
-impl Eye {
+impl Sampler {
     fn run(&mut self) -> Inside {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let state = read_state(&self.binary, &self.runtime).unwrap_or_default();
@@ -148,7 +148,7 @@ impl Eye {
             self.state = state;
             if let Some(watch) = self.shared.watch().as_mut() {
                 let seen = self.state.get(watch.name());
-                watch.look(seen);
+                watch.observe(seen);
             }
             let until = Instant::now() + STATE_EVERY;
             while Instant::now() < until {
@@ -192,7 +192,7 @@ impl Eye {
     }
 
     /// Attributes what was used since the last reading of the state.
-    fn count(&mut self, now: &BTreeMap<String, Seen>) {
+    fn count(&mut self, now: &BTreeMap<String, ProgramState>) {
         for sample in std::mem::take(&mut self.samples) {
             self.inside.sampled_ns += sample.used_ns;
             let (before, after) = (self.state.get(&sample.name), now.get(&sample.name));
@@ -211,7 +211,7 @@ impl Eye {
     }
 
     /// Has the meter count new programs, and reads it once a second.
-    fn meter(&mut self, now: &BTreeMap<String, Seen>) {
+    fn meter(&mut self, now: &BTreeMap<String, ProgramState>) {
         let visitors = now.iter().filter(|(name, _)| name.starts_with(VISITOR));
         for (_, seen) in visitors {
             let id = ProgramId(u64::from(seen.pid.unsigned_abs()));
@@ -240,14 +240,14 @@ impl Eye {
 }
 
 /// The programs that the daemon manages, by name.
-fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, Seen>> {
+fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, ProgramState>> {
     let mut command = usher(binary, runtime);
     let output = command.args(["status", "--json"]).output().ok()?;
     let state: Value = serde_json::from_slice(&output.stdout).ok()?;
     let programs = state["programs"].as_array()?.iter();
     let seen = programs.filter_map(|program| {
         let list = |key: &str| program[key].as_str()?.parse::<CpuSet>().ok();
-        let seen = Seen {
+        let seen = ProgramState {
             pid: i32::try_from(program["pid"].as_i64()?).ok()?,
             seat: list("cpus").unwrap_or_default(),
             pinned_to: list("pinned_to"),

@@ -87,22 +87,22 @@ impl<'a> Runner<'a> {
             .spawn()
             .with_context(|| format!("starting {}", kind.name()))?;
         let status = end_within(&mut child, RUN_MAX)?;
-        let said = String::from_utf8_lossy(&fs::read(&err)?).into_owned();
-        let told = fs::read(&out)?;
+        let stderr = String::from_utf8_lossy(&fs::read(&err)?).into_owned();
+        let stdout = fs::read(&out)?;
         Ok(Outcome {
-            failure: failure(status, &said),
-            moved: String::from_utf8_lossy(&told).contains("moved"),
+            failure: failure(status, &stderr),
+            moved: String::from_utf8_lossy(&stdout).contains("moved"),
             watch: self.observer.seen(),
         })
     }
 }
 
 /// Why a run failed, by its exit status and what it wrote.
-fn failure(status: Option<ExitStatus>, said: &str) -> Option<String> {
-    let complaint = said
+fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
+    let complaint = stderr
         .lines()
         .find(|line| COMPLAINTS.iter().any(|text| line.contains(text)));
-    let line = complaint.or(said.lines().next()).unwrap_or_default();
+    let line = complaint.or(stderr.lines().next()).unwrap_or_default();
     match status {
         None => Some(format!("it did not end within {} s", RUN_MAX.as_secs())),
         Some(status) if !status.success() => Some(match status.signal() {
@@ -179,8 +179,8 @@ mod tests {
         assert_eq!(failure(ok, ""), None);
         assert_eq!(failure(ok, "a warning\n"), None);
         let error = "x\nOMP: Error #100: Fatal system error detected.\n";
-        let told = failure(ok, error).unwrap();
-        assert!(told.contains("OMP: Error #100"), "{told}");
+        let stdout = failure(ok, error).unwrap();
+        assert!(stdout.contains("OMP: Error #100"), "{stdout}");
         let aborted = failure(Some(ExitStatus::from_raw(6)), error).unwrap();
         assert!(aborted.starts_with("signal 6: OMP"), "{aborted}");
         let missing = failure(Some(ExitStatus::from_raw(1 << 8)), "not enough slots").unwrap();

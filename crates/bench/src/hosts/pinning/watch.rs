@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use usher_model::CpuSet;
 
-use super::observer::{Seen, numbers};
+use super::observer::{ProgramState, numbers};
 
 /// How long the daemon may take to notice a pin: a second, and the time that a loaded
 /// machine needs for that and for the observer's readings.
@@ -53,17 +53,17 @@ impl Watch {
     }
 
     /// Takes in a reading of the state; `None`: the program is not managed.
-    pub fn look(&mut self, seen: Option<&Seen>) {
+    pub fn observe(&mut self, seen: Option<&ProgramState>) {
         let Some(seen) = seen else {
             self.wrong_since = None;
             return;
         };
         let masks = masks_below(seen.pid);
         let pins: Vec<_> = masks.iter().filter(|&mask| *mask != self.usable).collect();
-        self.judge(seen, &pins);
+        self.evaluate(seen, &pins);
     }
 
-    fn judge(&mut self, seen: &Seen, pins: &[&CpuSet]) {
+    fn evaluate(&mut self, seen: &ProgramState, pins: &[&CpuSet]) {
         // In a seat, a mask within it may be the seat's.
         let outside = |pin: &&&CpuSet| match (&seen.pinned_to, seen.seat.is_empty()) {
             (_, false) => !pin.is_subset(&seen.seat),
@@ -138,8 +138,8 @@ mod tests {
         list.parse().unwrap()
     }
 
-    fn seen(seat: &str, pinned_to: Option<&str>) -> Seen {
-        Seen {
+    fn seen(seat: &str, pinned_to: Option<&str>) -> ProgramState {
+        ProgramState {
             pid: 1,
             seat: cpus(seat),
             pinned_to: pinned_to.map(cpus),
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_pin_is_within_the_seat_or_has_a_reason() {
-        let right = |seen: Seen, pin: &str| {
+        let right = |seen: ProgramState, pin: &str| {
             let mut watch = Watch::new("p".to_owned(), cpus("0-3"));
-            watch.judge(&seen, &[&cpus(pin)]);
+            watch.evaluate(&seen, &[&cpus(pin)]);
             assert_eq!(watch.pinned, 1);
             watch.wrong_since.is_none()
         };
@@ -165,12 +165,12 @@ mod tests {
     #[test]
     fn a_wrong_seat_is_a_failure_only_when_it_lasts() {
         let mut watch = Watch::new("p".to_owned(), cpus("0-3"));
-        watch.judge(&seen("0", None), &[&cpus("1")]);
+        watch.evaluate(&seen("0", None), &[&cpus("1")]);
         assert!(watch.failure.is_none());
         watch.wrong_since = Instant::now().checked_sub(2 * NOTICE_MAX);
-        watch.judge(&seen("0", None), &[&cpus("1")]);
+        watch.evaluate(&seen("0", None), &[&cpus("1")]);
         assert!(watch.failure.is_some());
-        watch.judge(&seen("", Some("1")), &[&cpus("1")]);
+        watch.evaluate(&seen("", Some("1")), &[&cpus("1")]);
         assert!(watch.wrong_since.is_none());
     }
 }

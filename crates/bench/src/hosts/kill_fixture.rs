@@ -13,11 +13,11 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::standing::{is_held, standing};
+use super::attributes::{is_held, managed_attributes};
 use crate::background::reaper_of;
 use crate::processes::{runs, terminate, wait_for};
 
-/// The environment variable that marks all processes of a scene.
+/// The environment variable that marks all processes of a fixture.
 const MARK: &str = "USHER_BENCH_KILLS";
 /// How long any step may take on a loaded machine.
 const STEP_MAX: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ const SLEEPER: &str = "sleep 600 & exec sleep 600";
 const SPINNER: &str = "sh -c 'while :; do :; done' & while :; do :; done";
 
 /// What runs in one round; all of it ends when the value is dropped.
-pub struct Scene {
+pub struct KillFixture {
     dir: tempfile::TempDir,
     mark: String,
     as_user: bool,
@@ -43,12 +43,12 @@ pub struct Scene {
     plain: BTreeSet<String>,
 }
 
-/// Ends the processes of all scenes when this process is gone, however it ended.
+/// Ends the processes of all fixtures when this process is gone, however it ended.
 pub fn reaper() -> Result<impl Drop> {
     reaper_of(&format!("{MARK}={}-", std::process::id()))
 }
 
-impl Scene {
+impl KillFixture {
     /// Starts the programs of root or of an ordinary user under a daemon of root,
     /// and waits until they are seated, and frozen.
     pub fn start(usher: &Path, as_user: bool, round: usize) -> Result<Self> {
@@ -64,7 +64,7 @@ impl Scene {
         };
         let daemon = base.daemon().spawn().context("starting the daemon")?;
         let attached = base.program(&["sh", "-c", SLEEPER]).spawn()?;
-        let mut scene = Self {
+        let mut fixture = Self {
             attached,
             daemon,
             hogs: vec![],
@@ -76,15 +76,15 @@ impl Scene {
             mark: mark.clone(),
             dir,
         };
-        scene.fill()?;
-        Ok(scene)
+        fixture.fill()?;
+        Ok(fixture)
     }
 
     fn fill(&mut self) -> Result<()> {
         let pid = self.attached.id().cast_signed();
         wait_for("the first program", STEP_MAX, || tree(pid).len() == 2)?;
         self.without_launcher = tree(pid);
-        self.plain = standing(pid);
+        self.plain = managed_attributes(pid);
         wait_for("the daemon", STEP_MAX, || self.status().is_some())?;
         let words = ["run", "--name", "seated", "--", "sh", "-c", SLEEPER];
         self.launch(&words)?;
@@ -111,7 +111,7 @@ impl Scene {
     /// Waits until every process has something that has to be undone.
     fn wait_until_changed(&self) -> Result<()> {
         let seated = [&self.launched[..2], &self.without_launcher].concat();
-        let is_seated = |pid: &i32| standing(*pid) != self.plain;
+        let is_seated = |pid: &i32| managed_attributes(*pid) != self.plain;
         wait_for("seats", STEP_MAX, || seated.iter().all(is_seated))?;
         let background = &self.launched[2..];
         let is_ready = |pid: &i32| is_seated(pid) && is_held(*pid);
@@ -166,7 +166,7 @@ impl Scene {
     }
 
     /// The daemon and its keeper.
-    pub fn masters(&self) -> Result<(i32, i32)> {
+    pub fn daemon_and_keeper(&self) -> Result<(i32, i32)> {
         let status = self.status().context("the daemon does not answer")?;
         let pid = |key: &str| Some(status[key].as_i64()? as i32).filter(|&pid| pid > 0);
         let masters = pid("pid").zip(pid("keeper_pid"));
@@ -194,7 +194,7 @@ impl Scene {
     /// Those of these processes that have something of Usher's.
     pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
         let is_changed = |pid: &i32| {
-            let now = standing(*pid);
+            let now = managed_attributes(*pid);
             runs(*pid) && (is_held(*pid) || (!now.is_empty() && now != self.plain))
         };
         pids.iter().copied().filter(is_changed).collect()
@@ -213,7 +213,8 @@ impl Scene {
 
     /// What these processes have, for a report.
     pub fn describe(&self, pids: &[i32]) -> String {
-        let one = |&pid: &i32| format!("{pid}: held {} {:?}", is_held(pid), standing(pid));
+        let one =
+            |&pid: &i32| format!("{pid}: held {} {:?}", is_held(pid), managed_attributes(pid));
         let all: Vec<_> = pids.iter().map(one).collect();
         format!("without Usher {:?}; now {}", self.plain, all.join("; "))
     }
@@ -259,7 +260,7 @@ impl Scene {
         entries.map_or(0, |entries| entries.flatten().count())
     }
 
-    /// Daemons and keepers of this scene: a keeper turns into the next daemon.
+    /// Daemons and keepers of this fixture: a keeper turns into the next daemon.
     fn daemons(&self) -> Vec<i32> {
         let serves = |pid: &i32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -270,7 +271,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for KillFixture {
     fn drop(&mut self) {
         // Several times, as processes may fork meanwhile.
         for _ in 0..5 {
@@ -284,7 +285,7 @@ impl Drop for Scene {
     }
 }
 
-/// How commands of a scene are made.
+/// How commands of a fixture are made.
 struct Base<'a> {
     dir: &'a Path,
     mark: &'a str,

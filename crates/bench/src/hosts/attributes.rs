@@ -16,7 +16,7 @@ const WHO_PROCESS: libc::c_int = 1;
 
 /// Affinity masks, priorities, autogroup and cgroups of a process's threads, one
 /// line for each different thread.
-pub fn standing(pid: i32) -> BTreeSet<String> {
+pub fn managed_attributes(pid: i32) -> BTreeSet<String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let cgroups = text(&process.join("cgroup")).replace('\n', " ");
     let autogroup = text(&process.join("autogroup"));
