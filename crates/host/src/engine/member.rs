@@ -201,6 +201,8 @@ impl Member {
             loans.fold(CpuSet::new(), |set, loan| set.or(&loan.cpus))
         };
         let seconds = at_ns.saturating_sub(self.arrived_ns) as f64 * 1e-9;
+        // Progress is counted from before the arrival: on a slow machine by much.
+        let counted = self.watch.seconds(at_ns);
         let sample = self.last.as_ref().map(|(_, sample)| sample);
         let progress = sample.and_then(|s| s.progress);
         ProgramStatus {
@@ -229,8 +231,8 @@ impl Member {
             busy_cpus: self.busy_cpus(),
             progress,
             progress_per_second: progress
-                .filter(|_| seconds > 0.0)
-                .map(|progress| progress.total / seconds),
+                .filter(|_| counted > 0.0)
+                .map(|progress| progress.total / counted),
             profile: self.program.profile.clone(),
             bound_to: self.program.bound_to.clone(),
             pinned_to: self.program.pinned_to.clone(),

@@ -9,12 +9,15 @@ use usher_model::{Home, ProcessId, ProgramSample};
 use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
 use super::config::EngineError;
+use super::world::now_ns;
 
 /// A program's probe. What goes wrong with it is remembered until it is asked
 /// for.
 #[derive(Debug)]
 pub(super) struct Watch {
     probe: ProgramProbe,
+    /// Since when its progress is counted: before the program arrives.
+    opened_ns: u64,
     warnings: Vec<String>,
 }
 
@@ -30,6 +33,7 @@ impl Watch {
             proc_root: proc_root.to_owned(),
             ..ProbeConfig::default()
         };
+        let opened_ns = now_ns();
         let mut probe = ProgramProbe::open(home, config)?;
         heartbeat
             .into_iter()
@@ -42,8 +46,16 @@ impl Watch {
             }
             false => drop(probe.count_instructions()),
         }
-        let warnings = Vec::new();
-        Ok(Self { probe, warnings })
+        Ok(Self {
+            probe,
+            opened_ns,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// How long its progress has been counted, in seconds.
+    pub fn seconds(&self, at_ns: u64) -> f64 {
+        at_ns.saturating_sub(self.opened_ns) as f64 * 1e-9
     }
 
     /// The program now; `None` when it cannot be read any more.
