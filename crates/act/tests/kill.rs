@@ -396,7 +396,7 @@ fn without_rights_programs_are_seated_by_affinity_and_undone() {
     std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     // The binary may lie where nobody else can execute it.
     let copy = runtime.path().join("rig");
-    std::fs::copy(rig(), &copy).unwrap();
+    common::copy_program(rig(), &copy);
     let mut command = Command::new(&copy);
     command.args(["tree", "1", "1"]).uid(NOBODY).gid(NOBODY);
     let program = Program::start_as(command);

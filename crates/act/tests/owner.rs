@@ -36,7 +36,7 @@ impl Tree {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let program = dir.path().join(NAME);
-        fs::copy("/bin/sleep", &program).unwrap();
+        common::copy_program("/bin/sleep", &program);
         fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
         let mut command = Command::new("/bin/sh");
         let script = "read line; \"$0\" 600 & wait";

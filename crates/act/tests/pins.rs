@@ -97,9 +97,16 @@ fn two_cpus() -> Option<(String, String)> {
     two
 }
 
-/// With cgroups and without, for a program that is launched and one that is
-/// attached.
-fn in_every_way(threads: &str, test: impl Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator))) {
+/// A test with an actuator, a process of so many threads besides its first, what takes
+/// the process in, and two CPUs.
+type Test = dyn Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator), &str, &str);
+
+/// Runs a test with cgroups and without, for a program that is launched and one that
+/// is attached.
+fn in_every_way(threads: &str, test: &Test) {
+    let Some((first, second)) = two_cpus() else {
+        return;
+    };
     for way in ways() {
         for is_launched in [true, false] {
             let runtime = tempfile::tempdir().unwrap();
@@ -112,7 +119,7 @@ fn in_every_way(threads: &str, test: impl Fn(&mut Actuator, &mut Pinner, &dyn Fn
                 }
                 act.admit(ONE, root, Work::Foreground).unwrap();
             };
-            test(&mut act, &mut pinner, &admit);
+            test(&mut act, &mut pinner, &admit, &first, &second);
             close(act);
         }
     }
@@ -120,17 +127,14 @@ fn in_every_way(threads: &str, test: impl Fn(&mut Actuator, &mut Pinner, &dyn Fn
 
 #[test]
 fn pins_from_before_the_attach_are_reported_and_kept() {
-    let Some((first, second)) = two_cpus() else {
-        return;
-    };
-    in_every_way("1", |act, pinner, admit| {
-        pinner.pin(0, &first);
-        pinner.pin(1, &second);
+    in_every_way("1", &|act, pinner, admit, first, second| {
+        pinner.pin(0, first);
+        pinner.pin(1, second);
         admit(act);
         let both = format!("{first},{second}");
         assert_eq!(act.pins(ONE), pinned(&both, true));
-        let own = [first.clone(), second.clone()];
-        act.act(&seat(&first)).unwrap();
+        let own = [first, second];
+        act.act(&seat(first)).unwrap();
         assert_eq!(pinner.masks(), own, "a seat moves no pinned thread");
         act.leave(ONE);
         assert_eq!(pinner.masks(), own);
@@ -139,72 +143,60 @@ fn pins_from_before_the_attach_are_reported_and_kept() {
 
 #[test]
 fn pins_from_after_the_seat_are_reported_and_kept() {
-    let Some((first, second)) = two_cpus() else {
-        return;
-    };
-    in_every_way("1", |act, pinner, admit| {
+    in_every_way("1", &|act, pinner, admit, first, second| {
         admit(act);
-        act.act(&seat(&first)).unwrap();
+        act.act(&seat(first)).unwrap();
         assert_eq!(act.pins(ONE), None);
-        assert_eq!(pinner.masks(), [&*first, &*first]);
-        pinner.pin(0, &second);
-        pinner.pin(1, &second);
-        assert_eq!(act.pins(ONE), pinned(&second, true));
+        assert_eq!(pinner.masks(), [first, first]);
+        pinner.pin(0, second);
+        pinner.pin(1, second);
+        assert_eq!(act.pins(ONE), pinned(second, true));
         act.refresh(ONE).unwrap();
-        assert_eq!(pinner.masks(), [&*second, &*second]);
+        assert_eq!(pinner.masks(), [second, second]);
         act.act(&Action::Release { program: ONE }).unwrap();
         finish_scans(act);
-        assert_eq!(act.pins(ONE), pinned(&second, true));
+        assert_eq!(act.pins(ONE), pinned(second, true));
         act.leave(ONE);
-        assert_eq!(pinner.masks(), [&*second, &*second]);
+        assert_eq!(pinner.masks(), [second, second]);
     });
 }
 
 #[test]
 fn one_pinned_thread_of_four_is_reported_and_the_others_stay_seated() {
-    let Some((first, second)) = two_cpus() else {
-        return;
-    };
-    in_every_way("3", |act, pinner, admit| {
+    in_every_way("3", &|act, pinner, admit, first, second| {
         admit(act);
-        act.act(&seat(&first)).unwrap();
-        pinner.pin(2, &second);
-        assert_eq!(act.pins(ONE), pinned(&second, false));
+        act.act(&seat(first)).unwrap();
+        pinner.pin(2, second);
+        assert_eq!(act.pins(ONE), pinned(second, false));
         act.refresh(ONE).unwrap();
-        assert_eq!(pinner.masks(), [&*first, &*first, &*second, &*first]);
+        assert_eq!(pinner.masks(), [first, first, second, first]);
         act.leave(ONE);
         let all = cpu_list();
-        assert_eq!(pinner.masks(), [&*all, &*all, &*second, &*all]);
+        assert_eq!(pinner.masks(), [&*all, &*all, second, &*all]);
     });
 }
 
 #[test]
 fn a_thread_that_unpins_itself_is_seated_again() {
-    let Some((first, second)) = two_cpus() else {
-        return;
-    };
-    in_every_way("1", |act, pinner, admit| {
+    in_every_way("1", &|act, pinner, admit, first, second| {
         admit(act);
-        act.act(&seat(&first)).unwrap();
-        pinner.pin(1, &second);
-        assert_eq!(act.pins(ONE), pinned(&second, false));
+        act.act(&seat(first)).unwrap();
+        pinner.pin(1, second);
+        assert_eq!(act.pins(ONE), pinned(second, false));
         act.act(&Action::Release { program: ONE }).unwrap();
         finish_scans(act);
         pinner.pin(1, &cpu_list());
         assert_eq!(act.pins(ONE), None);
-        act.act(&seat(&first)).unwrap();
-        assert_eq!(pinner.masks(), [&*first, &*first]);
+        act.act(&seat(first)).unwrap();
+        assert_eq!(pinner.masks(), [first, first]);
     });
 }
 
 #[test]
 fn a_program_bound_as_a_whole_pins_nothing() {
-    let Some((first, _)) = two_cpus() else {
-        return;
-    };
-    in_every_way("1", |act, pinner, admit| {
-        pinner.pin(0, &first);
-        pinner.pin(1, &first);
+    in_every_way("1", &|act, pinner, admit, first, _| {
+        pinner.pin(0, first);
+        pinner.pin(1, first);
         admit(act);
         assert_eq!(act.pins(ONE), None);
         let bound: CpuSet = first.parse().unwrap();
@@ -214,22 +206,19 @@ fn a_program_bound_as_a_whole_pins_nothing() {
 
 #[test]
 fn a_seat_that_equals_an_older_pin_does_not_take_it_over() {
-    let Some((first, second)) = two_cpus() else {
-        return;
-    };
-    in_every_way("1", |act, pinner, admit| {
+    in_every_way("1", &|act, pinner, admit, first, second| {
         admit(act);
-        act.act(&seat(&first)).unwrap();
-        pinner.pin(1, &second);
+        act.act(&seat(first)).unwrap();
+        pinner.pin(1, second);
         act.refresh(ONE).unwrap();
-        act.act(&seat(&second)).unwrap();
-        assert_eq!(pinner.masks(), [&*second, &*second]);
-        assert_eq!(act.pins(ONE), pinned(&second, false));
-        act.act(&seat(&first)).unwrap();
-        assert_eq!(pinner.masks(), [&*first, &*second]);
+        act.act(&seat(second)).unwrap();
+        assert_eq!(pinner.masks(), [second, second]);
+        assert_eq!(act.pins(ONE), pinned(second, false));
+        act.act(&seat(first)).unwrap();
+        assert_eq!(pinner.masks(), [first, second]);
         pinner.pin(1, &cpu_list());
-        act.act(&seat(&second)).unwrap();
-        assert_eq!(pinner.masks(), [&*second, &*second], "unpinned, so seated");
+        act.act(&seat(second)).unwrap();
+        assert_eq!(pinner.masks(), [second, second], "unpinned, so seated");
         act.leave(ONE);
         let all = cpu_list();
         assert_eq!(pinner.masks(), [&*all, &*all]);

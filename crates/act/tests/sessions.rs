@@ -120,7 +120,7 @@ impl Nobody {
         let runtime = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
         // The binary may lie where nobody else can execute it.
-        std::fs::copy(rig(), runtime.path().join("rig")).unwrap();
+        common::copy_program(rig(), runtime.path().join("rig"));
         Some(Self { runtime })
     }
 

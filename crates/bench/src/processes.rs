@@ -4,10 +4,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+
+/// Pause between two checks of a process.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The `usher` that is measured: beside this program, or on the path.
 pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
@@ -26,6 +29,20 @@ pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
         "there is no 'usher' beside {}: build it in the same profile, or name it with --usher",
         beside.display()
     )
+}
+
+/// Waits for the end of a process. `None`: it lives on after this time.
+pub fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() > limit {
+            return Ok(None);
+        }
+        std::thread::sleep(CHECK_EVERY);
+    }
 }
 
 /// `usher` with a runtime folder of its own.

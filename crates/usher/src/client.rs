@@ -44,16 +44,15 @@ impl Daemon {
     /// Connects to the user's own daemon, else to the system's; `None` where
     /// no daemon listens.
     pub fn find(runtime_dir: Option<&Path>) -> Option<Self> {
+        Self::find_with(runtime_dir, PATIENCE)
+    }
+
+    /// As [`Self::find`], for a daemon that must answer each call within `patience`.
+    pub fn find_with(runtime_dir: Option<&Path>, patience: Duration) -> Option<Self> {
         let sockets = runtime::sockets(runtime_dir);
         let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         let mut safe = sockets.iter().filter(safe);
-        safe.find_map(|path| Self::connect(path, PATIENCE).ok())
-    }
-
-    /// As [`Self::find`], for another try while the program runs: with less patience.
-    pub fn find_again(runtime_dir: Option<&Path>, patience: Duration) -> Option<Self> {
-        let found = Self::find(runtime_dir)?;
-        Self::connect(&found.path, patience).ok()
+        safe.find_map(|path| Self::connect(path, patience).ok())
     }
 
     /// Connects, where nothing can be done without a daemon.

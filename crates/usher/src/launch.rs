@@ -478,8 +478,7 @@ impl Minder {
                 Undoing::Failed => {}
             }
         }
-        let Some(mut daemon) = Daemon::find_again(self.runtime_dir.as_deref(), self.patience)
-        else {
+        let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), self.patience) else {
             return;
         };
         match daemon.register(self.newcomer.clone()) {

@@ -88,7 +88,7 @@ fn thresholds_that_it_may_not_read_are_told_and_are_none() {
     chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     // The program may lie where nobody else can run it.
     let program = own.path().join("usher");
-    fs::copy(env!("CARGO_BIN_EXE_usher"), &program).unwrap();
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
     let run = |options: &[&str]| {
         let words = [&["bg"], options, &["--", "sh", "-c", "exit 7"]].concat();
         let mut command = Command::new(&program);

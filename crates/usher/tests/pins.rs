@@ -5,39 +5,17 @@
 
 mod common;
 
-use std::process::{Child, Command};
-
-use common::{World, allowed, stdout, wait_for};
+use common::{Sleeper, World, allowed, stdout, wait_for};
 use serde_json::{Value, json};
 use usher_model::CpuSet;
 
-/// A process that sleeps until it is dropped.
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn start() -> Self {
-        Self(Command::new("sleep").arg("1000").spawn().unwrap())
-    }
-
-    fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-
-    /// What the program itself would do with `sched_setaffinity`.
-    fn pin(&self, cpus: &str) {
-        let mut set = rustix::thread::CpuSet::new();
-        let cpus: CpuSet = cpus.parse().unwrap();
-        cpus.iter().for_each(|cpu| set.set(cpu as usize));
-        let pid = rustix::process::Pid::from_raw(self.pid());
-        rustix::thread::sched_setaffinity(pid, &set).unwrap();
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Pins a process as it would do itself by `sched_setaffinity`.
+fn pin(sleeper: &Sleeper, cpus: &str) {
+    let mut set = rustix::thread::CpuSet::new();
+    let cpus: CpuSet = cpus.parse().unwrap();
+    cpus.iter().for_each(|cpu| set.set(cpu as usize));
+    let pid = rustix::process::Pid::from_raw(sleeper.pid());
+    rustix::thread::sched_setaffinity(pid, &set).unwrap();
 }
 
 fn program_of(world: &World, sleeper: &Sleeper) -> Option<Value> {
@@ -76,7 +54,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
         eprintln!("skipped: two programs cannot be seated apart here");
         return;
     };
-    first.pin(&outside);
+    pin(first, &outside);
     let program = wait_for("the pin to be noticed", || {
         let program = program_of(&world, first)?;
         (program["pinned_to"] == json!(outside)).then_some(program)
@@ -98,7 +76,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
     let reason = format!("has no seat: it pinned threads to CPUs {outside}");
     assert!(words.join(" ").contains(&reason), "{explained}");
     // After the unpin the daemon seats the program again.
-    first.pin(&all);
+    pin(first, &all);
     wait_for("a seat again", || {
         let program = program_of(&world, first)?;
         (program["pinned_to"] == Value::Null && program["cpus"] != json!("")).then_some(())

@@ -221,7 +221,7 @@ fn a_setuid_program_is_not_its_users() {
     let mut world = World::new();
     world.daemon(&[]);
     let program = world.path("setuid-sleep");
-    fs::copy("/bin/sleep", &program).unwrap();
+    common::copy_program("/bin/sleep", &program);
     fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
     let process = Process::of(ALICE, &program, &["600"]);
     let euid = || {
@@ -301,7 +301,7 @@ fn a_runtime_directory_that_another_user_prepared_is_not_used() {
     assert!(owned.unwrap().success());
     let copy = World::new();
     let usher = copy.path("usher");
-    fs::copy(env!("CARGO_BIN_EXE_usher"), &usher).unwrap();
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &usher);
     fs::set_permissions(&usher, PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = Command::new(&usher);
     let command = command
@@ -338,7 +338,7 @@ fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     let daemon = world.daemon(&[]);
     // The build's folder may be closed to other users.
     let usher = world.path("usher");
-    fs::copy(env!("CARGO_BIN_EXE_usher"), &usher).unwrap();
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &usher);
     let command = world.usher(&["bg", "--", "sleep", "600"]);
     let mut launcher = Command::new(&usher);
     launcher.args(command.get_args()).uid(ALICE).gid(ALICE);

@@ -453,3 +453,12 @@ pub fn v2_mount() -> Option<PathBuf> {
 pub fn v2_top() -> PathBuf {
     v2_mount().unwrap()
 }
+
+/// Copies a program to be executed. In a process of its own: a child that another
+/// thread forks meanwhile would inherit the file open for writing, and the kernel
+/// executes no such file (`ETXTBSY`).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = Command::new("cp");
+    copy.arg("--").arg(from.as_ref()).arg(to.as_ref());
+    assert!(copy.status().unwrap().success());
+}

@@ -8,8 +8,8 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::chains::Link;
 use super::cycle::KIND;
 use crate::bars::{Bar, Part, Table};
+use crate::processes::end_within;
 
 /// How long each link of a chain lives, in microseconds.
 const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
@@ -33,8 +34,6 @@ const KINDS: [(Link, Home); 3] = [
 const RELEASE_MAX: Duration = Duration::from_secs(8);
 /// Start and end of a kind.
 const OVERHEAD_MAX: Duration = Duration::from_secs(60);
-/// Between two checks whether a kind has ended.
-const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// How the part runs.
 #[derive(Debug, Clone, clap::Args)]
@@ -216,40 +215,30 @@ fn run_kind(
     let mut child = command.spawn().context("starting a kind of chain")?;
     let rounds = releases.div_ceil(args.at_once.max(1)) as u32;
     let limit = OVERHEAD_MAX + RELEASE_MAX * rounds;
-    let text = end_within(&mut child, limit)?;
+    let has_ended = end_within(&mut child, limit)?.is_some();
     let failed = |error: String| Row {
         error: Some(error),
         ..Row::new(link, home, life_us)
     };
-    Ok(match text {
-        Some(text) => serde_json::from_str(&text)
-            .unwrap_or_else(|_| failed("it ended without a result".to_owned())),
-        None => failed(format!("it did not finish in {} s", limit.as_secs())),
-    })
+    if !has_ended {
+        child.kill()?;
+        child.wait()?;
+        return Ok(failed(format!(
+            "it did not finish in {} s",
+            limit.as_secs()
+        )));
+    }
+    let mut text = String::new();
+    let mut out = child.stdout.take().context("its standard output")?;
+    out.read_to_string(&mut text)?;
+    let row = serde_json::from_str(&text);
+    Ok(row.unwrap_or_else(|_| failed("it ended without a result".to_owned())))
 }
 
 /// A value's word on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     let word = value.to_possible_value();
     word.map_or_else(String::new, |word| word.get_name().to_owned())
-}
-
-/// Waits for a process that writes one line; kills it at the deadline. Returns
-/// the line.
-fn end_within(child: &mut Child, limit: Duration) -> Result<Option<String>> {
-    let begun = Instant::now();
-    while child.try_wait()?.is_none() {
-        if begun.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(CHECK_EVERY);
-    }
-    let mut text = String::new();
-    let mut out = child.stdout.take().context("its standard output")?;
-    out.read_to_string(&mut text)?;
-    Ok(Some(text))
 }
 
 /// Checks that `--chains-by` names a file.

@@ -289,3 +289,32 @@ pub fn children(pid: i32) -> Vec<i32> {
         .map(|pid| pid.parse().unwrap())
         .collect()
 }
+
+/// A process that sleeps until it is dropped.
+pub struct Sleeper(Child);
+
+impl Sleeper {
+    pub fn start() -> Self {
+        Self(Command::new("sleep").arg("1000").spawn().unwrap())
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Copies a program to be executed. In a process of its own: a child that another
+/// thread forks meanwhile would inherit the file open for writing, and the kernel
+/// executes no such file (`ETXTBSY`).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = Command::new("cp");
+    copy.arg("--").arg(from.as_ref()).arg(to.as_ref());
+    assert!(copy.status().unwrap().success());
+}

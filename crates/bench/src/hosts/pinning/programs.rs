@@ -161,7 +161,11 @@ impl Programs {
 /// An environment variable.
 pub type Setting = (&'static str, &'static str);
 
-fn is_installed(tool: &str, option: &str) -> Result<()> {
+/// Checks that a tool can be run.
+///
+/// # Errors
+/// It is not installed.
+pub fn is_installed(tool: &str, option: &str) -> Result<()> {
     let mut command = Command::new(tool);
     command.arg(option).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use usher_model::CpuSet;
 use super::observer::Observer;
 use super::programs::{Kind, Length, Programs};
 use super::watch::Watch;
-use crate::processes::usher;
+use crate::processes::{end_within, usher};
 
 /// A run that takes longer is ended, and has failed.
 const RUN_MAX: Duration = Duration::from_secs(60);
@@ -87,6 +87,11 @@ impl<'a> Runner<'a> {
             .spawn()
             .with_context(|| format!("starting {}", kind.name()))?;
         let status = end_within(&mut child, RUN_MAX)?;
+        if status.is_none() {
+            let group = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
+            child.wait()?;
+        }
         let stderr = String::from_utf8_lossy(&fs::read(&err)?).into_owned();
         let stdout = fs::read(&out)?;
         Ok(Outcome {
@@ -110,24 +115,6 @@ fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
             None => format!("exit status {}: {line}", status.code().unwrap_or(-1)),
         }),
         Some(_) => complaint.map(str::to_owned),
-    }
-}
-
-/// Waits for the end of a process; kills its group at the deadline. `None`: it was
-/// killed.
-fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if begun.elapsed() > limit {
-            let group = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(CHECK_EVERY);
     }
 }
 
