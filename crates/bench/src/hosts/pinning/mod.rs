@@ -231,7 +231,7 @@ fn notes(
     let seats: Vec<&str> = inside.seats.iter().map(String::as_str).collect();
     let mut notes = vec![
         format!(
-            "Policy `equal`. Each program waits up to 1 s after its start before it makes its threads and works for {WORK_S} s. Meanwhile {} programs with one or two busy threads came and went, with the seats {}.",
+            "Policy `equal`. OpenMP programs and `taskset` wait up to 1 s before they pin, the others pin at once; each works for {WORK_S} s. Meanwhile {} programs with one or two busy threads came and went, with the seats {}.",
             visits.count,
             seats.join("; ")
         ),
