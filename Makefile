@@ -45,6 +45,7 @@ VALGRIND := valgrind --quiet --error-exitcode=9 --fair-sched=yes --leak-check=fu
 VALGRIND_TESTS := $(VALGRIND) --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
 RUNNER = CARGO_TARGET_$(shell echo $(HOST) | tr a-z- A-Z_)_RUNNER
 
+# With the features of the whole workspace, so that nothing is built again after the unit tests.
 IN_GUESTS = $(CARGO) test --locked --workspace
 # Test programs of a crate, each run in a guest.
 GUEST_RUNNER = $(RUNNER)="$(abspath $(TARGET))/debug/usher-lab --topology core:4 --timeout 1500 --kernel
@@ -112,7 +113,7 @@ unit:
 
 # From debug builds, which the tests need anyway.
 deb-test:
-	@$(CARGO) build --locked --quiet $(SHIPPED)
+	@$(CARGO) build --locked --quiet --workspace --lib --bins
 	@scripts/stage "Debian packages" integrations/tests/deb $(TARGET)/debug
 
 # Every parser and the socket with random changes of valid inputs, for so many seconds.
@@ -135,7 +136,7 @@ guests: kernels
 
 # Usher as installed on a Debian with systemd, for root and two users. The image is built once.
 hosts: setup-lab
-	@scripts/stage "systemd guest" $(CARGO) test --locked --package usher --test hosts -- quick::
+	@scripts/stage "systemd guest" $(IN_GUESTS) --test hosts -- quick::
 else
 guests:
 	@echo "== guests: skipped: without root no files can be shared with them"
@@ -150,8 +151,8 @@ test: hosts
 lab: guests hosts
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3600 USHER_FUZZ_SEED=
 	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::
-	@$(CARGO) build --locked --quiet $(SHIPPED)
-	@scripts/stage "all systemd guests" $(CARGO) test --locked --package usher --test hosts -- long::
+	@$(CARGO) build --locked --quiet --workspace --lib --bins
+	@scripts/stage "all systemd guests" $(IN_GUESTS) --test hosts -- long::
 	@for kernel in oldest newest; do \
 	  $(GUEST_RUNNER) $$kernel --" scripts/stage "tests under the $$kernel kernel" \
 	    $(CARGO) test --locked $(UNDO) --no-fail-fast; \
