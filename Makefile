@@ -3,7 +3,7 @@
 #   make run       a mix of four real programs under four policies, with a report
 #   make test      everything that CI checks
 #   make lint      formatting and lints only
-#   make lab       all that is tested in guests: other machines, other kernels
+#   make lab       all tests in guests: other machines, other kernels
 #   make bless     accept the present output as the golden output
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
@@ -19,7 +19,7 @@ SHELL := /bin/bash
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 BIN = $(TARGET)/$(PROFILE:dev=debug)
-# Absolute, as what is installed says where it is; it may have spaces.
+# Absolute, because installed files contain it; it may have spaces.
 override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-symlinks -- "$(PREFIX)"))
 STAGE = $(TARGET)/stage
 
@@ -40,7 +40,7 @@ C_FLAGS := -O2 -Wall -Wextra -Werror
 # libusher_tasks: its version, and where it is installed to be tried.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 STAGED = $(abspath $(TARGET))/installed
-# The thread handles that Rust's test harness keeps are possibly lost, no more.
+# Only the thread handles that Rust's test harness keeps are possibly lost.
 VALGRIND := valgrind --quiet --error-exitcode=9 --fair-sched=yes --leak-check=full
 VALGRIND_TESTS := $(VALGRIND) --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
 RUNNER = CARGO_TARGET_$(shell echo $(HOST) | tr a-z- A-Z_)_RUNNER
@@ -99,12 +99,12 @@ clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab --test hosts -- -D warnings
 
-# What is installed, and what a missing tool does; the rights of the units.
+# Installed files, the errors for missing tools, the rights of the units.
 packages:
 	@scripts/stage packages sh -ec 'integrations/tests/install; integrations/tests/dist'
 	@scripts/stage units integrations/tests/units
 
-# What crates of others may be used: deny.toml.
+# Rules for third-party crates: deny.toml.
 deny:
 	@scripts/stage dependencies scripts/deny
 
@@ -118,12 +118,12 @@ deb-test:
 
 # Every parser and the socket with random changes of valid inputs, for so many seconds.
 FUZZ_SECONDS ?= 180
-# The same inputs at each run, as a change is judged by them; `make lab` tries others.
+# The same inputs at each run, so that results are comparable; `make lab` tries others.
 export USHER_FUZZ_SEED ?= 1
 fuzz:
 	@scripts/stage fuzzing scripts/fuzz $(FUZZ_SECONDS)
 
-# What guests run on: fetched once.
+# Emulator and kernels of guests: fetched once.
 kernels: setup-lab
 	@$(CARGO) build --locked --quiet --workspace --bin usher-lab
 	@scripts/stage kernels $(TARGET)/debug/usher-lab --prepare
@@ -147,7 +147,7 @@ endif
 .PHONY: hosts
 test: hosts
 
-# Every kernel on every machine; and what undoes, with a real cgroup v2.
+# Every kernel on every machine; and the undo, with a real cgroup v2.
 lab: guests hosts
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3600 USHER_FUZZ_SEED=
 	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Threads that take turns, because one interpreter lock serves them all.
 
-gil.py THREADS LIMIT: the number below LIMIT whose Collatz sequence is the
-longest; each thread takes its share of the numbers.
+gil.py THREADS LIMIT: the number below LIMIT with the longest Collatz
+sequence; each thread takes its share of the numbers.
 """
 
 import sys
