@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Documents with `usher` commands in their code blocks.
-const DOCUMENTS: [&str; 4] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "examples/README.md",
+    "docs/background.md",
     "docs/mix-file.md",
+    "docs/policies.md",
+    "docs/sched.md",
+    "docs/seats.md",
     "docs/sim-mix-file.md",
 ];
 
