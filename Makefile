@@ -59,13 +59,25 @@ SHIPPED := --package usher --package usher-bench --package usher-ompt --package 
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom doc \
   sanitize c-examples valgrind bless install install-tasks uninstall \
-  deb dist packages deb-test kernels guests lab
+  deb dist packages deb-test kernels guests hosts lab \
+  new-skips skips
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: setup fmt clippy packages deny unit fuzz deb-test guests loom doc c-examples valgrind sanitize
+test: new-skips setup fmt clippy packages deny unit fuzz deb-test guests hosts loom doc c-examples valgrind sanitize skips
 	@echo "make test: everything passed"
+
+# Tests that cannot run on this machine append themselves to this file (crates/skip).
+export USHER_SKIPPED ?= $(abspath $(TARGET))/skipped
+
+new-skips:
+	@mkdir -p $(TARGET)
+	@: >$(USHER_SKIPPED)
+
+# The number and the list of skipped tests. A skip that .ci/skipped lacks is an error.
+skips:
+	@scripts/skips $(USHER_SKIPPED) .ci/skipped
 
 setup:
 	@scripts/stage setup scripts/setup build
@@ -139,13 +151,11 @@ hosts: setup-lab
 	@scripts/stage "systemd guest" $(IN_GUESTS) --test hosts -- quick::
 else
 guests:
-	@echo "== guests: skipped: without root no files can be shared with them"
+	@echo "Makefile: guests: without root no files can be shared with them" | tee -a $(USHER_SKIPPED)
 
 hosts:
-	@echo "== systemd guest: skipped: without root its disk cannot be built"
+	@echo "Makefile: hosts: without root the disk of the systemd guest cannot be built" | tee -a $(USHER_SKIPPED)
 endif
-.PHONY: hosts
-test: hosts
 
 # Every kernel on every machine; and the undo, with a real cgroup v2.
 lab: guests hosts

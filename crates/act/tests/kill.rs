@@ -388,7 +388,7 @@ fn a_keeper_executes_the_respawn_command_only_after_a_crash() {
 fn without_rights_programs_are_seated_by_affinity_and_undone() {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not tested here: needs root, to become somebody who has no rights");
+        usher_skip::skip!("needs root, to become somebody who has no rights");
         return;
     }
     const NOBODY: u32 = 65_534;

@@ -30,7 +30,7 @@ impl Tree {
     /// The shell alone; `None` without root.
     fn start() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root has a setuid program of another user");
+            usher_skip::skip!("only root has a setuid program of another user");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -77,10 +77,7 @@ impl Tree {
         let status = fs::read_to_string(format!("/proc/{setuid}/status")).unwrap();
         let is_root = status.contains(&format!("Uid:\t{NOBODY}\t0\t0\t0"));
         if !is_root {
-            eprintln!(
-                "skipped: {} ignores the setuid bit",
-                self.dir.path().display()
-            );
+            usher_skip::skip!("{} ignores the setuid bit", self.dir.path().display());
         }
         is_root
     }

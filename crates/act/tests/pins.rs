@@ -92,7 +92,7 @@ fn two_cpus() -> Option<(String, String)> {
     let mut cpus = all.iter().map(|cpu| cpu.to_string());
     let two = cpus.next().zip(cpus.next());
     if two.is_none() {
-        eprintln!("skipped: needs two CPUs");
+        usher_skip::skip!("needs two CPUs");
     }
     two
 }

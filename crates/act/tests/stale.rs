@@ -167,7 +167,7 @@ fn an_instance_that_died_before_its_first_line_is_removed() {
 #[test]
 fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     let Some(top) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
-        eprintln!("not tested here: needs root and cgroup v2");
+        usher_skip::skip!("needs root and cgroup v2");
         return;
     };
     let runtime = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
 fn lost_directories_are_found_below_the_top_too() {
     let cpu = Path::new("/sys/fs/cgroup/cpu");
     let Some(top) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
-        eprintln!("not tested here: needs root and cgroup v2");
+        usher_skip::skip!("needs root and cgroup v2");
         return;
     };
     let has_idle = cpu.join("cpu.idle").exists();

@@ -46,7 +46,7 @@ impl Host {
     /// `None` where it cannot be made here.
     fn new(name: &str) -> Option<Self> {
         let Some(mount) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
-            eprintln!("skipped: needs root and cgroup v2");
+            usher_skip::skip!("needs root and cgroup v2");
             return None;
         };
         let slice = mount.join(format!("act-{name}-{}.slice", std::process::id()));

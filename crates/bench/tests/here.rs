@@ -43,7 +43,7 @@ fn usher_is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_usher-bench")).with_file_name("usher");
     let is_there = beside.is_file();
     if !is_there {
-        eprintln!("skipped: there is no {}", beside.display());
+        usher_skip::skip!("there is no {}", beside.display());
     }
     is_there
 }

@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_user_reads_only_what_is_theirs_and_the_caller_keeps_its_rights() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can take another user's rights");
+            usher_skip::skip!("only root can take another user's rights");
             return;
         }
         let dir = tempfile::tempdir().unwrap();

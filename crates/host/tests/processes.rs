@@ -94,7 +94,7 @@ fn has_python() -> bool {
     let python = Command::new("python3").arg("--version").output();
     let found = python.is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("skipped: there is no python3");
+        usher_skip::skip!("there is no python3");
     }
     found
 }
@@ -219,7 +219,7 @@ impl Elsewhere {
             Some(Self(dir))
         });
         if made.is_none() {
-            eprintln!("skipped: no cgroup can be made here");
+            usher_skip::skip!("no cgroup can be made here");
         }
         made
     }

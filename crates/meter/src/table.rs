@@ -161,7 +161,7 @@ mod tests {
         };
         let make = || MapHandle::create(MapType::Hash, Some("sizes"), 4, 8, 1, &options);
         if let Err(error) = make() {
-            eprintln!("not tested here: sizes of maps: {error}");
+            usher_skip::skip!("sizes of maps: {error}");
             return;
         }
         assert!(Table::<u32, u64>::new(make().unwrap()).is_ok());

@@ -61,7 +61,7 @@ fn direct_reads_are_counted_to_the_sector() {
     let after = meter.sample(now_ns(), false);
     assert_eq!(sectors, 50 * 8);
     if after.background[&PROGRAM].disks.is_empty() {
-        eprintln!("not tested here: disks: the tests' files lie on none");
+        usher_skip::skip!("disks: the tests' files lie on none");
         return;
     }
     let (before, now) = (background_disks(&before), background_disks(&after));
@@ -99,7 +99,7 @@ fn what_is_written_back_is_not_a_request() {
         services.map(all).sum::<u64>() + background_disks(metering).async_sectors
     };
     if after.background[&PROGRAM].disks.is_empty() && after.ignored.disks.is_empty() {
-        eprintln!("not tested here: write-back: the tests' files lie on no disk");
+        usher_skip::skip!("write-back: the tests' files lie on no disk");
         return;
     }
     assert!(written(&after) - written(&before) >= sectors);
@@ -120,7 +120,7 @@ impl Loop {
                 Some(Self(device.trim().to_owned()))
             }
             other => {
-                eprintln!("not tested here: loop devices: {other:?}");
+                usher_skip::skip!("loop devices: {other:?}");
                 None
             }
         }
@@ -159,7 +159,7 @@ fn use_of_a_loop_device_is_use_of_the_disk_under_it() {
         .partition(|(disk, _)| device.0.ends_with(&names[disk]));
     assert_eq!(loops[0].1.sync_sectors, sectors, "{disks:?}");
     match under.as_slice() {
-        [] => eprintln!("not tested here: loop devices: the tests' files lie on no disk"),
+        [] => usher_skip::skip!("loop devices: the tests' files lie on no disk"),
         [(_, uses)] => assert_eq!(
             (uses.sync_sectors, uses.last_ns),
             (sectors, loops[0].1.last_ns)
@@ -224,7 +224,7 @@ fn has_networks(what: &str) -> bool {
     let able = std::process::Command::new("ip").arg("-V").output().is_ok();
     let able = able && rustix::process::geteuid().is_root();
     if !able {
-        eprintln!("not tested here: {what}: want `ip` and root");
+        usher_skip::skip!("{what}: want `ip` and root");
     }
     able
 }
@@ -265,7 +265,7 @@ fn the_bell_rings_when_foreground_meets_background() {
     };
     let mut meter = Meter::open(&config);
     if meter.bell().is_none() {
-        eprintln!("not tested here: the bell: {:?}", meter.reasons());
+        usher_skip::skip!("the bell: {:?}", meter.reasons());
         return;
     }
     let (_dir, path) = file();
@@ -278,7 +278,7 @@ fn the_bell_rings_when_foreground_meets_background() {
     look(&mut meter);
     bg.number();
     if look(&mut meter).background[&PROGRAM].disks.is_empty() {
-        eprintln!("not tested here: the bell: the tests' files lie on no disk");
+        usher_skip::skip!("the bell: the tests' files lie on no disk");
         return;
     }
     fg.number();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::{Breach, Tree};
 
 /// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 23] = [
+const LAYERS: [(&str, u32); 24] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -30,6 +30,7 @@ const LAYERS: [(&str, u32); 23] = [
     ("usher", 4),
     ("bench", 5),
     ("fuzz", 4),
+    ("skip", 0),
     ("tidy", 0),
 ];
 

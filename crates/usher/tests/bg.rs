@@ -32,7 +32,7 @@ fn priority(pid: i32) -> Option<(i64, i64)> {
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("not root: what priorities are lowered to depends on limits; skipped");
+        usher_skip::skip!("not root: what priorities are lowered to depends on limits");
     }
     root
 }
@@ -198,7 +198,7 @@ fn file_on_disk(name: &str) -> Option<PathBuf> {
         .status()
         .unwrap();
     if !direct.success() {
-        eprintln!("{} is not on a disk; skipped", path.display());
+        usher_skip::skip!("{} is not on a disk", path.display());
         return None;
     }
     Some(path)
@@ -218,7 +218,7 @@ fn has_bpf(status: &Value) -> bool {
         .iter()
         .any(|text| text.as_str().unwrap().contains("BPF"));
     if !has {
-        eprintln!("no BPF here: skipped");
+        usher_skip::skip!("no BPF here");
     }
     has
 }
@@ -350,7 +350,7 @@ fn who_is_stopped_ends_when_asked_to() {
         }
         let (mut launcher, pid) = spinner(&world, &[]);
         let Some(dir) = cgroup(pid).filter(|dir| dir.join("cgroup.freeze").is_file()) else {
-            eprintln!("not tested here: the program has no cgroup of its own");
+            usher_skip::skip!("the program has no cgroup of its own");
             return end(launcher, pid);
         };
         // As the regulator would.

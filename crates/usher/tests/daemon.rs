@@ -23,7 +23,7 @@ fn everywhere() -> String {
 fn one_cpu() -> bool {
     let one = std::thread::available_parallelism().unwrap().get() == 1;
     if one {
-        eprintln!("one CPU only: nobody can be given a part of it; skipped");
+        usher_skip::skip!("there is one CPU only");
     }
     one
 }
@@ -262,7 +262,7 @@ fn refuses_processes_that_are_no_programs_of_yours() {
 /// `usher` as a user who is nobody; `None` where we cannot become them.
 fn as_nobody(world: &World, args: &[&str]) -> Option<Command> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not root: no other user to try; skipped");
+        usher_skip::skip!("only root can act as another user");
         return None;
     }
     let mut command = world.usher(args);

@@ -42,7 +42,7 @@ impl HalfCpu {
                 return Some(made);
             }
         }
-        eprintln!("skipped: no CPU quota can be set here");
+        usher_skip::skip!("no CPU quota can be set here");
         None
     }
 
@@ -200,7 +200,7 @@ impl Mounted {
         let mounted = Command::new("mount").args(words).arg(&dir).output();
         let is_there = mounted.is_ok_and(|output| output.status.success());
         if !is_there {
-            eprintln!("skipped: nothing can be mounted here");
+            usher_skip::skip!("nothing can be mounted here");
         }
         is_there.then_some(Self(dir))
     }
@@ -267,7 +267,7 @@ fn programs_are_seated_where_cgroups_are_read_only() {
     let mut probe = Command::new("unshare");
     let probe = probe.args(["-m", "sh", "-c", script]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: cgroups cannot be made read-only here");
+        usher_skip::skip!("cgroups cannot be made read-only here");
         return;
     }
     let usher = env!("CARGO_BIN_EXE_usher");
@@ -300,7 +300,7 @@ fn numbers_of_another_pid_namespace_are_refused() {
         .args(["-pf", "--mount-proc", "true"])
         .status();
     if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no pid namespace can be made here");
+        usher_skip::skip!("no pid namespace can be made here");
         return;
     }
     let mut world = World::new();
@@ -327,7 +327,7 @@ fn numbers_of_another_pid_namespace_are_refused() {
 #[test]
 fn a_user_without_a_session_runs_programs_and_is_told_where_a_daemon_would_listen() {
     if !rustix::process::geteuid().is_root() || Path::new("/run/usher").exists() {
-        eprintln!("skipped: needs root, and no daemon of the system");
+        usher_skip::skip!("needs root, and no daemon of the system");
         return;
     }
     // No login ever made a runtime directory for this one.

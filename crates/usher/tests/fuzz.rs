@@ -17,7 +17,7 @@ const USER: u32 = 61_003;
 #[test]
 fn requests_over_the_socket() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("requests over the socket: skipped: only root can act as another user");
+        usher_skip::skip!("requests over the socket: only root can act as another user");
         return;
     }
     let mut world = World::new();

@@ -30,7 +30,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
     let all = allowed(std::process::id() as i32).unwrap();
     let cpus: Vec<u32> = all.parse::<CpuSet>().unwrap().iter().collect();
     if cpus.len() < 2 {
-        eprintln!("skipped: needs two CPUs");
+        usher_skip::skip!("needs two CPUs");
         return;
     }
     let mut world = World::new();
@@ -51,7 +51,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
     let seat: CpuSet = seat.parse().unwrap();
     let outside = cpus.iter().find(|&&cpu| !seat.contains(cpu));
     let Some(outside) = outside.map(u32::to_string) else {
-        eprintln!("skipped: two programs cannot be seated apart here");
+        usher_skip::skip!("two programs cannot be seated apart here");
         return;
     };
     pin(first, &outside);

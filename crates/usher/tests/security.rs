@@ -25,7 +25,7 @@ const BOB: u32 = 61_002;
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("{test}: skipped: only root can act as two users");
+        usher_skip::skip!("{test}: only root can act as two users");
     }
     root
 }
@@ -240,7 +240,7 @@ fn a_setuid_program_is_not_its_users() {
             .then_some(())
     });
     if euid() != Some(0) {
-        eprintln!("setuid programs: skipped: the file system ignores the setuid bit");
+        usher_skip::skip!("setuid programs: the file system ignores the setuid bit");
         return;
     }
     let alice = connect_as(&world.socket(), ALICE);
@@ -361,7 +361,7 @@ fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     let dirs = own.map(|own| mounts.map(|mount| mount.join(&own[1..])));
     let dir = dirs.into_iter().flatten().find(|dir| dir.exists());
     let Some(dir) = dir else {
-        eprintln!("a user's launcher: skipped: programs get no cgroup of their own here");
+        usher_skip::skip!("a user's launcher: programs get no cgroup of their own here");
         return;
     };
     fs::write(dir.join("cgroup.freeze"), "1").unwrap();

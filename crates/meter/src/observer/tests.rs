@@ -16,7 +16,7 @@ fn observer(what: &str, config: &MeterConfig) -> Option<Observer> {
     match Observer::open(config) {
         Ok(observer) => Some(observer),
         Err(error) => {
-            eprintln!("not tested here: {what}: {error}");
+            usher_skip::skip!("{what}: {error}");
             None
         }
     }

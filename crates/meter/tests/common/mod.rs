@@ -29,7 +29,7 @@ pub fn meter(what: &str) -> Option<Meter> {
     if meter.source() == MeterSource::Bpf {
         return Some(meter);
     }
-    eprintln!("not tested here: {what}: {:?}", meter.reasons());
+    usher_skip::skip!("{what}: {:?}", meter.reasons());
     None
 }
 
@@ -41,7 +41,7 @@ pub fn meter_by_processes(what: &str) -> Option<Meter> {
     let meter = meter(what)?;
     let reasons = meter.reasons();
     if reasons.iter().any(|reason| reason.contains(BY_A_CONTAINER)) {
-        eprintln!("not tested here: {what}: {reasons:?}");
+        usher_skip::skip!("{what}: {reasons:?}");
         return None;
     }
     Some(meter)
@@ -178,7 +178,7 @@ impl Cgroup {
         match dir.as_ref().map(fs::create_dir) {
             Some(Ok(())) => dir.map(Self),
             other => {
-                eprintln!("not tested here: cgroups: {other:?}");
+                usher_skip::skip!("cgroups: {other:?}");
                 None
             }
         }

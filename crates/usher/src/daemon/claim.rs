@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_users_listener_does_not_keep_the_system_daemon_from_seating() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can act as two users");
+            usher_skip::skip!("only root can act as two users");
             return;
         }
         let claim = Claim::of(&name("d"), true).unwrap();
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn the_system_daemon_takes_over_from_a_users_daemon() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root is taken for the system daemon");
+            usher_skip::skip!("only root is taken for the system daemon");
             return;
         }
         let name = name("c");

@@ -76,9 +76,11 @@ fn trial(boot: Boot) -> Trial {
     let Some(reason) = missing else {
         return Trial::test(boot.name, move || run(&boot));
     };
-    Trial::test(boot.name, || Ok(()))
-        .with_kind(format!("skipped: {reason}"))
-        .with_ignored_flag(true)
+    // Trials are made for `--list` too; only a run that selects this one reports it.
+    Trial::test(boot.name, move || {
+        usher_skip::skip!("{}: {reason}", boot.name);
+        Ok(())
+    })
 }
 
 fn run(boot: &Boot) -> Result<(), Failed> {
@@ -90,7 +92,7 @@ fn run(boot: &Boot) -> Result<(), Failed> {
     };
     let no_packages = crate::tree::no_packages();
     if let Some(reason) = &no_packages {
-        println!("== checks of packages are skipped: {reason}");
+        usher_skip::skip!("checks of packages: {reason}");
     }
     let is_chosen = |name: &str| {
         let is_possible = no_packages.is_none() || !needs_packages(name);
