@@ -25,3 +25,22 @@ fn the_repository_keeps_its_rules() {
         .collect();
     assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));
 }
+
+#[test]
+fn subjects_of_commits_are_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    match usher_tidy::subjects::too_long(&root) {
+        Ok(subjects) => assert!(subjects.is_empty(), "\n{}\n", subjects.join("\n")),
+        Err(reason) => usher_skip::skip!("no history of commits: {}", reason.0),
+    }
+}
+
+/// With `--nocapture`; `circles::check` limits their size.
+#[test]
+fn prints_files_that_use_one_another_in_circles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let tree = Tree::read(&root).unwrap();
+    for circle in usher_tidy::circles::circles(&tree) {
+        println!("{} files: {}", circle.len(), circle.join(", "));
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What rules report.
+
+/// One breach of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Breach {
+    /// The file, relative to the root of the tree.
+    pub path: String,
+    /// The line, from 1; 0 where the file as a whole is meant.
+    pub line: usize,
+    /// What is wrong and what to do about it.
+    pub what: String,
+}
+
+impl Breach {
+    /// A breach at a line of a file.
+    pub fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line,
+            what: what.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Breach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.what),
+            line => write!(f, "{}:{line}: {}", self.path, self.what),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names: CONTRIBUTING.md, "Names". Those that were given up must not come back, and a name stands
+//! for one public type among crates that use one another.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+
+use crate::tokens::{each_word, is_word, tokens};
+use crate::{Breach, File, Tree};
+
+/// Names of types that do not tell what the type is, in any crate but those named.
+const TYPES: [(&str, &[&str]); 61] = [
+    ("Account", &[]),
+    ("Cast", &[]),
+    ("Circle", &[]),
+    ("Crew", &[]),
+    ("Deal", &[]),
+    ("Deed", &[]),
+    ("Entrant", &[]),
+    ("Few", &[]),
+    ("Gate", &[]),
+    ("Glance", &[]),
+    ("Ground", &[]),
+    // A virtual machine.
+    ("Guest", &["lab", "usher", "usher-bench"]),
+    ("Hall", &[]),
+    ("Hands", &[]),
+    ("Here", &[]),
+    ("Horizon", &[]),
+    ("Hurt", &[]),
+    ("Known", &[]),
+    ("Lanes", &[]),
+    ("Late", &[]),
+    ("Lesson", &[]),
+    ("Look", &[]),
+    ("Looked", &[]),
+    ("Menu", &[]),
+    ("Minder", &[]),
+    ("Moment", &[]),
+    ("Nest", &[]),
+    ("News", &[]),
+    ("Of", &[]),
+    ("Ours", &[]),
+    ("Outlook", &[]),
+    ("Party", &[]),
+    ("Patience", &[]),
+    ("Player", &[]),
+    ("Post", &[]),
+    ("Rescue", &[]),
+    ("Role", &[]),
+    ("Rooms", &[]),
+    ("Said", &[]),
+    ("Scene", &[]),
+    ("Shelf", &[]),
+    ("Sight", &[]),
+    ("Space", &[]),
+    ("Spoilt", &[]),
+    ("Stage", &[]),
+    ("Standing", &[]),
+    ("Stay", &[]),
+    ("Tale", &[]),
+    ("Taught", &[]),
+    ("To", &[]),
+    ("Told", &[]),
+    ("Treatment", &[]),
+    ("Trouble", &[]),
+    ("Verdict", &[]),
+    ("Voice", &[]),
+    ("Ward", &[]),
+    ("Weather", &[]),
+    ("Wish", &[]),
+    ("Words", &[]),
+    ("Actors", &[]),
+    ("Bell", &[]),
+];
+
+/// Other identifiers of Rust and C.
+const IDENTIFIERS: [&str; 48] = [
+    "DEAF_NS",
+    "HERE",
+    "LOOKS_MAX",
+    "MasterLives",
+    "SPACES",
+    "TASKS_LEFT",
+    "USHER_TASKS_ERROR_LEFT",
+    "at_work",
+    "call_sibling",
+    "come_back",
+    "come_from",
+    "come_to_wait",
+    "deaf_ns",
+    "enrol",
+    "evict",
+    "farness",
+    "find_sharer",
+    "follow_sleep",
+    "forgive",
+    "give_orders",
+    "has_passed",
+    "have_guests",
+    "hears_from_ns",
+    "hindmost",
+    "hindmost_at",
+    "invite",
+    "is_crowd",
+    "is_left_to_guests",
+    "lay_out",
+    "let_go",
+    "look_after",
+    "may_come",
+    "not",
+    "orders_given",
+    "outlook",
+    "party_of",
+    "pass_by",
+    "program_by_kin",
+    "prolong",
+    "put_back",
+    "rang",
+    "say_farewell",
+    "show_rest",
+    "strangers",
+    "unlay",
+    "usher_tasks_together",
+    "wants_out",
+    "weigh",
+];
+
+/// Options, keys and variables that were renamed, in any file.
+const SPELLINGS: [&str; 6] = [
+    "--lead-ms",
+    "USHER_SCHED_HOLDS",
+    "USHER_SOON_DEAD",
+    "USHER_TASKS_COMMON_UNASKED",
+    "so manieth",
+    "patience_seconds",
+];
+
+/// Names that were given up.
+pub fn check_old(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for file in tree
+        .files
+        .iter()
+        .filter(|file| !file.path.starts_with("crates/tidy/"))
+    {
+        breaches.extend(old_identifiers(file));
+        for (number, line) in file.lines() {
+            let found = SPELLINGS.iter().filter(|spelling| line.contains(*spelling));
+            breaches.extend(found.map(|spelling| {
+                Breach::new(&file.path, number, format!("{spelling} was renamed"))
+            }));
+        }
+    }
+    breaches
+}
+
+fn old_identifiers(file: &File) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    let mut add = |word: &str, line: usize| {
+        let what = format!("{word} was given up: name what it is in the field's terms");
+        breaches.push(Breach::new(&file.path, line, what));
+    };
+    if file.has_extension("rs") {
+        let Ok(stream) = tokens(file) else {
+            return Vec::new();
+        };
+        for defined in types(stream.clone()) {
+            let name = TYPES.iter().find(|(name, _)| *name == defined.name);
+            let allowed = |users: &[&str]| file.crate_name().is_some_and(|c| users.contains(&c));
+            if name.is_some_and(|(_, users)| !allowed(users)) {
+                add(&defined.name, defined.line);
+            }
+        }
+        each_word(stream, &mut |word, line, _| {
+            if IDENTIFIERS.contains(&word) && word != "not" {
+                add(word, line);
+            }
+        });
+    } else if ["c", "h"]
+        .iter()
+        .any(|extension| file.has_extension(extension))
+    {
+        for (number, line) in file.lines() {
+            let code = line.split("//").next().unwrap_or_default();
+            // Comments are prose, in which these are ordinary words.
+            if code.trim_start().starts_with(['*', '/']) {
+                continue;
+            }
+            let words = code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            words
+                .filter(|word| IDENTIFIERS.contains(word))
+                .for_each(|word| add(word, number));
+        }
+    }
+    breaches
+}
+
+/// The definition of a type.
+struct Defined {
+    name: String,
+    line: usize,
+    is_public: bool,
+}
+
+/// Every definition of a type, outside of functions' bodies too.
+fn types(stream: TokenStream) -> Vec<Defined> {
+    const KEYWORDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
+    let trees: Vec<TokenTree> = stream.into_iter().collect();
+    let mut found = Vec::new();
+    for (at, tree) in trees.iter().enumerate() {
+        if let TokenTree::Group(group) = tree {
+            found.extend(types(group.stream()));
+        }
+        let is_definition = KEYWORDS.iter().any(|keyword| is_word(tree, keyword));
+        if let (true, Some(TokenTree::Ident(name))) = (is_definition, trees.get(at + 1)) {
+            found.push(Defined {
+                name: name.to_string(),
+                line: name.span().start().line,
+                is_public: at > 0 && is_word(&trees[at - 1], "pub"),
+            });
+        }
+    }
+    found
+}
+
+/// Public types of one name in two crates of which one depends on the other.
+pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
+    let dependencies = dependencies(tree);
+    let mut defined: BTreeMap<String, BTreeMap<&str, (&str, usize)>> = BTreeMap::new();
+    // Nothing depends on a crate that is only a program.
+    let is_library = |file: &&File| {
+        file.crate_name()
+            .is_some_and(|name| tree.get(&format!("crates/{name}/src/lib.rs")).is_some())
+    };
+    let sources = tree.rust().filter(|file| file.path.contains("/src/"));
+    for file in sources.filter(is_library) {
+        let (Some(name), Ok(stream)) = (file.crate_name(), tokens(file)) else {
+            continue;
+        };
+        for definition in types(stream).into_iter().filter(|found| found.is_public) {
+            let crates = defined.entry(definition.name).or_default();
+            crates.entry(name).or_insert((&file.path, definition.line));
+        }
+    }
+    let mut breaches = Vec::new();
+    for (name, crates) in &defined {
+        for (user, (path, line)) in crates {
+            let used = crates.keys().filter(|other| {
+                dependencies
+                    .get(user)
+                    .is_some_and(|all| all.contains(**other))
+            });
+            breaches.extend(used.map(|other| {
+                let what = format!("{other}, on which {user} depends, has a public {name}, too");
+                Breach::new(path, *line, what)
+            }));
+        }
+    }
+    breaches
+}
+
+/// The crates of the tree that each of them depends on, directly or not.
+fn dependencies(tree: &Tree) -> BTreeMap<&str, BTreeSet<&str>> {
+    let crates = tree.crates();
+    let direct: BTreeMap<&str, BTreeSet<&str>> = crates
+        .iter()
+        .map(|name| {
+            let manifest = tree.get(&format!("crates/{name}/Cargo.toml"));
+            let table: toml::Table = manifest
+                .and_then(|file| file.text.parse().ok())
+                .unwrap_or_default();
+            let used = table.get("dependencies").and_then(toml::Value::as_table);
+            let is_used = |other: &&&str| {
+                used.is_some_and(|used| used.contains_key(&format!("usher-{other}")))
+            };
+            (*name, crates.iter().filter(is_used).copied().collect())
+        })
+        .collect();
+    let mut all = direct.clone();
+    for _ in 0..crates.len() {
+        for name in &crates {
+            let further: BTreeSet<&str> = all[name]
+                .iter()
+                .filter_map(|other| direct.get(other))
+                .flatten()
+                .copied()
+                .collect();
+            all.entry(name).or_default().extend(further);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(breaches: Vec<Breach>) -> Vec<(String, usize)> {
+        breaches
+            .into_iter()
+            .map(|breach| (breach.path, breach.line))
+            .collect()
+    }
+
+    #[test]
+    fn rejects_names_that_were_given_up() {
+        let rust =
+            "struct Hall;\n// A Hall, not an outlook.\nfn f() { look_after(); }\nenum Guest {}\n";
+        let tree = Tree::of(&[
+            ("crates/a/src/lib.rs", rust),
+            (
+                "crates/lab/src/lib.rs",
+                "pub struct Guest; impl Wish for Guest {}",
+            ),
+            (
+                "crates/a/src/bpf/a.h",
+                "__u32 far, not ;\n/* not this */\n\t * nor not this\n",
+            ),
+            ("docs/a.md", "Use `--lead-ms`, not this.\n"),
+        ]);
+        let expected = [
+            ("crates/a/src/lib.rs", 1),
+            ("crates/a/src/lib.rs", 4),
+            ("crates/a/src/lib.rs", 3),
+            ("crates/a/src/bpf/a.h", 1),
+            ("docs/a.md", 1),
+        ];
+        assert_eq!(
+            lines(check_old(&tree)),
+            expected.map(|(path, line)| (path.to_owned(), line))
+        );
+    }
+
+    #[test]
+    fn rejects_public_homonyms_along_dependencies() {
+        let uses = |name: &str| format!("[dependencies]\nusher-{name}.workspace = true\n");
+        let (uses_a, uses_b) = (uses("a"), uses("b"));
+        let tree = Tree::of(&[
+            ("crates/a/Cargo.toml", ""),
+            (
+                "crates/a/src/lib.rs",
+                "pub struct Plan; struct Row; pub enum Kind {}",
+            ),
+            ("crates/b/Cargo.toml", &uses_a),
+            ("crates/b/src/lib.rs", "pub struct Row;"),
+            ("crates/c/Cargo.toml", &uses_b),
+            ("crates/c/src/lib.rs", "struct Kind;\npub type Plan = u8;\n"),
+            ("crates/d/Cargo.toml", ""),
+            ("crates/d/src/lib.rs", "pub struct Plan;"),
+        ]);
+        assert_eq!(
+            lines(check_homonyms(&tree)),
+            [("crates/c/src/lib.rs".to_owned(), 2)]
+        );
+    }
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Words that comments, documents and messages must not use: CONTRIBUTING.md, "Text".
+//!
+//! Words for people are rejected one by one, as threads, queues and programs are things. The
+//! other groups are ordinary English, so an area of the tree may use each of them at a limited
+//! rate. The areas and rates make comparisons with other projects possible: rayon-core, ripgrep
+//! and scx_lavd stay below the same limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+
+use crate::tokens::tokens;
+use crate::{Breach, File, Tree};
+
+/// A group of words with a limit.
+struct Group {
+    name: &'static str,
+    /// Uses per 1,000 words that an area may have.
+    limit: f64,
+    /// Whether these words, in lower case, are a use of the group.
+    starts: fn(&[&str]) -> bool,
+}
+
+const PEOPLE: [&str; 9] = [
+    "who",
+    "whom",
+    "whoever",
+    "whose",
+    "somebody",
+    "someone",
+    "nobody",
+    "anybody",
+    "everybody",
+];
+const SPEECH: [&str; 9] = [
+    "tell", "tells", "told", "say", "says", "said", "ask", "asks", "asked",
+];
+const LOOKS: [&str; 4] = ["look", "looks", "looked", "looking"];
+
+/// Areas with fewer words are too small for a rate.
+const WORDS_MIN: usize = 2_000;
+/// Words of a sentence in a document beyond which it counts as long.
+const SENTENCE_WORDS_MAX: usize = 35;
+/// Share of long sentences in documents.
+const LONG_SENTENCES_MAX: f64 = 0.09;
+
+const GROUPS: [Group; 4] = [
+    Group {
+        name: "tell, say, ask",
+        limit: 0.8,
+        starts: |words| SPEECH.contains(&words[0]),
+    },
+    Group {
+        name: "look",
+        limit: 0.8,
+        starts: |words| LOOKS.contains(&words[0]),
+    },
+    Group {
+        name: "one as a pronoun",
+        limit: 0.7,
+        starts: |words| {
+            matches!(
+                words,
+                ["ones", ..]
+                    | [
+                        "the" | "that" | "this" | "each" | "no" | "another",
+                        "one",
+                        ..
+                    ]
+                    | ["one", "that" | "which", ..]
+            )
+        },
+    },
+    Group {
+        name: "so many, that long",
+        limit: 0.5,
+        starts: |words| {
+            matches!(
+                words,
+                [
+                    "so" | "that" | "as",
+                    "many" | "long" | "often" | "much" | "far",
+                    ..
+                ]
+            )
+        },
+    },
+];
+
+/// A line of prose, and where it stands.
+struct Line<'a> {
+    path: &'a str,
+    number: usize,
+    text: String,
+}
+
+/// Words for people; groups of words that an area uses too often; long sentences in documents.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let mut areas: BTreeMap<String, Vec<Line<'_>>> = BTreeMap::new();
+    for file in &tree.files {
+        for (area, lines) in prose_of(file) {
+            areas.entry(area).or_default().extend(lines);
+        }
+    }
+    let mut breaches = Vec::new();
+    for (area, lines) in &areas {
+        breaches.extend(lines.iter().flat_map(words_for_people));
+        let words: usize = lines.iter().map(|line| words(&line.text).len()).sum();
+        if words >= WORDS_MIN {
+            let groups = GROUPS.iter();
+            breaches.extend(groups.flat_map(|group| too_frequent(group, area, lines, words)));
+        }
+    }
+    let documents = areas.get(DOCUMENTS).map_or(&[][..], Vec::as_slice);
+    breaches.extend(long_sentences(documents));
+    breaches
+}
+
+const DOCUMENTS: &str = "documents";
+const MESSAGES: &str = "messages";
+
+/// The prose of a file by area.
+fn prose_of(file: &File) -> Vec<(String, Vec<Line<'_>>)> {
+    let is_code = ["rs", "c", "h", "cpp"]
+        .iter()
+        .any(|e| file.has_extension(e));
+    if file.path.starts_with("LICENSES/") {
+        Vec::new()
+    } else if file.has_extension("md") {
+        vec![(DOCUMENTS.to_owned(), document(file))]
+    } else if is_code {
+        let mut prose = vec![(area(&file.path), comments(file))];
+        if !file.path.contains("/tests/") {
+            prose.push((MESSAGES.to_owned(), messages(file)));
+        }
+        prose
+    } else {
+        Vec::new()
+    }
+}
+
+/// BPF programs and their headers, a crate, or a folder of the root.
+fn area(path: &str) -> String {
+    let mut parts = path.split('/');
+    let first = parts.next().unwrap_or(path);
+    if path.contains("/bpf/") {
+        "BPF and its headers".to_owned()
+    } else if let ("crates" | "evidence", Some(name)) = (first, parts.next()) {
+        format!("{first}/{name}")
+    } else {
+        first.to_owned()
+    }
+}
+
+/// The lines of comments.
+fn comments(file: &File) -> Vec<Line<'_>> {
+    let is_c = !file.has_extension("rs");
+    let mut in_block = false;
+    let mut lines = Vec::new();
+    for (number, line) in file.lines() {
+        let mut text = String::new();
+        if in_block || is_c && line.contains("/*") {
+            text = block_comment(line, &mut in_block);
+        } else if let Some(comment) = line_comment(line) {
+            text.push_str(comment.trim_start_matches(['/', '!']));
+        }
+        if !text.is_empty() && !text.contains("SPDX") {
+            lines.push(Line {
+                path: &file.path,
+                number,
+                text: without_code(&text),
+            });
+        }
+    }
+    lines
+}
+
+/// What follows `//`, unless that is a part of an address.
+fn line_comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("//")
+        .or_else(|| line.split_once(" // ").map(|(_, comment)| comment))
+}
+
+/// The parts of a line that lie within C's block comments.
+fn block_comment(line: &str, in_block: &mut bool) -> String {
+    let (mut text, mut rest) = (String::new(), line);
+    loop {
+        let end = if *in_block { "*/" } else { "/*" };
+        let (part, after) = match rest.split_once(end) {
+            Some((part, after)) => (part, Some(after)),
+            None => (rest, None),
+        };
+        if *in_block {
+            text.push_str(part);
+            text.push(' ');
+        }
+        let Some(after) = after else { return text };
+        *in_block = !*in_block;
+        rest = after;
+    }
+}
+
+/// String literals of at least four words, outside of tests and comments.
+fn messages(file: &File) -> Vec<Line<'_>> {
+    let mut literals = Vec::new();
+    if file.has_extension("rs") {
+        // A file that is not Rust breaks other rules.
+        if let Ok(stream) = tokens(file) {
+            literals_of(stream, &mut literals);
+        }
+        let tests = file.lines().find(|(_, line)| line.trim() == "#[cfg(test)]");
+        let tests = tests.map_or(usize::MAX, |(number, _)| number);
+        literals.retain(|&(number, _)| number < tests);
+        // The lexer makes attributes of documentation comments.
+        let comments: BTreeSet<usize> = file
+            .lines()
+            .filter(|(_, line)| line.trim_start().starts_with("//"))
+            .map(|(number, _)| number)
+            .collect();
+        literals.retain(|(number, _)| !comments.contains(number));
+    } else {
+        let code = file
+            .lines()
+            .filter(|(_, line)| !line.trim_start().starts_with("//"));
+        for (number, line) in code {
+            // Odd parts lie between quotes; C messages here have no escaped quotes.
+            let between = line.split('"').skip(1).step_by(2);
+            literals.extend(between.map(|text| (number, text.to_owned())));
+        }
+    }
+    literals.retain(|(_, text)| text.split_whitespace().count() >= 4);
+    let line = |(number, text): (usize, String)| Line {
+        path: &file.path,
+        number,
+        text: without_code(&text.replace("\\n", ". ")),
+    };
+    literals.into_iter().map(line).collect()
+}
+
+/// String literals with their lines, depth first.
+fn literals_of(stream: TokenStream, found: &mut Vec<(usize, String)>) {
+    for tree in stream {
+        match tree {
+            TokenTree::Group(group) => literals_of(group.stream(), found),
+            TokenTree::Literal(literal) => {
+                let text = literal.to_string();
+                if text.starts_with('"') {
+                    found.push((literal.span().start().line, text));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The text of a Markdown file, without code, tables and links' destinations.
+fn document(file: &File) -> Vec<Line<'_>> {
+    let mut lines = Vec::new();
+    let (mut code_block, mut table) = (false, false);
+    for (event, range) in
+        Parser::new_ext(&file.text, pulldown_cmark::Options::ENABLE_TABLES).into_offset_iter()
+    {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => code_block = true,
+            Event::End(TagEnd::CodeBlock) => code_block = false,
+            Event::Start(Tag::Table(_)) => table = true,
+            Event::End(TagEnd::Table) => table = false,
+            // A full stop, so that the next paragraph begins a sentence.
+            Event::End(TagEnd::Paragraph | TagEnd::Item | TagEnd::Heading(_)) => {
+                if let Some(Line { text, .. }) = lines.last_mut() {
+                    text.push('.');
+                }
+            }
+            Event::Text(text) if !code_block && !table => {
+                let number = file.text[..range.start].matches('\n').count() + 1;
+                lines.push(Line {
+                    path: &file.path,
+                    number,
+                    text: text.into_string(),
+                });
+            }
+            // Counts as a word of its sentence.
+            Event::Code(_) if !table => {
+                if let Some(Line { text, .. }) = lines.last_mut() {
+                    text.push_str(" code ");
+                }
+            }
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// The text without what stands between backticks.
+fn without_code(text: &str) -> String {
+    text.split('`').step_by(2).collect::<Vec<_>>().join("code")
+}
+
+/// Words in lower case.
+fn words(text: &str) -> Vec<String> {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '\''))
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
+}
+
+fn words_for_people(line: &Line<'_>) -> Vec<Breach> {
+    words(&line.text)
+        .iter()
+        .filter(|word| PEOPLE.contains(&word.as_str()))
+        .map(|word| {
+            let what = format!("\"{word}\" is for people: name the thread, program or queue");
+            Breach::new(line.path, line.number, what)
+        })
+        .collect()
+}
+
+/// Every use of the group in an area, when there are more than its limit allows.
+fn too_frequent(group: &Group, area: &str, lines: &[Line<'_>], words_all: usize) -> Vec<Breach> {
+    let mut uses = Vec::new();
+    for line in lines {
+        let words = words(&line.text);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let starts = (0..words.len()).filter(|&at| (group.starts)(&words[at..]));
+        uses.extend(starts.map(|at| (line, words[at].to_owned())));
+    }
+    let rate = 1000.0 * uses.len() as f64 / words_all as f64;
+    if rate <= group.limit {
+        return Vec::new();
+    }
+    let breach = |(line, word): (&Line<'_>, String)| {
+        let what = format!(
+            "\"{word}\" ({}): {rate:.1} uses per 1,000 words of {area}, {} at most",
+            group.name, group.limit
+        );
+        Breach::new(line.path, line.number, what)
+    };
+    uses.into_iter().map(breach).collect()
+}
+
+/// The long sentences of documents, when they are more than their share.
+fn long_sentences(lines: &[Line<'_>]) -> Vec<Breach> {
+    let (mut sentences, mut long) = (0, Vec::new());
+    let (mut count, mut start): (usize, Option<(&str, usize)>) = (0, None);
+    for line in lines {
+        if start.is_none_or(|(path, _)| path != line.path) {
+            (count, start) = (0, Some((line.path, line.number)));
+        }
+        for word in line.text.split_whitespace() {
+            count += 1;
+            if word.ends_with(['.', '!', '?']) {
+                if count > 3 {
+                    sentences += 1;
+                }
+                if let (true, Some(at)) = (count > SENTENCE_WORDS_MAX, start) {
+                    long.push((at, count));
+                }
+                (count, start) = (0, Some((line.path, line.number)));
+            }
+        }
+    }
+    if long.len() as f64 <= LONG_SENTENCES_MAX * f64::from(sentences) {
+        return Vec::new();
+    }
+    let share = 100.0 * long.len() as f64 / f64::from(sentences);
+    long.into_iter()
+        .map(|((path, line), words)| {
+            let what = format!(
+                "a sentence of {words} words; {share:.0} % of the sentences are that long, {:.0} % at most",
+                100.0 * LONG_SENTENCES_MAX
+            );
+            Breach::new(path, line, what)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaches(files: &[(&str, &str)]) -> Vec<(String, usize)> {
+        let found = check(&Tree::of(files)).into_iter();
+        found.map(|breach| (breach.path, breach.line)).collect()
+    }
+
+    #[test]
+    fn rejects_words_for_people_wherever_prose_stands() {
+        let rust =
+            "fn a() {}\n/// The thread who runs.\nconst X: &str = \"nobody reads this text\";\n";
+        assert_eq!(
+            breaches(&[("crates/a/src/a.rs", rust)]),
+            [
+                ("crates/a/src/a.rs".to_owned(), 2),
+                ("crates/a/src/a.rs".to_owned(), 3)
+            ]
+        );
+        let c = "int a; /* Alone. */\n/* A task,\n * whose queue\n * is full. */\n// somebody\n";
+        let lines: Vec<usize> = breaches(&[("crates/a/src/bpf/a.h", c)])
+            .into_iter()
+            .map(|(_, line)| line)
+            .collect();
+        assert_eq!(lines, [3, 5]);
+        let document = "# Title\n\nA queue\nfor whom it may concern.\n";
+        assert_eq!(
+            breaches(&[("docs/a.md", document)]),
+            [("docs/a.md".to_owned(), 4)]
+        );
+    }
+
+    #[test]
+    fn leaves_code_tests_and_other_words_alone() {
+        let rust = "fn who() { run(\"who\"); }\n// The account `nobody` is whole.\n\
+                    #[cfg(test)]\nmod tests { const X: &str = \"who is told of this\"; }\n";
+        assert_eq!(breaches(&[("crates/a/src/a.rs", rust)]), []);
+        let document = "```\nwho\n```\n\n| who | x |\n|---|---|\n| nobody | y |\n";
+        assert_eq!(breaches(&[("docs/a.md", document)]), []);
+        assert_eq!(breaches(&[("LICENSES/a.md", "who")]), []);
+    }
+
+    #[test]
+    fn limits_the_rate_of_groups_in_large_areas() {
+        let text = |uses: usize| {
+            let uses = "// It is told.\n".repeat(uses);
+            format!(
+                "{uses}{}",
+                "// Ten words of a comment in a row make text.\n".repeat(220)
+            )
+        };
+        // Two uses in some 2,200 words are more than 0.8 per 1,000.
+        assert_eq!(breaches(&[("crates/a/src/a.rs", &text(1))]), []);
+        let lines: Vec<usize> = breaches(&[("crates/a/src/a.rs", &text(2))])
+            .into_iter()
+            .map(|(_, line)| line)
+            .collect();
+        assert_eq!(lines, [1, 2]);
+    }
+
+    #[test]
+    fn finds_each_group() {
+        let uses = |text: &str| -> Vec<&str> {
+            let words = words(text);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            (0..words.len())
+                .flat_map(|at| GROUPS.iter().map(move |group| (group, at)))
+                .filter(|(group, at)| (group.starts)(&words[*at..]))
+                .map(|(group, _)| group.name)
+                .collect()
+        };
+        assert_eq!(
+            uses("The ones asked looked as far."),
+            [
+                "one as a pronoun",
+                "tell, say, ask",
+                "look",
+                "so many, that long"
+            ]
+        );
+        assert_eq!(
+            uses("One CPU, no longer one; as long"),
+            ["so many, that long"]
+        );
+    }
+
+    #[test]
+    fn limits_the_share_of_long_sentences() {
+        let long = format!("{}end. ", "word ".repeat(36));
+        let short = "Four words stand here. ".repeat(9);
+        assert_eq!(
+            breaches(&[("docs/a.md", &format!("{long}{short}"))]),
+            [("docs/a.md".to_owned(), 1)]
+        );
+        let short = "Four words stand here. ".repeat(12);
+        assert_eq!(breaches(&[("docs/a.md", &format!("{long}{short}"))]), []);
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Subjects of commits: CONTRIBUTING.md, "Commits".
+
+use std::path::Path;
+use std::process::Command;
+
+/// Characters that a subject may have.
+const SUBJECT_CHARS: usize = 72;
+/// The commit that adds this file is the first to which the rule applies.
+const SINCE: &str = "crates/tidy/src/subjects.rs";
+
+/// Why the subjects of a checkout cannot be read: there is no git, or no repository.
+#[derive(Debug)]
+pub struct NoHistory(pub String);
+
+/// The subjects that are too long, with their commits. Checks the commits after the one that
+/// added this file, or after the last release tag (`v*`) if that is later.
+///
+/// # Errors
+/// Without a history.
+pub fn too_long(root: &Path) -> Result<Vec<String>, NoHistory> {
+    let log = ["log", "--diff-filter=A", "--format=%H", "-1", "--", SINCE];
+    let added = git(root, &log)?;
+    let added = added.trim();
+    // Before that commit, or in a checkout of a branch that lacks it, there is nothing to check.
+    if added.is_empty() {
+        return Ok(Vec::new());
+    }
+    let range = format!("{added}..HEAD");
+    let excluded = release(root).map(|tag| format!("^{tag}"));
+    let mut log = vec!["log", "--no-merges", "--format=%h %s", &range];
+    log.extend(excluded.as_deref());
+    Ok(over_limit(&git(root, &log)?))
+}
+
+/// The last release tag before the checked-out commit.
+fn release(root: &Path) -> Option<String> {
+    let tag = git(root, &["describe", "--tags", "--abbrev=0", "--match", "v*"]).ok()?;
+    Some(tag.trim().to_owned())
+}
+
+fn git(root: &Path, arguments: &[&str]) -> Result<String, NoHistory> {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root)
+        .args(arguments)
+        .output()
+        .map_err(|error| NoHistory(format!("git: {error}")))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(NoHistory(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        )),
+    }
+}
+
+/// The lines `COMMIT SUBJECT` with subjects that are too long.
+fn over_limit(log: &str) -> Vec<String> {
+    log.lines()
+        .filter_map(|line| {
+            let (_, subject) = line.split_once(' ')?;
+            let chars = subject.chars().count();
+            (chars > SUBJECT_CHARS)
+                .then(|| format!("{line}: {chars} characters, {SUBJECT_CHARS} at most"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::over_limit;
+
+    #[test]
+    fn counts_characters_of_the_subject() {
+        let longest = "ä".repeat(72);
+        let log = format!("1234567 {longest}\n89abcde {longest}x\n");
+        assert_eq!(
+            over_limit(&log),
+            [format!("89abcde {longest}x: 73 characters, 72 at most")]
+        );
+    }
+}
