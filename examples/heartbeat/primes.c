@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Counts primes on several threads and says how far it is: a beat for every
+ * Counts primes on several threads and reports its progress, one beat per
  * thousand numbers. From the root of the repository:
  *
  *     cc -O2 -pthread -I crates/heartbeat/include -o primes examples/heartbeat/primes.c

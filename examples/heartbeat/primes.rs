@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts primes on several threads and says how far it is: a beat for every
-//! thousand numbers.
+//! Counts primes on several threads and reports its progress, one beat per thousand numbers.
 //!
 //! ```sh
 //! cargo build --release --package usher-heartbeat --example primes
@@ -21,7 +20,7 @@ fn is_prime(number: u32) -> bool {
     number >= 2 && !divisors.any(|divisor| number.is_multiple_of(divisor))
 }
 
-/// How many primes are below the limit.
+/// Returns the number of primes below the limit.
 fn count(threads: usize, limit: u32, heart: &Heartbeat) -> u32 {
     let next = AtomicU32::new(0);
     let primes = AtomicU32::new(0);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Heat spreads over a square plate: parallel loops with a barrier after each,
- * which Usher's OMPT tool times without any change to the program. The runtime
- * must have OMPT: LLVM's does, GCC's does not. From the root of the repository:
+ * Heat spreads over a square plate: parallel loops with a barrier after each.
+ * Usher's OMPT tool times them without any change to the program. The OpenMP
+ * runtime must support OMPT: LLVM's does, GCC's does not. From the root of the
+ * repository:
  *
  *     clang -O2 -fopenmp -o heat examples/openmp/heat.c
  *     OMP_NUM_THREADS=2 usher run -- ./heat 1000 2000
@@ -12,7 +13,7 @@
 
 #define SIDE_MAX 20000
 
-/* One step from `from` to `to`; the edge keeps its temperature. */
+/* Computes one step from `from` to `to`; the edge keeps its temperature. */
 static void step(int size, const double *from, double *to)
 {
 #pragma omp parallel for

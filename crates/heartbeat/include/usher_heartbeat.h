@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program tells its progress on a page of shared memory: C99 and C++11.
+ * Progress reports of programs on a page of shared memory, for C99 and C++11.
  *
  *     #include "usher_heartbeat.h"
  *     ...
@@ -8,10 +8,10 @@
  *     while (encode_frame())
  *         usher_beat(1);
  *
- * The page's path comes from USHER_HEARTBEAT in the environment. Where that is
- * not set, or names no page of this version, every call does nothing. A beat
- * is one atomic addition; all functions may be called by any thread. The
- * layout is described in the README beside this header.
+ * The environment variable USHER_HEARTBEAT has the path of the page. If it is
+ * not set, or the page is not of this version, every call has no effect. A beat
+ * is one atomic addition. Any thread may call any function. The README beside
+ * this header describes the layout.
  */
 #ifndef USHER_HEARTBEAT_H
 #define USHER_HEARTBEAT_H
@@ -33,10 +33,10 @@ extern "C" {
 #define USHER_HEARTBEAT_VERSION 1u
 #define USHER_HEARTBEAT_SLOTS 1024
 
-/* A thread's time, for runtimes that know it; see the README. */
+/* The time of a thread, for runtimes that know it; see the README. */
 struct usher_heartbeat_slot {
 	uint32_t sequence; /* odd while being written */
-	uint32_t state; /* 0 free, 1 useful, 2 waiting, 3 being taken */
+	uint32_t state; /* 0 free, 1 useful, 2 waiting, 3 claimed */
 	uint64_t since_ns; /* CLOCK_MONOTONIC */
 	uint64_t useful_ns; /* wall */
 	uint64_t waiting_ns; /* wall */
@@ -52,7 +52,7 @@ struct usher_heartbeat_page {
 	uint32_t version;
 	uint32_t page_bytes;
 	uint32_t slots;
-	uint32_t slots_asked;
+	uint32_t slots_requested;
 	char unused0[40];
 	uint64_t work; /* units done; only added to */
 	char unused1[56];
@@ -63,7 +63,7 @@ struct usher_heartbeat_page {
 	struct usher_heartbeat_slot slot[USHER_HEARTBEAT_SLOTS];
 };
 
-/* Maps the page that the environment names; NULL where there is none. */
+/* Maps the page named by the environment; NULL if there is none. */
 static inline struct usher_heartbeat_page *usher_heartbeat_map(void)
 {
 	const char *path = getenv("USHER_HEARTBEAT");
@@ -89,30 +89,31 @@ static inline struct usher_heartbeat_page *usher_heartbeat_map(void)
 	return page;
 }
 
-/* The page, mapped at the first call; NULL where nobody listens. */
+/* Returns the page, mapped at the first call; NULL if there is none. */
 static inline struct usher_heartbeat_page *usher_heartbeat(void)
 {
-	static struct usher_heartbeat_page *page; /* NULL: not yet asked for */
-	static struct usher_heartbeat_page *const nobody =
+	static struct usher_heartbeat_page *page; /* NULL: not mapped yet */
+	static struct usher_heartbeat_page *const unavailable =
 		(struct usher_heartbeat_page *)-1;
 	struct usher_heartbeat_page *now =
 		__atomic_load_n(&page, __ATOMIC_ACQUIRE);
 
 	if (!now) {
-		struct usher_heartbeat_page *mine = usher_heartbeat_map();
-		struct usher_heartbeat_page *next = mine ? mine : nobody;
+		struct usher_heartbeat_page *mapped = usher_heartbeat_map();
+		struct usher_heartbeat_page *next =
+			mapped ? mapped : unavailable;
 
 		if (__atomic_compare_exchange_n(&page, &now, next, 0,
 						__ATOMIC_ACQ_REL,
 						__ATOMIC_ACQUIRE))
 			now = next;
-		else if (mine) /* another thread was faster */
-			munmap((void *)mine, sizeof(*mine));
+		else if (mapped) /* another thread was faster */
+			munmap((void *)mapped, sizeof(*mapped));
 	}
-	return now == nobody ? NULL : now;
+	return now == unavailable ? NULL : now;
 }
 
-/* `units` more units of work are done. */
+/* Adds `units` units of completed work. */
 static inline void usher_beat(uint64_t units)
 {
 	struct usher_heartbeat_page *page = usher_heartbeat();
@@ -121,8 +122,10 @@ static inline void usher_beat(uint64_t units)
 		__atomic_fetch_add(&page->work, units, __ATOMIC_RELAXED);
 }
 
-/* What a unit is, how many a second are aimed at (0: as many as can be), and
- * a label for people; texts that are too long are cut. */
+/*
+ * Describes the work: what a unit is, the units per second aimed at (0: as fast
+ * as possible), and a label for display. Texts that are too long are cut.
+ */
 static inline void usher_describe(const char *unit, double target_per_s,
 				  const char *label)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program's side.
+//! The program's side of the heartbeat page.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -12,29 +12,28 @@ use crate::map::Mapping;
 use crate::page::check_header;
 use crate::slot::ThreadSlot;
 
-/// Where a program counts its work; may be shared by all its threads.
+/// Counts the work of a program. All threads of the program may share it.
 ///
-/// Without a page every call does nothing, so that a program need not ask
-/// whether it is watched.
+/// Without a page every call has no effect, so a program need not check whether it is observed.
 #[derive(Debug)]
 pub struct Heartbeat {
     page: Option<Mapping>,
 }
 
 impl Heartbeat {
-    /// The page that `USHER_HEARTBEAT` names, or one that does nothing where
-    /// the variable is not set or the page cannot be used: a program does not
-    /// fail because nobody listens. [`Heartbeat::open`] tells why.
+    /// Opens the page named by `USHER_HEARTBEAT`. If the variable is not set or the page cannot be
+    /// used, the result has no effect, so that the program still works. [`Heartbeat::open`] returns
+    /// the reason.
     pub fn from_env() -> Self {
         let path = std::env::var_os(ENVIRONMENT);
         path.and_then(|path| Self::open(Path::new(&path)).ok())
             .unwrap_or(Self { page: None })
     }
 
-    /// The page at that path.
+    /// Opens the page at that path.
     ///
     /// # Errors
-    /// When it cannot be opened, or is not a heartbeat page of this version.
+    /// If it cannot be opened, or is not a heartbeat page of this version.
     pub fn open(path: &Path) -> Result<Self, PageError> {
         let file = OpenOptions::new()
             .read(true)
@@ -46,13 +45,13 @@ impl Heartbeat {
         Ok(Self { page: Some(page) })
     }
 
-    /// Whether somebody listens.
-    pub fn is_watched(&self) -> bool {
+    /// Returns whether the program is observed, through a page.
+    pub fn is_active(&self) -> bool {
         self.page.is_some()
     }
 
-    /// `units` more units of work are done. One atomic addition; beat a few
-    /// to a few thousand times a second, not once an instruction.
+    /// Adds `units` units of completed work. The cost is one atomic addition: call it up to a few
+    /// thousand times a second, not once per instruction.
     #[inline]
     pub fn beat(&self, units: u64) {
         if let Some(page) = &self.page {
@@ -60,9 +59,8 @@ impl Heartbeat {
         }
     }
 
-    /// Says what a unit is (31 bytes are kept), how many a second the program
-    /// aims at (0 where it just wants to be done), and a label for people (63
-    /// bytes are kept).
+    /// Describes the work: what a unit is (31 bytes are kept), how many units per second the
+    /// program aims at (0: as fast as possible), and a label for display (63 bytes are kept).
     pub fn describe(&self, unit: &str, target_per_s: f64, label: &str) {
         if let Some(page) = &self.page {
             write_text(page, UNIT_AT, UNIT_BYTES, unit);
@@ -71,15 +69,14 @@ impl Heartbeat {
         }
     }
 
-    /// A slot for the calling thread's useful and waiting time, for runtimes
-    /// such as OpenMP's that know it; `None` where nobody listens or every
-    /// slot is taken.
+    /// Claims a slot for the useful and waiting time of the calling thread, for runtimes such as
+    /// OpenMP's that know it. Returns `None` without a page, or if all slots are taken.
     pub fn thread_slot(&self) -> Option<ThreadSlot<'_>> {
         ThreadSlot::claim(self.page.as_ref()?)
     }
 }
 
-/// Writes a zero-ended text, cut at a character's end where it is too long.
+/// Writes a zero-terminated text, cut at a character boundary if it is too long.
 fn write_text(page: &Mapping, at: usize, bytes: usize, text: &str) {
     let end = (0..bytes)
         .rev()

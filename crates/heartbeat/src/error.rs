@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why a page could not be used. Written by hand: this crate goes into other
-//! people's programs and brings nothing along but `libc`.
+//! Errors of heartbeat pages. Written without `thiserror`, because other people's programs include
+//! this crate, which depends on `libc` only.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A page that could not be made, opened or read.
+/// A page could not be created, opened or read.
 #[derive(Debug)]
 pub struct PageError {
     /// The page's file.
@@ -15,21 +15,21 @@ pub struct PageError {
     pub fault: PageFault,
 }
 
-/// What is wrong with a page.
+/// The reason of a [`PageError`].
 #[derive(Debug)]
 pub enum PageFault {
-    /// The system refused.
+    /// The system returned an error.
     Io {
-        /// What was being done, as in "creating".
+        /// The operation, such as "creating".
         doing: &'static str,
-        /// Why it failed.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It does not start with the magic number.
+    /// The file does not start with the magic number.
     NotAPage,
-    /// It is of another version.
+    /// The page has another version.
     Version(u32),
-    /// It is shorter or longer than its version says.
+    /// The file is shorter or longer than its version defines.
     Size(u64),
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page, byte by byte. `include/usher_heartbeat.h` says the same in C and
-//! a test holds the two together.
+//! The layout of the page. `include/usher_heartbeat.h` has the same in C, and a test compares the
+//! two.
 //!
-//! Numbers are in the byte order of the machine: the page never leaves it. All
-//! counters only rise. Offsets in bytes:
+//! Numbers are in the byte order of the machine, which the page never leaves. Counters only grow.
+//! Offsets are in bytes:
 //!
 //! | offset | type | what |
 //! |---|---|---|
@@ -11,11 +11,11 @@
 //! | 8 | `u32` | [`VERSION`] |
 //! | 12 | `u32` | bytes of the whole file, [`PAGE_BYTES`] |
 //! | 16 | `u32` | number of thread slots, [`SLOTS`] |
-//! | 20 | `u32` atomic | slots ever asked for; beyond [`SLOTS`] they were refused |
-//! | 64 | `u64` atomic | units of work done, by every process that beats here |
-//! | 128 | `f64` | units a second that the program aims at; 0: none |
-//! | 136 | `[u8; 32]` | what a unit is, UTF-8, ended by a zero byte |
-//! | 168 | `[u8; 64]` | a label for people, UTF-8, ended by a zero byte |
+//! | 20 | `u32` atomic | slots ever requested; requests beyond [`SLOTS`] fail |
+//! | 64 | `u64` atomic | units of work done, by all processes that use the page |
+//! | 128 | `f64` | units per second that the program aims at; 0: none |
+//! | 136 | `[u8; 32]` | what a unit is, UTF-8, zero-terminated |
+//! | 168 | `[u8; 64]` | a label for display, UTF-8, zero-terminated |
 //! | 4096 | 1024 x 64 bytes | thread slots |
 //!
 //! A thread slot, written by one thread at a time:
@@ -23,12 +23,12 @@
 //! | offset | type | what |
 //! |---|---|---|
 //! | 0 | `u32` atomic | sequence: odd while the slot is being written |
-//! | 4 | `u32` atomic | state: 0 free, 1 useful, 2 waiting, 3 being taken |
+//! | 4 | `u32` atomic | state: 0 free, 1 useful, 2 waiting, 3 claimed |
 //! | 8 | `u64` | `CLOCK_MONOTONIC` nanoseconds at which the state began |
 //! | 16 | `u64` | wall nanoseconds useful, finished intervals only |
-//! | 24 | `u64` | wall nanoseconds waiting, likewise |
-//! | 32 | `u64` | CPU nanoseconds useful, likewise |
-//! | 40 | `u64` | CPU nanoseconds burnt while waiting, likewise |
+//! | 24 | `u64` | wall nanoseconds waiting, finished intervals only |
+//! | 32 | `u64` | CPU nanoseconds useful, finished intervals only |
+//! | 40 | `u64` | CPU nanoseconds used while waiting, finished intervals only |
 //! | 48 | `u64` | changes of state |
 //! | 56 | `u32` | thread id of the last owner |
 
@@ -49,19 +49,19 @@ pub const VERSION_AT: usize = 8;
 pub const SIZE_AT: usize = 12;
 /// Offset of the number of slots.
 pub const SLOT_COUNT_AT: usize = 16;
-/// Offset of the number of slots ever asked for.
-pub const SLOTS_ASKED_AT: usize = 20;
+/// Offset of the number of slots ever requested.
+pub const SLOTS_REQUESTED_AT: usize = 20;
 /// Offset of the work counter.
 pub const WORK_AT: usize = 64;
-/// Offset of the rate aimed at.
+/// Offset of the target rate.
 pub const TARGET_AT: usize = 128;
 /// Offset of the unit's name.
 pub const UNIT_AT: usize = 136;
-/// Bytes of the unit's name, the ending zero included.
+/// Bytes of the unit's name, including the final zero.
 pub const UNIT_BYTES: usize = 32;
 /// Offset of the label.
 pub const LABEL_AT: usize = 168;
-/// Bytes of the label, the ending zero included.
+/// Bytes of the label, including the final zero.
 pub const LABEL_BYTES: usize = 64;
 /// Offset of the first thread slot.
 pub const SLOTS_AT: usize = 4096;
@@ -70,7 +70,7 @@ pub const SLOTS_AT: usize = 4096;
 pub const SEQUENCE_AT: usize = 0;
 /// Offset in a slot of its state.
 pub const STATE_AT: usize = 4;
-/// Offset in a slot of the moment at which the state began.
+/// Offset in a slot of the start time of the state.
 pub const SINCE_AT: usize = 8;
 /// Offset in a slot of the useful wall time.
 pub const USEFUL_AT: usize = 16;
@@ -78,7 +78,7 @@ pub const USEFUL_AT: usize = 16;
 pub const WAITING_AT: usize = 24;
 /// Offset in a slot of the useful CPU time.
 pub const USEFUL_CPU_AT: usize = 32;
-/// Offset in a slot of the CPU time burnt while waiting.
+/// Offset in a slot of the CPU time used while waiting.
 pub const WAITING_CPU_AT: usize = 40;
 /// Offset in a slot of the number of changes of state.
 pub const EVENTS_AT: usize = 48;

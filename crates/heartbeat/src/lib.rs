@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program tells its progress on a page of shared memory.
+//! Progress reports of programs on a page of shared memory.
 //!
-//! A program that knows what its work is made of (frames, reads, time steps)
-//! counts it, and whoever watches sees the true rate of progress, which CPU
-//! time never is for a program that spins:
+//! A program that knows the units of its work (frames, reads, time steps) counts them on the page.
+//! Usher, or any other process, then reads the true rate of progress. CPU time does not show it for
+//! a program that spins:
 //!
 //! ```
 //! let heart = usher_heartbeat::Heartbeat::from_env(); // does nothing where USHER_HEARTBEAT is not set
@@ -14,11 +14,10 @@
 //! }
 //! ```
 //!
-//! One beat is one atomic addition. C and C++ programs include
-//! `include/usher_heartbeat.h` and call `usher_beat(1)`. The page is described
-//! in [`layout`] and in this crate's README; the watcher's side is [`Page`].
-//! The same page has slots in which Usher's OpenMP tool accounts useful and
-//! waiting time a thread ([`ThreadSlot`]).
+//! One beat is one atomic addition. C and C++ programs include `include/usher_heartbeat.h` and call
+//! `usher_beat(1)`. [`layout`] and the README of this crate describe the page; the reader's side is
+//! [`Page`]. The page also has slots in which Usher's OpenMP tool records the useful and waiting
+//! time of each thread ([`ThreadSlot`]).
 
 #[cfg(not(target_has_atomic = "64"))]
 compile_error!("the heartbeat page needs 64-bit atomics");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page mapped into the program that beats.
 //!
-//! Only atomic operations touch the mapping, since other processes write to
-//! it at the same time. Offsets are the constants of [`crate::layout`], all
-//! inside the page and aligned; `word` and `half` check that as they go.
+//! Other processes write to the mapping at the same time, so only atomic operations access it.
+//! Offsets are the constants of [`crate::layout`], which are aligned and inside the page; `word`
+//! and `half` check that.
 
 use std::fs::File;
 use std::io;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::layout::PAGE_BYTES;
 
-/// A shared, writable mapping of the page; taken down when dropped.
+/// A shared, writable mapping of the page, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
 }
 
-// SAFETY: the mapping is only reached through atomics and outlives every
-// reference that `word`, `half` and `byte` hand out.
+// SAFETY: the mapping is accessed only through atomics, and outlives the references that `word`,
+// `half` and `byte` return.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; atomics may be shared between threads.
 unsafe impl Sync for Mapping {}
@@ -28,8 +28,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps a file that is known to have [`PAGE_BYTES`] bytes.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches
-        // no memory of ours; the result is checked before use.
+        // SAFETY: a new mapping at an address chosen by the kernel overlaps no other memory; the
+        // result is checked before use.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -48,7 +48,7 @@ impl Mapping {
 
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
         assert!(offset.is_multiple_of(bytes) && offset + bytes <= PAGE_BYTES);
-        // SAFETY: the offset lies inside the mapping, as just checked.
+        // SAFETY: the offset is inside the mapping, as checked above.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
@@ -70,7 +70,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this size, and no reference into it
+        // SAFETY: the mapping belongs to this value, has this size, and no reference into it
         // outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), PAGE_BYTES) };
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The watcher's side.
+//! The reader's side of the heartbeat page.
 //!
-//! The watcher never maps the page: the program owns the file and may cut it
-//! short at any moment, which would kill whoever has it mapped with SIGBUS.
-//! `pread` just comes back short. The work counter and every slot are read
-//! twice; what does not agree was being written and is read again.
+//! The reader never maps the page. The program owns the file and may truncate it at any time, and
+//! an access to a truncated mapping raises SIGBUS; `pread` only returns fewer bytes. The work
+//! counter and all slots are read twice. If both reads differ, the data were being written, and are
+//! read again.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,39 +16,39 @@ use crate::error::{PageError, PageFault};
 use crate::layout::*;
 use crate::slot::{SlotState, now_ns};
 
-/// A page as its watcher holds it.
+/// A page, as its reader holds it.
 #[derive(Debug)]
 pub struct Page {
     path: PathBuf,
     file: File,
-    /// The last whole record of each slot, for those found torn.
+    /// The last complete record of each slot, used when a read is torn.
     slots: Vec<SlotReading>,
     buffers: [Vec<u8>; 2],
 }
 
-/// What a page says at one moment.
+/// The content of a page at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
-    /// Units of work done so far; 0 where the program does not beat.
+    /// Units of work done so far; 0 if the program does not beat.
     pub work: u64,
-    /// Units a second that the program aims at, where it said so.
+    /// Units per second that the program aims at, if specified.
     pub target_per_s: Option<f64>,
-    /// What a unit is; empty where the program did not say.
+    /// What a unit is; empty if not specified.
     pub unit: String,
-    /// A label for people; empty where there is none.
+    /// A label for display; empty if not specified.
     pub label: String,
-    /// Sums over the thread slots; `None` where no thread ever took one.
+    /// Sums over the thread slots; `None` if no slot was ever claimed.
     pub threads: Option<Threads>,
 }
 
-/// What the threads of a runtime did so far.
+/// Sums over the threads of a runtime.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Threads {
     /// Threads that own a slot now.
     pub running: u32,
-    /// Of those, the ones that wait now.
+    /// Of these, threads that wait now.
     pub waiting: u32,
-    /// Threads that found no slot free: their time is missing from the sums.
+    /// Threads that found no free slot. Their time is missing from the sums.
     pub refused: u32,
     /// Wall nanoseconds of useful work, running intervals included.
     pub useful_ns: u64,
@@ -56,26 +56,26 @@ pub struct Threads {
     pub elapsed_ns: u64,
     /// CPU nanoseconds of useful work, finished intervals only.
     pub useful_cpu_ns: u64,
-    /// CPU nanoseconds burnt while waiting, finished intervals only.
+    /// CPU nanoseconds used while waiting, finished intervals only.
     pub waiting_cpu_ns: u64,
-    /// Changes of state, for the cost of accounting.
+    /// Changes of state, to estimate the cost of accounting.
     pub events: u64,
 }
 
 impl Threads {
-    /// Useful share of the threads' time, 0..1: the parallel efficiency of
-    /// TALP, if every thread has a core of its own. `None` before any time.
+    /// Returns the useful share of the threads' time, 0..1. It is the parallel efficiency of TALP
+    /// if every thread has a core of its own. `None` if no time was recorded.
     pub fn efficiency(&self) -> Option<f64> {
         (self.elapsed_ns > 0).then(|| self.useful_ns as f64 / self.elapsed_ns as f64)
     }
 }
 
-/// One thread slot as read.
+/// A thread slot as read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotReading {
     /// The owner's state.
     pub state: SlotState,
-    /// `CLOCK_MONOTONIC` nanoseconds since when.
+    /// `CLOCK_MONOTONIC` nanoseconds at which the state began.
     pub since_ns: u64,
     /// Finished useful wall nanoseconds.
     pub useful_ns: u64,
@@ -91,7 +91,7 @@ pub struct SlotReading {
     pub tid: u32,
 }
 
-const NEVER_USED: SlotReading = SlotReading {
+const UNUSED_SLOT: SlotReading = SlotReading {
     state: SlotState::Free,
     since_ns: 0,
     useful_ns: 0,
@@ -102,18 +102,16 @@ const NEVER_USED: SlotReading = SlotReading {
     tid: 0,
 };
 
-/// How often a counter that changes under the reader is read again.
+/// Upper limit of further reads of a counter that changes meanwhile.
 const ATTEMPTS: usize = 4;
 
 impl Page {
-    /// Makes a fresh page at a path where there is nothing yet, readable and
-    /// writable by its owner only. All of its memory is reserved, so that a
-    /// beat cannot hit a full file system. The file stays when this value is
-    /// dropped; [`Page::remove`] takes it away.
+    /// Creates a page at a path that must not exist, readable and writable by its owner only. All
+    /// of its memory is reserved, so a beat cannot fail on a full file system. The file stays when
+    /// this value is dropped; [`Page::remove`] deletes it.
     ///
     /// # Errors
-    /// When something is there already, or the directory or file system does
-    /// not allow it; nothing is left behind then.
+    /// If the path exists, or the directory or file system does not allow it. No file is left then.
     pub fn create(path: &Path) -> Result<Self, PageError> {
         let file = OpenOptions::new()
             .read(true)
@@ -123,25 +121,25 @@ impl Page {
             .open(path)
             .map_err(|e| PageError::io(path, "creating", e))?;
         if let Err(error) = initialise(&file) {
-            // Best effort: the error that matters is the one being returned.
+            // Best effort: the first error is returned.
             let _ = std::fs::remove_file(path);
             return Err(PageError::io(path, "reserving memory for", error));
         }
         Ok(Self::with(path, file))
     }
 
-    /// A page that exists already.
+    /// Opens an existing page.
     ///
     /// # Errors
-    /// When it cannot be opened, or is not a heartbeat page of this version.
+    /// If it cannot be opened, or is not a heartbeat page of this version.
     pub fn open(path: &Path) -> Result<Self, PageError> {
         let file = open_regular(path)?;
         check_header(&file, path)?;
         Ok(Self::with(path, file))
     }
 
-    /// The open file: the page is never opened a second time, so a check of
-    /// this file holds for as long as the page is read.
+    /// Returns the open file. The page is never opened again, so a check of this file stays valid
+    /// while the page is read.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -155,46 +153,46 @@ impl Page {
         }
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file. Programs that have it mapped go on beating unheard.
+    /// Deletes the file. Programs that have mapped it continue to beat, without effect.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If it cannot be deleted.
     pub fn remove(self) -> Result<(), PageError> {
         std::fs::remove_file(&self.path).map_err(|e| PageError::io(&self.path, "removing", e))
     }
 
-    /// Reads everything.
+    /// Reads the whole page.
     ///
     /// # Errors
-    /// When the page was cut short, overwritten or cannot be read.
+    /// If the page was truncated or overwritten, or cannot be read.
     pub fn read(&mut self) -> Result<Reading, PageError> {
         let header = self.header()?;
-        let asked = u32_at(&header, SLOTS_ASKED_AT);
+        let requested = u32_at(&header, SLOTS_REQUESTED_AT);
         let target = f64::from_bits(u64_at(&header, TARGET_AT));
         Ok(Reading {
             work: self.work()?,
             target_per_s: (target.is_finite() && target > 0.0).then_some(target),
             unit: text_at(&header, UNIT_AT, UNIT_BYTES),
             label: text_at(&header, LABEL_AT, LABEL_BYTES),
-            threads: self.threads_of(asked)?,
+            threads: self.threads_from(requested)?,
         })
     }
 
-    /// Reads the work counter alone: two small reads.
+    /// Reads only the work counter, with two small reads.
     ///
     /// # Errors
-    /// When the page was cut short or cannot be read.
+    /// If the page was truncated or cannot be read.
     pub fn work(&self) -> Result<u64, PageError> {
         let mut last = self.read_work()?;
         for _ in 0..ATTEMPTS {
             let next = self.read_work()?;
-            // A torn read has old and new bytes mixed: it differs from a true
-            // one by at least 2^32 only if the upper half was being changed.
+            // A torn read mixes old and new bytes. It can be wrong by 2^32 or more only if the
+            // upper half changed.
             if next >> 32 == last >> 32 && next >= last {
                 return Ok(next);
             }
@@ -203,14 +201,14 @@ impl Page {
         Ok(last)
     }
 
-    /// Reads the thread slots alone; `None` where no thread ever took one.
+    /// Reads only the thread slots; `None` if no slot was ever claimed.
     ///
     /// # Errors
-    /// When the page was cut short or cannot be read.
+    /// If the page was truncated or cannot be read.
     pub fn threads(&mut self) -> Result<Option<Threads>, PageError> {
-        let mut asked = [0; 4];
-        self.read_at(&mut asked, SLOTS_ASKED_AT)?;
-        self.threads_of(u32::from_ne_bytes(asked))
+        let mut requested = [0; 4];
+        self.read_at(&mut requested, SLOTS_REQUESTED_AT)?;
+        self.threads_from(u32::from_ne_bytes(requested))
     }
 
     fn header(&self) -> Result<Vec<u8>, PageError> {
@@ -241,15 +239,15 @@ impl Page {
         }
     }
 
-    fn threads_of(&mut self, asked: u32) -> Result<Option<Threads>, PageError> {
-        let used = (asked as usize).min(SLOTS);
+    fn threads_from(&mut self, requested: u32) -> Result<Option<Threads>, PageError> {
+        let used = (requested as usize).min(SLOTS);
         if used == 0 {
             return Ok(None);
         }
         self.read_slots(used)?;
         let now_ns = now_ns();
         let mut sums = Threads {
-            refused: asked.saturating_sub(SLOTS as u32),
+            refused: requested.saturating_sub(SLOTS as u32),
             ..Threads::default()
         };
         for slot in &self.slots {
@@ -258,15 +256,15 @@ impl Page {
         Ok(Some(sums))
     }
 
-    /// Brings `self.slots` up to date: a slot whose sequence was even and the
-    /// same in two reads, one after the other, is whole in the first.
+    /// Updates `self.slots`. If the sequence of a slot is even and equal in two consecutive reads,
+    /// the first read is complete.
     fn read_slots(&mut self, used: usize) -> Result<(), PageError> {
         let mut buffers = std::mem::take(&mut self.buffers);
         for buffer in &mut buffers {
             buffer.resize(used * SLOT_BYTES, 0);
             self.read_at(buffer, SLOTS_AT)?;
         }
-        self.slots.resize(used, NEVER_USED);
+        self.slots.resize(used, UNUSED_SLOT);
         let (first, second) = (&buffers[0], &buffers[1]);
         for (i, known) in self.slots.iter_mut().enumerate() {
             let range = i * SLOT_BYTES..(i + 1) * SLOT_BYTES;
@@ -303,9 +301,8 @@ impl Threads {
     }
 }
 
-/// Opens a regular file and nothing else. The first open returns only a
-/// handle (`O_PATH`), which has no effect on a device or a FIFO; the file that
-/// was checked is then opened through that handle.
+/// Opens a regular file only. The first open returns a mere handle (`O_PATH`), which has no effect
+/// on a device or FIFO. The checked file is then opened through that handle.
 fn open_regular(path: &Path) -> Result<File, PageError> {
     let failed = |error| PageError::io(path, "opening", error);
     let handle = OpenOptions::new()
@@ -323,12 +320,12 @@ fn open_regular(path: &Path) -> Result<File, PageError> {
         .map_err(failed)
 }
 
-/// The page is the program's to write: nonsense in it must not overflow here.
+/// The program may write anything to the page, so additions must not overflow.
 fn add(a: u64, b: u64) -> u64 {
     a.saturating_add(b)
 }
 
-/// Reserves the file's memory and writes the header, the magic number last.
+/// Reserves the memory of the file and writes the header, the magic number last.
 fn initialise(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for writing; no memory is involved.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, PAGE_BYTES as libc::off_t) };
@@ -345,7 +342,7 @@ fn initialise(file: &File) -> io::Result<()> {
     file.write_all_at(&MAGIC, 0)
 }
 
-/// That a file is a page that this program understands.
+/// Checks that a file is a page of this version.
 pub(crate) fn check_header(file: &File, path: &Path) -> Result<(), PageError> {
     let size = file
         .metadata()

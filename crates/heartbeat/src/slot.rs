@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A thread's useful and waiting time, written by the thread itself.
+//! A slot with the useful and waiting time of one thread, written by that thread.
 //!
-//! A slot belongs to one thread at a time. The owner changes it between two
-//! steps of a sequence number (odd: being written), so that a reader in
-//! another process can tell a whole record from a torn one without the owner
-//! ever waiting. A slot that its owner gives back keeps its totals; the next
-//! owner adds to them, so the sums over all slots only rise.
+//! A slot belongs to one thread at a time. Its owner changes it between two increments of a
+//! sequence number, which is odd meanwhile. A reader in another process therefore detects a torn
+//! record, and the owner never waits. A released slot keeps its totals and the next owner adds to
+//! them, so the sums over all slots only grow.
 //!
-//! CPU time is kept beside wall time because a waiting OpenMP thread usually
-//! spins: useful CPU time is the work done on however many cores there were,
-//! and wall time tells the parallel efficiency on cores of one's own.
+//! CPU time is kept beside wall time because a waiting OpenMP thread usually spins. Useful CPU time
+//! is the work done on any number of cores. Wall time gives the parallel efficiency if each thread
+//! has a core of its own.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -17,14 +16,14 @@ use std::sync::atomic::fence;
 use crate::layout::*;
 use crate::map::Mapping;
 
-/// What a thread does, by the runtime that schedules it.
+/// What a thread does, as reported by the runtime that schedules it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// No thread owns the slot.
     Free,
-    /// The program's own work.
+    /// The thread does the program's own work.
     Useful,
-    /// Waiting for others: at a barrier, for a lock, for work.
+    /// The thread waits at a barrier, for a lock or for work.
     Waiting,
 }
 
@@ -44,12 +43,12 @@ impl SlotState {
     }
 }
 
-/// The state of a slot between being taken and being written for the first
-/// time; readers keep what they knew of it.
-const BEING_TAKEN: u32 = 3;
+/// The state of a slot between being claimed and its first record. Readers keep the previous
+/// record.
+const CLAIMED: u32 = 3;
 
-/// A slot and the thread that owns it. Give it back with
-/// [`ThreadSlot::release`]; a slot that is merely dropped stays taken.
+/// A slot and the thread that owns it. [`ThreadSlot::release`] frees it; a slot that is only
+/// dropped stays claimed.
 #[derive(Debug)]
 pub struct ThreadSlot<'page> {
     page: &'page Mapping,
@@ -57,29 +56,27 @@ pub struct ThreadSlot<'page> {
     state: SlotState,
     since_ns: u64,
     since_cpu_ns: u64,
-    /// Wall and CPU time when the CPU clock was last read.
+    /// Wall and CPU time at the last reading of the CPU clock.
     anchor: (u64, u64),
 }
 
-/// For so long after the CPU clock was read it is taken to have gone on with
-/// the wall clock. Reading it is a system call (some 500 ns on a virtual
-/// machine, against 20 ns for the wall clock), which barriers in quick
-/// succession could feel; a thread that loses its CPU within this time is
-/// credited with at most so much more than it had.
-const CPU_CLOCK_HOLDS_NS: u64 = 20_000;
+/// Interval for which CPU time is extrapolated from the wall clock after a reading of the CPU
+/// clock. Such a reading is a system call (some 500 ns on a virtual machine, against 20 ns for the
+/// wall clock), which would slow down frequent barriers. A thread that is preempted within the
+/// interval is credited with at most this much CPU time too many.
+const CPU_CLOCK_EXTRAPOLATION_NS: u64 = 20_000;
 
 impl<'page> ThreadSlot<'page> {
-    /// Takes a slot nobody owns: one given back if there is one among those
-    /// handed out, else a fresh one.
+    /// Claims a free slot: a released one if there is any, else the first that was never used.
     pub(crate) fn claim(page: &'page Mapping) -> Option<Self> {
-        let asked = page.half(SLOTS_ASKED_AT);
-        let used = (asked.load(Relaxed) as usize).min(SLOTS);
-        let index = match (0..used).find(|&i| take(page, i)) {
+        let requested = page.half(SLOTS_REQUESTED_AT);
+        let used = (requested.load(Relaxed) as usize).min(SLOTS);
+        let index = match (0..used).find(|&i| try_claim(page, i)) {
             Some(free) => free,
             None => {
-                let mut fresh = asked.fetch_add(1, Relaxed) as usize;
-                while fresh < SLOTS && !take(page, fresh) {
-                    fresh = asked.fetch_add(1, Relaxed) as usize;
+                let mut fresh = requested.fetch_add(1, Relaxed) as usize;
+                while fresh < SLOTS && !try_claim(page, fresh) {
+                    fresh = requested.fetch_add(1, Relaxed) as usize;
                 }
                 (fresh < SLOTS).then_some(fresh)?
             }
@@ -101,14 +98,13 @@ impl<'page> ThreadSlot<'page> {
         Some(slot)
     }
 
-    /// The state the thread is in.
+    /// Returns the state of the thread.
     pub fn state(&self) -> SlotState {
         self.state
     }
 
-    /// The thread goes on to another state: the time since the last change is
-    /// added to the state it leaves. Call it on the owning thread only, since
-    /// it reads that thread's CPU clock.
+    /// Changes the state, and adds the time since the last change to the previous state. Only for
+    /// the owning thread, as it reads the CPU clock of the calling thread.
     pub fn enter(&mut self, state: SlotState) {
         if state == self.state {
             return;
@@ -129,11 +125,11 @@ impl<'page> ThreadSlot<'page> {
         });
     }
 
-    /// The thread waited from `since_ns` ([`now_ns`]) until now and did not say
-    /// so before: for waits that are mostly too short to tell, such as a lock's,
-    /// where two changes of state would cost more than the lock. What CPU time
-    /// there was in the wait is not known; it is taken to be all, as in a spin.
-    pub fn waited(&mut self, since_ns: u64) {
+    /// Records a wait from `since_ns` ([`now_ns`]) until now, afterwards. For waits that are mostly
+    /// too short to record, such as those for a lock, where two changes of state would cost more
+    /// than the lock. The CPU time used in the wait is unknown; the whole wait is assumed to be
+    /// spinning.
+    pub fn record_wait(&mut self, since_ns: u64) {
         let (now_ns, now_cpu_ns) = self.clocks();
         let whole = now_ns.saturating_sub(self.since_ns);
         let waited = now_ns.saturating_sub(since_ns).min(whole);
@@ -149,30 +145,31 @@ impl<'page> ThreadSlot<'page> {
         });
     }
 
-    /// Gives the slot back for another thread; its totals stay.
+    /// Frees the slot for another thread. Its totals stay.
     pub fn release(mut self) {
         self.enter(SlotState::Free);
     }
 
-    /// Wall and CPU time of the owning thread.
+    /// Returns wall and CPU time of the owning thread.
     fn clocks(&mut self) -> (u64, u64) {
         let now_ns = now_ns();
         let passed_ns = now_ns.saturating_sub(self.anchor.0);
-        if passed_ns <= CPU_CLOCK_HOLDS_NS {
+        if passed_ns <= CPU_CLOCK_EXTRAPOLATION_NS {
             return (now_ns, self.anchor.1 + passed_ns);
         }
         self.anchor = (now_ns, thread_cpu_ns());
         self.anchor
     }
 
-    /// Only the owner writes, so a load and a store make an addition.
+    /// Adds to a counter. Only the owner writes, so load and store need not be one atomic
+    /// operation.
     fn add(&self, at: usize, amount: u64) {
         let word = self.page.word(self.base + at);
         word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    /// Runs `change` inside the sequence lock. The state is written inside it
-    /// too, but for `Free`: a slot looks free to others only once it is whole.
+    /// Runs `change` within the sequence lock, and writes the state in it. `Free` is written after
+    /// it, so that other threads see a slot as free only when its record is complete.
     fn write(&mut self, change: impl FnOnce(&Self)) {
         let sequence = self.page.half(self.base + SEQUENCE_AT);
         let before = sequence.load(Relaxed) & !1;
@@ -193,19 +190,19 @@ impl<'page> ThreadSlot<'page> {
     }
 }
 
-fn take(page: &Mapping, index: usize) -> bool {
+fn try_claim(page: &Mapping, index: usize) -> bool {
     let state = page.half(SLOTS_AT + index * SLOT_BYTES + STATE_AT);
     state
-        .compare_exchange(SlotState::Free.code(), BEING_TAKEN, AcqRel, Acquire)
+        .compare_exchange(SlotState::Free.code(), CLAIMED, AcqRel, Acquire)
         .is_ok()
 }
 
-/// `CLOCK_MONOTONIC` now, in nanoseconds: the clock of the slots.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds, the clock of the slots.
 pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// CPU time of the calling thread in nanoseconds.
+/// Returns the CPU time of the calling thread in nanoseconds.
 fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -215,14 +212,14 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the kernel writes one timespec to a place that is ours. Both
-    // clocks exist on every Linux, so the result needs no check; were it to
-    // fail, the time would read 0 and intervals would saturate to 0.
+    // SAFETY: the kernel writes one timespec to a local variable. Both clocks exist on every Linux,
+    // so the result is not checked. On failure the time would be 0, and intervals would saturate to
+    // 0.
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn thread_id() -> u32 {
-    // SAFETY: gettid takes nothing, touches nothing and cannot fail.
+    // SAFETY: gettid has no arguments and cannot fail.
     unsafe { libc::gettid() as u32 }
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: `layout` prints offsets, `beat N` beats N times, `die N` too and then dies. */
+/*
+ * Test program: `layout` prints offsets, `beat N` beats N times, `die N` beats
+ * N times and aborts.
+ */
 #define _GNU_SOURCE
 #include "usher_heartbeat.h"
 
@@ -16,7 +19,7 @@ static void layout(void)
 	OFFSET(version);
 	OFFSET(page_bytes);
 	OFFSET(slots);
-	OFFSET(slots_asked);
+	OFFSET(slots_requested);
 	OFFSET(work);
 	OFFSET(target_per_s);
 	OFFSET(unit);

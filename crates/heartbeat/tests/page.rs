@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page between two processes, and pages that are none.
+//! The page between two processes, and invalid pages.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::os::unix::process::ExitStatusExt;
@@ -35,7 +35,7 @@ fn the_header_and_the_crate_agree_on_every_offset() {
         ("version", VERSION_AT),
         ("page_bytes", SIZE_AT),
         ("slots", SLOT_COUNT_AT),
-        ("slots_asked", SLOTS_ASKED_AT),
+        ("slots_requested", SLOTS_REQUESTED_AT),
         ("work", WORK_AT),
         ("target_per_s", TARGET_AT),
         ("unit", UNIT_AT),
@@ -87,7 +87,7 @@ fn a_c_program_beats_while_the_reader_reads() {
 }
 
 #[test]
-fn what_a_program_counted_before_it_died_stays() {
+fn work_counted_before_a_crash_stays() {
     let dir = tempfile::tempdir().unwrap();
     let mut page = Page::create(&dir.path().join("page")).unwrap();
     let status = Command::new(beating(dir.path()))
@@ -101,7 +101,7 @@ fn what_a_program_counted_before_it_died_stays() {
 }
 
 #[test]
-fn without_a_page_beating_does_nothing() {
+fn without_a_page_beats_have_no_effect() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Command::new(beating(dir.path()));
     run.args(["beat", "10"]).env_remove(ENVIRONMENT);
@@ -117,7 +117,7 @@ fn without_a_page_beating_does_nothing() {
 }
 
 #[test]
-fn a_page_that_is_none_is_a_one_line_error() {
+fn an_invalid_page_is_a_one_line_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("page");
     let message = |path: &Path| {
@@ -144,7 +144,7 @@ fn a_page_that_is_none_is_a_one_line_error() {
 }
 
 #[test]
-fn a_page_cut_short_under_its_reader_is_an_error_not_a_signal() {
+fn a_truncated_page_is_an_error_not_a_signal() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("page");
     let mut page = Page::create(&path).unwrap();
@@ -173,14 +173,14 @@ fn garbage_in_slots_neither_panics_nor_overflows() {
         slot[..8].copy_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0]);
     }
     file.write_all_at(&slots, layout::SLOTS_AT as u64).unwrap();
-    file.write_all_at(&[0xff; 4], layout::SLOTS_ASKED_AT as u64)
+    file.write_all_at(&[0xff; 4], layout::SLOTS_REQUESTED_AT as u64)
         .unwrap();
     let threads = page.threads().unwrap().unwrap();
     assert_eq!(threads.running, 1024);
     assert_eq!(threads.useful_ns, u64::MAX);
 }
 
-/// Polls until `state` holds.
+/// Polls until `state` holds, with a deadline.
 fn until(mut state: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !state() {
@@ -190,7 +190,7 @@ fn until(mut state: impl FnMut() -> bool) {
 }
 
 #[test]
-fn slots_account_useful_and_waiting_time_and_are_used_again() {
+fn slots_record_useful_and_waiting_time_and_are_reused() {
     let dir = tempfile::tempdir().unwrap();
     let mut page = Page::create(&dir.path().join("page")).unwrap();
     let heart = Heartbeat::open(page.path()).unwrap();
@@ -213,12 +213,12 @@ fn slots_account_useful_and_waiting_time_and_are_used_again() {
     let mut again = heart.thread_slot().unwrap();
     again.enter(SlotState::Waiting);
     let more = page.threads().unwrap().unwrap();
-    assert_eq!(more.running, 1, "the slot given back is taken again");
-    assert!(more.useful_ns >= ended.useful_ns, "sums only rise");
+    assert_eq!(more.running, 1, "the released slot is claimed again");
+    assert!(more.useful_ns >= ended.useful_ns, "sums only grow");
 }
 
 #[test]
-fn slots_run_out_without_harm() {
+fn requests_beyond_all_slots_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let mut page = Page::create(&dir.path().join("page")).unwrap();
     let heart = Heartbeat::open(page.path()).unwrap();

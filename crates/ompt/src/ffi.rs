@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of OMPT's C interface that is used, written from the OpenMP API
-//! specification 5.2, chapter 19. Numbers are those of its `ompt_callbacks_t`,
-//! `ompt_scope_endpoint_t` and flags, which are part of the ABI.
+//! The part of OMPT's C interface that this crate uses, written from the OpenMP API specification
+//! 5.2, chapter 19. The numbers of `ompt_callbacks_t`, `ompt_scope_endpoint_t` and the flags are
+//! part of the ABI.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Any function of the runtime, to be cast to its own type.
+/// Any function of the runtime, cast to its own type before use.
 pub(crate) type Interface = unsafe extern "C" fn();
-/// Any callback of ours, likewise.
+/// Any callback of this tool, cast in the same way.
 pub(crate) type Callback = unsafe extern "C" fn();
 /// `ompt_function_lookup_t`.
 pub(crate) type Lookup = unsafe extern "C" fn(name: *const c_char) -> Option<Interface>;
-/// `ompt_set_callback_t`; the answer says whether the event will be told.
+/// `ompt_set_callback_t`. The result states whether the runtime will report the event.
 pub(crate) type SetCallback = unsafe extern "C" fn(event: c_int, callback: Callback) -> c_int;
 
 /// `ompt_start_tool_result_t`.

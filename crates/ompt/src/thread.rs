@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each thread does, from the runtime's events.
+//! The state of each thread, from the events of the runtime.
 //!
-//! A thread waits between the begin and the end of a `sync_region_wait`, unless
-//! the runtime lets it execute an explicit task meanwhile: `task_schedule`
-//! names the task it goes on with, and it waits again when that is the task
-//! that had begun to wait. Waits nest (a task inside a barrier may wait for
-//! its own children), so the waiting tasks are a stack. A worker also waits
-//! from its creation to its first implicit task, and between an implicit task
-//! and the next. LLVM's runtime tells workers of the end of a region's last
-//! barrier only when the next region begins, which comes to the same.
+//! A thread waits between the begin and the end of a `sync_region_wait`, except while the runtime
+//! lets it execute an explicit task. `task_schedule` names the task with which the thread
+//! continues. The thread waits again when this is the task that had begun to wait. Waits nest,
+//! because a task inside a barrier may wait for its own children; the waiting tasks are therefore a
+//! stack.
 //!
-//! Locks: the runtime tells of every acquisition, contended or not. Only the
-//! clock is read at first; a wait is accounted when it took longer than
+//! A worker also waits from its creation to its first implicit task, and between two implicit
+//! tasks. LLVM's runtime reports the end of a region's last barrier to workers only when the next
+//! region begins, which gives the same result.
+//!
+//! Locks: the runtime reports every acquisition, contended or not. At first only the clock is read.
+//! A wait is recorded if it took longer than [`SHORT_WAIT_NS`].
 //! [`SHORT_WAIT_NS`].
 
 use std::cell::RefCell;
@@ -20,19 +21,19 @@ use std::ffi::{c_int, c_uint, c_void};
 use usher_heartbeat::{SlotState, ThreadSlot, now_ns};
 
 use crate::ffi::{Callback, Event, SCOPE_BEGIN, SCOPE_END, TASK_INITIAL, THREAD_WORKER};
-use crate::{guarded, heart};
+use crate::{guarded, heartbeat};
 
-/// Waits for a lock below this are taken for the cost of the lock itself.
+/// Shorter waits for a lock count as the cost of the lock itself.
 const SHORT_WAIT_NS: u64 = 2_000;
-/// Waits nested deeper than this are counted and not told apart.
-const DEEPEST: usize = 32;
+/// Deeper nested waits are counted, but their tasks are not distinguished.
+const WAIT_DEPTH_MAX: usize = 32;
 
-/// `ompt_data_t *` of a task: only compared, never followed.
+/// `ompt_data_t *` of a task. Only compared, never dereferenced.
 type Task = *const c_void;
 
 struct Thread {
     slot: ThreadSlot<'static>,
-    waiting: [Task; DEEPEST],
+    waiting: [Task; WAIT_DEPTH_MAX],
     depth: usize,
     lock_since_ns: u64,
 }
@@ -41,12 +42,12 @@ thread_local! {
     static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
 }
 
-/// Runs `change` on this thread's account, which is opened when need be:
-/// runtimes may tell of a thread's doings before its begin, and threads of the
-/// program's own take part too. Nothing happens where every slot is taken.
+/// Runs `change` on the record of this thread, which is created on first use: runtimes may report
+/// events of a thread before its begin, and the program's own threads take part too. Has no effect
+/// if all slots are taken.
 fn with(change: impl FnOnce(&mut Thread)) {
     guarded((), || {
-        // A thread that ends has no local storage left: then it is not told.
+        // A thread that ends has no thread-local storage left; its events are ignored.
         let _ = THREAD.try_with(|cell| {
             let Ok(mut thread) = cell.try_borrow_mut() else {
                 return;
@@ -63,8 +64,8 @@ fn with(change: impl FnOnce(&mut Thread)) {
 
 fn open() -> Option<Thread> {
     Some(Thread {
-        slot: heart()?.thread_slot()?,
-        waiting: [std::ptr::null(); DEEPEST],
+        slot: heartbeat()?.thread_slot()?,
+        waiting: [std::ptr::null(); WAIT_DEPTH_MAX],
         depth: 0,
         lock_since_ns: 0,
     })
@@ -72,8 +73,8 @@ fn open() -> Option<Thread> {
 
 impl Thread {
     fn begin_wait(&mut self, task: Task) {
-        if let Some(place) = self.waiting.get_mut(self.depth) {
-            *place = task;
+        if let Some(entry) = self.waiting.get_mut(self.depth) {
+            *entry = task;
         }
         self.depth += 1;
         self.slot.enter(SlotState::Waiting);
@@ -84,8 +85,8 @@ impl Thread {
         self.slot.enter(SlotState::Useful);
     }
 
-    /// The thread goes on with that task.
-    fn go_on(&mut self, task: Task) {
+    /// The thread continues with that task.
+    fn continue_with(&mut self, task: Task) {
         let waiting = self.depth.checked_sub(1).and_then(|i| self.waiting.get(i));
         self.slot.enter(match waiting == Some(&task) {
             true => SlotState::Waiting,
@@ -94,7 +95,7 @@ impl Thread {
     }
 }
 
-/// The thread is done with OpenMP: its slot is given back.
+/// Releases the slot of a thread that no longer uses OpenMP.
 pub(crate) fn end() {
     let _ = THREAD.try_with(|cell| {
         if let Some(thread) = cell.try_borrow_mut().ok().and_then(|mut t| t.take()) {
@@ -103,8 +104,8 @@ pub(crate) fn end() {
     });
 }
 
-/// In a forked child: the slot is the parent's. Its threads do not live on, and
-/// the child takes a slot of its own when it uses OpenMP.
+/// Runs in a forked child, where the slot still belongs to the parent. The threads of the parent do
+/// not exist there, and the child claims a slot of its own when it uses OpenMP.
 pub(crate) extern "C" fn forget() {
     guarded((), || {
         let _ = THREAD.try_with(|cell| {
@@ -163,9 +164,9 @@ extern "C" fn sync_region_wait(
 }
 
 extern "C" fn task_schedule(_prior: *mut c_void, _status: c_int, next: *mut c_void) {
-    // Without a next task the prior one only changed its status.
+    // Without a next task, only the status of the prior one has changed.
     if !next.is_null() {
-        with(|thread| thread.go_on(next));
+        with(|thread| thread.continue_with(next));
     }
 }
 
@@ -184,18 +185,18 @@ extern "C" fn mutex_acquired(_kind: c_int, _lock: u64, _code: *const c_void) {
         let since_ns = std::mem::take(&mut thread.lock_since_ns);
         let waits = thread.slot.state() == SlotState::Waiting;
         if since_ns > 0 && !waits && now_ns().saturating_sub(since_ns) > SHORT_WAIT_NS {
-            thread.slot.waited(since_ns);
+            thread.slot.record_wait(since_ns);
         }
     });
 }
 
-/// Each event with the callback of the type that the specification gives it.
+/// Returns each event with the callback of its type in the specification.
 pub(crate) fn callbacks() -> [(Event, Callback); 7] {
     macro_rules! callback {
         ($function:ident as $type:ty) => {{
             let typed: $type = $function;
-            // SAFETY: the runtime casts it back to the event's own type, which
-            // is `$type` with pointers and enumerations for the numbers.
+            // SAFETY: the runtime casts it back to the type of the event, which is `$type` with
+            // pointers and enumerations instead of the numbers.
             unsafe { std::mem::transmute::<$type, Callback>(typed) }
         }};
     }

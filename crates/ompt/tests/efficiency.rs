@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tool in LLVM's runtime, on programs whose useful time is known.
+//! The tool in LLVM's runtime, with programs of known useful time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 
 use usher_heartbeat::{ENVIRONMENT, Page, Threads};
 
-/// Builds `work.c` on LLVM's runtime; `None`, with a word on stderr, where
-/// there is no clang or no libomp.
+/// Builds `work.c` with LLVM's runtime. Returns `None` and prints the reason if there is no clang
+/// or no libomp.
 fn work(dir: &Path) -> Option<PathBuf> {
     let program = dir.join("work");
     let built = Command::new("clang")
@@ -26,7 +26,7 @@ fn work(dir: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The library under test, which cargo builds beside the test's directory.
+/// Returns the library under test, which cargo builds beside the directory of the test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let dir = test.parent().unwrap();
@@ -48,16 +48,13 @@ fn run(program: &Path, page: Option<&Page>, arguments: &[&str]) -> Output {
     output
 }
 
-/// Runs the program on a fresh page and reads it.
-fn account(arguments: &[&str]) -> Option<Threads> {
+/// Runs the program on a new page and reads it.
+fn run_on_new_page(arguments: &[&str]) -> Option<Threads> {
     let dir = tempfile::tempdir().unwrap();
     let program = work(dir.path())?;
     let mut page = Page::create(&dir.path().join("page")).unwrap();
     run(&program, Some(&page), arguments);
-    let threads = page
-        .threads()
-        .unwrap()
-        .expect("the runtime loaded the tool");
+    let threads = page.threads().unwrap().expect("the runtime loads the tool");
     eprintln!(
         "{arguments:?}: {threads:?}, efficiency {:?}",
         threads.efficiency()
@@ -65,8 +62,8 @@ fn account(arguments: &[&str]) -> Option<Threads> {
     Some(threads)
 }
 
-/// Useful CPU milliseconds as expected, and at most a little more for start-up
-/// and the runtime's own work.
+/// Checks the useful CPU milliseconds, with a small tolerance for start-up and for the work of the
+/// runtime itself.
 fn assert_useful(threads: &Threads, ms: u64) {
     let useful_ms = threads.useful_cpu_ns as f64 / 1e6;
     let expected = ms as f64;
@@ -78,16 +75,16 @@ fn assert_useful(threads: &Threads, ms: u64) {
 
 #[test]
 fn balanced_work_is_nearly_all_useful() {
-    if let Some(threads) = account(&["balanced", "10", "20"]) {
+    if let Some(threads) = run_on_new_page(&["balanced", "10", "20"]) {
         assert_useful(&threads, 2 * 10 * 20);
-        // Two threads on one core, one after the other: 3/4 at the very worst.
+        // Two threads that share one core get 3/4 in the worst case.
         assert!(threads.efficiency().unwrap() > 0.7);
     }
 }
 
 #[test]
-fn lopsided_work_is_half_useful_on_two_threads() {
-    if let Some(threads) = account(&["lopsided", "10", "20"]) {
+fn imbalanced_work_is_half_useful_on_two_threads() {
+    if let Some(threads) = run_on_new_page(&["imbalanced", "10", "20"]) {
         assert_useful(&threads, 10 * 20);
         let efficiency = threads.efficiency().unwrap();
         assert!((0.45..0.6).contains(&efficiency), "{efficiency}");
@@ -96,7 +93,7 @@ fn lopsided_work_is_half_useful_on_two_threads() {
 
 #[test]
 fn tasks_executed_while_waiting_at_a_barrier_are_useful() {
-    if let Some(threads) = account(&["tasks", "5", "10"]) {
+    if let Some(threads) = run_on_new_page(&["tasks", "5", "10"]) {
         assert_useful(&threads, 5 * 8 * 10);
         assert!(threads.efficiency().unwrap() > 0.7);
     }
@@ -104,18 +101,18 @@ fn tasks_executed_while_waiting_at_a_barrier_are_useful() {
 
 #[test]
 fn waiting_for_a_lock_is_not_useful() {
-    if let Some(threads) = account(&["critical", "5", "20"]) {
+    if let Some(threads) = run_on_new_page(&["critical", "5", "20"]) {
         assert_useful(&threads, 5 * 2 * 20);
-        // One works while the other waits for the lock, and then the other way
-        // round: 2 useful of 4.
+        // One thread works while the other waits for the lock, then the other way round: 2 useful
+        // of 4.
         let efficiency = threads.efficiency().unwrap();
         assert!((0.4..0.65).contains(&efficiency), "{efficiency}");
     }
 }
 
 #[test]
-fn a_forked_child_has_an_account_of_its_own() {
-    if let Some(threads) = account(&["forked", "5", "20"]) {
+fn a_forked_child_has_slots_of_its_own() {
+    if let Some(threads) = run_on_new_page(&["forked", "5", "20"]) {
         assert_useful(&threads, 2 * 20 + 5 * 2 * 20);
     }
 }
@@ -129,7 +126,7 @@ fn without_a_page_the_tool_declines() {
 }
 
 #[test]
-fn libgomp_does_not_load_it_and_runs_as_ever() {
+fn libgomp_ignores_the_tool() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("gomp");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/work.c");

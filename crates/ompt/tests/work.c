@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * OpenMP work whose useful CPU time is known: `work KIND ROUNDS MS`.
+ * OpenMP work of known useful CPU time: `work KIND ROUNDS MS`.
  *
- * balanced: every thread burns MS in each round.
- * lopsided: only one thread does, the others wait at the barrier.
- * tasks:    one thread makes eight tasks of MS, all execute them.
- * critical: every thread burns MS inside a critical section.
- * forked:   as balanced, in a child process.
- * barriers: ROUNDS empty barriers; prints nanoseconds a barrier.
- * locks:    ROUNDS empty critical sections; prints nanoseconds each.
+ *     balanced:   every thread burns MS in each round.
+ *     imbalanced: one thread burns MS, the others wait at the barrier.
+ *     tasks:      one thread creates eight tasks of MS, all threads execute them.
+ *     critical:   every thread burns MS inside a critical section.
+ *     forked:     as balanced, in a child process.
+ *     barriers:   ROUNDS empty barriers; prints nanoseconds per barrier.
+ *     locks:      ROUNDS empty critical sections; prints nanoseconds each.
  */
 #include <omp.h>
 #include <stdint.h>
@@ -52,7 +52,8 @@ static void round_of(const char *kind, int ms)
 		}
 	} else {
 #pragma omp parallel
-		if (strcmp(kind, "lopsided") != 0 || omp_get_thread_num() == 0)
+		if (strcmp(kind, "imbalanced") != 0 ||
+		    omp_get_thread_num() == 0)
 			burn(ms);
 	}
 }
