@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Gives the shared library the name that programs remember it by. It changes with
-//! the ABI: with the major version, once there is a first one.
+//! Sets the SONAME of the shared library. It changes with the ABI: with the major version, from
+//! version 1 on.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

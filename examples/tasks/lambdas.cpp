@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Tasks that are lambdas, by token: a tree of sums. Whoever uses the library from
-// C++ wants something like `submit` below.
+// Tasks that are lambdas, by token: a tree of sums. Programs in C++ will want a function such as
+// `submit` below.
 //
 //     c++ -O2 lambdas.cpp $(pkg-config --cflags --libs usher-tasks) -o lambdas
 //
-// In a tree that is not installed, from its root:
+// In a source tree, without installation, from its root:
 //
 //     cargo build --release --package usher-tasks-capi
 //     c++ -O2 -I crates/tasks-capi/include examples/tasks/lambdas.cpp
@@ -51,10 +51,9 @@ Runtime start(unsigned workers)
 	return Runtime(runtime);
 }
 
-// Registers a lambda that runs when `token` has been resolved `count` times. It
-// travels through the argument, and is freed after it has run, or without it where
-// the runtime is cancelled. What it throws must not get past the library: it is
-// caught here, and told by usher_tasks_wait().
+// Registers a lambda that runs when `token` has been resolved `count` times. The lambda is passed
+// as the argument, and is freed after it has run, or if the runtime is cancelled before. Its
+// exceptions must not enter the library: they are caught here, and usher_tasks_wait() reports them.
 template <typename F>
 void submit(const Runtime &runtime, uint64_t token, uint32_t count, F &&body)
 {
@@ -77,8 +76,8 @@ void submit(const Runtime &runtime, uint64_t token, uint32_t count, F &&body)
 	own.release();
 }
 
-// The sum of the squares below `end`, by pieces: node 1 is the root, those below
-// node n are 2n and 2n + 1, and the pieces are the leaves.
+// Computes the sum of the squares below `end` in pieces: node 1 is the root, the nodes below node n
+// are 2n and 2n + 1, and the pieces are the leaves.
 uint64_t sum_of_squares(const Runtime &runtime, uint64_t end, uint64_t leaves)
 {
 	std::vector<uint64_t> sums(2 * leaves);
@@ -103,7 +102,7 @@ uint64_t sum_of_squares(const Runtime &runtime, uint64_t end, uint64_t leaves)
 	return sums[1];
 }
 
-// What waiting says of a task that throws, and of one that waits for it in vain.
+// Prints the report of a wait for a task that throws and a task that is never resolved.
 void show_failure(const Runtime &runtime)
 {
 	submit(runtime, 8, 1, [] { std::puts("this is never printed"); });
@@ -111,11 +110,12 @@ void show_failure(const Runtime &runtime)
 		std::string name = "frame 12";
 		throw std::runtime_error("no such file: " + name);
 	});
-	if (usher_tasks_wait(runtime.get(), nullptr) == USHER_TASKS_ERROR_LEFT)
+	if (usher_tasks_wait(runtime.get(), nullptr) ==
+	    USHER_TASKS_ERROR_UNFINISHED)
 		std::printf("%s\n", usher_tasks_last_error());
 }
 
-// How many workers: as many as there are CPUs, if not said.
+// Returns the number of workers: by default one per CPU.
 unsigned workers_of(int argc, char **argv)
 {
 	if (argc < 2)

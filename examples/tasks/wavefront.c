@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * How many letters have to be changed, put in or taken out to make one text of
- * another (their edit distance): a table of which each cell needs its neighbours
- * above and to the left. Cut into blocks, it is a wavefront of tasks.
+ * Computes how many letters must be changed, inserted or deleted to convert one
+ * text into another (their edit distance). Each cell of a table depends on its
+ * neighbours above and to the left. Cut into blocks, the table is a wavefront
+ * of tasks.
  *
  *     cc -O2 wavefront.c $(pkg-config --cflags --libs usher-tasks) -o wavefront
  *
- * In a tree that is not installed, from its root:
+ * In a source tree, without installation, from its root:
  *
  *     cargo build --release --package usher-tasks-capi
  *     cc -O2 -I crates/tasks-capi/include examples/tasks/wavefront.c \
@@ -27,7 +28,7 @@ static char one[LETTERS];
 static char other[LETTERS];
 static unsigned short table[LETTERS + 1][LETTERS + 1];
 
-/* Which block a task computes. */
+/* The block that a task computes. */
 struct block {
 	unsigned row;
 	unsigned column;
@@ -48,7 +49,7 @@ static unsigned least(unsigned a, unsigned b, unsigned c)
 	return ab < c ? ab : c;
 }
 
-/* The cells of rows and columns from..to, these included. */
+/* Computes the cells of rows and columns from..to, inclusive. */
 static void compute(unsigned from_row, unsigned to_row, unsigned from_column,
 		    unsigned to_column)
 {
@@ -60,7 +61,7 @@ static void compute(unsigned from_row, unsigned to_row, unsigned from_column,
 					(unsigned)(one[y - 1] != other[x - 1]));
 }
 
-/* The task of a block. */
+/* The function of a task: computes a block. */
 static void compute_block(void *arg)
 {
 	const struct block *block = arg;
@@ -69,7 +70,7 @@ static void compute_block(void *arg)
 		block->column * BLOCK + 1, (block->column + 1) * BLOCK);
 }
 
-/* Ends the program if a call has failed, and says why. */
+/* Ends the program with a message if a call has failed. */
 static void check(int error)
 {
 	if (error != USHER_TASKS_OK) {
@@ -79,10 +80,11 @@ static void check(int error)
 }
 
 /*
- * Declares the blocks row by row. A block needs those above and to the left of it;
- * the one between them has then run, too. A row of blocks is a temporal group: its
- * texts and the row above are still in the cache that the cores share. A column is
- * a spatial group: its piece of the other text stays with a core.
+ * Declares the blocks row by row. A block depends on those above and to the
+ * left of it; the block between them has then run, too. A row of blocks is a
+ * temporal group: its texts and the row above are still in the cache that the
+ * cores share. A column is a spatial group: its piece of the other text stays
+ * with a core.
  */
 static usher_tasks_graph *declare(struct block *blocks)
 {
@@ -111,7 +113,7 @@ static usher_tasks_graph *declare(struct block *blocks)
 	return graph;
 }
 
-/* How many workers: as many as there are CPUs, if not said. */
+/* Returns the number of workers: by default one per CPU. */
 static unsigned workers_of(int argc, char **argv)
 {
 	char *end;
@@ -149,7 +151,7 @@ int main(int argc, char **argv)
 		check(usher_tasks_run(runtime, graph, NULL));
 		distance = table[LETTERS][LETTERS];
 		compute(1, LETTERS, 1, LETTERS);
-		printf("texts %u: distance %u of %u, one by one %u\n", text,
+		printf("texts %u: distance %u of %u, sequential %u\n", text,
 		       distance, LETTERS, (unsigned)table[LETTERS][LETTERS]);
 	}
 	check(usher_tasks_graph_destroy(graph));

@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Fine-grained tasks in the order that caches like: C11 and C++17.
+ * Fine-grained tasks in a cache-friendly order, for C11 and C++17.
  *
  *     cc program.c $(pkg-config --cflags --libs usher-tasks)
  *
- * Tasks run to completion on the workers of a runtime: they are not preempted.
- * They may call everything here but what would wait for themselves, which is
- * refused. They should not block, as a worker that blocks runs nothing else. A
- * task is a function and its argument. Which tasks are ready is told in one of
- * two ways:
+ * A task is a function and its argument. Tasks run to completion on the workers
+ * of a runtime: they are not preempted. A task may call every function declared
+ * here; a call that would wait for the task itself is an error. Tasks should
+ * not block, as a blocked worker runs nothing else. There are two ways to
+ * declare tasks:
  *
- *   by token   register and resolve, one by one; tasks may come and go
- *   as graph   declared once, run each frame; the cheaper way
+ *     by token   register and resolve single tasks, at any time
+ *     as graph   declared once, run for each frame; costs less
  *
- * Two hints say which tasks belong together, for the caches' sake. The numbers
- * mean nothing but "the same group"; 0 is no group.
+ * Two hints state which tasks belong together. Equal numbers mean the same
+ * group; 0 means no group.
  *
- *   t   temporal group: its tasks run close in time, on whatever cores
- *   s   spatial group: its tasks run on the same core
+ *     t   temporal group: its tasks run close in time, on any cores
+ *     s   spatial group: its tasks run on the same core
  *
- * Where no task of a graph has any, and tasks by token that have none, the default
- * policy tries what may be good, by the order in which tasks were declared, their
- * functions and the addresses of their arguments, and goes on with what was
- * fastest.
+ * For graphs without groups, and for tasks by token without groups, the default
+ * policy tries several groupings: by the order of declaration, by the
+ * functions, and by the addresses of the arguments. It keeps the fastest.
  *
  * ERRORS. Every function that can fail returns an enum usher_tasks_error as an
- * int, 0 for success. usher_tasks_last_error() then says in words what was
- * wrong with which token or task. When a function fails it has done nothing,
- * unless its comment says otherwise, and out-pointers of handles are set to NULL.
- * Where there is no memory for a task, a graph, a block or a report, that is an
- * error, and waiting, cancelling and destroying work on; where there is none for
- * the queues of tasks that run, it ends the process with a message.
+ * int, 0 for success. usher_tasks_last_error() then returns a text that names
+ * the token or task. A failed function has no effect, unless its comment states
+ * otherwise; it sets out-pointers of handles to NULL. Lack of memory for a
+ * task, a graph, a block or a report is an error, and waiting, cancelling and
+ * destroying still work. Lack of memory for the queues of running tasks ends
+ * the process with a message.
  *
- * THREADS. Any function may be called by any thread at any time, tasks
- * included, but a builder and a report by one thread at a time. What one thread
- * wrote before it registered, resolved or ran something, the task sees, and so
- * do tasks after what they waited for.
+ * THREADS. Any thread, tasks included, may call any function at any time, but
+ * only one thread at a time may use a builder or a report. A task sees all that
+ * a thread wrote before it registered, resolved or ran something, and all that
+ * its dependencies wrote.
  *
- * HANDLES. A handle may be NULL, which is an error or does nothing. It must not
- * be used after it has been destroyed. A runtime has no workers in the child of a
- * fork(): there it may not be used, and waiting for it, running a graph on it and
- * destroying it give ENDED; nothing frees it. The child may make its own if no
- * other thread was inside the library when it was forked.
+ * HANDLES. A handle may be NULL, which is an error or has no effect. A handle
+ * must not be used after it has been destroyed. In the child of a fork() a
+ * runtime has no workers and must not be used: waiting for it, running a graph
+ * on it and destroying it return ENDED, and it is never freed. The child may
+ * create a runtime of its own if no other thread was inside the library at the
+ * fork.
  *
- * ABI. Within one SONAME (libusher_tasks.so.0) nothing that is here changes its
- * meaning, value, size or place. Structures that a program fills in start with
- * their size, so that they can grow.
+ * ABI. Within one SONAME (libusher_tasks.so.0) the meaning, value, size and
+ * offset of everything declared here stay the same. Structures that a program
+ * fills in start with their size, so that they can be extended.
  */
 #ifndef USHER_TASKS_H
 #define USHER_TASKS_H
@@ -57,14 +57,14 @@
 extern "C" {
 #endif
 
-/* For what is compiled in: programs may forbid casts as C has them. */
+/* Cast for the inline functions: C++ programs may forbid C casts. */
 #ifdef __cplusplus
 #define USHER_TASKS_CAST(type, value) static_cast<type>(value)
 #else
 #define USHER_TASKS_CAST(type, value) ((type)(value))
 #endif
 
-/* Stands before each function that the library exports. */
+/* Precedes each exported function. */
 #ifndef USHER_TASKS_API
 #define USHER_TASKS_API extern
 #endif
@@ -75,7 +75,7 @@ extern "C" {
 #define USHER_TASKS_VERSION_MINOR 1
 #define USHER_TASKS_VERSION_PATCH 0
 
-/* A version as one number, that can be compared. */
+/* A version as a comparable number. */
 #define USHER_TASKS_VERSION_NUMBER(major, minor, patch) \
 	((USHER_TASKS_CAST(uint32_t, major) << 24) | \
 	 (USHER_TASKS_CAST(uint32_t, minor) << 16) | \
@@ -87,10 +87,10 @@ extern "C" {
 				   USHER_TASKS_VERSION_MINOR, \
 				   USHER_TASKS_VERSION_PATCH)
 
-/* The version of the library that the program runs with, as a number. */
+/* Returns the version of the loaded library as a number. */
 USHER_TASKS_API uint32_t usher_tasks_version(void);
 
-/* The same in words, as "0.1.0". */
+/* Returns the version of the loaded library as text, such as "0.1.0". */
 USHER_TASKS_API const char *usher_tasks_version_string(void);
 
 /* ---- Errors ---- */
@@ -99,33 +99,32 @@ enum usher_tasks_error {
 	USHER_TASKS_OK = 0,
 	/* A handle, a function or an out-pointer is NULL. */
 	USHER_TASKS_ERROR_NULL = 1,
-	/* Options whose size cannot be, or that this version does not know. */
+	/* Options of an invalid size, or unknown to this version. */
 	USHER_TASKS_ERROR_OPTIONS = 2,
-	/* No worker, or more than there can be (1024). */
+	/* The number of workers is 0 or above the limit (1024). */
 	USHER_TASKS_ERROR_WORKERS = 3,
-	/* The system has no thread for a worker. */
+	/* The system could not start a thread for a worker. */
 	USHER_TASKS_ERROR_THREAD = 4,
-	/* No memory. */
+	/* There is no memory. */
 	USHER_TASKS_ERROR_MEMORY = 5,
-	/* Groups for which the policy has no place. */
+	/* Groups outside the limits of the policy. */
 	USHER_TASKS_ERROR_GROUPS = 6,
 	/* The token is registered, and its task has not run yet. */
 	USHER_TASKS_ERROR_REGISTERED = 7,
 	/* Resolved more often than the task waits for. */
 	USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN = 8,
-	/* Not all is well with what was waited for; see the report. */
-	USHER_TASKS_ERROR_LEFT = 9,
+	/* Some tasks are unfinished or have failed; see the report. */
+	USHER_TASKS_ERROR_UNFINISHED = 9,
 	/* A task would wait for itself. */
 	USHER_TASKS_ERROR_INSIDE = 10,
-	/* A task would wait for a runtime that waits for the task's. */
+	/* A task would wait for a runtime that waits for the task's runtime. */
 	USHER_TASKS_ERROR_DEADLOCK = 11,
-	/* The runtime is being destroyed, or was made by the process from which
-	 * this one was forked. */
+	/* The runtime is being destroyed, or belongs to the parent of this
+	 * forked process. */
 	USHER_TASKS_ERROR_ENDED = 12,
-	/* Tasks of a graph wait for one another in a circle. */
+	/* The tasks of a graph have a dependency cycle. */
 	USHER_TASKS_ERROR_CYCLE = 13,
-	/* There is no such task in the graph, no such line in the report, no such
-	 * worker or format. */
+	/* A number of a task, report line, worker or format is out of range. */
 	USHER_TASKS_ERROR_RANGE = 14,
 	/* More tasks or dependencies than can be numbered. */
 	USHER_TASKS_ERROR_TOO_LARGE = 15,
@@ -133,38 +132,41 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_FAILED = 16,
 	/* The graph is being run. */
 	USHER_TASKS_ERROR_BUSY = 17,
-	/* Only a task may call this. */
+	/* The caller must be a task. */
 	USHER_TASKS_ERROR_OUTSIDE = 18,
-	/* Blocks or headers whose sizes cannot be. */
+	/* Invalid sizes of blocks or headers. */
 	USHER_TASKS_ERROR_COLORING = 19,
-	/* A mistake of the library itself; please tell us. */
+	/* An internal error of the library. Please report it. */
 	USHER_TASKS_ERROR_INTERNAL = 20,
 	/* A file cannot be written. */
 	USHER_TASKS_ERROR_FILE = 21
 };
 
-/* What an error means in general; never NULL, and valid for ever. */
+/* Returns a general description of an error. Never NULL; valid forever. */
 USHER_TASKS_API const char *usher_tasks_strerror(int error);
 
 /*
- * What the last error in this thread was, in words and with the token or task
- * that it is about; "" if there was none. Valid until the next error in this
- * thread, or its end. Success does not change it.
+ * Returns the text of the last error in this thread, with the token or task
+ * concerned; "" if there was none. It is valid until the next error in this
+ * thread, or the end of the thread. A successful call does not change it.
  */
 USHER_TASKS_API const char *usher_tasks_last_error(void);
 
 /* ---- Runtimes ---- */
 
-/* Workers, and the order in which they run what is ready. */
+/* A set of workers and their ready tasks. */
 typedef struct usher_tasks_runtime usher_tasks_runtime;
 
-/* What a task does. It may throw nothing: an exception that leaves it ends the
- * process with a message. Catch it inside, and call usher_tasks_fail(). */
+/*
+ * The function of a task. An exception that leaves it ends the process with a
+ * message: catch it inside, and call usher_tasks_fail().
+ */
 typedef void (*usher_tasks_entry)(void *arg);
 
-/* In which order ready tasks run. */
+/* The order in which ready tasks run. */
 enum usher_tasks_policy {
-	/* Ours: one temporal group after the other, what is in the cache first. */
+	/* The default: one temporal group after the other, and in a group the
+	 * latest ready task first. */
 	USHER_TASKS_POLICY_USHER = 0,
 	/* The dispatcher of Mori, Takeda and Matsuzaki, for groups below
 	 * t_groups and s_groups. */
@@ -177,34 +179,40 @@ enum usher_tasks_policy {
 
 /* Where workers run. */
 enum usher_tasks_binding {
-	/* On the cores of one last-level cache after another, each bound to the
-	 * CPUs of its own; a further runtime of the program begins where most cores
-	 * are left. On machines with one such cache nobody is bound. */
+	/* Workers fill the cores of one last-level cache after another; each is
+	 * bound to the CPUs of its cache. A further runtime of the program
+	 * begins at the cache with most free cores. On machines with one such
+	 * cache workers are not bound. */
 	USHER_TASKS_BINDING_LLC = 0,
-	/* Wherever the thread that makes the runtime may. */
+	/* Workers may use the same CPUs as the thread that creates the runtime.
+	 */
 	USHER_TASKS_BINDING_NONE = 1
 };
 
-/* How a runtime is to be. Later versions may add fields at the end. */
+/* The options of a runtime. Later versions may add fields at the end. */
 typedef struct usher_tasks_options {
 	size_t size; /* sizeof(usher_tasks_options) */
 	uint32_t workers; /* 1 to 1024 */
 	uint32_t policy; /* an enum usher_tasks_policy */
-	/* For USHER_TASKS_POLICY_PAPER alone, group 0 included: the policy keeps
-	 * t_groups x s_groups queues, 2^22 at most, and as many again for each
-	 * level at which tasks run graphs. 0 is as 1. */
+	/* Only for USHER_TASKS_POLICY_PAPER: the number of groups, group 0
+	 * included. 0 counts as 1. The policy keeps t_groups x s_groups queues,
+	 * at most 2^22, and the same number again for each level at which tasks
+	 * run graphs. */
 	uint32_t t_groups;
 	uint32_t s_groups;
 	uint32_t binding; /* an enum usher_tasks_binding */
 	uint32_t reserved; /* 0 */
-	/* Of each worker's stack, 64 KiB at least; 0: 2 MiB. A task that waits, as it
-	 * runs a graph, has other tasks on top of it: up to 16 that wait so, fewer
-	 * where the stack has not 128 KiB for each, and what is nested in these. */
+	/* Bytes of each worker's stack, at least 64 KiB; 0: 2 MiB. Other tasks
+	 * may run on top of a task that waits because it runs a graph: up to 16
+	 * nested waits, fewer if the stack has less than 128 KiB for each, and
+	 * the waits nested in the program itself. */
 	size_t stack_bytes;
 } usher_tasks_options;
 
-/* Options for so many workers under the default policy; what it does not name
- * is 0, which is the default also of fields that later versions add. */
+/*
+ * Options for this number of workers under the default policy. The other fields
+ * are 0, which is also the default of fields that later versions add.
+ */
 #define USHER_TASKS_OPTIONS_INIT(workers) \
 	{ \
 		sizeof(usher_tasks_options), (workers), \
@@ -212,56 +220,59 @@ typedef struct usher_tasks_options {
 			USHER_TASKS_BINDING_LLC, 0, 0 \
 	}
 
-/* On how many CPUs this process may run: a fair number of workers. 1 where the
- * system does not say. */
+/*
+ * Returns the number of CPUs that this process may use, a suitable number of
+ * workers. 1 if the system does not report it.
+ */
 USHER_TASKS_API uint32_t usher_tasks_cpus(void);
 
 /*
- * Makes a runtime and starts its workers. Where options is NULL there is a
- * worker for each of usher_tasks_cpus(), and the default policy.
+ * Creates a runtime and starts its workers. If options is NULL, it has
+ * usher_tasks_cpus() workers and the default policy.
  *
- * Options with a size beyond this version's, from a newer header, are taken
- * where all that is beyond is 0.
+ * Options larger than this version's, from a newer header, are accepted if all
+ * bytes beyond are 0.
  *
- * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY where
- * there is none for them, or there are 4,096 runtimes already.
+ * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY
+ * for lack of memory for them, or if there are 4,096 runtimes already.
  */
 USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
 					    usher_tasks_runtime **runtime);
 
 /*
- * Ends a runtime: refuses what other threads ask of it from now on, waits until
- * their calls have returned, lets all tasks run that are ready or become so by
- * them, drops those that still wait, ends the workers and frees all. NULL does
- * nothing.
+ * Destroys a runtime: rejects new calls of other threads, waits until their
+ * running calls have returned, runs all ready tasks and those that they make
+ * ready, drops waiting tasks, ends the workers and frees everything. NULL has
+ * no effect.
  *
- * It must be the last that other threads than tasks do with the runtime. Calls may
- * be under way, or just begin: those that come too late get ENDED, before and after
- * this has returned, as long as no other runtime has been made in its place. To skip
- * what is ready, call usher_tasks_cancel() first.
+ * Other threads than tasks must not begin to use the runtime afterwards. Calls
+ * that are in progress or just beginning are allowed. Those that come too late
+ * return ENDED, before and after this function has returned, until another
+ * runtime is created in the same place. To skip ready tasks, call
+ * usher_tasks_cancel() first.
  *
- * Errors, after which the runtime is as before: INSIDE in one of its own tasks,
- * DEADLOCK. ENDED where another thread destroys it or has done so, and in the child
- * of a fork().
+ * Errors, after which the runtime is unchanged: INSIDE in one of its own tasks,
+ * DEADLOCK. ENDED if another thread destroys or has destroyed it, and in the
+ * child of a fork().
  */
 USHER_TASKS_API int usher_tasks_runtime_destroy(usher_tasks_runtime *runtime);
 
-/* How many workers a runtime has; 0 where it is NULL or being destroyed. */
+/* Returns the number of workers; 0 if NULL or being destroyed. */
 USHER_TASKS_API uint32_t
 usher_tasks_workers(const usher_tasks_runtime *runtime);
 
-/* The runtime whose task calls this; NULL where no task does. */
+/* Returns the runtime of the calling task; NULL if the caller is no task. */
 USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
 
 /* ---- Tasks by token ---- */
 
 /*
- * Files a task that runs when it has been resolved count times, with resolves
- * that came before; with 0, at once. The token is the caller's choice. It is
- * the task's until that has run, and then free for another.
+ * Registers a task that runs after it has been resolved count times, earlier
+ * resolutions included; with 0 it runs at once. The caller chooses the token.
+ * It identifies the task until the task has run, and is then free again.
  *
- * Errors: NULL, REGISTERED, RESOLVED_TOO_OFTEN (before this call; the resolves
- * stay), GROUPS, MEMORY, ENDED.
+ * Errors: NULL, REGISTERED, RESOLVED_TOO_OFTEN (before this call; the
+ * resolutions stay), GROUPS, MEMORY, ENDED.
  */
 USHER_TASKS_API int usher_tasks_register(usher_tasks_runtime *runtime,
 					 uint64_t token, uint32_t count,
@@ -269,12 +280,13 @@ USHER_TASKS_API int usher_tasks_register(usher_tasks_runtime *runtime,
 					 uint32_t t, uint32_t s);
 
 /*
- * The same, and the argument is the task's: where the task never runs, as the
- * runtime is cancelled or destroyed before, discard(arg) is called instead, once
- * and as if by a task: one that calls usher_tasks_fail() is told by the next
- * usher_tasks_wait() as a task that failed, but while the runtime is destroyed, when
- * nobody can be told. Where this function fails the argument is the caller's, and
- * discard is not called.
+ * As usher_tasks_register(), for a task that owns its argument. If the task
+ * never runs, because the runtime is cancelled or destroyed before,
+ * discard(arg) is called once instead, as if by a task. If discard calls
+ * usher_tasks_fail(), the next usher_tasks_wait() reports the task as failed,
+ * except while the runtime is destroyed, when no wait can follow. If this
+ * function fails, the argument still belongs to the caller, and discard is not
+ * called.
  */
 USHER_TASKS_API int
 usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
@@ -282,60 +294,62 @@ usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
 			   usher_tasks_entry discard, uint32_t t, uint32_t s);
 
 /*
- * Takes one off what a task waits for. The task may be registered later.
+ * Resolves one dependency of a task. The task may be registered later.
  *
- * Errors: NULL, RESOLVED_TOO_OFTEN (the task waits for nothing any more, or was
- * resolved 2^32 - 1 times and not registered), MEMORY, ENDED.
+ * Errors: NULL, RESOLVED_TOO_OFTEN (the task has no unresolved dependency, or
+ * was resolved 2^32 - 1 times and not registered), MEMORY, ENDED.
  */
 USHER_TASKS_API int usher_tasks_resolve(usher_tasks_runtime *runtime,
 					uint64_t token);
 
-/* What tasks by token that have no groups are taken to have in common. */
-enum usher_tasks_common {
-	/* Nobody asks: the policy does not look for groups. */
-	USHER_TASKS_COMMON_UNASKED = 0,
-	/* The time at which they were registered. */
-	USHER_TASKS_COMMON_TIME = 1,
-	/* The region of memory in which their arguments point. */
-	USHER_TASKS_COMMON_DATA = 2,
-	/* Nothing. */
-	USHER_TASKS_COMMON_NOTHING = 3
+/* How tasks by token without groups are grouped. */
+enum usher_tasks_grouping {
+	/* The policy does not use guessed groups. */
+	USHER_TASKS_GROUPING_NONE_REQUESTED = 0,
+	/* By time of registration. */
+	USHER_TASKS_GROUPING_TIME = 1,
+	/* By the region of memory to which their arguments point. */
+	USHER_TASKS_GROUPING_DATA = 2,
+	/* They have no groups. */
+	USHER_TASKS_GROUPING_NONE = 3
 };
 
 /*
- * Into *together, as an enum usher_tasks_common, what tasks by token that have no
- * groups are taken to have in common at present. It is tried in turns how they run
- * fastest, so that it may change at any time.
+ * Stores into *grouping, as an enum usher_tasks_grouping, how tasks by token
+ * without groups are grouped at present. The runtime tries the groupings in
+ * turn, so it may change at any time.
  *
  * Errors: NULL, ENDED.
  */
-USHER_TASKS_API int usher_tasks_together(usher_tasks_runtime *runtime,
-					 uint32_t *together);
+USHER_TASKS_API int usher_tasks_current_grouping(usher_tasks_runtime *runtime,
+						 uint32_t *grouping);
 
-/* What was not well; see below. */
+/* A report of failed and unfinished tasks; see below. */
 typedef struct usher_tasks_report usher_tasks_report;
 
 /*
- * Waits until no registered task is ready or runs.
+ * Waits until no registered task is ready or running.
  *
- * EACH FAILURE IS TOLD ONCE: where several threads wait, one of them gets it, and
- * the others may get OK. What is not resolved or not registered all of them get.
+ * EACH FAILURE IS REPORTED ONCE: if several threads wait, one of them gets it,
+ * and the others may get OK. All of them get the unresolved and unregistered
+ * tokens.
  *
- * Errors: LEFT where tasks wait that nobody has resolved, tokens were resolved
- * that nobody has registered, or tasks failed since the last call. All are named
- * in *report, which is the caller's to destroy; report may be NULL. What is left
- * stays: it may be resolved or registered yet. MEMORY in place of LEFT where there
- * is none to name what is left: usher_tasks_last_error() says how many failed and
- * how many are left, *report is NULL, and the next call tells those that failed.
- * NULL, ENDED; INSIDE in a task of this runtime, DEADLOCK.
+ * Errors: UNFINISHED if tasks wait to be resolved, if tokens were resolved and
+ * never registered, or if tasks have failed since the last call. *report lists
+ * all of them and belongs to the caller; report may be NULL. Unfinished tasks
+ * stay: they may still be resolved or registered. MEMORY instead of UNFINISHED
+ * if there is no memory to list them: usher_tasks_last_error() has the numbers
+ * of failed and unfinished tasks, *report is NULL, and the next call reports
+ * the failed tasks. NULL, ENDED; INSIDE in a task of this runtime, DEADLOCK.
  */
 USHER_TASKS_API int usher_tasks_wait(usher_tasks_runtime *runtime,
 				     usher_tasks_report **report);
 
 /*
- * Drops the registered tasks that have not begun, and all that are registered
- * from now on when they become ready. Graphs are not touched. Into *dropped, if
- * that is not NULL, how many tokens waited, registered or not.
+ * Drops the registered tasks that have not begun, and those that are registered
+ * from now on when they become ready. Graphs are not affected. Stores into
+ * *dropped, if that is not NULL, how many tokens were waiting, registered or
+ * not.
  *
  * Errors: NULL, ENDED.
  */
@@ -343,73 +357,75 @@ USHER_TASKS_API int usher_tasks_cancel(usher_tasks_runtime *runtime,
 				       size_t *dropped);
 
 /*
- * The calling task has failed, and says why (NULL: it does not): it is in the
- * report of usher_tasks_wait() or usher_tasks_run(). It goes on until it
- * returns; what depends on it in a graph is then not run. Of several messages
- * of a task the first counts.
+ * Marks the calling task as failed, with a message or NULL. The report of
+ * usher_tasks_wait() or usher_tasks_run() lists it. The task continues until it
+ * returns; tasks of a graph that depend on it are then not run. Only the first
+ * message of a task counts.
  *
- * Errors: OUTSIDE where the caller is no task.
+ * Errors: OUTSIDE if the caller is no task.
  */
 USHER_TASKS_API int usher_tasks_fail(const char *message);
 
 /* ---- Reports ---- */
 
-/* What is wrong with a task. */
-enum usher_tasks_left_kind {
+/* The state of a task in a report. */
+enum usher_tasks_unfinished_kind {
 	/* It failed. */
-	USHER_TASKS_LEFT_FAILED = 1,
+	USHER_TASKS_UNFINISHED_FAILED = 1,
 	/* It was registered, and not resolved often enough. */
-	USHER_TASKS_LEFT_UNRESOLVED = 2,
+	USHER_TASKS_UNFINISHED_UNRESOLVED = 2,
 	/* It was resolved, and not registered. */
-	USHER_TASKS_LEFT_UNREGISTERED = 3,
-	/* It is part of a circle. */
-	USHER_TASKS_LEFT_CYCLE = 4
+	USHER_TASKS_UNFINISHED_UNREGISTERED = 3,
+	/* It is part of a dependency cycle. */
+	USHER_TASKS_UNFINISHED_CYCLE = 4
 };
 
 /* A line of a report. */
-typedef struct usher_tasks_left {
+typedef struct usher_tasks_unfinished {
 	uint64_t task; /* its token, or its number in the graph */
-	const char *message; /* FAILED: why, as long as the report; else NULL */
-	uint32_t kind; /* an enum usher_tasks_left_kind */
-	uint32_t missing; /* UNRESOLVED: how many resolves; else 0 */
-} usher_tasks_left;
+	/* FAILED: the reason, valid until the report is freed; else NULL */
+	const char *message;
+	uint32_t kind; /* an enum usher_tasks_unfinished_kind */
+	uint32_t missing; /* UNRESOLVED: missing resolutions; else 0 */
+} usher_tasks_unfinished;
 
-/* How many lines a report has; 0 where it is NULL. */
+/* Returns the number of lines of a report; 0 if NULL. */
 USHER_TASKS_API size_t
 usher_tasks_report_count(const usher_tasks_report *report);
 
 /*
- * A line, from 0: those that failed in the order in which they did, then
- * unresolved, then unregistered ones, by token; of a circle, each task after the
- * one that it waits for, and the first after the last.
+ * Reads a line, from 0: failed tasks in order of time, then unresolved and then
+ * unregistered tasks, both by token. For a cycle: each task comes after the
+ * task that it waits for, and the first task waits for the last.
  *
  * Errors: NULL, RANGE.
  */
 USHER_TASKS_API int usher_tasks_report_at(const usher_tasks_report *report,
-					  size_t line, usher_tasks_left *left);
+					  size_t line,
+					  usher_tasks_unfinished *unfinished);
 
-/* How many tasks of a graph were not run, as others had failed before. */
+/* Returns how many tasks of a graph were not run after others had failed. */
 USHER_TASKS_API uint64_t
 usher_tasks_report_skipped(const usher_tasks_report *report);
 
-/* Frees a report. NULL does nothing. */
+/* Frees a report. NULL has no effect. */
 USHER_TASKS_API void usher_tasks_report_destroy(usher_tasks_report *report);
 
 /* ---- Graphs ---- */
 
-/* Tasks and who waits for whom, before they can be run. */
+/* Declares tasks and their dependencies. */
 typedef struct usher_tasks_builder usher_tasks_builder;
 
-/* Tasks that can be run, as often as wanted. */
+/* Tasks that can be run any number of times. */
 typedef struct usher_tasks_graph usher_tasks_graph;
 
-/* An empty builder. Errors: NULL. */
+/* Creates an empty builder. Errors: NULL. */
 USHER_TASKS_API int usher_tasks_builder_new(usher_tasks_builder **builder);
 
 /*
- * One more task. Into *task, if that is not NULL, its number: they count from 0.
- * Declare tasks in the order in which a sequential program would run them: where
- * nothing else is known, the runtime keeps close to it.
+ * Declares a task. Stores its number, from 0, into *task, if that is not NULL.
+ * Declare tasks in the order in which a sequential program would run them:
+ * without other information, the runtime stays close to this order.
  *
  * Errors: NULL, MEMORY.
  */
@@ -419,8 +435,8 @@ USHER_TASKS_API int usher_tasks_builder_task(usher_tasks_builder *builder,
 					     size_t *task);
 
 /*
- * Task `task` runs after task `before` has. Said twice it is as said once. Either
- * may be declared later.
+ * Declares that task `task` runs after task `before`. Repeating it has no
+ * effect. Either task may be declared later.
  *
  * Errors: NULL, MEMORY.
  */
@@ -428,106 +444,107 @@ USHER_TASKS_API int usher_tasks_builder_after(usher_tasks_builder *builder,
 					      size_t task, size_t before);
 
 /*
- * Makes a graph. The builder stays as it is, for more or to be destroyed.
+ * Creates a graph. The builder is unchanged and can be extended or destroyed.
  *
- * Errors: NULL, MEMORY, TOO_LARGE; RANGE where a dependency names a task that
- * there is not; CYCLE, with one circle in *report, if report is not NULL.
+ * Errors: NULL, MEMORY, TOO_LARGE; RANGE if a dependency names a task that does
+ * not exist; CYCLE, with one cycle in *report, if report is not NULL.
  */
 USHER_TASKS_API int
 usher_tasks_builder_build(const usher_tasks_builder *builder,
 			  usher_tasks_graph **graph,
 			  usher_tasks_report **report);
 
-/* Frees a builder. NULL does nothing. */
+/* Frees a builder. NULL has no effect. */
 USHER_TASKS_API void usher_tasks_builder_destroy(usher_tasks_builder *builder);
 
-/* How many tasks a graph has; 0 where it is NULL. */
+/* Returns the number of tasks of a graph; 0 if NULL. */
 USHER_TASKS_API size_t usher_tasks_graph_tasks(const usher_tasks_graph *graph);
 
 /*
- * Runs a graph, and returns when all of its tasks have run. A task may call this
- * too, with another graph, on its own runtime or on another. One graph may be run
- * on different runtimes, one at a time.
+ * Runs a graph and returns when all of its tasks have run. A task may also call
+ * this, with another graph, on its own runtime or on another. A graph may be
+ * run on different runtimes, one at a time.
  *
- * Errors: FAILED where tasks failed; they are in *report, which is the caller's to
- * destroy (report may be NULL), and those that had not begun by then were not run.
- * *report is NULL where there is no memory for one.
- * Before anything is run: NULL, GROUPS, BUSY, ENDED, DEADLOCK; MEMORY where a task
- * calls, and there is none for the queues of one level more.
+ * Errors: FAILED if tasks failed. *report lists them and belongs to the caller
+ * (report may be NULL); tasks that had not begun by then were not run. *report
+ * is NULL if there is no memory for it. Before anything is run: NULL, GROUPS,
+ * BUSY, ENDED, DEADLOCK; MEMORY if a task calls and there is no memory for the
+ * queues of one more level.
  */
 USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,
 				    usher_tasks_graph *graph,
 				    usher_tasks_report **report);
 
-/* Frees a graph. NULL does nothing. Errors, and the graph stays: BUSY. */
+/* Frees a graph. NULL has no effect. Errors, with the graph unchanged: BUSY. */
 USHER_TASKS_API int usher_tasks_graph_destroy(usher_tasks_graph *graph);
 
 /*
- * In which order the tasks of a graph are preferred, and how others did, as a table
- * in words: into text at most `bytes` bytes, the 0 at the end included. The length of
- * all of it, as snprintf() has it; 0 where the graph is NULL or being run.
+ * Writes a table of the orders tried for a graph and their times, at most
+ * `bytes` bytes into text, including the final 0. Returns the length of the
+ * whole table, as snprintf() does; 0 if the graph is NULL or being run.
  */
 USHER_TASKS_API size_t usher_tasks_graph_explain(const usher_tasks_graph *graph,
 						 char *text, size_t bytes);
 
-/* ---- Seeing what runs ---- */
+/* ---- Traces and counters ---- */
 
-/* What a trace can be written as. */
+/* The format of a trace file. */
 enum usher_tasks_format {
 	/* JSON for ui.perfetto.dev and chrome://tracing. */
 	USHER_TASKS_FORMAT_CHROME = 0,
-	/* A picture, workers against time: tasks coloured by temporal group... */
+	/* A picture, workers against time: tasks coloured by temporal group. */
 	USHER_TASKS_FORMAT_SVG_BY_T = 1,
-	/* ... and by spatial group. */
+	/* The same, coloured by spatial group. */
 	USHER_TASKS_FORMAT_SVG_BY_S = 2
 };
 
 /*
- * Writes down from now on which worker runs which task, from when to when: the last
- * so many of each worker, at 32 bytes each and for one more, until the runtime ends;
- * a later call with more makes room for twice as many as there were, at least, and
- * the former room stays. What was written down before is forgotten. It costs some
- * nanoseconds a task.
+ * Starts to record which worker runs which task and when, and discards earlier
+ * records. Keeps the latest tasks_per_worker tasks of each worker, at 32 bytes
+ * each and one more, until the runtime ends. A later call with a larger number
+ * allocates at least twice the earlier number, in addition to the earlier
+ * memory. Recording costs some nanoseconds per task.
  *
- * Errors: NULL, MEMORY, ENDED; what was begun before goes on.
+ * Errors: NULL, MEMORY, ENDED; a trace in progress continues.
  */
 USHER_TASKS_API int usher_tasks_trace_start(usher_tasks_runtime *runtime,
 					    size_t tasks_per_worker);
 
-/* Writes nothing down any more. Errors: NULL, ENDED. */
+/* Stops recording. Errors: NULL, ENDED. */
 USHER_TASKS_API int usher_tasks_trace_stop(usher_tasks_runtime *runtime);
 
 /*
- * Writes what has been written down so far into a file, as an enum
- * usher_tasks_format.
+ * Writes the recorded tasks to a file, in a format of enum usher_tasks_format.
  *
  * Errors: NULL, RANGE, FILE, MEMORY, ENDED.
  */
 USHER_TASKS_API int usher_tasks_trace_write(usher_tasks_runtime *runtime,
 					    int format, const char *path);
 
-/* What a worker has done since the runtime was made. Later versions may add
- * fields at the end. */
+/*
+ * Counters of a worker since the runtime was created. Later versions may add
+ * fields at the end.
+ */
 typedef struct usher_tasks_counters {
 	size_t size; /* sizeof(usher_tasks_counters), from the caller */
-	uint64_t tasks; /* that it ran */
-	/* Chains of tasks that it took from others: of the same last-level cache,
-	 * of the same package, from elsewhere. */
+	uint64_t tasks; /* tasks run */
+	/* Chains of tasks taken from workers of the same last-level cache, of
+	 * the same package, and from other packages. */
 	uint64_t steals_llc;
 	uint64_t steals_package;
 	uint64_t steals_machine;
-	uint64_t outside; /* times that it took what had come from outside */
-	uint64_t sent; /* tasks, to the owners of their spatial groups */
-	uint64_t group_moves; /* spatial groups that were another's */
-	uint64_t sleeps; /* times that it fell asleep */
-	uint64_t asleep_ns;
+	uint64_t outside; /* times that it took injected tasks */
+	uint64_t sent; /* tasks sent to the owners of their spatial groups */
+	uint64_t group_moves; /* spatial groups taken over */
+	uint64_t sleeps; /* times that it went to sleep */
+	uint64_t asleep_ns; /* total time asleep */
 } usher_tasks_counters;
 
 /*
- * Reads the counters of a worker, from 0, into *counters, whose size the caller has
- * set; fields that this version does not know are 0.
+ * Reads the counters of a worker, from 0, into *counters, whose size the caller
+ * has set. Fields unknown to this version are set to 0.
  *
- * Errors: NULL, OPTIONS for a size that cannot be, RANGE, ENDED.
+ * Errors: NULL, OPTIONS for an invalid size, RANGE, ENDED.
  */
 USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
 					    uint32_t worker,
@@ -536,49 +553,56 @@ USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
 /* ---- Coloured blocks ---- */
 
 /*
- * Blocks of a power of two of bytes, aligned to that, whose header is found from
- * any pointer into the block: by masking, as the kernel finds the task structure
- * below a stack. The headers of such blocks fall into the same few cache sets.
- * Coloured ones do not: each is shifted by whole cache lines, by a hash of the
- * block's address, so that it can still be computed. Half of them stand near the
- * start of their blocks and half near the end, so that pages of a block share them,
- * too.
+ * Blocks of a power of two of bytes, aligned to their size. Masking any pointer
+ * into a block gives its header, as the kernel finds the task structure below a
+ * stack. The headers of plain blocks fall into the same few cache sets.
+ * Colouring spreads them: each header is shifted by whole cache lines, computed
+ * from a hash of the block's address, so it can still be found. Half of the
+ * headers are near the start of their blocks and half near the end, so they
+ * also use different pages of a block.
  */
 
-/* Bytes of a cache line, by which headers are shifted. */
+/* Bytes of a cache line, the unit by which headers are shifted. */
 #define USHER_COLORING_LINE_BYTES 64
 
-/* Where headers stand in blocks. */
+/* The layout of headers in blocks. */
 typedef struct usher_coloring {
-	size_t block_bytes; /* a power of two, 64 at least */
-	size_t header_bytes; /* 1 at least */
-	size_t colors; /* places of a header; 1 is no colouring */
+	size_t block_bytes; /* a power of two, at least 64 */
+	size_t header_bytes; /* at least 1 */
+	size_t colors; /* positions of a header; 1: no colouring */
 } usher_coloring;
 
 /*
- * Whether headers of all colours lie in their blocks, and masking works.
+ * Checks that headers of all colours lie in their blocks and that masking
+ * works.
  *
  * Errors: NULL, COLORING.
  */
 USHER_TASKS_API int usher_coloring_check(const usher_coloring *coloring);
 
-/* The block that an address lies in; NULL for a colouring that cannot be. */
+/*
+ * Returns the block that contains an address; NULL if the colouring is invalid.
+ */
 USHER_TASKS_API void *usher_coloring_base(const usher_coloring *coloring,
 					  const void *inside);
 
-/* By how many bytes the header of the block that starts there is shifted; 0 for a
- * colouring that cannot be. */
+/*
+ * Returns the offset in bytes of the header of the block that starts at base; 0
+ * if the colouring is invalid.
+ */
 USHER_TASKS_API size_t usher_coloring_shift(const usher_coloring *coloring,
 					    const void *base);
 
-/* The header of the block that an address lies in; NULL for a colouring that
- * cannot be. */
+/*
+ * Returns the header of the block that contains an address; NULL if the
+ * colouring is invalid.
+ */
 USHER_TASKS_API void *usher_coloring_header(const usher_coloring *coloring,
 					    const void *inside);
 
 /*
- * The same three on numbers, to be compiled in: for a colouring that
- * usher_coloring_check() has found good, best with sizes that are constants.
+ * The same three as inline functions on numbers. The colouring must be valid by
+ * usher_coloring_check(); sizes that are constants give the best code.
  */
 static inline uintptr_t
 usher_coloring_inline_base(const usher_coloring *coloring, uintptr_t inside)
@@ -594,11 +618,11 @@ static inline size_t usher_coloring_inline_shift(const usher_coloring *coloring,
 	uintptr_t folded =
 		number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
 	size_t color = USHER_TASKS_CAST(size_t, folded % coloring->colors);
-	size_t in_by = color / 2 * USHER_COLORING_LINE_BYTES;
+	size_t inset = color / 2 * USHER_COLORING_LINE_BYTES;
 	size_t last = (coloring->block_bytes - coloring->header_bytes) /
 		      USHER_COLORING_LINE_BYTES * USHER_COLORING_LINE_BYTES;
 
-	return color % 2 ? last - in_by : in_by;
+	return color % 2 ? last - inset : inset;
 }
 
 static inline uintptr_t
@@ -609,31 +633,33 @@ usher_coloring_inline_header(const usher_coloring *coloring, uintptr_t inside)
 	return base + usher_coloring_inline_shift(coloring, base);
 }
 
-/* Blocks with coloured headers, from the system in chunks and kept until the
- * end. */
+/*
+ * A source of blocks with coloured headers, allocated in chunks and kept until
+ * destroyed.
+ */
 typedef struct usher_blocks usher_blocks;
 
-/* None yet. Errors: NULL, COLORING. */
+/* Creates a source of blocks, without blocks. Errors: NULL, COLORING. */
 USHER_TASKS_API int usher_blocks_new(const usher_coloring *coloring,
 				     usher_blocks **blocks);
 
 /*
- * A block that nobody else has: into *header a pointer to its header. What is in
- * it is what was in it.
+ * Takes a free block and stores a pointer to its header into *header. The
+ * content of the block is left as it was.
  *
  * Errors: NULL, MEMORY.
  */
 USHER_TASKS_API int usher_blocks_take(usher_blocks *blocks, void **header);
 
 /*
- * Gives a block back, by any pointer into it. It must have come from these blocks
- * and not be used any more. NULL does nothing.
+ * Returns a block, given any pointer into it. The block must have come from
+ * these blocks and is not used after that. NULL has no effect.
  *
- * Errors: NULL where blocks is and the pointer is not.
+ * Errors: NULL if blocks is NULL and the pointer is not.
  */
 USHER_TASKS_API int usher_blocks_give_back(usher_blocks *blocks, void *inside);
 
-/* Frees all blocks, whoever has them. NULL does nothing. */
+/* Frees all blocks, including those in use. NULL has no effect. */
 USHER_TASKS_API void usher_blocks_destroy(usher_blocks *blocks);
 
 #ifdef __cplusplus

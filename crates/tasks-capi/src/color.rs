@@ -12,23 +12,23 @@ use crate::runtime::out;
 /// `usher_coloring`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Coloring {
+pub struct ColoringSpec {
     /// A power of two.
     pub block_bytes: usize,
     /// Bytes of a header.
     pub header_bytes: usize,
-    /// Places that a header can have.
+    /// Positions that a header can have.
     pub colors: usize,
 }
 
-/// The colouring behind a pointer.
+/// Reads the colouring behind a pointer.
 ///
 /// # Safety
-/// It is null, or can be read.
-unsafe fn read(coloring: *const Coloring) -> Result<color::Coloring, Failure> {
+/// The pointer is null or readable.
+unsafe fn read(coloring: *const ColoringSpec) -> Result<color::Coloring, Failure> {
     // SAFETY: the caller's promise.
     let coloring = unsafe { coloring.as_ref() }.ok_or_else(|| Failure::null("coloring"))?;
-    let Coloring {
+    let ColoringSpec {
         block_bytes,
         header_bytes,
         colors,
@@ -36,12 +36,12 @@ unsafe fn read(coloring: *const Coloring) -> Result<color::Coloring, Failure> {
     Ok(color::Coloring::new(block_bytes, header_bytes, colors)?)
 }
 
-/// An address that is computed by a colouring; `or` where that cannot be.
+/// Computes a value by a colouring; returns `or` if the colouring is invalid.
 ///
 /// # Safety
 /// As [`read`].
 unsafe fn computed<T>(
-    coloring: *const Coloring,
+    coloring: *const ColoringSpec,
     or: T,
     compute: impl FnOnce(color::Coloring) -> T,
 ) -> T {
@@ -53,67 +53,67 @@ unsafe fn computed<T>(
     }
 }
 
-/// Whether a colouring can be.
+/// Checks a colouring.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn usher_coloring_check(coloring: *const Coloring) -> c_int {
-    // SAFETY: the caller promises one that can be read, or null.
+pub unsafe extern "C" fn usher_coloring_check(coloring: *const ColoringSpec) -> c_int {
+    // SAFETY: the caller guarantees a readable pointer, or null.
     boundary(|| unsafe { read(coloring) }.map(|_| ()))
 }
 
-/// The block around an address.
+/// Returns the block around an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_base(
-    coloring: *const Coloring,
+    coloring: *const ColoringSpec,
     inside: *const c_void,
 ) -> *mut c_void {
     let base = |coloring: color::Coloring| coloring.base(inside.addr());
     let at = |coloring| inside.with_addr(base(coloring)).cast_mut();
-    // SAFETY: the caller promises one that can be read, or null.
+    // SAFETY: the caller guarantees a readable pointer, or null.
     unsafe { computed(coloring, ptr::null_mut(), at) }
 }
 
-/// By how much the header is shifted.
+/// Returns the offset of the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_shift(
-    coloring: *const Coloring,
+    coloring: *const ColoringSpec,
     base: *const c_void,
 ) -> usize {
-    // SAFETY: the caller promises one that can be read, or null.
+    // SAFETY: the caller guarantees a readable pointer, or null.
     unsafe { computed(coloring, 0, |coloring| coloring.shift(base.addr())) }
 }
 
-/// The header of the block around an address.
+/// Returns the header of the block around an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_header(
-    coloring: *const Coloring,
+    coloring: *const ColoringSpec,
     inside: *const c_void,
 ) -> *mut c_void {
     let header = |coloring: color::Coloring| coloring.header(inside.addr());
     let at = |coloring| inside.with_addr(header(coloring)).cast_mut();
-    // SAFETY: the caller promises one that can be read, or null.
+    // SAFETY: the caller guarantees a readable pointer, or null.
     unsafe { computed(coloring, ptr::null_mut(), at) }
 }
 
-/// Blocks.
+/// Creates a source of blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_blocks_new(
-    coloring: *const Coloring,
+    coloring: *const ColoringSpec,
     blocks: *mut *mut Blocks,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null, or the caller's to be written.
-        let out = unsafe { out(blocks, "the place for the blocks") }?;
-        // SAFETY: the caller promises one that can be read, or null.
+        // SAFETY: null or writable.
+        let out = unsafe { out(blocks, "the pointer to the blocks") }?;
+        // SAFETY: the caller guarantees a readable pointer, or null.
         let coloring = unsafe { read(coloring) }?;
         *out = Box::into_raw(Box::new(Blocks::new(coloring)));
         Ok(())
     })
 }
 
-/// The blocks behind a pointer.
+/// Returns the blocks behind a pointer.
 ///
 /// # Safety
-/// It is null, or lives.
+/// The pointer is null or valid.
 unsafe fn blocks_of<'a>(blocks: *mut Blocks) -> Result<&'a Blocks, Failure> {
     // SAFETY: the caller's promise.
     unsafe { blocks.as_ref() }.ok_or_else(|| Failure::null("blocks"))
@@ -123,24 +123,24 @@ unsafe fn blocks_of<'a>(blocks: *mut Blocks) -> Result<&'a Blocks, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_blocks_take(blocks: *mut Blocks, header: *mut *mut c_void) -> c_int {
     boundary(|| {
-        // SAFETY: null, or the caller's to be written.
-        let out = unsafe { out(header, "the place for the header") }?;
-        // SAFETY: the caller promises blocks that live, or null.
+        // SAFETY: null or writable.
+        let out = unsafe { out(header, "the pointer to the header") }?;
+        // SAFETY: the caller guarantees valid blocks, or null.
         let block = unsafe { blocks_of(blocks) }?.take()?;
         *out = block.as_ptr().cast();
         Ok(())
     })
 }
 
-/// Gives a block back.
+/// Returns a block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_blocks_give_back(blocks: *mut Blocks, inside: *mut c_void) -> c_int {
     boundary(|| {
         let Some(inside) = NonNull::new(inside.cast()) else {
             return Ok(());
         };
-        // SAFETY: the caller promises blocks that live, or null, and that the block
-        // is one of them and nobody's any more.
+        // SAFETY: the caller guarantees valid blocks, or null, and that the block came from them
+        // and is no longer used.
         unsafe { blocks_of(blocks)?.give_back(inside) };
         Ok(())
     })
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn usher_blocks_give_back(blocks: *mut Blocks, inside: *mu
 pub unsafe extern "C" fn usher_blocks_destroy(blocks: *mut Blocks) {
     boundary_or((), || {
         if !blocks.is_null() {
-            // SAFETY: made by us from a box, and by the caller's promise used no more.
+            // SAFETY: created by this crate from a box, and no longer used by the caller.
             drop(unsafe { Box::from_raw(blocks) });
         }
     });

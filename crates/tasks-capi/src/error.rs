@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors as C has them: a number, and words about the last one in this thread.
+//! Errors for C callers: a code, and the text of the last error of each thread.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -10,37 +10,37 @@ use std::{fmt, hint};
 use usher_tasks::color::ColorError;
 use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError, WaitError};
 
-/// `enum usher_tasks_error`, but for success.
+/// `enum usher_tasks_error` without success.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum ErrorCode {
     /// A handle, a function or an out-pointer is null.
     Null = 1,
-    /// Options whose size cannot be, or that this version does not know.
+    /// Options of an invalid size, or with fields unknown to this version.
     Options,
-    /// No worker, or too many.
+    /// The number of workers is 0 or too large.
     Workers,
-    /// The system has no thread.
+    /// The system could not start a thread.
     Thread,
-    /// No memory.
+    /// There is no memory.
     Memory,
-    /// Groups for which the policy has no place.
+    /// Groups outside the limits of the policy.
     Groups,
     /// The token is in use.
     Registered,
     /// Resolved more often than the task waits for.
     ResolvedTooOften,
-    /// Not all is well with what was waited for.
-    Left,
+    /// Tasks are unfinished or have failed.
+    Unfinished,
     /// A task would wait for itself.
     Inside,
     /// Runtimes would wait for one another.
     Deadlock,
-    /// The runtime is being destroyed, or another process's.
+    /// The runtime is being destroyed, or belongs to another process.
     Ended,
-    /// Tasks of a graph wait for one another.
+    /// The tasks of a graph have a dependency cycle.
     Cycle,
-    /// There is no such task or line.
+    /// A number of a task, line, worker or format is out of range.
     Range,
     /// Too many tasks or dependencies.
     TooLarge,
@@ -48,9 +48,9 @@ pub enum Code {
     Failed,
     /// The graph is being run.
     Busy,
-    /// Only a task may call this.
+    /// The caller must be a task.
     Outside,
-    /// Sizes of blocks or headers that cannot be.
+    /// Invalid sizes of blocks or headers.
     Coloring,
     /// A panic of the library.
     Internal,
@@ -58,8 +58,8 @@ pub enum Code {
     File,
 }
 
-impl Code {
-    /// All, in order.
+impl ErrorCode {
+    /// All codes in order.
     pub const ALL: [Self; 21] = [
         Self::Null,
         Self::Options,
@@ -69,7 +69,7 @@ impl Code {
         Self::Groups,
         Self::Registered,
         Self::ResolvedTooOften,
-        Self::Left,
+        Self::Unfinished,
         Self::Inside,
         Self::Deadlock,
         Self::Ended,
@@ -84,65 +84,65 @@ impl Code {
         Self::File,
     ];
 
-    /// What it means in general.
+    /// Returns a general description.
     pub fn meaning(self) -> &'static CStr {
         match self {
             Self::Null => c"a handle, a function or an out-pointer is NULL",
-            Self::Options => c"the options are not those of this version",
-            Self::Workers => c"there cannot be so many workers",
-            Self::Thread => c"the system has no thread for a worker",
+            Self::Options => c"the options are invalid, or unknown to this version",
+            Self::Workers => c"the number of workers is out of range",
+            Self::Thread => c"the system could not start a thread for a worker",
             Self::Memory => c"no memory",
-            Self::Groups => c"the policy has no place for these groups",
+            Self::Groups => c"the groups are outside the limits of the policy",
             Self::Registered => c"the token is registered already",
             Self::ResolvedTooOften => c"resolved more often than the task waits for",
-            Self::Left => c"tasks are left, or have failed",
+            Self::Unfinished => c"tasks are unfinished or have failed",
             Self::Inside => c"a task cannot wait for itself",
             Self::Deadlock => c"the runtimes would wait for one another",
             Self::Ended => c"the runtime is being destroyed",
-            Self::Cycle => c"tasks wait for one another in a circle",
-            Self::Range => c"there is no such task, line, worker or format",
+            Self::Cycle => c"the tasks have a dependency cycle",
+            Self::Range => c"the number of a task, line, worker or format is out of range",
             Self::TooLarge => c"too many tasks or dependencies",
             Self::Failed => c"tasks have failed",
             Self::Busy => c"the graph is being run",
-            Self::Outside => c"only a task may call this",
-            Self::Coloring => c"blocks or headers of these sizes cannot be",
-            Self::Internal => c"a mistake of the library itself",
-            Self::File => c"a file cannot be written",
+            Self::Outside => c"the caller must be a task",
+            Self::Coloring => c"the sizes of blocks or headers are invalid",
+            Self::Internal => c"an internal error of the library",
+            Self::File => c"the file cannot be written",
         }
     }
 }
 
-/// What a call has failed with.
+/// The error of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
-    code: Code,
-    words: Words,
+    code: ErrorCode,
+    text: ErrorText,
 }
 
-/// What it says. Where there is no memory for a task or for a list there is none for
-/// words either.
+/// The text of an error. If memory is short for tasks or lists, it is also short for text.
 #[derive(Debug, PartialEq, Eq)]
-enum Words {
-    Any(String),
-    Few(Few),
+enum ErrorText {
+    Dynamic(String),
+    Static(StaticErrorText),
 }
 
-/// What is said without memory.
+/// An error text that is formatted without allocating memory.
 #[derive(Debug, PartialEq, Eq)]
-enum Few {
-    /// None for this one.
+enum StaticErrorText {
+    /// No memory for this task.
     Task(u64),
-    /// None to name so many tasks that failed, were not resolved, not registered.
-    Left([usize; 3]),
-    /// None to name so many tasks of a graph that failed.
+    /// No memory to list the unfinished tasks: numbers of failed, unresolved and unregistered
+    /// tasks.
+    Unfinished([usize; 3]),
+    /// No memory to list the failed tasks of a graph: their number.
     Failed(usize),
 }
 
-impl fmt::Display for Few {
+impl fmt::Display for StaticErrorText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Task(token) => write!(f, "task {token}: no memory"),
-            Self::Left([failed, unresolved, unregistered]) => write!(
+            Self::Unfinished([failed, unresolved, unregistered]) => write!(
                 f,
                 "no memory for a report: {failed} failed, {unresolved} never \
                  resolved, {unregistered} never registered"
@@ -153,34 +153,34 @@ impl fmt::Display for Few {
 }
 
 impl Failure {
-    /// With words that name what it is about.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let words = Words::Any(message.into());
-        Self { code, words }
+    /// An error with its text.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let text = ErrorText::Dynamic(message.into());
+        Self { code, text }
     }
 
     /// That argument is null.
     pub fn null(argument: &str) -> Self {
-        Self::new(Code::Null, format!("{argument} is NULL"))
+        Self::new(ErrorCode::Null, format!("{argument} is NULL"))
     }
 
-    fn few(code: Code, few: Few) -> Self {
-        let words = Words::Few(few);
-        Self { code, words }
+    fn with_static_text(code: ErrorCode, text: StaticErrorText) -> Self {
+        let text = ErrorText::Static(text);
+        Self { code, text }
     }
 
-    /// No memory to name what a wait has found: so many that failed, were not resolved,
-    /// and were not registered.
-    pub fn no_memory_for_left(counts: [usize; 3]) -> Self {
-        Self::few(Code::Memory, Few::Left(counts))
+    /// There is no memory to list the unfinished tasks: numbers of failed, unresolved and
+    /// unregistered tasks.
+    pub fn no_memory_for_unfinished(counts: [usize; 3]) -> Self {
+        Self::with_static_text(ErrorCode::Memory, StaticErrorText::Unfinished(counts))
     }
 
-    /// So many tasks of a graph failed, for whose names there is no memory.
+    /// This number of tasks of a graph failed, and there is no memory to list them.
     pub fn failed(count: usize) -> Self {
-        Self::few(Code::Failed, Few::Failed(count))
+        Self::with_static_text(ErrorCode::Failed, StaticErrorText::Failed(count))
     }
 
-    fn of(code: Code, error: &impl ToString) -> Self {
+    fn of(code: ErrorCode, error: &impl ToString) -> Self {
         Self::new(code, error.to_string())
     }
 }
@@ -188,10 +188,10 @@ impl Failure {
 impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Self {
         let code = match error {
-            RuntimeError::Workers { .. } => Code::Workers,
-            RuntimeError::Groups { .. } => Code::Groups,
-            RuntimeError::Thread { .. } => Code::Thread,
-            RuntimeError::Memory { .. } => Code::Memory,
+            RuntimeError::Workers { .. } => ErrorCode::Workers,
+            RuntimeError::Groups { .. } => ErrorCode::Groups,
+            RuntimeError::Thread { .. } => ErrorCode::Thread,
+            RuntimeError::Memory { .. } => ErrorCode::Memory,
         };
         Self::of(code, &error)
     }
@@ -200,13 +200,13 @@ impl From<RuntimeError> for Failure {
 impl From<TaskError> for Failure {
     fn from(error: TaskError) -> Self {
         let code = match error {
-            TaskError::Registered { .. } => Code::Registered,
-            TaskError::ResolvedTooOften { .. } => Code::ResolvedTooOften,
-            TaskError::Groups { .. } => Code::Groups,
+            TaskError::Registered { .. } => ErrorCode::Registered,
+            TaskError::ResolvedTooOften { .. } => ErrorCode::ResolvedTooOften,
+            TaskError::Groups { .. } => ErrorCode::Groups,
             TaskError::Memory { token } => {
-                return Self::few(Code::Memory, Few::Task(token));
+                return Self::with_static_text(ErrorCode::Memory, StaticErrorText::Task(token));
             }
-            TaskError::Ended { .. } => Code::Ended,
+            TaskError::Ended { .. } => ErrorCode::Ended,
         };
         Self::of(code, &error)
     }
@@ -215,9 +215,9 @@ impl From<TaskError> for Failure {
 impl From<&GraphError> for Failure {
     fn from(error: &GraphError) -> Self {
         let code = match error {
-            GraphError::Cycle { .. } => Code::Cycle,
-            GraphError::NoSuchTask { .. } => Code::Range,
-            GraphError::TooLarge { .. } => Code::TooLarge,
+            GraphError::Cycle { .. } => ErrorCode::Cycle,
+            GraphError::NoSuchTask { .. } => ErrorCode::Range,
+            GraphError::TooLarge { .. } => ErrorCode::TooLarge,
         };
         Self::of(code, error)
     }
@@ -226,11 +226,11 @@ impl From<&GraphError> for Failure {
 impl From<&RunError> for Failure {
     fn from(error: &RunError) -> Self {
         let code = match error {
-            RunError::Groups { .. } => Code::Groups,
-            RunError::Deadlock => Code::Deadlock,
-            RunError::Memory => Code::Memory,
-            RunError::Forked { .. } => Code::Ended,
-            RunError::Panicked { .. } => Code::Failed,
+            RunError::Groups { .. } => ErrorCode::Groups,
+            RunError::Deadlock => ErrorCode::Deadlock,
+            RunError::Memory => ErrorCode::Memory,
+            RunError::Forked { .. } => ErrorCode::Ended,
+            RunError::Panicked { .. } => ErrorCode::Failed,
         };
         Self::of(code, error)
     }
@@ -239,15 +239,15 @@ impl From<&RunError> for Failure {
 impl From<WaitError> for Failure {
     fn from(error: WaitError) -> Self {
         let code = match error {
-            WaitError::Inside => Code::Inside,
-            WaitError::Deadlock => Code::Deadlock,
-            WaitError::Forked { .. } => Code::Ended,
-            WaitError::Left(_) => Code::Left,
+            WaitError::Inside => ErrorCode::Inside,
+            WaitError::Deadlock => ErrorCode::Deadlock,
+            WaitError::Forked { .. } => ErrorCode::Ended,
+            WaitError::Unfinished(_) => ErrorCode::Unfinished,
             WaitError::Memory {
                 panicked,
                 unresolved,
                 unregistered,
-            } => return Self::no_memory_for_left([panicked, unresolved, unregistered]),
+            } => return Self::no_memory_for_unfinished([panicked, unresolved, unregistered]),
         };
         Self::of(code, &error)
     }
@@ -256,7 +256,7 @@ impl From<WaitError> for Failure {
 impl From<TraceError> for Failure {
     fn from(error: TraceError) -> Self {
         let TraceError::Memory { .. } = error;
-        Self::of(Code::Memory, &error)
+        Self::of(ErrorCode::Memory, &error)
     }
 }
 
@@ -266,95 +266,95 @@ impl From<ColorError> for Failure {
             ColorError::Block { .. }
             | ColorError::Colors
             | ColorError::NoHeader
-            | ColorError::Header { .. } => Code::Coloring,
-            ColorError::Memory { .. } => Code::Memory,
+            | ColorError::Header { .. } => ErrorCode::Coloring,
+            ColorError::Memory { .. } => ErrorCode::Memory,
         };
         Self::of(code, &error)
     }
 }
 
-/// Bytes of what can be said without memory, its end included.
-const FEW_BYTES: usize = 160;
+/// Bytes for texts formatted without allocation, including the final 0.
+const STATIC_TEXT_BYTES: usize = 160;
 
-/// What can be said without memory. It has no destructor, as to have one registered
-/// takes memory, too.
-struct Spare {
-    /// It is the last error.
+/// Storage for texts formatted without allocation. It has no destructor, because registering one
+/// would allocate memory.
+struct StaticStorage {
+    /// Whether this text is the last error.
     is_last: Cell<bool>,
-    /// Ends with a 0.
-    words: Cell<[u8; FEW_BYTES]>,
+    /// The text, with a final 0.
+    text: Cell<[u8; STATIC_TEXT_BYTES]>,
 }
 
 thread_local! {
-    static SPARE: Spare = const {
-        Spare { is_last: Cell::new(true), words: Cell::new([0; FEW_BYTES]) }
+    static STATIC_TEXT: StaticStorage = const {
+        StaticStorage { is_last: Cell::new(true), text: Cell::new([0; STATIC_TEXT_BYTES]) }
     };
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-fn remember(words: Words) {
-    match words {
-        Words::Any(words) => {
-            let mut bytes = words.into_bytes();
+fn store_last(text: ErrorText) {
+    match text {
+        ErrorText::Dynamic(text) => {
+            let mut bytes = text.into_bytes();
             bytes.retain(|&byte| byte != 0);
-            let words = CString::new(bytes).unwrap_or_default();
-            // A thread that ends has nobody left who could ask.
-            let kept = LAST.try_with(|last| {
+            let text = CString::new(bytes).unwrap_or_default();
+            // While a thread ends, the error cannot be stored, and no code is left to read it.
+            let stored = LAST.try_with(|last| {
                 let last = last.try_borrow_mut();
-                last.map(|mut last| *last = words).is_ok()
+                last.map(|mut last| *last = text).is_ok()
             });
-            SPARE.with(|spare| spare.is_last.set(!kept.unwrap_or(false)));
+            STATIC_TEXT.with(|storage| storage.is_last.set(!stored.unwrap_or(false)));
         }
-        Words::Few(few) => {
-            let mut bytes = [0; FEW_BYTES];
-            // They fit: the largest number has 20 digits.
-            let _ = write!(&mut bytes[..FEW_BYTES - 1], "{few}");
-            SPARE.with(|spare| {
-                spare.words.set(bytes);
-                spare.is_last.set(true);
+        ErrorText::Static(text) => {
+            let mut bytes = [0; STATIC_TEXT_BYTES];
+            // The text fits: the largest number has 20 digits.
+            let _ = write!(&mut bytes[..STATIC_TEXT_BYTES - 1], "{text}");
+            STATIC_TEXT.with(|storage| {
+                storage.text.set(bytes);
+                storage.is_last.set(true);
             });
         }
     }
 }
 
-/// Makes what a call has come to into a number, and lets no panic out.
+/// Converts the result of a call into a code, and catches panics.
 pub fn boundary(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => 0,
         Ok(Err(failure)) => {
-            remember(failure.words);
+            store_last(failure.text);
             failure.code as c_int
         }
         Err(_) => {
-            let words = "libusher_tasks itself has failed; it says why on standard error";
-            remember(Words::Any(words.to_owned()));
-            Code::Internal as c_int
+            let text = "internal error of libusher_tasks: the message is on standard error";
+            store_last(ErrorText::Dynamic(text.to_owned()));
+            ErrorCode::Internal as c_int
         }
     }
 }
 
-/// The same for a call without a number; `or` where it panics.
+/// As [`boundary`], for a call without an error code; returns `or` after a panic.
 pub fn boundary_or<T>(or: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(or)
 }
 
-/// Whether the system would give so much memory, asked before what cannot say no.
+/// Checks that this much memory is available, before code that cannot report its lack.
 pub(crate) fn probe(bytes: usize, what: &str) -> Result<(), Failure> {
-    let mut room: Vec<u8> = Vec::new();
-    let given = room.try_reserve_exact(bytes);
-    hint::black_box(room.as_ptr());
-    given.map_err(|_| no_memory(what))
+    let mut probe: Vec<u8> = Vec::new();
+    let reserved = probe.try_reserve_exact(bytes);
+    hint::black_box(probe.as_ptr());
+    reserved.map_err(|_| no_memory(what))
 }
 
-/// No memory for something.
+/// There is no memory for something.
 pub(crate) fn no_memory(what: &str) -> Failure {
-    Failure::new(Code::Memory, format!("{what}: no memory"))
+    Failure::new(ErrorCode::Memory, format!("{what}: no memory"))
 }
 
-/// What a number means.
+/// Returns the description of an error code.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_strerror(error: c_int) -> *const c_char {
-    let known = Code::ALL.iter().find(|&&code| code as c_int == error);
+    let known = ErrorCode::ALL.iter().find(|&&code| code as c_int == error);
     match (error, known) {
         (0, _) => c"success",
         (_, Some(code)) => code.meaning(),
@@ -363,16 +363,17 @@ pub extern "C" fn usher_tasks_strerror(error: c_int) -> *const c_char {
     .as_ptr()
 }
 
-/// The last error in this thread.
+/// Returns the text of the last error in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_last_error() -> *const c_char {
-    let spare = SPARE.with(|spare| spare.is_last.get().then_some(spare.words.as_ptr()));
-    if let Some(words) = spare {
-        return words.cast();
+    let static_text =
+        STATIC_TEXT.with(|storage| storage.is_last.get().then_some(storage.text.as_ptr()));
+    if let Some(text) = static_text {
+        return text.cast();
     }
-    let words = LAST.try_with(|last| last.try_borrow().map(|last| last.as_ptr()));
-    match words {
-        Ok(Ok(words)) => words,
+    let text = LAST.try_with(|last| last.try_borrow().map(|last| last.as_ptr()));
+    match text {
+        Ok(Ok(text)) => text,
         Ok(Err(_)) | Err(_) => c"".as_ptr(),
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs: tasks and who waits for whom, declared once and run again and again.
+//! Graphs: tasks and their dependencies, declared once and run repeatedly.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -9,34 +9,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, RunError, Runtime};
 
-use crate::error::{Code, Failure, boundary, boundary_or, no_memory, probe};
-use crate::here::{self, Call, Entry};
+use crate::current_task::{self, Call, Entry};
+use crate::error::{ErrorCode, Failure, boundary, boundary_or, no_memory, probe};
 use crate::report::Report;
 use crate::runtime::{RuntimeHandle, enter, out};
 use crate::waits;
 
-/// Bytes that a task and a dependency take at most while a graph is made; a guess
-/// on the safe side.
+/// Upper estimates of the bytes for a task and a dependency while a graph is built.
 const TASK_BYTES: usize = 256;
 const DEPENDENCY_BYTES: usize = 64;
 
-/// What a `usher_tasks_builder *` points to.
+/// The target of a `usher_tasks_builder *`.
 #[derive(Debug, Default)]
 pub struct Builder {
     calls: Vec<Call>,
     groups: Vec<Groups>,
-    /// Task, before.
+    /// Pairs (task, before).
     dependencies: Vec<(usize, usize)>,
 }
 
-/// A graph of any body.
-trait Runs {
+/// A graph with any type of body.
+trait RunGraph {
     fn run(&mut self, runtime: &Runtime) -> Result<(), RunError>;
     fn count(&self) -> usize;
     fn explain(&self) -> String;
 }
 
-impl<B: Fn(usize) + Sync> Runs for Graph<B> {
+impl<B: Fn(usize) + Sync> RunGraph for Graph<B> {
     fn run(&mut self, runtime: &Runtime) -> Result<(), RunError> {
         runtime.run(self)
     }
@@ -50,22 +49,22 @@ impl<B: Fn(usize) + Sync> Runs for Graph<B> {
     }
 }
 
-/// What the body of a graph goes by.
+/// The data that the body of a graph uses.
 struct Calls {
     calls: Box<[Call]>,
-    /// Where the graph runs at present.
+    /// The runtime on which the graph runs at present.
     runtime: AtomicPtr<RuntimeHandle>,
 }
 
-/// What a `usher_tasks_graph *` points to.
+/// The target of a `usher_tasks_graph *`.
 pub struct GraphHandle {
     calls: Arc<Calls>,
     count: usize,
-    /// Somebody has the graph, and nobody else may touch it.
-    is_taken: AtomicBool,
-    /// Held while it is explained: who wants to run it waits for that.
-    explained: Mutex<()>,
-    graph: UnsafeCell<Box<dyn Runs>>,
+    /// Whether a thread has exclusive access to the graph.
+    is_acquired: AtomicBool,
+    /// Held while the graph is explained. A thread that wants to run the graph waits for it.
+    explain_lock: Mutex<()>,
+    graph: UnsafeCell<Box<dyn RunGraph>>,
 }
 
 impl Builder {
@@ -86,82 +85,82 @@ impl Builder {
         let own = Arc::clone(&calls);
         let graph = builder.build(move |task: usize| {
             let runtime = own.runtime.load(Ordering::Relaxed);
-            // SAFETY: whoever declared the task promised that it may be called; the
-            // graph runs, on that runtime, and calls each task once.
-            unsafe { here::run(runtime, own.calls[task]) };
+            // SAFETY: the code that declared the task guarantees that it may be called. The graph
+            // runs on that runtime and calls each task once.
+            unsafe { current_task::run(runtime, own.calls[task]) };
         })?;
-        let graph: Box<dyn Runs> = Box::new(graph);
+        let graph: Box<dyn RunGraph> = Box::new(graph);
         Ok(GraphHandle {
             calls,
             count: graph.count(),
-            is_taken: AtomicBool::new(false),
-            explained: Mutex::default(),
+            is_acquired: AtomicBool::new(false),
+            explain_lock: Mutex::default(),
             graph: UnsafeCell::new(graph),
         })
     }
 }
 
 impl GraphHandle {
-    /// Takes the graph; it stays taken until given back.
-    fn take(&self) -> Result<(), Failure> {
-        let _explained = self.explained();
-        self.take_unexplained()
+    /// Acquires exclusive access, until [`Self::release`].
+    fn acquire(&self) -> Result<(), Failure> {
+        let _lock = self.explain_lock();
+        self.acquire_unlocked()
     }
 
-    fn explained(&self) -> MutexGuard<'_, ()> {
-        self.explained
+    fn explain_lock(&self) -> MutexGuard<'_, ()> {
+        self.explain_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_unexplained(&self) -> Result<(), Failure> {
-        match self.is_taken.swap(true, Ordering::Acquire) {
+    fn acquire_unlocked(&self) -> Result<(), Failure> {
+        match self.is_acquired.swap(true, Ordering::Acquire) {
             false => Ok(()),
             true => Err(Failure::new(
-                Code::Busy,
+                ErrorCode::Busy,
                 format!("the graph (tasks: {}) is being run", self.count),
             )),
         }
     }
 
-    /// Why its tasks run in the order in which they do; nothing while it runs.
+    /// Explains the order of the tasks. Returns an empty string while the graph runs.
     pub fn explain(&self) -> String {
-        let _explained = self.explained();
-        if self.take_unexplained().is_err() {
+        let _lock = self.explain_lock();
+        if self.acquire_unlocked().is_err() {
             return String::new();
         }
-        // SAFETY: taken, so nobody else's.
-        let words = unsafe { &*self.graph.get() }.explain();
-        self.give_back();
-        words
+        // SAFETY: access is exclusive.
+        let text = unsafe { &*self.graph.get() }.explain();
+        self.release();
+        text
     }
 
-    fn give_back(&self) {
-        self.is_taken.store(false, Ordering::Release);
+    fn release(&self) {
+        self.is_acquired.store(false, Ordering::Release);
     }
 }
 
-/// A builder.
+/// Creates a builder.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_builder_new(builder: *mut *mut Builder) -> c_int {
     boundary(|| {
-        // SAFETY: null, or the caller's to be written.
-        let out = unsafe { out(builder, "the place for the builder") }?;
+        // SAFETY: null or writable.
+        let out = unsafe { out(builder, "the pointer to the builder") }?;
         *out = Box::into_raw(Box::default());
         Ok(())
     })
 }
 
-/// The builder behind a pointer.
+/// Returns the builder behind a pointer.
 ///
 /// # Safety
-/// It is null, or lives, and nobody else uses it at the same time.
+/// The pointer is null or valid, and no other thread uses it at the same time.
 unsafe fn builder_of<'a>(builder: *mut Builder) -> Result<&'a mut Builder, Failure> {
     // SAFETY: the caller's promise.
     unsafe { builder.as_mut() }.ok_or_else(|| Failure::null("builder"))
 }
 
-/// One more task.
+/// Declares a task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_builder_task(
     builder: *mut Builder,
@@ -182,14 +181,14 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
         builder.calls.push(Call { entry, arg });
         builder.groups.push(Groups::new(t, s));
         if !task.is_null() {
-            // SAFETY: not null, so the caller's to be written.
+            // SAFETY: not null, so writable.
             unsafe { task.write(number) };
         }
         Ok(())
     })
 }
 
-/// A dependency.
+/// Declares a dependency.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_builder_after(
     builder: *mut Builder,
@@ -206,7 +205,7 @@ pub unsafe extern "C" fn usher_tasks_builder_after(
     })
 }
 
-/// Makes a graph.
+/// Builds a graph.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_builder_build(
     builder: *const Builder,
@@ -214,11 +213,11 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null, or the caller's to be written.
+        // SAFETY: null or writable.
         unsafe { Report::clear(report) };
         // SAFETY: as above.
-        let out = unsafe { out(graph, "the place for the graph") }?;
-        // SAFETY: the caller promises one that lives, or null.
+        let out = unsafe { out(graph, "the pointer to the graph") }?;
+        // SAFETY: the caller guarantees a valid pointer, or null.
         let builder = unsafe { builder.as_ref() }.ok_or_else(|| Failure::null("builder"))?;
         let (tasks, dependencies) = (builder.calls.len(), builder.dependencies.len());
         let bytes = (tasks.saturating_mul(TASK_BYTES))
@@ -233,9 +232,9 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
             Err(error) => {
                 let failure = Failure::from(&error);
                 if let GraphError::Cycle { tasks } = error {
-                    // There is no report where there is no memory for it.
-                    // SAFETY: null, or the caller's to be written.
-                    let _ = unsafe { Report::of_circle(tasks).give(report) };
+                    // Without memory for a report there is none.
+                    // SAFETY: null or writable.
+                    let _ = unsafe { Report::from_cycle(tasks).write_to(report) };
                 }
                 Err(failure)
             }
@@ -248,17 +247,17 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
 pub unsafe extern "C" fn usher_tasks_builder_destroy(builder: *mut Builder) {
     boundary_or((), || {
         if !builder.is_null() {
-            // SAFETY: made by us from a box, and by the caller's promise used no more.
+            // SAFETY: created by this crate from a box, and no longer used by the caller.
             drop(unsafe { Box::from_raw(builder) });
         }
     });
 }
 
-/// How many tasks a graph has.
+/// Returns the number of tasks of a graph.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_graph_tasks(graph: *const GraphHandle) -> usize {
     boundary_or(0, || {
-        // SAFETY: the caller promises one that lives, or null.
+        // SAFETY: the caller guarantees a valid pointer, or null.
         unsafe { graph.as_ref() }.map_or(0, |graph| graph.count)
     })
 }
@@ -271,42 +270,42 @@ pub unsafe extern "C" fn usher_tasks_run(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null, or the caller's to be written.
+        // SAFETY: null or writable.
         unsafe { Report::clear(report) };
         let run = |this: &Runtime| {
-            // SAFETY: the caller promises one that lives, or null.
+            // SAFETY: the caller guarantees a valid pointer, or null.
             let graph = unsafe { graph.as_ref() }.ok_or_else(|| Failure::null("graph"))?;
-            let _waits = waits::before(runtime)?;
-            graph.take()?;
+            let _waits = waits::begin(runtime)?;
+            graph.acquire()?;
             graph.calls.runtime.store(runtime, Ordering::Relaxed);
-            // SAFETY: taken, so nobody else's. Should this panic it stays taken, as
-            // nobody knows then which tasks still run.
+            // SAFETY: access is exclusive. After a panic here the graph stays acquired, because it
+            // is unknown which tasks still run.
             let ran = unsafe { &mut *graph.graph.get() }.run(this);
             graph
                 .calls
                 .runtime
                 .store(ptr::null_mut(), Ordering::Relaxed);
-            graph.give_back();
+            graph.release();
             ran.map_err(|error| {
                 let failure = Failure::from(&error);
                 let RunError::Panicked { panicked, skipped } = error else {
                     return failure;
                 };
                 let count = panicked.len();
-                let told = Report::of_failed(panicked, skipped);
-                let words = told.as_ref().and_then(Report::words);
-                // There is no report where there is no memory for it.
-                if let Some(told) = told {
-                    // SAFETY: null, or the caller's to be written.
-                    let _ = unsafe { told.give(report) };
+                let failed_report = Report::from_failed(panicked, skipped);
+                let text = failed_report.as_ref().and_then(Report::text);
+                // Without memory for a report there is none.
+                if let Some(failed_report) = failed_report {
+                    // SAFETY: null or writable.
+                    let _ = unsafe { failed_report.write_to(report) };
                 }
-                match words {
-                    Some(words) => Failure::new(Code::Failed, words),
+                match text {
+                    Some(text) => Failure::new(ErrorCode::Failed, text),
                     None => Failure::failed(count),
                 }
             })
         };
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         unsafe { enter(runtime, run) }
     })
 }
@@ -315,13 +314,12 @@ pub unsafe extern "C" fn usher_tasks_run(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_graph_destroy(graph: *mut GraphHandle) -> c_int {
     boundary(|| {
-        // SAFETY: the caller promises one that lives, or null.
+        // SAFETY: the caller guarantees a valid pointer, or null.
         let Some(this) = (unsafe { graph.as_ref() }) else {
             return Ok(());
         };
-        this.take()?;
-        // SAFETY: made by us from a box, taken, and by the caller's promise used no
-        // more.
+        this.acquire()?;
+        // SAFETY: created by this crate from a box, acquired, and no longer used by the caller.
         drop(unsafe { Box::from_raw(graph) });
         Ok(())
     })

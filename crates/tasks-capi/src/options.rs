@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a runtime is to be, as a program of any version says it.
+//! The options of a runtime, as read from a caller of any version.
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};
 
 use usher_tasks::{Places, Policy, Runtime, RuntimeBuilder, WORKERS_MAX};
 
-use crate::error::{Code, Failure, boundary_or};
+use crate::error::{ErrorCode, Failure, boundary_or};
 
-/// No version's structures are larger: what claims to be is none of them.
+/// Upper limit for the size of any version's structures. A larger size is an error.
 pub(crate) const SIZE_MAX: usize = 4096;
 
 /// `usher_tasks_options`.
@@ -17,28 +17,28 @@ pub(crate) const SIZE_MAX: usize = 4096;
 pub struct Options {
     /// Bytes of the caller's structure.
     pub size: usize,
-    /// 1 to 1024.
+    /// Number of workers, 1 to 1024.
     pub workers: u32,
     /// 0 usher, 1 paper, 2 first come first served, 3 last come first served.
     pub policy: u32,
-    /// Temporal groups of the policy `paper`.
+    /// Number of temporal groups of the policy `paper`.
     pub t_groups: u32,
-    /// Its spatial groups.
+    /// Number of spatial groups of the policy `paper`.
     pub s_groups: u32,
-    /// 0 to the CPUs of last-level caches, 1 not at all.
+    /// 0: bound to the CPUs of last-level caches; 1: not bound.
     pub binding: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// Of each worker's stack; 0: 2 MiB.
+    /// Bytes of each worker's stack; 0: 2 MiB.
     pub stack_bytes: usize,
 }
 
-/// As the first version had it.
-const SIZE_LEAST: usize = 24;
+/// The size in the first version.
+const OPTIONS_SIZE_MIN: usize = 24;
 
 impl Options {
-    /// Those that count where a program gives none.
-    pub fn default_here() -> Self {
+    /// Returns the options that apply if the caller passes none.
+    pub fn default_options() -> Self {
         Self {
             size: size_of::<Self>(),
             workers: usher_tasks_cpus(),
@@ -51,41 +51,40 @@ impl Options {
         }
     }
 
-    /// Reads a caller's options.
+    /// Reads the options of a caller.
     ///
     /// # Errors
-    /// Where the size is none, or something is set that is not known here.
+    /// If the size is invalid, or if a field is set that this version does not know.
     ///
-    /// # Safety
-    /// There are as many bytes as the first field says, if that may be a size.
+    /// # Safety If the first field is a valid size, `from` is readable for this size.
     pub unsafe fn read(from: *const Self) -> Result<Self, Failure> {
         if from.is_null() {
-            return Ok(Self::default_here());
+            return Ok(Self::default_options());
         }
-        // SAFETY: options have a size, whatever else.
+        // SAFETY: options have at least a size.
         let size = unsafe { (&raw const (*from).size).read_unaligned() };
-        if !(SIZE_LEAST..=SIZE_MAX).contains(&size) {
-            let words = format!(
-                "options.size is {size}, that of usher_tasks_options {}",
+        if !(OPTIONS_SIZE_MIN..=SIZE_MAX).contains(&size) {
+            let text = format!(
+                "options.size is {size}, but usher_tasks_options has {} bytes",
                 size_of::<Self>()
             );
-            return Err(Failure::new(Code::Options, words));
+            return Err(Failure::new(ErrorCode::Options, text));
         }
         let known = size.min(size_of::<Self>());
-        // SAFETY: the caller's promise; what is behind what we know is somebody's, too.
+        // SAFETY: the caller's promise, which includes the bytes beyond the known fields.
         let beyond = unsafe { slice::from_raw_parts(from.cast::<u8>().add(known), size - known) };
         if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
-            let words = format!(
+            let text = format!(
                 "byte {} of the options is set: version {} knows {} bytes",
                 known + at,
                 env!("CARGO_PKG_VERSION"),
                 size_of::<Self>()
             );
-            return Err(Failure::new(Code::Options, words));
+            return Err(Failure::new(ErrorCode::Options, text));
         }
         let mut options = MaybeUninit::<Self>::zeroed();
-        // SAFETY: the caller's promise; no more than either of them has. Numbers may be
-        // any, and what a caller does not know of is 0.
+        // SAFETY: the caller's promise; the length is the smaller of both. All values of the fields
+        // are valid, and fields unknown to the caller are 0.
         let options = unsafe {
             let to = options.as_mut_ptr().cast::<u8>();
             ptr::copy_nonoverlapping(from.cast::<u8>(), to, known);
@@ -94,37 +93,37 @@ impl Options {
         match options.reserved {
             0 => Ok(options),
             _ => Err(Failure::new(
-                Code::Options,
+                ErrorCode::Options,
                 "reserved is set in the options".to_owned(),
             )),
         }
     }
 
-    /// A runtime of this kind.
+    /// Creates a runtime with these options.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If the options are invalid or the runtime cannot be created.
     pub fn runtime(&self) -> Result<Runtime, Failure> {
         let policy = self.policy()?;
         let workers = self.workers as usize;
         let builder = match self.binding {
             0 => RuntimeBuilder::new(workers),
-            // The number is not looked at before, and each takes memory.
+            // `Places::anywhere` allocates memory per worker, so the number is limited before.
             1 if workers > WORKERS_MAX => RuntimeBuilder::new(workers),
             1 => RuntimeBuilder::on(Places::anywhere(workers)),
             other => {
-                let words = format!("binding {other}: there are 0 and 1");
-                return Err(Failure::new(Code::Options, words));
+                let text = format!("binding {other}: must be 0 or 1");
+                return Err(Failure::new(ErrorCode::Options, text));
             }
         };
         let builder = builder.policy(policy).stack_bytes(self.stack_bytes);
         Ok(builder.build()?)
     }
 
-    /// The policy.
+    /// Returns the policy.
     ///
     /// # Errors
-    /// Where there is none of that number, or its groups are too many.
+    /// If there is no policy of that number, or it has too many groups.
     pub fn policy(&self) -> Result<Policy, Failure> {
         let (t_groups, s_groups) = (self.t_groups, self.s_groups);
         let policy = match self.policy {
@@ -133,8 +132,8 @@ impl Options {
             2 => Policy::Fcfs,
             3 => Policy::Lcfs,
             other => {
-                let words = format!("policy {other}: there are 0 to 3");
-                return Err(Failure::new(Code::Options, words));
+                let text = format!("policy {other}: must be 0 to 3");
+                return Err(Failure::new(ErrorCode::Options, text));
             }
         };
         policy.check()?;
@@ -142,7 +141,7 @@ impl Options {
     }
 }
 
-/// CPUs that this process may use.
+/// Returns the number of CPUs that this process may use.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_cpus() -> u32 {
     let cpus = || thread::available_parallelism().map_or(1, usize::from);

@@ -1,56 +1,56 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was not well, line by line.
+//! Reports of failed and unfinished tasks, line by line.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write as _};
 use std::ptr;
 
-use usher_tasks::{Left, Panicked};
+use usher_tasks::{Panicked, Unfinished};
 
-use crate::error::{Code, Failure, boundary, boundary_or};
+use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 
-/// Lines that are told in words; all are in the report.
+/// Number of tasks listed in the error text. The report has all of them.
 const SHOWN: usize = 20;
 
-/// `enum usher_tasks_left_kind`.
+/// `enum usher_tasks_unfinished_kind`.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum UnfinishedKind {
     /// It failed.
     Failed = 1,
     /// It was not resolved often enough.
     Unresolved = 2,
     /// It was not registered.
     Unregistered = 3,
-    /// It is part of a circle.
+    /// It is part of a dependency cycle.
     Cycle = 4,
 }
 
-/// `usher_tasks_left`.
+/// `usher_tasks_unfinished`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct UnfinishedTask {
     /// The token, or the number in the graph.
     pub task: u64,
-    /// Why it failed, as long as the report.
+    /// The message of a failed task. Valid until the report is freed.
     pub message: *const c_char,
-    /// A [`Kind`].
+    /// An [`UnfinishedKind`].
     pub kind: u32,
-    /// Resolves that are missing.
+    /// Missing resolutions.
     pub missing: u32,
 }
 
-/// What a `usher_tasks_report *` points to.
+/// The target of a `usher_tasks_report *`.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Messages end with a 0, and have no other.
-    left: Left,
-    circle: Vec<usize>,
+    /// Each message ends with a 0 and contains no other.
+    unfinished: Unfinished,
+    cycle: Vec<usize>,
     skipped: u64,
 }
 
-/// What has been said, for C: where there is memory for its end.
-fn ended(message: &mut String) -> bool {
+/// Converts a message for C. Returns false if there is no memory for the final 0.
+fn terminate(message: &mut String) -> bool {
     message.retain(|letter| letter != '\0');
     let has_room = message.try_reserve(1).is_ok();
     if has_room {
@@ -59,43 +59,43 @@ fn ended(message: &mut String) -> bool {
     has_room
 }
 
-/// Words, as far as there is memory for them.
-struct Words(String);
+/// A text that may fail to grow for lack of memory.
+struct FallibleText(String);
 
-impl fmt::Write for Words {
-    fn write_str(&mut self, words: &str) -> fmt::Result {
-        self.0.try_reserve(words.len()).map_err(|_| fmt::Error)?;
-        self.0.push_str(words);
+impl fmt::Write for FallibleText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(text);
         Ok(())
     }
 }
 
-impl Words {
-    /// Goes on with what comes after others.
-    fn next(&mut self) -> &mut Self {
+impl FallibleText {
+    /// Appends a separator unless the text is empty.
+    fn separate(&mut self) -> &mut Self {
         if !self.0.is_empty() {
-            // There is memory for these, or none for what comes.
+            // If this fails for lack of memory, so does the next write.
             let _ = self.write_str("; ");
         }
         self
     }
 
-    /// Some tasks, if there are any, and what is the matter with them.
+    /// Appends a description and the tasks it applies to, if there are any.
     fn list<T>(
         &mut self,
         what: &str,
         tasks: &[T],
-        one: impl Fn(&mut Self, &T) -> fmt::Result,
+        format: impl Fn(&mut Self, &T) -> fmt::Result,
     ) -> fmt::Result {
         if tasks.is_empty() {
             return Ok(());
         }
-        write!(self.next(), "{what}: ")?;
+        write!(self.separate(), "{what}: ")?;
         for (at, task) in tasks.iter().take(SHOWN).enumerate() {
             if at > 0 {
                 self.write_str(", ")?;
             }
-            one(self, task)?;
+            format(self, task)?;
         }
         match tasks.len() > SHOWN {
             true => write!(self, ", ... ({} in all)", tasks.len()),
@@ -105,123 +105,130 @@ impl Words {
 }
 
 impl Report {
-    /// Of tokens; those again where there is no memory for it.
-    pub fn of_left(mut left: Left) -> Result<Self, Left> {
-        match left.panicked.iter_mut().all(|one| ended(&mut one.message)) {
+    /// Creates a report from the result of a wait. Without memory, returns the argument.
+    pub fn from_unfinished(mut unfinished: Unfinished) -> Result<Self, Unfinished> {
+        match unfinished
+            .panicked
+            .iter_mut()
+            .all(|panic| terminate(&mut panic.message))
+        {
             true => Ok(Self {
-                left,
+                unfinished,
                 ..Self::default()
             }),
-            false => Err(left),
+            false => Err(unfinished),
         }
     }
 
-    /// Of tasks that failed, and so many that were not run for it; `None`: there is no
-    /// memory for it.
-    pub fn of_failed(panicked: Vec<Panicked>, skipped: u64) -> Option<Self> {
-        let left = Left {
+    /// Creates a report of the failed tasks of a graph and the number of tasks that were skipped;
+    /// `None` if there is no memory.
+    pub fn from_failed(panicked: Vec<Panicked>, skipped: u64) -> Option<Self> {
+        let unfinished = Unfinished {
             panicked,
-            ..Left::default()
+            ..Unfinished::default()
         };
-        let report = Self::of_left(left).ok()?;
+        let report = Self::from_unfinished(unfinished).ok()?;
         Some(Self { skipped, ..report })
     }
 
-    /// Of a circle.
-    pub fn of_circle(circle: Vec<usize>) -> Self {
+    /// Creates a report of a dependency cycle.
+    pub fn from_cycle(cycle: Vec<usize>) -> Self {
         Self {
-            circle,
+            cycle,
             ..Self::default()
         }
     }
 
-    /// What was left, if that is what it is of.
-    pub fn into_left(self) -> Left {
-        self.left
+    /// Returns the unfinished tasks.
+    pub fn into_unfinished(self) -> Unfinished {
+        self.unfinished
     }
 
-    /// All in one line; `None`: there is no memory for it.
-    pub fn words(&self) -> Option<String> {
-        let mut words = Words(String::new());
-        self.write(&mut words).ok()?;
-        Some(words.0)
+    /// Formats all in one line; `None` if there is no memory.
+    pub fn text(&self) -> Option<String> {
+        let mut text = FallibleText(String::new());
+        self.write(&mut text).ok()?;
+        Some(text.0)
     }
 
-    fn write(&self, words: &mut Words) -> fmt::Result {
-        let Left {
+    fn write(&self, text: &mut FallibleText) -> fmt::Result {
+        let Unfinished {
             panicked,
             unresolved,
             unregistered,
-        } = &self.left;
+        } = &self.unfinished;
         if let [first, rest @ ..] = &panicked[..] {
             let message = first.message.trim_end_matches('\0');
-            write!(words, "task {} failed: {message}", first.task)?;
+            write!(text, "task {} failed: {message}", first.task)?;
             if !rest.is_empty() {
-                write!(words, " (and {} more)", rest.len())?;
+                write!(text, " (and {} more)", rest.len())?;
             }
         }
-        words.list("never resolved", unresolved, |words, (token, missing)| {
-            write!(words, "{token} ({missing} more)")
+        text.list("never resolved", unresolved, |text, (token, missing)| {
+            write!(text, "{token} ({missing} more)")
         })?;
         let what = "resolved and never registered";
-        words.list(what, unregistered, |words, token| write!(words, "{token}"))?;
-        let what = "wait for one another in a circle";
-        words.list(what, &self.circle, |words, task| write!(words, "{task}"))?;
+        text.list(what, unregistered, |text, token| write!(text, "{token}"))?;
+        let what = "dependency cycle of tasks";
+        text.list(what, &self.cycle, |text, task| write!(text, "{task}"))?;
         match self.skipped {
             0 => Ok(()),
-            1 => write!(words.next(), "1 task was not run after that"),
-            skipped => write!(words.next(), "{skipped} tasks were not run after that"),
+            1 => write!(text.separate(), "1 task was not run after that"),
+            skipped => write!(text.separate(), "{skipped} tasks were not run after that"),
         }
     }
 
     fn len(&self) -> usize {
-        let Left {
+        let Unfinished {
             panicked,
             unresolved,
             unregistered,
-        } = &self.left;
-        panicked.len() + unresolved.len() + unregistered.len() + self.circle.len()
+        } = &self.unfinished;
+        panicked.len() + unresolved.len() + unregistered.len() + self.cycle.len()
     }
 
-    fn line(&self, at: usize) -> Option<Line> {
-        let line = |task, kind: Kind| Line {
+    fn line(&self, at: usize) -> Option<UnfinishedTask> {
+        let line = |task, kind: UnfinishedKind| UnfinishedTask {
             task,
             message: ptr::null(),
             kind: kind as u32,
             missing: 0,
         };
-        let failed = |one: &Panicked| Line {
-            message: one.message.as_ptr().cast(),
-            ..line(one.task, Kind::Failed)
+        let failed = |panic: &Panicked| UnfinishedTask {
+            message: panic.message.as_ptr().cast(),
+            ..line(panic.task, UnfinishedKind::Failed)
         };
-        let unresolved = |&(token, missing): &(u64, u32)| Line {
+        let unresolved = |&(token, missing): &(u64, u32)| UnfinishedTask {
             missing,
-            ..line(token, Kind::Unresolved)
+            ..line(token, UnfinishedKind::Unresolved)
         };
-        let mut lines = (self.left.panicked.iter().map(failed))
-            .chain(self.left.unresolved.iter().map(unresolved))
-            .chain((self.left.unregistered.iter()).map(|&token| line(token, Kind::Unregistered)))
-            .chain((self.circle.iter()).map(|&task| line(task as u64, Kind::Cycle)));
+        let mut lines = (self.unfinished.panicked.iter().map(failed))
+            .chain(self.unfinished.unresolved.iter().map(unresolved))
+            .chain(
+                (self.unfinished.unregistered.iter())
+                    .map(|&token| line(token, UnfinishedKind::Unregistered)),
+            )
+            .chain((self.cycle.iter()).map(|&task| line(task as u64, UnfinishedKind::Cycle)));
         lines.nth(at)
     }
 
-    /// Nothing has been found yet.
+    /// Sets the out-pointer to null.
     ///
     /// # Safety
-    /// The place is null, or valid for writes.
-    pub unsafe fn clear(place: *mut *mut Self) {
-        if !place.is_null() {
+    /// The pointer is null or valid for writes.
+    pub unsafe fn clear(pointer: *mut *mut Self) {
+        if !pointer.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { place.write(ptr::null_mut()) };
+            unsafe { pointer.write(ptr::null_mut()) };
         }
     }
 
-    /// Gives it to whoever wants it; it again where there is no memory for it.
+    /// Moves the report to the caller, if it wants one. Without memory, returns the report.
     ///
     /// # Safety
     /// As [`Self::clear`].
-    pub unsafe fn give(self, place: *mut *mut Self) -> Result<(), Self> {
-        if place.is_null() {
+    pub unsafe fn write_to(self, pointer: *mut *mut Self) -> Result<(), Self> {
+        if pointer.is_null() {
             return Ok(());
         }
         let mut room = Vec::new();
@@ -229,51 +236,54 @@ impl Report {
             return Err(self);
         }
         room.push(self);
-        // As a box of one: as many bytes, from the same allocator.
+        // A boxed slice of one element has the layout of a box, and the same allocator.
         let report = Box::into_raw(room.into_boxed_slice()).cast::<Self>();
         // SAFETY: the caller's promise.
-        unsafe { place.write(report) };
+        unsafe { pointer.write(report) };
         Ok(())
     }
 }
 
-/// How many lines there are.
+/// Returns the number of lines.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_report_count(report: *const Report) -> usize {
     boundary_or(0, || {
-        // SAFETY: the caller promises one that lives, or null.
+        // SAFETY: the caller guarantees a valid pointer, or null.
         unsafe { report.as_ref() }.map_or(0, Report::len)
     })
 }
 
-/// How many tasks were not run.
+/// Returns the number of skipped tasks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_report_skipped(report: *const Report) -> u64 {
     boundary_or(0, || {
-        // SAFETY: the caller promises one that lives, or null.
+        // SAFETY: the caller guarantees a valid pointer, or null.
         unsafe { report.as_ref() }.map_or(0, |report| report.skipped)
     })
 }
 
-/// A line.
+/// Returns a line.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_report_at(
     report: *const Report,
     line: usize,
-    left: *mut Line,
+    unfinished: *mut UnfinishedTask,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the caller promises one that lives, or null.
+        // SAFETY: the caller guarantees a valid pointer, or null.
         let report = unsafe { report.as_ref() }.ok_or_else(|| Failure::null("report"))?;
-        if left.is_null() {
-            return Err(Failure::null("the place for the line"));
+        if unfinished.is_null() {
+            return Err(Failure::null("the pointer to the line"));
         }
         let count = report.len();
         let line = report.line(line).ok_or_else(|| {
-            Failure::new(Code::Range, format!("line {line} of a report of {count}"))
+            Failure::new(
+                ErrorCode::Range,
+                format!("no line {line}: the report has {count} lines"),
+            )
         })?;
-        // SAFETY: not null, so the caller's to be written.
-        unsafe { left.write(line) };
+        // SAFETY: not null, so writable.
+        unsafe { unfinished.write(line) };
         Ok(())
     })
 }
@@ -283,7 +293,7 @@ pub unsafe extern "C" fn usher_tasks_report_at(
 pub unsafe extern "C" fn usher_tasks_report_destroy(report: *mut Report) {
     boundary_or((), || {
         if !report.is_null() {
-            // SAFETY: made by us from a box, and by the caller's promise used no more.
+            // SAFETY: created by this crate from a box, and no longer used by the caller.
             drop(unsafe { Box::from_raw(report) });
         }
     });

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runtimes, and tasks by token.
 //!
-//! A runtime ends while others may be inside a call on it, or about to be. Other threads
-//! pass a gate (a lock that they share, and that whoever destroys takes alone): so when
-//! the gate is shut their calls have returned, and from then on they are refused. Tasks
-//! need no gate. When none is ready or runs, and nobody else can register any, none ever
-//! will; only then is anything freed.
+//! Problem: a runtime may be destroyed while other threads are inside a call on it, or about to
+//! begin one.
 //!
-//! The gate itself is never freed, as a thread may stand before it for any time, and
-//! with it what says that the runtime has ended: handles point into a table that stays.
+//! Idea: each handle has a gate, a read-write lock. Calls of other threads hold it shared;
+//! `usher_tasks_runtime_destroy` holds it exclusively. Once the gate is closed, earlier calls have
+//! returned and new calls are rejected. Tasks of the runtime need no gate. When none of them is
+//! ready or running and no other thread can register any, no more tasks will run. Only then is the
+//! runtime freed.
+//!
+//! A thread may wait at a gate for any time, so gates are never freed, nor is the flag that the
+//! runtime has ended: handles point into a static table.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -17,102 +20,104 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::{process, ptr};
 
-use usher_tasks::{Groups, Left, Runtime, WaitError};
+use usher_tasks::{Groups, Runtime, Unfinished, WaitError};
 
-use crate::error::{Code, Failure, boundary, boundary_or};
-use crate::here::{self, Call, Entry};
+use crate::current_task::{self, Call, Entry};
+use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 use crate::options::Options;
 use crate::report::Report;
 use crate::waits;
 
-/// Runtimes that there can be at a time.
+/// Upper limit of runtimes at a time.
 const RUNTIMES_MAX: usize = 4096;
 
-/// What a `usher_tasks_runtime *` points to.
+/// The target of a `usher_tasks_runtime *`.
 #[derive(Debug)]
 pub struct RuntimeHandle {
     gate: RwLock<()>,
-    /// Written by whoever makes or destroys it, while it does not live.
+    /// Written by the thread that creates or destroys the runtime, while it is not alive.
     runtime: UnsafeCell<Option<Box<Runtime>>>,
-    /// Else not even what the last tasks leave behind may call.
-    lives: AtomicBool,
-    /// Somebody's, from before it lives until it has ended.
-    is_taken: AtomicBool,
-    /// The process that made it.
-    maker: AtomicU32,
+    /// Cleared before the last tasks are discarded, so that they cannot call the runtime either.
+    is_alive: AtomicBool,
+    /// Whether the entry is in use, from before the runtime is alive until it has been freed.
+    is_reserved: AtomicBool,
+    /// The process that created the runtime.
+    creator_pid: AtomicU32,
 }
 
-// SAFETY: the runtime is read while it lives alone, and written while it does not, by
-// one thread: its maker who took the place, or its destroyer who has shut the gate.
+// SAFETY: the runtime is read only while it is alive, and written only while it is not, by one
+// thread: the creator, which has reserved the entry, or the destroyer, which has closed the gate.
 unsafe impl Sync for RuntimeHandle {}
 
 static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
     RuntimeHandle {
         gate: RwLock::new(()),
         runtime: UnsafeCell::new(None),
-        lives: AtomicBool::new(false),
-        is_taken: AtomicBool::new(false),
-        maker: AtomicU32::new(0),
+        is_alive: AtomicBool::new(false),
+        is_reserved: AtomicBool::new(false),
+        creator_pid: AtomicU32::new(0),
     }
 }; RUNTIMES_MAX];
 
-/// Where a place is looked for next: those given back last are given out last.
-static NEXT: Mutex<usize> = Mutex::new(0);
+/// Where the search for a free entry begins: entries freed last are reused last.
+static NEXT_ENTRY: Mutex<usize> = Mutex::new(0);
 
 impl RuntimeHandle {
-    /// A place for a runtime, which lives there from now on.
-    fn keep(runtime: Runtime) -> Result<&'static Self, Failure> {
+    /// Stores a runtime in a free entry, where it becomes alive.
+    fn insert(runtime: Runtime) -> Result<&'static Self, Failure> {
         let runtime = Box::new(runtime);
-        let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut places = (0..RUNTIMES_MAX).map(|step| (*next + step) % RUNTIMES_MAX);
-        let free = places.find(|&at| !HANDLES[at].is_taken.load(Ordering::Acquire));
+        let mut next = NEXT_ENTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = (0..RUNTIMES_MAX).map(|step| (*next + step) % RUNTIMES_MAX);
+        let free = entries.find(|&at| !HANDLES[at].is_reserved.load(Ordering::Acquire));
         let at = free.ok_or_else(|| {
-            let words = format!("{RUNTIMES_MAX} runtimes at a time: there is no place for more");
-            Failure::new(Code::Memory, words)
+            let text = format!("{RUNTIMES_MAX} runtimes at a time: no more can be created");
+            Failure::new(ErrorCode::Memory, text)
         })?;
         *next = (at + 1) % RUNTIMES_MAX;
         let this = &HANDLES[at];
-        this.is_taken.store(true, Ordering::Relaxed);
-        this.maker.store(runtime.maker(), Ordering::Relaxed);
+        this.is_reserved.store(true, Ordering::Relaxed);
+        this.creator_pid
+            .store(runtime.creator_pid(), Ordering::Relaxed);
         drop(next);
-        // SAFETY: nobody reads it before it lives, nor writes what is taken.
+        // SAFETY: no thread reads it before it is alive, and no other thread writes a reserved
+        // entry.
         unsafe { *this.runtime.get() = Some(runtime) };
-        this.lives.store(true, Ordering::Release);
+        this.is_alive.store(true, Ordering::Release);
         Ok(this)
     }
 
-    /// The runtime, if it lives. It does as long as the caller is one of its tasks, or
+    /// Returns the runtime if it is alive. It stays alive while the caller is one of its tasks or
     /// holds the gate open.
     ///
     /// # Errors
-    /// Where it has ended.
+    /// If it has ended.
     fn runtime(&self) -> Result<&Runtime, Failure> {
-        if !self.lives.load(Ordering::Acquire) {
+        if !self.is_alive.load(Ordering::Acquire) {
             return Err(ended());
         }
-        // SAFETY: nobody writes it while it lives.
+        // SAFETY: no thread writes it while it is alive.
         unsafe { &*self.runtime.get() }.as_deref().ok_or_else(ended)
     }
 }
 
 fn ended() -> Failure {
-    Failure::new(Code::Ended, "the runtime is being destroyed")
+    Failure::new(ErrorCode::Ended, "the runtime is being destroyed")
 }
 
-/// Calls on a runtime that lives, which it does until that has returned.
+/// Calls a function on a runtime, which stays alive until the function returns.
 ///
 /// # Errors
-/// Where it is null, or being destroyed; and those of the call.
+/// If the handle is null or the runtime is being destroyed; and the errors of the function.
 ///
 /// # Safety
-/// It is null, or was made by us.
+/// The handle is null or was returned by this crate.
 pub(crate) unsafe fn enter<T>(
     handle: *const RuntimeHandle,
     call: impl FnOnce(&Runtime) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     // SAFETY: the caller's promise; handles are never freed.
     let this = unsafe { handle.as_ref() }.ok_or_else(|| Failure::null("runtime"))?;
-    if here::is_in(handle) {
+    if current_task::is_in(handle) {
         return call(this.runtime()?);
     }
     let _open = this.gate.try_read().map_err(|_| ended())?;
@@ -120,139 +125,143 @@ pub(crate) unsafe fn enter<T>(
 }
 
 fn inside(what: &str) -> Failure {
-    let words = format!("a task cannot {what} its own runtime");
-    Failure::new(Code::Inside, words)
+    let text = format!("a task cannot {what} its own runtime");
+    Failure::new(ErrorCode::Inside, text)
 }
 
-/// Makes a runtime.
+/// Creates a runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_runtime_new(
     options: *const Options,
     runtime: *mut *mut RuntimeHandle,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null, or the caller's to be written.
-        let out = unsafe { out(runtime, "the place for the runtime") }?;
-        // SAFETY: the caller promises options of the size that they say.
+        // SAFETY: null or writable.
+        let out = unsafe { out(runtime, "the pointer to the runtime") }?;
+        // SAFETY: the caller guarantees options of the size that they state.
         let options = unsafe { Options::read(options) }?;
-        let handle = RuntimeHandle::keep(options.runtime()?)?;
+        let handle = RuntimeHandle::insert(options.runtime()?)?;
         *out = ptr::from_ref(handle).cast_mut();
         Ok(())
     })
 }
 
-/// A place for a pointer, which is null until there is one.
+/// Returns an out-pointer, after setting it to null.
 ///
 /// # Safety
-/// It is null, or valid for writes.
-pub(crate) unsafe fn out<'a, T>(place: *mut *mut T, what: &str) -> Result<&'a mut *mut T, Failure> {
-    if place.is_null() {
+/// The pointer is null or valid for writes.
+pub(crate) unsafe fn out<'a, T>(
+    pointer: *mut *mut T,
+    what: &str,
+) -> Result<&'a mut *mut T, Failure> {
+    if pointer.is_null() {
         return Err(Failure::null(what));
     }
-    // SAFETY: the caller's promise; what was there may be anything, so it is written
-    // before it is borrowed.
+    // SAFETY: the caller's promise. The old value may be invalid, so it is overwritten before it is
+    // borrowed.
     unsafe {
-        place.write(ptr::null_mut());
-        Ok(&mut *place)
+        pointer.write(ptr::null_mut());
+        Ok(&mut *pointer)
     }
 }
 
-/// Ends a runtime.
+/// Destroys a runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle) -> c_int {
     boundary(|| {
         if runtime.is_null() {
             return Ok(());
         }
-        if here::is_in(runtime) {
+        if current_task::is_in(runtime) {
             return Err(inside("destroy"));
         }
-        let _waits = waits::before(runtime)?;
-        // SAFETY: the caller promises one that was made by us; handles are never freed.
+        let _waits = waits::begin(runtime)?;
+        // SAFETY: the caller guarantees a handle from this crate; handles are never freed.
         let this = unsafe { &*runtime };
-        let maker = this.maker.load(Ordering::Relaxed);
-        if maker != process::id() {
-            // Whoever held the gate open there never leaves it here.
-            return Err(Failure::from(WaitError::Forked { maker }));
+        let creator_pid = this.creator_pid.load(Ordering::Relaxed);
+        if creator_pid != process::id() {
+            // A thread that held the gate at the fork never releases it in this process.
+            return Err(Failure::from(WaitError::Forked { creator_pid }));
         }
-        let shut = this.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = this.gate.write().unwrap_or_else(PoisonError::into_inner);
         let ending = this.runtime()?;
-        // What is left is told to nobody: it is to be dropped.
+        // Unfinished tasks are not reported, as they are dropped.
         ending.wait_until_idle()?;
-        this.lives.store(false, Ordering::Release);
-        // Arguments are discarded by functions that may call in, so not when all is
-        // on its way out.
+        this.is_alive.store(false, Ordering::Release);
+        // Functions that discard arguments may call the library, so they run before the runtime is
+        // freed.
         ending.cancel();
-        // SAFETY: it does not live any more: tasks have all ended, others stand before
-        // the gate, and what is discarded is refused.
+        // SAFETY: it is not alive: all tasks have ended, other threads wait at the gate, and calls
+        // from discarded tasks are rejected.
         let ended = unsafe { (*this.runtime.get()).take() };
         drop(ended);
-        drop(shut);
-        this.is_taken.store(false, Ordering::Release);
+        drop(closed);
+        this.is_reserved.store(false, Ordering::Release);
         Ok(())
     })
 }
 
-/// How many workers there are.
+/// Returns the number of workers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u32 {
     boundary_or(0, || {
         let workers = |this: &Runtime| Ok(this.workers() as u32);
-        // SAFETY: the caller promises one that was made by us, or null.
+        // SAFETY: the caller guarantees a handle from this crate, or null.
         unsafe { enter(runtime, workers) }.unwrap_or(0)
     })
 }
 
-/// A task, with an argument that is its own.
-struct Owned {
+/// A task that owns its argument.
+struct OwnedTask {
     runtime: *mut RuntimeHandle,
     call: Call,
-    /// For the argument, should the task never run.
+    /// Called with the argument if the task never runs.
     discard: Entry,
 }
 
-// SAFETY: the runtime may be called by any thread, and the rest by the promise of
-// whoever registers.
-unsafe impl Send for Owned {}
+// SAFETY: any thread may call the runtime, and the code that registers the task guarantees the
+// rest.
+unsafe impl Send for OwnedTask {}
 
-impl Owned {
+impl OwnedTask {
     fn run(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the promise of whoever registered it; run once, as it is gone now.
-        unsafe { here::run(this.runtime, this.call) };
+        // SAFETY: guaranteed by the code that registered it; it runs once, because it is consumed
+        // here.
+        unsafe { current_task::run(this.runtime, this.call) };
     }
 }
 
-impl Drop for Owned {
+impl Drop for OwnedTask {
     fn drop(&mut self) {
-        if here::registers() {
+        if current_task::is_registering() {
             return;
         }
         let entry = self.discard;
         let arg = self.call.arg;
-        // SAFETY: as for running it, which nobody can any more. One that fails goes on as
-        // a panic: whoever drops tasks catches it, and a wait tells it.
-        unsafe { here::run(self.runtime, Call { entry, arg }) };
+        // SAFETY: as for running the task, which is no longer possible. A failure continues as a
+        // panic: the code that drops tasks catches it, and a wait reports it.
+        unsafe { current_task::run(self.runtime, Call { entry, arg }) };
     }
 }
 
-/// A pointer that goes to another thread inside a closure.
+/// Sends a handle to another thread inside a closure.
 #[derive(Clone, Copy)]
-struct To(*mut RuntimeHandle);
+struct SendPtr(*mut RuntimeHandle);
 
-// SAFETY: a runtime may be called by any thread.
-unsafe impl Send for To {}
+// SAFETY: any thread may call a runtime.
+unsafe impl Send for SendPtr {}
 
-impl To {
+impl SendPtr {
     /// # Safety
-    /// As for [`here::run`].
+    /// As for [`current_task::run`].
     unsafe fn run(self, call: Call) {
         // SAFETY: the caller's promise.
-        unsafe { here::run(self.0, call) };
+        unsafe { current_task::run(self.0, call) };
     }
 }
 
-/// Files a task.
+/// Registers a task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_register(
     runtime: *mut RuntimeHandle,
@@ -265,11 +274,11 @@ pub unsafe extern "C" fn usher_tasks_register(
 ) -> c_int {
     boundary(|| {
         let call = call_of(token, entry, arg)?;
-        let to = To(runtime);
-        // SAFETY: the caller promises a function that may be called so; once.
-        let task = move || unsafe { to.run(call) };
+        let pointer = SendPtr(runtime);
+        // SAFETY: the caller guarantees a function that may be called once in this way.
+        let task = move || unsafe { pointer.run(call) };
         let data = arg.addr();
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         unsafe {
             enter(runtime, |this| {
                 Ok(match Groups::new(t, s) {
@@ -286,7 +295,7 @@ fn call_of(token: u64, entry: Option<Entry>, arg: *mut c_void) -> Result<Call, F
     Ok(Call { entry, arg })
 }
 
-/// Files a task whose argument is its own.
+/// Registers a task that owns its argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_register_owned(
     runtime: *mut RuntimeHandle,
@@ -304,7 +313,7 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
             discard.ok_or_else(|| Failure::null(&format!("the discard of task {token}")))?;
         let groups = Groups::new(t, s);
         let register = |this: &Runtime| {
-            let owned = Owned {
+            let owned = OwnedTask {
                 runtime,
                 call,
                 discard,
@@ -315,51 +324,55 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
                 Groups::NONE => this.register_on(token, count, data, task),
                 groups => this.register(token, count, groups, task),
             };
-            Ok(here::registering(register)?)
+            Ok(current_task::registering(register)?)
         };
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         unsafe { enter(runtime, register) }
     })
 }
 
-/// Takes one off what a task waits for.
+/// Resolves one dependency of a task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token: u64) -> c_int {
-    // SAFETY: the caller promises a runtime that lives, or null.
+    // SAFETY: the caller guarantees a valid runtime, or null.
     boundary(|| unsafe { enter(runtime, |this| Ok(this.resolve(token)?)) })
 }
 
-/// Tells what was left; where there is no memory for that, those that failed are told
-/// the next time.
+/// Reports unfinished tasks. If there is no memory for the report, the next wait reports the failed
+/// tasks.
 ///
 /// # Safety
-/// The place is null, or valid for writes.
-unsafe fn tell(this: &Runtime, left: Left, report: *mut *mut Report) -> Failure {
-    let given = Report::of_left(left).and_then(|told| {
-        let Some(words) = told.words() else {
-            return Err(told.into_left());
+/// The pointer is null or valid for writes.
+unsafe fn report_unfinished(
+    this: &Runtime,
+    unfinished: Unfinished,
+    report: *mut *mut Report,
+) -> Failure {
+    let given = Report::from_unfinished(unfinished).and_then(|built| {
+        let Some(text) = built.text() else {
+            return Err(built.into_unfinished());
         };
         // SAFETY: the caller's promise.
-        match unsafe { told.give(report) } {
-            Ok(()) => Ok(words),
-            Err(told) => Err(told.into_left()),
+        match unsafe { built.write_to(report) } {
+            Ok(()) => Ok(text),
+            Err(built) => Err(built.into_unfinished()),
         }
     });
     match given {
-        Ok(words) => Failure::new(Code::Left, words),
-        Err(left) => {
+        Ok(text) => Failure::new(ErrorCode::Unfinished, text),
+        Err(unfinished) => {
             let counts = [
-                left.panicked.len(),
-                left.unresolved.len(),
-                left.unregistered.len(),
+                unfinished.panicked.len(),
+                unfinished.unresolved.len(),
+                unfinished.unregistered.len(),
             ];
-            this.tell_again(left.panicked);
-            Failure::no_memory_for_left(counts)
+            this.restore_panics(unfinished.panicked);
+            Failure::no_memory_for_unfinished(counts)
         }
     }
 }
 
-/// Waits until no registered task is ready or runs.
+/// Waits until no registered task is ready or running.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_wait(
     runtime: *mut RuntimeHandle,
@@ -367,35 +380,37 @@ pub unsafe extern "C" fn usher_tasks_wait(
 ) -> c_int {
     boundary(|| {
         let wait = |this: &Runtime| {
-            if here::is_in(runtime) {
+            if current_task::is_in(runtime) {
                 return Err(inside("wait for"));
             }
-            let _waits = waits::before(runtime)?;
+            let _waits = waits::begin(runtime)?;
             match this.wait() {
                 Ok(()) => Ok(()),
-                // SAFETY: null, or the caller's to be written.
-                Err(WaitError::Left(left)) => Err(unsafe { tell(this, left, report) }),
+                Err(WaitError::Unfinished(unfinished)) => {
+                    // SAFETY: null or writable.
+                    Err(unsafe { report_unfinished(this, unfinished, report) })
+                }
                 Err(error) => Err(Failure::from(error)),
             }
         };
-        // SAFETY: null, or the caller's to be written.
+        // SAFETY: null or writable.
         unsafe { Report::clear(report) };
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         unsafe { enter(runtime, wait) }
     })
 }
 
-/// Drops what has not begun.
+/// Drops the tasks that have not begun.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_cancel(
     runtime: *mut RuntimeHandle,
     dropped: *mut usize,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         let count = unsafe { enter(runtime, |this| Ok(this.cancel())) }?;
         if !dropped.is_null() {
-            // SAFETY: not null, so the caller's to be written.
+            // SAFETY: not null, so writable.
             unsafe { dropped.write(count) };
         }
         Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which version of the library runs.
+//! The version of the library.
 
 use std::ffi::{CStr, c_char};
 
@@ -7,10 +7,10 @@ const MAJOR: u32 = number(env!("CARGO_PKG_VERSION_MAJOR"));
 const MINOR: u32 = number(env!("CARGO_PKG_VERSION_MINOR"));
 const PATCH: u32 = number(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// The version in words, for C.
-pub const WORDS: &CStr =
+/// The version as text, for C.
+pub const VERSION_TEXT: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(words) => words,
+        Ok(text) => text,
         Err(_) => panic!("cargo knows no such version"),
     };
 
@@ -24,14 +24,14 @@ const fn number(digits: &str) -> u32 {
     value
 }
 
-/// As `USHER_TASKS_VERSION_NUMBER` of the header.
+/// Returns the version as `USHER_TASKS_VERSION_NUMBER` of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_version() -> u32 {
     MAJOR << 24 | MINOR << 16 | PATCH
 }
 
-/// As words.
+/// Returns the version as text.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_version_string() -> *const c_char {
-    WORDS.as_ptr()
+    VERSION_TEXT.as_ptr()
 }

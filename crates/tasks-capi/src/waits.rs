@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runtimes that wait for one another, as C sees them: by handles, and also where a
-//! thread that is no worker acts for a task, as it discards the argument of one.
+//! Deadlock detection for C callers. Runtimes are identified by handles. It also covers a thread
+//! that is no worker but acts for a task, because it discards the argument of one.
 
 use usher_tasks::WaitError;
-use usher_tasks::waits::{Circle, Wait};
+use usher_tasks::waits::{DeadlockCycle, Wait};
 
+use crate::current_task;
 use crate::error::Failure;
-use crate::here;
 use crate::runtime::RuntimeHandle;
 
-/// This thread is about to wait for that runtime, as long as this lives.
+/// Enters a wait of this thread for that runtime, until the result is dropped.
 ///
 /// # Errors
-/// Where a task runs here whose runtime is waited for by tasks of that one, itself
-/// or by way of others.
-pub fn before(runtime: *const RuntimeHandle) -> Result<Option<Wait>, Failure> {
-    let (from, to) = (here::runtime().addr(), runtime.addr());
+/// If a task runs here, and tasks of `runtime` wait for the runtime of that task, directly or
+/// through others.
+pub fn begin(runtime: *const RuntimeHandle) -> Result<Option<Wait>, Failure> {
+    let (from, to) = (current_task::runtime().addr(), runtime.addr());
     if from == 0 || from == to {
         return Ok(None);
     }
-    Wait::begin(from, to).map(Some).map_err(|Circle| deadlock())
+    Wait::begin(from, to)
+        .map(Some)
+        .map_err(|DeadlockCycle| deadlock())
 }
 
-/// What is said where that is refused.
+/// Returns the error for a wait that would close a cycle.
 pub fn deadlock() -> Failure {
     Failure::from(WaitError::Deadlock)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What callers may do wrong, and that they are told.
+//! Wrong calls, and the errors that report them.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -9,9 +9,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use usher_tasks_capi::color::*;
-use usher_tasks_capi::error::Code;
+use usher_tasks_capi::current_task::*;
+use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::*;
-use usher_tasks_capi::here::*;
 use usher_tasks_capi::options::Options;
 use usher_tasks_capi::report::*;
 use usher_tasks_capi::runtime::*;
@@ -19,28 +19,31 @@ use usher_tasks_capi::runtime::*;
 use common::*;
 
 #[test]
-fn runtimes_that_cannot_be() {
+fn invalid_runtimes_are_rejected() {
     let refused = |workers, policy, groups| {
         let (code, runtime) = runtime_new(&options(workers, policy, groups));
         assert!(runtime.is_null());
         (code, last_error())
     };
-    let expected = |code: Code, words: &str| (code as c_int, words.to_owned());
-    let most = "there can be 1 to 1024";
-    let workers = |count| expected(Code::Workers, &format!("{count} workers: {most}"));
+    let expected = |code: ErrorCode, text: &str| (code as c_int, text.to_owned());
+    let most = "must be 1 to 1024";
+    let workers = |count| expected(ErrorCode::Workers, &format!("{count} workers: {most}"));
     assert_eq!(refused(0, 0, (0, 0)), workers(0));
     assert_eq!(refused(10_000, 0, (0, 0)), workers(10_000));
     assert_eq!(refused(u32::MAX, 0, (0, 0)), workers(u32::MAX));
-    let policy = expected(Code::Options, "policy 4: there are 0 to 3");
+    let policy = expected(ErrorCode::Options, "policy 4: must be 0 to 3");
     assert_eq!(refused(1, 4, (0, 0)), policy);
-    let groups = "65536 x 65 groups: there can be 4194304 queues";
-    let groups = expected(Code::Groups, groups);
+    let groups = "65536 x 65 groups need too many queues: the limit is 4194304";
+    let groups = expected(ErrorCode::Groups, groups);
     assert_eq!(refused(1, 1, (65536, 65)), groups);
-    assert_eq!(refused(1, 1, (u32::MAX, u32::MAX)).0, Code::Groups as c_int);
+    assert_eq!(
+        refused(1, 1, (u32::MAX, u32::MAX)).0,
+        ErrorCode::Groups as c_int
+    );
     // SAFETY: null is an error, and no options are the default.
     unsafe {
         let code = usher_tasks_runtime_new(ptr::null(), ptr::null_mut());
-        fails(code, Code::Null, "the place for the runtime is NULL");
+        fails(code, ErrorCode::Null, "the pointer to the runtime is NULL");
         let mut runtime = ptr::null_mut();
         assert_eq!(usher_tasks_runtime_new(ptr::null(), &raw mut runtime), OK);
         let cpus = usher_tasks_capi::options::usher_tasks_cpus();
@@ -49,7 +52,7 @@ fn runtimes_that_cannot_be() {
     }
 }
 
-/// Options of a version to come.
+/// Options of a later version.
 #[repr(C)]
 struct Future {
     known: Options,
@@ -57,7 +60,7 @@ struct Future {
 }
 
 #[test]
-fn options_of_other_versions() {
+fn options_of_other_versions_are_read() {
     let new = |size, more| {
         let known = Options {
             size,
@@ -74,21 +77,21 @@ fn options_of_other_versions() {
     assert_eq!(new(24, [u64::MAX; 3]), OK, "not theirs");
     fails(
         new(whole, [0, 0, 1 << 8]),
-        Code::Options,
+        ErrorCode::Options,
         "byte 57 of the options is set: version 0.1.0 knows 40 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
-        let words = format!("options.size is {size}, that of usher_tasks_options 40");
-        fails(new(size, [0; 3]), Code::Options, &words);
+        let text = format!("options.size is {size}, but usher_tasks_options has 40 bytes");
+        fails(new(size, [0; 3]), ErrorCode::Options, &text);
     }
 }
 
 #[test]
-fn workers_are_bound_or_not() {
-    for (binding, reserved, words) in [
+fn bindings_are_read() {
+    for (binding, reserved, text) in [
         (0, 0, None),
         (1, 0, None),
-        (2, 0, Some("binding 2: there are 0 and 1")),
+        (2, 0, Some("binding 2: must be 0 or 1")),
         (0, 1, Some("reserved is set in the options")),
     ] {
         let bound = Options {
@@ -97,13 +100,13 @@ fn workers_are_bound_or_not() {
             ..options(2, 0, (0, 0))
         };
         let (code, runtime) = runtime_new(&bound);
-        match words {
+        match text {
             None => assert_eq!(code, OK),
-            Some(words) => fails(code, Code::Options, words),
+            Some(text) => fails(code, ErrorCode::Options, text),
         }
         // SAFETY: null or new.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
-        // A program of the first version knows of neither.
+        // A program of the first version does not know this field nor the next one.
         let (code, runtime) = runtime_new(&Options { size: 24, ..bound });
         assert_eq!(code, OK);
         // SAFETY: new.
@@ -112,8 +115,8 @@ fn workers_are_bound_or_not() {
 }
 
 #[test]
-fn stacks_are_as_large_as_wanted() {
-    /// Takes 64 KiB of stack so often.
+fn stacks_have_the_requested_size() {
+    /// Uses 64 KiB of stack in each of `times` nested calls.
     fn deep(times: usize) -> u8 {
         let room = std::hint::black_box([times as u8; 64 << 10]);
         match times {
@@ -138,10 +141,10 @@ fn stacks_are_as_large_as_wanted() {
             stack_bytes,
             ..options(1, 0, (0, 0))
         });
-        fails(code, Code::Thread, "starting worker 0: out of memory");
+        fails(code, ErrorCode::Thread, "starting worker 0: out of memory");
         assert!(runtime.is_null());
     }
-    // A program of the second version knows of no stacks.
+    // A program of the second version does not know the stack size.
     let (code, runtime) = runtime_new(&Options {
         size: 32,
         stack_bytes: usize::MAX,
@@ -153,14 +156,14 @@ fn stacks_are_as_large_as_wanted() {
 }
 
 fn null(code: c_int) {
-    assert_eq!(code, Code::Null as c_int, "{}", last_error());
+    assert_eq!(code, ErrorCode::Null as c_int, "{}", last_error());
 }
 
 #[test]
-fn null_runtimes_and_entries() {
+fn null_runtimes_and_entries_are_errors() {
     let owner = Owner::new(1);
     let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: null is what these are promised to bear.
+    // SAFETY: these functions accept null.
     unsafe {
         null(usher_tasks_register(
             nobody,
@@ -199,10 +202,10 @@ fn null_runtimes_and_entries() {
 }
 
 #[test]
-fn null_graphs_and_reports() {
+fn null_graphs_and_reports_are_errors() {
     let owner = Owner::new(1);
     let (none, unwanted) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: null is what these are promised to bear.
+    // SAFETY: these functions accept null.
     unsafe {
         null(usher_tasks_builder_new(ptr::null_mut()));
         null(usher_tasks_builder_task(
@@ -246,7 +249,7 @@ fn null_graphs_and_reports() {
         free(empty);
         assert_eq!(usher_tasks_graph_tasks(ptr::null()), 0);
         assert_eq!(usher_tasks_graph_destroy(ptr::null_mut()), OK);
-        let mut line = std::mem::zeroed::<Line>();
+        let mut line = std::mem::zeroed::<UnfinishedTask>();
         null(usher_tasks_report_at(ptr::null(), 0, &raw mut line));
         assert_eq!(usher_tasks_report_count(ptr::null()), 0);
         assert_eq!(usher_tasks_report_skipped(ptr::null()), 0);
@@ -255,9 +258,9 @@ fn null_graphs_and_reports() {
 }
 
 #[test]
-fn null_colourings_and_blocks() {
+fn null_colourings_and_blocks_are_errors() {
     let none = ptr::null_mut();
-    // SAFETY: null is what these are promised to bear.
+    // SAFETY: these functions accept null.
     unsafe {
         null(usher_coloring_check(ptr::null()));
         assert!(usher_coloring_base(ptr::null(), none).is_null());
@@ -276,30 +279,30 @@ fn null_colourings_and_blocks() {
 }
 
 fn fail_outside(message: *const std::ffi::c_char) {
-    // SAFETY: null or a text.
+    // SAFETY: null or a string.
     let code = unsafe { usher_tasks_fail(message) };
     fails(
         code,
-        Code::Outside,
+        ErrorCode::Outside,
         "usher_tasks_fail: the caller is no task",
     );
 }
 
 #[test]
-fn tokens_used_wrongly_are_named() {
+fn errors_name_wrongly_used_tokens() {
     let owner = Owner::new(2);
     let none = ptr::null_mut();
     assert_eq!(register(&owner, 5, 2, nothing, none), OK);
     let code = register(&owner, 5, 1, nothing, none);
     fails(
         code,
-        Code::Registered,
+        ErrorCode::Registered,
         "task 5 is registered already and has not run",
     );
     assert_eq!((resolve(&owner, 6), resolve(&owner, 6)), (OK, OK));
     let code = register(&owner, 6, 1, nothing, none);
-    let words = "task 6 was resolved 2 times and waits for 1";
-    fails(code, Code::ResolvedTooOften, words);
+    let text = "task 6 was resolved 2 times and waits for 1";
+    fails(code, ErrorCode::ResolvedTooOften, text);
     assert_eq!(register(&owner, u64::MAX, u32::MAX, nothing, none), OK);
     assert_eq!(resolve(&owner, u64::MAX), OK);
     let left = vec![
@@ -307,15 +310,15 @@ fn tokens_used_wrongly_are_named() {
         unresolved(u64::MAX, u32::MAX - 1),
         unregistered(6),
     ];
-    assert_eq!(owner.wait(), (Code::Left as c_int, left));
-    let words = "never resolved: 5 (2 more), 18446744073709551615 (4294967294 more); \
+    assert_eq!(owner.wait(), (ErrorCode::Unfinished as c_int, left));
+    let text = "never resolved: 5 (2 more), 18446744073709551615 (4294967294 more); \
                  resolved and never registered: 6";
-    assert_eq!(last_error(), words);
-    // SAFETY: a runtime that lives, and nobody wants the report or the count.
+    assert_eq!(last_error(), text);
+    // SAFETY: a valid runtime; the report and the count are not wanted.
     unsafe {
         assert_eq!(
             usher_tasks_wait(owner.0, ptr::null_mut()),
-            Code::Left as c_int
+            ErrorCode::Unfinished as c_int
         );
         assert_eq!(usher_tasks_cancel(owner.0, ptr::null_mut()), OK);
     }
@@ -323,22 +326,22 @@ fn tokens_used_wrongly_are_named() {
 }
 
 #[test]
-fn groups_for_which_there_is_no_place() {
+fn groups_outside_the_policy_are_rejected() {
     let paper = Owner::with(&options(1, 1, (2, 3)));
     let usher = Owner::new(1);
     let try_in = |owner: &Owner, t, s| {
-        // SAFETY: a runtime that lives, and an entry without an argument.
+        // SAFETY: a valid runtime, and an entry without an argument.
         unsafe { usher_tasks_register(owner.0, 9, 0, Some(nothing), ptr::null_mut(), t, s) }
     };
-    let words = "task 9 in groups T 1 and S 3: T must be below 2 and S below 3";
-    fails(try_in(&paper, 1, 3), Code::Groups, words);
-    assert_eq!(try_in(&paper, 2, 0), Code::Groups as c_int);
-    assert_eq!(try_in(&usher, u32::MAX, 0), Code::Groups as c_int);
+    let text = "task 9 in groups T 1 and S 3: T must be below 2 and S below 3";
+    fails(try_in(&paper, 1, 3), ErrorCode::Groups, text);
+    assert_eq!(try_in(&paper, 2, 0), ErrorCode::Groups as c_int);
+    assert_eq!(try_in(&usher, u32::MAX, 0), ErrorCode::Groups as c_int);
     assert_eq!(try_in(&usher, u32::MAX - 1, u32::MAX - 1), OK);
     assert_eq!(usher.wait(), (OK, vec![]));
     let task = |groups| (Some(nothing as Entry), ptr::null_mut(), groups);
     let (_, graph, _) = graph(&[task((1, 2)), task((1, 3))], &[]);
-    assert_eq!(paper.run(graph).0, Code::Groups as c_int);
+    assert_eq!(paper.run(graph).0, ErrorCode::Groups as c_int);
     assert_eq!(
         last_error(),
         "task 1 in groups T 1 and S 3: T must be below 2 and S below 3"
@@ -348,47 +351,48 @@ fn groups_for_which_there_is_no_place() {
 }
 
 #[test]
-fn graphs_that_cannot_be() {
+fn invalid_graphs_are_rejected() {
     let task = (Some(nothing as Entry), ptr::null_mut(), (0, 0));
     let (code, _, circle) = graph(&[task; 5], &[(1, 0), (2, 1), (3, 2), (1, 3), (4, 3)]);
-    assert_eq!(code, Code::Cycle as c_int);
-    let words = last_error();
-    assert!(
-        words.ends_with("wait for one another in a circle"),
-        "{words}"
-    );
+    assert_eq!(code, ErrorCode::Cycle as c_int);
+    let text = last_error();
+    assert!(text.contains("dependency cycle"), "{text}");
     let mut tasks: Vec<u64> = circle.iter().map(|line| line.1).collect();
     tasks.sort_unstable();
     assert_eq!(tasks, [1, 2, 3]);
-    assert!(circle.iter().all(|line| line.0 == Kind::Cycle as u32));
-    let (code, _, told) = graph(&[task; 2], &[(1, 7)]);
-    fails(code, Code::Range, "task 7 is none: the graph has 2");
-    assert_eq!(told, []);
+    assert!(
+        circle
+            .iter()
+            .all(|line| line.0 == UnfinishedKind::Cycle as u32)
+    );
+    let (code, _, lines) = graph(&[task; 2], &[(1, 7)]);
+    fails(code, ErrorCode::Range, "no task 7: the graph has 2 tasks");
+    assert_eq!(lines, []);
 }
 
 #[test]
-fn reports_end() {
+fn lines_beyond_a_report_are_an_error() {
     let owner = Owner::new(1);
     assert_eq!(resolve(&owner, 3), OK);
     let mut report = ptr::null_mut();
-    // SAFETY: places of our own; the report lives until destroyed.
+    // SAFETY: pointers to local variables; the report lives until destroyed.
     unsafe {
         assert_eq!(
             usher_tasks_wait(owner.0, &raw mut report),
-            Code::Left as c_int
+            ErrorCode::Unfinished as c_int
         );
-        let mut line = std::mem::zeroed::<Line>();
+        let mut line = std::mem::zeroed::<UnfinishedTask>();
         let code = usher_tasks_report_at(report, 1, &raw mut line);
-        fails(code, Code::Range, "line 1 of a report of 1");
+        fails(code, ErrorCode::Range, "no line 1: the report has 1 lines");
         let code = usher_tasks_report_at(report, 0, ptr::null_mut());
-        fails(code, Code::Null, "the place for the line is NULL");
+        fails(code, ErrorCode::Null, "the pointer to the line is NULL");
         usher_tasks_report_destroy(report);
     }
 }
 
-/// Fails with the text that it is given.
+/// Fails with the text that is its argument.
 unsafe extern "C-unwind" fn fail(arg: *mut c_void) {
-    // SAFETY: null or a text.
+    // SAFETY: null or a string.
     let codes = unsafe {
         (
             usher_tasks_fail(arg.cast()),
@@ -399,17 +403,20 @@ unsafe extern "C-unwind" fn fail(arg: *mut c_void) {
 }
 
 #[test]
-fn tasks_that_fail_are_named() {
+fn failed_tasks_are_reported() {
     let owner = Owner::new(1);
-    let words = c"no such frame".as_ptr().cast_mut().cast();
-    assert_eq!(register(&owner, 8, 0, fail, words), OK);
-    let (code, told) = owner.wait();
+    let text = c"no such frame".as_ptr().cast_mut().cast();
+    assert_eq!(register(&owner, 8, 0, fail, text), OK);
+    let (code, lines) = owner.wait();
     assert_eq!(
-        (code, told),
-        (Code::Left as c_int, vec![failed(8, "no such frame")])
+        (code, lines),
+        (
+            ErrorCode::Unfinished as c_int,
+            vec![failed(8, "no such frame")]
+        )
     );
     assert_eq!(last_error(), "task 8 failed: no such frame");
-    assert_eq!(owner.wait(), (OK, vec![]), "told once");
+    assert_eq!(owner.wait(), (OK, vec![]), "reported once");
 
     let ran = AtomicU32::new(0);
     let counts = (
@@ -420,18 +427,18 @@ fn tasks_that_fail_are_named() {
     let fails = (Some(fail as Entry), ptr::null_mut(), (0, 0));
     let (_, graph, _) = graph(&[counts, fails, counts, counts], &[(1, 0), (2, 1), (3, 2)]);
     for run in 1..4 {
-        let told = vec![failed(1, "without a message")];
-        assert_eq!(owner.run(graph), (Code::Failed as c_int, told, 2));
-        let words = "task 1 failed: without a message; 2 tasks were not run after that";
-        assert_eq!(last_error(), words);
+        let lines = vec![failed(1, "without a message")];
+        assert_eq!(owner.run(graph), (ErrorCode::Failed as c_int, lines, 2));
+        let text = "task 1 failed: without a message; 2 tasks were not run after that";
+        assert_eq!(last_error(), text);
         assert_eq!(ran.load(Ordering::Relaxed), run);
     }
     free(graph);
 }
 
 #[test]
-fn blocks_that_cannot_be() {
-    let of = |block_bytes, header_bytes, colors| Coloring {
+fn invalid_colourings_are_rejected() {
+    let of = |block_bytes, header_bytes, colors| ColoringSpec {
         block_bytes,
         header_bytes,
         colors,
@@ -445,7 +452,7 @@ fn blocks_that_cannot_be() {
         of(4096, 0, 1),
         of(4096, 0, 2),
     ];
-    let words = [
+    let text = [
         "blocks cannot have a size of 0: it must be a power of two, 64 at least",
         "blocks cannot have a size of 8000: it must be a power of two, 64 at least",
         "blocks cannot have a size of 32: it must be a power of two, 64 at least",
@@ -454,14 +461,14 @@ fn blocks_that_cannot_be() {
         "headers cannot have a size of 0: it must be 1 at least",
         "headers cannot have a size of 0: it must be 1 at least",
     ];
-    for (coloring, words) in bad.into_iter().zip(words) {
+    for (coloring, text) in bad.into_iter().zip(text) {
         let mut blocks = ptr::dangling_mut();
         let inside = ptr::dangling();
-        // SAFETY: a colouring that can be read, and a place; addresses are not followed.
+        // SAFETY: a readable colouring and a local pointer; addresses are not dereferenced.
         unsafe {
-            let expected = Code::Coloring as c_int;
+            let expected = ErrorCode::Coloring as c_int;
             assert_eq!(usher_coloring_check(&raw const coloring), expected);
-            assert_eq!(last_error(), words);
+            assert_eq!(last_error(), text);
             assert_eq!(
                 usher_blocks_new(&raw const coloring, &raw mut blocks),
                 expected
@@ -475,14 +482,15 @@ fn blocks_that_cannot_be() {
 }
 
 #[test]
-fn blocks_are_found_from_within() {
-    let coloring = Coloring {
+fn blocks_are_found_from_any_inner_pointer() {
+    let coloring = ColoringSpec {
         block_bytes: 4096,
         header_bytes: 128,
         colors: 16,
     };
     let mut blocks = ptr::null_mut();
-    // SAFETY: a colouring, places, and blocks that are ours until given back.
+    // SAFETY: a readable colouring, local pointers, and blocks that this test owns until it returns
+    // them.
     unsafe {
         assert_eq!(usher_blocks_new(&raw const coloring, &raw mut blocks), OK);
         let mut taken = Vec::new();
@@ -507,7 +515,7 @@ fn blocks_are_found_from_within() {
 }
 
 #[test]
-fn messages_are_texts_whatever_is_in_them() {
+fn messages_with_any_bytes_become_text() {
     let owner = Owner::new(1);
     let bytes = CString::new([b'a', 0xff, b'\n', 0xc3]).unwrap();
     assert_eq!(

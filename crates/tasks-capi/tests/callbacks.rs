@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that call back in, and runtimes that end meanwhile.
+//! Tasks that call the library, and runtimes that are destroyed meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use usher_tasks_capi::error::Code;
+use usher_tasks_capi::current_task::*;
+use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::*;
-use usher_tasks_capi::here::*;
 use usher_tasks_capi::runtime::*;
 
 use common::*;
 
-/// What [`call`] calls.
+/// The argument of [`call`].
 struct Closure(Box<dyn Fn() + Sync>);
 
 /// Calls a closure.
 unsafe extern "C-unwind" fn call(arg: *mut c_void) {
-    // SAFETY: the tests below give such an argument.
+    // SAFETY: the tests below pass such an argument.
     let closure = unsafe { &*arg.cast::<Closure>() };
     closure.0();
 }
@@ -42,7 +42,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
         let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
         arg.1.fetch_add(1, Ordering::Relaxed);
         let own = usher_tasks_current();
-        // SAFETY: the runtime of the task. It cannot be destroyed here, nor waited for.
+        // SAFETY: the runtime of the task. It can neither be destroyed nor awaited here.
         let refused = unsafe {
             [
                 usher_tasks_runtime_destroy(own),
@@ -61,7 +61,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
             usher_tasks_register_owned(owner.0, token, times, entry, arg.cast(), discard, 0, 0)
         };
         if code != OK {
-            // SAFETY: refused, so it is ours.
+            // SAFETY: registration failed, so the argument belongs to this code.
             drop(unsafe { Box::from_raw(arg) });
         }
         code
@@ -78,13 +78,13 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     );
     assert_eq!(
         register(2, 0),
-        Code::Registered as c_int,
+        ErrorCode::Registered as c_int,
         "and the argument stays ours"
     );
-    assert_eq!(owner.wait().0, Code::Left as c_int);
+    assert_eq!(owner.wait().0, ErrorCode::Unfinished as c_int);
     assert_eq!(now(), (1, 0));
     let mut dropped = 0;
-    // SAFETY: a runtime that lives, and a place.
+    // SAFETY: a valid runtime and a local pointer.
     assert_eq!(unsafe { usher_tasks_cancel(owner.0, &raw mut dropped) }, OK);
     assert_eq!((dropped, now()), (2, (1, 2)));
     assert_eq!(register(4, 0), OK, "and dropped when it is ready");
@@ -95,24 +95,24 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     assert_eq!((ran.into_inner(), discarded.into_inner()), (1, 4));
 }
 
-/// A runtime that tasks find.
+/// The runtime that the tasks use.
 type Found = AtomicPtr<RuntimeHandle>;
 
 #[test]
-fn tasks_call_back_in() {
+fn tasks_may_call_the_library() {
     static CODES: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
     unsafe extern "C-unwind" fn calls(arg: *mut c_void) {
         let own = usher_tasks_current();
-        let said = |code: c_int| CODES.lock().unwrap().push(code);
+        let record = |code: c_int| CODES.lock().unwrap().push(code);
         let task = (Some(count as Entry), arg, (0, 0));
         let (_, graph, _) = common::graph(&[task; 10], &[(9, 0)]);
-        // SAFETY: the runtime whose task this is.
+        // SAFETY: the runtime of this task.
         unsafe {
-            said(usher_tasks_register(own, 11, 1, Some(count), arg, 0, 0));
-            said(usher_tasks_resolve(own, 11));
-            said(usher_tasks_run(own, graph, ptr::null_mut()));
-            said(usher_tasks_wait(own, ptr::null_mut()));
-            said(usher_tasks_runtime_destroy(own));
+            record(usher_tasks_register(own, 11, 1, Some(count), arg, 0, 0));
+            record(usher_tasks_resolve(own, 11));
+            record(usher_tasks_run(own, graph, ptr::null_mut()));
+            record(usher_tasks_wait(own, ptr::null_mut()));
+            record(usher_tasks_runtime_destroy(own));
         }
         common::free(graph);
     }
@@ -123,16 +123,16 @@ fn tasks_call_back_in() {
         OK
     );
     assert_eq!(owner.wait(), (OK, vec![]));
-    let inside = Code::Inside as c_int;
+    let inside = ErrorCode::Inside as c_int;
     assert_eq!(*CODES.lock().unwrap(), [OK, OK, OK, inside, inside]);
     assert_eq!(ran.into_inner(), 11);
 }
 
 #[test]
-fn a_graph_that_runs_is_nobody_elses() {
+fn a_running_graph_is_busy() {
     struct Own(AtomicPtr<GraphHandle>, Mutex<Vec<c_int>>);
     unsafe extern "C-unwind" fn again(arg: *mut c_void) {
-        // SAFETY: given below.
+        // SAFETY: passed below.
         let own = unsafe { &*arg.cast::<Own>() };
         let graph = own.0.load(Ordering::Relaxed);
         // SAFETY: the graph lives, as this is a task of it.
@@ -156,16 +156,16 @@ fn a_graph_that_runs_is_nobody_elses() {
         assert_eq!(owner.run(graph), (OK, vec![], 0));
     }
     free(graph);
-    let busy = Code::Busy as c_int;
+    let busy = ErrorCode::Busy as c_int;
     assert_eq!(own.1.into_inner().unwrap(), [busy; 4]);
 }
 
-/// Runtimes whose tasks run graphs on one another: 0 on 1, 1 on 2, 2 on 0.
+/// Runtimes with tasks that run graphs on one another: 0 on 1, 1 on 2, 2 on 0.
 static RING: [Found; 3] = [const { Found::new(ptr::null_mut()) }; 3];
 static RING_CODE: AtomicI32 = AtomicI32::new(-1);
 
 #[test]
-fn runtimes_that_wait_for_one_another_are_told() {
+fn runtimes_that_would_deadlock_get_an_error() {
     unsafe extern "C-unwind" fn next(arg: *mut c_void) {
         let at = arg.addr();
         let to = RING[at % 3].load(Ordering::Relaxed);
@@ -182,11 +182,14 @@ fn runtimes_that_wait_for_one_another_are_told() {
     for (found, owner) in RING.iter().zip(&owners) {
         found.store(owner.0, Ordering::Relaxed);
     }
-    // On 0 a task runs a graph on 1, and so on; the fourth would wait for the first.
+    // On 0 a task runs a graph on 1, and so on. The fourth wait would be for the first runtime.
     let arg = ptr::without_provenance_mut(1);
     assert_eq!(register(&owners[0], 1, 0, next, arg), OK);
     assert_eq!(owners[0].wait(), (OK, vec![]));
-    assert_eq!(RING_CODE.load(Ordering::Relaxed), Code::Deadlock as c_int);
+    assert_eq!(
+        RING_CODE.load(Ordering::Relaxed),
+        ErrorCode::Deadlock as c_int
+    );
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn arg_of(closure: &Closure) -> *mut c_void {
     ptr::from_ref(closure).cast_mut().cast()
 }
 
-/// A task that says that it runs, and ends when told to.
+/// Creates a task that reports its start, and ends when requested.
 fn held() -> (Box<Closure>, Receiver<()>, Sender<()>) {
     let (begin, begun) = channel();
     let (end, ends) = channel();
@@ -228,10 +231,10 @@ fn a_running_task_keeps_its_token() {
     assert_eq!(register(&owner, 3, 1, call, arg_of(&task)), OK);
     assert_eq!(resolve(&owner, 3), OK);
     begun.recv().unwrap();
-    let words = "task 3 was resolved 2 times and waits for 1";
-    fails(resolve(&owner, 3), Code::ResolvedTooOften, words);
+    let text = "task 3 was resolved 2 times and waits for 1";
+    fails(resolve(&owner, 3), ErrorCode::ResolvedTooOften, text);
     let code = register(&owner, 3, 0, nothing, ptr::null_mut());
-    assert_eq!(code, Code::Registered as c_int);
+    assert_eq!(code, ErrorCode::Registered as c_int);
     end.send(()).unwrap();
     assert_eq!(owner.wait(), (OK, vec![]));
     assert_eq!(
@@ -242,7 +245,7 @@ fn a_running_task_keeps_its_token() {
 }
 
 #[test]
-fn destroying_waits_for_who_is_inside() {
+fn destroy_waits_for_calls_in_progress() {
     for _ in 0..20 {
         let owner = Owner::new(2);
         let ran = AtomicU32::new(0);
@@ -270,7 +273,7 @@ fn destroying_waits_for_who_is_inside() {
 }
 
 #[test]
-fn destroying_runs_what_is_ready_and_what_that_makes_ready() {
+fn destroy_runs_ready_tasks_and_those_they_make_ready() {
     static RAN: AtomicU32 = AtomicU32::new(0);
     unsafe extern "C-unwind" fn another(arg: *mut c_void) {
         RAN.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +281,7 @@ fn destroying_runs_what_is_ready_and_what_that_makes_ready() {
         if more > 0 {
             let arg = ptr::without_provenance_mut(more - 1);
             let own = usher_tasks_current();
-            // SAFETY: the runtime whose task this is.
+            // SAFETY: the runtime of this task.
             let code =
                 unsafe { usher_tasks_register(own, more as u64, 0, Some(another), arg, 0, 0) };
             assert_eq!(code, OK);
@@ -292,12 +295,12 @@ fn destroying_runs_what_is_ready_and_what_that_makes_ready() {
 }
 
 #[test]
-fn calls_that_come_too_late_are_refused() {
+fn calls_after_destroy_are_rejected() {
     let owner = Owner::new(2);
     assert_eq!(owner.destroy(), OK);
-    let ended = Code::Ended as c_int;
+    let ended = ErrorCode::Ended as c_int;
     let mut dropped = 0;
-    // SAFETY: a handle that was made, and places.
+    // SAFETY: a handle from the library, and local pointers.
     unsafe {
         assert_eq!(usher_tasks_workers(owner.0), 0);
         assert_eq!(resolve(&owner, 1), ended);
@@ -316,33 +319,33 @@ fn calls_may_begin_at_any_time_while_a_runtime_is_destroyed() {
         std::thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 loop {
-                    // SAFETY: a handle that was made.
+                    // SAFETY: a handle from the library.
                     let workers = unsafe { usher_tasks_workers(owner.0) };
                     let code = resolve(&owner, 1);
-                    if workers == 0 || code == Code::Ended as c_int {
+                    if workers == 0 || code == ErrorCode::Ended as c_int {
                         return code;
                     }
                     assert!(code == OK && workers == 1, "{}", last_error());
                 }
             });
             assert_eq!(owner.destroy(), OK);
-            assert_eq!(calls.join().unwrap(), Code::Ended as c_int);
+            assert_eq!(calls.join().unwrap(), ErrorCode::Ended as c_int);
         });
         std::mem::forget(owner);
     }
 }
 
 #[test]
-fn what_is_being_destroyed_is_closed_to_other_threads() {
+fn destroy_rejects_new_calls_of_other_threads() {
     let owner = Owner::new(2);
     let (task, begun, end) = held();
     assert_eq!(register(&owner, 1, 0, call, arg_of(&task)), OK);
     begun.recv().unwrap();
     std::thread::scope(|scope| {
         let destroys = scope.spawn(|| owner.destroy());
-        // The task runs until told to end, and so long the runtime is there.
+        // The task runs until released, so the runtime stays alive until then.
         let deadline = Instant::now() + Duration::from_secs(20);
-        let is_closed = || resolve(&owner, 2) == Code::Ended as c_int;
+        let is_closed = || resolve(&owner, 2) == ErrorCode::Ended as c_int;
         let mut closed = is_closed();
         while !closed && Instant::now() < deadline {
             std::thread::yield_now();
@@ -353,7 +356,7 @@ fn what_is_being_destroyed_is_closed_to_other_threads() {
         }
         assert!(closed, "still open");
         assert_eq!(last_error(), "the runtime is being destroyed");
-        let ended = Code::Ended as c_int;
+        let ended = ErrorCode::Ended as c_int;
         assert_eq!(owner.wait(), (ended, vec![]));
         assert_eq!(register(&owner, 2, 0, nothing, ptr::null_mut()), ended);
         end.send(()).unwrap();
@@ -363,31 +366,36 @@ fn what_is_being_destroyed_is_closed_to_other_threads() {
 }
 
 #[test]
-fn discards_that_fail_are_told_by_the_next_wait() {
+fn failed_discards_are_reported_by_the_next_wait() {
     unsafe extern "C-unwind" fn fails(_: *mut c_void) {
-        // SAFETY: a text.
+        // SAFETY: a string.
         assert_eq!(unsafe { usher_tasks_fail(c"not freed".as_ptr()) }, OK);
     }
     let owner = Owner::new(1);
     let register = |token, times| {
         let (entry, discard) = (Some(nothing as Entry), Some(fails as Entry));
         let none = ptr::null_mut();
-        // SAFETY: a runtime that lives.
+        // SAFETY: a valid runtime.
         unsafe { usher_tasks_register_owned(owner.0, token, times, entry, none, discard, 0, 0) }
     };
-    let told = |token| (Code::Left as c_int, vec![failed(token, "not freed")]);
+    let report = |token| {
+        (
+            ErrorCode::Unfinished as c_int,
+            vec![failed(token, "not freed")],
+        )
+    };
     assert_eq!(register(5, 1), OK);
-    // SAFETY: a runtime that lives.
+    // SAFETY: a valid runtime.
     assert_eq!(unsafe { usher_tasks_cancel(owner.0, ptr::null_mut()) }, OK);
-    assert_eq!(owner.wait(), told(5), "dropped by us");
+    assert_eq!(owner.wait(), report(5), "dropped by us");
     assert_eq!(register(6, 0), OK);
-    assert_eq!(owner.wait(), told(6), "dropped by a worker");
-    assert_eq!(register(7, 1), OK, "and told to nobody");
+    assert_eq!(owner.wait(), report(6), "dropped by a worker");
+    assert_eq!(register(7, 1), OK, "and not reported");
     drop(owner);
 }
 
 #[test]
-fn each_failure_is_told_to_one_of_those_who_wait() {
+fn each_failure_is_reported_to_one_waiting_thread() {
     let owner = Owner::new(1);
     let (task, begun, end) = held();
     let all = std::thread::scope(|scope| {
@@ -398,53 +406,57 @@ fn each_failure_is_told_to_one_of_those_who_wait() {
         end.send(()).unwrap();
         waits.map(|wait| wait.join().unwrap()).concat()
     });
-    // Also where none of them had begun to wait by then.
+    // Also if none of them had begun to wait by then.
     assert_eq!(all, [failed(2, "without a message")]);
     assert_eq!(owner.wait(), (OK, vec![]));
 }
 
 unsafe extern "C-unwind" fn fails_at_once(_: *mut c_void) {
-    // SAFETY: null is no text.
+    // SAFETY: null means no text.
     assert_eq!(unsafe { usher_tasks_fail(ptr::null()) }, OK);
 }
 
-/// What discards have been told when they register.
-static AFTERLIFE: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+/// The error codes that discards got when they registered tasks.
+static DISCARD_RESULTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 #[test]
-fn what_is_discarded_cannot_come_back_when_all_ends() {
+fn discards_cannot_register_tasks_at_the_end() {
     unsafe extern "C-unwind" fn again(arg: *mut c_void) {
         let own = usher_tasks_current();
         let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
         // SAFETY: the runtime of the task; the argument is a number.
         let code = unsafe { usher_tasks_register_owned(own, 9, 1, entry, arg, discard, 0, 0) };
-        AFTERLIFE.lock().unwrap().push(code);
+        DISCARD_RESULTS.lock().unwrap().push(code);
     }
     let owner = Owner::new(1);
     let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
-    // SAFETY: a runtime that lives, for both.
+    // SAFETY: a valid runtime, for both.
     unsafe {
         let none = ptr::null_mut();
         let code = usher_tasks_register_owned(owner.0, 1, 1, entry, none, discard, 0, 0);
         assert_eq!(code, OK);
         assert_eq!(usher_tasks_cancel(owner.0, ptr::null_mut()), OK);
     }
-    assert_eq!(*AFTERLIFE.lock().unwrap(), [OK], "the runtime goes on");
+    assert_eq!(
+        *DISCARD_RESULTS.lock().unwrap(),
+        [OK],
+        "the runtime still works"
+    );
     drop(owner);
-    let ended = Code::Ended as c_int;
-    assert_eq!(*AFTERLIFE.lock().unwrap(), [OK, ended]);
+    let ended = ErrorCode::Ended as c_int;
+    assert_eq!(*DISCARD_RESULTS.lock().unwrap(), [OK, ended]);
 }
 
 #[test]
-fn each_task_fails_for_itself() {
+fn a_failure_belongs_to_one_task() {
     unsafe extern "C-unwind" fn inner(_: *mut c_void) {
-        // SAFETY: a text.
+        // SAFETY: a string.
         assert_eq!(unsafe { usher_tasks_fail(c"inner".as_ptr()) }, OK);
     }
-    /// Fails if its argument says so, and runs a graph whose only task fails.
+    /// Fails if its argument is set, and runs a graph with a single task, which fails.
     unsafe extern "C-unwind" fn outer(arg: *mut c_void) {
         if !arg.is_null() {
-            // SAFETY: a text.
+            // SAFETY: a string.
             assert_eq!(unsafe { usher_tasks_fail(c"outer".as_ptr()) }, OK);
         }
         let own = usher_tasks_current();
@@ -452,7 +464,7 @@ fn each_task_fails_for_itself() {
         let (_, graph, _) = common::graph(&[task], &[]);
         // SAFETY: the runtime of the task.
         let code = unsafe { usher_tasks_run(own, graph, ptr::null_mut()) };
-        assert_eq!(code, Code::Failed as c_int);
+        assert_eq!(code, ErrorCode::Failed as c_int);
         assert_eq!(last_error(), "task 0 failed: inner");
         common::free(graph);
     }
@@ -461,5 +473,5 @@ fn each_task_fails_for_itself() {
     assert_eq!(register(&owner, 2, 0, outer, ptr::dangling_mut()), OK);
     assert_eq!(register(&owner, 3, 0, outer, ptr::null_mut()), OK);
     let left = vec![failed(2, "outer")];
-    assert_eq!(owner.wait(), (Code::Left as c_int, left));
+    assert_eq!(owner.wait(), (ErrorCode::Unfinished as c_int, left));
 }

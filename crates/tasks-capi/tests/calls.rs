@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random calls against a model of what they should return.
+//! Random calls, compared with a model of their results.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use oorandom::Rand64;
 use usher_tasks::color::Blocks;
 use usher_tasks_capi::color::*;
-use usher_tasks_capi::error::Code;
+use usher_tasks_capi::current_task::{Entry, usher_tasks_fail};
+use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::GraphHandle;
-use usher_tasks_capi::here::{Entry, usher_tasks_fail};
 
 use common::*;
 use model::Machine;
 
 #[test]
-fn any_calls_return_what_they_should() {
+fn random_calls_match_the_model() {
     each_seed(300, |random| {
         let mut machine = Machine::new(random);
         for _ in 0..random.rand_range(5..120) {
@@ -32,7 +32,7 @@ fn any_calls_return_what_they_should() {
 }
 
 #[test]
-fn any_graph_is_refused_or_runs_in_order() {
+fn random_graphs_are_rejected_or_run_in_order() {
     each_seed(300, |random| {
         let tasks = random.rand_range(0..40) as usize;
         let case = GraphCase::random(random, tasks);
@@ -41,7 +41,7 @@ fn any_graph_is_refused_or_runs_in_order() {
     });
 }
 
-/// What a task of a graph notes.
+/// What a task of a graph records.
 struct Step<'a> {
     clock: &'a AtomicU64,
     at: AtomicU64,
@@ -50,18 +50,18 @@ struct Step<'a> {
 }
 
 unsafe extern "C-unwind" fn step(arg: *mut c_void) {
-    // SAFETY: given below, and outlives the run.
+    // SAFETY: passed below, and outlives the run.
     let step = unsafe { &*arg.cast::<Step<'_>>() };
     step.at
         .store(step.clock.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
     step.ran.fetch_add(1, Ordering::SeqCst);
     if step.fails {
-        // SAFETY: a text.
-        assert_eq!(unsafe { usher_tasks_fail(c"told to".as_ptr()) }, OK);
+        // SAFETY: a string.
+        assert_eq!(unsafe { usher_tasks_fail(c"requested".as_ptr()) }, OK);
     }
 }
 
-/// Which tasks fail, and who waits for whom; the latter maybe in a circle.
+/// A random graph: which tasks fail, and the dependencies, possibly with a cycle.
 struct GraphCase {
     fails: Vec<bool>,
     after: Vec<(usize, usize)>,
@@ -95,11 +95,11 @@ impl GraphCase {
         }
     }
 
-    /// What building should come to: by going from every task, as far as one gets.
+    /// Returns the expected result of building the graph, by a search from every task.
     fn expected(&self) -> c_int {
         let count = self.fails.len();
         if self.after.iter().any(|&(a, b)| a.max(b) >= count) {
-            return Code::Range as c_int;
+            return ErrorCode::Range as c_int;
         }
         let comes_back = |start: usize| {
             let mut seen = vec![false; count];
@@ -114,7 +114,7 @@ impl GraphCase {
             seen[start]
         };
         match (0..count).any(comes_back) {
-            true => Code::Cycle as c_int,
+            true => ErrorCode::Cycle as c_int,
             false => OK,
         }
     }
@@ -133,15 +133,15 @@ impl GraphCase {
             (Some(step as Entry), arg, (0, 0))
         };
         let tasks: Vec<_> = steps.iter().map(task).collect();
-        let (code, graph, circle) = graph(&tasks, &self.after);
+        let (code, graph, cycle) = graph(&tasks, &self.after);
         assert_eq!(code, self.expected(), "{:?}", self.after);
         if code != OK {
-            let next = circle.iter().cycle().skip(1);
-            for (one, other) in circle.iter().zip(next) {
+            let next = cycle.iter().cycle().skip(1);
+            for (one, other) in cycle.iter().zip(next) {
                 let edge = (other.1 as usize, one.1 as usize);
-                assert!(self.after.contains(&edge), "{edge:?} of {circle:?}");
+                assert!(self.after.contains(&edge), "{edge:?} of {cycle:?}");
             }
-            assert_eq!(code == Code::Cycle as c_int, !circle.is_empty());
+            assert_eq!(code == ErrorCode::Cycle as c_int, !cycle.is_empty());
             return;
         }
         for run in 1..4 {
@@ -151,9 +151,9 @@ impl GraphCase {
     }
 
     fn check_run(&self, owner: &Owner, graph: *mut GraphHandle, steps: &[Step<'_>], run: u32) {
-        let (code, told, skipped) = owner.run(graph);
+        let (code, lines, skipped) = owner.run(graph);
         if !self.fails.contains(&true) {
-            assert_eq!((code, told, skipped), (OK, vec![], 0));
+            assert_eq!((code, lines, skipped), (OK, vec![], 0));
             assert!(
                 steps
                     .iter()
@@ -165,10 +165,10 @@ impl GraphCase {
             }
             return;
         }
-        assert_eq!(code, Code::Failed as c_int);
-        assert!(!told.is_empty());
-        for line in &told {
-            assert_eq!(*line, failed(line.1, "told to"));
+        assert_eq!(code, ErrorCode::Failed as c_int);
+        assert!(!lines.is_empty());
+        for line in &lines {
+            assert_eq!(*line, failed(line.1, "requested"));
             assert!(self.fails[line.1 as usize]);
         }
         let ran = steps
@@ -179,7 +179,7 @@ impl GraphCase {
 }
 
 #[test]
-fn any_options_are_refused_or_make_a_runtime() {
+fn random_options_are_rejected_or_create_a_runtime() {
     each_seed(300, |random| {
         let any =
             |random: &mut Rand64, of: &[u64]| of[random.rand_range(0..of.len() as u64) as usize];
@@ -197,8 +197,8 @@ fn any_options_are_refused_or_make_a_runtime() {
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
         let known = (size as usize / 8).clamp(3, 6);
-        // The fourth word is how workers are bound, and what is reserved; the fifth the
-        // bytes of their stacks, of which there may be too many.
+        // The fourth word has the binding and the reserved field; the fifth one has the bytes of
+        // the stacks, which may be too many.
         let reserved = bytes[3] >> 32;
         let is_known = (24..=4096).contains(&size)
             && (known < 4 || reserved == 0)
@@ -207,12 +207,12 @@ fn any_options_are_refused_or_make_a_runtime() {
         let has_stacks = known < 5 || bytes[4] == 0;
         let queues = groups[0].max(1) * groups[1].max(1);
         let expected = match (workers, policy) {
-            _ if !is_known => Code::Options as c_int,
-            (_, 4..) => Code::Options as c_int,
-            (_, 1) if queues > 1 << 22 => Code::Groups as c_int,
-            _ if !is_bound => Code::Options as c_int,
-            (0 | 1025.., _) => Code::Workers as c_int,
-            _ if !has_stacks => Code::Thread as c_int,
+            _ if !is_known => ErrorCode::Options as c_int,
+            (_, 4..) => ErrorCode::Options as c_int,
+            (_, 1) if queues > 1 << 22 => ErrorCode::Groups as c_int,
+            _ if !is_bound => ErrorCode::Options as c_int,
+            (0 | 1025.., _) => ErrorCode::Workers as c_int,
+            _ if !has_stacks => ErrorCode::Thread as c_int,
             _ => OK,
         };
         let (code, runtime) = runtime_new(bytes.as_ptr().cast());
@@ -222,62 +222,71 @@ fn any_options_are_refused_or_make_a_runtime() {
     });
 }
 
-/// Blocks that are ours, by their headers, and what we have written to each byte.
-type Ours = BTreeMap<usize, (*mut u8, u8)>;
+/// Blocks in use, by their headers, and the value written to all of their bytes.
+type OwnedBlocks = BTreeMap<usize, (*mut u8, u8)>;
 
 #[test]
-fn any_blocks_are_apart_and_found_from_within() {
+fn random_blocks_are_distinct_and_found_from_inner_pointers() {
     each_seed(100, |random| {
         let block_bytes = 1_usize << random.rand_range(4..16);
-        let coloring = Coloring {
+        let coloring = ColoringSpec {
             block_bytes,
             header_bytes: random.rand_range(0..300) as usize,
             colors: random.rand_range(0..40) as usize,
         };
         let mut blocks = ptr::dangling_mut();
-        // SAFETY: a colouring that can be read, and a place.
+        // SAFETY: a readable colouring and a local pointer.
         let code = unsafe { usher_blocks_new(&raw const coloring, &raw mut blocks) };
         let end = coloring.header_bytes + coloring.colors.saturating_sub(1) * 64;
         let can_be = block_bytes >= 64 && coloring.colors > 0 && end <= block_bytes;
-        let expected = if can_be { OK } else { Code::Coloring as c_int };
+        let expected = if can_be {
+            OK
+        } else {
+            ErrorCode::Coloring as c_int
+        };
         assert_eq!(code, expected, "{coloring:?}");
-        let mut ours = Ours::new();
+        let mut owned = OwnedBlocks::new();
         for _ in 0..if can_be { 200 } else { 0 } {
             match random.rand_range(0..5) {
-                0..3 => take(blocks, &coloring, &mut ours, random.rand_u64() as u8),
-                _ => give_back(blocks, &coloring, &mut ours, random),
+                0..3 => take(blocks, &coloring, &mut owned, random.rand_u64() as u8),
+                _ => give_back(blocks, &coloring, &mut owned, random),
             }
         }
-        // SAFETY: null or made above.
+        // SAFETY: null or created above.
         unsafe { usher_blocks_destroy(blocks) };
     });
 }
 
-fn take(blocks: *mut Blocks, coloring: &Coloring, ours: &mut Ours, fill: u8) {
+fn take(blocks: *mut Blocks, coloring: &ColoringSpec, owned: &mut OwnedBlocks, fill: u8) {
     let mut header = ptr::null_mut();
-    // SAFETY: blocks that live; and the whole block is ours, its header in it.
+    // SAFETY: valid blocks; the whole block belongs to this code, and contains its header.
     unsafe {
         assert_eq!(usher_blocks_take(blocks, &raw mut header), OK);
         let base = usher_coloring_base(coloring, header).cast::<u8>();
         base.write_bytes(fill, coloring.block_bytes);
-        let before = ours.insert(header.addr(), (base, fill));
+        let before = owned.insert(header.addr(), (base, fill));
         assert!(before.is_none(), "given out twice");
     }
 }
 
-fn give_back(blocks: *mut Blocks, coloring: &Coloring, ours: &mut Ours, random: &mut Rand64) {
-    let nth = random.rand_range(0..ours.len().max(1) as u64) as usize;
-    let Some(&header) = ours.keys().nth(nth) else {
+fn give_back(
+    blocks: *mut Blocks,
+    coloring: &ColoringSpec,
+    owned: &mut OwnedBlocks,
+    random: &mut Rand64,
+) {
+    let nth = random.rand_range(0..owned.len().max(1) as u64) as usize;
+    let Some(&header) = owned.keys().nth(nth) else {
         return;
     };
-    let (base, fill) = ours.remove(&header).unwrap();
+    let (base, fill) = owned.remove(&header).unwrap();
     let inside = random.rand_range(0..coloring.block_bytes as u64) as usize;
-    // SAFETY: a block that was ours, and is not any more.
+    // SAFETY: a block that this code owned and no longer uses.
     unsafe {
         let bytes = std::slice::from_raw_parts(base, coloring.block_bytes);
         assert!(
             bytes.iter().all(|&byte| byte == fill),
-            "somebody else's, too"
+            "owned by another, too"
         );
         let inside = base.add(inside).cast();
         assert_eq!(usher_coloring_header(coloring, inside).addr(), header);

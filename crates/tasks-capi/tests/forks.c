@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: a runtime in the child of a fork, and one that the child makes. */
+/* Test program: a runtime in the child of a fork, and a new one created by the child. */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"
 
@@ -11,14 +11,14 @@ static void count(void *arg)
 	++*(int *)arg;
 }
 
-static void tell(const char *what, int error)
+static void print_result(const char *what, int error)
 {
-	char words[64];
+	char text[64];
 
-	snprintf(words, sizeof(words), "made by process %d, from which",
+	snprintf(text, sizeof(text), "created by process %d, from which",
 		 (int)getppid());
 	printf("%s: %d, %s\n", what, error == USHER_TASKS_ERROR_ENDED,
-	       strstr(usher_tasks_last_error(), words) ? "named" : "not");
+	       strstr(usher_tasks_last_error(), text) ? "named" : "not");
 }
 
 static int in_child(usher_tasks_runtime *runtime, usher_tasks_graph *graph)
@@ -26,9 +26,9 @@ static int in_child(usher_tasks_runtime *runtime, usher_tasks_graph *graph)
 	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(2);
 	usher_tasks_report *report;
 
-	tell("wait", usher_tasks_wait(runtime, &report));
-	tell("run", usher_tasks_run(runtime, graph, &report));
-	tell("destroy", usher_tasks_runtime_destroy(runtime));
+	print_result("wait", usher_tasks_wait(runtime, &report));
+	print_result("run", usher_tasks_run(runtime, graph, &report));
+	print_result("destroy", usher_tasks_runtime_destroy(runtime));
 	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK)
 		return 2;
 	puts(usher_tasks_strerror(usher_tasks_run(runtime, graph, NULL)));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The header against the library: values, sizes, offsets, names, and the arithmetic
-//! that it brings along.
+//! Compares the header with the library: values, sizes, offsets, names, and the inline arithmetic.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -14,18 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use usher_tasks_capi::color::{
-    Coloring, usher_coloring_base, usher_coloring_header, usher_coloring_shift,
+    ColoringSpec, usher_coloring_base, usher_coloring_header, usher_coloring_shift,
 };
-use usher_tasks_capi::error::{Code, usher_tasks_strerror};
+use usher_tasks_capi::error::{ErrorCode, usher_tasks_strerror};
+use usher_tasks_capi::monitoring::{Format, GroupingCode, WorkerCounters};
 use usher_tasks_capi::options::Options;
-use usher_tasks_capi::report::{Kind, Line};
-use usher_tasks_capi::seen::{Common, Counted, Format};
+use usher_tasks_capi::report::{UnfinishedKind, UnfinishedTask};
 use usher_tasks_capi::version::usher_tasks_version;
 
-use common::{include, library, said};
+use common::{include, library, output_of};
 
-/// What is promised for as long as the SONAME is what it is: nothing here changes,
-/// and lines are added at most.
+/// The ABI of this SONAME: lines may be added, but never changed.
 const ABI: &str = "\
 USHER_TASKS_OK 0
 USHER_TASKS_ERROR_NULL 1
@@ -36,7 +34,7 @@ USHER_TASKS_ERROR_MEMORY 5
 USHER_TASKS_ERROR_GROUPS 6
 USHER_TASKS_ERROR_REGISTERED 7
 USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN 8
-USHER_TASKS_ERROR_LEFT 9
+USHER_TASKS_ERROR_UNFINISHED 9
 USHER_TASKS_ERROR_INSIDE 10
 USHER_TASKS_ERROR_DEADLOCK 11
 USHER_TASKS_ERROR_ENDED 12
@@ -55,10 +53,10 @@ USHER_TASKS_POLICY_FCFS 2
 USHER_TASKS_POLICY_LCFS 3
 USHER_TASKS_BINDING_LLC 0
 USHER_TASKS_BINDING_NONE 1
-USHER_TASKS_LEFT_FAILED 1
-USHER_TASKS_LEFT_UNRESOLVED 2
-USHER_TASKS_LEFT_UNREGISTERED 3
-USHER_TASKS_LEFT_CYCLE 4
+USHER_TASKS_UNFINISHED_FAILED 1
+USHER_TASKS_UNFINISHED_UNRESOLVED 2
+USHER_TASKS_UNFINISHED_UNREGISTERED 3
+USHER_TASKS_UNFINISHED_CYCLE 4
 USHER_COLORING_LINE_BYTES 64
 sizeof(usher_tasks_options) 40
 usher_tasks_options.size 0+8
@@ -71,11 +69,11 @@ usher_tasks_options.reserved 28+4
 usher_tasks_options.stack_bytes 32+8
 options.size 40
 options.workers 3
-sizeof(usher_tasks_left) 24
-usher_tasks_left.task 0+8
-usher_tasks_left.message 8+8
-usher_tasks_left.kind 16+4
-usher_tasks_left.missing 20+4
+sizeof(usher_tasks_unfinished) 24
+usher_tasks_unfinished.task 0+8
+usher_tasks_unfinished.message 8+8
+usher_tasks_unfinished.kind 16+4
+usher_tasks_unfinished.missing 20+4
 sizeof(usher_coloring) 24
 usher_coloring.block_bytes 0+8
 usher_coloring.header_bytes 8+8
@@ -83,10 +81,10 @@ usher_coloring.colors 16+8
 USHER_TASKS_FORMAT_CHROME 0
 USHER_TASKS_FORMAT_SVG_BY_T 1
 USHER_TASKS_FORMAT_SVG_BY_S 2
-USHER_TASKS_COMMON_UNASKED 0
-USHER_TASKS_COMMON_TIME 1
-USHER_TASKS_COMMON_DATA 2
-USHER_TASKS_COMMON_NOTHING 3
+USHER_TASKS_GROUPING_NONE_REQUESTED 0
+USHER_TASKS_GROUPING_TIME 1
+USHER_TASKS_GROUPING_DATA 2
+USHER_TASKS_GROUPING_NONE 3
 sizeof(usher_tasks_counters) 80
 usher_tasks_counters.size 0+8
 usher_tasks_counters.tasks 8+8
@@ -100,7 +98,7 @@ usher_tasks_counters.sleeps 64+8
 usher_tasks_counters.asleep_ns 72+8
 ";
 
-/// Compiles `tests/layout.c` as that language, with every warning an error.
+/// Compiles `tests/layout.c` in that language, with all warnings as errors.
 fn layout(dir: &Path, compiler: &str, language: &[&str]) -> PathBuf {
     let program = dir.join(compiler);
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -112,7 +110,7 @@ fn layout(dir: &Path, compiler: &str, language: &[&str]) -> PathBuf {
         .arg(crate_dir.join("tests/layout.c"))
         .arg("-o")
         .arg(&program);
-    said(&mut build);
+    output_of(&mut build);
     program
 }
 
@@ -124,30 +122,30 @@ fn layouts(dir: &Path) -> [PathBuf; 3] {
     ]
 }
 
-/// `ResolvedTooOften` as `RESOLVED_TOO_OFTEN`.
-fn shouted(name: &str) -> String {
-    let mut shouted = String::new();
+/// Converts `ResolvedTooOften` to `RESOLVED_TOO_OFTEN`.
+fn upper_snake(name: &str) -> String {
+    let mut name_of_code = String::new();
     for (at, letter) in name.char_indices() {
         if at > 0 && letter.is_ascii_uppercase() {
-            shouted.push('_');
+            name_of_code.push('_');
         }
-        shouted.push(letter.to_ascii_uppercase());
+        name_of_code.push(letter.to_ascii_uppercase());
     }
-    shouted
+    name_of_code
 }
 
-/// What the crate makes of the lines that the header has.
-fn of_the_crate() -> String {
+/// Returns the lines of the header as the crate defines them.
+fn crate_abi() -> String {
     let mut lines = "USHER_TASKS_OK 0\n".to_owned();
-    for code in Code::ALL {
-        let name = shouted(&format!("{code:?}"));
+    for code in ErrorCode::ALL {
+        let name = upper_snake(&format!("{code:?}"));
         writeln!(lines, "USHER_TASKS_ERROR_{name} {}", code as i32).unwrap();
     }
     let kinds = [
-        Kind::Failed,
-        Kind::Unresolved,
-        Kind::Unregistered,
-        Kind::Cycle,
+        UnfinishedKind::Failed,
+        UnfinishedKind::Unresolved,
+        UnfinishedKind::Unregistered,
+        UnfinishedKind::Cycle,
     ];
     for (policy, name) in ["USHER", "PAPER", "FCFS", "LCFS"].iter().enumerate() {
         let own = format!("{:?}", common::options(1, policy as u32, (0, 0)).policy());
@@ -163,16 +161,16 @@ fn of_the_crate() -> String {
         writeln!(lines, "USHER_TASKS_BINDING_{name} {binding}").unwrap();
     }
     for kind in kinds {
-        let name = shouted(&format!("{kind:?}"));
-        writeln!(lines, "USHER_TASKS_LEFT_{name} {}", kind as u32).unwrap();
+        let name = upper_snake(&format!("{kind:?}"));
+        writeln!(lines, "USHER_TASKS_UNFINISHED_{name} {}", kind as u32).unwrap();
     }
     let line_bytes = usher_tasks::color::LINE_BYTES;
     writeln!(lines, "USHER_COLORING_LINE_BYTES {line_bytes}").unwrap();
-    lines += &places();
+    lines += &offsets();
     lines
 }
 
-macro_rules! places {
+macro_rules! offsets {
     ($c:literal, $rust:ty: $($field:ident),*) => {{
         let mut lines = vec![format!("sizeof({}) {}\n", $c, size_of::<$rust>())];
         $(lines.push(format!(
@@ -183,38 +181,38 @@ macro_rules! places {
     }};
 }
 
-/// The size of a field, by a function that is never given a structure with meaning.
+/// Returns the size of a field, through a function that gets a structure of zeros.
 fn bytes<T>(size: impl Fn(&T) -> usize) -> usize {
     let blank = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the structures of the header are numbers and pointers, which may be 0.
+    // SAFETY: the structures of the header consist of numbers and pointers, which may be 0.
     size(unsafe { blank.assume_init_ref() })
 }
 
-fn places() -> String {
+fn offsets() -> String {
     let made = common::options(3, 0, (0, 0));
     [
-        places!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups,
+        offsets!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups,
             binding, reserved, stack_bytes),
         format!(
             "options.size {}\noptions.workers {}\n",
             made.size, made.workers
         ),
-        places!("usher_tasks_left", Line: task, message, kind, missing),
-        places!("usher_coloring", Coloring: block_bytes, header_bytes, colors),
+        offsets!("usher_tasks_unfinished", UnfinishedTask: task, message, kind, missing),
+        offsets!("usher_coloring", ColoringSpec: block_bytes, header_bytes, colors),
         Format::ALL
             .map(|format| {
-                let name = shouted(&format!("{format:?}"));
+                let name = upper_snake(&format!("{format:?}"));
                 format!("USHER_TASKS_FORMAT_{name} {}\n", format as u32)
             })
             .concat(),
-        Common::ALL
-            .map(|common| {
-                let name = shouted(&format!("{common:?}"));
-                format!("USHER_TASKS_COMMON_{name} {}\n", common as u32)
+        GroupingCode::ALL
+            .map(|grouping| {
+                let name = upper_snake(&format!("{grouping:?}"));
+                format!("USHER_TASKS_GROUPING_{name} {}\n", grouping as u32)
             })
             .concat(),
-        places!(
-            "usher_tasks_counters", Counted: size, tasks, steals_llc, steals_package,
+        offsets!(
+            "usher_tasks_counters", WorkerCounters: size, tasks, steals_llc, steals_package,
             steals_machine, outside, sent, group_moves, sleeps, asleep_ns
         ),
     ]
@@ -225,14 +223,14 @@ fn places() -> String {
 fn header_and_crate_agree_and_keep_the_abi() {
     let dir = tempfile::tempdir().unwrap();
     let own = format!("USHER_TASKS_VERSION {}\n", usher_tasks_version());
-    assert_eq!(of_the_crate(), ABI);
+    assert_eq!(crate_abi(), ABI);
     for program in layouts(dir.path()) {
-        let said = said(Command::new(program).arg("abi"));
-        assert_eq!(said, own.clone() + ABI);
+        let output = output_of(Command::new(program).arg("abi"));
+        assert_eq!(output, own.clone() + ABI);
     }
 }
 
-/// All that is compiled into a program.
+/// Uses everything that the header compiles into a program.
 const INLINED: &str = "\
 #include <usher_tasks.h>
 int main(void)
@@ -245,7 +243,7 @@ int main(void)
 ";
 
 #[test]
-fn what_is_compiled_in_bears_every_warning() {
+fn inline_functions_compile_without_warnings() {
     let dir = tempfile::tempdir().unwrap();
     let cpp = ["-std=c++17", "-Wold-style-cast", "-x", "c++"];
     let c = ["-std=c11", "-Wbad-function-cast", "-x", "c"];
@@ -262,15 +260,15 @@ fn what_is_compiled_in_bears_every_warning() {
             .arg(&source)
             .arg("-o")
             .arg(&program);
-        said(&mut build);
-        said(&mut Command::new(&program));
+        output_of(&mut build);
+        output_of(&mut Command::new(&program));
     }
 }
 
 #[test]
-fn every_error_has_a_meaning_of_its_own() {
+fn every_error_has_a_distinct_description() {
     let meaning = |code| {
-        // SAFETY: texts that live for ever.
+        // SAFETY: strings that live forever.
         unsafe { CStr::from_ptr(usher_tasks_strerror(code)) }
             .to_str()
             .unwrap()
@@ -282,7 +280,7 @@ fn every_error_has_a_meaning_of_its_own() {
     }
 }
 
-/// Names that the header declares as exported.
+/// Returns the names that the header declares as exported.
 fn declared() -> BTreeSet<String> {
     let header = std::fs::read_to_string(include().join("usher_tasks.h")).unwrap();
     let code = header.replace('\n', " ");
@@ -298,8 +296,8 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_exported_is_declared_and_nothing_else() {
-    let symbols = said(
+fn exactly_the_declared_names_are_exported() {
+    let symbols = output_of(
         Command::new("nm")
             .args(["-D", "--defined-only"])
             .arg(library()),
@@ -308,7 +306,7 @@ fn what_is_exported_is_declared_and_nothing_else() {
         .lines()
         .filter_map(|line| line.rsplit(' ').next())
         .map(|name| name.split('@').next().unwrap().to_owned())
-        // A sanitizer adds its own.
+        // A sanitizer adds symbols of its own.
         .filter(|name| !name.starts_with("__") && name != "rust_eh_personality")
         .collect();
     assert_eq!(exported, declared());
@@ -316,8 +314,8 @@ fn what_is_exported_is_declared_and_nothing_else() {
 }
 
 #[test]
-fn the_library_is_remembered_by_its_name_and_needs_the_system_alone() {
-    let dynamic = said(Command::new("readelf").args(["-d", "-W"]).arg(library()));
+fn the_library_has_its_soname_and_needs_only_the_system() {
+    let dynamic = output_of(Command::new("readelf").args(["-d", "-W"]).arg(library()));
     let of = |tag: &str| -> Vec<&str> {
         let lines = dynamic.lines().filter(|line| line.contains(tag));
         lines
@@ -340,7 +338,7 @@ fn the_library_is_remembered_by_its_name_and_needs_the_system_alone() {
 }
 
 #[test]
-fn inline_arithmetic_is_the_crates() {
+fn inline_arithmetic_matches_the_crate() {
     let seed = 7;
     eprintln!("seed {seed}");
     let mut random = oorandom::Rand64::new(seed);
@@ -350,7 +348,7 @@ fn inline_arithmetic_is_the_crates() {
         let block_bytes = 1_usize << random.rand_range(6..24);
         let colors = random.rand_range(1..65) as usize;
         let address = (random.rand_u64() >> random.rand_range(0..40)) as usize;
-        let c = Coloring {
+        let c = ColoringSpec {
             block_bytes,
             header_bytes: 8,
             colors,
@@ -360,7 +358,7 @@ fn inline_arithmetic_is_the_crates() {
             continue;
         };
         let (base, header) = (own.base(address), own.header(address));
-        // SAFETY: a colouring that can be read; addresses are not followed.
+        // SAFETY: a readable colouring; addresses are not dereferenced.
         unsafe {
             assert_eq!(usher_coloring_base(&raw const c, inside).addr(), base);
             assert_eq!(usher_coloring_header(&raw const c, inside).addr(), header);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The header as a compiler sees it, in C and in C++: `abi` prints values, sizes and
- * offsets; `color` reads "block header colors address" and prints what the inline
- * functions make of it.
+ * The header as a C or C++ compiler sees it: `abi` prints values, sizes and
+ * offsets; `color` reads "block header colors address" and prints the results of
+ * the inline functions.
  */
 #include "usher_tasks.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define VALUE(name) printf(#name " %llu\n", (unsigned long long)(name))
-#define PLACE(type, field) \
+#define OFFSET(type, field) \
 	printf(#type "." #field " %zu+%zu\n", offsetof(type, field), \
 	       sizeof(((type *)0)->field))
 
@@ -26,7 +26,7 @@ static void errors(void)
 	VALUE(USHER_TASKS_ERROR_GROUPS);
 	VALUE(USHER_TASKS_ERROR_REGISTERED);
 	VALUE(USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN);
-	VALUE(USHER_TASKS_ERROR_LEFT);
+	VALUE(USHER_TASKS_ERROR_UNFINISHED);
 	VALUE(USHER_TASKS_ERROR_INSIDE);
 	VALUE(USHER_TASKS_ERROR_DEADLOCK);
 	VALUE(USHER_TASKS_ERROR_ENDED);
@@ -53,49 +53,49 @@ static void abi(void)
 	VALUE(USHER_TASKS_POLICY_LCFS);
 	VALUE(USHER_TASKS_BINDING_LLC);
 	VALUE(USHER_TASKS_BINDING_NONE);
-	VALUE(USHER_TASKS_LEFT_FAILED);
-	VALUE(USHER_TASKS_LEFT_UNRESOLVED);
-	VALUE(USHER_TASKS_LEFT_UNREGISTERED);
-	VALUE(USHER_TASKS_LEFT_CYCLE);
+	VALUE(USHER_TASKS_UNFINISHED_FAILED);
+	VALUE(USHER_TASKS_UNFINISHED_UNRESOLVED);
+	VALUE(USHER_TASKS_UNFINISHED_UNREGISTERED);
+	VALUE(USHER_TASKS_UNFINISHED_CYCLE);
 	VALUE(USHER_COLORING_LINE_BYTES);
 	VALUE(sizeof(usher_tasks_options));
-	PLACE(usher_tasks_options, size);
-	PLACE(usher_tasks_options, workers);
-	PLACE(usher_tasks_options, policy);
-	PLACE(usher_tasks_options, t_groups);
-	PLACE(usher_tasks_options, s_groups);
-	PLACE(usher_tasks_options, binding);
-	PLACE(usher_tasks_options, reserved);
-	PLACE(usher_tasks_options, stack_bytes);
+	OFFSET(usher_tasks_options, size);
+	OFFSET(usher_tasks_options, workers);
+	OFFSET(usher_tasks_options, policy);
+	OFFSET(usher_tasks_options, t_groups);
+	OFFSET(usher_tasks_options, s_groups);
+	OFFSET(usher_tasks_options, binding);
+	OFFSET(usher_tasks_options, reserved);
+	OFFSET(usher_tasks_options, stack_bytes);
 	VALUE(options.size);
 	VALUE(options.workers);
-	VALUE(sizeof(usher_tasks_left));
-	PLACE(usher_tasks_left, task);
-	PLACE(usher_tasks_left, message);
-	PLACE(usher_tasks_left, kind);
-	PLACE(usher_tasks_left, missing);
+	VALUE(sizeof(usher_tasks_unfinished));
+	OFFSET(usher_tasks_unfinished, task);
+	OFFSET(usher_tasks_unfinished, message);
+	OFFSET(usher_tasks_unfinished, kind);
+	OFFSET(usher_tasks_unfinished, missing);
 	VALUE(sizeof(usher_coloring));
-	PLACE(usher_coloring, block_bytes);
-	PLACE(usher_coloring, header_bytes);
-	PLACE(usher_coloring, colors);
+	OFFSET(usher_coloring, block_bytes);
+	OFFSET(usher_coloring, header_bytes);
+	OFFSET(usher_coloring, colors);
 	VALUE(USHER_TASKS_FORMAT_CHROME);
 	VALUE(USHER_TASKS_FORMAT_SVG_BY_T);
 	VALUE(USHER_TASKS_FORMAT_SVG_BY_S);
-	VALUE(USHER_TASKS_COMMON_UNASKED);
-	VALUE(USHER_TASKS_COMMON_TIME);
-	VALUE(USHER_TASKS_COMMON_DATA);
-	VALUE(USHER_TASKS_COMMON_NOTHING);
+	VALUE(USHER_TASKS_GROUPING_NONE_REQUESTED);
+	VALUE(USHER_TASKS_GROUPING_TIME);
+	VALUE(USHER_TASKS_GROUPING_DATA);
+	VALUE(USHER_TASKS_GROUPING_NONE);
 	VALUE(sizeof(usher_tasks_counters));
-	PLACE(usher_tasks_counters, size);
-	PLACE(usher_tasks_counters, tasks);
-	PLACE(usher_tasks_counters, steals_llc);
-	PLACE(usher_tasks_counters, steals_package);
-	PLACE(usher_tasks_counters, steals_machine);
-	PLACE(usher_tasks_counters, outside);
-	PLACE(usher_tasks_counters, sent);
-	PLACE(usher_tasks_counters, group_moves);
-	PLACE(usher_tasks_counters, sleeps);
-	PLACE(usher_tasks_counters, asleep_ns);
+	OFFSET(usher_tasks_counters, size);
+	OFFSET(usher_tasks_counters, tasks);
+	OFFSET(usher_tasks_counters, steals_llc);
+	OFFSET(usher_tasks_counters, steals_package);
+	OFFSET(usher_tasks_counters, steals_machine);
+	OFFSET(usher_tasks_counters, outside);
+	OFFSET(usher_tasks_counters, sent);
+	OFFSET(usher_tasks_counters, group_moves);
+	OFFSET(usher_tasks_counters, sleeps);
+	OFFSET(usher_tasks_counters, asleep_ns);
 }
 
 static void color(void)

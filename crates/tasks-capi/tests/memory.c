@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: asks for tasks, graphs and blocks until there is no memory. */
+/* Test program: requests tasks, graphs and blocks until memory runs out. */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"
 
@@ -60,17 +60,17 @@ static void fail(void *arg)
 	usher_tasks_fail(arg);
 }
 
-/* What is left, where there is no memory: how many there are, or all of them. */
+/* Waits without memory: the error has the numbers of tasks, or all of them. */
 static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 {
 	usher_tasks_report *report;
-	char words[96];
+	char text[96];
 	int error = usher_tasks_wait(runtime, &report);
 
-	snprintf(words, sizeof(words), "1 failed, %llu never resolved",
+	snprintf(text, sizeof(text), "1 failed, %llu never resolved",
 		 (unsigned long long)tasks);
 	if (error == USHER_TASKS_ERROR_MEMORY)
-		puts(!report && strstr(usher_tasks_last_error(), words)
+		puts(!report && strstr(usher_tasks_last_error(), text)
 			     ? "counted"
 			     : "not");
 	else
@@ -78,17 +78,17 @@ static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 	usher_tasks_report_destroy(report);
 }
 
-/* The same with memory: nothing has been lost. */
+/* The same with memory: all tasks are reported. */
 static void wait_with_memory(usher_tasks_runtime *runtime, uint64_t tasks)
 {
 	usher_tasks_report *report;
-	usher_tasks_left left;
+	usher_tasks_unfinished line;
 	int error = usher_tasks_wait(runtime, &report);
 
 	puts(usher_tasks_strerror(error));
 	puts(usher_tasks_report_count(report) == tasks + 1 ? "all" : "not");
-	if (usher_tasks_report_at(report, 0, &left) == USHER_TASKS_OK)
-		puts(left.message);
+	if (usher_tasks_report_at(report, 0, &line) == USHER_TASKS_OK)
+		puts(line.message);
 	usher_tasks_report_destroy(report);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C and C++ programs that go to the limits: of memory, and of languages.
+//! C and C++ programs that reach the limits of memory and of the languages.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -7,24 +7,24 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{include, library, said};
+use common::{include, library, output_of};
 
-/// A program, linked with the shared library; `None` where that is built so that other
-/// compilers cannot link it.
+/// A program linked with the shared library; `None` if the library is built in a way that other
+/// compilers cannot link.
 struct Program {
     dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Program {
-    /// From a source of this folder.
+    /// Compiles a source of this folder.
     fn of(source: &str, compiler: &str, standard: &str) -> Option<Self> {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         Self::build(&tests.join(source), compiler, standard)
     }
 
     fn build(source: &Path, compiler: &str, standard: &str) -> Option<Self> {
-        let symbols = said(Command::new("nm").arg("-D").arg(library()));
+        let symbols = output_of(Command::new("nm").arg("-D").arg(library()));
         if symbols.contains("__asan_init") {
             usher_skip::skip!("the library needs a sanitizer's runtime");
             return None;
@@ -43,7 +43,7 @@ impl Program {
             .arg(dir.path())
             .args(["-lusher_tasks", "-o"])
             .arg(&path);
-        said(&mut build);
+        output_of(&mut build);
         Some(Self { dir, path })
     }
 
@@ -56,67 +56,67 @@ impl Program {
 }
 
 #[test]
-fn exceptions_end_the_process_or_are_caught_inside() {
+fn uncaught_exceptions_end_the_process() {
     let Some(program) = Program::of("throws.cpp", "c++", "-std=c++17") else {
         return;
     };
     let caught = String::from_utf8(program.run(&["caught"]).stdout).unwrap();
-    let words = "tasks are left, or have failed: task 7 failed: no such frame\n";
-    assert_eq!(caught, words);
+    let text = "tasks are unfinished or have failed: task 7 failed: no such frame\n";
+    assert_eq!(caught, text);
     let thrown = program.run(&["thrown"]);
-    let words = String::from_utf8(thrown.stderr).unwrap();
+    let text = String::from_utf8(thrown.stderr).unwrap();
     assert!(!thrown.status.success());
     let expected = "libusher_tasks: an exception has left a task, which must catch it";
-    assert!(words.starts_with(expected), "{words}");
+    assert!(text.starts_with(expected), "{text}");
 }
 
-/// Compiles a C program, which says that and succeeds; nothing where there is no compiler.
-fn says(source: &str, expected: &str) {
+/// Compiles a C program and checks its output and success. Skips if there is no compiler.
+fn check_output(source: &str, expected: &str) {
     let Some(program) = Program::of(source, "cc", "-std=c11") else {
         return;
     };
     let output = program.run(&[]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said, expected, "{output:?}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout, expected, "{output:?}");
     assert!(output.status.success());
 }
 
 #[test]
-fn no_memory_is_an_error_that_names_the_task() {
+fn lack_of_memory_is_an_error_that_names_the_task() {
     let expected = [
         "no memory\nnamed",
-        // Waiting says how many are left, and later which.
-        "counted\ntasks are left, or have failed\nall\nno frame",
-        // Cancelling, registering again and destroying take none.
+        // Waiting reports the number of unfinished tasks, and later lists them.
+        "counted\ntasks are unfinished or have failed\nall\nno frame",
+        // Cancelling, registering again and destroying need no memory.
         "success\nall\nno memory\nsuccess",
-        // Graphs, blocks, blocks that are too large.
+        // Graphs, blocks, and blocks that are too large.
         "no memory\nno memory\nno memory\n",
     ];
-    says("memory.c", &expected.join("\n"));
+    check_output("memory.c", &expected.join("\n"));
 }
 
 #[test]
-fn no_memory_for_a_policys_queues_is_an_error_at_every_level() {
+fn lack_of_memory_for_queues_is_an_error_at_every_level() {
     let expected = [
         "no memory\nno memory for 4194304 queues of ready tasks",
         "success",
         "no memory, 0 ran\nno memory for the queues of a graph that a task runs",
         "success, 1 ran\n",
     ];
-    says("queues.c", &expected.join("\n"));
+    check_output("queues.c", &expected.join("\n"));
 }
 
 #[test]
-fn a_forked_child_is_told_that_it_has_no_workers() {
+fn a_runtime_in_a_forked_child_returns_ended() {
     let expected = [
         "wait: 1, named\nrun: 1, named\ndestroy: 1, named",
         "success\nchild: 0",
         "2 ran\n",
     ];
-    says("forks.c", &expected.join("\n"));
+    check_output("forks.c", &expected.join("\n"));
 }
 
-/// The C code of the guide that holds a word.
+/// Returns the C code of the guide that contains a word.
 fn of_the_guide(word: &str) -> String {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md");
     let guide = std::fs::read_to_string(guide).unwrap();
@@ -126,22 +126,24 @@ fn of_the_guide(word: &str) -> String {
 }
 
 #[test]
-fn the_guides_first_program_does_what_the_guide_says() {
+fn the_first_program_of_the_guide_works() {
     let dir = tempfile::tempdir().unwrap();
-    let said = |source: &str| {
+    let run_source = |source: &str| {
         let path = dir.path().join("hello.c");
         std::fs::write(&path, source).unwrap();
         let output = Program::build(&path, "cc", "-std=c11")?.run(&[]);
         assert!(output.status.success());
-        let words = String::from_utf8([output.stdout, output.stderr].concat());
-        Some(words.unwrap())
+        let text = String::from_utf8([output.stdout, output.stderr].concat());
+        Some(text.unwrap())
     };
     let source = of_the_guide("int main");
-    let Some(first) = said(&source) else { return };
+    let Some(first) = run_source(&source) else {
+        return;
+    };
     assert_eq!(first, "hello from the first\n");
     let looks = of_the_guide("if (usher_tasks_wait");
     let wait = "\tusher_tasks_wait(runtime, NULL);\n";
     assert!(source.contains(wait));
-    let told = "hello from the first\nnever resolved: 2 (1 more)\n";
-    assert_eq!(said(&source.replace(wait, &looks)).unwrap(), told);
+    let expected = "hello from the first\nnever resolved: 2 (1 more)\n";
+    assert_eq!(run_source(&source.replace(wait, &looks)).unwrap(), expected);
 }

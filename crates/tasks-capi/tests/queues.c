@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Test program: queues of the policy `paper`, 128 MiB of them a level, where there is
- * memory for none, for one level, for all.
+ * Test program: queues of the policy `paper`, 128 MiB per level, with memory for
+ * no level, for one level, and for all levels.
  */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random calls from many threads and from tasks at once: every one returns what it
-//! may return, and every argument that a task is given is used once.
+//! Random calls from many threads and from tasks at the same time: each call returns one of its
+//! allowed results, and each argument of a task is used once.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -10,18 +10,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oorandom::Rand64;
-use usher_tasks_capi::error::Code;
+use usher_tasks_capi::current_task::{Entry, usher_tasks_current};
+use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::usher_tasks_run;
-use usher_tasks_capi::here::{Entry, usher_tasks_current};
 use usher_tasks_capi::runtime::*;
 
 use common::{OK, Owner, count, each_seed, free, graph, last_error, options};
 
 const TOKENS: u64 = 16;
-/// Tasks that call in make tasks that do; so deep.
+/// Limit of the depth to which tasks register further tasks.
 const DEPTH_MAX: u32 = 6;
 
-/// Arguments of tasks: made, and where they have come to.
+/// Counts the arguments of tasks, created and used.
 #[derive(Default)]
 struct Storm {
     made: AtomicU32,
@@ -37,13 +37,13 @@ struct Gust<'a> {
     depth: u32,
 }
 
-fn allowed(code: c_int, errors: &[Code]) {
+fn allowed(code: c_int, errors: &[ErrorCode]) {
     let known = errors.iter().any(|&error| error as c_int == code);
     assert!(code == OK || known, "{code}: {}", last_error());
 }
 
-unsafe extern "C-unwind" fn blows(arg: *mut c_void) {
-    // SAFETY: made for one task, which this is.
+unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
+    // SAFETY: created for one task, which is this one.
     let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
     gust.storm.ran.fetch_add(1, Ordering::Relaxed);
     let mut random = Rand64::new(u128::from(gust.seed));
@@ -57,16 +57,16 @@ unsafe extern "C-unwind" fn blows(arg: *mut c_void) {
     }
 }
 
-unsafe extern "C-unwind" fn dies_down(arg: *mut c_void) {
-    // SAFETY: made for one task, which never runs.
+unsafe extern "C-unwind" fn discard_and_call(arg: *mut c_void) {
+    // SAFETY: created for one task, which never runs.
     let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
     gust.storm.discarded.fetch_add(1, Ordering::Relaxed);
-    // What is said here is heard by nobody, and does no harm.
+    // A failure here has no effect, because no wait reports it.
     let mut random = Rand64::new(u128::from(gust.seed));
     let token = random.rand_range(0..TOKENS);
     // SAFETY: the runtime of the task.
     let code = unsafe { usher_tasks_resolve(usher_tasks_current(), token) };
-    allowed(code, &[Code::ResolvedTooOften, Code::Ended]);
+    allowed(code, &[ErrorCode::ResolvedTooOften, ErrorCode::Ended]);
 }
 
 fn call(storm: &Storm, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: u32) {
@@ -74,15 +74,15 @@ fn call(storm: &Storm, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: 
     let kinds = if depth < DEPTH_MAX { 13 } else { 6 };
     match random.rand_range(0..kinds) {
         0..6 => {
-            // SAFETY: a runtime that lives.
+            // SAFETY: a valid runtime.
             let code = unsafe { usher_tasks_resolve(runtime, token) };
-            allowed(code, &[Code::ResolvedTooOften]);
+            allowed(code, &[ErrorCode::ResolvedTooOften]);
         }
         6..11 => register(storm, runtime, token, random, depth),
         11 => {
             // SAFETY: as above.
             let code = unsafe { usher_tasks_wait(runtime, ptr::null_mut()) };
-            allowed(code, &[Code::Left, Code::Inside]);
+            allowed(code, &[ErrorCode::Unfinished, ErrorCode::Inside]);
         }
         _ => run(runtime),
     }
@@ -103,15 +103,15 @@ fn register(
         random.rand_range(0..4) as u32,
         random.rand_range(0..4) as u32,
     );
-    let (entry, discard) = (Some(blows as Entry), Some(dies_down as Entry));
-    // SAFETY: a runtime that lives, and an argument that nobody else has.
+    let (entry, discard) = (Some(run_and_call as Entry), Some(discard_and_call as Entry));
+    // SAFETY: a valid runtime, and an argument without another owner.
     let code = unsafe {
         usher_tasks_register_owned(runtime, token, times, entry, arg.cast(), discard, t, s)
     };
-    allowed(code, &[Code::Registered, Code::ResolvedTooOften]);
+    allowed(code, &[ErrorCode::Registered, ErrorCode::ResolvedTooOften]);
     if code != OK {
         storm.refused.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: refused, so it is ours.
+        // SAFETY: registration failed, so the argument belongs to this code.
         drop(unsafe { Box::from_raw(arg) });
     }
 }
@@ -125,7 +125,7 @@ fn run(runtime: *mut RuntimeHandle) {
         (0, 1),
     );
     let (_, graph, _) = graph(&[task; 3], &[(2, 0), (2, 1)]);
-    // SAFETY: a runtime that lives.
+    // SAFETY: a valid runtime.
     let code = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };
     assert_eq!((code, counter.into_inner()), (OK, 3), "{}", last_error());
     free(graph);
@@ -148,7 +148,7 @@ fn every_argument_is_used_once() {
                         call(storm, owner.0, &mut own, 0);
                     }
                     if cancels {
-                        // SAFETY: a runtime that lives.
+                        // SAFETY: a valid runtime.
                         let code = unsafe { usher_tasks_cancel(owner.0, ptr::null_mut()) };
                         assert_eq!(code, OK);
                     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Test program: a task that throws, with what it throws caught inside (`caught`)
-// or not (`thrown`).
+// Test program: a task that throws an exception, and catches it (`caught`) or
+// not (`thrown`).
 #include "usher_tasks.h"
 
 #include <cstdio>

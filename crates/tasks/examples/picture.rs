@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pictures of who ran what when, like the paper's figure 13: a small frame of
-//! macroblocks under each policy, as SVG, and as a trace for ui.perfetto.dev.
-//! `cargo run --release -p usher-tasks --example picture [WORKERS] [DIR]`
+//! Draws pictures of which worker ran which task, like the paper's figure 13: a small frame of
+//! macroblocks under each policy, as SVG and as a trace for ui.perfetto.dev. `cargo run --release
+//! -p usher-tasks --example picture [WORKERS] [DIR]`
 
 use std::error::Error;
 use std::fs::{File, create_dir_all};
@@ -21,8 +21,8 @@ const ROWS: usize = 22;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let workers = words.next().map_or(Ok(2), |word| {
-        let told = |error| format!("usage: picture [WORKERS] [DIR]: WORKERS is {word}: {error}");
-        word.parse().map_err(|error: ParseIntError| told(error))
+        let usage = |error| format!("usage: picture [WORKERS] [DIR]: WORKERS is {word}: {error}");
+        word.parse().map_err(|error: ParseIntError| usage(error))
     })?;
     let dir = PathBuf::from(words.next().unwrap_or_else(|| "pictures".to_owned()));
     create_dir_all(&dir)?;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         let runtime = Runtime::with_policy(workers, policy)?;
         let mut graph = frame::wavefront(COLUMNS, ROWS, groups).build(|task| {
-            // A microsecond or two of arithmetic.
+            // One or two microseconds of arithmetic.
             black_box((0..700_u64).fold(task as u64, |sum, x| sum.rotate_left(5) ^ x));
         })?;
         runtime.run(&mut graph)?;
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// T is the row, S the stage.
+/// The temporal group is the row, the spatial group the stage.
 fn groups(_: usize, y: usize, stage: usize) -> Groups {
     Groups::new(y as u32 + 1, stage as u32 + 1)
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A frame of macroblocks in eight stages, as a wavefront: what a task costs, and what
-//! it costs to write it down.
-//! `cargo run --release -p usher-tasks --example wavefront [WORKERS] [COLUMNS ROWS
-//! BYTES FRAMES]`
+//! Measures the cost of a task, and of tracing it, for a frame of macroblocks in eight stages that
+//! depend on one another as a wavefront. `cargo run --release -p usher-tasks --example wavefront
+//! [WORKERS] [COLUMNS ROWS BYTES FRAMES]`
 #![allow(clippy::unwrap_used)] // an example that cannot go on fails
 
 mod frame;
@@ -15,7 +14,7 @@ use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
 
 use frame::{STAGES, wavefront};
 
-/// How large a frame is, in macroblocks, and how much state each has.
+/// The size of a frame in macroblocks, and the bytes of state of each.
 #[derive(Clone, Copy)]
 struct Frame {
     columns: usize,
@@ -47,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Each policy, without hints, the same traced, and with hints.
+/// Measures each policy without hints, the same with tracing, and with hints.
 fn measure(numbers: &[usize]) {
     let number = |at: usize, or: usize| numbers.get(at).copied().unwrap_or(or);
     let (workers, frames) = (number(0, 1), number(4, 200));
@@ -84,12 +83,12 @@ fn measure(numbers: &[usize]) {
     }
 }
 
-/// A row is close in time, and a macroblock stays on its core.
+/// A row is a temporal group, and a macroblock a spatial one.
 fn block_groups(frame: Frame, x: usize, y: usize) -> Groups {
     Groups::new(y as u32 + 1, (y * frame.columns + x + 1) as u32)
 }
 
-/// The median time of a task, in ns.
+/// Returns the median time per task in ns.
 fn run(runtime: &Runtime, frame: Frame, frames: usize, builder: GraphBuilder) -> f64 {
     let bytes = frame.bytes;
     let blocks = frame.columns * frame.rows;
@@ -100,14 +99,14 @@ fn run(runtime: &Runtime, frame: Frame, frames: usize, builder: GraphBuilder) ->
             let block = task / STAGES;
             for line in (0..bytes).step_by(64) {
                 let at = state.0[block * bytes + line].get();
-                // SAFETY: as above.
+                // SAFETY: the graph orders the accesses to each block.
                 unsafe { *at = (*at).wrapping_add(1) };
             }
         })
         .unwrap();
     runtime.run(&mut graph).unwrap();
-    // Until an order has been found, where there is one to find.
-    let finds = runtime.together().is_some() && !graph.explain().hinted;
+    // Runs until an order has been found, if one is searched.
+    let finds = runtime.current_grouping().is_some() && !graph.explain().hinted;
     while finds && graph.explain().chosen.is_none() {
         runtime.run(&mut graph).unwrap();
     }

@@ -1,88 +1,88 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Closures of any type in a room of one size: those that are small lie there
-//! themselves, others in a box. Most tasks have a pointer or two, and memory for each
-//! would cost them more than anything else about them.
+//! Closures of any type in storage of a fixed size. A small closure is stored inline, a larger one
+//! in a box. Most closures capture one or two pointers, and an allocation would cost more than all
+//! else that the runtime does for them.
 
 use std::alloc::{Layout, alloc};
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 
-use crate::job::{JobRef, Kind};
+use crate::job::{JobRef, JobVtable};
 use crate::tokens::run;
 use crate::worker::Worker;
 
-/// Room for a closure of 24 bytes, aligned to 8: three pointers.
-pub(crate) type Room = MaybeUninit<[u64; 3]>;
+/// Storage for a closure of at most 24 bytes (three pointers), aligned to 8.
+pub(crate) type ClosureStorage = MaybeUninit<[u64; 3]>;
 
-/// What tasks have in common that do closures of one type: the kind of their jobs, and
-/// what can be done with the closure where it lies.
+/// The functions for closures of one type, and the vtable of their jobs.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct ClosureKind {
-    pub kind: Kind,
-    /// Calls it, after which it is no more.
-    call: unsafe fn(*mut Room),
-    /// Drops it.
-    discard: unsafe fn(*mut Room),
+pub(crate) struct ClosureVtable {
+    pub job: JobVtable,
+    /// Calls and consumes the closure.
+    call: unsafe fn(*mut ClosureStorage),
+    /// Drops the closure.
+    discard: unsafe fn(*mut ClosureStorage),
 }
 
-/// Of no closure.
-pub(crate) static NO_CLOSURE: ClosureKind = ClosureKind {
-    kind: Kind { run: run::<false> },
-    call: nothing,
-    discard: nothing,
+/// The vtable of a task that has no closure yet.
+pub(crate) static NO_CLOSURE: ClosureVtable = ClosureVtable {
+    job: JobVtable { run: run::<false> },
+    call: no_op,
+    discard: no_op,
 };
 
 /// # Safety
 /// None is needed.
-unsafe fn nothing(_: *mut Room) {}
+unsafe fn no_op(_: *mut ClosureStorage) {}
 
 /// # Safety
-/// Such a closure lies there, and nobody uses it after that.
-unsafe fn call<F: FnOnce()>(room: *mut Room) {
+/// The storage holds a closure of this type, which is not used after that.
+unsafe fn call<F: FnOnce()>(storage: *mut ClosureStorage) {
     // SAFETY: the caller's promise.
-    unsafe { room.cast::<F>().read()() };
+    unsafe { storage.cast::<F>().read()() };
 }
 
 /// # Safety
 /// As for [`call`].
-unsafe fn discard<F>(room: *mut Room) {
+unsafe fn discard<F>(storage: *mut ClosureStorage) {
     // SAFETY: the caller's promise.
-    unsafe { room.cast::<F>().drop_in_place() };
+    unsafe { storage.cast::<F>().drop_in_place() };
 }
 
-struct Of<F>(F);
+struct VtableFor<F>(F);
 
-impl<F: FnOnce()> Of<F> {
-    const HINTED: ClosureKind = Self::kind(run::<false>);
-    const GUESSED: ClosureKind = Self::kind(run::<true>);
+impl<F: FnOnce()> VtableFor<F> {
+    const HINTED: ClosureVtable = Self::vtable(run::<false>);
+    const GUESSED: ClosureVtable = Self::vtable(run::<true>);
 
-    const fn kind(run: unsafe fn(JobRef, &Worker<'_>)) -> ClosureKind {
-        ClosureKind {
-            kind: Kind { run },
+    const fn vtable(run: unsafe fn(JobRef, &Worker<'_>)) -> ClosureVtable {
+        ClosureVtable {
+            job: JobVtable { run },
             call: call::<F>,
             discard: discard::<F>,
         }
     }
 }
 
-/// Whether a closure can lie in a room.
+/// Returns whether a closure fits into the storage.
 const fn fits<F>() -> bool {
-    size_of::<F>() <= size_of::<Room>() && align_of::<F>() <= align_of::<Room>()
+    size_of::<F>() <= size_of::<ClosureStorage>() && align_of::<F>() <= align_of::<ClosureStorage>()
 }
 
-/// A closure that is called once, or dropped.
+/// A closure that is called or dropped once.
 #[derive(Debug)]
 pub(crate) struct Closure {
-    kind: &'static ClosureKind,
-    room: Room,
+    vtable: &'static ClosureVtable,
+    storage: ClosureStorage,
 }
 
-// SAFETY: it is made of closures that may be sent.
+// SAFETY: it is only made from closures that may be sent.
 unsafe impl Send for Closure {}
 
 impl Closure {
-    /// For a task whose groups are a guess or not. `None`: there is no memory for it.
+    /// Stores the closure of a task; `is_guessed`: the groups of the task are a guess. Returns
+    /// `None` if there is no memory.
     pub fn new<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Option<Self> {
         if fits::<F>() {
             return Some(Self::small(closure, is_guessed));
@@ -93,56 +93,55 @@ impl Closure {
 
     fn small<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Self {
         assert!(fits::<F>());
-        let mut room = Room::uninit();
-        // SAFETY: it has its size and alignment, and is nobody else's.
-        unsafe { room.as_mut_ptr().cast::<F>().write(closure) };
-        let kind = match is_guessed {
-            true => &Of::<F>::GUESSED,
-            false => &Of::<F>::HINTED,
+        let mut storage = ClosureStorage::uninit();
+        // SAFETY: the storage has the size and alignment, and belongs to this function.
+        unsafe { storage.as_mut_ptr().cast::<F>().write(closure) };
+        let vtable = match is_guessed {
+            true => &VtableFor::<F>::GUESSED,
+            false => &VtableFor::<F>::HINTED,
         };
-        Self { kind, room }
+        Self { vtable, storage }
     }
 
     pub fn call(self) {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: it lies there, and nobody drops it.
-        unsafe { (this.kind.call)(&raw mut this.room) };
+        // SAFETY: the closure is there, and is not dropped again.
+        unsafe { (this.vtable.call)(&raw mut this.storage) };
     }
 
-    /// It from now on: whoever has these makes it again, or it is neither called nor
-    /// dropped.
-    pub fn into_parts(self) -> (&'static ClosureKind, Room) {
-        let parts = (self.kind, self.room);
+    /// Splits the closure into its parts. They must become a closure again by [`Self::from_parts`],
+    /// or it is neither called nor dropped.
+    pub fn into_parts(self) -> (&'static ClosureVtable, ClosureStorage) {
+        let parts = (self.vtable, self.storage);
         mem::forget(self);
         parts
     }
 
     /// # Safety
-    /// These came from [`Self::into_parts`], and are used once; or the kind is
-    /// [`NO_CLOSURE`].
-    pub unsafe fn from_parts(kind: &'static ClosureKind, room: Room) -> Self {
-        Self { kind, room }
+    /// The parts came from [`Self::into_parts`] and are used once; or the vtable is [`NO_CLOSURE`].
+    pub unsafe fn from_parts(vtable: &'static ClosureVtable, storage: ClosureStorage) -> Self {
+        Self { vtable, storage }
     }
 }
 
 impl Drop for Closure {
     fn drop(&mut self) {
-        // SAFETY: it lies there, and has not been called.
-        unsafe { (self.kind.discard)(&raw mut self.room) };
+        // SAFETY: the closure is there and was not called.
+        unsafe { (self.vtable.discard)(&raw mut self.storage) };
     }
 }
 
-/// As `Box::new`, which cannot say that there is no memory.
+/// As `Box::new`, but returns `None` if there is no memory.
 fn try_box<T>(value: T) -> Option<Box<T>> {
     let layout = Layout::new::<T>();
     if layout.size() == 0 {
-        // Takes none.
+        // A value without size needs no allocation.
         return Some(Box::new(value));
     }
     // SAFETY: the size is not 0.
     let place = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
-    // SAFETY: as large as the value and aligned as it is to be; from the allocator
-    // that boxes give it back to.
+    // SAFETY: the memory has the size and alignment of the value, and comes from the allocator of
+    // boxes.
     unsafe {
         place.write(value);
         Some(Box::from_raw(place.as_ptr()))
@@ -155,22 +154,22 @@ mod tests {
 
     use super::*;
 
-    /// Whether a closure that owns that is called or dropped once, and frees it once.
-    fn is_used_once<T: Send + Sync + 'static>(owned: T) {
+    /// Checks that a closure with this value is called or dropped once, and frees it once.
+    fn check_used_once<T: Send + Sync + 'static>(owned: T) {
         let owned = Arc::new(owned);
         for is_called in [true, false] {
-            let (inner, told) = (Arc::clone(&owned), Arc::new(()));
-            let tell = Arc::clone(&told);
-            let Some(closure) = Closure::new(move || drop((inner, tell)), is_called) else {
+            let (inner, alive) = (Arc::clone(&owned), Arc::new(()));
+            let owned_too = Arc::clone(&alive);
+            let Some(closure) = Closure::new(move || drop((inner, owned_too)), is_called) else {
                 panic!("no memory")
             };
-            assert_eq!(Arc::strong_count(&told), 2);
+            assert_eq!(Arc::strong_count(&alive), 2);
             match is_called {
                 true => closure.call(),
                 false => drop(closure),
             }
             assert_eq!(
-                (Arc::strong_count(&told), Arc::strong_count(&owned)),
+                (Arc::strong_count(&alive), Arc::strong_count(&owned)),
                 (1, 1)
             );
         }
@@ -179,36 +178,36 @@ mod tests {
     #[repr(align(64))]
     struct Aligned(u8);
 
-    fn takes_no_memory<F: FnOnce()>(_: F) -> bool {
+    fn is_inline<F: FnOnce()>(_: F) -> bool {
         fits::<F>()
     }
 
     #[test]
     fn closures_of_all_sizes_are_used_once() {
-        is_used_once(());
-        is_used_once([7_u64; 100]);
+        check_used_once(());
+        check_used_once([7_u64; 100]);
         let (large, aligned) = ([7_u64; 4], Aligned(7));
-        let told = Arc::new(());
-        let own = Arc::clone(&told);
+        let alive = Arc::new(());
+        let own = Arc::clone(&alive);
         let body = move || {
             assert_eq!(large, [7; 4]);
-            // All of it, not only what is looked at.
+            // Captures the whole value, not only the field that is read.
             let aligned = &aligned;
             assert!(aligned.0 == 7 && std::ptr::from_ref(aligned).addr() % 64 == 0);
             drop(own);
         };
         Closure::new(body, false).unwrap().call();
-        assert_eq!(Arc::strong_count(&told), 1);
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 
     #[test]
-    fn small_ones_take_no_memory() {
+    fn small_closures_need_no_allocation() {
         let three = [1_u64; 3];
-        assert!(takes_no_memory(|| ()));
-        assert!(takes_no_memory(move || assert_eq!(three, [1; 3])));
+        assert!(is_inline(|| ()));
+        assert!(is_inline(move || assert_eq!(three, [1; 3])));
         let four = [1_u64; 4];
-        assert!(!takes_no_memory(move || assert_eq!(four, [1; 4])));
+        assert!(!is_inline(move || assert_eq!(four, [1; 4])));
         let wide = 1_u128;
-        assert!(!takes_no_memory(move || assert_eq!(wide, 1)));
+        assert!(!is_inline(move || assert_eq!(wide, 1)));
     }
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coloured blocks: headers that do not fall into the same cache sets.
+//! Coloured blocks: blocks with headers that are spread over the cache sets.
 //!
-//! Blocks of a power of two of bytes, aligned to that, have a fine property: any
-//! pointer into one, masked, gives its base, and with that the header that stands
-//! there. Linux 2.4 finds the task structure below a kernel stack so. It has an ugly
-//! one too: the same field of all headers has the same low address bits, so all of
-//! them compete for the few cache sets that these bits select. A walk of a run queue
-//! of 8 KiB blocks misses at nearly every step (paper 3a: 90 % of the time, where
-//! 1 % is usual), however large the cache.
+//! Problem: blocks of a power of two of bytes, aligned to their size, have a useful property.
+//! Masking any pointer into a block gives its base, and thus its header. Linux 2.4 finds the task
+//! structure below a kernel stack in this way. But the same field of all headers then has the same
+//! low address bits, so all of them compete for the few cache sets that these bits select. A walk
+//! of a run queue of 8 KiB blocks misses at nearly every step (paper 3a: 90 %, where 1 % is usual),
+//! whatever the size of the cache.
 //!
-//! *Colouring* moves each header by a number of whole cache lines that is a hash of
-//! the upper bits of the block's address, the bits that masking leaves. Whoever has
-//! any pointer into the block can compute base, hash and header from it, as before.
+//! Idea: *colouring* shifts each header by a number of whole cache lines, computed as a hash of the
+//! upper bits of the block's address, which masking keeps. Base, hash and header can still be
+//! computed from any pointer into the block.
 //!
 //! Half of the headers stand at the start of their blocks and half at the end:
 //!
@@ -21,10 +20,10 @@
 //! |------------------------- ... ---------------|----------------|  colour   |
 //! ```
 //!
-//! A block of several pages has a header in its first page or in its last, so that
-//! headers are spread over the sets of the translation look-aside buffers, too. With
-//! headers at the start alone, blocks of two pages have every hot field in an even
-//! page, and half of those sets lies idle. And colours take half as many bytes.
+//! The header of a block of several pages is in its first page or in its last, so headers are also
+//! spread over the sets of the translation look-aside buffers. With all headers at the start,
+//! blocks of two pages would have every frequently used field in an even page, and half of those
+//! sets would be unused. Colours also take half of the bytes in this way.
 
 use std::alloc::{self, Layout};
 use std::ops::Range;
@@ -32,15 +31,15 @@ use std::ptr::NonNull;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Bytes of a cache line, by which headers are shifted.
+/// Bytes of a cache line, the unit by which headers are shifted.
 pub const LINE_BYTES: usize = 64;
-/// Blocks that are asked of the system at a time.
+/// Bytes allocated from the system at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Blocks that cannot be.
+/// Blocks cannot be laid out or allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ColorError {
-    /// Masking would not give the base.
+    /// Masking would not give the base of a block.
     #[error(
         "blocks cannot have a size of {bytes}: it must be a power of two, {LINE_BYTES} at least"
     )]
@@ -48,13 +47,13 @@ pub enum ColorError {
         /// Bytes of a block.
         bytes: usize,
     },
-    /// A header would have no place.
+    /// There are no positions for headers.
     #[error("0 colours: there must be 1 at least, which is no colouring")]
     Colors,
-    /// A header at the end of a block would stand in the next one.
+    /// An empty header at the end of a block would be in the next block.
     #[error("headers cannot have a size of 0: it must be 1 at least")]
     NoHeader,
-    /// Headers would not lie in their blocks.
+    /// Headers would extend beyond their blocks.
     #[error(
         "blocks of size {block_bytes} have no room for headers of size {header_bytes} in {colors} \
          colours"
@@ -62,20 +61,20 @@ pub enum ColorError {
     Header {
         /// Bytes of a header.
         header_bytes: usize,
-        /// Places that a header can have.
+        /// Positions that a header can have.
         colors: usize,
         /// Bytes of a block.
         block_bytes: usize,
     },
-    /// The system has none left.
+    /// The system has no memory left.
     #[error("no memory for {bytes} bytes of blocks")]
     Memory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
 
-/// Where headers stand in blocks: arithmetic alone.
+/// The position of headers in blocks. Pure arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coloring {
     block_bytes: usize,
@@ -84,12 +83,12 @@ pub struct Coloring {
 }
 
 impl Coloring {
-    /// Headers of that size in blocks of that size, in that many colours; one
-    /// colour is no colouring.
+    /// Lays out headers of that size in blocks of that size, with that number of colours. One
+    /// colour means no colouring.
     ///
     /// # Errors
-    /// Where masking cannot work, or a header would stand out of its block; where there
-    /// are no colours, or headers of no bytes.
+    /// If masking cannot work, if a header would extend beyond its block, or if the number of
+    /// colours or the header size is 0.
     pub fn new(block_bytes: usize, header_bytes: usize, colors: usize) -> Result<Self, ColorError> {
         if !block_bytes.is_power_of_two() || block_bytes < LINE_BYTES {
             return Err(ColorError::Block { bytes: block_bytes });
@@ -116,32 +115,32 @@ impl Coloring {
         }
     }
 
-    /// The address of the block that an address lies in.
+    /// Returns the base of the block that contains an address.
     pub fn base(&self, inside: usize) -> usize {
         inside & !(self.block_bytes - 1)
     }
 
-    /// By how much the header of the block at `base` is shifted, in bytes.
+    /// Returns the offset of the header of the block at `base`, in bytes.
     pub fn shift(&self, base: usize) -> usize {
         let number = base / self.block_bytes;
-        // Upper bits too: blocks that lie a power of two apart are usual.
+        // Upper bits are included, because blocks are often a power of two apart.
         let folded = number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
         let color = folded % self.colors;
-        let in_by = color / 2 * LINE_BYTES;
+        let inset = color / 2 * LINE_BYTES;
         match color % 2 {
-            0 => in_by,
-            _ => (self.block_bytes - self.header_bytes) / LINE_BYTES * LINE_BYTES - in_by,
+            0 => inset,
+            _ => (self.block_bytes - self.header_bytes) / LINE_BYTES * LINE_BYTES - inset,
         }
     }
 
-    /// The address of the header of the block that an address lies in.
+    /// Returns the address of the header of the block that contains an address.
     pub fn header(&self, inside: usize) -> usize {
         let base = self.base(inside);
         base + self.shift(base)
     }
 
-    /// What the block that an address lies in has for its user in one piece: behind
-    /// the header, or before it.
+    /// Returns the largest contiguous range of the block that contains an address, after or before
+    /// the header.
     pub fn room(&self, inside: usize) -> Range<usize> {
         let (base, header) = (self.base(inside), self.header(inside));
         let (before, behind) = (
@@ -155,51 +154,50 @@ impl Coloring {
     }
 }
 
-/// Blocks with coloured headers, from the system in chunks and kept until the end.
+/// Blocks with coloured headers, allocated in chunks and kept until the end.
 #[derive(Debug)]
 pub struct Blocks {
     coloring: Coloring,
-    kept: Mutex<Kept>,
+    pool: Mutex<BlockPool>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// Free blocks; there is room for all there are, so that giving one back takes no
-    /// memory.
+struct BlockPool {
+    /// Free blocks. The capacity is enough for all blocks, so returning one allocates nothing.
     free: Vec<NonNull<u8>>,
     chunks: Vec<(NonNull<u8>, Layout)>,
-    /// Blocks in all chunks.
+    /// Number of blocks in all chunks.
     blocks: usize,
 }
 
 // SAFETY: the pointers are to memory that is this value's own.
-unsafe impl Send for Kept {}
+unsafe impl Send for BlockPool {}
 
 impl Blocks {
-    /// None yet.
+    /// Creates a source of blocks that has allocated none yet.
     pub fn new(coloring: Coloring) -> Self {
         Self {
             coloring,
-            kept: Mutex::default(),
+            pool: Mutex::default(),
         }
     }
 
-    /// Where headers stand.
+    /// Returns the layout of the blocks.
     pub fn coloring(&self) -> Coloring {
         self.coloring
     }
 
-    /// A block that nobody else has; a pointer to its header. What is in it is
-    /// what was in it.
+    /// Takes a free block and returns a pointer to its header. The content of the block is
+    /// undefined.
     ///
     /// # Errors
-    /// Where the system has no memory.
+    /// If the system has no memory.
     pub fn take(&self) -> Result<NonNull<u8>, ColorError> {
-        let mut kept = self.kept();
-        if kept.free.is_empty() {
-            self.more(&mut kept)?;
+        let mut pool = self.pool();
+        if pool.free.is_empty() {
+            self.more(&mut pool)?;
         }
-        let block = kept.free.pop();
+        let block = pool.free.pop();
         let base = block.ok_or(ColorError::Memory {
             bytes: self.coloring.block_bytes,
         })?;
@@ -208,52 +206,51 @@ impl Blocks {
         Ok(unsafe { base.add(shift) })
     }
 
-    /// Gives a block back; any pointer into it will do.
+    /// Returns a block, given any pointer into it.
     ///
     /// # Safety
-    /// The block came from [`Self::take`] of this very value, and nobody uses it any
-    /// more.
+    /// The block came from [`Self::take`] of this value and is not used after that.
     pub unsafe fn give_back(&self, inside: NonNull<u8>) {
         let offset = inside.as_ptr().addr() & (self.coloring.block_bytes - 1);
         // SAFETY: the base lies in the same block.
         let base = unsafe { inside.sub(offset) };
-        self.kept().free.push(base);
+        self.pool().free.push(base);
     }
 
-    /// Blocks that were had from the system and that nobody has now.
+    /// Returns the number of free blocks.
     pub fn free(&self) -> usize {
-        self.kept().free.len()
+        self.pool().free.len()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock()
+    fn pool(&self) -> MutexGuard<'_, BlockPool> {
+        self.pool.lock()
     }
 
-    fn more(&self, kept: &mut Kept) -> Result<(), ColorError> {
+    fn more(&self, pool: &mut BlockPool) -> Result<(), ColorError> {
         let block_bytes = self.coloring.block_bytes;
         let count = (CHUNK_BYTES / block_bytes).max(1);
         let bytes = count * block_bytes;
         let none = ColorError::Memory { bytes };
         let layout = Layout::from_size_align(bytes, block_bytes).map_err(|_| none)?;
-        let more = kept.blocks + count - kept.free.len();
-        kept.free.try_reserve(more).map_err(|_| none)?;
-        kept.chunks.try_reserve(1).map_err(|_| none)?;
+        let more = pool.blocks + count - pool.free.len();
+        pool.free.try_reserve(more).map_err(|_| none)?;
+        pool.chunks.try_reserve(1).map_err(|_| none)?;
         // SAFETY: a block has one byte at least.
         let chunk = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(none)?;
-        kept.chunks.push((chunk, layout));
-        kept.blocks += count;
+        pool.chunks.push((chunk, layout));
+        pool.blocks += count;
         // SAFETY: these lie in the chunk.
         let blocks = (0..count)
             .rev()
             .map(|at| unsafe { chunk.add(at * block_bytes) });
-        kept.free.extend(blocks);
+        pool.free.extend(blocks);
         Ok(())
     }
 }
 
 impl Drop for Blocks {
     fn drop(&mut self) {
-        for (chunk, layout) in self.kept().chunks.drain(..) {
+        for (chunk, layout) in self.pool().chunks.drain(..) {
             // SAFETY: asked for with that layout; those who took blocks promised to
             // use them no longer than this lives.
             unsafe { alloc::dealloc(chunk.as_ptr(), layout) };
@@ -270,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_layouts_are_rejected() {
         let refused = |block, header, colors| Coloring::new(block, header, colors).is_err();
         assert!(refused(8000, 64, 4) && refused(32, 8, 1) && refused(8192, 64, 0));
         assert!(refused(4096, 0, 1) && refused(4096, 0, 2));
@@ -294,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_stand_in_even_and_odd_pages_and_leave_room_in_one_piece() {
+    fn headers_use_even_and_odd_pages_and_leave_contiguous_room() {
         let coloring = Coloring::new(8192, 128, 64).unwrap();
         let blocks = 0..4096_usize;
         // The four sets that the two lowest bits of a page's number select.
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_apart_and_come_back() {
+    fn blocks_are_distinct_and_reused() {
         let blocks = Blocks::new(Coloring::new(4096, 128, 16).unwrap());
         let coloring = blocks.coloring();
         let taken: Vec<NonNull<u8>> = (0..1000).map(|_| blocks.take().unwrap()).collect();
@@ -329,17 +326,17 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_all_blocks_to_come_back() {
+    fn releasing_blocks_allocates_nothing() {
         // Four blocks a chunk.
         let blocks = Blocks::new(Coloring::new(CHUNK_BYTES / 4, 64, 4).unwrap());
         let taken: Vec<NonNull<u8>> = (0..41).map(|_| blocks.take().unwrap()).collect();
-        let room = blocks.kept().free.capacity();
+        let room = blocks.pool().free.capacity();
         assert!(room >= 44, "{room}");
         for block in taken {
             // SAFETY: taken above, and used no more.
             unsafe { blocks.give_back(block) };
         }
-        assert_eq!((blocks.free(), blocks.kept().free.capacity()), (44, room));
+        assert_eq!((blocks.free(), blocks.pool().free.capacity()), (44, room));
     }
 
     proptest! {

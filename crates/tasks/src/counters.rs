@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What workers have done, counted as they go.
+//! Counters of what each worker has done.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use crate::places::Distance;
 
-/// What a worker counts: it alone writes, anybody may read. On cache lines of its
-/// own.
+/// The counters of a worker, which only this worker writes and any thread may read. They have cache
+/// lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counts {
@@ -19,16 +19,16 @@ pub(crate) struct Counts {
     pub sent: Count,
     pub group_moves: Count,
     pub sleeps: Count,
-    pub asleep: Asleep,
+    pub asleep: SleepTime,
 }
 
-/// A number that one thread raises.
+/// A counter with one writer.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// By the thread that it belongs to: no two raise it at once, so that it need not
-    /// be done in one step.
+    /// Adds to the counter. Only its worker calls this, so load and store need not be one atomic
+    /// operation.
     #[inline]
     pub fn add(&self, more: u64) {
         let more = self.get().wrapping_add(more);
@@ -41,23 +41,22 @@ impl Count {
     }
 }
 
-/// How long a thread has slept, told also while it sleeps.
+/// The total time for which a thread has slept, including a sleep in progress.
 ///
-/// In one word, so that whoever reads it reads what belongs together: twice the time
-/// slept when it is awake; when it sleeps one more than twice the time slept before less
-/// the time at which it fell asleep, both by the same clock, so that the time now is all
-/// that is to be added.
+/// One word, so that a reader gets a consistent value. Awake: twice the time slept. SleepTime: one
+/// more than twice (the time slept before, minus the time at which this sleep began). Adding twice
+/// the current time then gives the total; the lowest bit marks sleep.
 #[derive(Debug, Default)]
-pub(crate) struct Asleep(AtomicU64);
+pub(crate) struct SleepTime(AtomicU64);
 
-/// Nanoseconds since somebody asked for the first time.
+/// Returns nanoseconds since the first call in this process.
 fn now_ns() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-impl Asleep {
-    /// The thread falls asleep.
+impl SleepTime {
+    /// The thread begins to sleep.
     pub fn begin(&self) {
         self.begin_at(now_ns());
     }
@@ -83,7 +82,7 @@ impl Asleep {
         let word = self.0.load(Ordering::Relaxed);
         match word & 1 {
             0 => word >> 1,
-            // Seen asleep before the clock was read, and so not later than that.
+            // The word is read before the clock, so the sleep began no later than this time.
             _ => word.wrapping_add(now() << 1) >> 1,
         }
     }
@@ -106,23 +105,23 @@ impl Counts {
 /// What a worker has done since the runtime was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Tasks that it ran.
+    /// Tasks run.
     pub tasks: u64,
-    /// Chains of tasks that it took from others, by [`Distance`], the nearest first.
+    /// Chains of tasks taken from other workers, by [`Distance`], the nearest first.
     pub steals: [u64; Distance::ALL.len()],
-    /// Times that it took what had come from outside.
+    /// Times it took injected tasks, which other threads made ready.
     pub outside: u64,
-    /// Tasks that it sent to the owners of their spatial groups.
+    /// Tasks sent to the owners of their spatial groups.
     pub sent: u64,
-    /// Spatial groups that were another's and became its own.
+    /// Spatial groups taken over from another worker.
     pub group_moves: u64,
-    /// Times that it fell asleep for want of tasks.
+    /// Times it went to sleep for lack of tasks.
     pub sleeps: u64,
-    /// How long it has slept in all, in ns, what it sleeps now included.
+    /// Total time asleep in ns, including a sleep in progress.
     pub asleep_ns: u64,
 }
 
-/// The counters of a runtime's workers; shown, they are a table.
+/// The counters of all workers of a runtime. Displayed as a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllCounters(pub Vec<Counters>);
 
@@ -163,8 +162,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sleeps_is_seen_sleeping() {
-        let asleep = Asleep::default();
+    fn a_sleep_in_progress_is_counted() {
+        let asleep = SleepTime::default();
         assert_eq!(asleep.ns_at(|| 50), 0);
         asleep.begin_at(100);
         assert_eq!((asleep.ns_at(|| 100), asleep.ns_at(|| 130)), (0, 30));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong, and with which task.
+//! Errors, with the tasks that they concern.
 
 use std::any::Any;
 use std::mem;
@@ -7,102 +7,102 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::dispatch::Groups;
 
-/// A runtime that cannot be made.
+/// A runtime cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// There would be nobody to run a task, or more threads than can be.
-    #[error("{count} workers: there can be 1 to {most}")]
+    /// The number of workers is 0 or too large.
+    #[error("{count} workers: must be 1 to {max}")]
     Workers {
-        /// Those asked for.
+        /// The requested number.
         count: usize,
-        /// The most.
-        most: usize,
+        /// The upper limit.
+        max: usize,
     },
-    /// The paper's policy would keep too many queues.
-    #[error("{t_groups} x {s_groups} groups: there can be {most} queues")]
+    /// The policy `paper` would keep too many queues.
+    #[error("{t_groups} x {s_groups} groups need too many queues: the limit is {max}")]
     Groups {
-        /// Temporal groups asked for.
+        /// The requested number of temporal groups.
         t_groups: u32,
-        /// Spatial groups asked for.
+        /// The requested number of spatial groups.
         s_groups: u32,
-        /// The most queues.
-        most: u64,
+        /// Upper limit of queues.
+        max: u64,
     },
     /// There is no memory for the policy's queues.
     #[error("no memory for {queues} queues of ready tasks")]
     Memory {
-        /// How many.
+        /// The number of queues.
         queues: u64,
     },
-    /// The system has no thread for us.
+    /// The system could not start a thread.
     #[error("starting worker {worker}: {source}")]
     Thread {
-        /// Which one, from 0.
+        /// The worker, from 0.
         worker: usize,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
-/// A graph that cannot be run.
+/// A graph cannot be run.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// Some tasks would wait for themselves.
-    #[error("the tasks {} wait for one another in a circle", list(.tasks))]
+    #[error("dependency cycle: the tasks {} wait for one another", list(.tasks))]
     Cycle {
-        /// One circle, each after the one before it and the first after the last.
+        /// One cycle: each task waits for its predecessor, and the first for the last.
         tasks: Vec<usize>,
     },
-    /// What is named is no task of this graph.
-    #[error("task {task} is none: the graph has {count}")]
+    /// The graph has no task of that number.
+    #[error("no task {task}: the graph has {count} tasks")]
     NoSuchTask {
-        /// The number.
+        /// The number that was given.
         task: usize,
-        /// How many there are.
+        /// How many tasks the graph has.
         count: usize,
     },
-    /// A graph has more tasks or dependencies than can be numbered.
-    #[error("a graph of {count} {what}: there can be {}", u32::MAX)]
+    /// The graph has more tasks or dependencies than can be numbered.
+    #[error("the graph has {count} {what}: the limit is {}", u32::MAX)]
     TooLarge {
-        /// How many.
+        /// The number.
         count: usize,
-        /// Of what.
+        /// What is numbered.
         what: &'static str,
     },
 }
 
-/// A task that cannot be registered or resolved.
+/// A task cannot be registered or resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
-    /// There is a task of that token, which has not run yet.
+    /// A task of that token is registered and has not run yet.
     #[error("task {token} is registered already and has not run")]
     Registered {
         /// The token.
         token: u64,
     },
-    /// It waits for less than has been resolved.
+    /// The token was resolved more often than the task waits for.
     #[error("task {token} was resolved {} and waits for {count}", self::times(*.times))]
     ResolvedTooOften {
         /// The token.
         token: u64,
         /// How often it was resolved.
         times: u32,
-        /// What it was registered with.
+        /// The count given at registration.
         count: u32,
     },
-    /// The policy keeps tables of groups, and these lie outside.
+    /// The groups are outside the tables of the policy.
     #[error("task {token} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// The token.
         token: u64,
-        /// Those asked for.
+        /// The groups given.
         groups: Groups,
         /// How many temporal groups there are, 0 included.
         t_groups: u32,
         /// How many spatial groups there are, 0 included.
         s_groups: u32,
     },
-    /// No memory.
+    /// There is no memory for the task.
     #[error("task {token}: no memory")]
     Memory {
         /// The token.
@@ -116,28 +116,28 @@ pub enum TaskError {
     },
 }
 
-/// Waiting for tasks that have not all run in the end.
+/// A wait ended with unfinished tasks, or was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// A task waits for all tasks, itself included.
+    /// A task waits for all tasks of its own runtime, which include itself.
     #[error("a task cannot wait for all tasks of its own runtime")]
     Inside,
-    /// A task waits for a runtime whose tasks wait for its own.
+    /// A task waits for a runtime with tasks that wait for its own.
     #[error(
         "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
     )]
     Deadlock,
-    /// The runtime's workers are threads of another process.
-    #[error("{}", forked(*.maker))]
+    /// The workers are threads of another process.
+    #[error("{}", forked(*.creator_pid))]
     Forked {
-        /// The process that made it.
-        maker: u32,
+        /// The process that created the runtime.
+        creator_pid: u32,
     },
-    /// Nothing is ready any more, and not all is well.
-    #[error("{}", left(.0))]
-    Left(Left),
-    /// Nothing is ready any more, not all is well, and there is no memory to say with
-    /// which tasks. Those that panicked are told by the next wait.
+    /// No task is ready any more, and some are unfinished or panicked.
+    #[error("{}", unfinished(.0))]
+    Unfinished(Unfinished),
+    /// As [`Self::Unfinished`], but there is no memory to list the tasks. The next wait reports
+    /// those that panicked.
     #[error(
         "no memory to name what is left: {panicked} panicked, {unresolved} never resolved, \
          {unregistered} resolved and never registered"
@@ -145,26 +145,25 @@ pub enum WaitError {
     Memory {
         /// Tasks that panicked.
         panicked: usize,
-        /// Tasks that wait.
+        /// Tasks that wait to be resolved.
         unresolved: usize,
         /// Tokens that were resolved and never registered.
         unregistered: usize,
     },
 }
 
-/// What was left when nothing was ready any more.
+/// The tasks that are not done although no task is ready any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Unfinished {
     /// Tasks that panicked.
     pub panicked: Vec<Panicked>,
-    /// Tasks that wait, with how often they have to be resolved yet: for one
-    /// another, or for somebody who does not come.
+    /// Tasks that wait to be resolved, each with the number of missing resolutions.
     pub unresolved: Vec<(u64, u32)>,
     /// Tokens that were resolved and never registered.
     pub unregistered: Vec<u64>,
 }
 
-impl Left {
+impl Unfinished {
     pub(crate) fn is_empty(&self) -> bool {
         self.panicked.is_empty() && self.unresolved.is_empty() && self.unregistered.is_empty()
     }
@@ -175,14 +174,14 @@ impl Left {
 pub struct Panicked {
     /// Its number or token.
     pub task: u64,
-    /// What it said.
+    /// The message of the panic.
     pub message: String,
 }
 
-/// A run of a graph that has failed.
+/// A run of a graph failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The policy keeps tables of groups, and a task's lie outside. Nothing was run.
+    /// The groups of a task are outside the tables of the policy. Nothing was run.
     #[error("task {task} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// The task's number.
@@ -194,32 +193,31 @@ pub enum RunError {
         /// How many spatial groups there are, 0 included.
         s_groups: u32,
     },
-    /// A task runs it on a runtime whose tasks wait for its own. Nothing was run.
+    /// A task runs the graph on a runtime with tasks that wait for its own. Nothing was run.
     #[error(
         "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
     )]
     Deadlock,
-    /// The runtime's workers are threads of another process. Nothing was run.
-    #[error("{}", forked(*.maker))]
+    /// The workers are threads of another process. Nothing was run.
+    #[error("{}", forked(*.creator_pid))]
     Forked {
-        /// The process that made it.
-        maker: u32,
+        /// The process that created the runtime.
+        creator_pid: u32,
     },
-    /// A task runs it, and there is no memory for queues of what becomes ready by that.
-    /// Nothing was run.
+    /// A task runs the graph, and there is no memory for queues of its tasks. Nothing was run.
     #[error("no memory for the queues of a graph that a task runs")]
     Memory,
     /// Tasks panicked.
-    #[error("{}; {} not run after that", told(.panicked), were(*.skipped))]
+    #[error("{}; {} not run after that", panics(.panicked), tasks_were(*.skipped))]
     Panicked {
-        /// Those that did, in the order in which they did.
+        /// The tasks that panicked, in order of time.
         panicked: Vec<Panicked>,
-        /// Tasks that were not run, as others had panicked before.
+        /// Tasks that were not run because others had panicked before.
         skipped: u64,
     },
 }
 
-/// Groups for which there is no place, and which there are.
+/// Formats groups and the limits that they exceed.
 fn outside(groups: &Groups, t_groups: u32, s_groups: u32) -> String {
     let Groups { t, s } = groups;
     format!("T {t} and S {s}: T must be below {t_groups} and S below {s_groups}")
@@ -232,16 +230,16 @@ fn times(count: u32) -> String {
     }
 }
 
-fn were(tasks: u64) -> String {
+fn tasks_were(tasks: u64) -> String {
     match tasks {
         1 => "1 task was".to_owned(),
         _ => format!("{tasks} tasks were"),
     }
 }
 
-fn forked(maker: u32) -> String {
+fn forked(creator_pid: u32) -> String {
     format!(
-        "the runtime was made by process {maker}, from which this one was forked: it has no \
+        "the runtime was created by process {creator_pid}, from which this process was forked: it has no \
          workers here"
     )
 }
@@ -255,27 +253,27 @@ fn list<T: ToString>(tasks: &[T]) -> String {
     words.join(", ")
 }
 
-fn left(error: &Left) -> String {
-    let mut told = Vec::new();
+fn unfinished(error: &Unfinished) -> String {
+    let mut parts = Vec::new();
     if !error.panicked.is_empty() {
-        told.push(self::told(&error.panicked));
+        parts.push(panics(&error.panicked));
     }
     if !error.unresolved.is_empty() {
-        let one = |(token, left): &(u64, u32)| format!("{token} ({left} more)");
-        let tokens: Vec<String> = error.unresolved.iter().map(one).collect();
-        told.push(format!("never resolved: {}", list(&tokens)));
+        let text = |(token, left): &(u64, u32)| format!("{token} ({left} more)");
+        let tokens: Vec<String> = error.unresolved.iter().map(text).collect();
+        parts.push(format!("never resolved: {}", list(&tokens)));
     }
     if !error.unregistered.is_empty() {
         let tokens = list(&error.unregistered);
-        told.push(format!("resolved and never registered: {tokens}"));
+        parts.push(format!("resolved and never registered: {tokens}"));
     }
-    told.join("; ")
+    parts.join("; ")
 }
 
-fn told(panicked: &[Panicked]) -> String {
+fn panics(panicked: &[Panicked]) -> String {
     match panicked {
         [] => "no task panicked".to_owned(),
-        [one] => format!("task {} panicked: {}", one.task, one.message),
+        [only] => format!("task {} panicked: {}", only.task, only.message),
         [first, rest @ ..] => format!(
             "task {} panicked: {} (and {} more)",
             first.task,
@@ -285,7 +283,7 @@ fn told(panicked: &[Panicked]) -> String {
     }
 }
 
-/// What a panic said, where it said it in words.
+/// Returns the message of a panic, if its payload is a string.
 pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -293,14 +291,14 @@ pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     text.unwrap_or_else(|| "without a message".to_owned())
 }
 
-/// Drops what a panic threw. It may throw when it is dropped, and so on; at some point
-/// nobody drops what comes of that.
-pub(crate) fn discard(mut thrown: Box<dyn Any + Send>) {
+/// Drops the payload of a panic. The drop may panic in turn; after eight attempts the payload is
+/// leaked.
+pub(crate) fn discard(mut payload: Box<dyn Any + Send>) {
     for _ in 0..8 {
-        match catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
+        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             Ok(()) => return,
-            Err(again) => thrown = again,
+            Err(again) => payload = again,
         }
     }
-    mem::forget(thrown);
+    mem::forget(payload);
 }

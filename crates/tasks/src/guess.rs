@@ -1,77 +1,76 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Temporal groups for tasks that are registered one by one and without any.
+//! Guessed temporal groups for tasks that are registered without any.
 //!
-//! Nothing is known of such a task but when it came, and maybe where its data lie.
-//! So there are three ways: tasks that came one after the other belong together;
-//! tasks whose data lie in the same region do; none do. They are tried in turn, and
-//! judged by how long tasks run: one in [`SAMPLE`] is timed, and [`SAMPLES`] of them
-//! make a trial. Tasks that became ready under one way and run under the next count
-//! for the next; a trial is long enough for that not to matter.
+//! Only the time of registration is known of such a task, and sometimes the address of its data.
+//! There are three ways to group: by time of registration, by region of the data, and no groups.
+//! They are tried in turn. Their measure is the run time of tasks: one task in [`SAMPLE`] is timed,
+//! and the mean of [`SAMPLES`] of them is one trial. A task that became ready under one grouping
+//! and runs under the next counts for the next. Trials are long enough to ignore this.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::dispatch::Groups;
-use crate::pool::LANES;
+use crate::pool::T_QUEUES;
 use crate::sync::Mutex;
 use crate::trials::Trials;
 
-/// One task in so many is timed.
+/// One task in this many is timed.
 pub(crate) const SAMPLE: u64 = 64;
-/// Timed tasks of a trial.
+/// Timed tasks per trial.
 const SAMPLES: u32 = 256;
-/// Tasks that came one after the other from the same thread, of a group.
+/// Tasks per group by time: tasks that one thread registered in a row.
 const TASKS: u32 = 512;
-/// Bytes of a region of data, of a group.
+/// Bytes per region of data, for groups by data.
 const REGION_BYTES: usize = 1 << 16;
 
-/// What tasks without groups have in common.
+/// What the tasks of a guessed group have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Together {
-    /// The time at which they were registered.
+pub enum Grouping {
+    /// The time of registration.
     Time,
-    /// The region in which their data lie.
+    /// The region of their data.
     Data,
-    /// Nothing.
-    Nothing,
+    /// Nothing: the tasks have no groups.
+    None,
 }
 
-const WAYS: [Together; 3] = [Together::Time, Together::Data, Together::Nothing];
+const GROUPINGS: [Grouping; 3] = [Grouping::Time, Grouping::Data, Grouping::None];
 
-/// Guesses groups, and learns.
+/// Guesses groups and learns from the run times of tasks.
 #[derive(Debug)]
-pub(crate) struct Guess {
-    way: AtomicUsize,
-    /// Which of this process' it is.
+pub(crate) struct GroupGuesser {
+    grouping: AtomicUsize,
+    /// A number that identifies this value in the process.
     number: u64,
-    /// Groups by time that threads have begun.
+    /// The number of groups by time that threads have begun.
     begun: AtomicU64,
-    learnt: Mutex<Learnt>,
+    measured: Mutex<Measurements>,
 }
 
 thread_local! {
-    /// The group by time that this thread's tasks go into: whose it is, its number, and
-    /// how many more it takes. Threads share nothing but the numbers of groups, and what
-    /// one of them registers in a row stays together.
-    static OPEN: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
+    /// The group by time that this thread fills: the number of the [`GroupGuesser`], the group, and
+    /// how many more tasks it takes. Threads share only the counter of groups, so that tasks that
+    /// one thread registers in a row stay together.
+    static OPEN_GROUP: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 #[derive(Debug)]
-struct Learnt {
+struct Measurements {
     trials: Trials,
     samples: u32,
     ns: u64,
 }
 
-impl Default for Guess {
+impl Default for GroupGuesser {
     fn default() -> Self {
-        static MADE: AtomicU64 = AtomicU64::new(1);
-        let trials = Trials::new(WAYS.len());
+        static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+        let trials = Trials::new(GROUPINGS.len());
         Self {
-            way: AtomicUsize::new(trials.way()),
-            number: MADE.fetch_add(1, Ordering::Relaxed),
+            grouping: AtomicUsize::new(trials.current()),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             begun: AtomicU64::new(0),
-            learnt: Mutex::new(Learnt {
+            measured: Mutex::new(Measurements {
                 trials,
                 samples: 0,
                 ns: 0,
@@ -80,47 +79,48 @@ impl Default for Guess {
     }
 }
 
-impl Guess {
-    /// Groups for a task that has none, and works on data at that address.
+impl GroupGuesser {
+    /// Returns groups for a task that has none; `data`: the address of its data.
     pub fn groups(&self, data: Option<usize>) -> Groups {
-        let lanes = LANES - 1;
-        let way = WAYS[self.way.load(Ordering::Relaxed)];
-        let group = match (way, data) {
-            (Together::Nothing, _) => return Groups::NONE,
-            (Together::Data, Some(data)) => data / REGION_BYTES % lanes,
-            (Together::Time, _) | (Together::Data, None) => self.by_time() as usize % lanes,
+        let queues = T_QUEUES - 1;
+        let grouping = GROUPINGS[self.grouping.load(Ordering::Relaxed)];
+        let group = match (grouping, data) {
+            (Grouping::None, _) => return Groups::NONE,
+            (Grouping::Data, Some(data)) => data / REGION_BYTES % queues,
+            (Grouping::Time, _) | (Grouping::Data, None) => self.by_time() as usize % queues,
         };
         Groups::new(1 + group as u32, 0)
     }
 
     fn by_time(&self) -> u64 {
-        // A thread that ends may still register from what it leaves behind; nothing here
-        // needs to be dropped before that.
-        let (of, group, more) = OPEN.get();
-        let (group, more) = match of == self.number && more > 0 {
+        // A thread may still register tasks from destructors of its thread-local values. This cell
+        // needs no destructor, so it is usable then.
+        let (guesser, group, more) = OPEN_GROUP.get();
+        let (group, more) = match guesser == self.number && more > 0 {
             true => (group, more),
             false => (self.begun.fetch_add(1, Ordering::Relaxed), TASKS),
         };
-        OPEN.set((self.number, group, more - 1));
+        OPEN_GROUP.set((self.number, group, more - 1));
         group
     }
 
-    /// A task that was timed ran so long.
-    pub fn ran(&self, ns: u64) {
-        let mut learnt = self.learnt.lock();
-        learnt.samples += 1;
-        learnt.ns += ns;
-        if learnt.samples == SAMPLES {
-            let mean_ns = learnt.ns as f64 / f64::from(SAMPLES);
-            (learnt.samples, learnt.ns) = (0, 0);
-            learnt.trials.ran(mean_ns);
-            self.way.store(learnt.trials.way(), Ordering::Relaxed);
+    /// Records the run time of a timed task.
+    pub fn record(&self, ns: u64) {
+        let mut measured = self.measured.lock();
+        measured.samples += 1;
+        measured.ns += ns;
+        if measured.samples == SAMPLES {
+            let mean_ns = measured.ns as f64 / f64::from(SAMPLES);
+            (measured.samples, measured.ns) = (0, 0);
+            measured.trials.record(mean_ns);
+            self.grouping
+                .store(measured.trials.current(), Ordering::Relaxed);
         }
     }
 
-    /// What tasks without groups are taken to have in common at present.
-    pub fn together(&self) -> Together {
-        WAYS[self.way.load(Ordering::Relaxed)]
+    /// Returns the grouping that is in use at present.
+    pub fn current(&self) -> Grouping {
+        GROUPINGS[self.grouping.load(Ordering::Relaxed)]
     }
 }
 
@@ -128,27 +128,26 @@ impl Guess {
 mod tests {
     use super::*;
 
-    /// Runs tasks that take so long each way; what they are taken to have in common
-    /// in the end.
-    fn learn(ns: impl Fn(Together) -> u64) -> Together {
-        let guess = Guess::default();
+    /// Times tasks with the given cost per grouping, and returns the grouping chosen in the end.
+    fn learn(ns: impl Fn(Grouping) -> u64) -> Grouping {
+        let guess = GroupGuesser::default();
         for _ in 0..20 * SAMPLES {
-            guess.ran(ns(guess.together()));
+            guess.record(ns(guess.current()));
         }
-        guess.together()
+        guess.current()
     }
 
     #[test]
-    fn the_way_by_which_tasks_run_fastest_is_learnt() {
-        for best in WAYS {
-            let ns = |way| if way == best { 100 } else { 150 };
+    fn the_grouping_with_the_fastest_tasks_is_chosen() {
+        for best in GROUPINGS {
+            let ns = |grouping| if grouping == best { 100 } else { 150 };
             assert_eq!(learn(ns), best);
         }
     }
 
     #[test]
-    fn neighbours_are_of_one_group() {
-        let guess = Guess::default();
+    fn consecutive_tasks_of_a_thread_share_a_group() {
+        let guess = GroupGuesser::default();
         let group = |_| guess.groups(None).t;
         let groups: Vec<u32> = (0..3 * TASKS).map(group).collect();
         assert!(groups.is_sorted() && groups.last() == Some(&3) && groups[0] == 1);
@@ -157,13 +156,13 @@ mod tests {
             other.join().unwrap()
         });
         assert!(of_other.iter().all(|&group| group == 4));
-        let another = Guess::default();
+        let another = GroupGuesser::default();
         assert_eq!(another.groups(None).t, 1);
-        guess.way.store(1, Ordering::Relaxed);
+        guess.grouping.store(1, Ordering::Relaxed);
         let at = |data| guess.groups(Some(data));
         assert_eq!(at(0x12_3456), at(0x12_ffff));
         assert_ne!(at(0x12_3456), at(0x13_3456));
-        guess.way.store(2, Ordering::Relaxed);
+        guess.grouping.store(2, Ordering::Relaxed);
         assert_eq!(at(0x12_3456), Groups::NONE);
     }
 }

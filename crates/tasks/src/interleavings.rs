@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lock-free parts in every interleaving that loom can find:
-//! `cargo test -p usher-tasks --features loom --lib --release`.
+//! Loom tests of the lock-free parts: `cargo test -p usher-tasks --features loom --lib --release`.
 
 use std::ptr::NonNull;
 
@@ -8,29 +7,29 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::at_work::AtWork;
+use crate::active_workers::ActiveWorkers;
 use crate::dispatch::Groups;
-use crate::job::{Chain, Job, JobRef, Kind};
-use crate::pool::{Inbox, Shelf};
+use crate::job::{Chain, Job, JobRef, JobVtable};
+use crate::pool::{Inbox, StealSlots};
 use crate::sleep::{Parked, Sleepers};
 use crate::trace::Ring;
 use crate::worker::Worker;
 
-/// A job that is never run, but counted when it is taken.
+/// Creates a job that is never run, and is freed by [`number`].
 fn job(number: u32) -> JobRef {
     unsafe fn never(_: JobRef, _: &Worker<'_>) {
         unreachable!("jobs of these tests are not run")
     }
-    static NEVER: Kind = Kind { run: never };
-    let kind = NonNull::from(&NEVER);
-    let job = Box::new(Job::new(kind, Groups::new(0, number)));
-    // SAFETY: leaked here and freed by `number`, once.
+    static NEVER: JobVtable = JobVtable { run: never };
+    let vtable = NonNull::from(&NEVER);
+    let job = Box::new(Job::new(vtable, Groups::new(0, number)));
+    // SAFETY: leaked here and freed once, by `number`.
     unsafe { JobRef::new(NonNull::from(Box::leak(job))) }
 }
 
-/// Ends a job; its number.
+/// Frees a job and returns its number.
 fn number(job: JobRef) -> u32 {
-    // SAFETY: made by `job`, and given up by its only holder.
+    // SAFETY: made by `job`, and passed on by its only holder.
     let job = unsafe { Box::from_raw(job.as_ptr().as_ptr()) };
     job.groups().s
 }
@@ -50,79 +49,79 @@ fn sorted(mut all: Vec<u32>) -> Vec<u32> {
     all
 }
 
-/// The owner lays out three chains on two places while a thief takes.
+/// The owner publishes three chains in two slots while a thief takes some.
 #[test]
-fn what_is_on_a_shelf_is_taken_once() {
+fn published_tasks_are_taken_once() {
     loom::model(|| {
-        let shelf = Arc::new(Shelf::default());
+        let slots = Arc::new(StealSlots::default());
         let thief = {
-            let shelf = Arc::clone(&shelf);
+            let slots = Arc::clone(&slots);
             thread::spawn(move || {
-                let takes = (0..2).filter_map(|_| shelf.take());
+                let takes = (0..2).filter_map(|_| slots.steal());
                 takes.flat_map(numbers).collect::<Vec<_>>()
             })
         };
         let mut all = Vec::new();
         for first in [1, 3, 5] {
             let numbers = [first, first + 1];
-            if !shelf.put(|_| chain(numbers)) {
+            if !slots.publish(|_| chain(numbers)) {
                 all.extend(numbers);
             }
         }
-        all.extend(shelf.take().into_iter().flat_map(numbers));
+        all.extend(slots.steal().into_iter().flat_map(numbers));
         all.extend(thief.join().unwrap());
-        all.extend(std::iter::from_fn(|| shelf.take()).flat_map(numbers));
+        all.extend(std::iter::from_fn(|| slots.steal()).flat_map(numbers));
         assert_eq!(sorted(all), [1, 2, 3, 4, 5, 6]);
     });
 }
 
-/// The owner takes a job back, and adds one, while a thief takes.
+/// The owner removes a published job and fills the overflow slot while a thief takes some.
 #[test]
-fn what_is_taken_back_leaves_the_others_where_they_are() {
+fn removing_a_task_keeps_the_others_published() {
     loom::model(|| {
-        let shelf = Arc::new(Shelf::default());
+        let slots = Arc::new(StealSlots::default());
         let wanted = job(1);
-        let place = wanted.as_ptr();
+        let pointer = wanted.as_ptr();
         let mut first = chain([2]);
         first.push(wanted);
-        assert!(shelf.put(|_| first) && shelf.put(|_| chain([3])));
+        assert!(slots.publish(|_| first) && slots.publish(|_| chain([3])));
         let thief = {
-            let shelf = Arc::clone(&shelf);
+            let slots = Arc::clone(&slots);
             thread::spawn(move || {
-                let takes = [shelf.take(), shelf.take_added()].into_iter().flatten();
+                let takes = [slots.steal(), slots.take_overflow()].into_iter().flatten();
                 takes.flat_map(numbers).collect::<Vec<_>>()
             })
         };
         let mut all = Vec::new();
-        if shelf.take_out(place).was_there {
-            // SAFETY: it is in no chain any more, and we are its holder.
-            all.push(number(unsafe { JobRef::new(place) }));
+        if slots.remove(pointer).found {
+            // SAFETY: it is in no chain any more, and this thread holds it.
+            all.push(number(unsafe { JobRef::new(pointer) }));
         }
-        shelf.add(job(4));
+        slots.push_overflow(job(4));
         all.extend(thief.join().unwrap());
-        let left = std::iter::from_fn(|| shelf.take().or_else(|| shelf.take_added()));
+        let left = std::iter::from_fn(|| slots.steal().or_else(|| slots.take_overflow()));
         all.extend(left.flat_map(numbers));
         assert_eq!(sorted(all), [1, 2, 3, 4]);
     });
 }
 
-/// Two thieves and one chain.
+/// Two thieves compete for one chain.
 #[test]
-fn of_two_thieves_one_gets_it() {
+fn one_of_two_thieves_gets_a_chain() {
     loom::model(|| {
-        let shelf = Arc::new(Shelf::default());
-        assert!(shelf.put(|_| chain([1])));
-        let take = |shelf: Arc<Shelf>| move || shelf.take().map_or(vec![], numbers);
-        let other = thread::spawn(take(Arc::clone(&shelf)));
-        let mut all = take(shelf)();
+        let slots = Arc::new(StealSlots::default());
+        assert!(slots.publish(|_| chain([1])));
+        let take = |slots: Arc<StealSlots>| move || slots.steal().map_or(vec![], numbers);
+        let other = thread::spawn(take(Arc::clone(&slots)));
+        let mut all = take(slots)();
         all.extend(other.join().unwrap());
         assert_eq!(all, [1]);
     });
 }
 
-/// Two put in, one takes out meanwhile and once more after.
+/// Two threads add jobs. A third takes them during that and once more afterwards.
 #[test]
-fn what_is_put_in_an_inbox_is_taken_once_and_in_order() {
+fn inbox_tasks_are_taken_once_and_in_order() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::default());
         let putter = |jobs: [u32; 2]| {
@@ -135,22 +134,22 @@ fn what_is_put_in_an_inbox_is_taken_once_and_in_order() {
             .into_iter()
             .for_each(|putter| putter.join().unwrap());
         all.extend(numbers(inbox.take()));
-        let at = |number: u32| all.iter().position(|one| *one == number).unwrap();
+        let at = |number: u32| all.iter().position(|other| *other == number).unwrap();
         assert!(at(1) < at(2) && at(3) < at(4), "{all:?}");
         assert_eq!(sorted(all), [1, 2, 3, 4]);
     });
 }
 
-/// A worker falls asleep while somebody has something to do for it.
+/// A worker goes to sleep while another thread makes work for it visible.
 #[test]
-fn nobody_sleeps_beside_work() {
+fn no_worker_sleeps_beside_work() {
     loom::model(|| {
         let shared = Arc::new((Sleepers::new(1), AtomicUsize::new(0)));
         let worker = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, work) = &*shared;
-                sleepers.enrol(0);
+                sleepers.register_thread(0);
                 while work.load(Ordering::Relaxed) == 0 {
                     sleepers.park(0, || work.load(Ordering::Relaxed) != 0, || ());
                 }
@@ -159,21 +158,21 @@ fn nobody_sleeps_beside_work() {
         let (sleepers, work) = &*shared;
         work.store(1, Ordering::Relaxed);
         sleepers.wake_one(0..1);
-        // Should the worker sleep for ever, loom finds nobody who can go on.
+        // If the worker slept forever, loom would report a deadlock.
         worker.join().unwrap();
     });
 }
 
-/// Something happens that all are to see, and two sleep: both are woken.
+/// An event occurs that two sleeping workers wait for: both are woken.
 #[test]
-fn all_that_sleep_are_woken_at_once() {
+fn wake_all_wakes_every_sleeper() {
     loom::model(|| {
         let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0)));
         let worker = |index: usize| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, done) = &*shared;
-                sleepers.enrol(index);
+                sleepers.register_thread(index);
                 sleepers.park(index, || done.load(Ordering::Relaxed) > 0, || ());
             })
         };
@@ -187,17 +186,17 @@ fn all_that_sleep_are_woken_at_once() {
     });
 }
 
-/// For what has more interleavings than can be gone through: all of those in which
-/// threads are interrupted so often at most, beside where they wait.
+/// Explores only interleavings with at most three preemptions, besides those at blocking
+/// operations: these models have too many otherwise.
 fn bounded() -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model
 }
 
-/// Two tasks come one after the other, each of which wakes one, and two workers take
-/// one each: nobody sleeps beside the second task because the first one's waking was
-/// meant for somebody who was awake, or the same was woken twice.
+/// Two tasks become ready one after the other, each of which wakes one worker; each of two workers
+/// takes one. No worker stays asleep beside the second task, which would happen if the first
+/// wake-up were spent on an awake worker, or both on the same one.
 #[test]
 fn two_tasks_do_not_wake_the_same_sleeper() {
     bounded().check(|| {
@@ -206,7 +205,7 @@ fn two_tasks_do_not_wake_the_same_sleeper() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, tasks) = &*shared;
-                sleepers.enrol(index);
+                sleepers.register_thread(index);
                 let take = || {
                     let less = |tasks: usize| tasks.checked_sub(1);
                     tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
@@ -222,7 +221,7 @@ fn two_tasks_do_not_wake_the_same_sleeper() {
             tasks.fetch_add(1, Ordering::Relaxed);
             sleepers.wake_one(0..2);
         }
-        // Should one sleep for ever, loom finds nobody who can go on.
+        // If a worker slept forever, loom would report a deadlock.
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
@@ -230,22 +229,22 @@ fn two_tasks_do_not_wake_the_same_sleeper() {
     });
 }
 
-/// A worker waits for something that is no task, and sleeps: whoever makes it so wakes
-/// it, while somebody else wakes it for a task.
+/// A worker waits for an event other than a task, and sleeps. The thread that causes the event
+/// wakes it, while another thread wakes it for a task.
 #[test]
-fn who_waits_for_something_else_is_woken_for_it() {
+fn a_waiting_worker_is_woken_for_its_event() {
     bounded().check(|| {
         let shared = Arc::new((Sleepers::new(1), AtomicUsize::new(0), AtomicUsize::new(0)));
         let worker = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, done, tasks) = &*shared;
-                sleepers.enrol(0);
+                sleepers.register_thread(0);
                 while done.load(Ordering::Acquire) == 0 {
                     if tasks.swap(0, Ordering::Relaxed) == 0 {
-                        let look =
+                        let has_work =
                             || done.load(Ordering::Acquire) + tasks.load(Ordering::Relaxed) > 0;
-                        sleepers.park(0, look, || ());
+                        sleepers.park(0, has_work, || ());
                     }
                 }
             })
@@ -260,29 +259,29 @@ fn who_waits_for_something_else_is_woken_for_it() {
         };
         let (sleepers, done, _) = &*shared;
         done.store(1, Ordering::Release);
-        sleepers.wake_for(0);
+        sleepers.wake_worker(0);
         other.join().unwrap();
         worker.join().unwrap();
     });
 }
 
-/// A worker waits for something, and is woken for a task when it has just come about: it
-/// wakes another in its place, so that the task is run.
+/// A worker waits for an event, and is woken for a task when the event has just happened. It wakes
+/// another worker in its place, and the task runs.
 #[test]
-fn who_is_woken_and_has_something_else_to_do_passes_it_on() {
+fn an_unused_wakeup_is_passed_on() {
     bounded().check(|| {
         let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0), AtomicUsize::new(0)));
         let waits = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, done, tasks) = &*shared;
-                sleepers.enrol(0);
-                let look = || done.load(Ordering::Acquire) + tasks.load(Ordering::Acquire) > 0;
-                let mut parked = Parked::Stayed;
+                sleepers.register_thread(0);
+                let has_work = || done.load(Ordering::Acquire) + tasks.load(Ordering::Acquire) > 0;
+                let mut parked = Parked::FoundWork;
                 while done.load(Ordering::Acquire) == 0 {
-                    parked = sleepers.park(0, look, || ());
+                    parked = sleepers.park(0, has_work, || ());
                 }
-                if parked != Parked::Stayed && tasks.load(Ordering::Relaxed) > 0 {
+                if parked != Parked::FoundWork && tasks.load(Ordering::Relaxed) > 0 {
                     sleepers.wake_one(1..2);
                 }
             })
@@ -291,7 +290,7 @@ fn who_is_woken_and_has_something_else_to_do_passes_it_on() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, _, tasks) = &*shared;
-                sleepers.enrol(1);
+                sleepers.register_thread(1);
                 let take = || {
                     let less = |tasks: usize| tasks.checked_sub(1);
                     tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
@@ -303,41 +302,42 @@ fn who_is_woken_and_has_something_else_to_do_passes_it_on() {
         };
         let (sleepers, done, tasks) = &*shared;
         done.store(1, Ordering::Release);
-        sleepers.wake_for(0);
+        sleepers.wake_worker(0);
         tasks.fetch_add(1, Ordering::Release);
         sleepers.wake_one(0..2);
-        // Should the task be left, loom finds nobody who can go on.
+        // If no worker ran the task, loom would report a deadlock.
         runs.join().unwrap();
         waits.join().unwrap();
         assert!(!sleepers.is_any_idle());
     });
 }
 
-/// Of two workers of a runtime that closes one has a task, which makes another ready:
-/// nobody leaves before that has run, and both do then.
+/// A runtime with two workers closes while one of them has a task that makes another ready. Neither
+/// worker ends before that task has run, and both end afterwards.
 #[test]
-fn nobody_leaves_while_another_may_make_something_ready() {
+fn no_worker_ends_while_another_may_make_tasks_ready() {
     bounded().check(|| {
-        let shared = Arc::new((AtWork::default(), Sleepers::new(2), Inbox::default()));
-        let (at_work, ..) = &*shared;
-        at_work.begins();
-        at_work.begins();
+        let shared = Arc::new((ActiveWorkers::default(), Sleepers::new(2), Inbox::default()));
+        let (active_workers, ..) = &*shared;
+        active_workers.begin();
+        active_workers.begin();
         let worker = |index: usize| {
             let shared = Arc::clone(&shared);
             move || {
-                let (at_work, sleepers, inbox) = &*shared;
-                sleepers.enrol(index);
+                let (active_workers, sleepers, inbox) = &*shared;
+                sleepers.register_thread(index);
                 if index == 0 {
                     inbox.push(job(1));
                     sleepers.wake_one(0..2);
                 }
-                let parks = |has_ended: &dyn Fn() -> bool| {
-                    sleepers.park(index, || !inbox.is_empty() || has_ended(), || ());
+                let parks = |all_inactive: &dyn Fn() -> bool| {
+                    sleepers.park(index, || !inbox.is_empty() || all_inactive(), || ());
                 };
                 let mut all = Vec::new();
                 loop {
                     all.extend(numbers(inbox.take()));
-                    if inbox.is_empty() && at_work.rests(parks, || sleepers.wake_all()) {
+                    if inbox.is_empty() && active_workers.deactivate(parks, || sleepers.wake_all())
+                    {
                         return all;
                     }
                 }
@@ -346,16 +346,16 @@ fn nobody_leaves_while_another_may_make_something_ready() {
         let other = thread::spawn(worker(1));
         let mut all = worker(0)();
         let (_, _, inbox) = &*shared;
-        // Both have left, or the other one still runs it.
+        // Both have ended, or the other one still runs the task.
         assert!(inbox.is_empty());
         all.extend(other.join().unwrap());
         assert_eq!(all, [1]);
     });
 }
 
-/// A reader never gets words of two spans in one.
+/// A reader never gets words of two spans mixed.
 #[test]
-fn spans_that_are_read_are_whole() {
+fn spans_read_are_never_torn() {
     loom::model(|| {
         let ring = Arc::new(Ring::try_new(1).unwrap());
         ring.write([1; 4]);

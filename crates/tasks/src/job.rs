@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A task that is ready, as pools and workers see it.
+//! A ready task, as containers and workers see it.
 //!
-//! A ready task is in one place at a time: in a pool, or with the worker that is
-//! about to run it. Whoever holds it may write its link; whoever passes it on does
-//! so by an atomic that releases, and whoever gets it acquires.
+//! A ready task is in one container, or with the worker that is about to run it. Only its holder
+//! may write its link. A holder passes a task on by an atomic release operation, and the next
+//! holder acquires it.
 
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
@@ -12,40 +12,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::dispatch::Groups;
 use crate::worker::Worker;
 
-/// What jobs of one kind have in common. It may be the head of something larger, of
-/// which the kind's own function knows: all tasks of a graph point to the graph.
+/// What jobs of one type have in common. It may be the first field of a larger structure known to
+/// its `run` function: all tasks of a graph point to the graph.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Kind {
-    /// Runs a job of this kind, and maybe others that become ready by it.
+pub(crate) struct JobVtable {
+    /// Runs a job of this type, and possibly others that it makes ready.
     pub run: unsafe fn(JobRef, &Worker<'_>),
 }
 
-/// The head of every task.
+/// The first field of every task.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Job {
-    kind: NonNull<Kind>,
-    /// The next in a chain.
+    vtable: NonNull<JobVtable>,
+    /// The next job of a chain.
     link: UnsafeCell<*mut Job>,
-    /// Its groups, both in one. Whoever sets them has the task to itself, as whoever
-    /// holds it has, who passes it on by a release.
+    /// Both groups, packed. Only a holder of the task writes them, and publishes them by the
+    /// release that passes the task on.
     groups: AtomicU64,
 }
 
 impl Job {
-    /// Of a kind that lives as long as jobs of it are run.
-    pub fn new(kind: NonNull<Kind>, groups: Groups) -> Self {
+    /// The vtable must outlive the job.
+    pub fn new(vtable: NonNull<JobVtable>, groups: Groups) -> Self {
         Self {
-            kind,
+            vtable,
             link: UnsafeCell::new(ptr::null_mut()),
             groups: AtomicU64::new(groups.packed()),
         }
     }
 
     #[inline]
-    pub fn kind(&self) -> NonNull<Kind> {
-        self.kind
+    pub fn vtable(&self) -> NonNull<JobVtable> {
+        self.vtable
     }
 
     #[inline]
@@ -58,17 +58,17 @@ impl Job {
     }
 }
 
-/// A ready task that one holder has.
+/// A ready task, owned by one holder.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct JobRef(NonNull<Job>);
 
-// SAFETY: a job may be run by any worker, as those who make them promise, and
-// there is one holder of it at a time.
+// SAFETY: the creators of jobs guarantee that any worker may run them, and a job has one holder at
+// a time.
 unsafe impl Send for JobRef {}
 
 impl JobRef {
     /// # Safety
-    /// The job lives until it has run, and nobody else holds it.
+    /// The job lives until it has run, and has no other holder.
     #[inline]
     pub unsafe fn new(job: NonNull<Job>) -> Self {
         Self(job)
@@ -85,26 +85,26 @@ impl JobRef {
         self.0
     }
 
-    /// Runs it on this worker.
+    /// Runs the job on this worker.
     #[inline]
     pub fn run(self, worker: &Worker<'_>) {
-        // SAFETY: the function is the one made for this kind of job, which lives and
-        // is ours, and is given away.
+        // SAFETY: the function belongs to jobs of this type. The job lives, and its only reference
+        // is passed on.
         unsafe {
-            let run = self.0.as_ref().kind.as_ref().run;
+            let run = self.0.as_ref().vtable.as_ref().run;
             run(self, worker);
         }
     }
 }
 
-/// Ready tasks, linked; dropped with something in it, they would never run.
+/// A linked list of ready tasks. Dropping a chain that is not empty would lose its tasks.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Chain {
     head: *mut Job,
 }
 
-// SAFETY: as for a single one.
+// SAFETY: as for a single job.
 unsafe impl Send for Chain {}
 
 impl Chain {
@@ -112,18 +112,18 @@ impl Chain {
         head: ptr::null_mut(),
     };
 
-    /// Puts one in front.
+    /// Adds a job at the front.
     pub fn push(&mut self, job: JobRef) {
         let job = job.0.as_ptr();
-        // SAFETY: whoever holds a job may write its link.
+        // SAFETY: the holder of a job may write its link.
         unsafe { *(*job).link.get() = self.head };
         self.head = job;
     }
 
-    /// Takes the one in front.
+    /// Removes the job at the front.
     pub fn pop(&mut self) -> Option<JobRef> {
         let job = NonNull::new(self.head)?;
-        // SAFETY: jobs in a chain live, and are the chain's holder's.
+        // SAFETY: jobs of a chain live and belong to the holder of the chain.
         self.head = unsafe { *job.as_ref().link.get() };
         Some(JobRef(job))
     }
@@ -132,12 +132,12 @@ impl Chain {
         self.head.is_null()
     }
 
-    /// Takes that one out, wherever it is in the chain; whether it was.
-    pub fn take_out(&mut self, job: NonNull<Job>) -> bool {
+    /// Removes that job, wherever it is in the chain. Returns whether it was there.
+    pub fn remove(&mut self, job: NonNull<Job>) -> bool {
         let mut at = &raw mut self.head;
         loop {
-            // SAFETY: the head, or the link of a job in the chain: these live, and are
-            // the chain's holder's.
+            // SAFETY: the head, or the link of a job of the chain. These live and belong to the
+            // holder of the chain.
             let Some(one) = NonNull::new(unsafe { *at }) else {
                 return false;
             };
@@ -152,21 +152,21 @@ impl Chain {
         }
     }
 
-    /// The groups of each.
+    /// Returns the groups of each job.
     #[inline]
     pub fn groups(&self) -> impl Iterator<Item = Groups> + '_ {
         let mut next = self.head;
         std::iter::from_fn(move || {
             let job = NonNull::new(next)?;
-            // SAFETY: jobs in a chain live, and are the chain's holder's.
+            // SAFETY: jobs of a chain live and belong to the holder of the chain.
             let job = unsafe { job.as_ref() };
-            // SAFETY: only the holder writes links, and lends the chain to us.
+            // SAFETY: only the holder writes links, and it lends the chain to this iterator.
             next = unsafe { *job.link.get() };
             Some(job.groups())
         })
     }
 
-    /// The first becomes the last.
+    /// Reverses the order.
     pub fn reversed(mut self) -> Self {
         let mut reversed = Self::EMPTY;
         while let Some(job) = self.pop() {
@@ -175,26 +175,25 @@ impl Chain {
         reversed
     }
 
-    /// As a pointer that an atomic can hold, which is the chain from now on.
+    /// Converts the chain into a pointer that an atomic can hold.
     pub fn into_raw(self) -> *mut Job {
         self.head
     }
 
     /// # Safety
-    /// The pointer came from [`Self::into_raw`], and is used once.
+    /// The pointer came from [`Self::into_raw`] and is used once.
     pub unsafe fn from_raw(head: *mut Job) -> Self {
         Self { head }
     }
 
-    /// Hangs a chain that starts at `tail` behind this one's first, which is all
-    /// there is in it.
+    /// Links the only job of this chain to a chain that starts at `tail`.
     ///
     /// # Safety
-    /// Nobody follows the link before this chain is given on; `tail` need not be
-    /// this holder's until then.
+    /// No thread follows the link before this chain is published. Until then the holder need not
+    /// own `tail`.
     pub unsafe fn link_first_to(&mut self, tail: *mut Job) {
         if let Some(first) = NonNull::new(self.head) {
-            // SAFETY: whoever holds a job may write its link.
+            // SAFETY: the holder of a job may write its link.
             unsafe { *first.as_ref().link.get() = tail };
         }
     }

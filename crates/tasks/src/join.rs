@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forking and joining: two functions at the same time, if there is anybody for the
-//! second.
+//! Fork and join of two functions.
 //!
-//! The second one lies, as a task, on the stack of the worker that calls, which puts
-//! it among its ready tasks and runs the first one. After that it takes the second
-//! one back, if nobody has taken it, and calls it: a fork without a thief costs a
-//! few nanoseconds. Else it runs other tasks until the thief has done it. Either
-//! way the stack stays until the task has run, or will never run.
+//! 1. The second function becomes a task on the stack of the calling worker, in that worker's own
+//!    queues.
+//! 2. The worker runs the first function.
+//! 3. If no other worker has taken the second one, the worker removes it from its queues and calls
+//!    it: a fork that is not stolen costs a few nanoseconds.
+//! 4. Otherwise it runs other tasks until the thief is done.
 //!
-//! Those other tasks run on top of the stack of the one that waits, as in other pools
-//! that fork and join: each adds the depth of its own recursion. So that they do not
-//! pile up without bound, a worker that has some number of waits on its stack sleeps
-//! where it would wait once more. Whoever has what it waits for either goes on or waits
-//! for something that was forked later than that, so that never all of them sleep. From
-//! a queue that gives all workers the oldest first (policies with a lock) that would be
-//! usual: there, nothing is forked.
+//! The stack frame stays until the task has run or will never run.
+//!
+//! The tasks of step 4 run on top of the stack of the waiting task, as in other fork-join pools:
+//! each adds the depth of its own recursion. To bound the depth, a worker with a given number of
+//! waits on its stack sleeps instead of beginning another. The holder of the stolen task either
+//! runs or waits for a task that was forked later, so the workers never all sleep. With a global
+//! queue that gives all workers the oldest task first, all of them would often sleep; such policies
+//! fork nothing.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -24,41 +25,41 @@ use std::sync::Arc;
 
 use crate::dispatch::Groups;
 use crate::error::discard;
-use crate::job::{Job, JobRef, Kind};
+use crate::job::{Job, JobRef, JobVtable};
 use crate::latch::Latch;
 use crate::pool::FORKED;
 use crate::sync::{AtomicBool, Ordering};
 use crate::worker::Worker;
 
-/// What a function gave, or what it panicked with.
+/// The result of a function, or its panic.
 type Outcome<R> = Result<R, Box<dyn Any + Send>>;
 
-/// A function as a task, on its caller's stack.
+/// A function as a task, on the stack of its caller.
 #[repr(C)]
 struct Forked<F, R> {
     job: Job,
-    /// Its worker's, from the moment that one has the job.
+    /// Belongs to the worker that holds the job.
     function: UnsafeCell<Option<F>>,
-    /// Written by that worker before `done` says so, read by the caller after.
+    /// Written by that worker before it sets `done`, read by the caller after that.
     outcome: UnsafeCell<Option<Outcome<R>>>,
     done: AtomicBool,
     caller: Caller,
 }
 
-/// Who waits for a function, and may sleep.
+/// The thread that waits for the function and may sleep.
 #[derive(Debug, Clone)]
 enum Caller {
     /// A worker of the same runtime.
     Worker(usize),
-    /// Some other thread.
+    /// A thread that is no worker of the runtime.
     Outside(Arc<Latch>),
 }
 
 impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
     fn new(function: F, groups: Groups, caller: Caller) -> Self {
-        let kind = const { &Kind { run: run::<F, R> } };
+        let vtable = const { &JobVtable { run: run::<F, R> } };
         Self {
-            job: Job::new(NonNull::from(kind), groups),
+            job: Job::new(NonNull::from(vtable), groups),
             function: UnsafeCell::new(Some(function)),
             outcome: UnsafeCell::new(None),
             done: AtomicBool::new(false),
@@ -66,23 +67,23 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
         }
     }
 
-    fn place(&self) -> NonNull<Job> {
+    fn job_ptr(&self) -> NonNull<Job> {
         NonNull::from(self).cast()
     }
 
     /// # Safety
-    /// Once; and it is not moved or dropped before the job has run or has been taken
-    /// back.
+    /// Called once. The value is not moved or dropped before the job has run or was removed from
+    /// the queues.
     unsafe fn job(&self) -> JobRef {
-        // SAFETY: the caller's promise; what others write to is in cells.
-        unsafe { JobRef::new(self.place()) }
+        // SAFETY: the caller's promise; fields that other threads write are in cells.
+        unsafe { JobRef::new(self.job_ptr()) }
     }
 
     fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
-    /// What came of it; it is done.
+    /// Returns the result of a function that is done.
     fn into_outcome(self) -> Outcome<R> {
         match self.outcome.into_inner() {
             Some(outcome) => outcome,
@@ -94,11 +95,11 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
 /// Runs a forked function.
 ///
 /// # Safety
-/// The job is the head of such a one.
+/// The job is the first field of a [`Forked`] of these types.
 unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
-    // SAFETY: the caller's promise; it stays until it is done, and we have its job.
+    // SAFETY: the caller's promise; it stays until it is done, and this worker holds its job.
     let caller = unsafe { complete(forked) };
     match caller {
         Caller::Worker(caller) => worker.wake(caller),
@@ -106,10 +107,10 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>
     }
 }
 
-/// Calls a forked function, and says that it is done; who is to be told of that.
+/// Calls a forked function, sets `done` and returns the thread to wake.
 ///
 /// # Safety
-/// It lives until it is done, and its job is the caller's.
+/// The value lives until it is done, and its job belongs to the caller.
 unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> Caller {
     // SAFETY: the caller's promise.
     unsafe {
@@ -118,57 +119,57 @@ unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> Caller {
             *(*forked).outcome.get() = Some(outcome);
         }
         let caller = (*forked).caller.clone();
-        // The one who waits may be gone after that, and it with that one.
+        // After this store the waiting thread may have freed the value.
         (*forked).done.store(true, Ordering::Release);
         caller
     }
 }
 
-/// Runs `a` here and `b` here or, where others look for tasks of this worker,
-/// elsewhere.
+/// Runs `a` here, and `b` here or on a worker that steals it.
 pub(crate) fn join<A, B, RA, RB>(worker: &Worker<'_>, a: A, b: B) -> (RA, RB)
 where
     A: FnOnce() -> RA,
     B: FnOnce() -> RB + Send,
     RB: Send,
 {
-    // In one order for all, who waits would run whatever comes first, and wait in that;
-    // alone nobody would take it.
-    if !worker.shares() {
+    // With a global queue, the waiting worker would run the oldest task and wait inside it. A
+    // single worker has no thieves.
+    if !worker.allows_stealing() {
         return (a(), b());
     }
     let forked = Forked::new(b, FORKED, Caller::Worker(worker.index()));
-    // SAFETY: this function does not end, nor moves it, before it is done or back.
+    // SAFETY: this function neither returns nor moves it before it is done or removed.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
-    // Else it may lie on our own shelf still: rather that than anything else.
-    if worker.unfork(forked.place()) || worker.unlay(forked.place()) {
-        // Nobody else has it, nor will: it is a function again.
+    // The task may still be in the own steal slots, and is preferred to any other task.
+    if worker.pop_fork(forked.job_ptr()) || worker.unpublish(forked.job_ptr()) {
+        // It is in no container any more: it is a plain function again.
         let b = forked.function.into_inner();
         return match (first, b) {
             (Ok(first), Some(b)) => (first, b()),
-            (Err(panic), b) => throw(panic, b),
+            (Err(panic), b) => resume_after_drop(panic, b),
             (Ok(_), None) => unreachable!("a task that was taken back has not run"),
         };
     }
-    worker.work_for(|| forked.is_done());
+    worker.wait_for_fork(|| forked.is_done());
     match (first, forked.into_outcome()) {
         (Ok(first), Ok(second)) => (first, second),
-        (Err(panic), second) => throw(panic, second),
-        (first, Err(panic)) => throw(panic, first),
+        (Err(panic), second) => resume_after_drop(panic, second),
+        (first, Err(panic)) => resume_after_drop(panic, first),
     }
 }
 
-/// Goes on with a panic, and drops before that what nobody gets now, which may panic, too.
-fn throw<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
+/// Resumes a panic, after dropping a result that is no longer needed and may itself panic when
+/// dropped.
+fn resume_after_drop<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(rest))) {
         discard(another);
     }
     resume_unwind(panic)
 }
 
-/// Runs a function as a task of a runtime that this thread is no worker of, and
-/// sleeps meanwhile.
+/// Runs a function as a task of a runtime to which the calling thread does not belong, and sleeps
+/// meanwhile.
 pub(crate) fn run_inside<F, R>(inject: impl FnOnce(JobRef), function: F) -> R
 where
     F: FnOnce() -> R + Send,
@@ -176,7 +177,7 @@ where
 {
     let latch = Arc::new(Latch::default());
     let forked = Forked::new(function, Groups::NONE, Caller::Outside(Arc::clone(&latch)));
-    // SAFETY: this function does not end, nor moves it, before it is done.
+    // SAFETY: this function neither returns nor moves it before it is done.
     inject(unsafe { forked.job() });
     latch.wait();
     match forked.into_outcome() {
@@ -192,15 +193,15 @@ mod interleavings {
 
     use super::*;
 
-    /// What a function does, in a place whose users loom knows.
+    /// Data written by a function, in a cell that loom checks.
     struct Data(UnsafeCell<u32>);
 
-    // SAFETY: loom checks that nobody uses it while another writes.
+    // SAFETY: loom checks that accesses do not overlap with a write.
     unsafe impl Sync for Data {}
 
     impl Data {
         fn set(&self) {
-            // SAFETY: nobody else has it at that time, which loom checks.
+            // SAFETY: no other thread accesses it at that time, which loom checks.
             self.0.with_mut(|data| unsafe { *data = 7 });
         }
 
@@ -210,28 +211,28 @@ mod interleavings {
         }
     }
 
-    /// A function's place, for another thread.
-    struct To<F, R>(*const Forked<F, R>);
+    /// Sends the address of a forked function to another thread.
+    struct SendPtr<F, R>(*const Forked<F, R>);
 
-    // SAFETY: one other thread has it, and completes it.
-    unsafe impl<F: Send, R: Send> Send for To<F, R> {}
+    // SAFETY: one other thread gets it, and completes it.
+    unsafe impl<F: Send, R: Send> Send for SendPtr<F, R> {}
 
-    impl<F: FnOnce() -> R, R> To<F, R> {
+    impl<F: FnOnce() -> R, R> SendPtr<F, R> {
         fn complete(self) -> Caller {
             // SAFETY: it is freed when it is done, and completed once.
             unsafe { complete(self.0) }
         }
     }
 
-    /// Completes a function on another thread, `waits` until it is done and frees it:
-    /// what it has done is seen, and nothing of it is used after.
+    /// Completes a function on another thread, `waits` until it is done and frees it. Checks that
+    /// the written data are visible, and that the function is not accessed after that.
     fn explore(caller: Caller, waits: impl Fn(&dyn Fn() -> bool)) {
         let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
         let own = loom::sync::Arc::clone(&data);
         let function = move || own.set();
         let forked = Box::new(Forked::new(function, FORKED, caller));
-        let to = To(&raw const *forked);
-        let thief = thread::spawn(move || match to.complete() {
+        let pointer = SendPtr(&raw const *forked);
+        let thief = thread::spawn(move || match pointer.complete() {
             Caller::Worker(_) => {}
             Caller::Outside(latch) => latch.open(),
         });
@@ -242,7 +243,7 @@ mod interleavings {
     }
 
     #[test]
-    fn a_worker_that_looks_sees_what_the_thief_has_done() {
+    fn a_polling_worker_sees_the_writes_of_the_thief() {
         loom::model(|| {
             explore(Caller::Worker(0), |is_done| {
                 while !is_done() {
@@ -253,7 +254,7 @@ mod interleavings {
     }
 
     #[test]
-    fn a_thread_from_outside_sleeps_until_it_is_done() {
+    fn an_outside_thread_sleeps_until_the_task_is_done() {
         loom::model(|| {
             let latch = Arc::new(Latch::default());
             let caller = Caller::Outside(Arc::clone(&latch));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Something that happens once, and those who wait for it.
+//! A latch: threads wait until an event has happened.
 
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
-/// Open once it has happened, until it is closed for the next time.
+/// Open once the event has happened, until [`Self::close`] resets it.
 #[derive(Debug, Default)]
 pub(crate) struct Latch {
     is_open: AtomicBool,
-    /// Held while opening, so that nobody falls asleep in between.
-    door: Mutex<()>,
+    /// Held while opening, so that a thread cannot begin to wait between the check and the
+    /// notification.
+    mutex: Mutex<()>,
     opened: Condvar,
 }
 
@@ -18,10 +19,10 @@ impl Latch {
     }
 
     pub fn open(&self) {
-        let door = self.door.lock();
+        let mutex = self.mutex.lock();
         self.is_open.store(true, Ordering::Release);
         self.opened.notify_all();
-        drop(door);
+        drop(mutex);
     }
 
     pub fn close(&self) {
@@ -29,9 +30,9 @@ impl Latch {
     }
 
     pub fn wait(&self) {
-        let mut door = self.door.lock();
+        let mut mutex = self.mutex.lock();
         while !self.is_open() {
-            door = self.opened.wait(door);
+            mutex = self.opened.wait(mutex);
         }
     }
 }

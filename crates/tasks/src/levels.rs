@@ -1,48 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ready tasks of a policy that has one order for all workers, by how deep they are.
+//! Ready tasks of a policy with one queue for all workers, by nesting level.
 //!
-//! Tasks that were registered, and graphs that a thread from outside runs, are of level
-//! 0; a graph that a task runs is one level above that task. A worker that waits for
-//! such a graph takes what is of its level or above, so that levels rise from the bottom
-//! of its stack to the top: as many waits lie on one another there as the program has
-//! nested, and no more, whatever else is ready. All of what a worker waits for is at
-//! levels at which it may help, so that somebody always goes on.
+//! Registered tasks, and graphs run by threads outside the runtime, have level 0. A graph run by a
+//! task has the level of that task plus one. A worker that waits for such a graph takes only tasks
+//! of its level or above, so levels rise from the bottom of its stack to the top. The stack then
+//! holds only the waits that the program nests, whatever else is ready. All that a worker waits for
+//! is at levels at which it may help, so at least one worker always proceeds.
 
 use crate::dispatch::{Dispatch, Dispatcher};
 use crate::job::JobRef;
 
-/// An order of ready tasks.
-pub(crate) type Ordered = Box<dyn Dispatcher<JobRef> + Send>;
+/// A queue of ready tasks in the order of a policy.
+pub(crate) type BoxedDispatcher = Box<dyn Dispatcher<JobRef> + Send>;
 
-/// No memory for an order.
+/// There is no memory for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoMemory;
 
-/// An order for each level, all of one kind.
+/// One queue per level, all of the same policy.
 pub(crate) struct Levels {
-    make: Box<dyn Fn() -> Option<Ordered> + Send>,
-    levels: Vec<Ordered>,
+    make: Box<dyn Fn() -> Option<BoxedDispatcher> + Send>,
+    levels: Vec<BoxedDispatcher>,
 }
 
 impl Levels {
-    /// Of level 0.
+    /// Creates level 0.
     ///
     /// # Errors
-    /// Where an order cannot be made.
-    pub fn new(make: impl Fn() -> Option<Ordered> + Send + 'static) -> Result<Self, NoMemory> {
+    /// If the queue cannot be allocated.
+    pub fn new(
+        make: impl Fn() -> Option<BoxedDispatcher> + Send + 'static,
+    ) -> Result<Self, NoMemory> {
         let mut levels = Self {
             levels: Vec::new(),
             make: Box::new(make),
         };
-        levels.reach(0)?;
+        levels.ensure_level(0)?;
         Ok(levels)
     }
 
-    /// Makes orders up to that level, before anything is ready there.
+    /// Creates the queues up to that level, before any task is ready there.
     ///
     /// # Errors
-    /// Where one cannot be made.
-    pub fn reach(&mut self, level: usize) -> Result<(), NoMemory> {
+    /// If a queue cannot be allocated.
+    pub fn ensure_level(&mut self, level: usize) -> Result<(), NoMemory> {
         while self.levels.len() <= level {
             self.levels.try_reserve(1).map_err(|_| NoMemory)?;
             self.levels.push((self.make)().ok_or(NoMemory)?);
@@ -50,27 +51,27 @@ impl Levels {
         Ok(())
     }
 
-    /// Of a level that has been reached.
+    /// Enqueues a job at a level that exists.
     pub fn ready(&mut self, level: usize, job: JobRef) {
         let groups = job.groups();
         self.levels[level].ready(job, groups);
     }
 
-    /// The next for a worker, of that level or above, and its level; the uppermost
-    /// first, as somebody waits for it.
-    pub fn next(&mut self, worker: usize, least: usize) -> Option<(usize, Dispatch<JobRef>)> {
-        let mut levels = self.levels.iter_mut().enumerate().skip(least).rev();
+    /// Removes the next job for a worker, of level `min_level` or above, and returns it with its
+    /// level. The highest level comes first, as a task waits for it.
+    pub fn next(&mut self, worker: usize, min_level: usize) -> Option<(usize, Dispatch<JobRef>)> {
+        let mut levels = self.levels.iter_mut().enumerate().skip(min_level).rev();
         levels.find_map(|(level, order)| Some((level, order.next(worker)?)))
     }
 
-    /// The first level, from that one up, at which there is anything.
-    pub fn filled_from(&self, least: usize) -> Option<usize> {
-        let mut levels = self.levels.iter().enumerate().skip(least);
+    /// Returns the lowest level from `min_level` on that has a job.
+    pub fn filled_from(&self, min_level: usize) -> Option<usize> {
+        let mut levels = self.levels.iter().enumerate().skip(min_level);
         levels.find_map(|(level, order)| (!order.is_empty()).then_some(level))
     }
 
-    /// Whether there is anything of that level or above.
-    pub fn has(&self, least: usize) -> bool {
-        self.filled_from(least).is_some()
+    /// Returns whether there is a job of that level or above.
+    pub fn has(&self, min_level: usize) -> bool {
+        self.filled_from(min_level).is_some()
     }
 }

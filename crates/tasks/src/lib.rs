@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fine-grained tasks in the order that caches like.
+//! Fine-grained tasks in a cache-friendly order.
 //!
-//! Tasks run to completion: they are not preempted, do not block and take no locks.
-//! What they cost beyond their own work is 10 to 20 ns, so that a task may be as
-//! small as a macroblock of a video frame.
+//! Tasks run to completion: they are not preempted, do not block and take no locks. The runtime
+//! adds 10 to 20 ns to each task, so a task may be as small as a macroblock of a video frame.
 //!
 //! | | |
 //! |---|---|
-//! | [`Runtime`] | workers, and the order in which they run what is ready |
-//! | [`GraphBuilder`], [`Graph`] | tasks and who waits for whom: declared once, run each frame |
-//! | [`Runtime::register`], [`Runtime::resolve`] | tasks one by one, by token |
-//! | [`Runtime::join`] | two things at once, and nested |
-//! | [`Groups`] | which tasks belong together: on one core, or close in time |
-//! | [`Graph::explain`] | which order was found for tasks without groups, and how others did |
-//! | [`RuntimeBuilder`] | how a runtime is to be: policy, places, the workers' stacks |
-//! | [`Places`] | where workers run: together, by the caches that cores share |
-//! | [`Runtime::trace`], [`Runtime::counters`] | who ran what when: for Perfetto, as a picture, in figures |
-//! | [`color`] | blocks whose headers do not fall into the same cache sets |
-//! | [`dispatch`] | the orders themselves, without threads |
+//! | [`Runtime`] | the workers and the ready tasks |
+//! | [`GraphBuilder`], [`Graph`] | tasks and their dependencies: declared once, run for each frame |
+//! | [`Runtime::register`], [`Runtime::resolve`] | single tasks, identified by tokens |
+//! | [`Runtime::join`] | fork and join of two functions, also nested |
+//! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
+//! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
+//! | [`RuntimeBuilder`] | configuration: policy, places, stacks of the workers |
+//! | [`Places`] | the placement of workers by shared caches |
+//! | [`Runtime::trace`], [`Runtime::counters`] | which worker ran which task when: for Perfetto, as a picture, as counters |
+//! | [`color`] | blocks with headers spread over the cache sets |
+//! | [`dispatch`] | the scheduling orders as single-threaded data structures |
 //!
 //! The model and the policy `paper` are those of Mori, Takeda and Matsuzaki, "A
 //! fine-grain thread scheduling method considering efficiency of hierarchical cache
 //! on a symmetric multi-core processor for media processing" (paper 5).
 
-mod at_work;
+mod active_workers;
 mod closure;
 pub mod color;
 mod counters;
@@ -52,9 +51,9 @@ mod worker;
 
 pub use counters::{AllCounters, Counters};
 pub use dispatch::Groups;
-pub use error::{GraphError, Left, Panicked, RunError, RuntimeError, TaskError, WaitError};
-pub use graph::{Explanation, Graph, GraphBuilder, Order, Tried};
-pub use guess::Together;
+pub use error::{GraphError, Panicked, RunError, RuntimeError, TaskError, Unfinished, WaitError};
+pub use graph::{Explanation, Graph, GraphBuilder, Order, TriedOrder};
+pub use guess::Grouping;
 pub use places::{Distance, Places};
 pub use policy::Policy;
 pub use runtime::{Handle, Runtime, RuntimeBuilder, WORKERS_MAX};

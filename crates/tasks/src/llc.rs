@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which CPUs share a last-level cache (LLC), as the kernel tells it.
+//! Which CPUs share a last-level cache (LLC), as the kernel reports it.
 //!
-//! All that placing workers needs is two files a CPU. hwloc knows far more, and
-//! whoever has a [`Topology`] from it can use that
-//! ([`Places::on`](crate::Places::on)); but a library that links hwloc has all
-//! programs that use it link hwloc, and read the whole machine when they start.
+//! Placing workers needs only two files per CPU. hwloc provides far more, and a program that has a
+//! [`Topology`] from it can use that ([`Places::on`](crate::Places::on)). But if this library
+//! linked hwloc, every program that uses it would link hwloc and scan the whole machine at
+//! start-up.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,16 +16,16 @@ use usher_model::{CpuId, CpuSet, Topology};
 /// CPUs that share a last-level cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Llc {
-    /// Those that may be used.
+    /// The CPUs that may be used.
     pub cpus: CpuSet,
-    /// How many cores these are on.
+    /// The number of cores of these CPUs.
     pub cores: usize,
-    /// A number that LLCs of the same package share.
+    /// Equal for LLCs of the same package.
     pub package: usize,
 }
 
-/// The LLCs of these CPUs, by the `/sys` under that root; `None`: the kernel does not
-/// tell.
+/// Reads the LLCs of these CPUs from `/sys` below `root`; `None` if the kernel does not report
+/// them.
 pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
     let all = root.join("sys/devices/system/cpu");
     let mut found: Vec<Llc> = Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
     Some(found)
 }
 
-/// The same of a machine that is known already.
+/// Returns the LLCs of a known topology.
 pub(crate) fn of(topology: &Topology) -> Vec<Llc> {
     let domains = topology.domains.iter();
     domains
@@ -57,7 +57,7 @@ pub(crate) fn of(topology: &Topology) -> Vec<Llc> {
         .collect()
 }
 
-/// Who shares the outermost cache with that CPU.
+/// Returns the CPUs that share the outermost cache of a CPU.
 fn last_level(cpu: &Path) -> Option<CpuSet> {
     let caches = (0..).map(|index| cpu.join(format!("cache/index{index}")));
     let caches = caches.map_while(|dir| Some((value::<u32>(&dir.join("level"))?, dir)));
@@ -65,7 +65,7 @@ fn last_level(cpu: &Path) -> Option<CpuSet> {
     value(&last.join("shared_cpu_list"))
 }
 
-/// A CPU's core: the first of its threads.
+/// Returns the core of a CPU: the first of its hardware threads.
 fn core(all: &Path, cpu: CpuId) -> Option<CpuId> {
     let siblings = all.join(format!("cpu{cpu}/topology/thread_siblings_list"));
     value::<CpuSet>(&siblings)?.first()
@@ -82,9 +82,9 @@ mod tests {
 
     use super::*;
 
-    /// Captured machines, as hwloc sees them and as we do.
+    /// Compares the LLCs of captured machines with those that hwloc finds.
     #[test]
-    fn what_hwloc_finds_is_found() {
+    fn llcs_of_captured_machines_match_hwloc() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/fixtures");
         for name in ["magny-cours-48", "opteron-cgroup-32", "haswell-offline-20"] {
             let dir = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_is_believed() {
+    fn missing_sysfs_files_mean_unknown_llcs() {
         let nowhere = Path::new("/nowhere");
         assert_eq!(read(nowhere, &CpuSet::range(0, 3)), None);
         assert_eq!(read(nowhere, &CpuSet::default()), Some(vec![]));

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where workers run, and whose caches are near.
+//! Placement of workers, by the caches that they share.
 //!
-//! Tasks that run close in time share what they find in a cache that cores share,
-//! so that workers are kept together: one after another they fill the cores of one
-//! last-level cache (LLC), then those of the next in the same package, and only then
-//! SMT siblings. A worker is bound to the CPUs of its LLC, not to one of them, and
-//! the kernel chooses among these: it knows what else runs there.
+//! Tasks that run close in time profit from a cache that their cores share, so workers are kept
+//! together. They fill the cores of one last-level cache (LLC), then those of the next in the same
+//! package, and then SMT siblings. A worker is bound to all CPUs of its LLC. Within them the kernel
+//! chooses, because it knows the other load.
 //!
-//! Nobody is bound where there is nothing to choose (one LLC), or where workers
-//! outnumber CPUs.
+//! Workers are not bound if there is only one LLC, or if there are more workers than CPUs.
 //!
-//! A program may have several runtimes: cores that the workers of one are meant for
-//! count as taken when the next one is placed, which so begins with the LLC that has
-//! most left. What a runtime may use is what the thread that makes it may, but for what
-//! we have bound that thread to ourselves, where it is a worker.
+//! A program may have several runtimes. Cores intended for the workers of one runtime count as
+//! taken when the next one is placed, which begins with the LLC that has most cores left. A runtime
+//! may use the CPUs allowed for the thread that creates it. If that thread is itself a bound
+//! worker, the CPUs allowed before it was bound count.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -24,23 +22,23 @@ use usher_model::{CpuId, CpuSet, Topology};
 use crate::llc::{self, Llc};
 use crate::sync::StaticMutex;
 
-/// Where the workers of a runtime run, and in which order they look at one another.
+/// Where the workers of a runtime run, and the order in which they search one another for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// By worker: its CPUs; `None`: it is not bound.
+    /// By worker: its CPUs; `None` if it is not bound.
     cpus: Vec<Option<CpuSet>>,
-    /// By worker: the others with how far they are, the nearest first.
+    /// By worker: the others with their distances, the nearest first.
     near: Vec<Vec<(usize, Distance)>>,
 }
 
-/// How far two workers are from one another.
+/// The distance of two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
-    /// They share an LLC, as far as is known.
+    /// They share an LLC, or nothing is known of their caches.
     Llc,
     /// They share a package.
     Package,
-    /// They share the machine's memory.
+    /// They share only the machine's memory.
     Machine,
 }
 
@@ -50,12 +48,12 @@ impl Distance {
 }
 
 impl Places {
-    /// So many workers, bound to nothing, all as near.
+    /// Places this number of workers without binding them. All have the same distance.
     pub fn anywhere(workers: usize) -> Self {
         Self::new(vec![None; workers], |_, _| Distance::Llc)
     }
 
-    /// So many workers on that machine, from the LLC of CPU `home` on.
+    /// Places workers on that machine, beginning with the LLC of CPU `home`.
     ///
     /// ```
     /// # // A machine as data, of one package with two LLCs of two cores.
@@ -70,13 +68,13 @@ impl Places {
         Self::on_llcs(&llc::of(topology), workers, home, &[])
     }
 
-    /// `taken`: what workers of other runtimes are bound to.
+    /// `taken`: the CPU sets of workers of other runtimes.
     fn on_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> Self {
         let cpus: usize = llcs.iter().map(|llc| llc.cpus.len()).sum();
         if llcs.len() < 2 || workers > cpus {
             return Self::anywhere(workers);
         }
-        let of_worker = fill(llcs, workers, home, taken);
+        let of_worker = assign_llcs(llcs, workers, home, taken);
         let cpus = of_worker.iter().map(|&llc| Some(llcs[llc].cpus.clone()));
         Self::new(cpus.collect(), |one, other| {
             let (one, other) = (of_worker[one], of_worker[other]);
@@ -95,7 +93,8 @@ impl Places {
             let mut near: Vec<_> = others
                 .map(|other| (other, distance(worker, other)))
                 .collect();
-            // Among those as far each begins with another: they do not all ask the same.
+            // At equal distance each worker begins with a different other, so that they do not all
+            // try the same.
             near.sort_by_key(|&(_, distance)| distance);
             near
         };
@@ -103,33 +102,33 @@ impl Places {
         Self { cpus, near }
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.cpus.len()
     }
 
-    /// The CPUs that a worker is bound to; `None`: all that its process has.
+    /// Returns the CPUs that a worker is bound to; `None`: all CPUs of the process.
     pub fn cpus(&self, worker: usize) -> Option<&CpuSet> {
         self.cpus[worker].as_ref()
     }
 
-    /// The other workers, the nearest first.
+    /// Returns the other workers with their distances, the nearest first.
     pub fn near(&self, worker: usize) -> &[(usize, Distance)] {
         &self.near[worker]
     }
 }
 
-/// Where workers of this process are bound, each runtime's.
-static TAKEN: StaticMutex<Vec<CpuSet>> = StaticMutex::new(Vec::new());
+/// The CPU sets of the bound workers of all runtimes of this process.
+static CLAIMED_CPUS: StaticMutex<Vec<CpuSet>> = StaticMutex::new(Vec::new());
 
-/// What the workers of a runtime have taken, until this is dropped.
+/// The entries of one runtime in [`CLAIMED_CPUS`], removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Seats(Vec<CpuSet>);
+pub(crate) struct CpuClaim(Vec<CpuSet>);
 
-impl Seats {
-    /// Those of workers that are placed by somebody else.
+impl CpuClaim {
+    /// Enters workers that were placed by the caller.
     pub fn of(places: &Places) -> Self {
-        Self::take(places, &mut TAKEN.lock())
+        Self::take(places, &mut CLAIMED_CPUS.lock())
     }
 
     fn take(places: &Places, taken: &mut Vec<CpuSet>) -> Self {
@@ -139,40 +138,41 @@ impl Seats {
     }
 }
 
-impl Drop for Seats {
+impl Drop for CpuClaim {
     fn drop(&mut self) {
-        let mut taken = TAKEN.lock();
-        for seat in &self.0 {
-            if let Some(at) = taken.iter().position(|one| one == seat) {
+        let mut taken = CLAIMED_CPUS.lock();
+        for claimed in &self.0 {
+            if let Some(at) = taken.iter().position(|one| one == claimed) {
                 taken.swap_remove(at);
             }
         }
     }
 }
 
-/// Places on this machine, as far as this thread may use it; anywhere, where that
-/// cannot be told.
-pub(crate) fn here(workers: usize) -> (Places, Seats) {
+/// Places workers on the CPUs that this thread may use. Does not bind them if the kernel does not
+/// report the caches.
+pub(crate) fn on_this_machine(workers: usize) -> (Places, CpuClaim) {
     let allowed = (workers > 1).then(allowed_cpus).flatten();
     let llcs = allowed.and_then(|cpus| llc::read(Path::new("/"), &cpus));
-    let mut taken = TAKEN.lock();
+    let mut taken = CLAIMED_CPUS.lock();
     let places = Places::on_llcs(&llcs.unwrap_or_default(), workers, current_cpu(), &taken);
-    let seats = Seats::take(&places, &mut taken);
-    (places, seats)
+    let claim = CpuClaim::take(&places, &mut taken);
+    (places, claim)
 }
 
 thread_local! {
-    /// What this thread could use before we bound it.
-    static OUTER: RefCell<Option<CpuSet>> = const { RefCell::new(None) };
+    /// The CPUs allowed for this thread before it was bound as a worker.
+    static UNBOUND_CPUS: RefCell<Option<CpuSet>> = const { RefCell::new(None) };
 }
 
-/// What this thread could use before we bound it; `None`: we have not.
-pub(crate) fn outer() -> Option<CpuSet> {
-    OUTER.with_borrow(Clone::clone)
+/// Returns the CPUs allowed for this thread before it was bound as a worker; `None` if it was not
+/// bound.
+pub(crate) fn unbound_cpus() -> Option<CpuSet> {
+    UNBOUND_CPUS.with_borrow(Clone::clone)
 }
 
 fn allowed_cpus() -> Option<CpuSet> {
-    outer().or_else(own_cpus)
+    unbound_cpus().or_else(own_cpus)
 }
 
 fn own_cpus() -> Option<CpuSet> {
@@ -185,47 +185,46 @@ fn own_cpus() -> Option<CpuSet> {
     )
 }
 
-/// Puts this thread, a new worker, where it belongs; `outer` is what the thread could
-/// use that made its runtime, where that one was bound by us.
-pub(crate) fn settle(cpus: Option<&CpuSet>, outer: Option<CpuSet>) {
-    match (cpus, outer) {
-        (Some(cpus), outer) => {
-            OUTER.set(outer.or_else(own_cpus));
-            go(cpus);
+/// Binds this thread, a new worker. `unbound`: the CPUs allowed for the thread that created the
+/// runtime before that thread was bound as a worker, if it was.
+pub(crate) fn bind_worker(cpus: Option<&CpuSet>, unbound: Option<CpuSet>) {
+    match (cpus, unbound) {
+        (Some(cpus), unbound) => {
+            UNBOUND_CPUS.set(unbound.or_else(own_cpus));
+            bind(cpus);
         }
-        (None, Some(outer)) => go(&outer),
+        (None, Some(unbound)) => bind(&unbound),
         (None, None) => {}
     }
 }
 
 fn current_cpu() -> Option<CpuId> {
-    // SAFETY: takes and returns numbers. (rustix asks the vDSO for it itself, which
-    // programs under valgrind do not have.)
+    // SAFETY: takes and returns numbers. rustix would use the vDSO, which is missing in programs
+    // under valgrind.
     CpuId::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Binds this thread to those CPUs, as far as it may have them.
-fn go(cpus: &CpuSet) {
+/// Binds this thread to those CPUs that are allowed.
+fn bind(cpus: &CpuSet) {
     let mut mask = rustix::thread::CpuSet::new();
     let known = |&cpu: &CpuId| (cpu as usize) < rustix::thread::CpuSet::MAX_CPU;
     cpus.iter()
         .filter(known)
         .for_each(|cpu| mask.set(cpu as usize));
-    // Somebody may have taken them from this process just now: then it runs where it
-    // may.
+    // The CPUs may have been taken from this process meanwhile. The worker then runs on those that
+    // are allowed.
     let _ = rustix::thread::sched_setaffinity(None, &mask);
 }
 
-/// The LLC of each worker.
-fn fill(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> Vec<usize> {
+/// Returns the LLC of each worker.
+fn assign_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> Vec<usize> {
     let free: Vec<usize> = llcs.iter().map(|llc| free_cores(llc, taken)).collect();
     let order = order(llcs, &free, home);
     let times = |count: &dyn Fn(usize) -> usize| -> Vec<usize> {
         let of = |&llc: &usize| std::iter::repeat_n(llc, count(llc));
         order.iter().flat_map(of).collect()
     };
-    // Each core that is free before any that another runtime has, each of these before
-    // any is given out a second time.
+    // First the free cores, then cores taken by other runtimes, then second hardware threads.
     let by_core = times(&|llc| free[llc]);
     let taken = times(&|llc| llcs[llc].cores - free[llc]);
     let siblings = times(&|llc| llcs[llc].cpus.len().saturating_sub(llcs[llc].cores));
@@ -235,14 +234,15 @@ fn fill(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> 
     of_worker
 }
 
-/// Cores that no worker of another runtime is meant for.
+/// Returns the number of cores not intended for workers of other runtimes.
 fn free_cores(llc: &Llc, taken: &[CpuSet]) -> usize {
     let there = taken.iter().filter(|cpus| cpus.intersects(&llc.cpus));
     llc.cores.saturating_sub(there.count())
 }
 
-/// LLCs as they are filled: that with most cores free, which is that of `home` where
-/// others have no more; others of its package, the rest.
+/// Returns the LLCs in the order in which they are filled. The first is that of `home`, or the LLC
+/// with most free cores if that of `home` is full. The LLCs of the same package follow, then the
+/// rest.
 fn order(llcs: &[Llc], free: &[usize], home: Option<CpuId>) -> Vec<usize> {
     let count = llcs.len();
     let at_home = |llc: &Llc| home.is_some_and(|cpu| llc.cpus.contains(cpu));
@@ -303,47 +303,53 @@ mod tests {
     }
 
     #[test]
-    fn several_runtimes_spread() {
+    fn several_runtimes_use_different_llcs() {
         let machine = machine("package:2 l3:2 core:2 pu:2");
         let llcs = llc::of(&machine);
         let mut taken: Vec<CpuSet> = Vec::new();
-        let mut sit = |workers| {
+        let mut place = |workers| {
             let places = Places::on_llcs(&llcs, workers, None, &taken);
             taken.extend(places.cpus.iter().flatten().cloned());
             let of = domains(&machine, &places);
             of.into_iter().flatten().collect::<Vec<DomainId>>()
         };
-        assert_eq!(sit(2), [0, 0]);
-        assert_eq!(sit(3), [1, 1, 2], "LLC 0 is full");
-        assert_eq!(sit(2), [3, 3]);
-        assert_eq!(sit(2), [2, 2], "a core is free there, and then nowhere");
-        assert_eq!(sit(2), [0, 0], "all are full");
+        assert_eq!(place(2), [0, 0]);
+        assert_eq!(place(3), [1, 1, 2], "LLC 0 is full");
+        assert_eq!(place(2), [3, 3]);
+        assert_eq!(place(2), [2, 2], "a core is free there, and then nowhere");
+        assert_eq!(place(2), [0, 0], "all are full");
     }
 
     #[test]
-    fn seats_are_given_back() {
+    fn claims_are_released() {
         let machine = machine("package:2 l3:2 core:2 pu:2");
         let places = Places::on(&machine, 3, None);
-        let seat = places.cpus(0).unwrap();
-        let count = || TAKEN.lock().iter().filter(|one| *one == seat).count();
+        let claimed = places.cpus(0).unwrap();
+        let count = || {
+            CLAIMED_CPUS
+                .lock()
+                .iter()
+                .filter(|cpus| *cpus == claimed)
+                .count()
+        };
         let before = count();
-        let seats = Seats::of(&places);
+        let claim = CpuClaim::of(&places);
         assert_eq!(count(), before + 2);
-        drop(seats);
+        drop(claim);
         assert_eq!(count(), before);
     }
 
     #[test]
-    fn what_a_worker_is_bound_to_does_not_bind_its_runtimes() {
+    fn a_runtime_made_by_a_worker_may_use_all_cpus() {
         let all = own_cpus().unwrap();
         let one = CpuSet::single(all.first().unwrap());
         let bound = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                settle(Some(&one), None);
+                bind_worker(Some(&one), None);
                 let inner = std::thread::scope(|scope| {
-                    let outer = outer();
+                    let unbound = unbound_cpus();
                     let of_one = scope.spawn(|| {
-                        settle(None, outer);
+                        bind_worker(None, unbound);
                         own_cpus()
                     });
                     of_one.join().unwrap()
@@ -356,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_more_is_nearer() {
+    fn workers_that_share_more_are_nearer() {
         let machine = machine("package:2 l3:2 core:2 pu:1");
         let places = Places::on(&machine, 8, None);
         let near: Vec<_> = places
@@ -378,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_bound_where_it_would_not_help() {
+    fn workers_are_not_bound_without_a_choice() {
         for (synthetic, workers) in [("core:4 pu:1", 2), ("l3:2 core:2 pu:1", 5)] {
             let places = Places::on(&machine(synthetic), workers, None);
             assert!((0..workers).all(|worker| places.cpus(worker).is_none()));
@@ -389,7 +395,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn everybody_looks_at_everybody_else(
+        fn every_worker_searches_all_others(
             packages in 1..3_usize, llcs in 1..4_usize, cores in 1..4_usize, pus in 1..3_usize,
             workers in 1..30_usize, home in 0..40_u32,
         ) {

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Policies: in which order a runtime's ready tasks run.
+//! Policies: the order in which ready tasks run.
 
 use crate::dispatch::{Fcfs, Lcfs, Paper};
 use crate::error::RuntimeError;
-use crate::levels::{Levels, NoMemory, Ordered};
+use crate::levels::{BoxedDispatcher, Levels, NoMemory};
 
-/// Queues that the paper's policy may keep, 32 bytes each while empty.
+/// Upper limit of queues of the policy `paper`, at 32 bytes each while empty.
 const QUEUES_MAX: u64 = 1 << 22;
 
-/// In which order ready tasks run.
+/// The order in which ready tasks run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Ours: each worker goes through temporal groups in turn, and within one runs
-    /// what its cache has seen last; spatial groups stay with a worker.
+    /// The default. Each worker serves temporal groups cyclically, and within a group runs first
+    /// the task that became ready last, as its data are in the cache. Spatial groups stay with a
+    /// worker.
     #[default]
     Usher,
-    /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 is as 1.
-    /// It keeps a queue for each pair of groups, 2^22 at most, and as many again for
-    /// each level at which tasks run graphs.
+    /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 counts as 1. It
+    /// keeps one queue for each pair of groups, at most 2^22, and the same number again for each
+    /// level at which tasks run graphs.
     Paper {
-        /// Temporal groups, 0 included.
+        /// Number of temporal groups, including 0.
         t_groups: u32,
-        /// Spatial groups, 0 included.
+        /// Number of spatial groups, including 0.
         s_groups: u32,
     },
     /// First come, first served.
@@ -31,15 +32,15 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Whether there can be a runtime under it.
+    /// Checks that a runtime can use this policy.
     ///
     /// # Errors
-    /// Where it would keep too many queues.
+    /// If it would keep too many queues.
     pub fn check(self) -> Result<(), RuntimeError> {
         self.groups_below().map(|_| ())
     }
 
-    /// Numbers below which groups must be, temporal and spatial.
+    /// Returns the exclusive upper limits of temporal and spatial group numbers.
     pub(crate) fn groups_below(self) -> Result<(u32, u32), RuntimeError> {
         let Self::Paper { t_groups, s_groups } = self else {
             return Ok((u32::MAX, u32::MAX));
@@ -50,18 +51,18 @@ impl Policy {
             false => Err(RuntimeError::Groups {
                 t_groups,
                 s_groups,
-                most: QUEUES_MAX,
+                max: QUEUES_MAX,
             }),
         }
     }
 
-    /// The order of a policy that has one for all workers.
+    /// Creates the queue of a policy with one order for all workers; `None` for other policies.
     pub(crate) fn levels(self, workers: usize) -> Result<Option<Levels>, RuntimeError> {
         let levels = match self {
             Self::Usher => return Ok(None),
             Self::Paper { t_groups, s_groups } => Levels::new(move || {
                 let paper = Paper::try_new(workers, t_groups as usize, s_groups as usize).ok()?;
-                Some(Box::new(paper) as Ordered)
+                Some(Box::new(paper) as BoxedDispatcher)
             }),
             Self::Fcfs => Levels::new(|| Some(Box::new(Fcfs::default()))),
             Self::Lcfs => Levels::new(|| Some(Box::new(Lcfs::default()))),
@@ -71,7 +72,7 @@ impl Policy {
         })
     }
 
-    /// Queues that it keeps for all workers.
+    /// Returns the number of queues shared by all workers.
     fn queues(self) -> u64 {
         match self {
             Self::Paper { t_groups, s_groups } => {

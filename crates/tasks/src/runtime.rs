@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A runtime: workers, and the order in which they run tasks.
+//! The runtime: a set of workers, and the public calls that give them tasks.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -14,39 +14,39 @@ use crate::counters::AllCounters;
 use crate::dispatch::Groups;
 use crate::error::{Panicked, RunError, RuntimeError, TaskError, WaitError};
 use crate::graph::Graph;
-use crate::guess::Together;
+use crate::guess::Grouping;
 use crate::job::JobRef;
 use crate::join;
 use crate::levels::NoMemory;
-use crate::places::{self, Places, Seats};
+use crate::places::{self, CpuClaim, Places};
 use crate::policy::Policy;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
-use crate::waits::{Circle, Wait};
-use crate::worker::{Crew, Worker};
+use crate::waits::{DeadlockCycle, Wait};
+use crate::worker::{Registry, Worker};
 
-/// The most workers that a runtime can have.
+/// Upper limit of workers per runtime.
 pub const WORKERS_MAX: usize = 1024;
-/// Bytes of a worker's stack where nobody says, as the standard library has it; the
-/// fewest; and more than there can be.
+/// Bytes of a worker's stack: the default, which is that of the standard library; the minimum; and
+/// a limit above any size that can be allocated.
 const STACK_BYTES: usize = 2 << 20;
 const STACK_BYTES_MIN: usize = 64 << 10;
 const STACK_BYTES_MAX: usize = 1 << 46;
 
 /// Workers that run tasks.
 ///
-/// Dropped, it lets what is ready run to its end, and ends. Dropped by a task of another
-/// runtime for which tasks of this one wait, it ends when it can, and is not waited for.
-/// Dropped in a process that was forked from the one that made it, it does nothing.
+/// Dropping it runs all ready tasks to completion and ends the workers. If a task of another
+/// runtime drops it while tasks of this runtime wait for that runtime, it ends later and the drop
+/// does not wait. In a process forked from its creator, dropping it does nothing.
 pub struct Runtime {
-    crew: Arc<Crew>,
+    registry: Arc<Registry>,
     threads: Vec<JoinHandle<()>>,
-    seats: Option<Seats>,
-    /// The process whose threads its workers are.
-    maker: u32,
+    claim: Option<CpuClaim>,
+    /// The process to which the worker threads belong.
+    creator_pid: u32,
 }
 
-/// How a runtime is to be.
+/// Configuration of a [`Runtime`].
 ///
 /// ```
 /// use usher_tasks::{Policy, RuntimeBuilder};
@@ -59,14 +59,14 @@ pub struct Runtime {
 #[derive(Debug, Clone)]
 pub struct RuntimeBuilder {
     workers: usize,
-    /// `None`: by this machine's topology.
+    /// `None`: chosen from the topology of this machine.
     places: Option<Places>,
     policy: Policy,
     stack_bytes: usize,
 }
 
 impl RuntimeBuilder {
-    /// That many workers, placed by this machine's topology: see [`Places`].
+    /// Configures this number of workers, placed by the topology of this machine: see [`Places`].
     pub fn new(workers: usize) -> Self {
         Self {
             workers,
@@ -76,7 +76,7 @@ impl RuntimeBuilder {
         }
     }
 
-    /// As many workers as there are places.
+    /// Configures one worker per place.
     pub fn on(places: Places) -> Self {
         Self {
             places: Some(places),
@@ -84,17 +84,17 @@ impl RuntimeBuilder {
         }
     }
 
-    /// In which order ready tasks run; [`Policy::Usher`] if not said.
+    /// Sets the order in which ready tasks run. Default: [`Policy::Usher`].
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// Bytes of each worker's stack, 64 KiB at least; 0 or not said: 2 MiB. A task has
-    /// what is left of it by those inside which it runs: a worker that waits (for a
-    /// `join`, for a graph that a task runs) runs others meanwhile, which may wait in
-    /// turn. Up to 16 such waits lie on one another, fewer where the stack has not 128
-    /// KiB for each, before a worker runs nothing but what it waits for; of that, as many
-    /// as the program has nested.
+    /// Sets the bytes of each worker's stack, at least 64 KiB. 0 is the default, 2 MiB.
+    ///
+    /// A task uses the part of the stack that the tasks below it have left. A worker that waits
+    /// (for a `join`, or for a graph that a task runs) runs other tasks meanwhile, which may wait
+    /// in turn. Up to 16 such waits are nested, fewer if the stack has less than 128 KiB for each.
+    /// Deeper waits run only the tasks that they wait for, and nest as deeply as the program does.
     pub fn stack_bytes(self, stack_bytes: usize) -> Self {
         Self {
             stack_bytes,
@@ -120,14 +120,14 @@ impl RuntimeBuilder {
             }
             bytes => Some(bytes.max(STACK_BYTES_MIN)),
         };
-        let seated = match self.places {
+        let placed = match self.places {
             Some(places) => {
-                let seats = Seats::of(&places);
-                (places, seats)
+                let claim = CpuClaim::of(&places);
+                (places, claim)
             }
-            None => places::here(workers),
+            None => places::on_this_machine(workers),
         };
-        Runtime::seated(seated, self.policy, stack_bytes)
+        Runtime::start_workers(placed, self.policy, stack_bytes)
     }
 }
 
@@ -136,45 +136,45 @@ fn check(workers: usize) -> Result<(), RuntimeError> {
         true => Ok(()),
         false => Err(RuntimeError::Workers {
             count: workers,
-            most: WORKERS_MAX,
+            max: WORKERS_MAX,
         }),
     }
 }
 
 thread_local! {
-    /// The worker that this thread is, and its crew; null: it is none.
-    static HERE: Cell<(*const Crew, *const Worker<'static>)> =
+    /// The registry and the worker of this thread; null if it is no worker.
+    static CURRENT_WORKER: Cell<(*const Registry, *const Worker<'static>)> =
         const { Cell::new((ptr::null(), ptr::null())) };
 }
 
-/// Says which worker this thread is, for as long as it is one.
-struct Here;
+/// Sets [`CURRENT_WORKER`] for the lifetime of a worker.
+struct CurrentWorkerGuard;
 
-impl Here {
-    fn enter(crew: &Arc<Crew>, worker: &Worker<'_>) -> Self {
-        HERE.set((Arc::as_ptr(crew), ptr::from_ref(worker).cast()));
+impl CurrentWorkerGuard {
+    fn enter(registry: &Arc<Registry>, worker: &Worker<'_>) -> Self {
+        CURRENT_WORKER.set((Arc::as_ptr(registry), ptr::from_ref(worker).cast()));
         Self
     }
 }
 
-impl Drop for Here {
-    /// What a thread leaves behind may still call in when its worker is gone.
+impl Drop for CurrentWorkerGuard {
+    /// Destructors of thread-local values may call the runtime after the worker has ended.
     fn drop(&mut self) {
-        HERE.set((ptr::null(), ptr::null()));
+        CURRENT_WORKER.set((ptr::null(), ptr::null()));
     }
 }
 
 impl Runtime {
-    /// That many workers under the policy `usher`.
+    /// Starts this number of workers with the default policy.
     ///
     /// # Errors
-    /// Where there can be no such number of workers or groups, or the system has no
-    /// threads for them or no memory for the policy's queues.
+    /// If the number of workers or groups is outside its limits, if the system cannot start the
+    /// threads, or if there is no memory for the queues of the policy.
     pub fn new(workers: usize) -> Result<Self, RuntimeError> {
         Self::with_policy(workers, Policy::Usher)
     }
 
-    /// That many workers under that policy, placed by this machine's topology: see
+    /// Starts this number of workers with that policy, placed by the topology of this machine: see
     /// [`Places`].
     ///
     /// # Errors
@@ -183,7 +183,7 @@ impl Runtime {
         RuntimeBuilder::new(workers).policy(policy).build()
     }
 
-    /// As many workers as there are places, under that policy.
+    /// Starts one worker per place with that policy.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -191,19 +191,21 @@ impl Runtime {
         RuntimeBuilder::on(places).policy(policy).build()
     }
 
-    fn seated(
-        (places, seats): (Places, Seats),
+    fn start_workers(
+        (places, claim): (Places, CpuClaim),
         policy: Policy,
         stack_bytes: Option<usize>,
     ) -> Result<Self, RuntimeError> {
         let workers = places.workers();
         let groups_below = policy.groups_below()?;
-        let of_worker: Vec<_> = (0..workers).map(|one| places.cpus(one).cloned()).collect();
+        let of_worker: Vec<_> = (0..workers)
+            .map(|worker| places.cpus(worker).cloned())
+            .collect();
         let mut runtime = Self {
-            crew: Arc::new(Crew::new(places, groups_below, policy.levels(workers)?)),
+            registry: Arc::new(Registry::new(places, groups_below, policy.levels(workers)?)),
             threads: Vec::with_capacity(workers),
-            seats: Some(seats),
-            maker: process::id(),
+            claim: Some(claim),
+            creator_pid: process::id(),
         };
         for (worker, cpus) in of_worker.into_iter().enumerate() {
             let thread = runtime.start(worker, cpus, stack_bytes)?;
@@ -218,20 +220,20 @@ impl Runtime {
         cpus: Option<CpuSet>,
         stack_bytes: Option<usize>,
     ) -> Result<JoinHandle<()>, RuntimeError> {
-        let crew = Arc::clone(&self.crew);
+        let registry = Arc::clone(&self.registry);
         let thread = thread::Builder::new().name(format!("usher-tasks-{index}"));
         let thread = match stack_bytes {
             Some(bytes) => thread.stack_size(bytes),
             None => thread,
         };
         let stack_bytes = stack_bytes.unwrap_or(STACK_BYTES);
-        let outer = places::outer();
+        let unbound = places::unbound_cpus();
         let started = thread.spawn(move || {
-            // A place is a wish: who may not have it works where it is.
-            places::settle(cpus.as_ref(), outer);
-            let worker = Worker::new(&crew, index, stack_bytes);
-            let _here = Here::enter(&crew, &worker);
-            worker.work();
+            // Placement is best effort: a worker that may not use its CPUs runs where it is.
+            places::bind_worker(cpus.as_ref(), unbound);
+            let worker = Worker::new(&registry, index, stack_bytes);
+            let _guard = CurrentWorkerGuard::enter(&registry, &worker);
+            worker.main_loop();
         });
         started.map_err(|source| RuntimeError::Thread {
             worker: index,
@@ -239,26 +241,26 @@ impl Runtime {
         })
     }
 
-    /// Writes down which worker runs which task from now on, the last
-    /// `spans_per_worker` of each; what was written before is forgotten. They take 32
-    /// bytes each, until the runtime ends; a later call with more makes room for twice
-    /// as many as there were, at least, and the former room stays.
+    /// Starts to record which worker runs which task, and discards earlier records. Keeps the last
+    /// `spans_per_worker` tasks of each worker, at 32 bytes each, until the runtime ends. A later
+    /// call with a larger number allocates at least twice the earlier number, in addition to the
+    /// earlier memory.
     ///
     /// # Errors
-    /// Where there is no memory for so many. What was begun before goes on.
+    /// If there is no memory. A trace in progress continues.
     pub fn start_trace(&self, spans_per_worker: usize) -> Result<(), TraceError> {
-        self.crew.tracer.start(self.workers(), spans_per_worker)
+        self.registry.tracer.start(self.workers(), spans_per_worker)
     }
 
-    /// Writes nothing down any more.
+    /// Stops recording.
     pub fn stop_trace(&self) {
-        self.crew.tracer.stop();
+        self.registry.tracer.stop();
     }
 
-    /// What has been written down since [`Self::start_trace`].
+    /// Returns the tasks recorded since [`Self::start_trace`].
     ///
     /// # Panics
-    /// Where there is no memory for it: see [`Self::try_trace`].
+    /// If there is no memory for them: see [`Self::try_trace`].
     pub fn trace(&self) -> Trace {
         match self.try_trace() {
             Ok(trace) => trace,
@@ -266,91 +268,105 @@ impl Runtime {
         }
     }
 
-    /// What has been written down since [`Self::start_trace`].
+    /// Returns the tasks recorded since [`Self::start_trace`].
     ///
     /// # Errors
-    /// Where there is no memory for it.
+    /// If there is no memory for them.
     pub fn try_trace(&self) -> Result<Trace, TraceError> {
-        let tracer = &self.crew.tracer;
+        let tracer = &self.registry.tracer;
         tracer.try_read().ok_or_else(|| TraceError::Memory {
-            spans_per_worker: tracer.most(),
+            spans_per_worker: tracer.max_spans(),
             workers: self.workers(),
         })
     }
 
-    /// What the workers have done.
+    /// Returns the counters of the workers.
     pub fn counters(&self) -> AllCounters {
-        self.crew.counters()
+        self.registry.counters()
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
-        self.crew.workers()
+        self.registry.workers()
     }
 
-    /// The process that made it. In one that was forked from that there are no workers,
-    /// and nobody can wait for any.
-    pub fn maker(&self) -> u32 {
-        self.maker
+    /// Returns the process that created the runtime. A process forked from the creator has no
+    /// workers, and cannot wait for any.
+    pub fn creator_pid(&self) -> u32 {
+        self.creator_pid
     }
 
-    /// Its maker, where that is not this process.
-    fn foreign_maker(&self) -> Option<u32> {
-        (self.maker != process::id()).then_some(self.maker)
+    /// Returns the process that created the runtime, if that is not this process.
+    fn foreign_creator(&self) -> Option<u32> {
+        (self.creator_pid != process::id()).then_some(self.creator_pid)
     }
 
-    /// Runs a graph, and returns when all of its tasks have run. A task may call
-    /// this too, on its own runtime or on another. On its own, its worker works
-    /// meanwhile, for this graph first; on another, it does nothing else.
+    /// Runs a graph and returns when all of its tasks have run. A task may call this on its own
+    /// runtime or on another. On its own runtime, the worker runs other tasks meanwhile, those of
+    /// this graph first. On another, the worker only waits.
     ///
     /// # Errors
-    /// Where tasks panicked; those that had not begun by then are not run. Where
-    /// groups are not those of the policy. Where tasks of this runtime wait for that of
-    /// the calling task, so that each might wait for the other for ever; also where
-    /// enough workers are left. Where a task calls, and there is no memory for queues
-    /// one level deeper. In a process that was forked from the one that made the runtime.
+    /// - A task panicked. Tasks that had not begun by then are not run.
+    /// - Groups are outside the limits of the policy.
+    /// - Tasks of this runtime wait for the runtime of the calling task, so that both might wait
+    ///   forever. This is an error even if enough workers are left.
+    /// - A task calls, and there is no memory for queues of one more level.
+    /// - The process was forked from the creator of the runtime.
     pub fn run<B: Fn(usize) + Sync>(&self, graph: &mut Graph<B>) -> Result<(), RunError> {
-        if let Some(error) = graph.outside(self.crew.groups_below) {
+        if let Some(error) = graph.check_groups(self.registry.groups_below) {
             return Err(error);
         }
-        if let Some(maker) = self.foreign_maker() {
-            return Err(RunError::Forked { maker });
+        if let Some(creator_pid) = self.foreign_creator() {
+            return Err(RunError::Forked { creator_pid });
         }
-        let _wait = self.wait_begins().map_err(|Circle| RunError::Deadlock)?;
-        let here = match self.here() {
-            Some(worker) => Some((worker, worker.nest().map_err(|NoMemory| RunError::Memory)?)),
+        let _wait = self
+            .wait_begins()
+            .map_err(|DeadlockCycle| RunError::Deadlock)?;
+        let worker = match self.current_worker() {
+            Some(worker) => Some((
+                worker,
+                worker
+                    .begin_nested_wait()
+                    .map_err(|NoMemory| RunError::Memory)?,
+            )),
             None => None,
         };
-        let finds_groups = self.crew.finds_groups();
+        let finds_groups = self.registry.finds_groups();
         match finds_groups {
             true => graph.find_order(self.workers()),
             false => graph.forget_order(),
         }
         let begun = Instant::now();
-        match here {
-            Some((worker, _nest)) => {
+        match worker {
+            Some((worker, _guard)) => {
                 let waiter = Some(worker.index());
-                let done = graph.begin(waiter, worker.is_deep(), |job| worker.ready_inside(job));
-                worker.work_until(|| done.is_open());
+                let done = graph.begin(waiter, worker.is_deep(), |job| {
+                    worker.ready_nested_source(job)
+                });
+                worker.run_until(|| done.is_open());
             }
-            None => graph.begin(None, false, |job| self.crew.inject(job)).wait(),
+            None => graph
+                .begin(None, false, |job| self.registry.inject(job))
+                .wait(),
         }
         let time = begun.elapsed();
         let outcome = graph.outcome();
-        // A run that was broken off says nothing of its order.
+        // The time of an aborted run is no measure of its order.
         if finds_groups && outcome.is_ok() {
-            graph.ran_for(time);
+            graph.record_time(time);
         }
         outcome
     }
 
-    /// Runs both functions, the second one at the same time as the first if a
-    /// worker has nothing else to do, and gives what they give. They may borrow from
-    /// the caller, and may fork in turn. Called by a task of this runtime it runs on
-    /// its worker, else as a task, for which the caller waits. Under other policies
-    /// than [`Policy::Usher`] they run one after the other; and so they do, in the
-    /// calling thread, where a task of another runtime calls for which tasks of this
-    /// one wait, and in a process that was forked from the one that made the runtime.
+    /// Runs both functions and returns their results. The second one runs at the same time as the
+    /// first if a worker is idle. The functions may borrow from the caller, and may call `join` in
+    /// turn.
+    ///
+    /// A call from a task of this runtime runs on its worker. A call from another thread runs as a
+    /// task, and the thread waits. The functions run one after the other under policies other than
+    /// [`Policy::Usher`]. They also do so, in the calling thread, in a process forked from the
+    /// creator of the runtime, and if a task of another runtime calls while tasks of this runtime
+    /// wait for that runtime.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
@@ -368,8 +384,8 @@ impl Runtime {
     /// ```
     ///
     /// # Panics
-    /// Where one of them does, when both have ended; the second one may not have
-    /// begun where the first one panics.
+    /// If one of the functions panics, after both have ended. If the first one panics, the second
+    /// one may not have begun.
     pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
     where
         A: FnOnce() -> RA + Send,
@@ -377,53 +393,52 @@ impl Runtime {
         RA: Send,
         RB: Send,
     {
-        match self.here() {
+        match self.current_worker() {
             Some(worker) => join::join(worker, a, b),
-            None if self.foreign_maker().is_some() => (a(), b()),
+            None if self.foreign_creator().is_some() => (a(), b()),
             None => match self.wait_begins() {
-                Ok(_wait) => join::run_inside(|job| self.crew.inject(job), || self.join(a, b)),
-                Err(Circle) => (a(), b()),
+                Ok(_wait) => join::run_inside(|job| self.registry.inject(job), || self.join(a, b)),
+                Err(DeadlockCycle) => (a(), b()),
             },
         }
     }
 
-    /// This thread is about to wait for this runtime: as long as that lives, if it is a
-    /// worker of another.
-    fn wait_begins(&self) -> Result<Option<Wait>, Circle> {
-        let (from, to) = (HERE.get().0, Arc::as_ptr(&self.crew));
+    /// Enters a wait of this thread for this runtime, if the thread is a worker of another runtime.
+    fn wait_begins(&self) -> Result<Option<Wait>, DeadlockCycle> {
+        let (from, to) = (CURRENT_WORKER.get().0, Arc::as_ptr(&self.registry));
         let is_other = !from.is_null() && from != to;
         is_other
             .then(|| Wait::begin(from.addr(), to.addr()))
             .transpose()
     }
 
-    fn here(&self) -> Option<&Worker<'_>> {
-        here(&self.crew)
+    fn current_worker(&self) -> Option<&Worker<'_>> {
+        current_worker(&self.registry)
     }
 
-    /// Files a task that runs when it has been resolved `count` times (paper 5,
-    /// section 3.2). Its token is its own until it has run.
+    /// Registers a task that runs after it has been resolved `count` times (paper 5, section 3.2).
+    /// The token identifies it until it has run.
     ///
     /// ```
     /// use std::sync::mpsc;
     /// use usher_tasks::{Groups, Runtime};
     ///
     /// let runtime = Runtime::new(2)?;
-    /// let (tell, told) = mpsc::channel();
-    /// let (handle, tell_first) = (runtime.handle(), tell.clone());
-    /// runtime.register(2, 1, Groups::NONE, move || tell.send("second").unwrap())?;
+    /// let (sender, receiver) = mpsc::channel();
+    /// let (handle, first) = (runtime.handle(), sender.clone());
+    /// runtime.register(2, 1, Groups::NONE, move || sender.send("second").unwrap())?;
     /// runtime.register(1, 0, Groups::NONE, move || {
-    ///     tell_first.send("first").unwrap();
+    ///     first.send("first").unwrap();
     ///     handle.resolve(2).unwrap();
     /// })?;
     /// runtime.wait()?;
-    /// assert_eq!(told.iter().collect::<Vec<_>>(), ["first", "second"]);
+    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), ["first", "second"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// Where the token is in use, was resolved more often than that, the groups are
-    /// not those of the policy, or there is no memory for the task.
+    /// If the token is in use, if it was already resolved more than `count` times, if the groups
+    /// are outside the limits of the policy, or if there is no memory for the task.
     pub fn register(
         &self,
         token: u64,
@@ -431,15 +446,15 @@ impl Runtime {
         groups: Groups,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        let said = Said::Groups(groups);
-        register(&self.crew, token, count, said, entry)
+        let hint = TaskHint::Groups(groups);
+        register(&self.registry, token, count, hint, entry)
     }
 
-    /// As [`Self::register`], without groups, for a task that works on the data at
-    /// that address: where it helps, tasks on neighbouring data run close in time.
+    /// As [`Self::register`], without groups, for a task that works on the data at that address.
+    /// Tasks on neighbouring data run close in time if this makes them faster.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::register`].
     pub fn register_on(
         &self,
         token: u64,
@@ -447,98 +462,101 @@ impl Runtime {
         data: usize,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        register(&self.crew, token, count, Said::Data(data), entry)
+        register(&self.registry, token, count, TaskHint::Data(data), entry)
     }
 
-    /// What registered tasks without groups are taken to have in common at present;
-    /// `None`: the policy does not ask.
-    pub fn together(&self) -> Option<Together> {
-        (self.crew.finds_groups()).then(|| self.crew.guess.together())
+    /// Returns how registered tasks without groups are grouped at present; `None` under policies
+    /// that do not group them.
+    pub fn current_grouping(&self) -> Option<Grouping> {
+        (self.registry.finds_groups()).then(|| self.registry.guess.current())
     }
 
-    /// Takes one off what a task waits for; it may be registered later.
+    /// Resolves one dependency of a task, which may be registered later.
     ///
     /// # Errors
-    /// Where it waits for nothing any more.
+    /// If the task has no unresolved dependency.
     pub fn resolve(&self, token: u64) -> Result<(), TaskError> {
-        resolve(&self.crew, token)
+        resolve(&self.registry, token)
     }
 
-    /// Waits until no registered task is ready or runs.
+    /// Waits until no registered task is ready or running.
     ///
-    /// **Each panic is told once**: where several threads wait, one of them gets it, and
-    /// the others may get `Ok`. What is not resolved or not registered all of them get.
+    /// **Each panic is reported once**: if several threads wait, one of them gets it and the others
+    /// may get `Ok`. All of them get the unresolved and the unregistered tokens.
     ///
     /// # Errors
-    /// Where tasks are left that wait to be resolved, tokens were resolved that
-    /// nobody has registered, or tasks panicked. What is left stays: somebody may
-    /// yet resolve it. A task cannot wait so for its own runtime, nor for another whose
-    /// tasks wait for its own; nor can a process that was forked from the one that made
-    /// the runtime. Where there is no memory to name what is left,
-    /// [`WaitError::Memory`] says how many there are.
+    /// - Tasks wait to be resolved, tokens were resolved and never registered, or tasks panicked.
+    ///   Unresolved tasks stay registered and may still be resolved.
+    /// - A task waits for its own runtime, or for a runtime with tasks that wait for its own.
+    /// - The process was forked from the creator of the runtime.
+    /// - There is no memory to list the tasks: [`WaitError::Memory`] has their numbers.
     pub fn wait(&self) -> Result<(), WaitError> {
-        self.idle(|tokens| tokens.wait())
+        self.wait_with(|tokens| tokens.wait())
     }
 
-    /// As [`Self::wait`], without asking what is left or has panicked: the next wait
-    /// tells that. It takes no memory.
+    /// As [`Self::wait`], but does not report unfinished tasks or panics: the next wait reports
+    /// them. It allocates no memory.
     ///
     /// # Errors
-    /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], as there.
+    /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], as [`Self::wait`].
     pub fn wait_until_idle(&self) -> Result<(), WaitError> {
-        self.idle(|tokens| {
+        self.wait_with(|tokens| {
             tokens.wait_until_idle();
             Ok(())
         })
     }
 
-    fn idle(&self, wait: impl FnOnce(&Tokens) -> Result<(), WaitError>) -> Result<(), WaitError> {
-        if let Some(maker) = self.foreign_maker() {
-            return Err(WaitError::Forked { maker });
+    fn wait_with(
+        &self,
+        wait: impl FnOnce(&Tokens) -> Result<(), WaitError>,
+    ) -> Result<(), WaitError> {
+        if let Some(creator_pid) = self.foreign_creator() {
+            return Err(WaitError::Forked { creator_pid });
         }
-        if self.here().is_some() {
+        if self.current_worker().is_some() {
             return Err(WaitError::Inside);
         }
-        let _wait = self.wait_begins().map_err(|Circle| WaitError::Deadlock)?;
-        wait(&self.crew.tokens)
+        let _wait = self
+            .wait_begins()
+            .map_err(|DeadlockCycle| WaitError::Deadlock)?;
+        wait(&self.registry.tokens)
     }
 
-    /// Gives back what a wait has told of tasks that panicked, where that could not be
-    /// passed on: the next one tells it again.
-    pub fn tell_again(&self, panicked: Vec<Panicked>) {
-        self.crew.tokens.tell_again(panicked);
+    /// Returns panics that [`Self::wait`] has reported and that could not be delivered. The next
+    /// wait reports them again.
+    pub fn restore_panics(&self, panicked: Vec<Panicked>) {
+        self.registry.tokens.restore_panics(panicked);
     }
 
-    /// Drops the registered tasks that have not begun, and all that are registered
-    /// from now on when they become ready. Graphs are not touched. How many tokens
-    /// waited, registered or not. One that panics when it is dropped is told by the next
-    /// wait.
+    /// Drops the registered tasks that have not begun, and drops tasks registered from now on when
+    /// they become ready. Does not affect graphs. Returns how many tokens were waiting, registered
+    /// or not. The next wait reports a task that panics when dropped.
     pub fn cancel(&self) -> usize {
-        self.crew.tokens.cancel()
+        self.registry.tokens.cancel()
     }
 
-    /// For tasks to register and resolve others by.
+    /// Returns a handle by which tasks register and resolve others.
     pub fn handle(&self) -> Handle {
         Handle {
-            crew: Arc::downgrade(&self.crew),
+            registry: Arc::downgrade(&self.registry),
         }
     }
 }
 
-/// A way to a runtime that does not keep it from ending.
+/// A reference to a runtime that does not keep it alive.
 ///
-/// What is registered or resolved by it while the runtime is being dropped, by others
-/// than its tasks, may be too late: then it does not run, and is dropped.
+/// A thread other than a worker that registers or resolves a task while the runtime is being
+/// dropped may be too late: the task is then dropped and does not run.
 #[derive(Clone)]
 pub struct Handle {
-    crew: Weak<Crew>,
+    registry: Weak<Registry>,
 }
 
 impl Handle {
     /// As [`Runtime::register`].
     ///
     /// # Errors
-    /// As there, and where the runtime has ended.
+    /// As [`Runtime::register`], and if the runtime has ended.
     pub fn register(
         &self,
         token: u64,
@@ -546,14 +564,14 @@ impl Handle {
         groups: Groups,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&crew, token, count, Said::Groups(groups), entry)
+        let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
+        register(&registry, token, count, TaskHint::Groups(groups), entry)
     }
 
     /// As [`Runtime::register_on`].
     ///
     /// # Errors
-    /// As there, and where the runtime has ended.
+    /// As [`Runtime::register_on`], and if the runtime has ended.
     pub fn register_on(
         &self,
         token: u64,
@@ -561,17 +579,17 @@ impl Handle {
         data: usize,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&crew, token, count, Said::Data(data), entry)
+        let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
+        register(&registry, token, count, TaskHint::Data(data), entry)
     }
 
     /// As [`Runtime::resolve`].
     ///
     /// # Errors
-    /// As there, and where the runtime has ended.
+    /// As [`Runtime::resolve`], and if the runtime has ended.
     pub fn resolve(&self, token: u64) -> Result<(), TaskError> {
-        let crew = self.crew.upgrade().ok_or(TaskError::Ended { token })?;
-        resolve(&crew, token)
+        let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
+        resolve(&registry, token)
     }
 }
 
@@ -581,48 +599,48 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// The worker of that runtime that calls, if it is one.
-fn here(crew: &Arc<Crew>) -> Option<&Worker<'_>> {
-    let (of, worker) = HERE.get();
+/// Returns the worker of that runtime that the calling thread is, if any.
+fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
+    let (of, worker) = CURRENT_WORKER.get();
     // SAFETY: a worker lives as long as its thread runs, which this is.
-    (of == Arc::as_ptr(crew)).then(|| unsafe { &*worker })
+    (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
 }
 
-/// What is said of a task that is registered.
+/// What the caller has specified about a registered task.
 #[derive(Debug, Clone, Copy)]
-enum Said {
+enum TaskHint {
     Groups(Groups),
-    /// None, but where its data are.
+    /// No groups; the address of its data.
     Data(usize),
 }
 
-impl Said {
-    /// The groups of such a task, and whether they are but a guess, by which to learn.
-    fn groups(self, crew: &Crew) -> (Groups, bool) {
+impl TaskHint {
+    /// Returns the groups of the task, and whether they are guessed.
+    fn groups(self, registry: &Registry) -> (Groups, bool) {
         let data = match self {
             Self::Groups(groups) if groups != Groups::NONE => return (groups, false),
             Self::Groups(_) => None,
             Self::Data(data) => Some(data),
         };
-        match crew.finds_groups() {
-            true => (crew.guess.groups(data), true),
+        match registry.finds_groups() {
+            true => (registry.guess.groups(data), true),
             false => (Groups::NONE, false),
         }
     }
 }
 
 fn register(
-    crew: &Arc<Crew>,
+    registry: &Arc<Registry>,
     token: u64,
     count: u32,
-    said: Said,
+    hint: TaskHint,
     entry: impl FnOnce() + Send + 'static,
 ) -> Result<(), TaskError> {
-    if crew.is_closing() && here(crew).is_none() {
+    if registry.is_closing() && current_worker(registry).is_none() {
         return Err(TaskError::Ended { token });
     }
-    let (groups, is_guessed) = said.groups(crew);
-    let (t_groups, s_groups) = crew.groups_below;
+    let (groups, is_guessed) = hint.groups(registry);
+    let (t_groups, s_groups) = registry.groups_below;
     if groups.t >= t_groups || groups.s >= s_groups {
         return Err(TaskError::Groups {
             token,
@@ -632,44 +650,48 @@ fn register(
         });
     }
     let entry = Closure::new(entry, is_guessed).ok_or(TaskError::Memory { token })?;
-    start(crew, crew.tokens.register(token, count, groups, entry)?);
+    make_ready(
+        registry,
+        registry.tokens.register(token, count, groups, entry)?,
+    );
     Ok(())
 }
 
-fn resolve(crew: &Arc<Crew>, token: u64) -> Result<(), TaskError> {
-    start(crew, crew.tokens.resolve(token)?);
+fn resolve(registry: &Arc<Registry>, token: u64) -> Result<(), TaskError> {
+    make_ready(registry, registry.tokens.resolve(token)?);
     Ok(())
 }
 
-fn start(crew: &Arc<Crew>, job: Option<JobRef>) {
+fn make_ready(registry: &Arc<Registry>, job: Option<JobRef>) {
     let Some(job) = job else { return };
-    match here(crew) {
-        Some(worker) => worker.ready_beside(job),
-        None => crew.inject(job),
+    match current_worker(registry) {
+        Some(worker) => worker.publish_ready(job),
+        None => registry.inject(job),
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        if self.foreign_maker().is_some() {
-            // Its threads are none here, and whoever held a lock never gives it up.
+        if self.foreign_creator().is_some() {
+            // The worker threads do not exist in this process, and a lock held at the fork is never
+            // released.
             self.threads.drain(..).for_each(mem::forget);
-            mem::forget(self.seats.take());
-            // For ever.
-            mem::forget(Arc::clone(&self.crew));
+            mem::forget(self.claim.take());
+            // Leaked for the same reason.
+            mem::forget(Arc::clone(&self.registry));
             return;
         }
-        self.crew.close();
-        // Dropped by one of its own tasks, or by what those may wait for: they end without
-        // being waited for, as what they use is theirs, too.
-        if self.here().is_some() {
+        self.registry.close();
+        // Dropped by one of its own tasks, or by a task that its tasks may wait for: the workers
+        // end later, as each of them co-owns the registry.
+        if self.current_worker().is_some() {
             return;
         }
         let Ok(_wait) = self.wait_begins() else {
             return;
         };
         for thread in self.threads.drain(..) {
-            // Tasks that panic are caught; there is nothing else to tell.
+            // Panics of tasks are caught, so the result carries no information.
             let _ = thread.join();
         }
     }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Room for many values of one kind: slots in coloured blocks.
+//! A slab: slots for values of one type, in coloured blocks.
 //!
-//! The header of a block says which of its slots are free. It is found from any slot
-//! by masking, as [`color`](crate::color) has it, so that a slot needs no word to say
-//! where it belongs; and the headers of blocks, which is what every insertion and
-//! removal touches, do not all fall into the same cache sets.
+//! The header of a block records its free slots. It is found from any slot by masking and colouring
+//! (see [`color`](crate::color)), so a slot needs no word for its block. Colouring spreads the
+//! headers, which every insertion and removal accesses, over the cache sets.
 //!
-//! Blocks with free slots stand in a list; full ones in none, until one of their
-//! slots is freed. An empty block goes back, unless it is the only one in the list:
-//! the next value would want it again.
+//! Blocks with free slots are in a list. A full block is in none, until one of its slots is freed.
+//! An empty block is returned, unless it is the only one in the list, because the next value would
+//! need it again.
 
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
@@ -16,25 +15,25 @@ use std::ptr::{self, NonNull};
 
 use crate::color::{Blocks, ColorError, Coloring};
 
-/// Bytes of a block, of its header, and the places that a header can have.
+/// Bytes of a block, bytes of its header, and number of header positions.
 const BLOCK_BYTES: usize = 8192;
 const HEADER_BYTES: usize = 64;
 const COLORS: usize = 16;
 
-/// Blocks for slabs.
+/// Returns the source of blocks for slabs.
 pub(crate) fn blocks() -> Result<Blocks, ColorError> {
     Coloring::new(BLOCK_BYTES, HEADER_BYTES, COLORS).map(Blocks::new)
 }
 
-/// At the head of a block.
+/// The header of a block.
 #[repr(C)]
 struct Header {
-    /// Free slots that were used before, linked.
+    /// Linked list of free slots that were used before.
     free: *mut Slot,
-    /// The first slot that never was, and the end of all.
+    /// The first slot that was never used, and the end of the slots.
     fresh: *mut u8,
     end: *mut u8,
-    /// Values in it.
+    /// Values in this block.
     live: usize,
     /// Neighbours in the list of blocks with free slots.
     previous: *mut Header,
@@ -46,15 +45,15 @@ struct Slot {
     next: *mut Slot,
 }
 
-/// Values of one kind. Dropped, it gives its blocks up and drops no value: whoever
-/// put some in takes them out before.
+/// Values of one type. Dropping the slab frees its blocks but drops no value: all values must be
+/// removed before.
 pub(crate) struct Slab<T> {
-    /// Blocks with free slots.
+    /// List of blocks with free slots.
     partial: *mut Header,
     of: PhantomData<T>,
 }
 
-// SAFETY: the pointers are to blocks that are this slab's own.
+// SAFETY: the pointers refer to blocks that belong to this slab.
 unsafe impl<T: Send> Send for Slab<T> {}
 
 impl<T> Default for Slab<T> {
@@ -74,10 +73,10 @@ impl<T> Slab<T> {
         size_of::<T>()
     };
 
-    /// Puts a value in; where it is from now on.
+    /// Inserts a value and returns its address.
     ///
     /// # Errors
-    /// Where the system has no memory.
+    /// If the system has no memory.
     pub fn insert(&mut self, blocks: &Blocks, value: T) -> Result<NonNull<T>, ColorError> {
         if self.partial.is_null() {
             let header = Self::make(blocks)?;
@@ -109,16 +108,16 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     ///
     /// # Safety
-    /// It was put into this slab, over these blocks, and is used no more.
+    /// It was inserted into this slab with the same blocks, and is not used after that.
     pub unsafe fn remove(&mut self, blocks: &Blocks, at: NonNull<T>) -> T {
         let coloring = blocks.coloring();
         let inside = at.as_ptr().cast::<u8>();
         let header_at = coloring.header(inside.addr());
-        // SAFETY: the caller's promise: this is a slot, its block is ours, and its
-        // header stands where colouring says.
+        // SAFETY: the caller's promise: this is a slot, its block is ours, and its header is where
+        // colouring puts it.
         unsafe {
             let header = inside.with_addr(header_at).cast::<Header>();
             let value = at.as_ptr().read();
@@ -146,8 +145,8 @@ impl<T> Slab<T> {
         let room = blocks.coloring().room(base.addr());
         let slots = room.len() / Self::SLOT_BYTES;
         let header = base.cast::<MaybeUninit<Header>>();
-        // SAFETY: the block is ours alone now, its header has room for this one, and
-        // the slots lie beside it.
+        // SAFETY: the block is ours alone now, its header has room for this header, and the slots
+        // do not overlap it.
         unsafe {
             let fresh = base.with_addr(room.start);
             (*header).write(Header {
@@ -163,14 +162,14 @@ impl<T> Slab<T> {
     }
 
     /// # Safety
-    /// A header of a block of ours.
+    /// A header of a block of this slab.
     unsafe fn is_full(header: *mut Header) -> bool {
         // SAFETY: the caller's promise.
         unsafe { (*header).free.is_null() && (*header).fresh == (*header).end }
     }
 
     /// # Safety
-    /// A header of a block of ours that is not in the list.
+    /// A header of a block of this slab that is not in the list.
     unsafe fn link(&mut self, header: *mut Header) {
         // SAFETY: the caller's promise; what is in the list is ours, too.
         unsafe {
@@ -183,7 +182,7 @@ impl<T> Slab<T> {
     }
 
     /// # Safety
-    /// A header of a block of ours that is in the list.
+    /// A header of a block of this slab that is in the list.
     unsafe fn unlink(&mut self, header: *mut Header) {
         // SAFETY: the caller's promise; its neighbours are in the list, too.
         unsafe {
@@ -210,14 +209,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Values stay what they are while others come and go.
+        /// Values stay unchanged while others are inserted and removed.
         #[test]
-        fn values_keep_apart(steps in prop::collection::vec((any::<bool>(), any::<usize>()), 0..3000)) {
+        fn values_do_not_overlap(steps in prop::collection::vec((any::<bool>(), any::<usize>()), 0..3000)) {
             let blocks = blocks().unwrap();
             let mut slab = Slab::<Value>::default();
             let mut held: Vec<(NonNull<Value>, u64)> = Vec::new();
             for (number, (is_in, which)) in steps.into_iter().enumerate() {
-                // In by and large first, out later.
+                // Mostly insertions first, removals later.
                 if is_in || held.is_empty() {
                     let at = slab.insert(&blocks, [number as u64; 9]).unwrap();
                     prop_assert_eq!(at.addr().get() % align_of::<Value>(), 0);
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_go_back_when_they_are_empty() {
+    fn empty_blocks_are_returned() {
         let blocks = blocks().unwrap();
         let mut slab = Slab::<Value>::default();
         let room = 8192 / size_of::<Value>();

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What threads share, from the standard library or, to be explored in every
-//! interleaving, from loom. Lock-free parts take it from here alone. Counters that
-//! order nothing (`counters`, `guess`, groups of a job) do not, nor does what is static,
-//! which loom does not have.
+//! Synchronisation primitives: from the standard library, or from loom for tests that explore all
+//! interleavings. Lock-free parts use only these. Exceptions are counters that order nothing
+//! (`counters`, `guess`, groups of a job), and statics, which loom does not support.
 //!
-//! Locks, too: the standard library comes without ThreadSanitizer's instrumentation,
-//! which does not see what its locks order. With the feature `tsan` they are those of
-//! parking_lot, which are compiled with the tests. Neither kind is poisoned: nothing
-//! is done behind a lock that leaves things halfway where it panics.
+//! Locks are included, because the standard library is built without ThreadSanitizer's
+//! instrumentation, which therefore cannot see what its locks order. With the feature `tsan` the
+//! locks are those of parking_lot, which is compiled with the tests. No kind is poisoned: no
+//! critical section leaves inconsistent state if it panics.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{
@@ -19,16 +18,16 @@ pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// An atomic that nobody else has at present, and so need not be one.
-pub(crate) trait Put<T> {
-    fn put(&mut self, value: T);
+/// Writes to an atomic without an atomic operation, through an exclusive reference.
+pub(crate) trait StoreMut<T> {
+    fn store_mut(&mut self, value: T);
 }
 
-macro_rules! put {
+macro_rules! store_mut {
     ($atomic:ty, $of:ty) => {
-        impl Put<$of> for $atomic {
+        impl StoreMut<$of> for $atomic {
             #[inline(always)]
-            fn put(&mut self, value: $of) {
+            fn store_mut(&mut self, value: $of) {
                 #[cfg(not(feature = "loom"))]
                 let () = *self.get_mut() = value;
                 #[cfg(feature = "loom")]
@@ -38,9 +37,9 @@ macro_rules! put {
     };
 }
 
-put!(AtomicU8, u8);
-put!(AtomicU32, u32);
-put!(AtomicU64, u64);
+store_mut!(AtomicU8, u8);
+store_mut!(AtomicU32, u32);
+store_mut!(AtomicU64, u64);
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::thread;
@@ -54,7 +53,7 @@ pub(crate) use lock::{Condvar, Mutex, MutexGuard};
 #[cfg(feature = "loom")]
 pub(crate) use explored::{Condvar, Mutex, MutexGuard};
 
-/// A lock that may be static.
+/// A lock usable in a static.
 pub(crate) use lock::Mutex as StaticMutex;
 
 #[cfg(not(feature = "tsan"))]
@@ -67,7 +66,7 @@ mod lock {
 
     pub(crate) use sync::MutexGuard;
 
-    /// A lock.
+    /// A lock without poisoning.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -81,12 +80,12 @@ mod lock {
         }
     }
 
-    /// Where holders of a lock wait for one another.
+    /// A condition variable.
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(sync::Condvar);
 
     impl Condvar {
-        /// Gives the lock up, and has it again when told, or for no reason.
+        /// Releases the lock and reacquires it after a notification or a spurious wake-up.
         pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
             self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
         }
@@ -103,7 +102,7 @@ mod explored {
 
     pub(crate) use loom::sync::MutexGuard;
 
-    /// A lock.
+    /// A lock without poisoning.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -117,12 +116,12 @@ mod explored {
         }
     }
 
-    /// Where holders of a lock wait for one another.
+    /// A condition variable.
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(loom::sync::Condvar);
 
     impl Condvar {
-        /// Gives the lock up, and has it again when told.
+        /// Releases the lock and reacquires it after a notification.
         pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
             self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
         }
@@ -137,12 +136,12 @@ mod explored {
 mod lock {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
 
-    /// Where holders of a lock wait for one another.
+    /// A condition variable.
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(parking_lot::Condvar);
 
     impl Condvar {
-        /// Gives the lock up, and has it again when told, or for no reason.
+        /// Releases the lock and reacquires it after a notification or a spurious wake-up.
         pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
             self.0.wait(&mut guard);
             guard

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that are registered one by one, and known by tokens (paper 5, section
-//! 3.2): `register(token, count, entry)` files one that waits to be resolved that
-//! often, and `resolve(token)` takes one off, before or after.
+//! Tasks that are registered one by one and identified by tokens (paper 5, section 3.2).
+//! `register(token, count, entry)` adds a task that waits for `count` resolutions; `resolve(token)`
+//! is one of them, before or after the registration.
 //!
-//! A token is a task's from its first mention until it has run, and then free for
-//! another. All that is known of a task is behind the lock of its token's shard,
-//! until the task is ready; from then on it is its worker's.
+//! A token belongs to a task from its first use until the task has run, and is then free again. The
+//! lock of the token's shard protects the state of the task until the task is ready. From then on
+//! the worker that holds the task owns it.
 
 use std::hash::BuildHasher;
 use std::mem;
@@ -14,38 +14,38 @@ use std::ptr::NonNull;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::closure::{Closure, ClosureKind, NO_CLOSURE, Room};
+use crate::closure::{Closure, ClosureStorage, ClosureVtable, NO_CLOSURE};
 use crate::color::Blocks;
 use crate::dispatch::Groups;
-use crate::error::{Left, Panicked, TaskError, WaitError, discard, message};
+use crate::error::{Panicked, TaskError, Unfinished, WaitError, discard, message};
 use crate::job::{Chain, Job, JobRef};
 use crate::slab::{self, Slab};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use crate::worker::Worker;
 
-/// Locks, so that few wait for the same.
+/// Number of locks, so that threads rarely compete for one.
 const SHARDS: usize = 64;
 
-/// How far a task has come.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Resolved that often, and not registered yet.
+    /// Resolved, but not registered yet. Field: number of resolutions.
     Early(u32),
-    /// To be resolved that often yet, of how many times; once at least.
+    /// Registered. Fields: missing resolutions, at least one; resolutions required in all.
     Waiting(u32, u32),
-    /// It is ready, or runs; it was to be resolved that often.
+    /// Ready or running. Field: resolutions required in all.
     Ready(u32),
 }
 
-/// A state in eight bytes. Nobody waits to be resolved more often than he was to be,
-/// so that pairs which say so are free for those who are early.
+/// A [`State`] in eight bytes. `left > count` is impossible for a waiting task, so such pairs
+/// encode early tasks.
 #[derive(Debug, Clone, Copy)]
-struct Packed {
+struct PackedState {
     left: u32,
     count: u32,
 }
 
-impl Packed {
+impl PackedState {
     const fn of(state: State) -> Self {
         let (left, count) = match state {
             State::Early(u32::MAX) => (1, 0),
@@ -70,94 +70,94 @@ impl Packed {
 struct Task {
     job: Job,
     token: u64,
-    /// Behind the lock of the shard.
-    state: Packed,
-    /// What it does, as its kind knows. Whoever may write the state has it, until the
-    /// task is ready; then whoever runs it.
-    room: Room,
+    /// Protected by the lock of the shard.
+    state: PackedState,
+    /// The closure; the vtable knows its type. It belongs to the thread that may write the state,
+    /// and from readiness on to the thread that runs the task.
+    storage: ClosureStorage,
 }
 
-// SAFETY: the link of its job is the job's holder's alone, and the closure may be sent.
+// SAFETY: the link of the job belongs to the holder of the job, and the closure may be sent.
 unsafe impl Send for Task {}
 
 impl Task {
-    /// What it does, which it does not have any more.
+    /// Moves the closure out of the task.
     ///
     /// # Safety
-    /// The task is the caller's alone, and this is called once, if at all.
+    /// The task belongs to the caller, and this is called at most once.
     unsafe fn closure(task: *const Self) -> Closure {
-        // SAFETY: the caller's promise; the kinds of tasks are such ones, and stay.
+        // SAFETY: the caller's promise. The vtables of tasks are static values of this type.
         unsafe {
-            let kind = (*task).job.kind().cast::<ClosureKind>().as_ref();
-            Closure::from_parts(kind, (*task).room)
+            let vtable = (*task).job.vtable().cast::<ClosureVtable>().as_ref();
+            Closure::from_parts(vtable, (*task).storage)
         }
     }
 }
 
-/// A task at its place in memory. Its fields belong to different threads at times,
-/// so there is never a reference to all of it.
+/// The address of a task. Different threads own different fields of it, so a reference to the whole
+/// task is never made.
 #[derive(Clone, Copy)]
-struct Place(NonNull<Task>);
+struct TaskPtr(NonNull<Task>);
 
-// SAFETY: a task may go to other threads, and who may touch what of it is said
-// above.
-unsafe impl Send for Place {}
+// SAFETY: a task may go to other threads. The comments on its fields state which thread may access
+// them.
+unsafe impl Send for TaskPtr {}
 
-impl Place {
+impl TaskPtr {
     fn token(self) -> u64 {
         // SAFETY: a task in a table lives, and its token is never written.
         unsafe { (*self.0.as_ptr()).token }
     }
 
-    /// The state, for whoever holds the lock.
+    /// Returns the state. The shard proves that the caller holds the lock.
     fn state(self, _: &Shard) -> State {
-        // SAFETY: a task in a table lives; states are read and written behind the
-        // lock alone, of which the shard is the proof.
+        // SAFETY: a task in a table lives. States are accessed only under the lock, which the shard
+        // proves.
         unsafe { (*self.0.as_ptr()).state }.state()
     }
 
     fn set_state(self, _: &mut Shard, state: State) {
         // SAFETY: as above.
-        unsafe { (*self.0.as_ptr()).state = Packed::of(state) };
+        unsafe { (*self.0.as_ptr()).state = PackedState::of(state) };
     }
 
-    /// What an early one is to do, and in which groups.
+    /// Sets the closure and groups of an early task.
     ///
     /// # Safety
-    /// The task is an early one.
+    /// The task is early.
     unsafe fn set_entry(self, _: &mut Shard, groups: Groups, entry: Closure) {
         let task = self.0.as_ptr();
-        let (kind, room) = entry.into_parts();
-        // SAFETY: nobody but the holder of the lock touches an early task.
+        let (vtable, storage) = entry.into_parts();
+        // SAFETY: only the holder of the lock accesses an early task.
         unsafe {
-            (*task).job = Job::new(NonNull::from(kind).cast(), groups);
-            (*task).room = room;
+            (*task).job = Job::new(NonNull::from(vtable).cast(), groups);
+            (*task).storage = storage;
         }
     }
 }
 
-/// Some of the tasks, behind one lock.
+/// A part of the tasks, protected by one lock.
 #[derive(Default)]
 struct Shard {
-    places: HashTable<Place>,
+    table: HashTable<TaskPtr>,
     tasks: Slab<Task>,
-    /// Tasks that are ready or run.
+    /// Tasks that are ready or running.
     active: usize,
 }
 
-/// All tasks that are registered, or expected to be.
+/// All tokens in use.
 pub(crate) struct Tokens {
     shards: Box<[Mutex<Shard>]>,
-    /// Where tasks lie; `None`: there is no memory for any.
+    /// Memory of the tasks; `None` if it could not be set up.
     blocks: Option<Blocks>,
     hasher: DefaultHashBuilder,
-    /// Shards with tasks that are ready or run. It changes where a shard has the first
-    /// one or the last: hardly ever, where there are many.
+    /// Shards with ready or running tasks. It changes only when a shard gets its first such task or
+    /// loses its last one, which is rare with many tasks.
     busy: AtomicUsize,
-    /// Held by whoever ends the last one, and by those who wait for that.
-    quiet: Mutex<()>,
-    is_quiet: Condvar,
-    /// Tasks that become ready are dropped.
+    /// Held by the thread that ends the last task, and by threads that wait for that.
+    idle: Mutex<()>,
+    became_idle: Condvar,
+    /// Whether tasks that become ready are dropped.
     cancelled: AtomicBool,
     panicked: Mutex<Vec<Panicked>>,
 }
@@ -171,8 +171,8 @@ impl Default for Tokens {
             blocks: slab::blocks().ok(),
             hasher: DefaultHashBuilder::default(),
             busy: AtomicUsize::new(0),
-            quiet: Mutex::default(),
-            is_quiet: Condvar::default(),
+            idle: Mutex::default(),
+            became_idle: Condvar::default(),
             cancelled: AtomicBool::new(false),
             panicked: Mutex::default(),
         }
@@ -182,11 +182,11 @@ impl Default for Tokens {
 impl Tokens {
     fn shard(&self, token: u64) -> (u64, MutexGuard<'_, Shard>) {
         let hash = self.hasher.hash_one(token);
-        // The table goes by the lower and the uppermost bits.
+        // The table uses the lower and the uppermost bits of the hash.
         (hash, self.shards[(hash >> 40) as usize % SHARDS].lock())
     }
 
-    /// Files a task; it, where it is ready at once.
+    /// Registers a task, and returns its job if it is ready at once.
     pub fn register(
         &self,
         token: u64,
@@ -196,11 +196,11 @@ impl Tokens {
     ) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
         let found = shard
-            .places
-            .find(hash, |place| place.token() == token)
+            .table
+            .find(hash, |task_ptr| task_ptr.token() == token)
             .copied();
-        let (place, early) = match found.map(|place| (place, place.state(&shard))) {
-            Some((place, State::Early(times))) => (place, times),
+        let (task_ptr, early) = match found.map(|task_ptr| (task_ptr, task_ptr.state(&shard))) {
+            Some((task_ptr, State::Early(times))) => (task_ptr, times),
             Some(_) => return Err(TaskError::Registered { token }),
             None => (self.insert(hash, &mut shard, token)?, 0),
         };
@@ -212,20 +212,20 @@ impl Tokens {
                 count,
             });
         };
-        // SAFETY: found early, or made early just now.
-        unsafe { place.set_entry(&mut shard, groups, entry) };
-        Ok(self.advance(place, &mut shard, left, count))
+        // SAFETY: the task was found early, or created early above.
+        unsafe { task_ptr.set_entry(&mut shard, groups, entry) };
+        Ok(self.advance(task_ptr, &mut shard, left, count))
     }
 
-    /// Takes one off what a task waits for; it, where it is ready now.
+    /// Resolves one dependency of a task, and returns its job if it is ready now.
     pub fn resolve(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
         let found = shard
-            .places
-            .find(hash, |place| place.token() == token)
+            .table
+            .find(hash, |task_ptr| task_ptr.token() == token)
             .copied();
-        let place = match found {
-            Some(place) => place,
+        let task_ptr = match found {
+            Some(task_ptr) => task_ptr,
             None => self.insert(hash, &mut shard, token)?,
         };
         let too_often = |times: u32, count| TaskError::ResolvedTooOften {
@@ -233,78 +233,86 @@ impl Tokens {
             times: times.saturating_add(1),
             count,
         };
-        match place.state(&shard) {
+        match task_ptr.state(&shard) {
             State::Early(u32::MAX) => Err(too_often(u32::MAX, u32::MAX)),
             State::Early(times) => {
-                place.set_state(&mut shard, State::Early(times + 1));
+                task_ptr.set_state(&mut shard, State::Early(times + 1));
                 Ok(None)
             }
-            State::Waiting(left, count) => Ok(self.advance(place, &mut shard, left - 1, count)),
+            State::Waiting(left, count) => Ok(self.advance(task_ptr, &mut shard, left - 1, count)),
             State::Ready(count) => Err(too_often(count, count)),
         }
     }
 
-    /// A registered task is to be resolved `left` times more.
-    fn advance(&self, place: Place, shard: &mut Shard, left: u32, count: u32) -> Option<JobRef> {
+    /// Updates a registered task to `left` missing resolutions.
+    fn advance(
+        &self,
+        task_ptr: TaskPtr,
+        shard: &mut Shard,
+        left: u32,
+        count: u32,
+    ) -> Option<JobRef> {
         if left > 0 {
-            place.set_state(shard, State::Waiting(left, count));
+            task_ptr.set_state(shard, State::Waiting(left, count));
             return None;
         }
-        place.set_state(shard, State::Ready(count));
+        task_ptr.set_state(shard, State::Ready(count));
         shard.active += 1;
         if shard.active == 1 {
             self.busy.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: it lives until it has run, and becomes ready once.
-        Some(unsafe { JobRef::new(place.0.cast()) })
+        // SAFETY: the task lives until it has run, and becomes ready once.
+        Some(unsafe { JobRef::new(task_ptr.0.cast()) })
     }
 
-    /// An early task, never resolved yet.
-    fn insert(&self, hash: u64, shard: &mut Shard, token: u64) -> Result<Place, TaskError> {
+    /// Inserts an early task without resolutions.
+    fn insert(&self, hash: u64, shard: &mut Shard, token: u64) -> Result<TaskPtr, TaskError> {
         let none = || TaskError::Memory { token };
-        let hasher = |place: &Place| self.hasher.hash_one(place.token());
-        shard.places.try_reserve(1, hasher).map_err(|_| none())?;
+        let hasher = |task_ptr: &TaskPtr| self.hasher.hash_one(task_ptr.token());
+        shard.table.try_reserve(1, hasher).map_err(|_| none())?;
         let task = Task {
             job: Job::new(NonNull::from(&NO_CLOSURE).cast(), Groups::NONE),
             token,
-            state: Packed::of(State::Early(0)),
-            room: Room::uninit(),
+            state: PackedState::of(State::Early(0)),
+            storage: ClosureStorage::uninit(),
         };
         let blocks = self.blocks.as_ref().ok_or_else(none)?;
-        let place = Place(shard.tasks.insert(blocks, task).map_err(|_| none())?);
-        shard.places.insert_unique(hash, place, hasher);
-        Ok(place)
+        let task_ptr = TaskPtr(shard.tasks.insert(blocks, task).map_err(|_| none())?);
+        shard.table.insert_unique(hash, task_ptr, hasher);
+        Ok(task_ptr)
     }
 
-    /// The task itself, which is no more where it was.
+    /// Moves the task out of its memory.
     ///
     /// # Safety
-    /// It is this shard's, is in its table no more, and nobody else knows of it.
-    unsafe fn take_out(&self, shard: &mut Shard, place: Place) -> Option<Task> {
+    /// The task belongs to this shard and was removed from its table, and no other thread has its
+    /// address.
+    unsafe fn remove_task(&self, shard: &mut Shard, task_ptr: TaskPtr) -> Option<Task> {
         let blocks = self.blocks.as_ref()?;
         // SAFETY: the caller's promise.
-        Some(unsafe { shard.tasks.remove(blocks, place.0) })
+        Some(unsafe { shard.tasks.remove(blocks, task_ptr.0) })
     }
 
-    /// A task has run.
-    fn end(&self, place: Place) {
-        let (hash, mut shard) = self.shard(place.token());
-        if let Ok(entry) = shard.places.find_entry(hash, |one| one.0 == place.0) {
+    /// Ends a task that has run.
+    fn end(&self, task_ptr: TaskPtr) {
+        let (hash, mut shard) = self.shard(task_ptr.token());
+        if let Ok(entry) = shard.table.find_entry(hash, |other| other.0 == task_ptr.0) {
             entry.remove();
         }
-        // SAFETY: out of the table, and run by us, so nobody else knows of it.
-        unsafe { self.take_out(&mut shard, place) };
+        // SAFETY: removed from the table, and run by this thread, so no other thread has its
+        // address.
+        unsafe { self.remove_task(&mut shard, task_ptr) };
         shard.active -= 1;
-        // Others of this shard have ended behind its lock, and by that before this one.
+        // Other tasks of this shard have ended under its lock, and thus before this task.
         let was_last = shard.active == 0 && self.busy.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(shard);
         if was_last {
-            drop(self.quiet.lock());
-            self.is_quiet.notify_all();
+            drop(self.idle.lock());
+            self.became_idle.notify_all();
         }
     }
 
-    /// Runs a task, or drops it where all are cancelled.
+    /// Runs the closure of a task, or drops it after [`Self::cancel`].
     fn run(&self, token: u64, entry: Closure) {
         let is_cancelled = self.cancelled.load(Ordering::Relaxed);
         self.call(token, || match is_cancelled {
@@ -313,7 +321,7 @@ impl Tokens {
         });
     }
 
-    /// Calls a task, or drops one: what it owns may panic when it goes.
+    /// Calls `call`, which runs or drops the closure of a task, and records a panic.
     fn call(&self, token: u64, call: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             self.panicked.lock().push(Panicked {
@@ -323,31 +331,30 @@ impl Tokens {
         }
     }
 
-    /// Waits until nothing is ready or runs.
+    /// Waits until no task is ready or running.
     pub fn wait_until_idle(&self) {
-        let mut quiet = self.quiet.lock();
+        let mut idle = self.idle.lock();
         while self.busy.load(Ordering::Acquire) > 0 {
-            quiet = self.is_quiet.wait(quiet);
+            idle = self.became_idle.wait(idle);
         }
     }
 
-    /// Waits until nothing is ready or runs, and tells what is left.
+    /// Waits until no task is ready or running, and reports unfinished tasks.
     ///
     /// # Errors
-    /// Where tasks wait that nobody is going to resolve, as far as this runtime goes;
-    /// where tokens were resolved that nobody has registered; where tasks panicked. Where
-    /// there is no memory to name all of them, how many; then nobody has been told of
-    /// those that panicked.
+    /// If tasks wait to be resolved, if tokens were resolved and never registered, or if tasks
+    /// panicked. Without memory to list them all, the error has only their numbers, and panics stay
+    /// recorded for the next wait.
     pub fn wait(&self) -> Result<(), WaitError> {
         self.wait_until_idle();
-        let (mut unresolved, mut unregistered) = (Listed::default(), Listed::default());
+        let (mut unresolved, mut unregistered) = (FallibleList::default(), FallibleList::default());
         for shard in &self.shards {
             let shard = shard.lock();
-            for place in shard.places.iter() {
-                match place.state(&shard) {
-                    State::Early(_) => unregistered.push(place.token()),
-                    State::Waiting(more, _) => unresolved.push((place.token(), more)),
-                    // Somebody else has resolved it just now.
+            for task_ptr in shard.table.iter() {
+                match task_ptr.state(&shard) {
+                    State::Early(_) => unregistered.push(task_ptr.token()),
+                    State::Waiting(more, _) => unresolved.push((task_ptr.token(), more)),
+                    // Another thread has resolved it meanwhile.
                     State::Ready(_) => {}
                 }
             }
@@ -360,100 +367,102 @@ impl Tokens {
                 unregistered: unregistered.count,
             });
         }
-        let left = Left {
+        let unfinished = Unfinished {
             panicked: mem::take(&mut *panicked),
             unresolved: unresolved.sorted(),
             unregistered: unregistered.sorted(),
         };
-        match left.is_empty() {
+        match unfinished.is_empty() {
             true => Ok(()),
-            false => Err(WaitError::Left(left)),
+            false => Err(WaitError::Unfinished(unfinished)),
         }
     }
 
-    /// Tasks that panicked are to be told of again.
-    pub fn tell_again(&self, mut before: Vec<Panicked>) {
+    /// Records panics again that a wait has reported.
+    pub fn restore_panics(&self, mut before: Vec<Panicked>) {
         let mut panicked = self.panicked.lock();
-        // Hardly ever has another one panicked meanwhile.
+        // Panics recorded since then are rare.
         before.append(&mut panicked);
         *panicked = before;
     }
 
-    /// Drops all tasks that wait, and from now on those that become ready.
+    /// Drops all waiting tasks, and from now on those that become ready.
     pub fn cancel(&self) -> usize {
         self.cancelled.store(true, Ordering::Relaxed);
         self.drop_waiting()
     }
 
-    /// Drops all tasks that wait, of which there is no list, as there may be no memory
-    /// for one; how many.
+    /// Drops all waiting tasks and returns their number. They are linked in a chain, because there
+    /// may be no memory for a list.
     fn drop_waiting(&self) -> usize {
         let mut waiting = Chain::EMPTY;
         let mut count = 0;
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let mut places = mem::take(&mut shard.places);
-            let is_waiting = |place: &mut Place| !matches!(place.state(&shard), State::Ready(_));
-            for place in places.extract_if(is_waiting) {
-                // SAFETY: out of the table and never ready, so nobody else knows of it.
-                waiting.push(unsafe { JobRef::new(place.0.cast()) });
+            let mut table = mem::take(&mut shard.table);
+            let is_waiting =
+                |task_ptr: &mut TaskPtr| !matches!(task_ptr.state(&shard), State::Ready(_));
+            for task_ptr in table.extract_if(is_waiting) {
+                // SAFETY: removed from the table and never ready, so no other thread has its
+                // address.
+                waiting.push(unsafe { JobRef::new(task_ptr.0.cast()) });
                 count += 1;
             }
-            shard.places = places;
+            shard.table = table;
         }
-        // What a closure owns may resolve or register in turn: not behind a lock; and
-        // what is registered so does not belong to these.
+        // Dropping a closure may resolve or register tasks, so no lock is held here. Tasks
+        // registered in this way are not dropped by this call.
         while let Some(job) = waiting.pop() {
-            let place = Place(job.as_ptr().cast());
-            let token = place.token();
-            // SAFETY: in no table, and in this chain no more.
-            if let Some(closure) = unsafe { self.closure_of(place) } {
+            let task_ptr = TaskPtr(job.as_ptr().cast());
+            let token = task_ptr.token();
+            // SAFETY: in no table, and removed from the chain.
+            if let Some(closure) = unsafe { self.remove_closure(task_ptr) } {
                 self.call(token, || drop(closure));
             }
         }
         count
     }
 
-    /// What a task is to do; the task itself is no more.
+    /// Moves the closure out of a task and frees the task.
     ///
     /// # Safety
-    /// It is in the table no more, and nobody else knows of it.
-    unsafe fn closure_of(&self, place: Place) -> Option<Closure> {
-        let (_, mut shard) = self.shard(place.token());
+    /// The task was removed from the table, and no other thread has its address.
+    unsafe fn remove_closure(&self, task_ptr: TaskPtr) -> Option<Closure> {
+        let (_, mut shard) = self.shard(task_ptr.token());
         // SAFETY: the caller's promise.
-        let task = unsafe { self.take_out(&mut shard, place) }?;
+        let task = unsafe { self.remove_task(&mut shard, task_ptr) }?;
         // SAFETY: as above.
         Some(unsafe { Task::closure(&raw const task) })
     }
 }
 
-/// A list, or how long it would be where there is no memory for it.
-struct Listed<T> {
+/// A list, or only its length if there is no memory for the elements.
+struct FallibleList<T> {
     list: Vec<T>,
     count: usize,
 }
 
-impl<T> Default for Listed<T> {
+impl<T> Default for FallibleList<T> {
     fn default() -> Self {
         let (list, count) = (Vec::new(), 0);
         Self { list, count }
     }
 }
 
-impl<T: Ord> Listed<T> {
+impl<T: Ord> FallibleList<T> {
     fn is_whole(&self) -> bool {
         self.list.len() == self.count
     }
 
-    fn push(&mut self, one: T) {
+    fn push(&mut self, element: T) {
         let is_whole = self.is_whole();
         self.count += 1;
         if !is_whole {
             return;
         }
         match self.list.try_reserve(1) {
-            Ok(()) => self.list.push(one),
-            // So that there is some for others.
+            Ok(()) => self.list.push(element),
+            // Frees memory for other lists.
             Err(_) => self.list = Vec::new(),
         }
     }
@@ -465,14 +474,15 @@ impl<T: Ord> Listed<T> {
 }
 
 impl Drop for Tokens {
-    /// There are no workers any more: what is ready will not run either.
+    /// No workers are left, so ready tasks do not run either.
     fn drop(&mut self) {
         for shard in &self.shards {
-            let places = mem::take(&mut shard.lock().places);
-            for place in places {
-                // SAFETY: out of the table, and nobody is left who could run it.
-                let closure = unsafe { self.closure_of(place) };
-                // One that panics keeps the others from nothing; nobody is left to be told.
+            let table = mem::take(&mut shard.lock().table);
+            for task_ptr in table {
+                // SAFETY: removed from the table, and no thread is left that could run it.
+                let closure = unsafe { self.remove_closure(task_ptr) };
+                // A panic must not keep the others from being dropped, and cannot be reported any
+                // more.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
                     discard(panic);
                 }
@@ -481,23 +491,23 @@ impl Drop for Tokens {
     }
 }
 
-/// Runs a registered task, whose groups are a guess or not.
+/// Runs a registered task. `GUESSED`: its groups are a guess.
 ///
 /// # Safety
-/// The job is the head of a task of this worker's runtime.
+/// The job is the first field of a task of this worker's runtime.
 pub(crate) unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
-    let place = Place(job.as_ptr().cast());
-    // SAFETY: the task is ready, and what it does ours.
-    let entry = unsafe { Task::closure(place.0.as_ptr()) };
+    let task_ptr = TaskPtr(job.as_ptr().cast());
+    // SAFETY: the task is ready, and its closure belongs to this worker.
+    let entry = unsafe { Task::closure(task_ptr.0.as_ptr()) };
     let tokens = worker.tokens();
-    let (token, groups) = (place.token(), job.groups());
+    let (token, groups) = (task_ptr.token(), job.groups());
     let call = || tokens.run(token, entry);
     worker.trace(token, groups, || match GUESSED {
-        true => worker.timing(call),
+        true => worker.run_sampled(call),
         false => call(),
     });
-    tokens.end(place);
+    tokens.end(task_ptr);
 }
 
 #[cfg(test)]
@@ -505,7 +515,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_what_they_were_when_unpacked() {
+    fn packing_preserves_states() {
         let numbers = [0, 1, 2, 7, u32::MAX - 1, u32::MAX];
         for one in numbers {
             let waiting = numbers.map(|count| State::Waiting(one, count));
@@ -517,7 +527,7 @@ mod tests {
                 State::Early(_) | State::Ready(_) => true,
             };
             for state in all.filter(may_be) {
-                assert_eq!(Packed::of(state).state(), state);
+                assert_eq!(PackedState::of(state).state(), state);
             }
         }
         assert_eq!(size_of::<Task>(), 64);

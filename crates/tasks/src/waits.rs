@@ -1,50 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runtimes that wait for one another.
+//! Deadlock detection for runtimes that wait for one another.
 //!
-//! A task may wait for another runtime: run a graph there, wait for its tokens, drop
-//! it. Its worker does nothing else meanwhile. If tasks of the other one wait for the
-//! first, each may wait for the other's workers, for ever. So whoever is about to wait
-//! says so here, and is refused where that would close a circle. It is refused, too,
-//! where enough workers are left for all to go well: who that matters to lets one side
-//! only wait for the other.
+//! A task may wait for another runtime: run a graph on it, wait for its tokens or drop it. Its
+//! worker does nothing else meanwhile. If tasks of the other runtime wait for the first one, all
+//! workers of both may wait forever. Each wait is therefore entered in a global table and rejected
+//! if it would close a cycle. It is also rejected if enough workers are left for both to proceed; a
+//! program that needs such waits must wait in one direction only.
 
 use crate::sync::StaticMutex;
 
-/// Who waits, for whom; as often as there are tasks that do.
+/// The current waits, as pairs (waiting, awaited), with one entry per waiting task.
 static WAITS: StaticMutex<Vec<(usize, usize)>> = StaticMutex::new(Vec::new());
 
-/// Somebody waits for somebody else, as long as this lives.
+/// An entry of the table of waits, removed when dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Wait(usize, usize);
 
-/// One would wait for another who waits for it, itself or by way of others.
+/// The wait would close a cycle of runtimes, directly or through others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Circle;
+pub struct DeadlockCycle;
 
 impl Wait {
-    /// One is about to wait for another; each is known by an address of its own.
+    /// Enters a wait of runtime `from` for runtime `to`. A runtime is identified by an address of
+    /// its own.
     ///
     /// # Errors
-    /// Where that would close a circle.
-    pub fn begin(from: usize, to: usize) -> Result<Self, Circle> {
+    /// If the wait would close a cycle.
+    pub fn begin(from: usize, to: usize) -> Result<Self, DeadlockCycle> {
         let mut waits = WAITS.lock();
         if leads(&waits, to, from) {
-            return Err(Circle);
+            return Err(DeadlockCycle);
         }
         waits.push((from, to));
         Ok(Self(from, to))
     }
 }
 
-/// Whether one waits for the other, by way of any.
+/// Returns whether `from` waits for `to`, directly or through others.
 fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
     let mut seen = vec![from];
     let mut at = 0;
-    while let Some(&one) = seen.get(at) {
+    while let Some(&runtime) = seen.get(at) {
         at += 1;
         for &(waiting, other) in waits {
-            if waiting == one && !seen.contains(&other) {
+            if waiting == runtime && !seen.contains(&other) {
                 seen.push(other);
             }
         }
@@ -55,7 +55,7 @@ fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
 impl Drop for Wait {
     fn drop(&mut self) {
         let mut waits = WAITS.lock();
-        if let Some(at) = waits.iter().position(|&one| one == (self.0, self.1)) {
+        if let Some(at) = waits.iter().position(|&wait| wait == (self.0, self.1)) {
             waits.swap_remove(at);
         }
     }
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn circles_are_seen_however_long() {
+    fn cycles_of_any_length_are_found() {
         let waits = [(1, 2), (2, 3), (1, 3), (5, 1), (3, 4)];
         assert!(leads(&waits, 1, 4) && leads(&waits, 5, 4) && leads(&waits, 2, 2));
         assert!(!leads(&waits, 4, 1) && !leads(&waits, 3, 5) && !leads(&[], 1, 2));
-        let round = [(1, 2), (2, 1)];
-        assert!(leads(&round, 1, 2) && !leads(&round, 1, 3), "and it ends");
+        let cycle = [(1, 2), (2, 1)];
+        assert!(leads(&cycle, 1, 2) && !leads(&cycle, 1, 3), "and it ends");
     }
 }

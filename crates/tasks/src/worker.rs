@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker: takes ready tasks and runs each to its end.
+//! Worker threads and the registry that they share. A worker finds ready tasks and runs each to
+//! completion.
+//!
+//! Model: rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). `share` publishes
+//! tasks for other workers and steals theirs; `wait` runs other tasks while a task waits.
 
 mod share;
 mod wait;
@@ -8,210 +12,215 @@ use std::cell::{Cell, RefCell};
 use std::time::Instant;
 use std::{hint, mem, process};
 
-use crate::at_work::AtWork;
+use crate::active_workers::ActiveWorkers;
 use crate::counters::{AllCounters, Counts};
 use crate::dispatch::Groups;
-use crate::guess::{Guess, SAMPLE};
+use crate::guess::{GroupGuesser, SAMPLE};
 use crate::job::{Chain, JobRef};
 use crate::levels::Levels;
 use crate::places::Places;
-use crate::pool::{Inbox, Lanes, Shelf};
+use crate::pool::{Inbox, LocalQueues, StealSlots};
 use crate::sleep::{Parked, Sleepers};
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::tokens::Tokens;
-use crate::trace::{Running, Tracer};
+use crate::trace::{SpanGuard, Tracer};
 
-/// Looks for something to do before a worker goes to sleep.
-const LOOKS: u32 = 200;
-/// Looks before it counts as idle: more than it takes while it leaves the others alone.
-const LOOKS_BUSY: u32 = 50;
-/// Waits that may lie on one another on a worker's stack while each takes what there
-/// is, whosever it is. Above them a worker runs what it waits for itself and nothing
-/// else, so that no more waits pile up than the program has nested.
-const WAITS_MAX: usize = 16;
-/// What each of them may have of the stack: where that is small there are fewer.
-const WAIT_BYTES: usize = 128 << 10;
-/// Tasks that a worker takes from its own before it looks whether there are any from
-/// outside, who would have to wait for as long as those make others ready.
-const TURN: u32 = 64;
-/// Such looks before it takes the task that has waited longest, for the same reason.
-const TURNS: u32 = 16;
-/// Spatial groups that are told apart; others share an owner.
-const OWNERS: usize = 1024;
-/// Nobody's.
-const NOBODY: u32 = u32::MAX;
+/// Attempts to find work before a worker goes to sleep.
+const SPINS: u32 = 200;
+/// Attempts before a spinning worker counts as idle. They last longer than
+/// [`share::STEAL_BACKOFF`].
+const SPINS_BUSY: u32 = 50;
+/// Limit of nested waits on a worker's stack during which the worker runs any task it finds. In a
+/// deeper wait it runs only the tasks of that wait, so that the stack holds no more further waits
+/// than the program itself nests.
+const NESTED_WAITS_MAX: usize = 16;
+/// Stack bytes per nested wait. A smaller stack lowers the limit of nested waits.
+const STACK_BYTES_PER_WAIT: usize = 128 << 10;
+/// Tasks that a worker takes from its own queues between two checks for injected tasks. Without the
+/// check, tasks that keep making others ready would starve injected tasks.
+const CHECK_INTERVAL: u32 = 64;
+/// Checks between two tasks that are taken by age, against starvation within a worker's own queues.
+const AGE_INTERVAL: u32 = 16;
+/// Size of the table of owners. Spatial groups with the same remainder share an entry.
+const OWNER_TABLE_LEN: usize = 1024;
+/// Marks a spatial group without an owner.
+const NO_OWNER: u32 = u32::MAX;
 
-/// What others see of a worker.
+/// The part of a worker's state that other workers access.
 #[derive(Debug, Default)]
-struct Post {
-    shelf: Shelf,
+struct WorkerShared {
+    steal_slots: StealSlots,
     inbox: Inbox,
     counts: Counts,
-    /// Of a policy with one order for all: the least level of the tasks that may run
-    /// there next.
-    least: AtomicUsize,
+    /// The lowest level of the tasks that the worker may run next. Only used by policies with a
+    /// global queue.
+    min_level: AtomicUsize,
 }
 
-/// Ready tasks behind one lock.
-type Locked = Mutex<Levels>;
+/// The ready tasks of a policy with one queue for all workers.
+type GlobalQueue = Mutex<Levels>;
 
-/// What the workers of a runtime share.
-pub(crate) struct Crew {
-    /// The order of a policy that has one for all; else each worker has its own.
-    locked: Option<Locked>,
-    posts: Box<[Post]>,
-    /// What comes from outside.
+/// The state that the workers of a runtime share.
+pub(crate) struct Registry {
+    /// The queue of a policy with one order for all workers. With `None` each worker has queues of
+    /// its own.
+    global_queue: Option<GlobalQueue>,
+    worker_shared: Box<[WorkerShared]>,
+    /// Tasks made ready by threads that are not workers of this runtime.
     injector: Inbox,
-    /// By spatial group: whose it is.
+    /// The worker that owns each spatial group, or [`NO_OWNER`].
     owners: Box<[AtomicU32]>,
     places: Places,
     sleepers: Sleepers,
-    /// Those who wait for something and may not take whatever there is meanwhile.
+    /// Workers that sleep in a wait during which they may run only some of the ready tasks.
     waiters: Sleepers,
     closing: AtomicBool,
-    /// Workers that may have something to do; asked for when the runtime is closing.
-    at_work: AtWork,
-    /// Tasks that were registered one by one.
+    /// Counts the workers that may still make tasks ready. Used when the runtime closes.
+    active_workers: ActiveWorkers,
+    /// Tasks that were registered by token.
     pub tokens: Tokens,
-    /// Groups must be below these numbers, temporal and spatial.
+    /// Exclusive upper limits of temporal and spatial group numbers.
     pub groups_below: (u32, u32),
     pub tracer: Tracer,
-    /// Groups for tasks that were registered without any.
-    pub guess: Guess,
+    /// Guesses groups for registered tasks that have none.
+    pub guess: GroupGuesser,
 }
 
-impl Crew {
-    pub fn new(places: Places, groups_below: (u32, u32), locked: Option<Levels>) -> Self {
+impl Registry {
+    pub fn new(places: Places, groups_below: (u32, u32), global_queue: Option<Levels>) -> Self {
         let workers = places.workers();
         Self {
-            locked: locked.map(Mutex::new),
-            posts: std::iter::repeat_with(Post::default)
+            global_queue: global_queue.map(Mutex::new),
+            worker_shared: std::iter::repeat_with(WorkerShared::default)
                 .take(workers)
                 .collect(),
             injector: Inbox::default(),
-            owners: std::iter::repeat_with(|| AtomicU32::new(NOBODY))
-                .take(OWNERS)
+            owners: std::iter::repeat_with(|| AtomicU32::new(NO_OWNER))
+                .take(OWNER_TABLE_LEN)
                 .collect(),
             places,
             sleepers: Sleepers::new(workers),
             waiters: Sleepers::new(workers),
             closing: AtomicBool::new(false),
-            at_work: AtWork::default(),
+            active_workers: ActiveWorkers::default(),
             tokens: Tokens::default(),
             groups_below,
             tracer: Tracer::default(),
-            guess: Guess::default(),
+            guess: GroupGuesser::default(),
         }
     }
 
     pub fn workers(&self) -> usize {
-        self.posts.len()
+        self.worker_shared.len()
     }
 
-    /// Whether groups are found for tasks that have none.
+    /// Returns whether the runtime finds groups for tasks that have none.
     pub fn finds_groups(&self) -> bool {
-        self.locked.is_none()
+        self.global_queue.is_none()
     }
 
     pub fn counters(&self) -> AllCounters {
-        AllCounters(self.posts.iter().map(|post| post.counts.read()).collect())
+        AllCounters(
+            self.worker_shared
+                .iter()
+                .map(|shared| shared.counts.read())
+                .collect(),
+        )
     }
 
-    /// The others of a worker, the nearest by caches first.
+    /// Returns the other workers, sorted by cache distance from `worker`.
     fn near(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
         self.places.near(worker).iter().map(|&(other, _)| other)
     }
 
-    /// A task from outside.
+    /// Enqueues a task from a thread that is not a worker of this runtime.
     pub fn inject(&self, job: JobRef) {
-        match &self.locked {
-            Some(locked) => lock(locked).ready(0, job),
+        match &self.global_queue {
+            Some(global_queue) => lock(global_queue).ready(0, job),
             None => self.injector.push(job),
         }
         self.sleepers.wake_one(0..self.workers());
     }
 
-    /// Lets the workers end when there is nothing more to do, and nobody runs anything
-    /// that might make something ready.
+    /// Requests the workers to end. They end once nothing is ready and no running task can make
+    /// anything ready.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.sleepers.wake_all();
     }
 
-    /// Whether it has been closed.
+    /// Returns whether [`Self::close`] was called.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
     fn owner(&self, s: u32) -> &AtomicU32 {
-        &self.owners[s as usize % OWNERS]
+        &self.owners[s as usize % OWNER_TABLE_LEN]
     }
 }
 
-fn lock(locked: &Locked) -> MutexGuard<'_, Levels> {
-    // A dispatcher that has panicked has lost no task.
-    locked.lock()
+fn lock(global_queue: &GlobalQueue) -> MutexGuard<'_, Levels> {
+    global_queue.lock()
 }
 
-/// Ends the process where a panic gets past all that catches those of tasks.
+/// Aborts the process if a panic unwinds past the code that catches the panics of tasks.
 pub(crate) struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        eprintln!("usher-tasks: a panic came out of a task after it was caught: giving up");
+        eprintln!("usher-tasks: a panic passed the code that catches panics of tasks: aborting");
         process::abort();
     }
 }
 
-/// One worker, on its thread.
+/// A worker, used only by its own thread.
 pub(crate) struct Worker<'a> {
-    crew: &'a Crew,
-    post: &'a Post,
+    registry: &'a Registry,
+    shared: &'a WorkerShared,
     index: usize,
-    /// What is ready, of the innermost graph that is run by a task that runs here; and
-    /// before any is, of all.
-    lanes: RefCell<Lanes>,
-    /// What else is ready: as `lanes` was when each such graph began.
-    outer: RefCell<Vec<Lanes>>,
-    /// Lanes for graphs that tasks will run.
-    spare: RefCell<Vec<Lanes>>,
-    /// Waits that lie on one another on this worker's stack, and how many of them may
-    /// each take what there is.
-    waits: Cell<usize>,
-    waits_max: usize,
-    /// Of a policy with one order for all: the level of the task that runs here.
+    /// Ready tasks of the innermost wait on this worker's stack, or of the whole runtime if there
+    /// is no wait.
+    local_queues: RefCell<LocalQueues>,
+    /// The queues of the enclosing waits, outermost first.
+    outer_queues: RefCell<Vec<LocalQueues>>,
+    /// Empty queues, kept for later waits.
+    spare_queues: RefCell<Vec<LocalQueues>>,
+    /// Nested waits on this worker's stack, and the limit up to which each of them runs any task.
+    wait_depth: Cell<usize>,
+    wait_depth_max: usize,
+    /// The level of the running task. Only used by policies with a global queue.
     level: Cell<usize>,
-    /// Tasks to be taken before one is taken out of turn, and how often that was.
-    until_turn: Cell<u32>,
-    turns: Cell<u32>,
-    /// There are others, who may take what is ready here.
-    shares: bool,
-    /// Something was laid out beside a task that runs here.
-    has_added: Cell<bool>,
-    /// When it took something from another worker last.
-    took: Cell<Option<Instant>>,
-    /// Tasks with groups that were guessed that ran since one was timed.
-    untimed: Cell<u64>,
+    /// Tasks until the next check for overdue tasks, and the number of past checks.
+    until_check: Cell<u32>,
+    checks: Cell<u32>,
+    /// Whether other workers exist and may steal from this worker.
+    allows_stealing: bool,
+    /// Whether the overflow slot was filled since the worker last emptied it.
+    overflow_used: Cell<bool>,
+    /// The time of the last steal, until [`share::STEAL_BACKOFF`] has passed.
+    last_steal: Cell<Option<Instant>>,
+    /// Tasks with guessed groups that ran since one was timed.
+    since_sample: Cell<u64>,
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(crew: &'a Crew, index: usize, stack_bytes: usize) -> Self {
+    pub fn new(registry: &'a Registry, index: usize, stack_bytes: usize) -> Self {
         Self {
-            crew,
-            post: &crew.posts[index],
+            registry,
+            shared: &registry.worker_shared[index],
             index,
-            lanes: RefCell::new(Lanes::new()),
-            outer: RefCell::default(),
-            spare: RefCell::default(),
-            waits: Cell::new(0),
-            waits_max: (stack_bytes / WAIT_BYTES).min(WAITS_MAX),
+            local_queues: RefCell::new(LocalQueues::new()),
+            outer_queues: RefCell::default(),
+            spare_queues: RefCell::default(),
+            wait_depth: Cell::new(0),
+            wait_depth_max: (stack_bytes / STACK_BYTES_PER_WAIT).min(NESTED_WAITS_MAX),
             level: Cell::new(0),
-            until_turn: Cell::new(TURN),
-            turns: Cell::new(0),
-            shares: crew.workers() > 1 && crew.locked.is_none(),
-            has_added: Cell::new(false),
-            took: Cell::new(None),
-            untimed: Cell::new(0),
+            until_check: Cell::new(CHECK_INTERVAL),
+            checks: Cell::new(0),
+            allows_stealing: registry.workers() > 1 && registry.global_queue.is_none(),
+            overflow_used: Cell::new(false),
+            last_steal: Cell::new(None),
+            since_sample: Cell::new(0),
         }
     }
 
@@ -219,142 +228,145 @@ impl<'a> Worker<'a> {
         self.index
     }
 
-    /// The least level of the tasks that may run here next.
-    fn least(&self) -> usize {
-        self.post.least.load(Ordering::Relaxed)
+    /// Returns the lowest level of the tasks that this worker may run next.
+    fn min_level(&self) -> usize {
+        self.shared.min_level.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody else runs tasks of this runtime, so that nothing that only
-    /// tasks touch needs to be atomic.
+    /// Returns whether this is the only worker of the runtime. State that only tasks access then
+    /// needs no atomic operations.
     #[inline]
-    pub fn is_alone(&self) -> bool {
-        self.crew.workers() == 1
+    pub fn is_only_worker(&self) -> bool {
+        self.registry.workers() == 1
     }
 
-    /// Runs a registered task whose groups were guessed, and times one now and then:
-    /// one that has run no other inside it, whose time would be in its own.
-    pub fn timing(&self, run: impl FnOnce()) {
-        let untimed = self.untimed.get() + 1;
-        if untimed < SAMPLE {
-            self.untimed.set(untimed);
+    /// Runs a registered task with guessed groups, and times one in [`SAMPLE`] of them. A task that
+    /// ran other tasks inside it is not counted, as its time includes theirs.
+    pub fn run_sampled(&self, run: impl FnOnce()) {
+        let since_sample = self.since_sample.get() + 1;
+        if since_sample < SAMPLE {
+            self.since_sample.set(since_sample);
             return run();
         }
-        self.untimed.set(0);
+        self.since_sample.set(0);
         let before = self.counts().tasks.get();
         let begun = Instant::now();
         run();
         let ns = begun.elapsed().as_nanos();
         if self.counts().tasks.get() == before {
-            self.crew.guess.ran(u64::try_from(ns).unwrap_or(u64::MAX));
+            self.registry
+                .guess
+                .record(u64::try_from(ns).unwrap_or(u64::MAX));
         }
     }
 
-    /// The tasks that were registered one by one.
+    /// Returns the tasks that were registered by token.
     pub fn tokens(&self) -> &Tokens {
-        &self.crew.tokens
+        &self.registry.tokens
     }
 
-    /// Works until the runtime closes.
-    pub fn work(&self) {
-        self.crew.sleepers.enrol(self.index);
-        self.crew.waiters.enrol(self.index);
-        let crew = self.crew;
-        crew.at_work.begins();
+    /// Runs tasks until the runtime closes.
+    pub fn main_loop(&self) {
+        self.registry.sleepers.register_thread(self.index);
+        self.registry.waiters.register_thread(self.index);
+        let registry = self.registry;
+        registry.active_workers.begin();
         loop {
-            // Asked first: what was ready before it was closed is seen after that.
-            let is_closing = crew.is_closing();
-            self.work_while(|| true);
+            // The flag is read before the search: a task that was ready before the close is found.
+            let is_closing = registry.is_closing();
+            self.run_while(|| true);
             if !is_closing {
-                let look = || self.sees_something() || crew.is_closing();
-                self.sleep(&crew.sleepers, look);
-            } else if !self.sees_something() && self.rests() {
+                let has_work = || self.sees_work() || registry.is_closing();
+                self.sleep(&registry.sleepers, has_work);
+            } else if !self.sees_work() && self.sleep_or_terminate() {
                 return;
             }
         }
     }
 
-    /// With nothing left to do here, sleeps until there is again, or nobody has anything;
-    /// whether that is so.
-    fn rests(&self) -> bool {
-        let crew = self.crew;
-        let sleep = |has_ended: &dyn Fn() -> bool| {
-            self.sleep(&crew.sleepers, || self.sees_something() || has_ended());
+    /// Sleeps until a task is visible or the last active worker is done. Returns whether the worker
+    /// may terminate.
+    fn sleep_or_terminate(&self) -> bool {
+        let registry = self.registry;
+        let sleep = |all_inactive: &dyn Fn() -> bool| {
+            self.sleep(&registry.sleepers, || self.sees_work() || all_inactive());
         };
-        crew.at_work.rests(sleep, || crew.sleepers.wake_all())
+        registry
+            .active_workers
+            .deactivate(sleep, || registry.sleepers.wake_all())
     }
 
-    fn sleep(&self, among: &Sleepers, look: impl FnOnce() -> bool) -> Parked {
+    fn sleep(&self, sleepers: &Sleepers, has_work: impl FnOnce() -> bool) -> Parked {
         let asleep = &self.counts().asleep;
         let begin = || {
             self.counts().sleeps.add(1);
             asleep.begin();
         };
-        let parked = among.park(self.index, look, begin);
+        let parked = sleepers.park(self.index, has_work, begin);
         if parked == Parked::Slept {
             asleep.end();
         }
         parked
     }
 
-    /// Wakes a worker of this runtime that waits for something other than a task, which
-    /// has happened now.
+    /// Wakes a worker that waits for a condition which has just become true.
     pub fn wake(&self, worker: usize) {
-        // It sleeps among those or these.
-        if !self.crew.sleepers.wake_for(worker) {
-            self.crew.waiters.wake_for(worker);
+        // It sleeps in one of the two sets.
+        if !self.registry.sleepers.wake_worker(worker) {
+            self.registry.waiters.wake_worker(worker);
         }
     }
 
     #[inline]
     fn counts(&self) -> &Counts {
-        &self.post.counts
+        &self.shared.counts
     }
 
-    /// Counts a task that is about to run here.
+    /// Counts a task that this worker is about to run.
     #[inline]
     pub fn count_task(&self) {
         self.counts().tasks.add(1);
     }
 
-    /// Whether tasks are to be written down.
+    /// Returns whether tracing is on.
     #[inline]
     pub fn is_traced(&self) -> bool {
-        self.crew.tracer.is_on()
+        self.registry.tracer.is_on()
     }
 
-    /// Does what a task is there for, and writes it down where that is wanted, before
-    /// anybody can know that it has been done.
+    /// Calls the body of a task and records its span if tracing is on. The span is complete before
+    /// any other thread can observe that the task has run.
     pub fn trace(&self, task: u64, groups: Groups, body: impl FnOnce()) {
-        // Written where it is dropped, also by a panic.
-        let to = self.crew.tracer.of(self.index);
-        let _running = to.map(|to| Running::begin(to, task, groups));
+        // The span is written by `Drop`, also when the body panics.
+        let buffer = self.registry.tracer.for_worker(self.index);
+        let _span = buffer.map(|buffer| SpanGuard::begin(buffer, task, groups));
         body();
     }
 
-    /// Runs tasks as long as there are any and `goes_on` says so.
-    fn work_while(&self, goes_on: impl Fn() -> bool) {
-        while goes_on() {
-            match self.next().or_else(|| self.look(&goes_on)) {
+    /// Runs tasks while there are any and `condition` holds.
+    fn run_while(&self, condition: impl Fn() -> bool) {
+        while condition() {
+            match self.find_work().or_else(|| self.spin_for_work(&condition)) {
                 Some(job) => self.run(job),
                 None => return,
             }
         }
     }
 
-    /// Looks for a task where there was none, for a while.
+    /// Retries [`Self::find_work`] for a while before the worker goes to sleep.
     #[cold]
-    fn look(&self, goes_on: impl Fn() -> bool) -> Option<JobRef> {
+    fn spin_for_work(&self, condition: impl Fn() -> bool) -> Option<JobRef> {
         let mut idle = None;
-        for looks in 1..LOOKS {
-            // Deep down it may take nothing from anybody.
-            if looks == LOOKS_BUSY && !self.is_deep() {
-                idle = Some(self.crew.sleepers.idle());
+        for spins in 1..SPINS {
+            // In a deep wait the worker cannot take tasks of others, so it does not count as idle.
+            if spins == SPINS_BUSY && !self.is_deep() {
+                idle = Some(self.registry.sleepers.begin_search());
             }
             hint::spin_loop();
-            if !goes_on() {
+            if !condition() {
                 return None;
             }
-            if let Some(job) = self.next() {
+            if let Some(job) = self.find_work() {
                 return Some(job);
             }
         }
@@ -362,68 +374,68 @@ impl<'a> Worker<'a> {
         None
     }
 
-    /// Runs a task, and those that it hands on.
+    /// Runs a task and the chain of tasks that it makes ready.
     fn run(&self, job: JobRef) {
         self.share();
-        // Frames below may lie on the stack that other workers work for.
+        // A frame below may hold a task that another worker is using, so unwinding is not allowed.
         let unwinding = AbortOnUnwind;
         job.run(self);
         mem::forget(unwinding);
     }
 
-    /// Whether tasks that become ready here may have to go elsewhere, those with a
-    /// spatial group if they have one.
+    /// Returns whether a task made ready here may have to be sent to another worker. `has_s`: the
+    /// graph has tasks with spatial groups.
     #[inline]
-    pub fn sends(&self, has_s: bool) -> bool {
-        (has_s && self.shares) || self.crew.locked.is_some()
+    pub fn may_redirect(&self, has_s: bool) -> bool {
+        (has_s && self.allows_stealing) || self.registry.global_queue.is_some()
     }
 
-    /// A task has become ready by one that ran here, and stays here.
+    /// Enqueues a task that was made ready on this worker and stays here.
     pub fn push(&self, job: JobRef) {
-        self.lanes.borrow_mut().push(job);
+        self.local_queues.borrow_mut().push(job);
     }
 
-    /// A task of a graph that begins here is ready.
-    pub fn ready_inside(&self, job: JobRef) {
-        match self.is_deep() && self.crew.locked.is_none() {
-            // Who waits deep down looks into no inbox.
+    /// Enqueues a source of a graph that a task starts on this worker.
+    pub fn ready_nested_source(&self, job: JobRef) {
+        match self.is_deep() && self.registry.global_queue.is_none() {
+            // In a deep wait the worker reads no inbox, not even its own.
             true => self.push(job),
             false => self.ready(job),
         }
     }
 
-    /// A task has become ready by one that ran here.
+    /// Enqueues a task that was made ready on this worker, in the queue that the policy selects.
     pub fn ready(&self, job: JobRef) {
-        let crew = self.crew;
-        if let Some(locked) = &crew.locked {
+        let registry = self.registry;
+        if let Some(global_queue) = &registry.global_queue {
             let level = self.level.get();
-            lock(locked).ready(level, job);
+            lock(global_queue).ready(level, job);
             return self.wake_for_level(level);
         }
         match self.other_owner(&job) {
             Some(owner) => {
-                crew.posts[owner].inbox.push(job);
+                registry.worker_shared[owner].inbox.push(job);
                 self.counts().sent.add(1);
-                // Is it busy, whoever has nothing to do may take its place.
-                if !crew.sleepers.wake_for(owner) {
-                    crew.sleepers.wake_one(crew.near(owner));
+                // If the owner is busy, an idle neighbour may run the task instead.
+                if !registry.sleepers.wake_worker(owner) {
+                    registry.sleepers.wake_one(registry.near(owner));
                 }
             }
             None => self.push(job),
         }
     }
 
-    /// The other worker that a task's spatial group belongs to; nobody's become
-    /// this one's.
+    /// Returns the owner of the task's spatial group if it is another worker. A group without an
+    /// owner becomes this worker's.
     fn other_owner(&self, job: &JobRef) -> Option<usize> {
         let s = job.groups().s;
-        if s == 0 || !self.shares {
+        if s == 0 || !self.allows_stealing {
             return None;
         }
-        let owner = self.crew.owner(s);
+        let owner = self.registry.owner(s);
         let own = self.index as u32;
         match owner.load(Ordering::Relaxed) {
-            NOBODY => {
+            NO_OWNER => {
                 owner.store(own, Ordering::Relaxed);
                 None
             }
@@ -432,129 +444,131 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether a task may run here next, ahead of all that wait.
-    pub fn keeps(&self, job: &JobRef) -> bool {
-        self.crew.locked.is_none() && self.other_owner(job).is_none()
+    /// Returns whether the task may run on this worker next, before all queued tasks.
+    pub fn may_run_next(&self, job: &JobRef) -> bool {
+        self.registry.global_queue.is_none() && self.other_owner(job).is_none()
     }
 
-    fn next(&self) -> Option<JobRef> {
-        if let Some(locked) = &self.crew.locked {
-            let (level, dispatch) = lock(locked).next(self.index, self.least())?;
+    fn find_work(&self) -> Option<JobRef> {
+        if let Some(global_queue) = &self.registry.global_queue {
+            let (level, dispatch) = lock(global_queue).next(self.index, self.min_level())?;
             self.level.set(level);
             self.counts().group_moves.add(dispatch.group_moved.into());
             return Some(dispatch.item);
         }
-        self.take_added();
-        let until_turn = self.until_turn.get() - 1;
-        self.until_turn.set(until_turn);
-        if until_turn == 0
-            && let Some(job) = self.out_of_turn()
+        self.drain_overflow();
+        let until_check = self.until_check.get() - 1;
+        self.until_check.set(until_check);
+        if until_check == 0
+            && let Some(job) = self.find_overdue()
         {
             return Some(job);
         }
-        let mut lanes = self.lanes.borrow_mut();
-        if !self.post.inbox.is_empty() && !self.is_nested() {
-            lanes.push_all(self.post.inbox.take());
+        let mut local_queues = self.local_queues.borrow_mut();
+        if !self.shared.inbox.is_empty() && !self.is_nested() {
+            local_queues.push_all(self.shared.inbox.take());
         }
-        if let Some(job) = lanes.pop() {
+        if let Some(job) = local_queues.pop() {
             return Some(job);
         }
-        drop(lanes);
-        self.next_elsewhere()
+        drop(local_queues);
+        self.find_work_elsewhere()
     }
 
-    /// Counts a task that another has handed on, without asking for the next; whether
-    /// somebody else has his turn before it.
+    /// Counts a task of a chain, which runs without a search. Returns whether the chain must end
+    /// because other tasks are overdue.
     #[inline]
-    pub fn ends_turn(&self) -> bool {
-        let until_turn = self.until_turn.get() - 1;
-        self.until_turn.set(until_turn);
-        until_turn == 0 && self.others_wait()
+    pub fn chain_must_yield(&self) -> bool {
+        let until_check = self.until_check.get() - 1;
+        self.until_check.set(until_check);
+        until_check == 0 && self.has_overdue()
     }
 
-    /// Whether there is anything that has its turn now; else the next turn begins.
+    /// Returns whether tasks may be overdue. If not, the next interval begins.
     #[cold]
-    fn others_wait(&self) -> bool {
-        let turns = self.turns.get().wrapping_add(1);
-        let is_any = turns.is_multiple_of(TURNS)
-            || !self.crew.injector.is_empty()
-            || !self.post.inbox.is_empty();
-        let waits = is_any && !self.is_nested();
-        match waits {
-            // The next look is the one out of turn.
-            true => self.until_turn.set(1),
+    fn has_overdue(&self) -> bool {
+        let checks = self.checks.get().wrapping_add(1);
+        let may_be_overdue = checks.is_multiple_of(AGE_INTERVAL)
+            || !self.registry.injector.is_empty()
+            || !self.shared.inbox.is_empty();
+        let is_overdue = may_be_overdue && !self.is_nested();
+        match is_overdue {
+            // Makes the next search check for overdue tasks.
+            true => self.until_check.set(1),
             false => {
-                self.until_turn.set(TURN);
-                self.turns.set(turns);
+                self.until_check.set(CHECK_INTERVAL);
+                self.checks.set(checks);
             }
         }
-        waits
+        is_overdue
     }
 
-    /// What has come from outside, or has waited longest here, so that nothing waits for
-    /// as long as others go on making others ready.
+    /// Returns an injected task or the task that has waited longest here, so that a stream of newly
+    /// ready tasks starves neither.
     #[cold]
-    fn out_of_turn(&self) -> Option<JobRef> {
-        self.until_turn.set(TURN);
+    fn find_overdue(&self) -> Option<JobRef> {
+        self.until_check.set(CHECK_INTERVAL);
         if self.is_nested() {
             return None;
         }
-        let turns = self.turns.get().wrapping_add(1);
-        self.turns.set(turns);
-        if turns.is_multiple_of(TURNS) {
-            let laid_out = self.take_one_back();
-            return laid_out.or_else(|| self.lanes.borrow_mut().pop_in_turn());
+        let checks = self.checks.get().wrapping_add(1);
+        self.checks.set(checks);
+        if checks.is_multiple_of(AGE_INTERVAL) {
+            let published = self.reclaim_one();
+            return published.or_else(|| self.local_queues.borrow_mut().pop_in_turn());
         }
-        let mut chain = self.take_outside()?;
-        self.take_over(&chain);
-        let mut lanes = self.lanes.borrow_mut();
-        // Where nothing waits here it is in turn, and its group becomes the active one.
-        let first = match lanes.len() {
+        let mut chain = self.take_injected()?;
+        self.take_ownership(&chain);
+        let mut local_queues = self.local_queues.borrow_mut();
+        // With empty queues the task is not overdue: it is queued, and its group becomes the active
+        // one.
+        let first = match local_queues.len() {
             0 => None,
             _ => chain.pop(),
         };
-        lanes.push_all(chain);
-        first.or_else(|| lanes.pop())
+        local_queues.push_all(chain);
+        first.or_else(|| local_queues.pop())
     }
 
-    /// What is not ready in the lanes of the innermost wait.
-    fn next_elsewhere(&self) -> Option<JobRef> {
-        let shelf = &self.post.shelf;
-        let added = || match self.is_deep() {
+    /// Searches everywhere except the queues of the innermost wait.
+    fn find_work_elsewhere(&self) -> Option<JobRef> {
+        let steal_slots = &self.shared.steal_slots;
+        let overflow = || match self.is_deep() {
             true => None,
-            false => shelf.take_added(),
+            false => steal_slots.take_overflow(),
         };
-        if let Some(chain) = shelf.take_back().or_else(added) {
-            let mut lanes = self.lanes.borrow_mut();
-            lanes.put_back(chain);
-            return lanes.pop();
+        if let Some(chain) = steal_slots.reclaim().or_else(overflow) {
+            let mut local_queues = self.local_queues.borrow_mut();
+            local_queues.requeue(chain);
+            return local_queues.pop();
         }
         let mut chain = None;
         if !self.is_deep() {
-            chain = some(self.post.inbox.take());
+            chain = some(self.shared.inbox.take());
             chain = chain.or_else(|| self.steal());
         }
         match chain {
             Some(chain) => {
-                let mut lanes = self.lanes.borrow_mut();
-                lanes.push_all(chain);
-                lanes.pop()
+                let mut local_queues = self.local_queues.borrow_mut();
+                local_queues.push_all(chain);
+                local_queues.pop()
             }
             None if self.is_deep() => None,
             None => {
-                let mut outer = self.outer.borrow_mut();
-                outer.iter_mut().rev().find_map(Lanes::pop)
+                let mut outer_queues = self.outer_queues.borrow_mut();
+                outer_queues.iter_mut().rev().find_map(LocalQueues::pop)
             }
         }
     }
 
-    /// Whether there is anything to do.
-    fn sees_something(&self) -> bool {
-        let crew = self.crew;
-        let locked = crew.locked.as_ref();
-        locked.is_some_and(|locked| lock(locked).has(0))
-            || !crew.injector.is_empty()
-            || (crew.posts.iter()).any(|post| !post.inbox.is_empty() || !post.shelf.is_empty())
+    /// Returns whether any task is visible to this worker.
+    fn sees_work(&self) -> bool {
+        let registry = self.registry;
+        let global_queue = registry.global_queue.as_ref();
+        global_queue.is_some_and(|global_queue| lock(global_queue).has(0))
+            || !registry.injector.is_empty()
+            || (registry.worker_shared.iter())
+                .any(|shared| !shared.inbox.is_empty() || !shared.steal_slots.is_empty())
     }
 }
 

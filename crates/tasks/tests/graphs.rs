@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs, and tasks by token that stand for them, against what a sequential run would
-//! do: each task once a run, and none before what it waits for.
+//! Graphs, and the same graphs as tasks by token, compared with a sequential run: each task runs
+//! once per run, and none before its dependencies.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -28,23 +28,23 @@ const POLICIES: [Policy; 4] = [
 #[derive(Debug, Clone)]
 struct Dag {
     groups: Vec<Groups>,
-    /// What each waits for.
+    /// By task: its dependencies.
     before: Vec<Vec<usize>>,
 }
 
 impl Dag {
-    /// Runs it that often, and checks.
+    /// Runs the graph `runs` times and checks the order.
     fn check(&self, runtime: &Runtime, runs: u32) {
         let ran: Vec<AtomicU32> = self.groups.iter().map(|_| AtomicU32::new(0)).collect();
         let early = AtomicUsize::new(0);
         let body = |task: usize| {
-            // This run's number, from 0, is how often the task has run.
+            // The number of the run, from 0, equals the number of earlier runs of the task.
             let run = ran[task].load(Ordering::Relaxed);
             let is_done = |&before: &usize| ran[before].load(Ordering::Relaxed) == run + 1;
             if !self.before[task].iter().all(is_done) {
                 early.fetch_add(1, Ordering::Relaxed);
             }
-            // Not stored, which would hide a second time that it runs in one run.
+            // Added and not stored, so that a second call within one run is detected.
             ran[task].fetch_add(1, Ordering::Relaxed);
         };
         let mut graph = self.graph(body);
@@ -55,8 +55,8 @@ impl Dag {
         assert_eq!(early.into_inner(), 0, "tasks ran too early");
     }
 
-    /// The same task by task, each known by its number as a token, which those that it
-    /// waits for resolve; registered from the first to the last and the other way round.
+    /// The same with tasks by token: each has its number as token and is resolved by its
+    /// dependencies. Tasks are registered in ascending and in descending order.
     fn check_by_token(&self, runtime: &Runtime, runs: u32) {
         let mut after = vec![Vec::new(); self.before.len()];
         for (task, before) in self.before.iter().enumerate() {
@@ -110,8 +110,8 @@ impl Dag {
         builder.build(body).unwrap()
     }
 
-    /// The same each time for a seed: each task waits for up to `most` of the
-    /// `reach` before it.
+    /// Generates a graph from a seed: each task depends on at most `most` of the `reach` tasks
+    /// before it.
     fn random(seed: u64, tasks: usize, most: u64, reach: u64) -> Self {
         let mut state = seed;
         let mut random = move |below: u64| {
@@ -161,8 +161,7 @@ fn a_million_tasks_run_in_order() {
     }
 }
 
-/// The thread sanitizer takes a hundred times as long, and sees in a few tasks what it
-/// sees in many.
+/// ThreadSanitizer takes a hundred times as long, and finds in a few tasks what it finds in many.
 const LESS: usize = if cfg!(feature = "tsan") { 9 } else { 1 };
 
 fn dags() -> impl Strategy<Value = Dag> {
@@ -182,9 +181,9 @@ proptest! {
         }
     }
 
-    /// A circle is found, and is one.
+    /// A cycle is found, and the reported tasks form a cycle.
     #[test]
-    fn circles_are_named(dag in dags(), from in 0..60_usize, to in 0..60_usize) {
+    fn cycles_are_reported(dag in dags(), from in 0..60_usize, to in 0..60_usize) {
         let count = dag.groups.len();
         let mut builder = GraphBuilder::new();
         (0..count).for_each(|_| { builder.task(); });
@@ -213,7 +212,7 @@ proptest! {
     }
 }
 
-/// Whether one can go from one task to the other.
+/// Returns whether a path leads from one task to the other.
 fn reaches(edges: &[(usize, usize)], from: usize, to: usize) -> bool {
     let mut seen = vec![from];
     let mut at = 0;
@@ -229,7 +228,7 @@ fn reaches(edges: &[(usize, usize)], from: usize, to: usize) -> bool {
 }
 
 #[test]
-fn a_task_that_panics_is_named_and_what_follows_is_not_run() {
+fn a_panic_is_reported_and_later_tasks_are_skipped() {
     let dag = Dag {
         groups: vec![Groups::NONE; 4],
         before: vec![vec![], vec![0], vec![1], vec![2]],
@@ -297,10 +296,12 @@ fn several_threads_may_run_graphs_at_once() {
 }
 
 #[test]
-fn numbers_of_workers_that_cannot_be_are_refused() {
+fn invalid_numbers_of_workers_are_rejected() {
     for count in [0, 10_000] {
         match Runtime::new(count) {
-            Err(RuntimeError::Workers { count: told, .. }) => assert_eq!(told, count),
+            Err(RuntimeError::Workers {
+                count: reported, ..
+            }) => assert_eq!(reported, count),
             other => panic!("{other:?}"),
         }
     }
@@ -312,7 +313,7 @@ fn numbers_of_workers_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn groups_that_the_policy_has_no_place_for_are_refused() {
+fn groups_outside_the_policy_are_rejected() {
     let (t_groups, s_groups) = (2, 3);
     let policy = Policy::Paper { t_groups, s_groups };
     let runtime = Runtime::with_policy(1, policy).unwrap();

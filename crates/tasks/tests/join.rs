@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forking and joining: what comes back is what the functions give, whoever runs
-//! them, and nothing of the caller's stack is used after it has gone on.
+//! Fork and join: the results are those of the functions, whichever worker runs them, and the stack
+//! of the caller is not used after it has continued.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -48,7 +48,7 @@ fn sort(runtime: &Runtime, numbers: &mut [i32]) {
 }
 
 #[test]
-fn every_number_of_workers_and_every_policy_gives_the_same() {
+fn join_gives_the_same_results_under_all_policies() {
     for policy in POLICIES {
         for workers in [1, 2, 3, 8] {
             let runtime = Runtime::with_policy(workers, policy).unwrap();
@@ -61,13 +61,13 @@ fn every_number_of_workers_and_every_policy_gives_the_same() {
 fn both_run_at_the_same_time_where_there_are_two_workers() {
     let runtime = Runtime::new(2).unwrap();
     let barrier = Barrier::new(2);
-    // Neither passes the barrier before the other is there.
+    // Neither function passes the barrier before the other has reached it.
     let (a, b) = runtime.join(|| barrier.wait().is_leader(), || barrier.wait().is_leader());
     assert!(a != b);
 }
 
 #[test]
-fn a_panic_comes_back_when_both_have_ended() {
+fn a_panic_is_resumed_when_both_have_ended() {
     for workers in [1, 2] {
         let runtime = Runtime::new(workers).unwrap();
         let ended = AtomicU32::new(0);
@@ -105,16 +105,16 @@ fn tasks_of_graphs_and_of_tokens_may_fork() {
         let expected = [0, 1, 1, 2, 3, 5, 8, 13, 21, 34][task % 10];
         assert_eq!(sum.load(Ordering::Relaxed), expected);
     }
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&runtime);
     runtime
         .register(1, 0, Groups::NONE, move || {
             let value = fib(&inner, 15);
             drop(inner);
-            tell.send(value).unwrap();
+            sender.send(value).unwrap();
         })
         .unwrap();
-    assert_eq!(told.recv().unwrap(), 610);
+    assert_eq!(receiver.recv().unwrap(), 610);
 }
 
 proptest! {

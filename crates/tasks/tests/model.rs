@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The default policy as a dispatcher without threads, from which models draw their
-//! conclusions, against the runtime's own: the same graph, the same order.
+//! Compares the single-threaded dispatcher of the default policy, which simulations use, with the
+//! runtime: the same graph runs in the same order.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -10,16 +10,17 @@ use proptest::prelude::*;
 use usher_tasks::dispatch::{Dispatcher, Usher};
 use usher_tasks::{GraphBuilder, Groups, Runtime};
 
-/// Tasks of which the first is the only one that waits for nothing.
+/// A graph with a single source, its first task.
 #[derive(Debug, Clone)]
 struct Dag {
     groups: Vec<Groups>,
-    /// By task: who waits for it, ascending.
+    /// By task: its successors, ascending.
     after: Vec<Vec<usize>>,
 }
 
 impl Dag {
-    /// Groups, and whom each task waits for, from those named before it.
+    /// Creates a graph from the groups and the dependencies of each task; a task depends on earlier
+    /// tasks.
     fn new(tasks: &[(Groups, Vec<prop::sample::Index>)]) -> Self {
         let mut after = vec![Vec::new(); tasks.len()];
         for (task, (_, before)) in tasks.iter().enumerate().skip(1) {
@@ -32,8 +33,7 @@ impl Dag {
         Self { groups, after }
     }
 
-    /// The same with other numbers, so that some tasks wait for later ones: task `i`
-    /// is now `names[i]`.
+    /// Renumbers the tasks, so that some depend on later tasks: task `i` becomes `names[i]`.
     fn renamed(&self, names: &[usize]) -> Self {
         let mut renamed = self.clone();
         for (task, &name) in names.iter().enumerate() {
@@ -50,7 +50,8 @@ impl Dag {
         waits
     }
 
-    /// The order of the first of so many workers of the model, if no other asks.
+    /// Returns the order in which the first worker of the model runs the tasks, if the others never
+    /// call.
     fn modelled(&self, workers: usize) -> Vec<usize> {
         let mut dispatcher = Usher::new(workers);
         let mut waits = self.waits();
@@ -60,7 +61,7 @@ impl Dag {
         while let Some(dispatch) = dispatcher.next(0) {
             let task = dispatch.item;
             order.push(task);
-            // The one declared next is wanted most.
+            // The next declared task is preferred.
             let after = &self.after[task];
             let (round, onward) = after.split_at(after.partition_point(|&next| next < task));
             for &next in onward.iter().chain(round) {
@@ -73,7 +74,7 @@ impl Dag {
         order
     }
 
-    /// The order of a runtime, in which one worker at most has nothing else to do.
+    /// Returns the order in which a runtime with at most one idle worker runs the tasks.
     fn run_by(&self, runtime: &Runtime) -> Vec<usize> {
         let mut builder = GraphBuilder::new();
         self.groups.iter().for_each(|&groups| {
@@ -94,23 +95,23 @@ impl Dag {
     }
 }
 
-/// Of two workers one does nothing but wait until the sender is gone.
+/// Creates a runtime of which one of two workers is blocked until the sender is dropped.
 fn half_busy() -> (Runtime, mpsc::Sender<()>) {
     let runtime = Runtime::new(2).unwrap();
     let (release, released) = mpsc::channel::<()>();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let wait = move || {
-        tell.send(()).unwrap();
-        // An error: the sender is gone.
+        sender.send(()).unwrap();
+        // Returns an error when the sender is dropped.
         let _ = released.recv();
     };
     runtime.register(0, 0, Groups::NONE, wait).unwrap();
-    told.recv().unwrap();
+    receiver.recv().unwrap();
     (runtime, release)
 }
 
-/// Temporal groups, of which some share a lane, and spatial ones; at least one of
-/// either, as a graph without any is run in an order of its own.
+/// Temporal groups, some of which share a queue, and spatial groups. At least one kind is set,
+/// because a graph without groups is run in an order of its own.
 fn groups() -> impl Strategy<Value = Groups> {
     let t = prop::sample::select(vec![0, 1, 2, 3, 200, 255, 256, 257, 300]);
     (t, 0..5_u32).prop_map(|(t, s)| match (t, s) {
@@ -120,7 +121,7 @@ fn groups() -> impl Strategy<Value = Groups> {
 }
 
 fn dag(tasks: usize) -> impl Strategy<Value = Dag> {
-    // Few edges, and many tasks ready at a time.
+    // Few edges, so that many tasks are ready at a time.
     let before = prop::collection::vec(any::<prop::sample::Index>(), 1..3);
     prop::collection::vec((groups(), before), 1..tasks).prop_flat_map(|tasks| {
         let dag = Dag::new(&tasks);
@@ -133,7 +134,7 @@ fn dag(tasks: usize) -> impl Strategy<Value = Dag> {
     })
 }
 
-/// A task with so many successors of one group, all ready by it.
+/// A task with `count` successors of one group.
 fn fan(count: usize) -> Dag {
     Dag {
         groups: vec![Groups::new(1, 0); count + 1],
@@ -151,9 +152,9 @@ fn successors_run_as_they_were_declared() {
 }
 
 #[test]
-fn a_shelf_that_nobody_takes_from_is_emptied_in_the_same_order() {
-    // From one to more than shelf and chains hold. In its 1,024th turn a worker takes
-    // what has waited longest, which the model does not: each has a new one.
+fn reclaimed_tasks_run_in_the_same_order() {
+    // From one task to more than the slots and chains hold. In every 1,024th search a worker takes
+    // the task that has waited longest, which the model does not do, so each runtime is a new one.
     for count in [1, 2, 3, 5, 31, 32, 33, 64, 200, 300] {
         let (runtime, _release) = half_busy();
         let dag = fan(count);
@@ -171,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn a_worker_that_nobody_robs_runs_a_graph_in_the_order_of_the_model(dag in dag(120)) {
+    fn a_worker_without_thieves_runs_a_graph_in_the_order_of_the_model(dag in dag(120)) {
         let (runtime, _release) = half_busy();
         prop_assert_eq!(dag.run_by(&runtime), dag.modelled(2));
     }

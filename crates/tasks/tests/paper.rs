@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The dispatchers against what the paper says: its listing, step by step, and
-//! its figure 4.
+//! Compares the dispatchers with the paper: its listing step by step, and its figure 4.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -108,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_dispatcher_does_what_the_listing_says(steps in prop::collection::vec(step(), 0..200)) {
+    fn the_dispatcher_matches_the_listing(steps in prop::collection::vec(step(), 0..200)) {
         let mut ours = Paper::new(CORES, T_COUNT as usize, S_COUNT as usize);
         let mut listing = Listing {
             pool: BTreeMap::new(),
@@ -136,7 +135,7 @@ proptest! {
     }
 }
 
-/// Runs unit tasks in lockstep: how many units that takes.
+/// Runs unit tasks in lockstep and returns the number of units.
 fn units(dispatcher: &mut dyn Dispatcher<usize>, cores: usize, tasks: &[Vec<usize>]) -> usize {
     let mut waits: Vec<usize> = vec![0; tasks.len()];
     tasks.iter().flatten().for_each(|&after| waits[after] += 1);
@@ -160,7 +159,7 @@ fn units(dispatcher: &mut dyn Dispatcher<usize>, cores: usize, tasks: &[Vec<usiz
     unit
 }
 
-/// Chains of tasks of those lengths: who follows whom.
+/// Returns the successors of each task in chains of those lengths.
 fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut tasks = Vec::new();
     for &length in lengths {
@@ -173,11 +172,10 @@ fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
     tasks
 }
 
-/// Figure 4 shows 24 tasks of one unit each, at most four at a time, of which one
-/// is put off until there is nobody left to run beside those behind it. Its drawing
-/// is not in the text; these chains are such tasks. Cores take their tasks all at once
-/// here, unit by unit, so that the orders alone count; the same tasks on a chip with a
-/// clock are in the simulator (`usher_sim::chip::figure4`).
+/// Figure 4 shows 24 tasks of one unit each, at most four at a time. One of them is delayed until
+/// no other task is left that could run beside its successors. The drawing is not in the text;
+/// these chains are such tasks. Cores take their tasks in lockstep here, so only the order matters.
+/// The simulator runs the same tasks on a chip with a clock (`usher_sim::chip::figure4`).
 #[test]
 fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
     let tasks = chains(&[3, 7, 7, 7]);
@@ -188,8 +186,7 @@ fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_fo
     assert_eq!((fcfs(4), lcfs(4)), (7, 7));
 }
 
-/// The same order for everybody: without groups the paper's dispatcher is its
-/// baseline.
+/// Without groups, the paper's dispatcher has the same order as its baseline.
 #[test]
 fn without_groups_it_is_first_come_first_served() {
     let (mut paper, mut fcfs) = (Paper::new(2, 1, 1), Fcfs::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is ready is not kept from those who have nothing to do; and everybody's turn
-//! comes, also where tasks hand on to one another for long.
+//! Ready tasks are visible to idle workers, and no task starves, not even beside long chains of
+//! tasks.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 
 use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Handle, Policy, Runtime, TaskError};
 
-/// Longer than anything here takes; who waits for so long waits in vain.
+/// A deadline longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// So many tasks that wait for one another.
-struct Meeting {
-    come: AtomicUsize,
+/// A barrier for a number of tasks that may only pass together, with a deadline.
+struct Rendezvous {
+    arrived: AtomicUsize,
     all: usize,
 }
 
-impl Meeting {
+impl Rendezvous {
     fn of(all: usize) -> Self {
-        let come = AtomicUsize::new(0);
-        Self { come, all }
+        let arrived = AtomicUsize::new(0);
+        Self { arrived, all }
     }
 
-    /// One has come, and waits for the others: for those of this round, where there are
-    /// several. Whether they come.
+    /// Waits until all tasks of this round have arrived. Returns whether they did before the
+    /// deadline.
     fn wait(&self) -> bool {
-        let come = self.come.fetch_add(1, Ordering::AcqRel) + 1;
-        let until = come.div_ceil(self.all) * self.all;
+        let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
+        let until = arrived.div_ceil(self.all) * self.all;
         let begun = Instant::now();
-        while self.come.load(Ordering::Acquire) < until {
+        while self.arrived.load(Ordering::Acquire) < until {
             if begun.elapsed() > LONG {
                 return false;
             }
@@ -41,7 +41,7 @@ impl Meeting {
     }
 }
 
-/// Tasks of which each waits for those named.
+/// Creates a graph in which each task depends on those listed for it.
 fn graph<B: Fn(usize) + Sync>(waits: &[&[usize]], body: B) -> Graph<B> {
     let mut builder = GraphBuilder::new();
     for _ in waits {
@@ -55,7 +55,7 @@ fn graph<B: Fn(usize) + Sync>(waits: &[&[usize]], body: B) -> Graph<B> {
     builder.build(body).unwrap()
 }
 
-/// Waits until all workers but one sleep, who calls.
+/// Waits until all workers except the calling one sleep.
 fn others_sleep(runtime: &Runtime) {
     let counters = || runtime.counters().0;
     loop {
@@ -73,15 +73,15 @@ fn others_sleep(runtime: &Runtime) {
 }
 
 #[test]
-fn a_worker_keeps_nothing_back_that_waits_for_what_it_runs() {
+fn tasks_that_the_running_one_waits_for_are_published() {
     for workers in 2..=6 {
         let runtime = Runtime::new(workers).unwrap();
-        let meeting = Meeting::of(workers);
+        let rendezvous = Rendezvous::of(workers);
         let mut waits: Vec<&[usize]> = vec![&[0]; workers + 1];
         waits[0] = &[];
         let mut graph = graph(&waits, |task| {
             if task > 0 {
-                assert!(meeting.wait(), "{workers} workers");
+                assert!(rendezvous.wait(), "{workers} workers");
             }
         });
         (0..50).for_each(|_| runtime.run(&mut graph).unwrap());
@@ -89,84 +89,84 @@ fn a_worker_keeps_nothing_back_that_waits_for_what_it_runs() {
 }
 
 #[test]
-fn one_after_the_other_is_woken_for_what_was_laid_out_at_once() {
+fn every_sleeper_is_woken_for_published_tasks() {
     for workers in [3, 5, 8, 16, 40] {
         let runtime = Runtime::new(workers).unwrap();
-        let meeting = Meeting::of(workers);
+        let rendezvous = Rendezvous::of(workers);
         let mut waits: Vec<&[usize]> = vec![&[0]; workers + 1];
         waits[0] = &[];
         let mut graph = graph(&waits, |task| match task {
             0 => others_sleep(&runtime),
-            _ => assert!(meeting.wait(), "{workers} workers"),
+            _ => assert!(rendezvous.wait(), "{workers} workers"),
         });
         (0..5).for_each(|_| runtime.run(&mut graph).unwrap());
     }
 }
 
-/// After the first task come a short and a long one, after the short one two long ones.
+/// A short and a long task follow the first one, and two long tasks follow the short one.
 #[test]
-fn children_are_not_hidden_behind_what_was_laid_out_before() {
+fn new_tasks_are_published_beside_older_ones() {
     for children in [2, 3] {
         let workers = children + 1;
         let runtime = Runtime::new(workers).unwrap();
-        let meeting = Meeting::of(workers);
+        let rendezvous = Rendezvous::of(workers);
         let mut waits: Vec<&[usize]> = vec![&[], &[0], &[0]];
         waits.resize(3 + children, &[1]);
         let mut graph = graph(&waits, |task| match task {
             0 => others_sleep(&runtime),
             1 => (),
-            _ => assert!(meeting.wait(), "{workers} workers"),
+            _ => assert!(rendezvous.wait(), "{workers} workers"),
         });
         (0..20).for_each(|_| runtime.run(&mut graph).unwrap());
     }
 }
 
-/// A task that makes several ready and then waits for all of them.
+/// A task makes several others ready and then waits for all of them.
 #[test]
-fn all_tasks_that_a_running_one_makes_ready_are_seen() {
+fn tasks_made_ready_by_a_running_task_are_visible() {
     for policy in [Policy::Usher, Policy::Fcfs] {
         for workers in [2, 3, 4, 6, 9, 40] {
             let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
-            let meeting = Arc::new(Meeting::of(workers));
-            let (tell, told) = mpsc::channel();
-            let (inside, met) = (Arc::clone(&runtime), Arc::clone(&meeting));
+            let rendezvous = Arc::new(Rendezvous::of(workers));
+            let (sender, receiver) = mpsc::channel();
+            let (inside, other) = (Arc::clone(&runtime), Arc::clone(&rendezvous));
             let parent = move || {
                 others_sleep(&inside);
                 for token in 1..workers as u64 {
-                    let (met, tell) = (Arc::clone(&meeting), tell.clone());
-                    let child = move || tell.send(met.wait()).unwrap();
+                    let (other, sender) = (Arc::clone(&rendezvous), sender.clone());
+                    let child = move || sender.send(other.wait()).unwrap();
                     inside.register(token, 0, Groups::NONE, child).unwrap();
                 }
-                let all_come = meeting.wait();
+                let all_arrived = rendezvous.wait();
                 drop(inside);
-                tell.send(all_come).unwrap();
+                sender.send(all_arrived).unwrap();
             };
             runtime.register(0, 0, Groups::NONE, parent).unwrap();
-            drop(met);
+            drop(other);
             for _ in 0..workers {
-                assert_eq!(told.recv(), Ok(true), "{policy:?}, {workers} workers");
+                assert_eq!(receiver.recv(), Ok(true), "{policy:?}, {workers} workers");
             }
             runtime.wait().unwrap();
         }
     }
 }
 
-/// So many tasks of which each tells when it runs.
-fn register_telling(runtime: &Runtime, tokens: std::ops::Range<u64>, tell: &mpsc::Sender<u64>) {
+/// Registers tasks that each send their token when they run.
+fn register_sending(runtime: &Runtime, tokens: std::ops::Range<u64>, sender: &mpsc::Sender<u64>) {
     for token in tokens {
-        let tell = tell.clone();
-        let child = move || tell.send(token).unwrap();
+        let sender = sender.clone();
+        let child = move || sender.send(token).unwrap();
         runtime.register(token, 0, Groups::NONE, child).unwrap();
     }
 }
 
-/// Whether that many have been told of, in any order.
-fn all_told(told: &mpsc::Receiver<u64>, count: usize) -> bool {
-    (0..count).all(|_| told.recv_timeout(LONG).is_ok())
+/// Returns whether `count` tokens arrive before the deadline, in any order.
+fn all_received(receiver: &mpsc::Receiver<u64>, count: usize) -> bool {
+    (0..count).all(|_| receiver.recv_timeout(LONG).is_ok())
 }
 
 #[test]
-fn who_comes_to_be_free_later_sees_all_that_a_running_task_has_made_ready() {
+fn a_worker_that_becomes_idle_later_sees_tasks_of_a_running_one() {
     for children in [1, 4, 5, 40, 300] {
         let runtime = Arc::new(Runtime::new(2).unwrap());
         let (hold, held) = mpsc::channel::<()>();
@@ -178,12 +178,13 @@ fn who_comes_to_be_free_later_sees_all_that_a_running_task_has_made_ready() {
         runtime.register(1, 0, Groups::NONE, busy).unwrap();
         begins.recv().unwrap();
         let inside = Arc::clone(&runtime);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let parent = move || {
-            register_telling(&inside, 2..2 + children, &tell);
+            register_sending(&inside, 2..2 + children, &sender);
             drop((hold, inside));
-            end.send(all_told(&told, children as usize)).unwrap();
+            end.send(all_received(&receiver, children as usize))
+                .unwrap();
         };
         runtime.register(0, 0, Groups::NONE, parent).unwrap();
         assert_eq!(ended.recv(), Ok(true), "{children} children");
@@ -192,15 +193,15 @@ fn who_comes_to_be_free_later_sees_all_that_a_running_task_has_made_ready() {
 }
 
 #[test]
-fn a_join_does_not_hide_what_lies_beside_it() {
+fn join_does_not_hide_the_overflow_slot() {
     let runtime = Arc::new(Runtime::new(2).unwrap());
     for _ in 0..300 {
         let inside = Arc::clone(&runtime);
         let (end, ended) = mpsc::channel();
         let parent = move || {
-            let (tell, told) = mpsc::channel();
-            register_telling(&inside, 1..3, &tell);
-            let ((), all) = inside.join(|| (), move || all_told(&told, 2));
+            let (sender, receiver) = mpsc::channel();
+            register_sending(&inside, 1..3, &sender);
+            let ((), all) = inside.join(|| (), move || all_received(&receiver, 2));
             drop(inside);
             end.send(all).unwrap();
         };
@@ -210,17 +211,17 @@ fn a_join_does_not_hide_what_lies_beside_it() {
     }
 }
 
-/// Registers tasks from outside until the runtime takes none, as it is being dropped.
+/// Registers tasks from outside until the runtime rejects them because it is being dropped.
 fn until_closing(handle: &Handle) {
-    let none_of_it = || ();
-    let register = || handle.register(1, 0, Groups::NONE, none_of_it);
+    let no_op = || ();
+    let register = || handle.register(1, 0, Groups::NONE, no_op);
     while !matches!(register(), Err(TaskError::Ended { .. })) {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn workers_stay_while_somebody_may_make_something_ready() {
+fn workers_stay_while_a_task_may_make_others_ready() {
     for policy in [Policy::Usher, Policy::Fcfs] {
         for workers in [2, 2, 5, 5] {
             let runtime = Runtime::with_policy(workers, policy).unwrap();
@@ -231,17 +232,17 @@ fn workers_stay_while_somebody_may_make_something_ready() {
             let root = move || {
                 begin.send(()).unwrap();
                 closing.recv().unwrap();
-                // Time to leave, for those who would.
+                // Gives the other workers time to end, if they wrongly would.
                 (0..1000).for_each(|_| std::thread::yield_now());
-                let meeting = Arc::new(Meeting::of(workers));
+                let rendezvous = Arc::new(Rendezvous::of(workers));
                 for token in 2..=workers as u64 {
-                    let met = Arc::clone(&meeting);
+                    let other = Arc::clone(&rendezvous);
                     let child = move || {
-                        met.wait();
+                        other.wait();
                     };
                     inside.register(token, 0, Groups::NONE, child).unwrap();
                 }
-                end.send(meeting.wait()).unwrap();
+                end.send(rendezvous.wait()).unwrap();
             };
             runtime.register(0, 0, Groups::NONE, root).unwrap();
             begun.recv().unwrap();
@@ -263,14 +264,14 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
         for workers in [1, 2, 5] {
             let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
             let inside = Arc::clone(&runtime);
-            let (go, gone) = mpsc::channel();
+            let (go, started) = mpsc::channel();
             let (end, ended) = mpsc::channel();
             let last = move || {
-                gone.recv().unwrap();
+                started.recv().unwrap();
                 let handle = inside.handle();
                 drop(inside);
                 let child = move || end.send(()).unwrap();
-                // What its tasks register runs all the same.
+                // Tasks registered by its own tasks still run.
                 handle.register(1, 0, Groups::NONE, child).unwrap();
             };
             runtime.register(0, 0, Groups::NONE, last).unwrap();
@@ -281,8 +282,8 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
     }
 }
 
-/// How many tasks of a long chain had run when something else did, that `begin` makes
-/// ready when the first one runs; other workers are busy.
+/// Returns how many tasks of a long chain had run before another task did, which `begin` makes
+/// ready while the first one runs. The other workers are busy.
 fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
     let runtime = Runtime::new(workers).unwrap();
     let busy = (1..workers).map(|_| mpsc::channel::<()>());
@@ -297,7 +298,7 @@ fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>)
         begins.recv().unwrap();
     }
     let ran = Arc::new(AtomicUsize::new(0));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let mut chain = GraphBuilder::new();
     for task in 0..100_000 {
         chain.task();
@@ -307,37 +308,37 @@ fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>)
     }
     let body = |task: usize| {
         if task == 0 {
-            let (ran, tell) = (Arc::clone(&ran), tell.clone());
-            let look = move || tell.send(ran.load(Ordering::Relaxed)).unwrap();
-            begin(&runtime, Box::new(look));
+            let (ran, sender) = (Arc::clone(&ran), sender.clone());
+            let probe = move || sender.send(ran.load(Ordering::Relaxed)).unwrap();
+            begin(&runtime, Box::new(probe));
         }
         ran.fetch_add(1, Ordering::Relaxed);
     };
     runtime.run(&mut chain.build(body).unwrap()).unwrap();
     drop(hold);
     runtime.wait().unwrap();
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 #[test]
-fn a_graph_that_is_one_chain_lets_others_have_their_turn() {
+fn a_long_chain_does_not_starve_other_tasks() {
     for workers in [1, 2] {
-        let from_outside = ran_before(workers, |runtime, look| {
+        let from_outside = ran_before(workers, |runtime, probe| {
             std::thread::scope(|scope| {
-                let register = || runtime.register(1, 0, Groups::NONE, look).unwrap();
+                let register = || runtime.register(1, 0, Groups::NONE, probe).unwrap();
                 scope.spawn(register);
             });
         });
         assert!(from_outside <= 64, "{from_outside} ran before");
-        let beside = ran_before(workers, |runtime, look| {
-            runtime.register(1, 0, Groups::NONE, look).unwrap();
+        let beside = ran_before(workers, |runtime, probe| {
+            runtime.register(1, 0, Groups::NONE, probe).unwrap();
         });
         assert!(beside <= 1024 * workers, "{beside} ran before");
     }
 }
 
 #[test]
-fn what_is_ready_when_a_runtime_is_dropped_runs() {
+fn ready_tasks_run_when_a_runtime_is_dropped() {
     for policy in [Policy::Usher, Policy::Lcfs] {
         for workers in [1, 2] {
             let ran = Arc::new(AtomicUsize::new(0));

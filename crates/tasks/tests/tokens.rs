@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks by token: what the paper's two calls promise, and what is told of those
-//! who use them wrongly.
+//! Tasks by token: the guarantees of the paper's two calls, and the errors for wrong use.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -20,19 +19,19 @@ fn nothing() {}
 #[test]
 fn resolving_may_come_before_registering() {
     let runtime = runtime();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     runtime.resolve(7).unwrap();
     runtime.resolve(7).unwrap();
-    let tell_it = tell.clone();
+    let tell_it = sender.clone();
     runtime
         .register(7, 3, Groups::NONE, move || tell_it.send(7).unwrap())
         .unwrap();
     runtime
-        .register(8, 0, Groups::NONE, move || tell.send(8).unwrap())
+        .register(8, 0, Groups::NONE, move || sender.send(8).unwrap())
         .unwrap();
-    assert_eq!(told.recv().unwrap(), 8, "7 waits for one more");
+    assert_eq!(receiver.recv().unwrap(), 8, "7 waits for one more");
     runtime.resolve(7).unwrap();
-    assert_eq!(told.recv().unwrap(), 7);
+    assert_eq!(receiver.recv().unwrap(), 7);
     runtime.wait().unwrap();
 }
 
@@ -52,7 +51,7 @@ fn a_token_is_free_again_when_its_task_has_run() {
 }
 
 #[test]
-fn mistakes_are_told_with_the_token() {
+fn errors_name_the_token() {
     let runtime = runtime();
     let register = |token, count| runtime.register(token, count, Groups::NONE, nothing);
     register(5, 2).unwrap();
@@ -65,11 +64,11 @@ fn mistakes_are_told_with_the_token() {
         count: 1,
     };
     assert_eq!(register(6, 1), Err(too_often));
-    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+    let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    assert_eq!(left.unresolved, [(5, 2)]);
-    assert_eq!(left.unregistered, [6]);
+    assert_eq!(unfinished.unresolved, [(5, 2)]);
+    assert_eq!(unfinished.unregistered, [6]);
     assert_eq!(runtime.cancel(), 2);
     runtime.wait().unwrap();
 }
@@ -98,67 +97,74 @@ fn a_running_task_cannot_be_resolved_again() {
 }
 
 #[test]
-fn tasks_in_a_circle_are_named_and_not_waited_for() {
-    // One worker, so that the second has ended, and its token is free, when the last
-    // of the circle resolves it once more.
+fn cyclic_tasks_are_reported_as_unresolved() {
+    // With one worker the second task has ended, and its token is free, when the last task of the
+    // cycle resolves it again.
     let runtime = Runtime::new(1).unwrap();
     for (token, next) in [(1, 2), (2, 3), (3, 1)] {
         let handle = runtime.handle();
         let entry = move || handle.resolve(next).unwrap();
         runtime.register(token, 1, Groups::NONE, entry).unwrap();
     }
-    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+    let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    assert_eq!(left.unresolved, [(1, 1), (2, 1), (3, 1)]);
-    // Somebody may yet break it.
+    assert_eq!(unfinished.unresolved, [(1, 1), (2, 1), (3, 1)]);
+    // The cycle can still be broken by a resolution from outside.
     runtime.resolve(2).unwrap();
-    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+    let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    assert_eq!(left.unregistered, [2], "resolved by the last of the circle");
+    assert_eq!(
+        unfinished.unregistered,
+        [2],
+        "resolved by the last of the cycle"
+    );
 }
 
 #[test]
-fn panics_are_told_each() {
+fn each_panic_is_reported() {
     let runtime = runtime();
     for token in 0..3 {
         let entry = move || assert!(token == 1, "token {token}");
         runtime.register(token, 0, Groups::NONE, entry).unwrap();
     }
-    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+    let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    let mut told: Vec<(u64, String)> = left
+    let mut panics: Vec<(u64, String)> = unfinished
         .panicked
         .into_iter()
-        .map(|one| (one.task, one.message))
+        .map(|panic| (panic.task, panic.message))
         .collect();
-    told.sort();
-    assert_eq!(told, [(0, "token 0".to_owned()), (2, "token 2".to_owned())]);
+    panics.sort();
+    assert_eq!(
+        panics,
+        [(0, "token 0".to_owned()), (2, "token 2".to_owned())]
+    );
     runtime.wait().unwrap();
 }
 
-/// Tells a number when it is dropped, and may panic then.
-struct Tells(mpsc::Sender<u64>, u64, bool);
+/// Sends a number when it is dropped, and may panic then.
+struct SendsOnDrop(mpsc::Sender<u64>, u64, bool);
 
-impl Drop for Tells {
+impl Drop for SendsOnDrop {
     fn drop(&mut self) {
         self.0.send(self.1).unwrap();
         assert!(!self.2, "dropped {}", self.1);
     }
 }
 
-/// Registers tasks that wait, of which every third panics when it is dropped; which were
-/// dropped, to be asked when no task is left.
-fn tasks_that_tell(runtime: &Runtime, count: u64) -> mpsc::Receiver<u64> {
-    let (tell, told) = mpsc::channel();
+/// Registers waiting tasks, of which every third panics when dropped. The receiver gets the tokens
+/// of dropped tasks.
+fn register_senders(runtime: &Runtime, count: u64) -> mpsc::Receiver<u64> {
+    let (sender, receiver) = mpsc::channel();
     for token in 0..count {
-        let tells = Tells(tell.clone(), token, token % 3 == 0);
-        let entry = move || drop(tells);
+        let value = SendsOnDrop(sender.clone(), token, token % 3 == 0);
+        let entry = move || drop(value);
         runtime.register(token, 1, Groups::NONE, entry).unwrap();
     }
-    told
+    receiver
 }
 
 fn sorted<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
@@ -168,37 +174,40 @@ fn sorted<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
 }
 
 #[test]
-fn tasks_that_panic_when_cancelled_are_told_and_keep_no_others() {
+fn panics_of_cancelled_tasks_are_reported() {
     let runtime = runtime();
-    let told = tasks_that_tell(&runtime, 1000);
+    let receiver = register_senders(&runtime, 1000);
     runtime.resolve(1000).unwrap();
     assert_eq!(runtime.cancel(), 1001);
-    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+    let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    assert!(left.unresolved.is_empty() && left.unregistered.is_empty());
-    let panicked = left.panicked.into_iter().map(|one| (one.task, one.message));
+    assert!(unfinished.unresolved.is_empty() && unfinished.unregistered.is_empty());
+    let panicked = unfinished
+        .panicked
+        .into_iter()
+        .map(|panic| (panic.task, panic.message));
     let expected = (0..1000).step_by(3);
     let expected: Vec<_> = expected.map(|at| (at, format!("dropped {at}"))).collect();
     assert_eq!(sorted(panicked), expected);
-    assert_eq!(sorted(told), (0..1000).collect::<Vec<_>>());
+    assert_eq!(sorted(receiver), (0..1000).collect::<Vec<_>>());
     runtime.wait().unwrap();
 }
 
 #[test]
-fn a_dropped_runtime_drops_all_whichever_panic() {
+fn a_dropped_runtime_drops_all_tasks_despite_panics() {
     let runtime = runtime();
-    let told = tasks_that_tell(&runtime, 1000);
+    let receiver = register_senders(&runtime, 1000);
     drop(runtime);
-    assert_eq!(sorted(told), (0..1000).collect::<Vec<_>>());
+    assert_eq!(sorted(receiver), (0..1000).collect::<Vec<_>>());
 }
 
 #[test]
-fn what_is_registered_by_what_is_cancelled_stays() {
+fn tasks_registered_by_cancelled_ones_stay() {
     struct Registers(usher_tasks::Handle, u64);
     impl Drop for Registers {
         fn drop(&mut self) {
-            // A runtime that ends takes no more.
+            // A runtime that ends accepts no more tasks.
             if self.1 == 30 {
                 return;
             }
@@ -213,15 +222,15 @@ fn what_is_registered_by_what_is_cancelled_stays() {
         .unwrap();
     for token in 1..20 {
         assert_eq!(runtime.cancel(), 1);
-        let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+        let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
             panic!("not inside a task");
         };
-        assert_eq!(left.unresolved, [(token, 1)]);
+        assert_eq!(unfinished.unresolved, [(token, 1)]);
     }
 }
 
 #[test]
-fn waiting_without_asking_loses_nothing() {
+fn wait_until_idle_keeps_reports_for_the_next_wait() {
     let runtime = runtime();
     let (begin, begun) = mpsc::channel();
     let entry = move || {
@@ -231,30 +240,30 @@ fn waiting_without_asking_loses_nothing() {
     runtime.register(1, 0, Groups::NONE, entry).unwrap();
     begin.send(()).unwrap();
     runtime.wait_until_idle().unwrap();
-    let WaitError::Left(left) = runtime.wait().unwrap_err() else {
+    let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    runtime.tell_again(left.panicked.clone());
-    assert_eq!(runtime.wait(), Err(WaitError::Left(left)));
+    runtime.restore_panics(unfinished.panicked.clone());
+    assert_eq!(runtime.wait(), Err(WaitError::Unfinished(unfinished)));
     runtime.wait().unwrap();
 }
 
 #[test]
 fn a_task_cannot_wait_for_itself() {
     let runtime = Arc::new(runtime());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inside = Arc::clone(&runtime);
     let entry = move || {
-        tell.send(inside.wait()).unwrap();
+        sender.send(inside.wait()).unwrap();
         drop(inside);
     };
     runtime.register(1, 0, Groups::NONE, entry).unwrap();
-    assert_eq!(told.recv().unwrap(), Err(WaitError::Inside));
+    assert_eq!(receiver.recv().unwrap(), Err(WaitError::Inside));
     runtime.wait().unwrap();
 }
 
 #[test]
-fn a_dropped_runtime_runs_what_is_ready_and_drops_what_waits() {
+fn a_dropped_runtime_runs_ready_tasks_and_drops_waiting_ones() {
     let ran = Arc::new(AtomicU32::new(0));
     let runtime = runtime();
     let count = |ran: &Arc<AtomicU32>| {
@@ -276,7 +285,7 @@ fn a_dropped_runtime_runs_what_is_ready_and_drops_what_waits() {
 }
 
 #[test]
-fn groups_that_the_policy_has_no_place_for_are_refused() {
+fn groups_outside_the_policy_are_rejected() {
     let (t_groups, s_groups) = (2, 3);
     let runtime = Runtime::with_policy(1, Policy::Paper { t_groups, s_groups }).unwrap();
     let groups = Groups::new(1, 3);
@@ -294,18 +303,18 @@ fn groups_that_the_policy_has_no_place_for_are_refused() {
 #[test]
 fn tasks_may_register_others_on_data() {
     let runtime = runtime();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let handle = runtime.handle();
     let first = move || {
         for token in 2..5 {
-            let tell = tell.clone();
-            let entry = move || tell.send(token).unwrap();
+            let sender = sender.clone();
+            let entry = move || sender.send(token).unwrap();
             handle.register_on(token, 0, token as usize, entry).unwrap();
         }
     };
     runtime.register(1, 0, Groups::NONE, first).unwrap();
     runtime.wait().unwrap();
-    let mut all: Vec<u64> = told.iter().collect();
+    let mut all: Vec<u64> = receiver.iter().collect();
     all.sort_unstable();
     assert_eq!(all, [2, 3, 4]);
     let handle = runtime.handle();
@@ -314,10 +323,9 @@ fn tasks_may_register_others_on_data() {
     assert_eq!(ended, Err(TaskError::Ended { token: 9 }));
 }
 
-/// Waits while tasks come and go, so that what is quiet is so and not in between: each
-/// task begins the next one before it ends.
+/// Waits while each task starts the next one before it ends. The wait must not end in between.
 #[test]
-fn nothing_is_taken_for_quiet_while_tasks_follow_one_another() {
+fn wait_does_not_end_while_tasks_start_others() {
     fn follow(handle: usher_tasks::Handle, token: u64, ran: Arc<AtomicU32>) {
         ran.fetch_add(1, Ordering::Relaxed);
         if token % 1000 < 200 {
@@ -356,9 +364,9 @@ fn call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any calls, each followed by a wait, against tables.
+    /// Any sequence of calls, each followed by a wait, compared with tables.
     #[test]
-    fn any_sequence_of_calls_does_what_it_says(calls in prop::collection::vec(call(), 0..40)) {
+    fn any_sequence_of_calls_matches_the_model(calls in prop::collection::vec(call(), 0..40)) {
         let runtime = Runtime::new(1).unwrap();
         let ran = Arc::new(AtomicU32::new(0));
         let mut early: BTreeMap<u64, u32> = BTreeMap::new();
@@ -381,17 +389,17 @@ proptest! {
                 Call::Resolve(token) => {
                     runtime.resolve(token).unwrap();
                     match waiting.get_mut(&token) {
-                        Some(left) => *left -= 1,
+                        Some(unfinished) => *unfinished -= 1,
                         None => *early.entry(token).or_default() += 1,
                     }
                 }
             }
             let before = waiting.len();
-            waiting.retain(|_, left| *left > 0);
+            waiting.retain(|_, unfinished| *unfinished > 0);
             expected += (before - waiting.len()) as u32;
             let (unresolved, unregistered) = match runtime.wait() {
                 Ok(()) => (vec![], vec![]),
-                Err(WaitError::Left(left)) => (left.unresolved, left.unregistered),
+                Err(WaitError::Unfinished(unfinished)) => (unfinished.unresolved, unfinished.unregistered),
                 Err(other) => panic!("{other}"),
             };
             prop_assert_eq!(unresolved, waiting.clone().into_iter().collect::<Vec<_>>());

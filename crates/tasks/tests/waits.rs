@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that wait, and those who wait for tasks: stacks stay small, everybody's turn
-//! comes, and runtimes that would wait for one another are told.
+//! Tasks that wait, and threads that wait for tasks: stacks stay bounded, no task starves, and
+//! runtimes that would wait for one another get an error.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -12,10 +12,10 @@ use std::time::Duration;
 use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Places, Policy, RunError, Runtime};
 use usher_tasks::{RuntimeBuilder, RuntimeError, WaitError};
 
-/// Longer than anything here takes; who waits for so long waits in vain.
+/// A deadline longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
-/// Waits that a worker has on its stack at most, while each may run anything.
-const WAITS_MAX: usize = 16;
+/// Limit of nested waits on the stack of a worker, each of which may run any task.
+const NESTED_WAITS_MAX: usize = 16;
 
 const POLICIES: [Policy; 4] = [
     Policy::Usher,
@@ -28,11 +28,11 @@ const POLICIES: [Policy; 4] = [
 ];
 
 thread_local! {
-    /// Tasks of this kind that run on this thread, one inside the other.
+    /// The number of nested calls of [`deeper`] on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Calls, and counts how deep such calls lie on one another at most.
+/// Calls `call` and records the maximum depth of such calls.
 fn deeper<R>(most: &AtomicUsize, call: impl FnOnce() -> R) -> R {
     let depth = DEPTH.get() + 1;
     DEPTH.set(depth);
@@ -54,14 +54,14 @@ fn count(ran: &AtomicU32) {
     ran.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers that many tasks by another, so that one worker has them all before it runs
-/// any; how deep they lay on one another.
+/// Registers tasks from within a task, so that one worker has all of them before it runs any.
+/// Returns the maximum depth of nested tasks.
 fn depth_of(runtime: &Arc<Runtime>, tasks: u64, task: fn(&Runtime)) -> usize {
     let most = Arc::new(AtomicUsize::new(0));
-    let (own, told) = (Arc::clone(runtime), Arc::clone(&most));
+    let (own, shared_most) = (Arc::clone(runtime), Arc::clone(&most));
     let register_all = move || {
         for token in 1..=tasks {
-            let (inner, most) = (Arc::clone(&own), Arc::clone(&told));
+            let (inner, most) = (Arc::clone(&own), Arc::clone(&shared_most));
             let groups = Groups::new(token as u32 % 300, token as u32 % 4);
             let body = move || {
                 deeper(&most, || task(&inner));
@@ -76,7 +76,7 @@ fn depth_of(runtime: &Arc<Runtime>, tasks: u64, task: fn(&Runtime)) -> usize {
 }
 
 #[test]
-fn tasks_that_run_graphs_do_not_pile_up() {
+fn nested_graphs_use_bounded_stack() {
     for policy in POLICIES {
         for workers in [1, 2] {
             let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
@@ -87,9 +87,9 @@ fn tasks_that_run_graphs_do_not_pile_up() {
                 runtime.run(&mut graph).unwrap();
                 assert_eq!(ran.into_inner(), 3);
             });
-            // Of one worker nobody has anything of the graph while it waits.
+            // With one worker, no task of the graph is elsewhere while the worker waits.
             let most = if policy == Policy::Usher && workers > 1 {
-                WAITS_MAX + 1
+                NESTED_WAITS_MAX + 1
             } else {
                 1
             };
@@ -98,7 +98,7 @@ fn tasks_that_run_graphs_do_not_pile_up() {
     }
 }
 
-/// How far tasks that fork have come.
+/// The progress of forking tasks.
 #[derive(Default)]
 struct Forks {
     begun: AtomicU32,
@@ -106,18 +106,18 @@ struct Forks {
     most: AtomicUsize,
 }
 
-/// Waits until a number has been reached, but not for ever.
-fn see(number: &AtomicU32, least: u32) {
-    let mut looks = (0..20_000).map(|_| std::thread::yield_now());
-    while number.load(Ordering::Relaxed) < least && looks.next().is_some() {}
+/// Waits until a number is reached, with a limit of attempts.
+fn await_at_least(number: &AtomicU32, least: u32) {
+    let mut attempts = (0..20_000).map(|_| std::thread::yield_now());
+    while number.load(Ordering::Relaxed) < least && attempts.next().is_some() {}
 }
 
-/// A task whose second half another worker takes, and has until the next task begins;
-/// which is all that there is to do for the worker that waits for it.
+/// A forking task. Its second half is stolen, and held by the thief until the next task begins. The
+/// waiting worker has only that next task to run.
 fn fork(runtime: &Arc<Runtime>, forks: &Arc<Forks>, task: u32) {
     forks.begun.store(task, Ordering::Relaxed);
     let first = || {
-        see(&forks.taken, task);
+        await_at_least(&forks.taken, task);
         if task < 60 {
             let (inner, forks) = (Arc::clone(runtime), Arc::clone(forks));
             let next = move || fork(&inner, &forks, task + 1);
@@ -127,24 +127,24 @@ fn fork(runtime: &Arc<Runtime>, forks: &Arc<Forks>, task: u32) {
     };
     let second = || {
         forks.taken.store(task, Ordering::Relaxed);
-        see(&forks.begun, task + 1);
+        await_at_least(&forks.begun, task + 1);
     };
     deeper(&forks.most, || runtime.join(first, second));
 }
 
 #[test]
-fn tasks_that_fork_do_not_pile_up() {
+fn forking_tasks_use_bounded_stack() {
     let runtime = Arc::new(Runtime::new(2).unwrap());
     let forks = Arc::new(Forks::default());
-    let (inner, told) = (Arc::clone(&runtime), Arc::clone(&forks));
-    let begin = move || fork(&inner, &told, 1);
+    let (inner, shared_forks) = (Arc::clone(&runtime), Arc::clone(&forks));
+    let begin = move || fork(&inner, &shared_forks, 1);
     runtime.register(1, 0, Groups::NONE, begin).unwrap();
     runtime.wait().unwrap();
     let depth = forks.most.load(Ordering::Relaxed);
-    assert!(depth <= WAITS_MAX + 1, "{depth}");
+    assert!(depth <= NESTED_WAITS_MAX + 1, "{depth}");
 }
 
-/// Runs a graph in a task of a graph, and so on, that deep.
+/// Runs a graph in a task of a graph, recursively to that depth.
 fn nest(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
     count(ran);
     if depth > 0 {
@@ -158,7 +158,7 @@ fn nest(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
 }
 
 #[test]
-fn what_a_program_nests_may_be_deeper_than_that() {
+fn programs_may_nest_waits_beyond_the_limit() {
     for policy in POLICIES {
         for workers in [1, 2, 4] {
             let runtime = Runtime::with_policy(workers, policy).unwrap();
@@ -176,37 +176,37 @@ fn what_a_program_nests_may_be_deeper_than_that() {
 }
 
 #[test]
-fn what_a_task_registers_runs_beside_it() {
+fn a_registered_task_runs_beside_its_parent() {
     for policy in POLICIES {
         let runtime = Runtime::with_policy(2, policy).unwrap();
         let handle = runtime.handle();
-        let (tell, told) = mpsc::channel();
-        let (tell_back, told_back) = mpsc::channel();
-        let child = move || tell.send(()).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let (result_sender, result_receiver) = mpsc::channel();
+        let child = move || sender.send(()).unwrap();
         let parent = move || {
             handle.register(2, 0, Groups::NONE, child).unwrap();
-            tell_back.send(told.recv_timeout(LONG)).unwrap();
+            result_sender.send(receiver.recv_timeout(LONG)).unwrap();
         };
         runtime.register(1, 0, Groups::NONE, parent).unwrap();
         runtime.wait().unwrap();
-        assert_eq!(told_back.recv().unwrap(), Ok(()), "{policy:?}");
+        assert_eq!(result_receiver.recv().unwrap(), Ok(()), "{policy:?}");
     }
 }
 
-/// A task that registers itself again until told to stop, or very often.
+/// A task that registers itself again until stopped, or until `left` is 0.
 fn tick(handle: &Handle, groups: Groups, stop: &Arc<AtomicBool>, left: u32) {
     if stop.load(Ordering::Relaxed) || left == 0 {
         stop.store(true, Ordering::Relaxed);
         return;
     }
-    let (next, told) = (handle.clone(), Arc::clone(stop));
-    let again = move || tick(&next, groups, &told, left - 1);
-    // The token is this task's yet.
+    let (next, shared_stop) = (handle.clone(), Arc::clone(stop));
+    let again = move || tick(&next, groups, &shared_stop, left - 1);
+    // The token is free once this task has ended.
     handle.register(u64::from(left), 0, groups, again).unwrap();
 }
 
 #[test]
-fn whoever_comes_from_outside_has_his_turn() {
+fn injected_tasks_do_not_starve() {
     for groups in [Groups::NONE, Groups::new(1, 0)] {
         let runtime = Runtime::new(1).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -223,16 +223,16 @@ fn whoever_comes_from_outside_has_his_turn() {
     }
 }
 
-/// Runs that as a task of a runtime, and gives what it gives.
+/// Runs a function as a task of a runtime and returns its result.
 fn inside<R: Send>(runtime: &Runtime, task: impl Fn() -> R + Sync) -> R {
-    let (tell, told) = mpsc::channel();
-    let mut graph = graph(&[Groups::NONE], |_| tell.send(task()).unwrap());
+    let (sender, receiver) = mpsc::channel();
+    let mut graph = graph(&[Groups::NONE], |_| sender.send(task()).unwrap());
     runtime.run(&mut graph).unwrap();
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 #[test]
-fn runtimes_that_would_wait_for_one_another_are_told() {
+fn runtimes_that_would_deadlock_get_an_error() {
     let runtimes = [1, 1, 1].map(|workers| Runtime::new(workers).unwrap());
     let [a, b, c] = &runtimes;
     let back = || {
@@ -253,69 +253,69 @@ fn runtimes_that_would_wait_for_one_another_are_told() {
 fn a_runtime_may_be_dropped_by_a_task_that_it_waits_for() {
     let a = Arc::new(Runtime::new(1).unwrap());
     let b = Arc::new(Runtime::new(1).unwrap());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (begin, begun) = mpsc::channel();
     let (of_a, begun) = (Arc::clone(&a), std::sync::Mutex::new(begun));
     let held = Arc::new(std::sync::Mutex::new(Some(Arc::clone(&b))));
     let own = Arc::clone(&held);
-    // On b a task waits for a, one of whose tasks drops b.
+    // On b a task waits for a, and a task of a drops b.
     let waits = move || {
         let mut graph = graph(&[Groups::NONE], |_| {
             begun.lock().unwrap().recv().unwrap();
             drop(own.lock().unwrap().take());
         });
         let ran = of_a.run(&mut graph);
-        // Who is told is the last one to have it.
+        // The thread that receives the message then holds the last reference.
         drop(of_a);
-        tell.send(ran).unwrap();
+        sender.send(ran).unwrap();
     };
     b.register(1, 0, Groups::NONE, waits).unwrap();
     drop(b);
     begin.send(()).unwrap();
-    assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
+    assert_eq!(receiver.recv_timeout(LONG), Ok(Ok(())));
     assert!(held.lock().unwrap().is_none());
 }
 
 #[test]
-fn groups_that_are_too_many_are_refused() {
+fn too_many_groups_are_rejected() {
     let of = |t_groups, s_groups| Policy::Paper { t_groups, s_groups };
-    for (policy, said) in [
+    for (policy, message) in [
         (
             of(100_000, 100_000),
-            "100000 x 100000 groups: there can be 4194304 queues",
+            "100000 x 100000 groups need too many queues: the limit is 4194304",
         ),
         (
             of(u32::MAX, u32::MAX),
-            "4294967295 x 4294967295 groups: there can be 4194304 queues",
+            "4294967295 x 4294967295 groups need too many queues: the limit is 4194304",
         ),
         (
             of(1, (1 << 22) + 1),
-            "1 x 4194305 groups: there can be 4194304 queues",
+            "1 x 4194305 groups need too many queues: the limit is 4194304",
         ),
     ] {
         assert_eq!(
             Runtime::with_policy(1, policy).unwrap_err().to_string(),
-            said
+            message
         );
         let places = usher_tasks::Places::anywhere(1);
         assert_eq!(
             Runtime::with_places(places, policy)
                 .unwrap_err()
                 .to_string(),
-            said
+            message
         );
     }
     assert!(Runtime::with_policy(1, of(1 << 20, 4)).is_ok());
     assert!(Runtime::with_policy(1, of(0, 0)).is_ok(), "0 is as 1");
 }
 
-/// Calls it in a forked child; whether it said yes there.
-fn in_child(says: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child calls nothing but what is to be tested, and ends. It is told of
-    // locks by nobody but the C library, whose own are good after a fork.
+/// Calls a function in a forked child and returns its result.
+fn in_child(check: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child calls only the code under test, and ends. The only locks that it needs are
+    // those of the C library, which are usable after a fork.
     unsafe {
         match libc::fork() {
-            0 => libc::_exit(i32::from(!says())),
+            0 => libc::_exit(i32::from(!check())),
             child => {
                 let mut status = -1;
                 assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
@@ -332,28 +332,31 @@ fn a_runtime_has_no_workers_in_a_forked_child() {
         let mut graph = GraphBuilder::new();
         graph.task();
         let mut graph = graph.build(|_| ()).unwrap();
-        let maker = std::process::id();
+        let creator_pid = std::process::id();
         let mut runtime = Some(runtime);
-        let told = in_child(|| {
+        let is_correct = in_child(|| {
             let own = runtime.take().unwrap();
             let (waited, idled) = (own.wait(), own.wait_until_idle());
-            let forked = Err(WaitError::Forked { maker });
+            let forked = Err(WaitError::Forked { creator_pid });
             let ran = own.run(&mut graph);
             let joined = own.join(|| 1, || 2);
             drop(own);
             waited == forked
                 && idled == forked
-                && ran == Err(RunError::Forked { maker })
+                && ran == Err(RunError::Forked { creator_pid })
                 && joined == (1, 2)
         });
-        assert!(told);
+        assert!(is_correct);
         let runtime = runtime.unwrap();
         runtime.run(&mut graph).unwrap();
-        assert_eq!((runtime.join(|| 1, || 2), runtime.maker()), ((1, 2), maker));
+        assert_eq!(
+            (runtime.join(|| 1, || 2), runtime.creator_pid()),
+            ((1, 2), creator_pid)
+        );
     }
 }
 
-/// Takes so much of the stack, by steps of 16 KiB.
+/// Uses `bytes` bytes of the stack, in steps of 16 KiB.
 fn take_stack(bytes: usize) -> usize {
     let room = std::hint::black_box([bytes; 2048]);
     match bytes.checked_sub(size_of_val(&room)) {
@@ -363,7 +366,7 @@ fn take_stack(bytes: usize) -> usize {
 }
 
 #[test]
-fn stacks_are_as_large_as_wanted() {
+fn stacks_have_the_requested_size() {
     for policy in POLICIES {
         let builder = RuntimeBuilder::on(Places::anywhere(2)).policy(policy);
         let runtime = builder.stack_bytes(64 << 20).build().unwrap();
@@ -379,8 +382,8 @@ fn stacks_are_as_large_as_wanted() {
 }
 
 #[test]
-fn small_stacks_bear_fewer_waits() {
-    // A worker that waits runs what it waits for alone.
+fn small_stacks_allow_fewer_nested_waits() {
+    // A waiting worker runs only what it waits for.
     let builder = RuntimeBuilder::new(2).stack_bytes(120 << 10);
     let runtime = Arc::new(builder.build().unwrap());
     let most = AtomicUsize::new(0);

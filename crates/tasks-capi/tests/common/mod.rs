@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The C API, called from Rust: what these tests need of it, so that the promises
-//! which unsafe calls take are made in one place.
+//! Safe wrappers of the C API for these tests, so that the requirements of unsafe calls are met in
+//! one place.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -10,16 +10,16 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oorandom::Rand64;
-use usher_tasks_capi::error::{Code, usher_tasks_last_error};
+use usher_tasks_capi::current_task::Entry;
+use usher_tasks_capi::error::{ErrorCode, usher_tasks_last_error};
 use usher_tasks_capi::graph::{
     Builder, GraphHandle, usher_tasks_builder_after, usher_tasks_builder_build,
     usher_tasks_builder_destroy, usher_tasks_builder_new, usher_tasks_builder_task,
     usher_tasks_graph_destroy, usher_tasks_run,
 };
-use usher_tasks_capi::here::Entry;
 use usher_tasks_capi::options::Options;
 use usher_tasks_capi::report::{
-    Kind, Line, Report, usher_tasks_report_at, usher_tasks_report_count,
+    Report, UnfinishedKind, UnfinishedTask, usher_tasks_report_at, usher_tasks_report_count,
     usher_tasks_report_destroy, usher_tasks_report_skipped,
 };
 use usher_tasks_capi::runtime::{
@@ -30,7 +30,7 @@ use usher_tasks_capi::runtime::{
 /// The code of success.
 pub const OK: c_int = 0;
 
-/// A runtime of so many workers, and its destruction in the end.
+/// A runtime, destroyed when dropped.
 pub struct Owner(pub *mut RuntimeHandle);
 
 // SAFETY: any thread may call a runtime.
@@ -38,7 +38,7 @@ unsafe impl Send for Owner {}
 // SAFETY: as above.
 unsafe impl Sync for Owner {}
 
-/// Options for that many workers under that policy.
+/// Options for that number of workers under that policy.
 pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
     Options {
         size: size_of::<Options>(),
@@ -52,10 +52,10 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
     }
 }
 
-/// What comes of those options.
+/// Creates a runtime with those options.
 pub fn runtime_new(options: *const Options) -> (c_int, *mut RuntimeHandle) {
     let mut runtime = ptr::dangling_mut();
-    // SAFETY: options as large as they say, and a place.
+    // SAFETY: options as large as they state, and a local pointer.
     let code = unsafe { usher_tasks_runtime_new(options, &raw mut runtime) };
     (code, runtime)
 }
@@ -72,93 +72,100 @@ impl Owner {
         Self(runtime)
     }
 
-    /// Waits; what was left.
-    pub fn wait(&self) -> (c_int, Vec<Told>) {
+    /// Waits, and returns the unfinished tasks.
+    pub fn wait(&self) -> (c_int, Vec<ReportLine>) {
         let mut report = ptr::dangling_mut();
-        // SAFETY: the runtime lives as long as this does.
+        // SAFETY: this value owns the runtime.
         let code = unsafe { usher_tasks_wait(self.0, &raw mut report) };
-        assert_eq!(code == Code::Left as c_int, !report.is_null());
+        assert_eq!(code == ErrorCode::Unfinished as c_int, !report.is_null());
         (code, read(report).0)
     }
 
-    /// Runs a graph; which tasks failed, and how many were not run.
-    pub fn run(&self, graph: *mut GraphHandle) -> (c_int, Vec<Told>, u64) {
+    /// Runs a graph, and returns the failed tasks and the number of skipped tasks.
+    pub fn run(&self, graph: *mut GraphHandle) -> (c_int, Vec<ReportLine>, u64) {
         let mut report = ptr::dangling_mut();
-        // SAFETY: as above; the graph is the caller's.
+        // SAFETY: as above; the graph belongs to the caller.
         let code = unsafe { usher_tasks_run(self.0, graph, &raw mut report) };
-        assert_eq!(code == Code::Failed as c_int, !report.is_null());
-        let (told, skipped) = read(report);
-        (code, told, skipped)
+        assert_eq!(code == ErrorCode::Failed as c_int, !report.is_null());
+        let (lines, skipped) = read(report);
+        (code, lines, skipped)
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // SAFETY: made above, and used no more.
+        // SAFETY: created above, and not used after that.
         let code = unsafe { usher_tasks_runtime_destroy(self.0) };
         assert!(code == OK || std::thread::panicking(), "{}", last_error());
     }
 }
 
 impl Owner {
-    /// Destroys the runtime, which is the caller's to forget then.
+    /// Destroys the runtime. The caller must forget this value then.
     pub fn destroy(&self) -> c_int {
-        // SAFETY: made above; whoever else calls is inside already.
+        // SAFETY: created above; other calls are already in progress.
         unsafe { usher_tasks_runtime_destroy(self.0) }
     }
 }
 
-/// A line of a report, its message read.
-pub type Told = (u32, u64, u32, Option<String>);
+/// A line of a report, with its message as text.
+pub type ReportLine = (u32, u64, u32, Option<String>);
 
-/// A line about a failed task.
-pub fn failed(task: u64, message: &str) -> Told {
-    (Kind::Failed as u32, task, 0, Some(message.to_owned()))
+/// The line of a failed task.
+pub fn failed(task: u64, message: &str) -> ReportLine {
+    (
+        UnfinishedKind::Failed as u32,
+        task,
+        0,
+        Some(message.to_owned()),
+    )
 }
 
-/// A line about a task that is not resolved.
-pub fn unresolved(task: u64, missing: u32) -> Told {
-    (Kind::Unresolved as u32, task, missing, None)
+/// The line of an unresolved task.
+pub fn unresolved(task: u64, missing: u32) -> ReportLine {
+    (UnfinishedKind::Unresolved as u32, task, missing, None)
 }
 
-/// A line about a token that is not registered.
-pub fn unregistered(task: u64) -> Told {
-    (Kind::Unregistered as u32, task, 0, None)
+/// The line of an unregistered token.
+pub fn unregistered(task: u64) -> ReportLine {
+    (UnfinishedKind::Unregistered as u32, task, 0, None)
 }
 
 /// Reads a report, and destroys it.
-pub fn read(report: *mut Report) -> (Vec<Told>, u64) {
-    let mut told = Vec::new();
-    // SAFETY: null, or ours, for all of these; messages live as the report does.
+pub fn read(report: *mut Report) -> (Vec<ReportLine>, u64) {
+    let mut lines = Vec::new();
+    // SAFETY: null, or owned by this code, for all of these; messages live until the report is
+    // freed.
     unsafe {
         for at in 0..usher_tasks_report_count(report) {
-            let mut line = std::mem::zeroed::<Line>();
+            let mut line = std::mem::zeroed::<UnfinishedTask>();
             assert_eq!(usher_tasks_report_at(report, at, &raw mut line), OK);
             let message = (!line.message.is_null())
                 .then(|| CStr::from_ptr(line.message).to_string_lossy().into_owned());
-            told.push((line.kind, line.task, line.missing, message));
+            lines.push((line.kind, line.task, line.missing, message));
         }
         let skipped = usher_tasks_report_skipped(report);
         usher_tasks_report_destroy(report);
-        (told, skipped)
+        (lines, skipped)
     }
 }
 
-/// The last error in this thread.
+/// Returns the last error in this thread.
 pub fn last_error() -> String {
-    // SAFETY: a text that lives until the next error.
-    let words = unsafe { CStr::from_ptr(usher_tasks_last_error()) };
-    words.to_string_lossy().into_owned()
+    // SAFETY: a string that lives until the next error.
+    let text = unsafe { CStr::from_ptr(usher_tasks_last_error()) };
+    text.to_string_lossy().into_owned()
 }
 
-/// Builds a graph of these tasks and dependencies; what came of it, and a circle.
+/// Builds a graph of these tasks and dependencies; returns the result and the cycle, if there is
+/// one.
 pub fn graph(
     tasks: &[(Option<Entry>, *mut c_void, (u32, u32))],
     after: &[(usize, usize)],
-) -> (c_int, *mut GraphHandle, Vec<Told>) {
+) -> (c_int, *mut GraphHandle, Vec<ReportLine>) {
     let mut builder: *mut Builder = ptr::null_mut();
     let (mut graph, mut report) = (ptr::dangling_mut(), ptr::dangling_mut());
-    // SAFETY: places of our own, and a builder that lives until it is destroyed.
+    // SAFETY: local pointers, and a builder that lives until it is destroyed.
     let code = unsafe {
         assert_eq!(usher_tasks_builder_new(&raw mut builder), OK);
         for (number, &(entry, arg, (t, s))) in tasks.iter().enumerate() {
@@ -177,18 +184,18 @@ pub fn graph(
     (code, graph, read(report).0)
 }
 
-/// Frees a graph that nobody runs.
+/// Frees a graph that is not running.
 pub fn free(graph: *mut GraphHandle) {
-    // SAFETY: made by us, and used no more.
+    // SAFETY: created by the library, and not used after that.
     assert_eq!(unsafe { usher_tasks_graph_destroy(graph) }, OK);
 }
 
-/// Where the header is.
+/// Returns the directory of the header.
 pub fn include() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// The shared library under test, which cargo builds beside the test's directory.
+/// Returns the shared library under test, which cargo builds beside the directory of the test.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let dir = test.parent().unwrap();
@@ -198,8 +205,8 @@ pub fn library() -> PathBuf {
     found.expect(name)
 }
 
-/// What a command prints.
-pub fn said(command: &mut Command) -> String {
+/// Returns the output of a command.
+pub fn output_of(command: &mut Command) -> String {
     let output = command.output().expect("the command is there");
     assert!(output.status.success(), "{command:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -210,8 +217,8 @@ fn number_from(name: &str, or: u64) -> u64 {
     word.map_or(or, |word| word.parse().expect("a number"))
 }
 
-/// Calls with each seed, and says which when it fails. `USHER_CALLS_SEED` is the first
-/// one, `USHER_CALLS_CASES` how many there are.
+/// Runs a case with each seed, and prints the seed of a failure. `USHER_CALLS_SEED` is the first
+/// seed, `USHER_CALLS_CASES` the number of seeds.
 pub fn each_seed(cases: u64, case: impl Fn(&mut Rand64)) {
     struct Says(u64);
     impl Drop for Says {
@@ -233,25 +240,25 @@ pub unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
 
 /// Counts in an `AtomicU32`.
 pub unsafe extern "C-unwind" fn count(arg: *mut c_void) {
-    // SAFETY: the tests below give such an argument.
+    // SAFETY: the tests pass such an argument.
     let counter = unsafe { &*arg.cast::<AtomicU32>() };
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers a task; entries are given the arguments that they want.
+/// Registers a task, with the argument that its entry expects.
 pub fn register(of: &Owner, token: u64, times: u32, entry: Entry, arg: *mut c_void) -> c_int {
-    // SAFETY: entries are given the arguments that they want.
+    // SAFETY: entries get the arguments that they expect.
     unsafe { usher_tasks_register(of.0, token, times, Some(entry), arg, 0, 0) }
 }
 
 /// Resolves a token.
 pub fn resolve(of: &Owner, token: u64) -> c_int {
-    // SAFETY: a runtime that lives.
+    // SAFETY: a valid runtime.
     unsafe { usher_tasks_resolve(of.0, token) }
 }
 
-/// That the call failed so, and said so.
-pub fn fails(code: c_int, expected: Code, words: &str) {
+/// Checks the error code of a call, and the text of its error.
+pub fn fails(code: c_int, expected: ErrorCode, text: &str) {
     assert_eq!(code, expected as c_int, "{}", last_error());
-    assert_eq!(last_error(), words);
+    assert_eq!(last_error(), text);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What test programs have in common. Define _DEFAULT_SOURCE before all else. */
+/* Common code of the test programs. Define _DEFAULT_SOURCE before any include. */
 #ifndef USHER_TASKS_TESTS_PROGRAMS_H
 #define USHER_TASKS_TESTS_PROGRAMS_H
 
@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* So much more than there is. */
+/* Allows `more` bytes of memory in addition to those in use. */
 static inline int limit_memory(rlim_t more)
 {
 	FILE *usage = fopen("/proc/self/statm", "r");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the calls by token should return: tables, and no threads.
+//! A model of the results of calls by token: tables, without threads.
 //!
-//! After each call the machine waits, so that nothing is ready or runs when the next
-//! one comes. What a task calls itself is foreseen where there is one worker, as then
+//! The machine waits after each call, so nothing is ready or running at the next one. Calls by
+//! tasks themselves are only predicted with one worker: a task has then ended before any task
+//! begins that it makes ready.
 //! it has ended before any that it makes ready begins.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,11 +12,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use oorandom::Rand64;
-use usher_tasks_capi::error::Code;
-use usher_tasks_capi::here::{Entry, usher_tasks_current, usher_tasks_fail};
+use usher_tasks_capi::current_task::{Entry, usher_tasks_current, usher_tasks_fail};
+use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::runtime::*;
 
-use crate::common::{OK, Owner, Told, failed, options, unregistered, unresolved};
+use crate::common::{OK, Owner, ReportLine, failed, options, unregistered, unresolved};
 
 const TOKENS: u64 = 6;
 const T_GROUPS: u32 = 3;
@@ -28,35 +29,35 @@ enum Does {
     Fails,
     /// Resolves a token.
     Resolves(u64),
-    /// Waits for its own runtime, which it must not.
+    /// Waits for its own runtime, which is an error.
     Waits,
-    /// Destroys its own runtime, which it must not.
+    /// Destroys its own runtime, which is an error.
     Destroys,
 }
 
-/// A task: what it does, and what has become of it.
+/// A task: its action and its state.
 #[derive(Debug)]
 struct Note {
     does: Does,
     is_owned: bool,
     ran: AtomicU32,
     discarded: AtomicU32,
-    /// What its own call has returned.
+    /// The result of the task's own call.
     code: AtomicI32,
-    /// What all of these should be.
+    /// The expected values of these fields.
     expected: (u32, u32, c_int),
 }
 
 unsafe extern "C-unwind" fn does(arg: *mut c_void) {
-    // SAFETY: the machine keeps its notes until the runtime is gone.
+    // SAFETY: the machine keeps the notes until the runtime is destroyed.
     let note = unsafe { &*arg.cast::<Note>() };
     note.ran.fetch_add(1, Ordering::SeqCst);
     let own = usher_tasks_current();
-    // SAFETY: the runtime whose task this is.
+    // SAFETY: the runtime of this task.
     let code = unsafe {
         match note.does {
             Does::Nothing => OK,
-            Does::Fails => usher_tasks_fail(c"told to".as_ptr()),
+            Does::Fails => usher_tasks_fail(c"requested".as_ptr()),
             Does::Resolves(token) => usher_tasks_resolve(own, token),
             Does::Waits => usher_tasks_wait(own, ptr::null_mut()),
             Does::Destroys => usher_tasks_runtime_destroy(own),
@@ -71,27 +72,27 @@ unsafe extern "C-unwind" fn discarded(arg: *mut c_void) {
     note.discarded.fetch_add(1, Ordering::SeqCst);
 }
 
-/// A runtime, and what is known of it.
+/// A runtime and its expected state.
 pub struct Machine {
     owner: Option<Owner>,
     workers: u32,
     is_paper: bool,
     is_cancelled: bool,
-    /// By token: how often resolved, and not registered.
+    /// By token: number of resolutions of unregistered tasks.
     early: BTreeMap<u64, u32>,
-    /// By token: how often to be resolved yet, and the note.
+    /// By token: missing resolutions, and the index of the note.
     waiting: BTreeMap<u64, (u32, usize)>,
-    /// The token whose task runs.
+    /// The token of the running task.
     running: Option<u64>,
     ready: VecDeque<(u64, usize)>,
-    failed: Vec<Told>,
-    /// In boxes, as tasks point to them.
+    failed: Vec<ReportLine>,
+    /// Boxed, because tasks point to them.
     #[allow(clippy::vec_box, reason = "tasks point to them")]
     notes: Vec<Box<Note>>,
 }
 
 impl Machine {
-    /// A runtime of any kind.
+    /// Creates a runtime with random options.
     pub fn new(random: &mut Rand64) -> Self {
         let workers = [1, 1, 2, 3][random.rand_range(0..4) as usize];
         let policy = random.rand_range(0..4) as u32;
@@ -114,13 +115,13 @@ impl Machine {
         self.owner.as_ref().map_or(ptr::null_mut(), |owner| owner.0)
     }
 
-    /// Any call, and whether it returns what it should.
+    /// Makes a random call and checks its result.
     pub fn call(&mut self, random: &mut Rand64) {
         let token = random.rand_range(0..TOKENS);
         match random.rand_range(0..40) {
             0..18 => {
                 let expected = self.resolve(token);
-                // SAFETY: a runtime that lives.
+                // SAFETY: a valid runtime.
                 let code = unsafe { usher_tasks_resolve(self.runtime(), token) };
                 assert_eq!(code, expected, "resolve {token}");
             }
@@ -159,7 +160,7 @@ impl Machine {
         let arg = ptr::from_ref(&*self.notes[note]).cast_mut().cast();
         let (entry, discard) = (Some(does as Entry), Some(discarded as Entry));
         let runtime = self.runtime();
-        // SAFETY: a runtime that lives, and a note that outlives it.
+        // SAFETY: a valid runtime, and a note that outlives it.
         let code = unsafe {
             match is_owned {
                 true => {
@@ -171,21 +172,21 @@ impl Machine {
         assert_eq!(code, expected, "register {token} {count} in {t} {s}");
     }
 
-    /// What registering should return.
+    /// Returns the expected result of registering.
     fn registered(&mut self, token: u64, count: u32, groups: (u32, u32), note: usize) -> c_int {
         let (t_groups, s_groups) = match self.is_paper {
             true => (T_GROUPS, S_GROUPS),
             false => (u32::MAX, u32::MAX),
         };
         if groups.0 >= t_groups || groups.1 >= s_groups {
-            return Code::Groups as c_int;
+            return ErrorCode::Groups as c_int;
         }
         if self.waiting.contains_key(&token) {
-            return Code::Registered as c_int;
+            return ErrorCode::Registered as c_int;
         }
         let times = self.early.get(&token).copied().unwrap_or(0);
         if times > count {
-            return Code::ResolvedTooOften as c_int;
+            return ErrorCode::ResolvedTooOften as c_int;
         }
         self.early.remove(&token);
         match count - times {
@@ -197,11 +198,11 @@ impl Machine {
         OK
     }
 
-    /// What resolving should return.
+    /// Returns the expected result of resolving.
     fn resolve(&mut self, token: u64) -> c_int {
         let is_ready = self.ready.iter().any(|&(ready, _)| ready == token);
         if is_ready || self.running == Some(token) {
-            return Code::ResolvedTooOften as c_int;
+            return ErrorCode::ResolvedTooOften as c_int;
         }
         match self.waiting.get_mut(&token) {
             Some((left, note)) => {
@@ -216,7 +217,7 @@ impl Machine {
         OK
     }
 
-    /// Runs what is ready, one by one.
+    /// Runs the ready tasks of the model in turn.
     fn work(&mut self) {
         while let Some((token, note)) = self.ready.pop_front() {
             if self.is_cancelled {
@@ -227,11 +228,11 @@ impl Machine {
             let code = match self.notes[note].does {
                 Does::Nothing => OK,
                 Does::Fails => {
-                    self.failed.push(failed(token, "told to"));
+                    self.failed.push(failed(token, "requested"));
                     OK
                 }
                 Does::Resolves(other) => self.resolve(other),
-                Does::Waits | Does::Destroys => Code::Inside as c_int,
+                Does::Waits | Does::Destroys => ErrorCode::Inside as c_int,
             };
             self.running = None;
             self.notes[note].expected = (1, 0, code);
@@ -254,7 +255,7 @@ impl Machine {
         let expected = if left.is_empty() {
             OK
         } else {
-            Code::Left as c_int
+            ErrorCode::Unfinished as c_int
         };
         let owner = self.owner.as_ref().unwrap();
         assert_eq!(owner.wait(), (expected, left));
@@ -274,7 +275,7 @@ impl Machine {
 
     fn cancel(&mut self) {
         let mut dropped = usize::MAX;
-        // SAFETY: a runtime that lives, and a place.
+        // SAFETY: a valid runtime and a local pointer.
         let code = unsafe { usher_tasks_cancel(self.runtime(), &raw mut dropped) };
         assert_eq!(code, OK);
         assert_eq!(dropped, self.waiting.len() + self.early.len());
@@ -292,7 +293,7 @@ impl Machine {
     fn call_with_null(&self, random: &mut Rand64, token: u64) {
         let (runtime, none) = (self.runtime(), ptr::null_mut());
         let owned = usher_tasks_register_owned;
-        // SAFETY: null is what these are promised to bear.
+        // SAFETY: these functions accept null.
         let code = unsafe {
             match random.rand_range(0..6) {
                 0 => usher_tasks_register(ptr::null_mut(), token, 0, Some(does), none, 0, 0),
@@ -303,10 +304,10 @@ impl Machine {
                 _ => usher_tasks_wait(ptr::null_mut(), ptr::null_mut()),
             }
         };
-        assert_eq!(code, Code::Null as c_int);
+        assert_eq!(code, ErrorCode::Null as c_int);
     }
 
-    /// Destroys the runtime: what waits is discarded.
+    /// Destroys the runtime, which discards the waiting tasks.
     pub fn end(&mut self) {
         self.owner = None;
         self.drop_waiting();

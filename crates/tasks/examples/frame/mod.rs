@@ -6,9 +6,9 @@ use usher_tasks::{GraphBuilder, Groups};
 /// Stages of a macroblock.
 pub const STAGES: usize = 8;
 
-/// Tasks, macroblock by macroblock with the stages innermost: each waits for the stage
-/// before, and for the same stage of the macroblocks to the left, above, and above to
-/// the right. Groups are by column, row and stage.
+/// Declares the tasks of a frame, macroblock by macroblock with the stages innermost. Each depends
+/// on the stage before, and on the same stage of the macroblocks to the left, above, and above to
+/// the right. Groups are given by column, row and stage.
 pub fn wavefront(
     columns: usize,
     rows: usize,

@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets of small numbers, a row of bits each, in one piece of memory: so that there may
-//! be no memory for them.
+//! BitSets of small numbers as bitmaps in one allocation, which may fail.
 
 use std::collections::TryReserveError;
 
 const BITS: usize = u64::BITS as usize;
 
-/// As long as that, of the same value; an error where there is no memory for it.
+/// Returns a vector with `len` copies of `value`, or an error if there is no memory.
 pub(super) fn try_filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, TryReserveError> {
-    let mut all = Vec::new();
-    all.try_reserve_exact(len)?;
-    all.resize(len, value);
-    Ok(all)
+    let mut values = Vec::new();
+    values.try_reserve_exact(len)?;
+    values.resize(len, value);
+    Ok(values)
 }
 
-/// Sets of numbers below some number.
+/// Several sets of numbers below a common limit.
 #[derive(Debug, Clone)]
-pub(super) struct Sets {
+pub(super) struct BitSets {
     words: Vec<u64>,
     words_per_set: usize,
 }
 
-impl Sets {
-    /// So many sets, all empty, of numbers below `below`.
+impl BitSets {
+    /// Creates empty sets of numbers below `below`.
     ///
     /// # Errors
-    /// Where there is no memory for them.
+    /// If there is no memory.
     pub fn try_new(sets: usize, below: usize) -> Result<Self, TryReserveError> {
         let words_per_set = below.div_ceil(BITS);
-        // More than can be is more than there is memory for.
+        // On overflow, the allocation of the saturated size fails.
         let words = sets.saturating_mul(words_per_set);
         Ok(Self {
             words: try_filled(words, 0)?,
@@ -60,21 +59,21 @@ impl Sets {
         self.set(set).iter().all(|&word| word == 0)
     }
 
-    /// The least in a set.
+    /// Returns the smallest number of a set.
     pub fn least(&self, set: usize) -> Option<usize> {
         least(self.set(set).iter().copied())
     }
 
-    /// The least in a set that a set of another kind has, too.
+    /// Returns the smallest number that is also in a set of `others`.
     pub fn least_common(&self, set: usize, others: &Self, other: usize) -> Option<usize> {
         let both = self.set(set).iter().zip(others.set(other));
         least(both.map(|(one, other)| one & other))
     }
 
-    /// The least in a set that is neither of these.
-    pub fn least_but(&self, set: usize, not: [usize; 2]) -> Option<usize> {
+    /// Returns the smallest number of a set that is not in `excluded`.
+    pub fn least_except(&self, set: usize, excluded: [usize; 2]) -> Option<usize> {
         let without = |(at, &word): (usize, &u64)| {
-            let those = not.into_iter().filter(|one| one / BITS == at);
+            let those = excluded.into_iter().filter(|one| one / BITS == at);
             those.fold(word, |word, one| word & !(1 << (one % BITS)))
         };
         least(self.set(set).iter().enumerate().map(without))
@@ -97,10 +96,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_are_sets(
+        fn sets_behave_like_btree_sets(
             below in 1..200_usize, steps in prop::collection::vec((any::<bool>(), 0..3_usize, any::<usize>()), 0..300),
         ) {
-            let (mut sets, mut plain) = (Sets::try_new(3, below).unwrap(), [const { BTreeSet::new() }; 3]);
+            let (mut sets, mut plain) = (BitSets::try_new(3, below).unwrap(), [const { BTreeSet::new() }; 3]);
             for (is_in, set, number) in steps {
                 let number = number % below;
                 match is_in {
@@ -113,22 +112,22 @@ mod tests {
                         plain[set].remove(&number);
                     }
                 }
-                let not = [0, number];
+                let excluded = [0, number];
                 let other = (set + 1) % 3;
                 prop_assert_eq!(sets.contains(set, number), is_in);
                 prop_assert_eq!(sets.is_empty(set), plain[set].is_empty());
                 prop_assert_eq!(sets.least(set), plain[set].first().copied());
                 let common = plain[set].intersection(&plain[other]).next().copied();
                 prop_assert_eq!(sets.least_common(set, &sets, other), common);
-                let but = plain[set].iter().copied().find(|one| !not.contains(one));
-                prop_assert_eq!(sets.least_but(set, not), but);
+                let least = plain[set].iter().copied().find(|one| !excluded.contains(one));
+                prop_assert_eq!(sets.least_except(set, excluded), least);
             }
         }
     }
 
     #[test]
-    fn no_memory_is_an_error() {
-        assert!(Sets::try_new(1 << 40, 1 << 40).is_err());
-        assert!(Sets::try_new(usize::MAX, usize::MAX).is_err());
+    fn huge_sets_are_an_error() {
+        assert!(BitSets::try_new(1 << 40, 1 << 40).is_err());
+        assert!(BitSets::try_new(usize::MAX, usize::MAX).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::{Dispatch, Dispatcher, Groups};
 
-/// One queue; groups are passed over.
+/// A single queue. Groups are ignored.
 #[derive(Debug, Clone)]
 pub struct Fcfs<I> {
     queue: VecDeque<(I, Groups)>,

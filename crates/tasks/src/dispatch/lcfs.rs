@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Last come, first served: kinder to caches than first come, first served, and
-//! poorer in parallelism, as what others wait for may lie at the bottom (paper 5,
-//! figure 4).
+//! Last come, first served. It uses caches better than first come, first served, but offers less
+//! parallelism, because tasks that others depend on may stay at the bottom (paper 5, figure 4).
 
 use super::{Dispatch, Dispatcher, Groups};
 
-/// One stack; groups are passed over.
+/// A single stack. Groups are ignored.
 #[derive(Debug, Clone)]
 pub struct Lcfs<I> {
     stack: Vec<(I, Groups)>,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which ready task a worker runs next.
+//! Dispatchers: which ready task a worker runs next.
 //!
-//! A dispatcher holds the tasks whose dependencies are all resolved and hands them
-//! to workers, one at a time, each until it has run to completion. It knows no
-//! threads, clocks or locks: the runtime puts a lock around it, and a model of a
-//! chip calls the very same code. What it holds for a task is the caller's
-//! business (`I`): an index, a pointer.
+//! A dispatcher holds the tasks without unresolved dependencies, and gives them to workers one at a
+//! time. It uses no threads, clocks or locks. The runtime calls the dispatchers of policies with a
+//! global queue under a lock; a simulated chip calls the same code. The caller chooses what stands
+//! for a task (`I`): an index or a pointer.
 
 mod bits;
 mod fcfs;
@@ -18,14 +17,14 @@ pub use lcfs::Lcfs;
 pub use paper::Paper;
 pub use usher::Usher;
 
-/// The hints of paper 5, section 4.1: which tasks belong together.
+/// Hints on which tasks belong together (paper 5, section 4.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Groups {
-    /// Temporal group: its tasks run close in time, on whatever cores, so that
-    /// they find one another's data in the cache that cores share. 0: none.
+    /// Temporal group: its tasks run close in time, on any cores, and find one another's data in
+    /// the cache that the cores share. 0: none.
     pub t: u32,
-    /// Spatial group: its tasks run on the same core, and find code and data in
-    /// that core's own cache. 0: none.
+    /// Spatial group: its tasks run on the same core, and find code and data in the cache of that
+    /// core. 0: none.
     pub s: u32,
 }
 
@@ -38,7 +37,7 @@ impl Groups {
         Self { t, s }
     }
 
-    /// Both in one word.
+    /// Packs both groups into one word.
     pub(crate) fn packed(self) -> u64 {
         u64::from(self.t) << 32 | u64::from(self.s)
     }
@@ -49,29 +48,29 @@ impl Groups {
     }
 }
 
-/// A task on its way to a worker.
+/// A task given to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dispatch<I> {
     /// The task.
     pub item: I,
     /// Its groups.
     pub groups: Groups,
-    /// Its spatial group belongs to the worker from now on, and did not before.
+    /// The worker has become the owner of the task's spatial group.
     pub group_moved: bool,
 }
 
 /// An order of ready tasks.
 pub trait Dispatcher<I> {
-    /// A task has become ready.
+    /// Enqueues a task that has become ready.
     fn ready(&mut self, item: I, groups: Groups);
 
-    /// The task that worker `worker` (from 0) runs next; `None`: there is none.
+    /// Removes the task that worker `worker` (from 0) runs next; `None` if there is none.
     fn next(&mut self, worker: usize) -> Option<Dispatch<I>>;
 
-    /// Ready tasks that no worker has got.
+    /// Returns the number of ready tasks that no worker has taken.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

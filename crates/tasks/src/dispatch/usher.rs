@@ -1,87 +1,86 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rules of the runtime's default policy as a dispatcher: one thread, no
-//! atomics, the same answers every time.
+//! The runtime's default policy as a single-threaded, deterministic dispatcher.
 //!
-//! The runtime spreads that policy over its workers (`worker.rs`, `pool`, and for
-//! graphs `graph/chain.rs`), which run at the same time; a model of a chip needs its
-//! order alone. The rules are
+//! The runtime implements the policy with concurrent workers (`worker.rs`, `pool`, and for graphs
+//! `graph/chain.rs`). A simulated chip needs only the order. The rules are:
 //!
-//! 1. What a worker's task has made ready is the worker's own, unless its spatial
-//!    group is another's: then it is sent there. A group without an owner becomes
-//!    the worker's.
-//! 2. Of what the worker may keep, one runs at once, ahead of all that waits: the
-//!    first, or the first of the spatial group of the task that has just run. The
-//!    others wait so that they would be run in that order.
-//! 3. Before each task a worker lays out for others what waits for it, where the first
-//!    place of its shelf is free or somebody is idle: half, half of what is left, and so
-//!    on, at most [`CHAIN_MAX`] at a time. It keeps the last one where there is a chain
-//!    for each of the others, and nobody is idle; for whom few that are left go to the
-//!    last place together. It gives away what has waited longest of the group farthest ahead.
-//! 4. A worker goes on with its active temporal group, last in, first out; when that
-//!    has run out, with the next one by number, and round again; tasks without a
-//!    temporal group come last. Then it takes back what it has laid out, the last first.
-//! 5. Else it takes what another worker has laid out, else all that has come from
-//!    outside, else all that was sent to another. Spatial groups go along: they are the
-//!    thief's.
+//! 1. Tasks made ready by a worker's task stay with that worker, unless their spatial group has
+//!    another owner: then they are sent to that owner. A group without an owner becomes the
+//!    worker's.
+//! 2. One of the tasks that stay runs next, before all queued tasks: the first, or the first of the
+//!    spatial group of the task that has just run. The others are queued so that they run in the
+//!    same order.
+//! 3. Before each task a worker publishes queued tasks, if its first steal slot is empty or a
+//!    worker is idle. It publishes half, half of the rest and so on, at most [`CHAIN_MAX`] at a
+//!    time, beginning with the oldest tasks of the group that is served last. If no worker is idle,
+//!    it keeps the last task once there is a chain for each other worker. If one is idle, a small
+//!    rest goes to the last slot as a whole.
+//! 4. A worker continues with its active temporal group, last in, first out. When that is empty,
+//!    the next group by number becomes active, cyclically. Tasks without a temporal group come
+//!    last. After them it takes back its published tasks, the latest first.
+//! 5. Otherwise it takes tasks that another worker has published, else all injected tasks, else all
+//!    tasks that were sent to another worker. It becomes the owner of their spatial groups.
 //!
-//! `tests/model.rs` holds this against the runtime. What is different:
+//! `tests/model.rs` compares this with the runtime. The differences:
 //!
-//! - A [`Dispatcher`] is not told who has made a task ready: what has become ready
-//!   since the last [`Dispatcher::next`] is taken for the work of the worker that asks
-//!   next, or, where that one got nothing when it asked last, for something from
-//!   outside. Of one task's successors the one wanted most is to come first: for the
-//!   runtime that is the one declared next after the task, round at the end.
-//! - Idle is who got nothing when it asked last; a worker of the runtime looks for a
-//!   while before it is, and is so until it has been woken and looks again.
-//! - It reads no clock, where a worker of the runtime rests for a moment between two
-//!   thefts; and all workers are equally near.
-//! - The runtime keeps owners of spatial groups in a table of fixed size, where groups
-//!   whose numbers are far apart may share one.
+//! - A [`Dispatcher`] does not get the worker that made tasks ready. Tasks that became ready since
+//!   the last [`Dispatcher::next`] are attributed to the worker that calls next, or, if that worker
+//!   got nothing in its last call, to a thread outside the runtime. Of the successors of a task the
+//!   preferred one must come first: for the runtime that is the successor declared next after the
+//!   task, cyclically.
+//! - A worker is idle if it got nothing in its last call. A worker of the runtime searches for a
+//!   while before it is idle, and stays idle until it was woken and searches again.
+//! - It reads no clock; the runtime has a pause between two steals. All workers have the same
+//!   distance.
+//! - The runtime keeps the owners of spatial groups in a table of fixed size, so distant group
+//!   numbers may share an entry.
 
 use std::array;
 use std::collections::VecDeque;
 use std::mem;
 
 use super::{Dispatch, Dispatcher, Groups};
-use crate::pool::{CHAIN_MAX, FEW, LANES, PLACES};
+use crate::pool::{CHAIN_MAX, SLOTS, SMALL_BATCH, T_QUEUES};
 
-/// A task that waits.
+/// A queued task.
 type Waiting<I> = (I, Groups);
 
-/// Tasks that are given away together, those to be taken out first at the end.
+/// Tasks given away together; the last element is taken out first.
 type Chain<I> = Vec<Waiting<I>>;
 
-/// What one worker has.
+/// The state of one worker.
 #[derive(Debug, Clone)]
-struct Post<I> {
-    /// By temporal group; group 0 apart.
-    lanes: Vec<VecDeque<Waiting<I>>>,
-    /// The lane of the active group.
+struct WorkerQueues<I> {
+    /// By temporal group, without group 0.
+    by_group: Vec<VecDeque<Waiting<I>>>,
+    /// The queue of the active group.
     active: usize,
-    /// Without a temporal group.
+    /// Tasks without a temporal group.
     others: VecDeque<Waiting<I>>,
-    /// What is in lanes and others.
+    /// Tasks in `queues` and `others`.
     len: usize,
-    /// Laid out for other workers.
-    shelf: [Chain<I>; PLACES],
-    /// Sent by other workers.
+    /// Tasks published for other workers.
+    steal_slots: [Chain<I>; SLOTS],
+    /// Tasks sent by other workers.
     inbox: VecDeque<Waiting<I>>,
     /// The spatial group of the task that it ran last.
     last_s: u32,
-    /// It was given a task when it asked last.
+    /// It got a task in its last call.
     is_busy: bool,
-    /// It got nothing when it asked last.
+    /// It got nothing in its last call.
     is_idle: bool,
 }
 
-impl<I> Post<I> {
+impl<I> WorkerQueues<I> {
     fn new() -> Self {
         Self {
-            lanes: std::iter::repeat_with(VecDeque::new).take(LANES).collect(),
+            by_group: std::iter::repeat_with(VecDeque::new)
+                .take(T_QUEUES)
+                .collect(),
             active: 0,
             others: VecDeque::new(),
             len: 0,
-            shelf: array::from_fn(|_| Vec::new()),
+            steal_slots: array::from_fn(|_| Vec::new()),
             inbox: VecDeque::new(),
             last_s: 0,
             is_busy: false,
@@ -93,7 +92,7 @@ impl<I> Post<I> {
         self.len += 1;
         match waiting.1.t as usize {
             0 => self.others.push_back(waiting),
-            t => self.lanes[t % LANES].push_back(waiting),
+            t => self.by_group[t % T_QUEUES].push_back(waiting),
         }
     }
 
@@ -103,19 +102,21 @@ impl<I> Post<I> {
         }
     }
 
-    /// What was laid out, as it was before.
-    fn put_back(&mut self, chain: Chain<I>) {
+    /// Enqueues published tasks again, in their former order.
+    fn requeue(&mut self, chain: Chain<I>) {
         chain.into_iter().for_each(|waiting| self.push(waiting));
     }
 
-    /// The next to run here.
+    /// Removes the next task to run here.
     fn pop(&mut self) -> Option<Waiting<I>> {
-        let round = (self.active..LANES).chain(0..self.active);
-        let lane = round.into_iter().find(|&lane| !self.lanes[lane].is_empty());
-        let waiting = match lane {
-            Some(lane) => {
-                self.active = lane;
-                self.lanes[lane].pop_back()
+        let round = (self.active..T_QUEUES).chain(0..self.active);
+        let group = round
+            .into_iter()
+            .find(|&group| !self.by_group[group].is_empty());
+        let waiting = match group {
+            Some(group) => {
+                self.active = group;
+                self.by_group[group].pop_back()
             }
             None => self.others.pop_back(),
         }?;
@@ -123,69 +124,69 @@ impl<I> Post<I> {
         Some(waiting)
     }
 
-    /// What has waited longest in the group that is farthest ahead.
-    fn pop_far(&mut self) -> Option<Waiting<I>> {
+    /// Removes the oldest task of the group that is served last.
+    fn pop_for_thief(&mut self) -> Option<Waiting<I>> {
         let waiting = self.others.pop_front().or_else(|| {
-            let mut back = (0..self.active).rev().chain((self.active..LANES).rev());
-            let lane = back.find(|&lane| !self.lanes[lane].is_empty())?;
-            self.lanes[lane].pop_front()
+            let mut back = (0..self.active).rev().chain((self.active..T_QUEUES).rev());
+            let group = back.find(|&group| !self.by_group[group].is_empty())?;
+            self.by_group[group].pop_front()
         })?;
         self.len -= 1;
         Some(waiting)
     }
 
-    /// Rule 3, for so many others, of whom somebody is idle or not.
-    fn lay_out(&mut self, others: usize, is_any_idle: bool) {
-        if !is_any_idle && !self.shelf[0].is_empty() {
+    /// Rule 3, given the number of other workers and whether one of them is idle.
+    fn publish(&mut self, others: usize, is_any_idle: bool) {
+        if !is_any_idle && !self.steal_slots[0].is_empty() {
             return;
         }
         loop {
-            let mut free = (0..PLACES).filter(|&place| self.shelf[place].is_empty());
-            let places = free.clone().count();
-            let kept = usize::from(!is_any_idle && PLACES - places >= others);
-            let Some(place) = free.next().filter(|_| self.len > kept) else {
+            let mut free = (0..SLOTS).filter(|&slot| self.steal_slots[slot].is_empty());
+            let free_slots = free.clone().count();
+            let kept = usize::from(!is_any_idle && SLOTS - free_slots >= others);
+            let Some(slot) = free.next().filter(|_| self.len > kept) else {
                 return;
             };
-            let is_last = places == 1;
-            let count = match is_last && is_any_idle && self.len <= FEW {
+            let is_last = free_slots == 1;
+            let count = match is_last && is_any_idle && self.len <= SMALL_BATCH {
                 true => self.len,
                 false => (self.len / 2).clamp(1, CHAIN_MAX),
             };
-            self.shelf[place] = (0..count).map_while(|_| self.pop_far()).collect();
+            self.steal_slots[slot] = (0..count).map_while(|_| self.pop_for_thief()).collect();
         }
     }
 
-    /// What was laid out first.
-    fn take_from_shelf(&mut self) -> Option<Chain<I>> {
-        let place = self.shelf.iter_mut().find(|place| !place.is_empty());
-        place.map(mem::take)
+    /// Takes the chain that was published first.
+    fn steal(&mut self) -> Option<Chain<I>> {
+        let slot = self.steal_slots.iter_mut().find(|slot| !slot.is_empty());
+        slot.map(mem::take)
     }
 
-    /// What was laid out last.
-    fn take_back(&mut self) -> Option<Chain<I>> {
-        let mut places = self.shelf.iter_mut().rev();
-        places.find(|place| !place.is_empty()).map(mem::take)
+    /// Takes the chain that was published last.
+    fn reclaim(&mut self) -> Option<Chain<I>> {
+        let mut free_slots = self.steal_slots.iter_mut().rev();
+        free_slots.find(|slot| !slot.is_empty()).map(mem::take)
     }
 }
 
-/// Workers with what waits for each, and who owns what.
+/// The workers' queues, and the owners of the spatial groups.
 #[derive(Debug, Clone)]
 pub struct Usher<I> {
-    posts: Vec<Post<I>>,
-    /// By spatial group: whose it is.
+    workers: Vec<WorkerQueues<I>>,
+    /// By spatial group: its owner.
     owners: Vec<Option<usize>>,
-    /// Became ready since a worker asked last.
+    /// Tasks that became ready since the last call of `next`.
     fresh: VecDeque<Waiting<I>>,
-    /// Came from outside.
+    /// Injected tasks.
     outside: VecDeque<Waiting<I>>,
     len: usize,
 }
 
 impl<I> Usher<I> {
-    /// For that many workers, one at least.
+    /// Creates queues for this number of workers, at least one.
     pub fn new(workers: usize) -> Self {
         Self {
-            posts: std::iter::repeat_with(Post::new)
+            workers: std::iter::repeat_with(WorkerQueues::new)
                 .take(workers.max(1))
                 .collect(),
             owners: Vec::new(),
@@ -195,7 +196,7 @@ impl<I> Usher<I> {
         }
     }
 
-    /// Whom a spatial group belongs to.
+    /// Returns the owner of a spatial group.
     pub fn owner(&self, s: u32) -> Option<usize> {
         self.owners.get(s as usize).copied().flatten()
     }
@@ -208,9 +209,10 @@ impl<I> Usher<I> {
         self.owners[s] = Some(worker);
     }
 
-    /// The other worker that a spatial group belongs to; nobody's become this one's.
+    /// Returns the owner of a spatial group if it is another worker. A group without an owner
+    /// becomes this worker's.
     fn other_owner(&mut self, s: u32, worker: usize) -> Option<usize> {
-        if s == 0 || self.posts.len() == 1 {
+        if s == 0 || self.workers.len() == 1 {
             return None;
         }
         match self.owner(s) {
@@ -222,49 +224,49 @@ impl<I> Usher<I> {
         }
     }
 
-    /// Rules 1 and 2: spreads what is fresh; what runs at once.
+    /// Rules 1 and 2: distributes the newly ready tasks. Returns the task that runs next.
     fn spread(&mut self, worker: usize) -> Option<Waiting<I>> {
-        if !self.posts[worker].is_busy {
+        if !self.workers[worker].is_busy {
             self.outside.append(&mut self.fresh);
             return None;
         }
-        let last_s = self.posts[worker].last_s;
+        let last_s = self.workers[worker].last_s;
         let mut fresh: Vec<Waiting<I>> = self.fresh.drain(..).collect();
         fresh.sort_by_key(|(_, groups)| groups.s != last_s);
         let mut at_once: Option<Waiting<I>> = None;
-        // What is wanted least is put in first, as what is put in last comes out first.
+        // The least preferred is queued first, as the last one queued runs first.
         for waiting in fresh.into_iter().rev() {
             if let Some(owner) = self.other_owner(waiting.1.s, worker) {
-                self.posts[owner].inbox.push_back(waiting);
+                self.workers[owner].inbox.push_back(waiting);
             } else if let Some(before) = at_once.replace(waiting) {
-                self.posts[worker].push(before);
+                self.workers[worker].push(before);
             }
         }
         at_once
     }
 
-    /// Rule 3, where there are others.
+    /// Rule 3, if there are other workers.
     fn share(&mut self, worker: usize) {
-        if self.posts.len() > 1 {
-            let is_any_idle = self.posts.iter().any(|post| post.is_idle);
-            let others = self.posts.len() - 1;
-            self.posts[worker].lay_out(others, is_any_idle);
+        if self.workers.len() > 1 {
+            let is_any_idle = self.workers.iter().any(|queues| queues.is_idle);
+            let others = self.workers.len() - 1;
+            self.workers[worker].publish(others, is_any_idle);
         }
     }
 
-    /// Rule 5; whether it was another worker's.
+    /// Rule 5. Also returns whether the tasks were another worker's.
     fn steal(&mut self, worker: usize) -> Option<(Chain<I>, bool)> {
-        let count = self.posts.len();
+        let count = self.workers.len();
         let mut others = (1..count).map(|step| (worker + step) % count);
-        let mut laid_out = others.clone();
-        let laid_out = laid_out.find_map(|other| self.posts[other].take_from_shelf());
-        let (chain, stolen) = if let Some(chain) = laid_out {
+        let mut published = others.clone();
+        let published = published.find_map(|other| self.workers[other].steal());
+        let (chain, stolen) = if let Some(chain) = published {
             (chain, true)
         } else if !self.outside.is_empty() {
             (self.outside.drain(..).rev().collect(), false)
         } else {
-            let other = others.find(|&other| !self.posts[other].inbox.is_empty())?;
-            (self.posts[other].inbox.drain(..).rev().collect(), true)
+            let other = others.find(|&other| !self.workers[other].inbox.is_empty())?;
+            (self.workers[other].inbox.drain(..).rev().collect(), true)
         };
         for &(_, groups) in chain.iter().filter(|(_, groups)| groups.s != 0) {
             self.own(groups.s, worker);
@@ -272,23 +274,23 @@ impl<I> Usher<I> {
         Some((chain, stolen))
     }
 
-    /// Rule 4, and 5 where that finds nothing; whether it was stolen.
+    /// Rule 4, then rule 5. Also returns whether the task was stolen.
     fn find(&mut self, worker: usize) -> Option<(Waiting<I>, bool)> {
-        let post = &mut self.posts[worker];
-        while let Some(sent) = post.inbox.pop_front() {
-            post.push(sent);
+        let queues = &mut self.workers[worker];
+        while let Some(sent) = queues.inbox.pop_front() {
+            queues.push(sent);
         }
-        if let Some(waiting) = post.pop() {
+        if let Some(waiting) = queues.pop() {
             return Some((waiting, false));
         }
-        if let Some(chain) = post.take_back() {
-            post.put_back(chain);
-            return post.pop().map(|waiting| (waiting, false));
+        if let Some(chain) = queues.reclaim() {
+            queues.requeue(chain);
+            return queues.pop().map(|waiting| (waiting, false));
         }
         let (chain, stolen) = self.steal(worker)?;
-        let post = &mut self.posts[worker];
-        post.push_all(chain);
-        Some((post.pop()?, stolen))
+        let queues = &mut self.workers[worker];
+        queues.push_all(chain);
+        Some((queues.pop()?, stolen))
     }
 }
 
@@ -299,17 +301,17 @@ impl<I> Dispatcher<I> for Usher<I> {
     }
 
     /// # Panics
-    /// Where there is no such worker.
+    /// If there is no such worker.
     fn next(&mut self, worker: usize) -> Option<Dispatch<I>> {
         let at_once = self.spread(worker).map(|waiting| (waiting, false));
-        self.posts[worker].is_idle = false;
+        self.workers[worker].is_idle = false;
         self.share(worker);
         let found = at_once.or_else(|| self.find(worker));
-        let post = &mut self.posts[worker];
-        (post.is_busy, post.is_idle) = (found.is_some(), found.is_none());
+        let queues = &mut self.workers[worker];
+        (queues.is_busy, queues.is_idle) = (found.is_some(), found.is_none());
         let ((item, groups), stolen) = found?;
         self.share(worker);
-        self.posts[worker].last_s = groups.s;
+        self.workers[worker].last_s = groups.s;
         self.len -= 1;
         Some(Dispatch {
             item,
@@ -331,9 +333,9 @@ mod tests {
         std::iter::from_fn(|| order.next(worker).map(|dispatch| dispatch.item)).collect()
     }
 
-    /// A task of the worker makes those ready.
+    /// Makes tasks ready by a task of the worker.
     fn ready(order: &mut Usher<char>, worker: usize, tasks: &[(char, u32, u32)]) {
-        if !order.posts[worker].is_busy {
+        if !order.workers[worker].is_busy {
             order.ready('.', Groups::NONE);
             assert_eq!(order.next(worker).unwrap().item, '.');
         }
@@ -351,7 +353,7 @@ mod tests {
     ];
 
     #[test]
-    fn one_runs_at_once_and_the_others_by_temporal_group_the_latest_first() {
+    fn one_task_runs_next_and_the_rest_by_temporal_group_latest_first() {
         let mut order = Usher::new(1);
         ready(&mut order, 0, &FIVE);
         assert_eq!(order.len(), 5);
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn from_outside_the_latest_comes_first() {
+    fn injected_tasks_run_latest_first() {
         let mut order = Usher::new(1);
         for (name, t, s) in FIVE {
             order.ready(name, Groups::new(t, s));
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_become_ready_together_run_in_the_order_in_which_they_came() {
+    fn tasks_made_ready_together_run_in_order() {
         let mut order = Usher::new(1);
         let tasks = ['a', 'b', 'c', 'd'].map(|name| (name, 1, 0));
         ready(&mut order, 0, &tasks);
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_code_goes_on() {
+    fn the_spatial_group_of_the_last_task_is_preferred() {
         let mut order = Usher::new(1);
         ready(&mut order, 0, &[('a', 1, 7)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_stick_to_their_owner_until_it_is_robbed() {
+    fn groups_keep_their_owner_until_stolen() {
         let mut order = Usher::new(3);
         ready(&mut order, 0, &[('a', 1, 1)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
@@ -397,7 +399,7 @@ mod tests {
         ready(&mut order, 1, &[('b', 1, 1), ('c', 1, 2)]);
         assert_eq!(order.next(1).unwrap().item, 'c');
         assert_eq!((order.owner(1), order.owner(2)), (Some(0), Some(1)));
-        // Worker 2 finds nothing but what was sent to worker 0.
+        // Worker 2 finds only the task sent to worker 0.
         let stolen = order.next(2).unwrap();
         assert_eq!((stolen.item, stolen.group_moved), ('b', true));
         assert_eq!(order.owner(1), Some(2));
@@ -405,18 +407,18 @@ mod tests {
     }
 
     #[test]
-    fn a_thief_takes_half_from_the_far_end() {
+    fn a_thief_takes_half_of_the_group_served_last() {
         let mut order = Usher::new(2);
         let tasks = [('a', 1), ('b', 1), ('c', 1), ('d', 2), ('e', 2)];
         ready(&mut order, 0, &tasks.map(|(name, t)| (name, t, 0)));
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // Laid out are e and d, which are farthest ahead, then c.
+        // Published are e and d, which are served last, then c.
         assert_eq!(names(&mut order, 1), "edc");
         assert_eq!(names(&mut order, 0), "b");
     }
 
     #[test]
-    fn one_that_waits_alone_is_there_for_others() {
+    fn a_single_queued_task_can_be_stolen() {
         let mut order = Usher::new(2);
         ready(&mut order, 0, &[('a', 1, 0), ('b', 1, 0)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
@@ -424,14 +426,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nothing_to_do_is_given_all_there_is() {
+    fn all_tasks_are_published_for_idle_workers() {
         let mut order = Usher::new(3);
         ready(&mut order, 0, &[('a', 1, 0), ('b', 1, 0), ('c', 1, 0)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // Nothing is kept back for the length of a.
+        // No task stays queued behind a.
         assert_eq!(order.next(1).unwrap().item, 'c');
         assert_eq!(order.next(2).unwrap().item, 'b');
-        // Nor is what becomes ready while the first place is taken.
+        // Nor behind d, although the first slot is full.
         ready(&mut order, 0, &[('d', 1, 0), ('e', 1, 0)]);
         assert_eq!(order.next(0).unwrap().item, 'd');
         ready(&mut order, 0, &[('f', 1, 0), ('g', 1, 0)]);
@@ -447,11 +449,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_taken_is_taken_back() {
+    fn published_tasks_are_reclaimed_in_order() {
         let mut order = Usher::new(2);
         let tasks = ['a', 'b', 'c', 'd', 'e'].map(|name| (name, 1, 0));
         ready(&mut order, 0, &tasks);
-        // All but b were laid out: e and d, then c.
+        // All but b were published: e and d, then c.
         assert_eq!(names(&mut order, 0), "abcde");
     }
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Declaring a graph.
+//! Declaration of a graph.
 
 use super::Graph;
 use super::finder::Finder;
 use crate::dispatch::Groups;
 use crate::error::GraphError;
 
-/// Tasks and who waits for whom, before they can be run.
+/// Declares tasks and their dependencies.
 ///
-/// Tasks are numbered from 0 in the order in which they are declared.
+/// Tasks are numbered from 0 in the order of their declaration.
 ///
-/// Which of several ready tasks runs first decides what caches hold. Say it by
-/// [`Groups`], or say nothing: a graph without groups that is run again and again is
-/// run in several likely orders at first, and then in the one that was fastest
-/// ([`Graph::explain`] tells which). It helps to declare tasks as a sequential program
-/// would run them, and to say which data each works on ([`Self::on`]).
+/// The order in which ready tasks run decides what the caches hold. Specify it by [`Groups`], or
+/// leave it open: a graph without groups that is run repeatedly is run in several likely orders at
+/// first, and then in the fastest of them (see [`Graph::explain`]). It helps to declare tasks in
+/// the order in which a sequential program would run them, and to name the data that each works on
+/// ([`Self::on`]).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,60 +39,59 @@ use crate::error::GraphError;
 #[derive(Debug, Clone, Default)]
 pub struct GraphBuilder {
     groups: Vec<Groups>,
-    /// From, to.
+    /// Pairs (before, after).
     edges: Vec<(usize, usize)>,
-    /// Tasks with the addresses of their data, and with their entries.
+    /// Pairs of a task and the address of its data, and of a task and the address of its code.
     data: Vec<(usize, usize)>,
     code: Vec<(usize, usize)>,
 }
 
 impl GraphBuilder {
-    /// Without tasks.
+    /// Creates a builder without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more task; its number.
+    /// Declares a task and returns its number.
     pub fn task(&mut self) -> usize {
         self.task_in(Groups::NONE)
     }
 
-    /// One more task in those groups; its number.
+    /// Declares a task in those groups and returns its number.
     pub fn task_in(&mut self, groups: Groups) -> usize {
         self.groups.push(groups);
         self.groups.len() - 1
     }
 
-    /// `task` works on the data at that address, or with that number: tasks on the
-    /// same data, or on neighbouring data, may do well close together.
+    /// Declares that `task` works on the data at that address, or with that number. Tasks on the
+    /// same or neighbouring data may run faster close together.
     pub fn on(&mut self, task: usize, data: usize) -> &mut Self {
         self.data.push((task, data));
         self
     }
 
-    /// `task` runs the code at that address, or with that number: tasks of the same
-    /// code may do well close together.
+    /// Declares that `task` runs the code at that address, or with that number. Tasks of the same
+    /// code may run faster close together.
     pub fn runs(&mut self, task: usize, code: usize) -> &mut Self {
         self.code.push((task, code));
         self
     }
 
-    /// `task` runs after `before` has run. Said twice it is as said once.
+    /// Declares that `task` runs after `before`. Repeating a declaration has no effect.
     pub fn after(&mut self, task: usize, before: usize) -> &mut Self {
         self.edges.push((before, task));
         self
     }
 
-    /// A graph whose task `i` is a call of `body(i)`.
+    /// Creates a graph whose task `i` calls `body(i)`.
     ///
     /// # Errors
-    /// Where tasks wait for one another in a circle, or a task was named that there
-    /// is not.
+    /// If the dependencies form a cycle, or if a declaration names a task that does not exist.
     pub fn build<B: Fn(usize) + Sync>(self, body: B) -> Result<Graph<B>, GraphError> {
         let count = self.groups.len();
         let ends = self.edges.iter().flat_map(|&(from, to)| [from, to]);
-        let said = self.data.iter().chain(&self.code).map(|&(task, _)| task);
-        let mut named = ends.chain(said);
+        let hinted = self.data.iter().chain(&self.code).map(|&(task, _)| task);
+        let mut named = ends.chain(hinted);
         if let Some(task) = named.find(|&task| task >= count) {
             return Err(GraphError::NoSuchTask { task, count });
         }
@@ -102,9 +101,9 @@ impl GraphBuilder {
         check_acyclic(&after)?;
         let mut graph = Graph::new(&self.groups, &after, body);
         if self.groups.iter().all(|&groups| groups == Groups::NONE) {
-            let all = |said: &[(usize, usize)]| {
-                let mut all = vec![0; if said.is_empty() { 0 } else { count }];
-                said.iter().for_each(|&(task, what)| all[task] = what);
+            let all = |hinted: &[(usize, usize)]| {
+                let mut all = vec![0; if hinted.is_empty() { 0 } else { count }];
+                hinted.iter().for_each(|&(task, what)| all[task] = what);
                 all
             };
             graph.finder = Some(Finder::new(after, all(&self.data), all(&self.code)));
@@ -120,18 +119,18 @@ fn check_size(count: usize, what: &'static str) -> Result<(), GraphError> {
     }
 }
 
-/// Who waits for whom, by whom is waited for.
+/// The successors of each task, and its number of dependencies.
 #[derive(Debug)]
 pub(super) struct Successors {
-    /// Task `i`'s are those from `first[i]` to `first[i + 1]`.
+    /// The successors of task `i` are `tasks[first[i]..first[i + 1]]`.
     pub first: Vec<u32>,
     pub tasks: Vec<u32>,
-    /// How many each waits for.
+    /// By task: the number of its dependencies.
     pub waits: Vec<u32>,
 }
 
 impl Successors {
-    /// Sizes have been checked.
+    /// The sizes must have been checked.
     pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
@@ -162,7 +161,7 @@ impl Successors {
     }
 }
 
-/// Takes away what waits for nothing, until nothing is left (Kahn).
+/// Removes tasks without dependencies until none is left (Kahn's algorithm).
 fn check_acyclic(after: &Successors) -> Result<(), GraphError> {
     let mut waits = after.waits.clone();
     let mut free: Vec<usize> = (0..after.count())
@@ -181,14 +180,14 @@ fn check_acyclic(after: &Successors) -> Result<(), GraphError> {
     match taken == after.count() {
         true => Ok(()),
         false => Err(GraphError::Cycle {
-            tasks: circle(after, &waits),
+            tasks: find_cycle(after, &waits),
         }),
     }
 }
 
-/// A circle among the tasks that still wait. Each of them waits for another one of
-/// them, so whoever goes from one to one that it waits for comes round in the end.
-fn circle(after: &Successors, waits: &[u32]) -> Vec<usize> {
+/// Returns a cycle among the remaining tasks. Each of them depends on another remaining task, so
+/// following these dependencies leads back to a task seen before.
+fn find_cycle(after: &Successors, waits: &[u32]) -> Vec<usize> {
     let mut before = vec![None; after.count()];
     let left = || (0..after.count()).filter(|&task| waits[task] > 0);
     for task in left() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a task of a graph and, one after another, those that it hands on.
+//! Runs a task of a graph, and then the chain of successors that it makes ready.
 //!
-//! A worker comes here once for a chain of tasks. Panics are caught around the chain,
-//! not around each task: where one gets out, the cell that says which task runs tells
-//! whose it is, and the chain goes on behind that task.
+//! A worker enters this module once per chain. Panics are caught around the chain, not around each
+//! task. A cell holds the number of the running task: after a panic it identifies the task, and the
+//! chain continues behind it.
 //!
-//! Whoever runs a task touches nothing of the graph after its last dependency has been
-//! resolved and nothing is handed on, or, where it has none, after it has counted
-//! itself off: the graph may be gone by then. So nothing here takes a reference to the
-//! graph as an argument that would still be one at the end.
+//! A worker does not access the graph after it has resolved the last successor of its task and
+//! holds no next task, or, for a task without successors, after it has counted the task as ended:
+//! the graph may have been freed. For this reason no function here takes a reference to the graph
+//! as an argument, because such a reference would have to stay valid until the function returns.
 
 use std::cell::Cell;
 use std::mem;
@@ -23,18 +23,18 @@ use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use crate::worker::{AbortOnUnwind, Worker};
 
 impl<B: Fn(usize) + Sync> Inner<B> {
-    /// Does what the task is there for.
+    /// Calls the body of the task, unless another task has panicked.
     #[inline(always)]
-    fn visit(&self, task: u32, worker: &Worker<'_>) {
+    fn call_body(&self, task: u32, worker: &Worker<'_>) {
         worker.count_task();
         match self.failed.load(Ordering::Relaxed) || worker.is_traced() {
             false => (self.body)(task as usize),
-            true => self.visit_slowly(task, worker),
+            true => self.call_body_slowly(task, worker),
         }
     }
 
     #[cold]
-    fn visit_slowly(&self, task: u32, worker: &Worker<'_>) {
+    fn call_body_slowly(&self, task: u32, worker: &Worker<'_>) {
         if self.failed.load(Ordering::Relaxed) {
             self.skipped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -43,9 +43,10 @@ impl<B: Fn(usize) + Sync> Inner<B> {
         worker.trace(u64::from(task), groups, || (self.body)(task as usize));
     }
 
-    /// What the body leaves behind when it panics is its owner's business, who is told.
+    /// Records a panic. State that the body leaves inconsistent is left to the owner of the body,
+    /// which gets a report of the panic.
     #[cold]
-    fn has_panicked(&self, task: u32, panic: Box<dyn std::any::Any + Send>) {
+    fn record_panic(&self, task: u32, panic: Box<dyn std::any::Any + Send>) {
         self.failed.store(true, Ordering::Relaxed);
         self.panicked.lock().push(Panicked {
             task: u64::from(task),
@@ -54,17 +55,17 @@ impl<B: Fn(usize) + Sync> Inner<B> {
     }
 }
 
-/// What is handed on where nothing is.
+/// The next task of a chain that has ended.
 const NONE: u32 = u32::MAX;
 
-/// Resolves what waited for that task, which has run; of those that are ready now, the
-/// one that is to run next here, or [`NONE`].
+/// Resolves the dependencies on a task that has run. Returns the newly ready task to run next on
+/// this worker, or [`NONE`].
 ///
 /// # Safety
-/// The graph lives, the task is one of it, and has not been resolved in this run. The
-/// counters are the graph's.
+/// The graph lives. The task belongs to it and was not resolved in this run. The counters are the
+/// graph's.
 #[inline(always)]
-unsafe fn resolve<B, C: Counter, const ALONE: bool>(
+unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const Inner<B>,
     left: *const C,
     task: u32,
@@ -79,15 +80,16 @@ unsafe fn resolve<B, C: Counter, const ALONE: bool>(
     }
     let mut next = NONE;
     for &successor in successors {
-        // SAFETY: successors are tasks, and each has a counter. Until all of these have
-        // been resolved the graph lives.
-        if unsafe { !(*left.add(successor as usize)).down::<ALONE>() } {
+        // SAFETY: successors are tasks, and each has a counter. The graph lives until all of
+        // these are resolved.
+        if unsafe { !(*left.add(successor as usize)).decrement::<SINGLE_WORKER>() } {
             continue;
         }
-        // It is ready now, and ours: so the graph lives until we have given it on.
-        if worker.sends(inner.sends) {
+        // The successor is ready and held by this worker, so the graph lives until the worker
+        // passes it on.
+        if worker.may_redirect(inner.may_redirect) {
             let job = inner.job(successor);
-            if !worker.keeps(&job) {
+            if !worker.may_run_next(&job) {
                 worker.ready(job);
                 continue;
             }
@@ -100,13 +102,13 @@ unsafe fn resolve<B, C: Counter, const ALONE: bool>(
     next
 }
 
-/// A task without successors has run.
+/// Ends a task without successors.
 ///
 /// # Safety
-/// The graph lives, and the task is one of it that has not ended in this run.
+/// The graph lives. The task belongs to it and has not ended in this run.
 unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
-    // SAFETY: the caller's promise. Where this was the last, the graph lives until the
-    // latch opens.
+    // SAFETY: the caller's promise. If this task was the last, the graph lives until the latch
+    // opens.
     let (done, waiter) = unsafe {
         if !Plan::ended(&raw const (*graph).plan, task) {
             return;
@@ -119,12 +121,12 @@ unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
     }
 }
 
-/// As [`resolve`], where a panic would be taken for the task's.
+/// As [`resolve`], in a place where a panic would be attributed to the task.
 ///
 /// # Safety
-/// As there.
+/// As [`resolve`].
 #[inline(always)]
-unsafe fn resolve_or_abort<B, C: Counter, const ALONE: bool>(
+unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const Inner<B>,
     left: *const C,
     task: u32,
@@ -132,19 +134,18 @@ unsafe fn resolve_or_abort<B, C: Counter, const ALONE: bool>(
 ) -> u32 {
     let unwinding = AbortOnUnwind;
     // SAFETY: the caller's promise.
-    let next = unsafe { resolve::<B, C, ALONE>(graph, left, task, worker) };
+    let next = unsafe { resolve::<B, C, SINGLE_WORKER>(graph, left, task, worker) };
     mem::forget(unwinding);
     next
 }
 
-/// Runs tasks from one on, each when the one before it has been resolved, until none is
-/// handed on or others have their turn.
+/// Runs a task and the tasks that follow it, until none follows or other tasks are overdue.
 ///
 /// # Safety
-/// The graph lives, the task is ready and this worker's. The counters are the graph's,
-/// and where `ALONE` nobody else uses them.
+/// The graph lives. The task is ready and belongs to this worker. The counters are the graph's, and
+/// with `SINGLE_WORKER` no other thread uses them.
 #[inline(always)]
-unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const ALONE: bool>(
+unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const Inner<B>,
     left: *const C,
     at: &Cell<u32>,
@@ -153,30 +154,30 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const ALONE: bool>(
     let mut task = at.get();
     while task != NONE {
         at.set(task);
-        // SAFETY: the task has not run, so that the graph lives; when it has, it has
-        // not been resolved.
+        // SAFETY: the task has not run, so the graph lives. Once it has run, it is not yet
+        // resolved.
         unsafe {
-            (*graph).visit(task, worker);
-            task = resolve_or_abort::<B, C, ALONE>(graph, left, task, worker);
-            if task != NONE && worker.ends_turn() {
-                // Ours yet, so that the graph lives.
+            (*graph).call_body(task, worker);
+            task = resolve_or_abort::<B, C, SINGLE_WORKER>(graph, left, task, worker);
+            if task != NONE && worker.chain_must_yield() {
+                // The task still belongs to this worker, so the graph lives.
                 return worker.push((*graph).job(task));
             }
         }
-        if !ALONE {
+        if !SINGLE_WORKER {
             worker.share();
         }
     }
 }
 
-/// Goes on behind a task that has panicked; the next one.
+/// Resolves a task that has panicked, and returns the next one.
 ///
 /// # Safety
-/// The graph lives, and the task has not been resolved.
+/// The graph lives, and the task was not resolved.
 #[cold]
 unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u32 {
-    // SAFETY: the caller's promise. Counters do not move; where nobody else uses them
-    // they may be atomic all the same.
+    // SAFETY: the caller's promise. Counters do not move. Atomic access is also correct if no other
+    // thread uses them.
     unsafe {
         match &(*graph).plan.pending {
             Pending::Narrow(counters) => {
@@ -191,21 +192,20 @@ unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u
     }
 }
 
-/// Runs the task of a job, and those that it hands on.
+/// Runs the task of a job and the chain that follows it.
 ///
 /// # Safety
-/// The job is one of a graph with that kind of body.
+/// The job belongs to a graph with this type of body.
 pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) {
-    // SAFETY: the caller's promise; the job lives until it has run, and points to its
-    // graph.
+    // SAFETY: the caller's promise. The job lives until it has run, and points to its graph.
     let (graph, at) = unsafe {
-        let graph = job.as_ptr().as_ref().kind().cast::<Inner<B>>().as_ptr();
+        let graph = job.as_ptr().as_ref().vtable().cast::<Inner<B>>().as_ptr();
         (graph.cast_const(), Cell::new((*graph).task(&job)))
     };
     while at.get() != NONE {
-        // SAFETY: the task is ours and has not run. Counters do not move.
-        let go = || unsafe {
-            match (&(*graph).plan.pending, worker.is_alone()) {
+        // SAFETY: the task belongs to this worker and has not run. Counters do not move.
+        let run_chain = || unsafe {
+            match (&(*graph).plan.pending, worker.is_only_worker()) {
                 (Pending::Narrow(counters), true) => {
                     let left = counters.left.as_ptr();
                     chain::<B, AtomicU8, true>(graph, left, &at, worker);
@@ -220,11 +220,11 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
                 }
             }
         };
-        match catch_unwind(AssertUnwindSafe(go)) {
+        match catch_unwind(AssertUnwindSafe(run_chain)) {
             Ok(()) => return,
-            // SAFETY: the task has not been resolved, so that the graph lives.
+            // SAFETY: the task was not resolved, so the graph lives.
             Err(panic) => unsafe {
-                (*graph).has_panicked(at.get(), panic);
+                (*graph).record_panic(at.get(), panic);
                 at.set(resume(graph, at.get(), worker));
             },
         }

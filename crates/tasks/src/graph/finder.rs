@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds the order for a graph whose tasks have no groups, while it is run.
+//! Finds a fast order for a graph without groups, by trials during its runs.
 
 use std::fmt;
 
 use super::builder::Successors;
-use super::order::{Known, Order};
+use super::order::{GraphInfo, Order};
 use crate::dispatch::Groups;
-use crate::pool::LANES;
+use crate::pool::T_QUEUES;
 use crate::trials::Trials;
 
-/// Graphs of fewer tasks run as declared: their times tell too little.
+/// Smaller graphs run in one order only: their run times vary too much for trials.
 const TASKS_MIN: usize = 256;
 
-/// What was found about a graph that is run again and again.
+/// What is known about the orders of a graph.
 #[derive(Debug)]
 pub(super) struct Finder {
     after: Successors,
     data: Vec<usize>,
     code: Vec<usize>,
-    /// By how many workers: what is best for one need not be for many, and whoever runs
-    /// a graph on several runtimes in turn is not to begin anew each time.
+    /// By number of workers. The best order may differ between them, and a graph that alternates
+    /// between runtimes must not restart its trials each time.
     searches: Vec<(usize, Search)>,
-    /// The one of the last run.
-    present: usize,
-    /// What the tasks' ranks say at present.
+    /// Index of the search used by the last run.
+    current: usize,
+    /// The order that the tasks' groups express.
     applied: Option<Order>,
 }
 
-/// Orders, and how they have done.
+/// Candidate orders and their trials.
 #[derive(Debug)]
 struct Search {
     orders: Vec<Order>,
@@ -36,7 +36,7 @@ struct Search {
 }
 
 impl Search {
-    fn of(orders: Vec<Order>) -> Self {
+    fn new(orders: Vec<Order>) -> Self {
         let trials = Trials::new(orders.len());
         Self {
             orders,
@@ -53,33 +53,35 @@ impl Finder {
             data,
             code,
             searches: Vec::new(),
-            present: 0,
+            current: 0,
             applied: None,
         }
     }
 
-    /// Before a run by so many workers: the ranks that tasks are to have from now
-    /// on, where they change. Where there is no memory for those they stay as they are,
-    /// until it is tried again.
+    /// Prepares a run by this number of workers. Returns new ranks of the tasks if the order
+    /// changes. Without memory for them the order stays as it is, and the next run tries again.
     pub fn prepare(&mut self, workers: usize) -> Option<Vec<u32>> {
-        let known = self.searches.iter().position(|(of, _)| *of == workers);
-        self.present = known.unwrap_or(self.searches.len());
-        // Whoever runs a graph once does not want to pay for looking at it.
+        let known = self
+            .searches
+            .iter()
+            .position(|(count, _)| *count == workers);
+        self.current = known.unwrap_or(self.searches.len());
+        // A graph that is run once must not pay for the search.
         if known.is_none() {
-            let search = Search::of(vec![self.likeliest()]);
+            let search = Search::new(vec![self.default_order()]);
             self.searches.push((workers, search));
-        } else if self.searches[self.present].1.runs == 1 && self.is_worth_trials() {
-            let orders = self.known().orders()?;
-            self.searches[self.present].1 = Search::of(orders);
-            self.searches[self.present].1.runs = 1;
+        } else if self.searches[self.current].1.runs == 1 && self.is_worth_trials() {
+            let orders = self.info().orders()?;
+            self.searches[self.current].1 = Search::new(orders);
+            self.searches[self.current].1.runs = 1;
         }
-        let search = &mut self.searches[self.present].1;
+        let search = &mut self.searches[self.current].1;
         search.runs += 1;
-        let order = search.orders[search.trials.way()];
+        let order = search.orders[search.trials.current()];
         if self.applied == Some(order) {
             return None;
         }
-        let ranks = self.known().ranks(order)?;
+        let ranks = self.info().ranks(order)?;
         self.applied = Some(order);
         Some(ranks)
     }
@@ -88,39 +90,39 @@ impl Finder {
         self.after.count() >= TASKS_MIN
     }
 
-    fn likeliest(&self) -> Order {
+    fn default_order(&self) -> Order {
         match self.data.is_empty() {
             true => Order::Declared,
             false => Order::Data,
         }
     }
 
-    fn known(&self) -> Known<'_> {
-        Known {
+    fn info(&self) -> GraphInfo<'_> {
+        GraphInfo {
             after: &self.after,
             data: &self.data,
             code: &self.code,
         }
     }
 
-    /// Tasks are to have no groups from now on; whether they have had any.
+    /// Prepares tasks without groups. Returns whether groups were in use before.
     pub fn forget(&mut self) -> bool {
         self.applied.take().is_some()
     }
 
-    /// A run took so long.
-    pub fn ran(&mut self, ns: f64) {
-        let Some((_, search)) = self.searches.get_mut(self.present) else {
+    /// Records the time of a run.
+    pub fn record(&mut self, ns: f64) {
+        let Some((_, search)) = self.searches.get_mut(self.current) else {
             return;
         };
-        // Where there was no memory for its ranks it ran in another order.
-        if self.applied == Some(search.orders[search.trials.way()]) {
-            search.trials.ran(ns);
+        // Without memory for the ranks the run used another order.
+        if self.applied == Some(search.orders[search.trials.current()]) {
+            search.trials.record(ns);
         }
     }
 
     pub fn explain(&self) -> Explanation {
-        let Some((_, search)) = self.searches.get(self.present) else {
+        let Some((_, search)) = self.searches.get(self.current) else {
             return Explanation {
                 hinted: false,
                 orders: Vec::new(),
@@ -129,11 +131,11 @@ impl Finder {
         };
         let tasks = self.after.count().max(1) as f64;
         let orders = search.orders.iter().enumerate();
-        let tried = |(way, &order): (usize, &Order)| Tried {
+        let tried = |(alternative, &order): (usize, &Order)| TriedOrder {
             order,
-            ns_per_task: search.trials.fastest_ns(way).map(|ns| ns / tasks),
+            ns_per_task: search.trials.fastest_ns(alternative).map(|ns| ns / tasks),
         };
-        // After one run nothing has been tried.
+        // After one run there are no trials yet.
         let best = search
             .trials
             .best()
@@ -141,39 +143,40 @@ impl Finder {
         Explanation {
             hinted: false,
             orders: orders.map(tried).collect(),
-            chosen: best.and_then(|way| search.orders.get(way)).copied(),
+            chosen: best
+                .and_then(|alternative| search.orders.get(alternative))
+                .copied(),
         }
     }
 }
 
-/// The groups that a rank stands for.
+/// Returns the groups that express a rank.
 pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
-    // Group 0 is none, and lanes are as many as there are groups to tell apart.
-    let bands = LANES as u64 - 1;
+    // Group 0 means none. There are 255 bands, one per separate queue.
+    let bands = T_QUEUES as u64 - 1;
     Groups::new(
         1 + (u64::from(rank) * bands / tasks.max(1) as u64) as u32,
         0,
     )
 }
 
-/// In which order a graph's tasks are preferred, and why: by as many workers as ran it
-/// last.
+/// Which order a graph's tasks prefer and why, for the number of workers of the last run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// The tasks have groups, which settle it.
+    /// Whether the tasks have groups, which determine the order.
     pub hinted: bool,
-    /// What was tried, the likeliest first.
-    pub orders: Vec<Tried>,
-    /// What was best; `None` while it is being found out, and where groups settle it.
+    /// The orders tried, by expected speed.
+    pub orders: Vec<TriedOrder>,
+    /// The best order; `None` during the trials, and if groups determine the order.
     pub chosen: Option<Order>,
 }
 
-/// An order and how it did.
+/// An order and its measured time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tried {
+pub struct TriedOrder {
     /// The order.
     pub order: Order,
-    /// The fastest run's wall time in ns, by the number of tasks; `None`: not tried.
+    /// Wall time of the fastest run in ns, divided by the number of tasks; `None` if not tried.
     pub ns_per_task: Option<f64>,
 }
 
@@ -186,14 +189,14 @@ impl fmt::Display for Explanation {
             return writeln!(f, "not run yet");
         }
         writeln!(f, "  {:<24} {:>10}", "order", "ns a task")?;
-        for Tried { order, ns_per_task } in &self.orders {
+        for TriedOrder { order, ns_per_task } in &self.orders {
             let mark = if self.chosen == Some(*order) {
                 '>'
             } else {
                 ' '
             };
-            let told = ns_per_task.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
-            writeln!(f, "{mark} {:<24} {told:>10}", order.to_string())?;
+            let time = ns_per_task.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
+            writeln!(f, "{mark} {:<24} {time:>10}", order.to_string())?;
         }
         match self.chosen {
             Some(_) => Ok(()),
@@ -212,18 +215,18 @@ mod tests {
         let after = Successors::new(TASKS_MIN + 1, &edges);
         let data = (0..=TASKS_MIN).rev().collect();
         let mut finder = Finder::new(after, data, Vec::new());
-        // One worker likes the order of data, two the order of declaration.
-        let liked = [Order::Data, Order::Declared];
+        // One worker is faster in the order of the data, two in the declared order.
+        let fastest = [Order::Data, Order::Declared];
         for _ in 0..50 {
             for workers in [1, 2] {
                 finder.prepare(workers);
-                let is_liked = finder.applied == Some(liked[workers - 1]);
-                finder.ran(if is_liked { 100.0 } else { 200.0 });
+                let is_fastest = finder.applied == Some(fastest[workers - 1]);
+                finder.record(if is_fastest { 100.0 } else { 200.0 });
             }
         }
         for workers in [1, 2] {
             finder.prepare(workers);
-            assert_eq!(finder.explain().chosen, Some(liked[workers - 1]));
+            assert_eq!(finder.explain().chosen, Some(fastest[workers - 1]));
         }
     }
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs of tasks that are declared once and run again and again.
+//! Graphs of tasks, declared once and run repeatedly.
 //!
-//! A task counts what it waits for down to 0, and is ready. Counters are set back before
-//! each run, all at once (`plan`). The run has ended when all tasks without successors
-//! have run: every other task has run before one of these. What a worker does with a
-//! task that is ready stands in `chain`.
+//! Each task has a counter of unresolved dependencies and becomes ready at 0. All counters are
+//! reset before each run (`plan`). The run ends when all tasks without successors have run, as
+//! every other task has run before one of these. `chain` runs the ready tasks.
 
 mod builder;
 mod chain;
@@ -20,85 +19,84 @@ use std::time::Duration;
 pub use builder::GraphBuilder;
 use builder::Successors;
 use finder::Finder;
-pub use finder::{Explanation, Tried};
+pub use finder::{Explanation, TriedOrder};
 pub use order::Order;
 use plan::Plan;
 
 use crate::dispatch::Groups;
 use crate::error::{Panicked, RunError};
-use crate::job::{Job, JobRef, Kind};
+use crate::job::{Job, JobRef, JobVtable};
 use crate::latch::Latch;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Put};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StoreMut};
 
 #[repr(C)]
 struct Inner<B> {
-    /// What its jobs point to, and by that to all of this.
-    kind: Kind,
+    /// The jobs of the graph point to this field, and thus to the whole structure.
+    vtable: JobVtable,
     /// By task.
     jobs: Box<[Job]>,
     plan: Plan,
-    /// The largest numbers of groups, temporal and spatial.
-    most: (u32, u32),
-    /// Tasks may have to be sent elsewhere by their spatial groups.
-    sends: bool,
+    /// The largest group numbers, temporal and spatial.
+    max_groups: (u32, u32),
+    /// Whether tasks may have to be sent to the owners of their spatial groups.
+    may_redirect: bool,
     body: B,
     done: Arc<Latch>,
-    /// The worker that waits for the run, if one does.
+    /// The worker that waits for the run, if any.
     waiter: Option<usize>,
-    /// A task has panicked: no other is run.
+    /// Set when a task panics: no further task is run.
     failed: AtomicBool,
     panicked: Mutex<Vec<Panicked>>,
     skipped: AtomicU64,
 }
 
-// SAFETY: the link of a job is its holder's alone, and points to other jobs only while
-// they are ready; all else may be sent where the body may.
+// SAFETY: the link of a job belongs to its holder, and points to other jobs only while they are
+// ready. All other fields may be sent if the body may.
 unsafe impl<B: Send> Send for Inner<B> {}
-// SAFETY: as above; bodies are called by many threads at once only where they may be.
+// SAFETY: as above. Several threads call the body only if it is `Sync`.
 unsafe impl<B: Sync> Sync for Inner<B> {}
 
 impl<B> Inner<B> {
-    /// The job of a task, which is ready and nobody else's.
+    /// Returns the job of a task that is ready and has no other holder.
     fn job(&self, task: u32) -> JobRef {
-        // SAFETY: a job outlives the run, and becomes ready once in it.
+        // SAFETY: a job outlives the run, and becomes ready once per run.
         unsafe { JobRef::new(NonNull::from(&self.jobs[task as usize])) }
     }
 
-    /// The task of one of its jobs.
+    /// Returns the task of a job of this graph.
     fn task(&self, job: &JobRef) -> u32 {
         let offset = job.as_ptr().as_ptr().addr() - self.jobs.as_ptr().addr();
         (offset / size_of::<Job>()) as u32
     }
 }
 
-/// Tasks that can be run, as often as wanted.
+/// Tasks that can be run any number of times.
 pub struct Graph<B> {
-    /// Pointed to by its own nodes, so not in a box, which may have but one pointer.
+    /// Not in a `Box`, as its pointer must be unique: the jobs of the graph point here too.
     inner: Arc<Inner<B>>,
-    /// Where tasks have no groups.
+    /// Finds an order, for tasks without groups.
     finder: Option<Finder>,
 }
 
 impl<B: Fn(usize) + Sync> Graph<B> {
     fn new(groups: &[Groups], after: &Successors, body: B) -> Self {
-        let most = groups
+        let max_groups = groups
             .iter()
             .fold((0, 0), |(t, s), groups| (t.max(groups.t), s.max(groups.s)));
         let inner = Arc::new_cyclic(|inner: &Weak<Inner<B>>| {
-            // SAFETY: to a place that is there already. What is to be there is there
-            // when jobs are run, and does not move.
-            let kind = unsafe { NonNull::new_unchecked(inner.as_ptr().cast_mut()) }.cast();
+            // SAFETY: the memory is allocated and does not move. It is initialised before jobs run.
+            let vtable = unsafe { NonNull::new_unchecked(inner.as_ptr().cast_mut()) }.cast();
             Inner {
-                kind: Kind {
+                vtable: JobVtable {
                     run: chain::run::<B>,
                 },
                 jobs: groups
                     .iter()
-                    .map(|&groups| Job::new(kind, groups))
+                    .map(|&groups| Job::new(vtable, groups))
                     .collect(),
                 plan: Plan::new(after),
-                most,
-                sends: false,
+                max_groups,
+                may_redirect: false,
                 body,
                 done: Arc::default(),
                 waiter: None,
@@ -113,7 +111,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// All of it, for whoever has the graph to itself, between two runs.
+    /// Returns exclusive access, between two runs.
     fn inner_mut(&mut self) -> &mut Inner<B> {
         match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner,
@@ -121,19 +119,19 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     pub fn len(&self) -> usize {
         self.inner.jobs.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the graph has no tasks.
     pub fn is_empty(&self) -> bool {
         self.inner.jobs.is_empty()
     }
 
-    /// The first task whose groups are not below these numbers.
-    pub(crate) fn outside(&self, (t_groups, s_groups): (u32, u32)) -> Option<RunError> {
-        let (most_t, most_s) = self.inner.most;
+    /// Returns an error for the first task with groups beyond these limits.
+    pub(crate) fn check_groups(&self, (t_groups, s_groups): (u32, u32)) -> Option<RunError> {
+        let (most_t, most_s) = self.inner.max_groups;
         if most_t < t_groups && most_s < s_groups {
             return None;
         }
@@ -148,8 +146,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         })
     }
 
-    /// Why tasks are run in the order in which they are, as far as their
-    /// dependencies leave a choice.
+    /// Returns which order is preferred where the dependencies leave a choice, and why.
     pub fn explain(&self) -> Explanation {
         match &self.finder {
             Some(finder) => finder.explain(),
@@ -161,8 +158,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Before a run by so many workers whose policy leaves it to us which tasks
-    /// belong together, and in which order they are gone through.
+    /// Prepares a run by this number of workers under a policy that lets this module choose groups
+    /// and the order of successors.
     pub(crate) fn find_order(&mut self, workers: usize) {
         let Some(finder) = &mut self.finder else {
             let Inner { plan, jobs, .. } = self.inner_mut();
@@ -180,7 +177,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Before a run by a policy that takes groups as they are given.
+    /// Prepares a run under a policy that uses the declared groups only.
     pub(crate) fn forget_order(&mut self) {
         if self.finder.as_mut().is_some_and(Finder::forget) {
             for job in &self.inner.jobs {
@@ -192,17 +189,17 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// A run for which an order was found took that long.
-    pub(crate) fn ran_for(&mut self, time: Duration) {
+    /// Records the time of a run in the found order.
+    pub(crate) fn record_time(&mut self, time: Duration) {
         if let Some(finder) = &mut self.finder {
-            finder.ran(time.as_nanos() as f64);
+            finder.record(time.as_nanos() as f64);
         }
     }
 
-    /// Begins a run, for which that worker waits, if any does: gives each task that
-    /// waits for nothing to `give`. Tasks stay with who made them ready if the waiter
-    /// `is_deep`, and so would not look for them where they are sent. The graph must
-    /// stay where it is until the latch opens.
+    /// Begins a run and passes each task without dependencies to `give`. `waiter`: the worker that
+    /// waits for the run, if any. If `is_deep`, tasks stay with the worker that made them ready,
+    /// because the waiting worker would not find them elsewhere. The graph must not move or be
+    /// freed before the latch opens.
     pub(crate) fn begin(
         &mut self,
         waiter: Option<usize>,
@@ -217,12 +214,12 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
         done.close();
         inner.waiter = waiter;
-        inner.sends = inner.most.1 > 0 && !is_deep;
+        inner.may_redirect = inner.max_groups.1 > 0 && !is_deep;
         inner.failed.store(false, Ordering::Relaxed);
-        inner.skipped.put(0);
+        inner.skipped.store_mut(0);
         inner.plan.reset();
-        // The last of these may be the last there is, after which the graph is only
-        // ours again when the latch is open.
+        // The run may end with the last of these; then the graph may be accessed again only after
+        // the latch is open.
         let inner = &self.inner;
         for &source in &inner.plan.sources {
             give(inner.job(source));
@@ -230,7 +227,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         done
     }
 
-    /// How a run has ended.
+    /// Returns the result of the run.
     pub(crate) fn outcome(&mut self) -> Result<(), RunError> {
         let panicked = std::mem::take(&mut *self.inner.panicked.lock());
         match panicked.is_empty() {

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Orders of a graph's tasks that caches may like, where nobody has said anything.
+//! Candidate orders for the tasks of a graph without groups.
 //!
-//! An order gives each task a rank. It is a wish: tasks run when they are ready, and
-//! among those that are, the ones of the lowest ranks are preferred, as far as 255
-//! bands of ranks tell them apart. A band is what a temporal group would be, and the
-//! successor with the next rank what a spatial one would give (paper 5 leaves finding
-//! the groups open).
+//! An order gives each task a rank. Among ready tasks those of lower rank are preferred, with a
+//! resolution of 255 bands of ranks. A band has the effect of a temporal group; preferring the
+//! successor of the next rank has that of a spatial group. (Paper 5 leaves finding the groups
+//! open.)
 //!
-//! What is likely to be good:
+//! The candidates:
 //!
-//! - *as declared*: a program that makes its tasks in loops makes them in the order
-//!   in which it would have run them;
-//! - *by data*, where the addresses are known: tasks on the same data one after the
-//!   other, and neighbours after one another;
-//! - *by code*, where the entries are known: all tasks of one kind together;
-//! - *along chains*: loops may be nested the wrong way round. In a graph that comes
-//!   from loops most dependencies join task *i* and task *i + step* for a few steps,
-//!   one for each loop. To follow one step as far as it goes, and only then to go on
-//!   with the task declared next, makes that loop the innermost;
+//! - *as declared*: a program that creates its tasks in loops creates them in the order in which it
+//!   would run them;
+//! - *by data*, if the addresses are known: tasks on the same data in succession, then those on
+//!   neighbouring data;
+//! - *by code*, if the entries are known: all tasks of one kind together;
+//! - *along chains*: the loops may be nested in an unfavourable order. In a graph that comes from
+//!   loops, most dependencies join task *i* and task *i + step* for a few steps, one per loop. This
+//!   order follows one step until no dependency is left before it continues with the next declared
+//!   task, which makes that loop the innermost;
 //! - *depth first*: a successor as soon as it can run, for graphs without such steps.
 //!
-//! Which of them is best is found out by running them: see `trials`.
+//! The runs of the graph decide which is best: see `trials`.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -28,11 +27,11 @@ use std::iter::repeat_n;
 
 use super::builder::Successors;
 
-/// Steps whose chains are looked at, at most.
+/// Upper limit of steps that are tried.
 const STEPS_MAX: usize = 4;
-/// Orders, at most.
+/// Upper limit of orders.
 const ORDERS_MAX: usize = STEPS_MAX + 4;
-/// A step counts where one in so many tasks has a successor at it.
+/// A step is considered if at least one in this many tasks has a successor at it.
 const STEP_SHARE: usize = 16;
 
 /// An order of a graph's tasks.
@@ -44,9 +43,9 @@ pub enum Order {
     Data,
     /// By their entries.
     Code,
-    /// Along dependencies of tasks that were declared so many apart.
+    /// Along dependencies between tasks that were declared `step` apart.
     Chains {
-        /// How many.
+        /// The distance of their numbers.
         step: usize,
     },
     /// Successors first.
@@ -65,33 +64,33 @@ impl fmt::Display for Order {
     }
 }
 
-/// What is known of a graph's tasks.
+/// What is known about the tasks of a graph.
 #[derive(Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct GraphInfo<'a> {
     pub after: &'a Successors,
-    /// By task, or empty: the addresses of their data.
+    /// By task: the addresses of their data. May be empty.
     pub data: &'a [usize],
-    /// By task, or empty: their entries.
+    /// By task: the addresses of their entries. May be empty.
     pub code: &'a [usize],
 }
 
-impl Known<'_> {
-    /// The orders that may be worth a trial, the likeliest first; no two alike. `None`:
-    /// there is no memory to find them.
+impl GraphInfo<'_> {
+    /// Returns the orders worth trying, without duplicates, sorted by expected speed. `None` if
+    /// there is no memory.
     pub fn orders(&self) -> Option<Vec<Order>> {
-        let mut orders = list(ORDERS_MAX, [])?;
-        if differ(self.data) {
+        let mut orders = try_collect(ORDERS_MAX, [])?;
+        if has_distinct(self.data) {
             orders.push(Order::Data);
         }
         orders.push(Order::Declared);
         let steps = self.steps()?.into_iter();
         orders.extend(steps.map(|step| Order::Chains { step }));
-        if differ(self.code) {
+        if has_distinct(self.code) {
             orders.push(Order::Code);
         }
         orders.push(Order::Depth);
-        let mut seen: Vec<Vec<u32>> = list(ORDERS_MAX, [])?;
-        let mut found = list(ORDERS_MAX, [])?;
+        let mut seen: Vec<Vec<u32>> = try_collect(ORDERS_MAX, [])?;
+        let mut found = try_collect(ORDERS_MAX, [])?;
         for order in orders {
             let ranks = self.ranks(order)?;
             if !seen.contains(&ranks) {
@@ -102,7 +101,7 @@ impl Known<'_> {
         Some(found)
     }
 
-    /// The rank of each task, from 0; `None`: there is no memory for them.
+    /// Returns the rank of each task, from 0. `None` if there is no memory.
     pub fn ranks(&self, order: Order) -> Option<Vec<u32>> {
         let sequence = match order {
             Order::Declared => self.declared()?,
@@ -111,7 +110,7 @@ impl Known<'_> {
             Order::Chains { step } => self.chains(step)?,
             Order::Depth => self.depth_first()?,
         };
-        let mut ranks = list(sequence.len(), repeat_n(0, sequence.len()))?;
+        let mut ranks = try_collect(sequence.len(), repeat_n(0, sequence.len()))?;
         for (rank, &task) in sequence.iter().enumerate() {
             ranks[task as usize] = rank as u32;
         }
@@ -120,45 +119,44 @@ impl Known<'_> {
 
     fn declared(&self) -> Option<Vec<u32>> {
         let count = self.after.count();
-        list(count, 0..count as u32)
+        try_collect(count, 0..count as u32)
     }
 
     fn sorted_by(&self, keys: &[usize]) -> Option<Vec<u32>> {
         let mut sequence = self.declared()?;
-        // Stable sorting takes memory.
+        // A stable sort would allocate memory.
         sequence.sort_unstable_by_key(|&task| (keys.get(task as usize), task));
         Some(sequence)
     }
 
-    /// The usual distances between a task and a successor, the most usual first.
+    /// Returns frequent distances between a task and a successor, the most frequent first.
     fn steps(&self) -> Option<Vec<usize>> {
         let tasks = 0..self.after.count();
         let of = |task: usize| {
             let next = self.after.of(task).iter();
             next.filter_map(move |&next| (next as usize).checked_sub(task))
         };
-        let mut all = list(self.after.tasks.len(), tasks.flat_map(of))?;
+        let mut all = try_collect(self.after.tasks.len(), tasks.flat_map(of))?;
         all.sort_unstable();
         let least = (self.after.count() / STEP_SHARE).max(1);
         let usual = all
             .chunk_by(|one, other| one == other)
             .map(|same| (same[0], same.len()))
             .filter(|&(_, count)| count >= least);
-        let mut steps = list(all.len() / least, usual)?;
+        let mut steps = try_collect(all.len() / least, usual)?;
         steps.sort_unstable_by_key(|&(step, count)| (Reverse(count), step));
-        list(STEPS_MAX, steps.into_iter().map(|(step, _)| step))
+        try_collect(STEPS_MAX, steps.into_iter().map(|(step, _)| step))
     }
 
-    /// From each task that has not come yet, on by that step as long as there is a
-    /// dependency to follow.
+    /// From each task not yet in the sequence, follows that step until there is no dependency.
     fn chains(&self, step: usize) -> Option<Vec<u32>> {
         let count = self.after.count();
-        let mut has_come = list(count, repeat_n(false, count))?;
-        let mut sequence = list(count, [])?;
+        let mut is_placed = try_collect(count, repeat_n(false, count))?;
+        let mut sequence = try_collect(count, [])?;
         for head in 0..count {
             let mut at = head;
-            while !has_come[at] {
-                has_come[at] = true;
+            while !is_placed[at] {
+                is_placed[at] = true;
                 sequence.push(at as u32);
                 let next = at.saturating_add(step);
                 if self.after.of(at).binary_search(&(next as u32)).is_err() {
@@ -170,14 +168,14 @@ impl Known<'_> {
         Some(sequence)
     }
 
-    /// As one worker runs it that goes on with the first of the tasks that it has
-    /// made ready, and else with what it has made ready last.
+    /// The order of a single worker that continues with the first task it has made ready, else with
+    /// the task that it made ready last.
     fn depth_first(&self) -> Option<Vec<u32>> {
         let count = self.after.count();
-        let mut waits = list(count, self.after.waits.iter().copied())?;
+        let mut waits = try_collect(count, self.after.waits.iter().copied())?;
         let sources = (0..count as u32).filter(|&task| self.after.waits[task as usize] == 0);
-        let mut stack = list(count, sources.rev())?;
-        let mut sequence = list(count, [])?;
+        let mut stack = try_collect(count, sources.rev())?;
+        let mut sequence = try_collect(count, [])?;
         while let Some(task) = stack.pop() {
             sequence.push(task);
             for &next in self.after.of(task as usize).iter().rev() {
@@ -191,16 +189,15 @@ impl Known<'_> {
     }
 }
 
-/// The first so many at most, in a list that has room for as many; `None`: there is no
-/// memory for it.
-fn list<T>(most: usize, items: impl IntoIterator<Item = T>) -> Option<Vec<T>> {
+/// Collects at most `most` items into a list of that capacity; `None` if there is no memory.
+fn try_collect<T>(most: usize, items: impl IntoIterator<Item = T>) -> Option<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(most).ok()?;
     list.extend(items.into_iter().take(most));
     Some(list)
 }
 
-fn differ(keys: &[usize]) -> bool {
+fn has_distinct(keys: &[usize]) -> bool {
     keys.windows(2).any(|pair| pair[0] != pair[1])
 }
 
@@ -210,8 +207,8 @@ mod tests {
 
     use super::*;
 
-    /// Blocks in rows, each in stages, which wait for the block to the left and the
-    /// one above; numbered by `number(row, column, stage)`.
+    /// Blocks in rows, each in stages. A block depends on the block to the left and on the block
+    /// above. They are numbered by `number(row, column, stage)`.
     fn wavefront(number: impl Fn(usize, usize, usize) -> usize) -> Successors {
         let mut edges = Vec::new();
         for (row, column, stage) in all() {
@@ -240,17 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn loops_nested_the_wrong_way_round_are_turned() {
+    fn chain_order_swaps_badly_nested_loops() {
         let by_stage = |row, column, stage| (stage * ROWS + row) * COLUMNS + column;
         let after = wavefront(by_stage);
-        let known = Known {
+        let info = GraphInfo {
             after: &after,
             data: &[],
             code: &[],
         };
         let step = ROWS * COLUMNS;
-        assert!(known.orders().unwrap().contains(&Order::Chains { step }));
-        let ranks = known.ranks(Order::Chains { step }).unwrap();
+        assert!(info.orders().unwrap().contains(&Order::Chains { step }));
+        let ranks = info.ranks(Order::Chains { step }).unwrap();
         let in_order: Vec<u32> = all()
             .map(|(row, column, stage)| ranks[by_stage(row, column, stage)])
             .collect();
@@ -258,15 +255,15 @@ mod tests {
     }
 
     #[test]
-    fn the_same_order_is_tried_once() {
+    fn duplicate_orders_are_dropped() {
         let after = wavefront(|row, column, stage| (row * COLUMNS + column) * STAGES + stage);
         let data: Vec<usize> = (0..after.count()).map(|task| task / STAGES * 64).collect();
-        let known = Known {
+        let info = GraphInfo {
             after: &after,
             data: &data,
             code: &[7; ROWS * COLUMNS * STAGES],
         };
-        let orders = known.orders().unwrap();
+        let orders = info.orders().unwrap();
         assert_eq!(orders[0], Order::Data);
         assert!(!orders.contains(&Order::Declared) && !orders.contains(&Order::Code));
         assert!(!orders.contains(&Order::Chains { step: 1 }));
@@ -282,9 +279,9 @@ mod tests {
             let forward = edges.iter().map(|&(a, b)| (a % count, b % count)).filter(|(a, b)| a < b);
             let edges: Vec<(usize, usize)> = forward.collect();
             let after = Successors::new(count, &edges);
-            let known = Known { after: &after, data: &data[..count], code: &data[80 - count..] };
-            for order in known.orders().unwrap() {
-                let mut ranks = known.ranks(order).unwrap();
+            let info = GraphInfo { after: &after, data: &data[..count], code: &data[80 - count..] };
+            for order in info.orders().unwrap() {
+                let mut ranks = info.ranks(order).unwrap();
                 if order == Order::Depth {
                     prop_assert!(edges.iter().all(|&(a, b)| ranks[a] < ranks[b]));
                 }

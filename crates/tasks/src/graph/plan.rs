@@ -1,40 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A graph as it is run: who waits for whom, packed.
+//! The dependencies of a graph, packed for running it.
 //!
-//! An empty task is some twenty nanoseconds, so that what is looked at for each
-//! decides what it costs, also in lines that its caches hold for nobody else: four
-//! bytes a dependency, and a counter of one byte where none waits for more than 255
-//! others. Counters stand in a row of their own, as they are what workers write: 64
-//! tasks that were declared one after the other share a line. They are set back all at
-//! once between runs.
+//! An empty task takes about 20 ns, so the data read per task determine the cost, also by the cache
+//! lines that they take from the tasks. A dependency has four bytes, and a counter one byte if no
+//! task has more than 255 dependencies. Counters have an array of their own, as they are the part
+//! that workers write: 64 tasks declared in succession share a line. All of them are reset together
+//! between runs.
 //!
-//! A task's successors stand in the order in which they are wanted least: of those that
-//! are ready by it the last one runs next on the same worker, and those before it wait
-//! in its lanes, from which the last is taken first.
+//! The successors of a task are sorted by increasing preference. Of those that become ready, the
+//! last one runs next on the same worker. The others are queued before it, and the last one queued
+//! runs first.
 
 use std::cmp::Reverse;
 
 use super::builder::Successors;
-use crate::sync::{AtomicU8, AtomicU32, Ordering, Put};
+use crate::sync::{AtomicU8, AtomicU32, Ordering, StoreMut};
 
-/// Tasks whose last ones are counted together.
+/// Consecutive tasks per part. The sinks of a part share a counter.
 #[cfg(not(feature = "loom"))]
 const PART: usize = 256;
 #[cfg(feature = "loom")]
 const PART: usize = 2;
 
-/// What a task still waits for.
+/// The number of unresolved dependencies of a task.
 pub(super) trait Counter: Sized {
-    /// What it waits for before a run.
+    /// The number of dependencies before a run.
     type Full: Copy + TryFrom<u32>;
 
     fn new(full: Self::Full) -> Self;
 
     fn reset(&mut self, full: Self::Full);
 
-    /// One thing that it waits for has been done; whether that was the last. `ALONE`:
-    /// by the only thread that there is for it.
-    fn down<const ALONE: bool>(&self) -> bool;
+    /// Resolves one dependency and returns whether it was the last. With `SINGLE_WORKER`, no other thread
+    /// uses the counter.
+    fn decrement<const SINGLE_WORKER: bool>(&self) -> bool;
 }
 
 macro_rules! counter {
@@ -48,17 +47,17 @@ macro_rules! counter {
 
             #[inline(always)]
             fn reset(&mut self, full: $full) {
-                self.put(full);
+                self.store_mut(full);
             }
 
             #[inline(always)]
-            fn down<const ALONE: bool>(&self) -> bool {
-                if ALONE {
+            fn decrement<const SINGLE_WORKER: bool>(&self) -> bool {
+                if SINGLE_WORKER {
                     let left = self.load(Ordering::Relaxed).wrapping_sub(1);
                     self.store(left, Ordering::Relaxed);
                     return left == 0;
                 }
-                // Who finds 1 is the last: the others have been here before.
+                // The thread that reads 1 is the last: all others have decremented before.
                 self.load(Ordering::Acquire) == 1 || self.fetch_sub(1, Ordering::AcqRel) == 1
             }
         }
@@ -76,7 +75,7 @@ pub(super) struct Counters<C: Counter> {
 }
 
 impl<C: Counter> Counters<C> {
-    /// `None`: some task waits for more than can be counted so.
+    /// Returns `None` if a task has more dependencies than the type can count.
     fn new(waits: &[u32]) -> Option<Self> {
         let full = waits.iter().map(|&waits| C::Full::try_from(waits).ok());
         let full: Box<[C::Full]> = full.collect::<Option<_>>()?;
@@ -91,14 +90,14 @@ impl<C: Counter> Counters<C> {
     }
 }
 
-/// Counters as small as will do.
+/// Counters of the smallest type that is large enough.
 #[derive(Debug)]
 pub(super) enum Pending {
     Narrow(Counters<AtomicU8>),
     Wide(Counters<AtomicU32>),
 }
 
-/// Tasks without successors that have not run, of a part of the graph; on a line of its
+/// The unfinished sinks (tasks without successors) of one part of the graph, on a cache line of its
 /// own.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -107,25 +106,25 @@ struct Part {
     full: u32,
 }
 
-/// Who waits for whom, and who still waits in this run.
+/// The dependencies, and the state of the current run.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Task `i`'s successors are those from `first[i]` to `first[i + 1]`, all of which
-    /// are tasks.
+    /// The successors of task `i` are `successors[first[i]..first[i + 1]]`, all of which are valid
+    /// task numbers.
     first: Box<[u32]>,
     successors: Box<[u32]>,
     pub pending: Pending,
     pub sources: Box<[u32]>,
     parts: Box<[Part]>,
-    /// Whether successors stand as they are wanted; else as they were declared.
+    /// Whether successors are sorted by preference; else they are in declared order.
     is_sorted: bool,
-    /// Parts with tasks of which some have not run.
+    /// Parts with unfinished sinks.
     open: AtomicU32,
     open_full: u32,
 }
 
 impl Plan {
-    /// Successors stand as they were declared.
+    /// Creates a plan with successors in declared order.
     pub fn new(after: &Successors) -> Self {
         let count = after.count();
         let pending = match Counters::new(&after.waits) {
@@ -160,8 +159,7 @@ impl Plan {
         self.is_sorted
     }
 
-    /// Puts the successors of each task as they were declared, for a policy that has an
-    /// order of its own.
+    /// Restores the declared order of successors, for a policy with an order of its own.
     pub fn unsort(&mut self) {
         self.is_sorted = false;
         for ends in self.first.windows(2) {
@@ -173,15 +171,15 @@ impl Plan {
         self.first.len() - 1
     }
 
-    /// The task's successors.
+    /// Returns the successors of a task.
     ///
     /// # Safety
-    /// There is such a task.
+    /// The task exists.
     #[inline(always)]
     pub unsafe fn successors(&self, task: u32) -> &[u32] {
         let task = task as usize;
         debug_assert!(task < self.tasks());
-        // SAFETY: the caller's promise, and that of the fields.
+        // SAFETY: the caller's promise, and the invariants of the fields.
         unsafe {
             let from = *self.first.get_unchecked(task) as usize;
             let to = *self.first.get_unchecked(task + 1) as usize;
@@ -189,9 +187,9 @@ impl Plan {
         }
     }
 
-    /// Puts the successors of each task in order: those last that are in its own
-    /// spatial group, and so find their data or code where it leaves them, and of these
-    /// that one last whose rank is the next after its own, round at the end.
+    /// Sorts the successors of each task by preference. Last are those in its own spatial group,
+    /// which find their data or code in the cache. Among these, the last is the next one by rank
+    /// after the task, cyclically.
     pub fn sort(&mut self, rank: &dyn Fn(usize) -> u32, s: &dyn Fn(usize) -> u32) {
         self.is_sorted = true;
         for (task, ends) in self.first.windows(2).enumerate() {
@@ -205,28 +203,28 @@ impl Plan {
         }
     }
 
-    /// Before a run.
+    /// Resets all counters before a run.
     pub fn reset(&mut self) {
         match &mut self.pending {
             Pending::Narrow(counters) => counters.reset(),
             Pending::Wide(counters) => counters.reset(),
         }
         for part in &mut self.parts {
-            part.left.put(part.full);
+            part.left.store_mut(part.full);
         }
-        self.open.put(self.open_full);
+        self.open.store_mut(self.open_full);
     }
 
-    /// A task without successors has run; whether that was the last of all. What the
-    /// others have done has been seen then. Else the plan may be gone as soon as it has
-    /// been counted, which is why none is borrowed.
+    /// Ends a task without successors, and returns whether it was the last of the run. The effects
+    /// of all other tasks are visible then. Otherwise the plan may be freed as soon as the task is
+    /// counted, so it is passed as a pointer and not borrowed.
     ///
     /// # Safety
-    /// The plan lives, and the task is one of it that has not ended in this run.
+    /// The plan lives. The task belongs to it and has not ended in this run.
     pub unsafe fn ended(plan: *const Self, task: u32) -> bool {
         // SAFETY: the caller's promise.
         let (part, open) = unsafe { (&(&(*plan).parts)[task as usize / PART], &(*plan).open) };
-        // While a part is open the plan lives.
+        // The plan lives while a part is open.
         part.left.fetch_sub(1, Ordering::AcqRel) == 1 && open.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
@@ -241,12 +239,12 @@ mod tests {
 
     fn of(plan: &Plan, task: u32) -> &[u32] {
         assert!((task as usize) < plan.tasks());
-        // SAFETY: there is such a task.
+        // SAFETY: the task exists.
         unsafe { plan.successors(task) }
     }
 
     #[test]
-    fn what_is_wanted_next_stands_last() {
+    fn preferred_successors_are_sorted_last() {
         let edges = [(1, 0), (1, 2), (1, 3), (1, 4)];
         let mut plan = plan(5, &edges);
         assert_eq!(of(&plan, 1), [0, 2, 3, 4]);
@@ -265,17 +263,17 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_ready_by_the_last_and_again_after_a_reset() {
+    fn the_last_dependency_makes_a_task_ready_also_after_a_reset() {
         for waits in [3, 255, 256, 1000] {
             let edges: Vec<_> = (0..waits).map(|from| (from, waits)).collect();
             let mut plan = plan(waits + 1, &edges);
             assert_eq!(plan.sources.len(), waits);
-            let down = |plan: &Plan| match &plan.pending {
-                Pending::Narrow(counters) => counters.left[waits].down::<false>(),
-                Pending::Wide(counters) => counters.left[waits].down::<true>(),
+            let decrement = |plan: &Plan| match &plan.pending {
+                Pending::Narrow(counters) => counters.left[waits].decrement::<false>(),
+                Pending::Wide(counters) => counters.left[waits].decrement::<true>(),
             };
             for _ in 0..2 {
-                assert!((1..waits).all(|_| !down(&plan)) && down(&plan));
+                assert!((1..waits).all(|_| !decrement(&plan)) && decrement(&plan));
                 plan.reset();
             }
             assert_eq!(matches!(plan.pending, Pending::Narrow(_)), waits < 256);
@@ -283,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn the_run_ends_with_the_last_of_those_without_successors() {
+    fn the_run_ends_with_the_last_sink() {
         let edges: Vec<_> = (0..2000).step_by(2).map(|from| (from, from + 1)).collect();
         let mut plan = plan(2000, &edges);
         for _ in 0..2 {
             let sinks = (1..2000).step_by(2);
-            // SAFETY: it lives, and each of its tasks ends once.
+            // SAFETY: the plan lives, and each of its tasks ends once.
             let ended: Vec<bool> = sinks
                 .map(|sink| unsafe { Plan::ended(&raw const plan, sink) })
                 .collect();
@@ -308,13 +306,13 @@ mod interleavings {
     use super::*;
     use crate::latch::Latch;
 
-    /// Two workers run what nobody waits for, in two parts of the graph. Whoever waits
-    /// for the run has the graph to himself when it has ended, and it ends.
+    /// Two workers run the sinks, in two parts of the graph. The run ends, and then the waiting
+    /// thread has exclusive access to the graph.
     #[test]
-    fn who_has_waited_for_a_run_has_the_graph_to_himself() {
+    fn a_finished_run_leaves_the_graph_to_the_waiting_thread() {
         struct Run {
             plan: Plan,
-            /// Stands for all that workers look at and whoever waits may change.
+            /// Stands for everything that workers read and the waiting thread may change.
             graph: UnsafeCell<()>,
             done: Arc<Latch>,
         }
@@ -329,7 +327,7 @@ mod interleavings {
                 move || {
                     for &task in tasks {
                         run.graph.with(|_| ());
-                        // SAFETY: it lives, and each of its tasks ends once.
+                        // SAFETY: the plan lives, and each of its tasks ends once.
                         if unsafe { Plan::ended(&raw const run.plan, task) } {
                             let done = Arc::clone(&run.done);
                             done.open();
@@ -346,10 +344,10 @@ mod interleavings {
         });
     }
 
-    /// Two workers resolve what a task waits for: one of them has it then, and has seen
-    /// what both did before.
+    /// Two workers resolve the dependencies of a task. Exactly one of them gets the task, and the
+    /// effects of both are visible to it.
     #[test]
-    fn the_last_of_those_that_a_task_waits_for_has_it() {
+    fn exactly_one_thread_resolves_the_last_dependency() {
         fn explore<C: Counter + Send + Sync + 'static>(full: C::Full) {
             let counter =
                 loom::sync::Arc::new((C::new(full), [UnsafeCell::new(()), UnsafeCell::new(())]));
@@ -357,7 +355,7 @@ mod interleavings {
                 let counter = loom::sync::Arc::clone(&counter);
                 move || {
                     counter.1[of].with_mut(|_| ());
-                    let is_last = counter.0.down::<false>();
+                    let is_last = counter.0.decrement::<false>();
                     if is_last {
                         counter.1.iter().for_each(|data| data.with_mut(|_| ()));
                     }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An inbox: anybody puts tasks in, anybody takes all that there are.
+//! An inbox: any thread adds tasks, any thread takes all of them.
 //!
-//! A stack of links (Treiber's), of which nobody ever takes a part. That is what
-//! makes it safe: the trouble with such stacks is a pop that reads the link of a
-//! task which somebody else has taken and put back meanwhile (ABA), and there is
-//! no pop. A push whose comparison succeeds after the whole stack has been taken
-//! and built up again is right all the same: its task lies on what is there.
+//! It is Treiber's linked stack without a pop of single elements. Such a pop may read the link of a
+//! task that another thread has removed and pushed again meanwhile (ABA problem). A push is safe
+//! from it: its compare-exchange may succeed after the stack was taken and rebuilt, and the new
+//! task is then linked to the current head all the same.
 
 use std::ptr;
 
@@ -28,13 +27,13 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Puts a task in.
+    /// Adds a task.
     pub fn push(&self, job: JobRef) {
         let mut chain = Chain::EMPTY;
         chain.push(job);
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the chain is given on by the exchange below, if at all.
+            // SAFETY: the chain is published only by the exchange below.
             unsafe { chain.link_first_to(head) };
             let raw = chain.into_raw();
             let exchanged =
@@ -43,23 +42,23 @@ impl Inbox {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
-            // SAFETY: not given on, so still ours.
+            // SAFETY: the exchange failed, so the chain still belongs to this thread.
             chain = unsafe { Chain::from_raw(raw) };
         }
     }
 
-    /// Whether there seems to be nothing in it.
+    /// Returns whether the inbox seems to be empty.
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes all that is in it, in the order in which it was put in.
+    /// Takes all tasks, oldest first.
     pub fn take(&self) -> Chain {
         if self.is_empty() {
             return Chain::EMPTY;
         }
         let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
-        // SAFETY: pushes have linked this chain, and the swap gives it to one.
+        // SAFETY: pushes have linked this chain, and only this swap returned it.
         unsafe { Chain::from_raw(head) }.reversed()
     }
 }

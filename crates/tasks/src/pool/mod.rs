@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where ready tasks wait: what a worker has to itself, what it lays out for
-//! others, what others put in for it.
+//! Containers of ready tasks: a worker's own queues, the slots from which others steal, and the
+//! inboxes into which others put tasks.
 
 mod inbox;
-mod lanes;
-mod shelf;
+mod local_queues;
+mod steal_slots;
 
 pub(crate) use inbox::Inbox;
-pub(crate) use lanes::{CHAIN_MAX, FEW, FORKED, LANES, Lanes};
-pub(crate) use shelf::{PLACES, Shelf};
+pub(crate) use local_queues::{CHAIN_MAX, FORKED, LocalQueues, SMALL_BATCH, T_QUEUES};
+pub(crate) use steal_slots::{SLOTS, StealSlots};

@@ -24,7 +24,7 @@ enum Event<'a> {
         cat: &'a str,
         pid: u32,
         tid: usize,
-        /// In microseconds, as the format has it.
+        /// In microseconds, as the format requires.
         ts: f64,
         dur: f64,
         args: Args,
@@ -48,7 +48,7 @@ impl Trace {
     /// `chrome://tracing` open: a track for each worker, a span for each task.
     ///
     /// # Errors
-    /// As the writer has them.
+    /// Errors of the writer.
     pub fn write_chrome(&self, mut to: impl Write) -> io::Result<()> {
         to.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
         let names = (0..self.workers).map(|worker| Event::Name {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which worker ran which task, from when to when.
+//! Traces: which worker ran which task, and when.
 //!
-//! Each worker writes its tasks into a ring of its own while tracing is on, so that
-//! it can be left on: the last ones are there when somebody wants to see them. As a
-//! file for Perfetto or Chrome ([`Trace::write_chrome`]), as a picture like the
-//! paper's figure 13 ([`Trace::write_svg`]).
+//! While tracing is on, each worker writes its tasks into a ring buffer of its own. Tracing can
+//! therefore stay on: the latest tasks are available at any time, as a file for Perfetto or Chrome
+//! ([`Trace::write_chrome`]) or as a picture like the paper's figure 13 ([`Trace::write_svg`]).
 
 mod chrome;
 mod picture;
@@ -26,9 +25,9 @@ use crate::sync::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 pub struct Span {
     /// Its token, or its number in its graph.
     pub task: u64,
-    /// Its groups: those given to it, or else found for it.
+    /// Its groups: those declared, or else those found for it.
     pub groups: Groups,
-    /// Which worker ran it, from 0.
+    /// The worker that ran it, from 0.
     pub worker: usize,
     /// When it began, in ns since tracing began.
     pub start_ns: u64,
@@ -41,53 +40,52 @@ pub struct Span {
 pub struct Trace {
     /// Workers of the runtime.
     pub workers: usize,
-    /// By worker, and within one in the order in which they ended: a task that runs a
-    /// graph in turn comes after those of the graph.
+    /// Sorted by worker, then by end: a task that runs a graph comes after the tasks of that graph.
     pub spans: Vec<Span>,
-    /// Tasks that ran and were written over by later ones.
+    /// Tasks that ran and were overwritten by later tasks.
     pub lost: u64,
 }
 
-/// A trace that cannot be begun, or read. What was written down before is as it was.
+/// A trace cannot be started or read. Earlier records are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// There is no memory for so many.
+    /// There is no memory for the records.
     #[error("a trace of {spans_per_worker} tasks of {workers} workers: no memory")]
     Memory {
-        /// Tasks to be kept of each worker.
+        /// Tasks to be kept per worker.
         spans_per_worker: usize,
-        /// Workers.
+        /// The number of workers.
         workers: usize,
     },
 }
 
-/// What is traced, and where.
+/// The state of tracing in a runtime.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     is_on: AtomicBool,
-    /// Where workers write: the last of those made; null before there is any.
-    kept: AtomicPtr<Kept>,
-    /// Held by whoever starts or reads.
-    began: Mutex<Began>,
+    /// The buffers in use; null before the first trace.
+    buffers: AtomicPtr<RingBuffers>,
+    /// Held while starting or reading a trace.
+    current: Mutex<CurrentTrace>,
 }
 
 impl Default for Tracer {
     fn default() -> Self {
         Self {
             is_on: AtomicBool::new(false),
-            kept: AtomicPtr::new(ptr::null_mut()),
-            began: Mutex::default(),
+            buffers: AtomicPtr::new(ptr::null_mut()),
+            current: Mutex::default(),
         }
     }
 }
 
 #[derive(Debug)]
-struct Kept {
+struct RingBuffers {
     clock: Clock,
     rings: Box<[Ring]>,
 }
 
-impl Kept {
+impl RingBuffers {
     fn try_new(workers: usize, spans: usize) -> Option<Self> {
         let mut rings = Vec::new();
         rings.try_reserve_exact(workers).ok()?;
@@ -100,74 +98,74 @@ impl Kept {
         })
     }
 
-    /// Spans of each worker.
+    /// Returns the spans kept per worker.
     fn spans(&self) -> usize {
         self.rings.first().map_or(0, Ring::kept)
     }
 }
 
-/// Where the present trace begins.
+/// The start of the current trace.
 #[derive(Debug, Default)]
-struct Began {
+struct CurrentTrace {
     raw: u64,
-    /// By worker: the first span that belongs to it.
+    /// By worker: the number of its first span in this trace.
     from: Vec<u64>,
-    /// Spans of each worker that are wanted.
-    most: usize,
-    /// All that were ever made, as workers may write into any of them yet, each twice as
-    /// large as the one before it at least; the last one is in use.
-    all: Vec<Arc<Kept>>,
+    /// Spans to return per worker.
+    max_spans: usize,
+    /// All buffers ever allocated, because workers may still write into any of them. Each is at
+    /// least twice as large as its predecessor. The last one is in use.
+    all: Vec<Arc<RingBuffers>>,
 }
 
-impl Began {
-    /// Room for so many, made where there is none.
-    fn kept(&mut self, workers: usize, spans: usize) -> Option<Arc<Kept>> {
+impl CurrentTrace {
+    /// Returns buffers of at least that size, and allocates them if necessary.
+    fn buffers(&mut self, workers: usize, spans: usize) -> Option<Arc<RingBuffers>> {
         let last = self.all.last();
         if let Some(last) = last.filter(|last| last.spans() >= spans) {
             return Some(Arc::clone(last));
         }
         let twice = last.map_or(0, |last| last.spans().saturating_mul(2));
-        let kept = Arc::new(Kept::try_new(workers, spans.max(twice))?);
-        self.all.push(Arc::clone(&kept));
-        Some(kept)
+        let buffers = Arc::new(RingBuffers::try_new(workers, spans.max(twice))?);
+        self.all.push(Arc::clone(&buffers));
+        Some(buffers)
     }
 }
 
 impl Tracer {
-    /// Whether tasks are to be written down.
+    /// Returns whether tracing is on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// The clock and the ring of a worker, if tasks are to be written down.
-    pub fn of(&self, worker: usize) -> Option<(&Clock, &Ring)> {
-        // What was made before tracing was begun is there.
+    /// Returns the clock and the ring buffer of a worker, if tracing is on.
+    pub fn for_worker(&self, worker: usize) -> Option<(&Clock, &Ring)> {
+        // The acquire makes the buffers visible that were allocated before tracing began.
         if !self.is_on.load(Ordering::Acquire) {
             return None;
         }
-        let kept = self.kept.load(Ordering::Acquire);
-        // SAFETY: null, or of those that stay as long as this does.
-        let kept = unsafe { kept.as_ref() }?;
-        Some((&kept.clock, &kept.rings[worker]))
+        let buffers = self.buffers.load(Ordering::Acquire);
+        // SAFETY: null, or one of the buffers that this value owns.
+        let buffers = unsafe { buffers.as_ref() }?;
+        Some((&buffers.clock, &buffers.rings[worker]))
     }
 
-    /// Begins a trace: what was traced before is forgotten.
+    /// Starts a trace and discards the earlier one.
     ///
     /// # Errors
-    /// Where there is no memory for so many; what was traced goes on.
+    /// If there is no memory. An earlier trace continues.
     pub fn start(&self, workers: usize, spans_per_worker: usize) -> Result<(), TraceError> {
-        let mut began = self.began();
-        let kept = began.kept(workers, spans_per_worker);
-        let kept = kept.ok_or(TraceError::Memory {
+        let mut current = self.current();
+        let buffers = current.buffers(workers, spans_per_worker);
+        let buffers = buffers.ok_or(TraceError::Memory {
             spans_per_worker,
             workers,
         })?;
-        began.raw = kept.clock.raw();
-        began.from = kept.rings.iter().map(Ring::written).collect();
-        began.most = spans_per_worker;
-        let at = Arc::as_ptr(&kept).cast_mut();
-        self.kept.store(at, Ordering::Release);
+        current.raw = buffers.clock.raw();
+        current.from = buffers.rings.iter().map(Ring::written).collect();
+        current.max_spans = spans_per_worker;
+        let at = Arc::as_ptr(&buffers).cast_mut();
+        self.buffers.store(at, Ordering::Release);
         self.is_on.store(true, Ordering::Release);
         Ok(())
     }
@@ -176,18 +174,22 @@ impl Tracer {
         self.is_on.store(false, Ordering::Relaxed);
     }
 
-    /// What has been traced up to now; `None`: there is no memory for it.
+    /// Returns the records so far; `None` if there is no memory for them.
     pub fn try_read(&self) -> Option<Trace> {
-        let began = self.began();
+        let current = self.current();
         let mut trace = Trace::default();
-        let Some(kept) = began.all.last() else {
+        let Some(buffers) = current.all.last() else {
             return Some(trace);
         };
-        trace.workers = kept.rings.len();
-        for (worker, (ring, &from)) in kept.rings.iter().zip(&began.from).enumerate() {
-            let read = ring.try_read(from, began.most)?;
+        trace.workers = buffers.rings.len();
+        for (worker, (ring, &from)) in buffers.rings.iter().zip(&current.from).enumerate() {
+            let read = ring.try_read(from, current.max_spans)?;
             trace.spans.try_reserve(read.spans.len()).ok()?;
-            let ns = |raw: u64| kept.clock.delta_as_nanos(began.raw, raw.max(began.raw));
+            let ns = |raw: u64| {
+                buffers
+                    .clock
+                    .delta_as_nanos(current.raw, raw.max(current.raw))
+            };
             trace.lost += read.lost;
             trace.spans.extend(read.spans.iter().map(|words| Span {
                 task: words[0],
@@ -200,18 +202,18 @@ impl Tracer {
         Some(trace)
     }
 
-    /// Tasks kept of each worker.
-    pub fn most(&self) -> usize {
-        self.began().most
+    /// Returns the number of tasks kept per worker.
+    pub fn max_spans(&self) -> usize {
+        self.current().max_spans
     }
 
-    fn began(&self) -> MutexGuard<'_, Began> {
-        self.began.lock()
+    fn current(&self) -> MutexGuard<'_, CurrentTrace> {
+        self.current.lock()
     }
 }
 
-/// A task that runs, to be written down when it ends.
-pub(crate) struct Running<'a> {
+/// A running task, with a span that is written when this is dropped.
+pub(crate) struct SpanGuard<'a> {
     clock: &'a Clock,
     ring: &'a Ring,
     task: u64,
@@ -219,7 +221,7 @@ pub(crate) struct Running<'a> {
     start: u64,
 }
 
-impl<'a> Running<'a> {
+impl<'a> SpanGuard<'a> {
     pub fn begin((clock, ring): (&'a Clock, &'a Ring), task: u64, groups: Groups) -> Self {
         Self {
             clock,
@@ -231,7 +233,7 @@ impl<'a> Running<'a> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for SpanGuard<'_> {
     fn drop(&mut self) {
         let end = self.clock.raw();
         let groups = self.groups.packed();

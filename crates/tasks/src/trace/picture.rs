@@ -10,12 +10,12 @@ use svg::node::element::{Circle, Group, Line, Rectangle, Text, Title};
 
 use super::{Span, Trace};
 
-/// Which groups colours tell apart.
+/// The groups that colours stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColorBy {
-    /// Temporal groups: a colour moves over all workers at a time.
+    /// Temporal groups: all workers have the same colour at a time.
     T,
-    /// Spatial groups: a colour stays on a row.
+    /// Spatial groups: a row keeps its colour.
     S,
 }
 
@@ -25,21 +25,20 @@ const TOP: f64 = 40.0;
 const ROW: f64 = 28.0;
 const ROW_GAP: f64 = 6.0;
 const BELOW: f64 = 40.0;
-/// Below the times: which colour is which group, as far as there is room.
+/// Height of the legend of group colours, below the time axis.
 const LEGEND: f64 = 26.0;
 const LEGEND_GROUPS: usize = 12;
 const LEGEND_WIDTH: f64 = 80.0;
-/// Tasks narrower than this are drawn together with their neighbours of the same
-/// colour: nobody could tell them apart, and a frame has tens of thousands.
+/// Tasks narrower than this are drawn as one bar with their neighbours of the same colour. They
+/// could not be distinguished, and a frame has tens of thousands.
 const NARROW: f64 = 0.5;
 
 impl Trace {
-    /// Writes a picture: a row for each worker, time from left to right, each task
-    /// in the colour of its group; tasks without one are grey. Below, the colours of
-    /// the first twelve groups.
+    /// Writes an SVG picture: one row per worker, time from left to right, each task in the colour
+    /// of its group. Tasks without a group are grey. The legend has the first twelve groups.
     ///
     /// # Errors
-    /// As the writer has them.
+    /// Errors of the writer.
     pub fn write_svg(&self, color_by: ColorBy, mut to: impl Write) -> io::Result<()> {
         svg::write(&mut to, &self.picture(color_by))
     }
@@ -78,7 +77,7 @@ impl Trace {
             }
         }
         for (worker, mut row) in rows.into_iter().enumerate() {
-            // Tasks that others ran inside of are drawn first.
+            // Enclosing tasks are drawn first.
             row.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
             let y = TOP + worker as f64 * (ROW + ROW_GAP);
             picture = picture
@@ -90,9 +89,9 @@ impl Trace {
     }
 
     fn title(&self, color_by: ColorBy) -> String {
-        let counted = |count: usize, one: &str| match count {
-            1 => format!("1 {one}"),
-            _ => format!("{count} {one}s"),
+        let counted = |count: usize, noun: &str| match count {
+            1 => format!("1 {noun}"),
+            _ => format!("{count} {noun}s"),
         };
         let what = match color_by {
             ColorBy::T => "temporal groups (T)",
@@ -105,7 +104,7 @@ impl Trace {
         format!("{tasks} on {workers} by {what}")
     }
 
-    /// Which colour is which group.
+    /// Draws the legend: the colour of each group.
     fn legend(&self, color_by: ColorBy, y: f64) -> Group {
         let numbers: BTreeSet<u32> = (self.spans.iter())
             .map(|span| number(span, color_by))
@@ -113,7 +112,7 @@ impl Trace {
         let mut legend = Group::new();
         for (at, &number) in numbers.iter().take(LEGEND_GROUPS).enumerate() {
             let x = LEFT + at as f64 * LEGEND_WIDTH;
-            let words = match (number, color_by) {
+            let label = match (number, color_by) {
                 (0, _) => "no group".to_owned(),
                 (number, ColorBy::T) => format!("T {number}"),
                 (number, ColorBy::S) => format!("S {number}"),
@@ -123,7 +122,7 @@ impl Trace {
                 .set("cy", y + 5.0)
                 .set("r", 5)
                 .set("fill", color(number));
-            legend = legend.add(dot).add(text(x + 14.0, y + 10.0, &words));
+            legend = legend.add(dot).add(text(x + 14.0, y + 10.0, &label));
         }
         match numbers.len() > LEGEND_GROUPS {
             true => {
@@ -162,7 +161,7 @@ fn draw_row(spans: &[Span], y: f64, color_by: ColorBy, axis: Axis) -> Group {
     }
 }
 
-/// Tasks of one group, drawn as one.
+/// A bar for one or more tasks of one group.
 #[derive(Clone, Copy)]
 struct Bar {
     from: f64,
@@ -188,7 +187,7 @@ impl Bar {
 
     fn with(self, next: &Self) -> Self {
         Self {
-            // The next may lie inside this one.
+            // The next bar may lie inside this bar.
             to: self.to.max(next.to),
             tasks: self.tasks + next.tasks,
             ..self
@@ -200,18 +199,18 @@ impl Bar {
             1 => "1 task".to_owned(),
             tasks => format!("{tasks} tasks"),
         };
-        let told = format!("group {}, {tasks}", self.number);
+        let label = format!("group {}, {tasks}", self.number);
         Rectangle::new()
             .set("x", rounded(self.from))
             .set("y", y)
             .set("width", rounded((self.to - self.from).max(0.2)))
             .set("height", ROW)
             .set("fill", color(self.number))
-            .add(Title::new(told))
+            .add(Title::new(label))
     }
 }
 
-/// A colour that neighbouring numbers do not share: hues a golden angle apart.
+/// Returns the colour of a group. The hues of consecutive numbers differ by the golden angle.
 fn color(number: u32) -> String {
     match number {
         0 => "#9a9a9a".to_owned(),
@@ -230,7 +229,7 @@ fn text(x: f64, y: f64, words: &str) -> Text {
     Text::new(words).set("x", x).set("y", y)
 }
 
-/// Time from left to right.
+/// The time axis, from left to right.
 #[derive(Clone, Copy)]
 struct Axis {
     begin: u64,
@@ -243,7 +242,7 @@ impl Axis {
         LEFT + share * (WIDTH - LEFT - 20.0)
     }
 
-    /// Ticks at round times.
+    /// Draws ticks at round times.
     fn add_to(self, mut picture: Document, y: f64) -> Document {
         let step = step_ns(self.ns);
         for tick in 0..=self.ns / step {
@@ -262,7 +261,7 @@ impl Axis {
     }
 }
 
-/// A round time, of which five to ten go into the whole.
+/// Returns a round time that fits five to ten times into the whole.
 fn step_ns(whole_ns: u64) -> u64 {
     let mut step = 1;
     while whole_ns / step > 50 {
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_legend_names_the_groups_there_are() {
+    fn the_legend_has_the_first_twelve_groups() {
         let of = |groups: u64| {
             let spans: Vec<_> = (0..groups)
                 .map(|t| (t, t as u32, 0, t * 100, t * 100 + 90))
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_as_long_as_it_was_though_another_ran_inside_it() {
+    fn a_task_keeps_its_width_when_another_ran_inside_it() {
         let alone = [(1, 1, 0, 0, 1_000_000), (3, 1, 1, 0, 2_000_000)];
         let with_inner = [alone[0], (2, 1, 0, 200_000, 200_500), alone[1]];
         let width = |spans: &[_]| {
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_ends_before_it_begins_is_drawn_all_the_same() {
+    fn a_span_that_ends_before_it_begins_is_drawn() {
         for spans in [
             &[(1, 1, 0, 10, 5)][..],
             &[(1, 1, 0, 10, 5), (2, 1, 0, 7, 9)],

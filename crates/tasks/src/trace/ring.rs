@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker's last tasks: written by the worker, read by anybody at any time.
+//! A ring buffer of a worker's latest tasks, written by the worker and read by any thread at any
+//! time.
 //!
-//! Span `n` stands at `n` modulo the number of places, which the worker does not divide
-//! by, as it remembers the place that comes next. It writes the span's words, and then,
-//! releasing them, how many spans it has written. A reader copies what lies between two
-//! looks at that number: what the worker has begun to write over in between, which is at
-//! most the one after the second look, it throws away. Nobody waits, and words that are
-//! torn are never looked at, as each word is an atomic of its own.
+//! Span `n` is stored at `n` modulo the number of slots. The worker remembers the next slot instead
+//! of dividing. It writes the words of the span, and then publishes the number of spans written,
+//! with a release. A reader copies the spans between two reads of that number, and discards those
+//! that the worker may have begun to overwrite meanwhile, which ends with the span after the second
+//! read. No thread waits. Each word is an atomic, so reading a partly written span is not a data
+//! race, and such spans are discarded.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Words of a span: task, groups, start, end.
+/// Words per span: task, groups, start, end.
 const WORDS: usize = 4;
-/// The most spans that a worker keeps: 32 GiB of them.
+/// Upper limit of spans per worker: 32 GiB.
 const SPANS_MAX: usize = (1 << 30) - 1;
 
-/// What was written of one task.
-pub(crate) type Words = [u64; WORDS];
+/// The record of one task.
+pub(crate) type SpanWords = [u64; WORDS];
 
-/// The last spans of a worker.
+/// The latest spans of a worker.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Ring {
     words: Box<[AtomicU64]>,
-    /// Spans ever written.
+    /// Number of spans ever written.
     written: AtomicU64,
-    /// The place of the next one; the worker's alone.
+    /// The next slot. Only accessed by the worker.
     next: AtomicUsize,
 }
 
-/// What a reader got.
+/// The result of reading a ring buffer.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Read {
-    /// The oldest first.
-    pub spans: Vec<Words>,
-    /// Spans that had been written over.
+pub(crate) struct RingContents {
+    /// Oldest first.
+    pub spans: Vec<SpanWords>,
+    /// Spans that were overwritten.
     pub lost: u64,
 }
 
 impl Ring {
-    /// For so many spans; `None`: there is no memory for them.
+    /// Creates a buffer for that number of spans; `None` if there is no memory.
     pub fn try_new(spans: usize) -> Option<Self> {
         if spans > SPANS_MAX {
             return None;
@@ -55,62 +56,62 @@ impl Ring {
         })
     }
 
-    /// Spans that it keeps: there is a place more for the one that is being written.
+    /// Returns the number of spans kept. There is one more slot, for the span being written.
     pub fn kept(&self) -> usize {
-        self.places() - 1
+        self.slots() - 1
     }
 
-    fn places(&self) -> usize {
+    fn slots(&self) -> usize {
         self.words.len() / WORDS
     }
 
-    fn at(&self, place: usize) -> &[AtomicU64] {
-        &self.words[place * WORDS..][..WORDS]
+    fn at(&self, slot: usize) -> &[AtomicU64] {
+        &self.words[slot * WORDS..][..WORDS]
     }
 
-    /// Writes a span; by the ring's worker alone.
-    pub fn write(&self, span: Words) {
+    /// Writes a span. Only for the ring's worker.
+    pub fn write(&self, span: SpanWords) {
         let written = self.written.load(Ordering::Relaxed);
-        // Whoever sees a word of this span sees the number before it, too.
+        // A reader that sees a word of this span also sees the preceding number.
         fence(Ordering::Release);
-        let place = self.next.load(Ordering::Relaxed);
-        for (word, value) in self.at(place).iter().zip(span) {
+        let slot = self.next.load(Ordering::Relaxed);
+        for (word, value) in self.at(slot).iter().zip(span) {
             word.store(value, Ordering::Relaxed);
         }
-        let next = if place + 1 == self.places() {
+        let next = if slot + 1 == self.slots() {
             0
         } else {
-            place + 1
+            slot + 1
         };
         self.next.store(next, Ordering::Relaxed);
         self.written.store(written + 1, Ordering::Release);
     }
 
-    /// Spans ever written.
+    /// Returns the number of spans ever written.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// What is there of the spans from number `from` on, the last `most` of them; `None`:
-    /// there is no memory for them.
-    pub fn try_read(&self, from: u64, most: usize) -> Option<Read> {
+    /// Reads the spans from number `from` on, at most the latest `most`; `None` if there is no
+    /// memory.
+    pub fn try_read(&self, from: u64, most: usize) -> Option<RingContents> {
         let until = self.written();
         let from = from.min(until);
         let first = from.max(until.saturating_sub(self.kept().min(most) as u64));
-        let mut copies: Vec<Words> = Vec::new();
+        let mut copies: Vec<SpanWords> = Vec::new();
         copies.try_reserve_exact((until - first) as usize).ok()?;
         copies.extend((first..until).map(|span| {
-            let words = self.at((span % self.places() as u64) as usize);
+            let words = self.at((span % self.slots() as u64) as usize);
             std::array::from_fn(|word| words[word].load(Ordering::Relaxed))
         }));
         fence(Ordering::Acquire);
-        // The one after those written may be half there, over the oldest.
+        // The next span may be partly written, over the oldest one.
         let begun = self.written.load(Ordering::Relaxed) + 1;
         let whole = first
-            .max(begun.saturating_sub(self.places() as u64))
+            .max(begun.saturating_sub(self.slots() as u64))
             .min(until);
         copies.drain(..(whole - first) as usize);
-        Some(Read {
+        Some(RingContents {
             spans: copies,
             lost: whole.saturating_sub(from),
         })
@@ -121,12 +122,12 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn span(number: u64) -> Words {
+    fn span(number: u64) -> SpanWords {
         [number; WORDS]
     }
 
     #[test]
-    fn the_last_are_kept() {
+    fn the_latest_spans_are_kept() {
         let ring = Ring::try_new(3).unwrap();
         (0..3).for_each(|number| ring.write(span(number)));
         let read = ring.try_read(0, 3).unwrap();
@@ -134,7 +135,7 @@ mod tests {
         (3..10).for_each(|number| ring.write(span(number)));
         let read = ring.try_read(3, 3).unwrap();
         assert_eq!((read.spans, read.lost), ((7..10).map(span).collect(), 4));
-        assert_eq!(ring.try_read(10, 3), Some(Read::default()));
+        assert_eq!(ring.try_read(10, 3), Some(RingContents::default()));
         let read = ring.try_read(3, 1).unwrap();
         assert_eq!((read.spans, read.lost), (vec![span(9)], 6));
         assert!(Ring::try_new(SPANS_MAX + 1).is_none() && Ring::try_new(usize::MAX).is_none());

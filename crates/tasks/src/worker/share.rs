@@ -1,236 +1,242 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What workers have of one another: tasks that one lays out, and another takes.
+//! Work sharing: a worker publishes queued tasks in its steal slots, and other workers take them.
 //!
-//! A worker looks at its shelf before each task, as that may take long, and nobody sees
-//! what it has to itself until it has ended:
+//! Before each task the worker checks its steal slots. The task may take long, and other workers
+//! cannot see the worker's own queues meanwhile:
 //!
-//! | before a task | it lays out | and keeps to itself |
+//! | before a task | published | kept |
 //! |---|---|---|
-//! | somebody is idle | half of what it has, half of the rest and so on | what finds no place |
-//! | nobody is; its first place is empty | the same | that, and the task that it wants next, where there is a chain for each of the others |
-//! | nobody is; else | nothing | all |
+//! | a worker is idle | half of the queued tasks, half of the rest and so on | tasks for which no slot is free |
+//! | none is idle, and the first slot is empty | the same | these, and the next task if every other worker can take a chain |
+//! | none is idle, and the first slot is full | nothing | everything |
 //!
-//! So who comes to have nothing to do while a long task runs may find that more is kept
-//! behind it. What a running task makes ready by token is not: others see it from the
-//! moment that it is ready.
+//! A worker that becomes idle during a long task of another may therefore miss tasks that are still
+//! queued behind it. Tasks that a running task makes ready by token are visible at once.
 //!
-//! Whoever lays something out wakes one that sleeps; whoever takes something and sees
-//! more, wherever it is, wakes the next. So nobody sleeps beside something laid out for
-//! longer than it takes to wake one after the other, and the worker whose shelf it is
-//! wakes no more than one. To look at the shelf alone that it was taken from would not
-//! do: of two that were woken for two shelves both may take from the same, each finding
-//! it empty after that.
+//! Wake-ups form a chain. A worker that publishes wakes one sleeper. A worker that takes tasks
+//! wakes the next sleeper if it still sees tasks anywhere. No worker stays asleep beside published
+//! tasks for longer than this chain takes, and the publisher never wakes more than one. It is not
+//! enough to check only the slots a task was taken from: two workers that were woken for two sets
+//! of slots may both take from the same set, and each would find that set empty.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use super::{NOBODY, Post, Worker, some};
+use super::{NO_OWNER, Worker, WorkerShared, some};
 use crate::job::{Chain, Job, JobRef};
 use crate::places::Distance;
 use crate::sync::Ordering;
 
-/// How long a worker leaves the others alone that has taken something from one. Where
-/// tasks take nanoseconds, what is taken is soon done, and each taking costs both sides
-/// as much as tens of tasks; where they take longer, nobody notices.
-const REST: Duration = Duration::from_micros(2);
+/// Pause after a steal. If tasks take nanoseconds, stolen tasks are soon done, and each steal costs
+/// both workers the time of tens of tasks. If tasks take longer, the pause does not matter.
+const STEAL_BACKOFF: Duration = Duration::from_micros(2);
 
 impl Worker<'_> {
-    /// A registered task has become ready by one that runs here, which may take long, or
-    /// wait for it: others see it from now on. One of a spatial group that is another's
-    /// goes there.
-    pub fn ready_beside(&self, job: JobRef) {
-        let crew = self.crew;
-        if crew.locked.is_some() || self.is_nested() {
-            // Not as one of the graph that is run here, which it is no part of.
-            return crew.inject(job);
+    /// Makes a registered task ready, in the overflow slot, where other workers see it at once: the
+    /// running task may take long or wait for it. A task of a spatial group with another owner goes
+    /// to that owner.
+    pub fn publish_ready(&self, job: JobRef) {
+        let registry = self.registry;
+        if registry.global_queue.is_some() || self.is_nested() {
+            // The task is no part of the graph that runs here.
+            return registry.inject(job);
         }
-        if !self.shares || self.other_owner(&job).is_some() {
+        if !self.allows_stealing || self.other_owner(&job).is_some() {
             return self.ready(job);
         }
-        self.post.shelf.add(job);
-        self.has_added.set(true);
-        crew.sleepers.wake_one(crew.near(self.index));
+        self.shared.steal_slots.push_overflow(job);
+        self.overflow_used.set(true);
+        registry.sleepers.wake_one(registry.near(self.index));
     }
 
-    /// Whether others may take what is ready here.
-    pub fn shares(&self) -> bool {
-        self.shares
+    /// Returns whether other workers may steal from this worker.
+    pub fn allows_stealing(&self) -> bool {
+        self.allows_stealing
     }
 
-    /// A task that the caller waits for when it has done something else: another
-    /// worker may run it meanwhile. For a worker that shares.
+    /// Enqueues a forked task, which another worker may run. Requires [`Self::allows_stealing`].
     pub fn fork(&self, job: JobRef) {
-        self.lanes.borrow_mut().push(job);
+        self.local_queues.borrow_mut().push(job);
         self.share();
     }
 
-    /// Takes back what was laid out before a task and nobody has taken.
-    pub(super) fn clear_shelf(&self) {
-        while let Some(chain) = self.post.shelf.take_back() {
-            self.lanes.borrow_mut().put_back(chain);
+    /// Takes all published tasks back that were not stolen.
+    pub(super) fn reclaim_published(&self) {
+        while let Some(chain) = self.shared.steal_slots.reclaim() {
+            self.local_queues.borrow_mut().requeue(chain);
         }
     }
 
-    /// One of those that were laid out and nobody has taken. They have waited for longer
-    /// than what has become ready since, and would lie there as long as something does.
-    pub(super) fn take_one_back(&self) -> Option<JobRef> {
-        let mut chain = self.post.shelf.take_back()?;
+    /// Takes one published task back. Published tasks have waited longer than the tasks made ready
+    /// since, and would starve if new tasks kept coming.
+    pub(super) fn reclaim_one(&self) -> Option<JobRef> {
+        let mut chain = self.shared.steal_slots.reclaim()?;
         let first = chain.pop();
-        self.lanes.borrow_mut().put_back(chain);
+        self.local_queues.borrow_mut().requeue(chain);
         first
     }
 
-    /// Takes a forked task back, if it is where it was put; whether it was.
-    pub fn unfork(&self, job: NonNull<Job>) -> bool {
-        self.lanes.borrow_mut().take_back(job)
+    /// Removes a forked task from the top of the queues. Returns whether it was there.
+    pub fn pop_fork(&self, job: NonNull<Job>) -> bool {
+        self.local_queues.borrow_mut().pop_fork(job)
     }
 
-    /// Takes a forked task back, wherever it lies here; whether it was still ours.
-    pub fn unlay(&self, job: NonNull<Job>) -> bool {
-        let taken = self.post.shelf.take_out(job);
-        if taken.has_left {
-            self.crew.sleepers.wake_one(self.crew.near(self.index));
+    /// Removes a forked task from the steal slots or the queues. Returns whether it was there.
+    pub fn unpublish(&self, job: NonNull<Job>) -> bool {
+        let outcome = self.shared.steal_slots.remove(job);
+        if outcome.republished {
+            self.registry
+                .sleepers
+                .wake_one(self.registry.near(self.index));
         }
-        taken.was_there || self.lanes.borrow_mut().take_out(job)
+        outcome.found || self.local_queues.borrow_mut().remove_fork(job)
     }
 
-    /// Lets others have some of what waits here, unless something is there for them.
+    /// Publishes queued tasks if other workers need some.
     #[inline]
     pub fn share(&self) {
-        if self.shares {
-            let is_any_idle = self.crew.sleepers.is_any_idle();
-            if (is_any_idle || self.post.shelf.needs_more()) && self.has_waiting() {
-                self.lay_out(is_any_idle);
+        if self.allows_stealing {
+            let is_any_idle = self.registry.sleepers.is_any_idle();
+            if (is_any_idle || self.shared.steal_slots.needs_refill()) && self.has_queued() {
+                self.publish(is_any_idle);
             }
         }
     }
 
-    /// Whether anything may wait here, and nobody else sees it.
+    /// Returns whether tasks may be queued that other workers do not see.
     #[inline]
-    fn has_waiting(&self) -> bool {
-        self.lanes.borrow().len() > 0 || self.is_nested()
+    fn has_queued(&self) -> bool {
+        self.local_queues.borrow().len() > 0 || self.is_nested()
     }
 
-    /// Lets others have all of what waits here that there is a place for, as the task
-    /// that runs here goes on.
-    pub(super) fn show(&self) {
-        if self.shares {
-            self.lay_out(true);
+    /// Publishes all queued tasks for which there are free slots, because the running task
+    /// continues.
+    pub(super) fn publish_all(&self) {
+        if self.allows_stealing {
+            self.publish(true);
         }
     }
 
-    /// Lays out for others what waits, half of it and half of the rest and so on; the
-    /// last of it only if they are to have `all`, or not each of them finds something here
-    /// without it.
-    fn lay_out(&self, all: bool) {
-        let shelf = &self.post.shelf;
-        let others = self.crew.workers() - 1;
-        let mut laid_out = shelf.len();
-        let (mut own, mut outer) = (self.lanes.borrow_mut(), self.outer.borrow_mut());
-        let mut has_put = false;
+    /// Publishes half of the queued tasks, half of the rest and so on. Keeps the last one unless
+    /// `all` is set or another worker would find no chain.
+    fn publish(&self, all: bool) {
+        let steal_slots = &self.shared.steal_slots;
+        let others = self.registry.workers() - 1;
+        let mut published = steal_slots.len();
+        let (mut own, mut outer_queues) = (
+            self.local_queues.borrow_mut(),
+            self.outer_queues.borrow_mut(),
+        );
+        let mut has_published = false;
         loop {
-            let kept = usize::from(!all && laid_out >= others);
-            // What has waited longest first; but who takes its own alone may not find
-            // other.
-            let mut waiting = outer.iter_mut().filter(|_| !self.is_deep());
-            let lanes = match waiting.find(|lanes| lanes.len() > kept) {
+            let kept = usize::from(!all && published >= others);
+            // The outermost queues have waited longest. In a deep wait only the own queues are
+            // published, as the worker may find nothing else to run.
+            let mut waiting = outer_queues.iter_mut().filter(|_| !self.is_deep());
+            let local_queues = match waiting.find(|local_queues| local_queues.len() > kept) {
                 Some(waiting) => waiting,
                 None => &mut *own,
             };
-            if lanes.len() <= kept || !shelf.put(|is_last| lanes.split(is_last && all)) {
+            if local_queues.len() <= kept
+                || !steal_slots.publish(|is_last| local_queues.split(is_last && all))
+            {
                 break;
             }
-            has_put = true;
-            laid_out += 1;
+            has_published = true;
+            published += 1;
         }
-        drop((own, outer));
-        if has_put {
-            self.crew.sleepers.wake_one(self.crew.near(self.index));
+        drop((own, outer_queues));
+        if has_published {
+            self.registry
+                .sleepers
+                .wake_one(self.registry.near(self.index));
         }
     }
 
-    /// Whether it is time to take something from others again.
-    fn may_take(&self) -> bool {
-        match self.took.get() {
-            Some(took) if took.elapsed() < REST => false,
+    /// Returns whether [`STEAL_BACKOFF`] has passed since the last steal.
+    fn may_steal(&self) -> bool {
+        match self.last_steal.get() {
+            Some(last) if last.elapsed() < STEAL_BACKOFF => false,
             _ => {
-                self.took.set(None);
+                self.last_steal.set(None);
                 true
             }
         }
     }
 
-    /// Takes what others have laid out, else what has come from outside, else what
-    /// others have been sent. Spatial groups go along.
+    /// Takes published tasks, else overflow slots, else injected tasks, else tasks sent to other
+    /// workers. Their spatial groups become this worker's.
     pub(super) fn steal(&self) -> Option<Chain> {
-        let may_take = self.may_take();
-        let of_shelves = || self.take_from(|post| post.shelf.take());
-        let of_added = || self.take_from(|post| post.shelf.take_added());
-        let of_inboxes = || self.take_from(|post| some(post.inbox.take()));
-        let chain = (may_take.then(of_shelves).flatten())
-            .or_else(|| Some(self.show_rest(may_take.then(of_added).flatten()?)))
-            .or_else(|| self.take_outside())
-            .or_else(|| may_take.then(of_inboxes).flatten())?;
-        let crew = self.crew;
-        let sees_more = || self.sees_something();
-        crew.sleepers.wake_if(sees_more, crew.near(self.index));
-        self.take_over(&chain);
+        let may_steal = self.may_steal();
+        let from_slots = || self.steal_from(|shared| shared.steal_slots.steal());
+        let from_overflow = || self.steal_from(|shared| shared.steal_slots.take_overflow());
+        let from_inboxes = || self.steal_from(|shared| some(shared.inbox.take()));
+        let chain = (may_steal.then(from_slots).flatten())
+            .or_else(|| Some(self.republish_rest(may_steal.then(from_overflow).flatten()?)))
+            .or_else(|| self.take_injected())
+            .or_else(|| may_steal.then(from_inboxes).flatten())?;
+        let registry = self.registry;
+        let sees_more = || self.sees_work();
+        registry
+            .sleepers
+            .wake_if(sees_more, registry.near(self.index));
+        self.take_ownership(&chain);
         Some(chain)
     }
 
-    /// The first of those that another has made ready beside a task that may wait for all
-    /// of them: the rest is to be seen as before.
-    fn show_rest(&self, mut chain: Chain) -> Chain {
-        self.take_over(&chain);
+    /// Keeps the first task of another worker's overflow slot and publishes the rest again: that
+    /// worker may wait for all of them.
+    fn republish_rest(&self, mut chain: Chain) -> Chain {
+        self.take_ownership(&chain);
         let mut first = Chain::EMPTY;
         if let Some(job) = chain.pop() {
             first.push(job);
         }
         if !chain.is_empty() {
-            self.post.shelf.add_all(chain);
-            self.has_added.set(true);
+            self.shared.steal_slots.fill_overflow(chain);
+            self.overflow_used.set(true);
         }
         first
     }
 
-    /// What was laid out beside the task that has just ended waits like all that is ready
-    /// here, and so does what was taken from who did.
+    /// Moves the overflow slot into the queues, once no wait is on the stack.
     #[inline]
-    pub(super) fn take_added(&self) {
-        if self.has_added.get() && self.waits.get() == 0 {
-            self.has_added.set(false);
-            if let Some(added) = self.post.shelf.take_added() {
-                self.lanes.borrow_mut().put_back(added);
+    pub(super) fn drain_overflow(&self) {
+        if self.overflow_used.get() && self.wait_depth.get() == 0 {
+            self.overflow_used.set(false);
+            if let Some(added) = self.shared.steal_slots.take_overflow() {
+                self.local_queues.borrow_mut().requeue(added);
             }
         }
     }
 
-    /// What the nearest of the others has that has any.
-    fn take_from(&self, take: impl Fn(&Post) -> Option<Chain>) -> Option<Chain> {
-        let crew = self.crew;
-        let mut near = crew.places.near(self.index).iter();
-        let found = near.find_map(|&(other, distance)| Some((take(&crew.posts[other])?, distance)));
+    /// Takes a chain from the nearest worker that has any.
+    fn steal_from(&self, take: impl Fn(&WorkerShared) -> Option<Chain>) -> Option<Chain> {
+        let registry = self.registry;
+        let mut near = registry.places.near(self.index).iter();
+        let found = near
+            .find_map(|&(other, distance)| Some((take(&registry.worker_shared[other])?, distance)));
         let (chain, distance): (_, Distance) = found?;
         self.counts().steals[distance as usize].add(1);
-        self.took.set(Some(Instant::now()));
+        self.last_steal.set(Some(Instant::now()));
         Some(chain)
     }
 
-    pub(super) fn take_outside(&self) -> Option<Chain> {
-        let chain = some(self.crew.injector.take())?;
+    pub(super) fn take_injected(&self) -> Option<Chain> {
+        let chain = some(self.registry.injector.take())?;
         self.counts().outside.add(1);
         Some(chain)
     }
 
-    /// Makes the spatial groups of tasks this worker's.
-    pub(super) fn take_over(&self, chain: &Chain) {
+    /// Makes this worker the owner of the spatial groups of the tasks.
+    pub(super) fn take_ownership(&self, chain: &Chain) {
         let own = self.index as u32;
         for groups in chain.groups().filter(|groups| groups.s != 0) {
-            let owner = self.crew.owner(groups.s);
+            let owner = self.registry.owner(groups.s);
             let before = owner.load(Ordering::Relaxed);
             if before != own {
                 owner.store(own, Ordering::Relaxed);
-                self.counts().group_moves.add((before != NOBODY).into());
+                self.counts().group_moves.add((before != NO_OWNER).into());
             }
         }
     }

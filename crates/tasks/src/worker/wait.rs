@@ -1,170 +1,184 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker that waits: for a graph that a task runs here, or for a task that was forked.
-//! It works meanwhile, on top of the stack of who waits.
+//! Waits of a worker: for a graph that a task runs, or for a forked task. The worker runs other
+//! tasks meanwhile, on top of the stack of the waiting task.
 
 use std::hint;
 
-use super::{LOOKS, Worker, lock};
+use super::{SPINS, Worker, lock};
 use crate::levels::NoMemory;
-use crate::pool::Lanes;
+use crate::pool::LocalQueues;
 use crate::sleep::Parked;
 use crate::sync::Ordering;
 
 impl<'a> Worker<'a> {
-    /// Begins to wait for a graph that a task runs here, until that is dropped: what
-    /// becomes ready from now on comes before what is ready already.
+    /// Begins to wait for a graph that a task runs here. Until the guard is dropped, tasks that
+    /// become ready precede those that were ready before.
     ///
     /// # Errors
-    /// Where there is no memory for what becomes ready; then it has not begun.
-    pub fn nest(&self) -> Result<Nest<'_, 'a>, NoMemory> {
-        let (level, least) = (self.level.get(), self.least());
-        if let Some(locked) = &self.crew.locked {
-            lock(locked).reach(level + 1)?;
-            self.waits.set(self.waits.get() + 1);
+    /// If there is no memory for the queues. The wait has not begun then.
+    pub fn begin_nested_wait(&self) -> Result<NestedWaitGuard<'_, 'a>, NoMemory> {
+        let (level, min_level) = (self.level.get(), self.min_level());
+        if let Some(global_queue) = &self.registry.global_queue {
+            lock(global_queue).ensure_level(level + 1)?;
+            self.wait_depth.set(self.wait_depth.get() + 1);
             self.level.set(level + 1);
-            self.post.least.store(level + 1, Ordering::Relaxed);
+            self.shared.min_level.store(level + 1, Ordering::Relaxed);
         } else {
-            let fresh = self.fresh_lanes().ok_or(NoMemory)?;
-            self.waits.set(self.waits.get() + 1);
+            let fresh = self.fresh_queues().ok_or(NoMemory)?;
+            self.wait_depth.set(self.wait_depth.get() + 1);
             if self.is_deep() {
-                // Of what lies there it is going to take its own alone.
-                self.clear_shelf();
+                // In a deep wait the worker runs only its own published tasks.
+                self.reclaim_published();
             }
-            self.outer.borrow_mut().push(self.lanes.replace(fresh));
+            self.outer_queues
+                .borrow_mut()
+                .push(self.local_queues.replace(fresh));
         }
-        Ok(Nest {
+        Ok(NestedWaitGuard {
             worker: self,
             level,
-            least,
+            min_level,
         })
     }
 
-    /// Lanes to be put in place of those there are, and room for these meanwhile; and
-    /// for them afterwards.
-    fn fresh_lanes(&self) -> Option<Lanes> {
-        let (mut outer, mut spare) = (self.outer.borrow_mut(), self.spare.borrow_mut());
-        outer.try_reserve(1).ok()?;
-        spare.try_reserve(outer.len() + 1).ok()?;
-        spare.pop().or_else(Lanes::try_new)
+    /// Returns empty queues, after reserving memory to save the current queues and to keep the
+    /// empty queues later.
+    fn fresh_queues(&self) -> Option<LocalQueues> {
+        let (mut outer_queues, mut spare_queues) = (
+            self.outer_queues.borrow_mut(),
+            self.spare_queues.borrow_mut(),
+        );
+        outer_queues.try_reserve(1).ok()?;
+        spare_queues.try_reserve(outer_queues.len() + 1).ok()?;
+        spare_queues.pop().or_else(LocalQueues::try_new)
     }
 
-    /// Whether a task that runs here runs a graph that this worker works for.
+    /// Returns whether the worker waits for a graph that a task runs here.
     pub fn is_nested(&self) -> bool {
-        !self.outer.borrow().is_empty()
+        !self.outer_queues.borrow().is_empty()
     }
 
-    /// Whether so many waits lie on one another that what is waited for is all that may
-    /// run here.
+    /// Returns whether waits are nested so deeply that the worker may run only tasks of the
+    /// innermost wait.
     pub fn is_deep(&self) -> bool {
-        self.waits.get() > self.waits_max
+        self.wait_depth.get() > self.wait_depth_max
     }
 
-    /// Works until that is so, and sleeps where there is nothing to do. Whoever makes
-    /// it so wakes this worker after that.
-    pub fn work_until(&self, is_so: impl Fn() -> bool) {
-        let crew = self.crew;
+    /// Runs tasks until `is_done` holds, and sleeps while there are none. The thread that makes the
+    /// condition true must wake this worker afterwards.
+    pub fn run_until(&self, is_done: impl Fn() -> bool) {
+        let registry = self.registry;
         let mut was_woken = false;
         loop {
-            self.work_while(|| !is_so());
-            if is_so() {
+            self.run_while(|| !is_done());
+            if is_done() {
                 if was_woken {
-                    self.pass_on();
+                    self.forward_wakeup();
                 }
                 return;
             }
-            let parked = match &crew.locked {
-                Some(locked) => {
-                    let look = || lock(locked).has(self.least()) || is_so();
-                    self.sleep(&crew.waiters, look)
+            let parked = match &registry.global_queue {
+                Some(global_queue) => {
+                    let has_work = || lock(global_queue).has(self.min_level()) || is_done();
+                    self.sleep(&registry.waiters, has_work)
                 }
-                // All of what it waits for is with others.
-                None if self.is_deep() => self.sleep(&crew.waiters, &is_so),
-                None => self.sleep(&crew.sleepers, || self.sees_something() || is_so()),
+                // All tasks of the graph are with other workers.
+                None if self.is_deep() => self.sleep(&registry.waiters, &is_done),
+                None => self.sleep(&registry.sleepers, || self.sees_work() || is_done()),
             };
-            was_woken |= parked != Parked::Stayed;
+            was_woken |= parked != Parked::FoundWork;
         }
     }
 
-    /// This worker was woken, maybe for a task, and has something else to do: somebody
-    /// else is to see to the task.
-    fn pass_on(&self) {
-        let crew = self.crew;
-        let Some(locked) = &crew.locked else {
-            let sees_any = || self.sees_something();
-            crew.sleepers.wake_if(sees_any, crew.near(self.index));
+    /// Passes a wake-up on: this worker was woken, possibly for a task, but will not search for
+    /// one.
+    fn forward_wakeup(&self) {
+        let registry = self.registry;
+        let Some(global_queue) = &registry.global_queue else {
+            let sees_any = || self.sees_work();
+            registry
+                .sleepers
+                .wake_if(sees_any, registry.near(self.index));
             return;
         };
-        // Which of them it was woken for cannot be told.
-        let mut next = lock(locked).filled_from(0);
+        // The level that the wake-up was for is unknown.
+        let mut next = lock(global_queue).filled_from(0);
         while let Some(level) = next {
             self.wake_for_level(level);
-            next = lock(locked).filled_from(level + 1);
+            next = lock(global_queue).filled_from(level + 1);
         }
     }
 
-    /// Wakes somebody for a task of that level: whoever waits, too, but for tasks above
-    /// it alone.
+    /// Wakes a worker for a task of that level: a sleeping worker, else a waiting worker that may
+    /// run tasks of that level.
     pub(super) fn wake_for_level(&self, level: usize) {
-        let crew = self.crew;
-        let near = || crew.near(self.index);
-        if !crew.sleepers.wake_one(near()) && level > 0 {
-            let may_run =
-                |&worker: &usize| crew.posts[worker].least.load(Ordering::Relaxed) <= level;
-            crew.waiters.wake_one(near().filter(may_run));
+        let registry = self.registry;
+        let near = || registry.near(self.index);
+        if !registry.sleepers.wake_one(near()) && level > 0 {
+            let may_run = |&worker: &usize| {
+                registry.worker_shared[worker]
+                    .min_level
+                    .load(Ordering::Relaxed)
+                    <= level
+            };
+            registry.waiters.wake_one(near().filter(may_run));
         }
     }
 
-    /// As [`Self::work_until`] for a task that another worker has, which can take long.
-    /// What else is ready here is not of it.
-    pub fn work_for(&self, is_so: impl Fn() -> bool) {
-        self.waits.set(self.waits.get() + 1);
+    /// As [`Self::run_until`], for a stolen task that may take long. Other ready tasks are not part
+    /// of this wait.
+    pub fn wait_for_fork(&self, is_done: impl Fn() -> bool) {
+        self.wait_depth.set(self.wait_depth.get() + 1);
         if self.is_deep() {
-            // Nobody runs here what is left with it.
-            self.show();
-            self.look_until(is_so);
+            // No other task runs here during the wait, so all are published.
+            self.publish_all();
+            self.spin_until(is_done);
         } else {
-            self.work_until(is_so);
-            // Of what it has taken meanwhile some may be left, and who waited goes on.
-            self.show();
+            self.run_until(is_done);
+            // Tasks taken during the wait may be left, and the waiting task continues now.
+            self.publish_all();
         }
-        self.waits.set(self.waits.get() - 1);
+        self.wait_depth.set(self.wait_depth.get() - 1);
     }
 
-    /// Runs nothing until that is so.
-    fn look_until(&self, is_so: impl Fn() -> bool) {
-        let mut looks = 0;
-        while !is_so() {
-            match looks < LOOKS {
+    /// Spins, then sleeps, until `is_done` holds. Runs no tasks.
+    fn spin_until(&self, is_done: impl Fn() -> bool) {
+        let mut spins = 0;
+        while !is_done() {
+            match spins < SPINS {
                 true => hint::spin_loop(),
                 false => {
-                    self.sleep(&self.crew.waiters, &is_so);
+                    self.sleep(&self.registry.waiters, &is_done);
                 }
             }
-            looks += 1;
+            spins += 1;
         }
     }
 }
 
-/// A wait for a graph that a task runs.
-pub(crate) struct Nest<'w, 'a> {
+/// Ends a nested wait when dropped. See [`Worker::begin_nested_wait`].
+pub(crate) struct NestedWaitGuard<'w, 'a> {
     worker: &'w Worker<'a>,
     level: usize,
-    least: usize,
+    min_level: usize,
 }
 
-impl Drop for Nest<'_, '_> {
-    /// What other tasks have left there waits on among those that were ready before.
+impl Drop for NestedWaitGuard<'_, '_> {
+    /// Moves tasks left in the queues of the wait to the enclosing queues.
     fn drop(&mut self) {
         let worker = self.worker;
-        worker.waits.set(worker.waits.get() - 1);
+        worker.wait_depth.set(worker.wait_depth.get() - 1);
         worker.level.set(self.level);
-        worker.post.least.store(self.least, Ordering::Relaxed);
-        let Some(outer) = worker.outer.borrow_mut().pop() else {
+        worker
+            .shared
+            .min_level
+            .store(self.min_level, Ordering::Relaxed);
+        let Some(outer_queues) = worker.outer_queues.borrow_mut().pop() else {
             return;
         };
-        let mut inner = worker.lanes.replace(outer);
-        worker.lanes.borrow_mut().append(&mut inner);
-        worker.spare.borrow_mut().push(inner);
-        worker.show();
+        let mut inner = worker.local_queues.replace(outer_queues);
+        worker.local_queues.borrow_mut().append(&mut inner);
+        worker.spare_queues.borrow_mut().push(inner);
+        worker.publish_all();
     }
 }

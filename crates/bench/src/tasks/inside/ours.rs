@@ -91,7 +91,7 @@ where
 
     /// Says on standard error which order was chosen: not every run may choose the same.
     fn is_settled(&mut self, frames: u32) -> bool {
-        let finds = self.runtime.together().is_some() && !self.graph.explain().hinted;
+        let finds = self.runtime.current_grouping().is_some() && !self.graph.explain().hinted;
         if !finds || self.failed.is_some() {
             return true;
         }

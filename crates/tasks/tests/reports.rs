@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a runtime tells of itself: traces, counters, orders that it has found.
+//! What a runtime reports: traces, counters, and the orders that it has found.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -15,8 +15,8 @@ const COLUMNS: usize = 20;
 const STAGES: usize = 4;
 const TASKS: usize = ROWS * COLUMNS * STAGES;
 
-/// Blocks in rows, each in stages, declared stage by stage; its tasks' groups are what
-/// `groups(row, column, stage)` says.
+/// Blocks in rows, each in stages, declared stage by stage; `groups(row, column, stage)` gives the
+/// groups of a task.
 fn wavefront<B: Fn(usize) + Sync>(
     groups: impl Fn(usize, usize, usize) -> Groups,
     body: B,
@@ -96,7 +96,7 @@ fn every_task_is_in_the_trace_with_its_groups() {
 }
 
 #[test]
-fn a_trace_keeps_the_last_and_tells_how_many_are_lost() {
+fn a_trace_keeps_the_latest_and_counts_lost_spans() {
     let runtime = Runtime::new(1).unwrap();
     runtime.start_trace(100).unwrap();
     runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
@@ -107,7 +107,7 @@ fn a_trace_keeps_the_last_and_tells_how_many_are_lost() {
 }
 
 #[test]
-fn each_trace_keeps_as_many_as_it_was_begun_with() {
+fn each_trace_keeps_the_number_it_was_started_with() {
     let runtime = Runtime::new(1).unwrap();
     let mut graph = wavefront(by_row, |_| ());
     for spans in [100, 1, 101, 0, 1000, 3] {
@@ -123,7 +123,7 @@ fn each_trace_keeps_as_many_as_it_was_begun_with() {
 }
 
 #[test]
-fn a_trace_that_there_is_no_memory_for_changes_nothing() {
+fn a_failed_start_of_a_trace_changes_nothing() {
     let runtime = Runtime::new(1).unwrap();
     let mut graph = wavefront(by_row, |_| ());
     runtime.start_trace(100).unwrap();
@@ -146,7 +146,7 @@ fn a_trace_that_there_is_no_memory_for_changes_nothing() {
 }
 
 #[test]
-fn rings_are_made_anew_while_tasks_are_written_down() {
+fn buffers_can_be_replaced_while_tasks_are_traced() {
     let runtime = Runtime::new(2).unwrap();
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| {
@@ -182,7 +182,7 @@ fn a_task_that_panics_is_in_the_trace_and_its_followers_are_not() {
             .counters()
             .0
             .iter()
-            .map(|one| one.tasks)
+            .map(|counted| counted.tasks)
             .sum::<u64>(),
         10 * TASKS as u64
     );
@@ -221,7 +221,7 @@ fn registered_tasks_are_in_the_trace_by_their_tokens() {
 }
 
 #[test]
-fn perfettos_file_has_a_track_a_worker_and_a_span_a_task() {
+fn chrome_traces_have_a_track_per_worker_and_a_span_per_task() {
     let runtime = Runtime::new(2).unwrap();
     runtime.start_trace(TASKS).unwrap();
     runtime.run(&mut wavefront(by_row, |_| ())).unwrap();
@@ -268,7 +268,7 @@ fn counters_add_up() {
         let of_all = |of: fn(&Counters) -> u64| counters.0.iter().map(of).sum::<u64>();
         let is_usher = policy == Policy::Usher;
         let moved = of_all(|counted| counted.group_moves);
-        assert!(moved <= 5 * TASKS as u64 && (is_usher || of_all(|one| one.sent) == 0));
+        assert!(moved <= 5 * TASKS as u64 && (is_usher || of_all(|counted| counted.sent) == 0));
         let knows_groups = is_usher || matches!(policy, Policy::Paper { .. });
         assert!(knows_groups || moved == 0, "{counters}");
         let outside: u64 = counters.0.iter().map(|counted| counted.outside).sum();
@@ -277,10 +277,10 @@ fn counters_add_up() {
     }
 }
 
-/// Of four tasks two must run at the same time, so that one of them is stolen, and with
-/// it its group; the task after each is of the other one's group.
+/// Two of four tasks must run at the same time, so one of them and its group are stolen. The task
+/// after each is of the other one's group.
 #[test]
-fn what_moves_between_workers_is_counted() {
+fn moves_between_workers_are_counted() {
     for _ in 0..20 {
         let runtime = Runtime::new(2).unwrap();
         let barrier = std::sync::Barrier::new(2);
@@ -305,7 +305,7 @@ fn what_moves_between_workers_is_counted() {
             let steals = counters.0.iter().map(|counted| counted.steals[distance]);
             steals.sum::<u64>()
         });
-        // One of the two, and maybe what was sent.
+        // One of the two, and possibly the tasks that were sent.
         assert!((1..=3).contains(&near), "{counters}");
         assert_eq!((package, machine), (0, 0));
         assert_eq!(sum(|counted| counted.group_moves), near, "{counters}");
@@ -326,7 +326,7 @@ fn steals_are_counted_by_distance() {
 }
 
 #[test]
-fn who_sleeps_is_counted_while_it_sleeps() {
+fn sleep_is_counted_while_it_lasts() {
     let runtime = Runtime::new(2).unwrap();
     let counters = || runtime.counters().0;
     while counters().iter().any(|counted| counted.sleeps == 0) {
@@ -345,7 +345,7 @@ fn who_sleeps_is_counted_while_it_sleeps() {
     assert!(after.iter().zip(&before).all(grows));
 }
 
-/// A worker whose task waits for others, with nothing to do itself, sleeps.
+/// A worker with a waiting task sleeps if it has nothing else to do.
 #[test]
 fn a_task_that_waits_sleeps_and_is_woken() {
     let runtime = Runtime::new(2).unwrap();
@@ -363,7 +363,7 @@ fn a_task_that_waits_sleeps_and_is_woken() {
             barrier.wait();
         },
         || {
-            // Both workers are awake, and this one stays so.
+            // Both workers are awake, and this one stays awake.
             let before = sleeps();
             barrier.wait();
             while sleeps() == before {
@@ -399,7 +399,7 @@ fn an_order_is_found_for_a_graph_without_groups() {
     assert_eq!(
         graph.explain().orders.len(),
         1,
-        "who runs it once pays for nothing"
+        "a single run has no trials"
     );
     let mut runs = 1;
     while graph.explain().chosen.is_none() {
@@ -415,7 +415,7 @@ fn an_order_is_found_for_a_graph_without_groups() {
     assert!(found.orders.iter().all(|tried| tried.ns_per_task.is_some()));
     assert!(orders.contains(&found.chosen.unwrap()));
     assert!(found.to_string().contains("along steps of 240"));
-    // A policy that takes groups as they are given gets none.
+    // A policy that uses only declared groups gets none.
     let paper = Runtime::with_policy(2, POLICIES[1]).unwrap();
     paper.start_trace(TASKS).unwrap();
     paper.run(&mut graph).unwrap();
@@ -429,7 +429,7 @@ fn an_order_is_found_for_a_graph_without_groups() {
 }
 
 #[test]
-fn groups_settle_it() {
+fn declared_groups_determine_the_order() {
     let mut graph = wavefront(by_row, |_| ());
     let runtime = Runtime::new(1).unwrap();
     for _ in 0..10 {
@@ -440,7 +440,7 @@ fn groups_settle_it() {
 }
 
 #[test]
-fn small_graphs_and_what_is_said_of_no_task() {
+fn hints_work_on_small_graphs_and_need_a_task() {
     let mut builder = GraphBuilder::new();
     let task = builder.task();
     builder.on(task, 0x1000).runs(task, 1);
@@ -451,14 +451,14 @@ fn small_graphs_and_what_is_said_of_no_task() {
     let mut builder = GraphBuilder::new();
     builder.on(3, 0x1000);
     let error = builder.build(|_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "task 3 is none: the graph has 0");
+    assert_eq!(error.to_string(), "no task 3: the graph has 0 tasks");
     let mut builder = GraphBuilder::new();
     builder.runs(usize::MAX, 0);
     assert!(builder.build(|_| ()).is_err());
 }
 
 #[test]
-fn a_run_that_is_broken_off_says_nothing_of_its_order() {
+fn aborted_runs_do_not_count_as_trials() {
     let mut graph = wavefront(without, |task| assert!(task != 0, "no"));
     let runtime = Runtime::new(1).unwrap();
     for _ in 0..50 {
@@ -486,7 +486,7 @@ fn two_tasks_that_wait_for_one_another_run_at_once() {
 }
 
 #[test]
-fn whatever_a_task_throws_ends_with_it() {
+fn panics_with_any_payload_are_reported() {
     struct Thrower;
     impl Drop for Thrower {
         fn drop(&mut self) {
@@ -496,12 +496,12 @@ fn whatever_a_task_throws_ends_with_it() {
     let runtime = Runtime::new(2).unwrap();
     let throw = || std::panic::panic_any(Thrower);
     runtime.register(1, 0, Groups::NONE, throw).unwrap();
-    let left = runtime.wait().unwrap_err().to_string();
-    assert_eq!(left, "task 1 panicked: without a message");
+    let error = runtime.wait().unwrap_err().to_string();
+    assert_eq!(error, "task 1 panicked: without a message");
     runtime.cancel();
     let owned = Thrower;
     let keep = move || drop(owned);
     runtime.register(2, 0, Groups::NONE, keep).unwrap();
-    let left = runtime.wait().unwrap_err().to_string();
-    assert_eq!(left, "task 2 panicked: dropped");
+    let error = runtime.wait().unwrap_err().to_string();
+    assert_eq!(error, "task 2 panicked: dropped");
 }

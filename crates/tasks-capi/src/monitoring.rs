@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a runtime tells of itself: traces, counters, orders and groups that it has
-//! found.
+//! Traces, counters, and the orders and groups that a runtime has found.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -8,9 +7,9 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::ptr;
 
-use usher_tasks::{ColorBy, Counters, Runtime, Together, Trace};
+use usher_tasks::{ColorBy, Counters, Grouping, Runtime, Trace};
 
-use crate::error::{Code, Failure, boundary, boundary_or};
+use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 use crate::graph::GraphHandle;
 use crate::options::SIZE_MAX;
 use crate::runtime::{RuntimeHandle, enter};
@@ -21,14 +20,14 @@ use crate::runtime::{RuntimeHandle, enter};
 pub enum Format {
     /// For ui.perfetto.dev and `chrome://tracing`.
     Chrome = 0,
-    /// A picture, tasks coloured by temporal group.
+    /// A picture with tasks coloured by temporal group.
     SvgByT,
-    /// The same by spatial group.
+    /// A picture with tasks coloured by spatial group.
     SvgByS,
 }
 
 impl Format {
-    /// All, in order.
+    /// All formats in order.
     pub const ALL: [Self; 3] = [Self::Chrome, Self::SvgByT, Self::SvgByS];
 
     fn write(self, trace: &Trace, to: impl Write) -> std::io::Result<()> {
@@ -40,32 +39,32 @@ impl Format {
     }
 }
 
-/// `enum usher_tasks_common`.
+/// `enum usher_tasks_grouping`.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Common {
-    /// The policy does not look for groups.
-    Unasked = 0,
-    /// When they were registered.
+pub enum GroupingCode {
+    /// The policy does not use guessed groups.
+    NoneRequested = 0,
+    /// By time of registration.
     Time,
-    /// Where their data lie.
+    /// By region of the data.
     Data,
-    /// Nothing.
-    Nothing,
+    /// No groups.
+    None,
 }
 
-impl Common {
-    /// All, in order.
-    pub const ALL: [Self; 4] = [Self::Unasked, Self::Time, Self::Data, Self::Nothing];
+impl GroupingCode {
+    /// All groupings in order.
+    pub const ALL: [Self; 4] = [Self::NoneRequested, Self::Time, Self::Data, Self::None];
 }
 
-impl From<Option<Together>> for Common {
-    fn from(together: Option<Together>) -> Self {
-        match together {
-            None => Self::Unasked,
-            Some(Together::Time) => Self::Time,
-            Some(Together::Data) => Self::Data,
-            Some(Together::Nothing) => Self::Nothing,
+impl From<Option<Grouping>> for GroupingCode {
+    fn from(grouping: Option<Grouping>) -> Self {
+        match grouping {
+            None => Self::NoneRequested,
+            Some(Grouping::Time) => Self::Time,
+            Some(Grouping::Data) => Self::Data,
+            Some(Grouping::None) => Self::None,
         }
     }
 }
@@ -73,7 +72,7 @@ impl From<Option<Together>> for Common {
 /// `usher_tasks_counters`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct WorkerCounters {
     /// Bytes of the caller's structure.
     pub size: usize,
     /// Tasks that the worker ran.
@@ -84,22 +83,22 @@ pub struct Counted {
     pub steals_package: u64,
     /// ... and from elsewhere.
     pub steals_machine: u64,
-    /// Times that it took what had come from outside.
+    /// Times that it took injected tasks.
     pub outside: u64,
     /// Tasks sent to the owners of their spatial groups.
     pub sent: u64,
-    /// Spatial groups that were another's and became its own.
+    /// Spatial groups taken over from another worker.
     pub group_moves: u64,
-    /// Times that it fell asleep.
+    /// Times that it went to sleep.
     pub sleeps: u64,
     /// Nanoseconds that it slept.
     pub asleep_ns: u64,
 }
 
-/// As the first version had it.
-const COUNTED_LEAST: usize = 80;
+/// The size in the first version.
+const COUNTERS_SIZE_MIN: usize = 80;
 
-impl From<Counters> for Counted {
+impl From<Counters> for WorkerCounters {
     fn from(counters: Counters) -> Self {
         let [steals_llc, steals_package, steals_machine] = counters.steals;
         Self {
@@ -117,29 +116,29 @@ impl From<Counters> for Counted {
     }
 }
 
-/// Writes tasks down from now on.
+/// Starts a trace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_trace_start(
     runtime: *mut RuntimeHandle,
     tasks_per_worker: usize,
 ) -> c_int {
     let start = |this: &Runtime| Ok(this.start_trace(tasks_per_worker)?);
-    // SAFETY: the caller promises a runtime that lives, or null.
+    // SAFETY: the caller guarantees a valid runtime, or null.
     boundary(|| unsafe { enter(runtime, start) })
 }
 
-/// Writes nothing down any more.
+/// Stops the trace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_trace_stop(runtime: *mut RuntimeHandle) -> c_int {
     let stop = |this: &Runtime| {
         this.stop_trace();
         Ok(())
     };
-    // SAFETY: the caller promises a runtime that lives, or null.
+    // SAFETY: the caller guarantees a valid runtime, or null.
     boundary(|| unsafe { enter(runtime, stop) })
 }
 
-/// Writes a file of what was written down.
+/// Writes the trace to a file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_trace_write(
     runtime: *mut RuntimeHandle,
@@ -150,14 +149,14 @@ pub unsafe extern "C" fn usher_tasks_trace_write(
         if path.is_null() {
             return Err(Failure::null("the path of the trace"));
         }
-        // SAFETY: the caller promises a text that ends with a 0.
+        // SAFETY: the caller guarantees a string that ends with a 0.
         let path = unsafe { CStr::from_ptr(path) };
         let mut formats = Format::ALL.into_iter();
         let Some(format) = formats.find(|&known| known as c_int == format) else {
-            let words = format!("format {format}: there are 0 to {}", Format::ALL.len() - 1);
-            return Err(Failure::new(Code::Range, words));
+            let text = format!("format {format}: must be 0 to {}", Format::ALL.len() - 1);
+            return Err(Failure::new(ErrorCode::Range, text));
         };
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         let trace = unsafe { enter(runtime, |this| Ok(this.try_trace()?)) }?;
         write(&trace, format, path)
     })
@@ -174,41 +173,45 @@ fn write(trace: &Trace, format: Format, path: &CStr) -> Result<(), Failure> {
         to.flush()
     });
     written.map_err(|error| {
-        let words = format!("writing the trace {}: {error}", path.display());
-        Failure::new(Code::File, words)
+        let text = format!("cannot write the trace {}: {error}", path.display());
+        Failure::new(ErrorCode::File, text)
     })
 }
 
-/// What a worker has done.
+/// Reads the counters of a worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_counters_of(
     runtime: *mut RuntimeHandle,
     worker: u32,
-    counters: *mut Counted,
+    counters: *mut WorkerCounters,
 ) -> c_int {
     boundary(|| {
         if counters.is_null() {
-            return Err(Failure::null("the place for the counters"));
+            return Err(Failure::null("the pointer to the counters"));
         }
-        // SAFETY: the caller promises a structure whose first field says its size.
+        // SAFETY: the caller guarantees a structure with its size in the first field.
         let size = unsafe { (&raw const (*counters).size).read_unaligned() };
-        if !(COUNTED_LEAST..=SIZE_MAX).contains(&size) {
-            let known = size_of::<Counted>();
-            let words = format!("counters.size is {size}, that of usher_tasks_counters {known}");
-            return Err(Failure::new(Code::Options, words));
+        if !(COUNTERS_SIZE_MIN..=SIZE_MAX).contains(&size) {
+            let known = size_of::<WorkerCounters>();
+            let text =
+                format!("counters.size is {size}, but usher_tasks_counters has {known} bytes");
+            return Err(Failure::new(ErrorCode::Options, text));
         }
-        // SAFETY: the caller promises a runtime that lives, or null.
+        // SAFETY: the caller guarantees a valid runtime, or null.
         let all = unsafe { enter(runtime, |this| Ok(this.counters())) }?;
         let Some(&of_worker) = all.0.get(worker as usize) else {
-            let words = format!("worker {worker}: the runtime has {}", all.0.len());
-            return Err(Failure::new(Code::Range, words));
+            let text = format!(
+                "no worker {worker}: the runtime has {} workers",
+                all.0.len()
+            );
+            return Err(Failure::new(ErrorCode::Range, text));
         };
-        let mut counted = Counted::from(of_worker);
+        let mut counted = WorkerCounters::from(of_worker);
         counted.size = size;
-        let known = size.min(size_of::<Counted>());
+        let known = size.min(size_of::<WorkerCounters>());
         let from = (&raw const counted).cast::<u8>();
         let to = counters.cast::<u8>();
-        // SAFETY: as many bytes as both have, and what a newer program has beyond.
+        // SAFETY: the bytes that both structures have, and those that only a newer program has.
         unsafe {
             ptr::copy_nonoverlapping(from, to, known);
             ptr::write_bytes(to.add(known), 0, size - known);
@@ -217,25 +220,29 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
     })
 }
 
-/// What tasks without groups are taken to have in common.
+/// Reports the grouping of tasks without groups.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn usher_tasks_together(
+pub unsafe extern "C" fn usher_tasks_current_grouping(
     runtime: *mut RuntimeHandle,
-    together: *mut u32,
+    grouping: *mut u32,
 ) -> c_int {
     boundary(|| {
-        if together.is_null() {
-            return Err(Failure::null("the place for what tasks have in common"));
+        if grouping.is_null() {
+            return Err(Failure::null("the pointer to the grouping"));
         }
-        // SAFETY: the caller promises a runtime that lives, or null.
-        let common = unsafe { enter(runtime, |this| Ok(Common::from(this.together()))) }?;
-        // SAFETY: the caller promises a place to be written.
-        unsafe { together.write(common as u32) };
+        // SAFETY: the caller guarantees a valid runtime, or null.
+        let code = unsafe {
+            enter(runtime, |this| {
+                Ok(GroupingCode::from(this.current_grouping()))
+            })
+        }?;
+        // SAFETY: the caller guarantees a writable pointer.
+        unsafe { grouping.write(code as u32) };
         Ok(())
     })
 }
 
-/// Why tasks of a graph run in the order in which they do.
+/// Explains the order of the tasks of a graph.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_graph_explain(
     graph: *const GraphHandle,
@@ -243,17 +250,17 @@ pub unsafe extern "C" fn usher_tasks_graph_explain(
     bytes: usize,
 ) -> usize {
     boundary_or(0, || {
-        // SAFETY: the caller promises one that lives, or null.
+        // SAFETY: the caller guarantees a valid pointer, or null.
         let graph = unsafe { graph.as_ref() };
-        let words = graph.map_or_else(String::new, GraphHandle::explain);
+        let explanation = graph.map_or_else(String::new, GraphHandle::explain);
         if !text.is_null() && bytes > 0 {
-            let shown = words.len().min(bytes - 1);
-            // SAFETY: the caller promises so many bytes to be written.
+            let shown = explanation.len().min(bytes - 1);
+            // SAFETY: the caller guarantees `bytes` writable bytes.
             unsafe {
-                ptr::copy_nonoverlapping(words.as_ptr(), text.cast(), shown);
+                ptr::copy_nonoverlapping(explanation.as_ptr(), text.cast(), shown);
                 text.add(shown).write(0);
             }
         }
-        words.len()
+        explanation.len()
     })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a runtime tells of itself, from C.
+//! Traces, counters and explanations of a runtime, read from C.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -8,20 +8,20 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use usher_tasks_capi::error::Code;
+use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::*;
+use usher_tasks_capi::monitoring::*;
 use usher_tasks_capi::runtime::*;
-use usher_tasks_capi::seen::*;
 
 const TASKS: usize = 500;
 
 unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
 
-/// A runtime of two workers, and a graph of tasks without groups, one after the other.
-fn made() -> (*mut RuntimeHandle, *mut GraphHandle) {
+/// Creates a runtime of two workers, and a graph that is a chain of tasks without groups.
+fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
     let (mut runtime, mut builder, mut graph) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let options = common::options(2, 0, (0, 0));
-    // SAFETY: places of ours to be written, and functions that may be called.
+    // SAFETY: local pointers, and functions that may be called.
     unsafe {
         assert_eq!(
             usher_tasks_runtime_new(&raw const options, &raw mut runtime),
@@ -49,7 +49,7 @@ fn made() -> (*mut RuntimeHandle, *mut GraphHandle) {
 }
 
 fn end((runtime, graph): (*mut RuntimeHandle, *mut GraphHandle)) {
-    // SAFETY: made above, and used no more.
+    // SAFETY: created above, and not used after that.
     unsafe {
         assert_eq!(usher_tasks_graph_destroy(graph), 0);
         assert_eq!(usher_tasks_runtime_destroy(runtime), 0);
@@ -57,10 +57,10 @@ fn end((runtime, graph): (*mut RuntimeHandle, *mut GraphHandle)) {
 }
 
 #[test]
-fn traces_are_written_as_asked_for() {
-    let (runtime, graph) = made();
+fn traces_are_written_in_each_format() {
+    let (runtime, graph) = new_runtime_and_graph();
     let dir = tempfile::tempdir().unwrap();
-    // SAFETY: handles that live, and texts that end with a 0.
+    // SAFETY: valid handles, and strings that end with a 0.
     unsafe {
         assert_eq!(usher_tasks_trace_start(runtime, TASKS), 0);
         assert_eq!(usher_tasks_run(runtime, graph, ptr::null_mut()), 0);
@@ -78,37 +78,37 @@ fn traces_are_written_as_asked_for() {
         let nowhere = c"/nowhere/trace".as_ptr();
         common::fails(
             usher_tasks_trace_write(runtime, 0, nowhere),
-            Code::File,
-            "writing the trace /nowhere/trace: No such file or directory (os error 2)",
+            ErrorCode::File,
+            "cannot write the trace /nowhere/trace: No such file or directory (os error 2)",
         );
         common::fails(
             usher_tasks_trace_write(runtime, 3, nowhere),
-            Code::Range,
-            "format 3: there are 0 to 2",
+            ErrorCode::Range,
+            "format 3: must be 0 to 2",
         );
         common::fails(
             usher_tasks_trace_write(runtime, 0, ptr::null()),
-            Code::Null,
+            ErrorCode::Null,
             "the path of the trace is NULL",
         );
         let all = usher_tasks_trace_start(runtime, usize::MAX);
-        let words = format!("a trace of {} tasks of 2 workers: no memory", usize::MAX);
-        common::fails(all, Code::Memory, &words);
+        let text = format!("a trace of {} tasks of 2 workers: no memory", usize::MAX);
+        common::fails(all, ErrorCode::Memory, &text);
     }
     end((runtime, graph));
 }
 
 #[test]
 fn counters_add_up() {
-    let (runtime, graph) = made();
-    // SAFETY: handles that live, and counters of the size that they say.
+    let (runtime, graph) = new_runtime_and_graph();
+    // SAFETY: valid handles, and counters of the stated size.
     unsafe {
         assert_eq!(usher_tasks_run(runtime, graph, ptr::null_mut()), 0);
         let mut tasks = 0;
         for worker in 0..2 {
-            let mut counted = Counted {
-                size: size_of::<Counted>(),
-                ..Counted::default()
+            let mut counted = WorkerCounters {
+                size: size_of::<WorkerCounters>(),
+                ..WorkerCounters::default()
             };
             assert_eq!(
                 usher_tasks_counters_of(runtime, worker, &raw mut counted),
@@ -117,84 +117,87 @@ fn counters_add_up() {
             tasks += counted.tasks;
         }
         assert_eq!(tasks, TASKS as u64);
-        let mut counted = Counted::default();
+        let mut counted = WorkerCounters::default();
         common::fails(
             usher_tasks_counters_of(runtime, 0, &raw mut counted),
-            Code::Options,
-            "counters.size is 0, that of usher_tasks_counters 80",
+            ErrorCode::Options,
+            "counters.size is 0, but usher_tasks_counters has 80 bytes",
         );
-        // Nothing is written behind what a program has, whatever it says.
+        // Nothing is written beyond the structure of the program, whatever size it states.
         for size in [4097, usize::MAX] {
             counted.size = size;
             common::fails(
                 usher_tasks_counters_of(runtime, 0, &raw mut counted),
-                Code::Options,
-                &format!("counters.size is {size}, that of usher_tasks_counters 80"),
+                ErrorCode::Options,
+                &format!("counters.size is {size}, but usher_tasks_counters has 80 bytes"),
             );
         }
         counted.size = 80;
         common::fails(
             usher_tasks_counters_of(runtime, 2, &raw mut counted),
-            Code::Range,
-            "worker 2: the runtime has 2",
+            ErrorCode::Range,
+            "no worker 2: the runtime has 2 workers",
         );
     }
     end((runtime, graph));
 }
 
 #[test]
-fn what_tasks_by_token_have_in_common_is_told() {
+fn the_current_grouping_is_reported() {
     let together = |runtime| {
         let mut together = u32::MAX;
-        // SAFETY: a runtime that lives, and a place of ours.
-        let code = unsafe { usher_tasks_together(runtime, &raw mut together) };
+        // SAFETY: a valid runtime and a local pointer.
+        let code = unsafe { usher_tasks_current_grouping(runtime, &raw mut together) };
         (code, together)
     };
-    let (runtime, graph) = made();
+    let (runtime, graph) = new_runtime_and_graph();
     let (code, first) = together(runtime);
     assert_eq!(
         (code, first),
-        (0, Common::Time as u32),
+        (0, GroupingCode::Time as u32),
         "the first to be tried"
     );
-    // SAFETY: a runtime that lives, or none; no place.
+    // SAFETY: a valid runtime or null; no out-pointer.
     unsafe {
         common::fails(
-            usher_tasks_together(runtime, ptr::null_mut()),
-            Code::Null,
-            "the place for what tasks have in common is NULL",
+            usher_tasks_current_grouping(runtime, ptr::null_mut()),
+            ErrorCode::Null,
+            "the pointer to the grouping is NULL",
         );
     }
-    assert_eq!(together(ptr::null_mut()), (Code::Null as i32, u32::MAX));
+    assert_eq!(
+        together(ptr::null_mut()),
+        (ErrorCode::Null as i32, u32::MAX)
+    );
     end((runtime, graph));
 
     let mut served = ptr::null_mut();
     let options = common::options(1, 2, (0, 0));
-    // SAFETY: a place of ours, and a runtime that is used no more.
+    // SAFETY: a local pointer, and a runtime that is not used after that.
     unsafe {
         assert_eq!(
             usher_tasks_runtime_new(&raw const options, &raw mut served),
             0
         );
-        assert_eq!(together(served), (0, Common::Unasked as u32));
+        assert_eq!(together(served), (0, GroupingCode::NoneRequested as u32));
         assert_eq!(usher_tasks_runtime_destroy(served), 0);
     }
 }
 
 #[test]
-fn a_graph_that_is_explained_can_be_run() {
-    let (runtime, graph) = made();
+fn a_graph_can_be_explained_while_it_runs() {
+    let (runtime, graph) = new_runtime_and_graph();
     let (shared, ends) = (graph.expose_provenance(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let graph = ptr::with_exposed_provenance(shared);
             while !ends.load(Ordering::Relaxed) {
-                // SAFETY: a graph that lives; only the length is asked for.
+                // SAFETY: a valid graph; only the length is requested.
                 unsafe { usher_tasks_graph_explain(graph, ptr::null_mut(), 0) };
             }
         });
         let runs = (0..2000).map(|_| {
-            // SAFETY: handles that live.
+            // SAFETY: valid handles.
             unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) }
         });
         let busy = runs.filter(|&code| code != 0).count();
@@ -205,15 +208,15 @@ fn a_graph_that_is_explained_can_be_run() {
 }
 
 #[test]
-fn an_order_is_explained_as_far_as_there_is_room() {
-    let (runtime, graph) = made();
+fn explanations_are_truncated_to_the_buffer() {
+    let (runtime, graph) = new_runtime_and_graph();
     let explain = |text: &mut [c_char]| {
-        // SAFETY: as many bytes as it says, of a graph that lives.
+        // SAFETY: a valid graph, and a buffer of the stated size.
         unsafe { usher_tasks_graph_explain(graph, text.as_mut_ptr(), text.len()) }
     };
     assert_eq!(explain(&mut []), "not run yet\n".len());
     for _ in 0..20 {
-        // SAFETY: handles that live.
+        // SAFETY: valid handles.
         let ran = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };
         assert_eq!(ran, 0);
     }
@@ -221,7 +224,7 @@ fn an_order_is_explained_as_far_as_there_is_room() {
     let length = explain(&mut text);
     assert!(length > 20);
     assert_eq!(text.map(|byte| byte as u8), *b"  ord\0");
-    // SAFETY: none, or no room.
+    // SAFETY: null, or no buffer.
     unsafe {
         assert_eq!(
             usher_tasks_graph_explain(ptr::null(), text.as_mut_ptr(), 6),

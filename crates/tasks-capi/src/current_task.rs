@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The task that this thread runs, and whether it has failed.
+//!
+//! A task may run a graph on its own runtime, so other tasks may run inside it on the same thread.
+//! A call of a task therefore restores the previous values.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::resume_unwind;
+use std::{mem, process, ptr, thread};
+
+use crate::error::{ErrorCode, Failure, boundary};
+use crate::runtime::RuntimeHandle;
+
+/// `usher_tasks_entry`. A foreign exception that leaves it ends the process: it cannot unwind
+/// through the frames that catch panics.
+pub type Entry = unsafe extern "C-unwind" fn(*mut c_void);
+
+/// A function and its argument.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// The function.
+    pub entry: Entry,
+    /// Its argument.
+    pub arg: *mut c_void,
+}
+
+// SAFETY: the code that registers a task guarantees that it may run on any thread.
+unsafe impl Send for Call {}
+// SAFETY: as above; and one thread at a time calls a task.
+unsafe impl Sync for Call {}
+
+struct CurrentTask {
+    /// The runtime of the running task; null if none runs.
+    runtime: Cell<*mut RuntimeHandle>,
+    /// Whether the innermost task has failed.
+    has_failed: Cell<bool>,
+    /// Whether a task is being registered, so its argument still belongs to the caller.
+    is_registering: Cell<bool>,
+}
+
+thread_local! {
+    static CURRENT_TASK: CurrentTask = const {
+        CurrentTask {
+            runtime: Cell::new(ptr::null_mut()),
+            has_failed: Cell::new(false),
+            is_registering: Cell::new(false),
+        }
+    };
+    /// Messages of failed tasks that are still running, the innermost last.
+    static FAILURES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns the runtime of the task that runs on this thread, or null.
+pub fn runtime() -> *mut RuntimeHandle {
+    CURRENT_TASK.with(|current| current.runtime.get())
+}
+
+/// Returns whether a task of that runtime runs on this thread.
+pub fn is_in(runtime: *const RuntimeHandle) -> bool {
+    ptr::eq(self::runtime(), runtime)
+}
+
+/// Returns whether this thread is registering a task.
+pub fn is_registering() -> bool {
+    CURRENT_TASK.with(|current| current.is_registering.get())
+}
+
+/// Calls `register` in a state in which dropping a task does not discard its argument.
+pub fn registering<T>(register: impl FnOnce() -> T) -> T {
+    CURRENT_TASK.with(|current| current.is_registering.set(true));
+    let registered = register();
+    CURRENT_TASK.with(|current| current.is_registering.set(false));
+    registered
+}
+
+/// Aborts the process if a foreign exception leaves a task.
+struct AbortOnException;
+
+impl Drop for AbortOnException {
+    fn drop(&mut self) {
+        // A panic belongs to the task, and is caught by the caller of the task.
+        if !thread::panicking() {
+            eprintln!(
+                "libusher_tasks: an exception has left a task, which must catch it and call \
+                 usher_tasks_fail(): aborting"
+            );
+            process::abort();
+        }
+    }
+}
+
+/// Calls a task of that runtime, and returns its message if it has failed.
+///
+/// # Safety
+/// The call is valid as registered, and no other thread calls it at the same time.
+unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String> {
+    let outer = CURRENT_TASK.with(|current| {
+        let runtime = current.runtime.replace(runtime);
+        (runtime, current.has_failed.replace(false))
+    });
+    let guard = AbortOnException;
+    // SAFETY: the caller's promise.
+    unsafe { (call.entry)(call.arg) };
+    mem::forget(guard);
+    let has_failed = CURRENT_TASK.with(|current| {
+        current.runtime.set(outer.0);
+        current.has_failed.replace(outer.1)
+    });
+    has_failed.then(|| FAILURES.with(|failures| failures.borrow_mut().pop().unwrap_or_default()))
+}
+
+/// Runs a task, or discards its argument. A failure continues as a panic that prints nothing.
+///
+/// # Safety
+/// The call is valid as registered, and no other thread calls it at the same time.
+pub unsafe fn run(runtime: *mut RuntimeHandle, call: Call) {
+    // SAFETY: the caller's promise.
+    if let Some(message) = unsafe { call_as_task(runtime, call) } {
+        resume_unwind(Box::new(message));
+    }
+}
+
+fn fail(message: String) -> Result<(), Failure> {
+    if runtime().is_null() {
+        let text = "usher_tasks_fail: the caller is no task";
+        return Err(Failure::new(ErrorCode::Outside, text));
+    }
+    if !CURRENT_TASK.with(|current| current.has_failed.replace(true)) {
+        FAILURES.with(|failures| failures.borrow_mut().push(message));
+    }
+    Ok(())
+}
+
+/// Marks the calling task as failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_fail(message: *const c_char) -> c_int {
+    boundary(|| {
+        if message.is_null() {
+            return fail("without a message".to_owned());
+        }
+        // SAFETY: the caller guarantees a string that ends with a 0.
+        let message = unsafe { CStr::from_ptr(message) };
+        fail(message.to_string_lossy().into_owned())
+    })
+}
+
+/// Returns the runtime of the calling task.
+#[unsafe(no_mangle)]
+pub extern "C" fn usher_tasks_current() -> *mut RuntimeHandle {
+    CURRENT_TASK
+        .try_with(|current| current.runtime.get())
+        .unwrap_or(ptr::null_mut())
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker's own ready tasks, one queue per temporal group.
+//!
+//! 1. The active group is served until it has no ready task. Then the next group by number becomes
+//!    active, cyclically. Group numbers may be of any size: groups that are [`T_QUEUES`] apart
+//!    share a queue, which affects only the order.
+//! 2. Within a group the task that became ready last runs first, as its data are the warmest in the
+//!    cache.
+//! 3. Tasks without a temporal group run after all others (paper 5, lines 12 to 18).
+//! 4. Forked tasks run before all others, as another task waits for them.
+//! 5. Given to other workers is the task that has waited longest, of the group that is served last.
+//!    The oldest fork, which is the largest, is given away first.
+//!
+//! Nothing here is shared between threads.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+
+use crate::dispatch::Groups;
+use crate::job::{Chain, Job, JobRef};
+
+/// Number of temporal groups with a queue of their own.
+pub(crate) const T_QUEUES: usize = 256;
+const WORDS: usize = T_QUEUES / 64;
+/// The groups of forked tasks. Tasks of the program cannot have them.
+pub(crate) const FORKED: Groups = Groups::new(u32::MAX, 0);
+/// Upper limit of tasks given away together.
+pub(crate) const CHAIN_MAX: usize = 32;
+/// A batch this small may all be given away: taking it back costs little.
+pub(crate) const SMALL_BATCH: usize = 8;
+
+/// The ready tasks of one worker.
+#[derive(Debug)]
+pub(crate) struct LocalQueues {
+    queues: Box<[VecDeque<JobRef>]>,
+    /// Bit *q* is set if queue *q* may have tasks.
+    filled: [u64; WORDS],
+    /// The queue of the active group.
+    active: usize,
+    /// Tasks without a temporal group.
+    others: VecDeque<JobRef>,
+    forked: VecDeque<JobRef>,
+    len: usize,
+    /// The queue that [`Self::pop_in_turn`] serves next; [`T_QUEUES`] stands for tasks without a
+    /// temporal group.
+    next_in_turn: usize,
+}
+
+impl LocalQueues {
+    pub fn new() -> Self {
+        match Self::try_new() {
+            Some(queues) => queues,
+            None => panic!("no memory for the queues of a worker"),
+        }
+    }
+
+    /// Returns `None` if there is no memory.
+    pub fn try_new() -> Option<Self> {
+        let mut queues = Vec::new();
+        queues.try_reserve_exact(T_QUEUES).ok()?;
+        queues.resize_with(T_QUEUES, VecDeque::new);
+        Some(Self {
+            queues: queues.into_boxed_slice(),
+            filled: [0; WORDS],
+            active: 0,
+            others: VecDeque::new(),
+            forked: VecDeque::new(),
+            len: 0,
+            next_in_turn: 0,
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn push(&mut self, job: JobRef) {
+        self.len += 1;
+        let groups = job.groups();
+        match groups.t as usize {
+            0 => self.others.push_back(job),
+            _ if groups == FORKED => self.forked.push_back(job),
+            t => {
+                let queue = t % T_QUEUES;
+                self.queues[queue].push_back(job);
+                self.filled[queue / 64] |= 1 << (queue % 64);
+            }
+        }
+    }
+
+    /// Enqueues tasks that other workers have published or sent.
+    pub fn push_all(&mut self, mut chain: Chain) {
+        while let Some(job) = chain.pop() {
+            self.push(job);
+        }
+    }
+
+    /// Enqueues tasks that were given away and not taken, so that they leave in the order they had
+    /// before.
+    pub fn requeue(&mut self, chain: Chain) {
+        self.push_all(chain.reversed());
+    }
+
+    /// Removes the task to run next.
+    pub fn pop(&mut self) -> Option<JobRef> {
+        let forked = self.forked.pop_back();
+        let job = match forked.or_else(|| self.queues[self.active].pop_back()) {
+            Some(job) => job,
+            None => self.pop_elsewhere()?,
+        };
+        self.len -= 1;
+        Some(job)
+    }
+
+    fn pop_elsewhere(&mut self) -> Option<JobRef> {
+        loop {
+            let Some(queue) = self.filled_from(self.active) else {
+                return self.others.pop_back();
+            };
+            if let Some(job) = self.queues[queue].pop_back() {
+                self.active = queue;
+                return Some(job);
+            }
+            self.mark_empty(queue);
+        }
+    }
+
+    /// Removes the newest forked task if it is this one.
+    pub fn pop_fork(&mut self, job: NonNull<Job>) -> bool {
+        let is_last = (self.forked.back()).is_some_and(|last| last.as_ptr() == job);
+        if is_last {
+            self.forked.pop_back();
+            self.len -= 1;
+        }
+        is_last
+    }
+
+    /// Removes this forked task, wherever it is among the forks. Returns whether it was there.
+    pub fn remove_fork(&mut self, job: NonNull<Job>) -> bool {
+        let at = (self.forked.iter()).position(|fork| fork.as_ptr() == job);
+        let was = at.and_then(|at| self.forked.remove(at)).is_some();
+        self.len -= usize::from(was);
+        was
+    }
+
+    /// Moves all tasks of `others` here.
+    pub fn append(&mut self, others: &mut Self) {
+        while let Some(job) = others.pop_for_thief() {
+            others.len -= 1;
+            self.push(job);
+        }
+    }
+
+    /// Removes the oldest task of the next queue in cyclic order, so that each task runs
+    /// eventually, however many become ready after it.
+    pub fn pop_in_turn(&mut self) -> Option<JobRef> {
+        let job = self.pop_first_in_turn()?;
+        self.len -= 1;
+        Some(job)
+    }
+
+    fn pop_first_in_turn(&mut self) -> Option<JobRef> {
+        // Tasks without a temporal group come after the last queue.
+        while self.next_in_turn < T_QUEUES {
+            let next = self
+                .filled_from(self.next_in_turn)
+                .filter(|&queue| queue >= self.next_in_turn);
+            let Some(queue) = next else { break };
+            self.next_in_turn = queue + 1;
+            if let Some(job) = self.queues[queue].pop_front() {
+                return Some(job);
+            }
+            self.mark_empty(queue);
+        }
+        self.next_in_turn = 0;
+        self.others.pop_front().or_else(|| self.forked.pop_front())
+    }
+
+    /// Removes half of the tasks, at least one and at most [`CHAIN_MAX`]. With `all`, removes
+    /// everything if there are at most [`SMALL_BATCH`] tasks.
+    pub fn split(&mut self, all: bool) -> Chain {
+        let mut chain = Chain::EMPTY;
+        let count = match all && self.len <= SMALL_BATCH {
+            true => self.len,
+            false => (self.len / 2).clamp(1, CHAIN_MAX),
+        };
+        for _ in 0..count {
+            let Some(job) = self.pop_for_thief() else {
+                break;
+            };
+            chain.push(job);
+            self.len -= 1;
+        }
+        chain
+    }
+
+    /// Removes the oldest task of the group that is served last.
+    fn pop_for_thief(&mut self) -> Option<JobRef> {
+        if let Some(job) = self.forked.pop_front().or_else(|| self.others.pop_front()) {
+            return Some(job);
+        }
+        loop {
+            let queue = self.filled_before(self.active)?;
+            if let Some(job) = self.queues[queue].pop_front() {
+                return Some(job);
+            }
+            self.mark_empty(queue);
+        }
+    }
+
+    fn mark_empty(&mut self, queue: usize) {
+        self.filled[queue / 64] &= !(1 << (queue % 64));
+    }
+
+    /// Returns the first queue marked as filled, cyclically from `queue` on.
+    fn filled_from(&self, queue: usize) -> Option<usize> {
+        let (word, bit) = (queue / 64, queue % 64);
+        let first = self.filled[word] & (u64::MAX << bit);
+        if first != 0 {
+            return Some(word * 64 + first.trailing_zeros() as usize);
+        }
+        let rest = (1..=WORDS).map(|step| (word + step) % WORDS);
+        rest.filter(|&word| self.filled[word] != 0)
+            .map(|word| word * 64 + self.filled[word].trailing_zeros() as usize)
+            .next()
+    }
+
+    /// Returns the last queue marked as filled, cyclically before `queue`.
+    fn filled_before(&self, queue: usize) -> Option<usize> {
+        let (word, bit) = (queue / 64, queue % 64);
+        let last = |word: usize, bits: u64| word * 64 + 63 - bits.leading_zeros() as usize;
+        let below = self.filled[word] & !(u64::MAX << bit);
+        if below != 0 {
+            return Some(last(word, below));
+        }
+        let rest = (1..=WORDS).map(|step| (word + WORDS - step) % WORDS);
+        rest.filter(|&word| self.filled[word] != 0)
+            .map(|word| last(word, self.filled[word]))
+            .next()
+    }
+}

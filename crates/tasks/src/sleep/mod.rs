@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sleeping and waking of idle workers. `README.md` in this folder describes the protocol.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+
+use crate::sync::thread::{self, Thread};
+use crate::sync::{AtomicU64, Ordering, fence};
+
+const BITS: usize = u64::BITS as usize;
+
+/// The result of [`Sleepers::park`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parked {
+    /// There was work, so the worker did not sleep.
+    FoundWork,
+    /// There was work, and another thread has also woken the worker.
+    Notified,
+    /// The worker slept and was woken.
+    Slept,
+}
+
+/// The number of idle workers. It has a cache line of its own, because workers read it before each
+/// task.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Idle(AtomicUsize);
+
+impl Idle {
+    fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a worker as idle while it searches for work.
+#[derive(Debug)]
+pub(crate) struct SearchGuard<'a>(&'a Idle);
+
+impl Drop for SearchGuard<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// The sleeping workers.
+#[derive(Debug)]
+pub(crate) struct Sleepers {
+    idle: Idle,
+    /// Bit `w % 64` of word `w / 64` is set while worker `w` sleeps or is about to sleep.
+    asleep: Box<[AtomicU64]>,
+    threads: Box<[OnceLock<Thread>]>,
+}
+
+impl Sleepers {
+    pub fn new(workers: usize) -> Self {
+        let words = std::iter::repeat_with(|| AtomicU64::new(0));
+        let threads = std::iter::repeat_with(OnceLock::new);
+        Self {
+            idle: Idle::default(),
+            asleep: words.take(workers.div_ceil(BITS)).collect(),
+            threads: threads.take(workers).collect(),
+        }
+    }
+
+    /// Registers the calling thread as that worker.
+    pub fn register_thread(&self, worker: usize) {
+        // A worker has the same thread for its whole life, so the cell is set once.
+        let _ = self.threads[worker].set(thread::current());
+    }
+
+    fn bit(&self, worker: usize) -> (&AtomicU64, u64) {
+        (&self.asleep[worker / BITS], 1 << (worker % BITS))
+    }
+
+    /// Counts a worker as idle that has searched for a while and continues to search.
+    pub fn begin_search(&self) -> SearchGuard<'_> {
+        self.idle.begin();
+        SearchGuard(&self.idle)
+    }
+
+    /// Returns whether any worker seems to be idle.
+    #[inline]
+    pub fn is_any_idle(&self) -> bool {
+        self.idle.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sleeps until woken. Does not sleep if `has_work` returns true. `before_sleep` is called just
+    /// before sleeping.
+    pub fn park(
+        &self,
+        worker: usize,
+        has_work: impl FnOnce() -> bool,
+        before_sleep: impl FnOnce(),
+    ) -> Parked {
+        let (word, bit) = self.bit(worker);
+        self.idle.begin();
+        word.fetch_or(bit, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if has_work() {
+            // A thread that woke this worker has work for it, visible after the acquire.
+            let was_asleep = word.fetch_and(!bit, Ordering::Acquire) & bit != 0;
+            self.idle.end();
+            return match was_asleep {
+                true => Parked::FoundWork,
+                false => Parked::Notified,
+            };
+        }
+        before_sleep();
+        while word.load(Ordering::Acquire) & bit != 0 {
+            thread::park();
+        }
+        self.idle.end();
+        Parked::Slept
+    }
+
+    /// Returns whether any worker seems to sleep.
+    fn is_any_asleep(&self) -> bool {
+        let mut words = self.asleep.iter();
+        words.any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Wakes the first sleeping worker of `order`, after work was made visible. Returns whether a
+    /// worker was woken.
+    pub fn wake_one(&self, order: impl Iterator<Item = usize>) -> bool {
+        self.wake_if(|| true, order)
+    }
+
+    /// As [`Self::wake_one`], if `has_work` returns true. It is only called if a worker sleeps.
+    pub fn wake_if(
+        &self,
+        has_work: impl FnOnce() -> bool,
+        mut order: impl Iterator<Item = usize>,
+    ) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_any_asleep() && has_work() && order.any(|worker| self.wake(worker))
+    }
+
+    /// Wakes a worker and returns whether it slept. The caller has executed a sequentially
+    /// consistent fence since the work became visible.
+    fn wake(&self, worker: usize) -> bool {
+        let (word, bit) = self.bit(worker);
+        let sleeps = word.load(Ordering::Relaxed) & bit != 0
+            && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0;
+        if sleeps && let Some(thread) = self.threads[worker].get() {
+            thread.unpark();
+        }
+        sleeps
+    }
+
+    /// Wakes that worker, after work for it was made visible.
+    pub fn wake_worker(&self, worker: usize) -> bool {
+        fence(Ordering::SeqCst);
+        self.wake(worker)
+    }
+
+    /// Wakes all workers.
+    pub fn wake_all(&self) {
+        fence(Ordering::SeqCst);
+        for worker in 0..self.threads.len() {
+            self.wake(worker);
+        }
+    }
+}
