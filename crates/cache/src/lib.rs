@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A model of a set-associative cache: which accesses hit, and what they throw out.
+//! A model of a set-associative cache: hits, misses and evictions.
 //!
-//! Addresses are bytes of whatever memory the caller models. There are no clocks
-//! here: what a miss costs is the caller's business, and so is what several caches
-//! are to one another.
+//! Addresses are byte addresses in the memory that the caller models. The model has no notion of
+//! time: the caller defines the cost of a miss and the relation between several caches.
 
-/// Which line of a full set makes room.
+/// Replacement policy: which line of a full set is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Replacement {
-    /// The one whose last use is longest ago.
+    /// The least recently used line.
     #[default]
     Lru,
-    /// The one that came first, used since or not.
+    /// The line that was inserted first, whether used since or not.
     Fifo,
 }
 
-/// How large a cache is, and how it is divided.
+/// Size and structure of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     sets: usize,
@@ -23,18 +22,18 @@ pub struct Geometry {
     line_bytes: usize,
 }
 
-/// A cache that cannot be.
+/// An impossible geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a cache of {bytes} bytes, {ways} ways, lines of {line_bytes}: the bytes of a line, two at \
      least, and the number of sets must be powers of two, and fill it"
 )]
 pub struct GeometryError {
-    /// Bytes of the whole.
+    /// Total bytes.
     pub bytes: usize,
-    /// Lines a set.
+    /// Lines per set.
     pub ways: usize,
-    /// Bytes a line.
+    /// Bytes per line.
     pub line_bytes: usize,
 }
 
@@ -42,7 +41,7 @@ impl Geometry {
     /// A cache of `bytes` bytes in sets of `ways` lines.
     ///
     /// # Errors
-    /// Where sets or the bytes of a line would not be a power of two in number.
+    /// The number of sets or the bytes of a line are not a power of two.
     pub fn new(bytes: usize, ways: usize, line_bytes: usize) -> Result<Self, GeometryError> {
         let wrong = GeometryError {
             bytes,
@@ -52,7 +51,7 @@ impl Geometry {
         let set_bytes = ways.checked_mul(line_bytes).filter(|&set| set > 0);
         let sets = bytes / set_bytes.ok_or(wrong)?;
         let fills = sets * ways * line_bytes == bytes;
-        // With lines of a byte their numbers would be all that there are.
+        // One-byte lines would make line number `u64::MAX` valid, which marks an empty way.
         let is_line = line_bytes.is_power_of_two() && line_bytes > 1;
         match fills && sets.is_power_of_two() && is_line {
             true => Ok(Self {
@@ -64,70 +63,71 @@ impl Geometry {
         }
     }
 
-    /// How many sets there are.
+    /// Number of sets.
     pub fn sets(&self) -> usize {
         self.sets
     }
 
-    /// Lines a set.
+    /// Lines per set.
     pub fn ways(&self) -> usize {
         self.ways
     }
 
-    /// Bytes a line.
+    /// Bytes per line.
     pub fn line_bytes(&self) -> usize {
         self.line_bytes
     }
 
-    /// Bytes of the whole.
+    /// Total bytes.
     pub fn bytes(&self) -> usize {
         self.sets * self.ways * self.line_bytes
     }
 
-    /// The number of the line that an address lies in.
+    /// Number of the line that contains an address.
     pub fn line(&self, address: u64) -> u64 {
         address / self.line_bytes as u64
     }
 
-    /// The set that an address belongs to.
+    /// Index of the set that an address maps to.
     pub fn set(&self, address: u64) -> usize {
         self.line(address) as usize & (self.sets - 1)
     }
 }
 
-/// What became of an access.
+/// Result of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The line was there.
+    /// The line was cached.
     Hit,
-    /// It was not, and is now.
+    /// The line was not cached and has been inserted.
     Miss {
-        /// The number of the line that made room, if the set was full.
+        /// Number of the evicted line, if the set was full.
         evicted: Option<u64>,
     },
 }
 
 impl Access {
-    /// Whether the line was there.
+    /// Whether the line was cached.
     pub fn is_hit(self) -> bool {
         self == Self::Hit
     }
 }
 
-/// A cache and what is in it.
+/// A cache with its contents.
 #[derive(Debug, Clone)]
 pub struct Cache {
     geometry: Geometry,
     replacement: Replacement,
-    /// Set `s` is those from `s * ways` on, the first to go last; `NONE` after all.
+    /// Set `s` occupies `ways` entries from `s * ways` on, in eviction order with the next victim
+    /// last. Empty entries are `NONE` and follow all lines.
     lines: Vec<u64>,
 }
 
-/// A place without a line.
+/// Marks an empty entry.
 const NONE: u64 = u64::MAX;
 
 impl Cache {
-    /// An empty one.
+    /// Creates an empty cache.
     pub fn new(geometry: Geometry, replacement: Replacement) -> Self {
         Self {
             geometry,
@@ -136,12 +136,12 @@ impl Cache {
         }
     }
 
-    /// How large it is.
+    /// Size and structure.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Reads or writes at an address; the line is there afterwards.
+    /// Accesses an address, for reading or writing. The line is cached afterwards.
     pub fn access(&mut self, address: u64) -> Access {
         let line = self.geometry.line(address);
         let replacement = self.replacement;
@@ -158,14 +158,14 @@ impl Cache {
         Access::Hit
     }
 
-    /// Whether the line of that address is there; changes nothing.
+    /// Whether the line of an address is cached; does not count as a use.
     pub fn holds(&self, address: u64) -> bool {
         let line = self.geometry.line(address);
         let first = self.geometry.set(address) * self.geometry.ways;
         self.lines[first..first + self.geometry.ways].contains(&line)
     }
 
-    /// Drops the line of that address; whether it was there.
+    /// Removes the line of an address; returns whether it was cached.
     pub fn invalidate(&mut self, address: u64) -> bool {
         let line = self.geometry.line(address);
         let set = self.set_of(address);
@@ -177,7 +177,7 @@ impl Cache {
         true
     }
 
-    /// Drops everything.
+    /// Removes all lines.
     pub fn clear(&mut self) {
         self.lines.fill(NONE);
     }
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// The same by lists of whole lines, oldest in front.
+    /// Reference model: one list of lines per set, oldest first.
     struct Lists {
         geometry: Geometry,
         replacement: Replacement,

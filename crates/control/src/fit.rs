@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether the lines of a record fit one another: a policy that is fed what no
-//! machine has seen would decide something, and nobody would know why.
+//! Checks that the lines of a record are consistent.
+//!
+//! A policy that is fed an observation that no machine produced would decide something, without any
+//! sign that the record is at fault.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +10,7 @@ use usher_model::{Action, CpuSet, Event, ProgramId, Topology};
 
 use crate::record::Step;
 
-/// What the lines so far have told.
+/// State after the lines that were read.
 #[derive(Debug)]
 pub(crate) struct Fit {
     all: CpuSet,
@@ -17,10 +19,10 @@ pub(crate) struct Fit {
 }
 
 impl Fit {
-    /// A machine on which nothing runs yet.
+    /// Starts with a machine on which no program runs.
     ///
     /// # Errors
-    /// What is wrong with its topology.
+    /// The inconsistency in the topology.
     pub fn new(topology: &Topology) -> Result<Self, String> {
         topology.check().map_err(|error| error.to_string())?;
         Ok(Self {
@@ -30,10 +32,10 @@ impl Fit {
         })
     }
 
-    /// Takes a step in.
+    /// Checks a step against the previous steps.
     ///
     /// # Errors
-    /// What does not fit.
+    /// A description of the contradiction.
     pub fn step(&mut self, step: &Step) -> Result<(), String> {
         let seen = &step.observation;
         self.there(&seen.usable)
@@ -50,7 +52,7 @@ impl Fit {
             self.event(event)?;
         }
         for sample in &seen.programs {
-            // One that has just gone may have been looked at before.
+            // A program that departed in this step may have been sampled before it did.
             if !before.contains(&sample.id) {
                 self.known(sample.id, "there is a sample of")?;
             }

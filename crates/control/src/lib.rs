@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control loop: observe, decide, act, wait.
 //!
-//! One loop, many worlds. [`Loop`] runs a [`usher_policy::Policy`] against a [`World`]; the
-//! daemon and the commands that plan in their own process plug the real machine
-//! in, a test one that is not there, and the loop cannot tell them apart. A
-//! record of a run is fed to a policy again by [`replay`].
+//! [`ControlLoop`] runs a [`usher_policy::Policy`] against a [`World`]. The daemon and the commands
+//! that plan in their own process supply the real machine; simulator and tests supply a model. The
+//! loop is the same for both. [`replay`] feeds the record of a run to a policy again.
 
 mod fit;
 mod record;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recording what a loop saw and decided, and deciding it again.
+//! Records of a control loop, and their replay.
 //!
-//! A record is JSON lines: a head with the policy's name and the topology,
-//! then one [`Step`] a turn. Replaying feeds the observations to a fresh
-//! policy and compares its decisions: a policy that reads a clock, a file or
-//! a hash order is found out.
+//! A record is a file of JSON lines: a head with the policy's name and the topology, then one
+//! [`RecordStep`] per iteration. A replay feeds the observations to a fresh policy and compares its
+//! decisions. It detects a policy that depends on a clock, a file or a hash order.
 
 use std::io::{self, BufRead, Write};
 
@@ -17,66 +16,65 @@ use crate::fit::Fit;
 /// The first line of a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The policy that decided.
+    /// Name of the policy that decided.
     pub policy: String,
-    /// The machine that it decided for.
+    /// The machine that was planned.
     pub topology: Topology,
 }
 
-/// One turn: what was seen and what was decided.
+/// One iteration: the observation and the decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// What was seen.
+    /// The observation.
     pub observation: Observation,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
 }
 
-/// Why a record could not be read or does not replay.
+/// Reason for which a record could not be read or does not replay.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// It could not be read or written.
+    /// Reading or writing failed.
     #[error("reading or writing the record: {0}")]
     Io(#[from] io::Error),
-    /// A line is not what it should be.
+    /// A line cannot be parsed.
     #[error("line {line} of the record is not a {what}")]
     Malformed {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// What was expected.
         what: &'static str,
-        /// What the parser said.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// It has no head.
+    /// The record has no head.
     #[error("the record is empty")]
     Empty,
-    /// Its last line has no end: who wrote it was killed meanwhile.
+    /// The last line has no line end: the process that wrote it was killed meanwhile.
     #[error("the last line of the record is cut short; the {steps} steps before it replay")]
     CutShort {
-        /// How many steps were decided the same way.
+        /// Number of steps that replayed.
         steps: usize,
     },
-    /// A line that cannot come from the machine that the head describes, or
-    /// from one run.
+    /// A line that contradicts the topology in the head or an earlier line.
     #[error("line {line} of the record does not fit the rest: {what}; is it of another machine?")]
     Foreign {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What does not fit.
+        /// The contradiction.
         what: String,
     },
-    /// The policy decided otherwise this time.
+    /// The replayed policy decided otherwise.
     #[error("step {step} of the record does not replay: the policy decided otherwise")]
     Differs {
-        /// Which step, from 0.
+        /// Step number, from 0.
         step: usize,
-        /// What was decided when it was recorded, and now.
+        /// The recorded decision and the replayed one.
         decisions: Box<(Decision, Decision)>,
     },
 }
 
-/// Writes a record as a loop runs.
+/// Writes a record while a loop runs.
 #[derive(Debug)]
 pub struct Recorder<W> {
     out: W,
@@ -86,16 +84,16 @@ impl<W: Write> Recorder<W> {
     /// Starts a record.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The head cannot be written.
     pub fn new(mut out: W, head: &Record) -> Result<Self, RecordError> {
         write_line(&mut out, head)?;
         Ok(Self { out })
     }
 
-    /// Adds a turn.
+    /// Adds an iteration.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The line cannot be written.
     pub fn step(
         &mut self,
         observation: &Observation,
@@ -115,7 +113,7 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Record
     Ok(out.flush()?)
 }
 
-/// Reads a record, and checks as it goes that each line fits those before.
+/// Reads a record and checks each line against the previous lines.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -128,7 +126,7 @@ impl<R: BufRead> Reader<R> {
     /// Reads the head.
     ///
     /// # Errors
-    /// There is none, or its topology makes no sense.
+    /// There is no head, or its topology is inconsistent.
     pub fn new(mut input: R) -> Result<Self, RecordError> {
         let text = next_line(&mut input)?.ok_or(RecordError::Empty)?;
         let head = parse::<Record>(0, &text, "record head")?;
@@ -147,10 +145,10 @@ impl<R: BufRead> Reader<R> {
         &self.head
     }
 
-    /// The next step; `None` after the last.
+    /// Reads the next step; `None` after the last.
     ///
     /// # Errors
-    /// The line is not a step, is cut short, or does not fit.
+    /// The line is not a step, is cut short, or contradicts an earlier line.
     pub fn step(&mut self) -> Result<Option<Step>, RecordError> {
         let Some(text) = next_line(&mut self.input)? else {
             return Ok(None);
@@ -168,12 +166,12 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// Replays a record with a policy made for its head; returns how many steps
-/// were decided the same way.
+/// Replays a record with a policy made for its head. Returns the number of steps that were decided
+/// the same way.
 ///
 /// # Errors
-/// The record cannot be read, or the policy decides otherwise; the last line is
-/// cut short, where all before it replays.
+/// The record cannot be read, or the policy decides otherwise. Also if the last line is cut short,
+/// after all lines before it have replayed.
 pub fn replay<P: Policy>(
     input: impl BufRead,
     policy: impl FnOnce(&Record) -> P,
@@ -195,7 +193,7 @@ pub fn replay<P: Policy>(
     Ok(steps)
 }
 
-/// The next line with its end, as far as it has one; `None` after the last.
+/// Reads the next line, including its line end if it has one; `None` after the last.
 fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let length = input.read_until(b'\n', &mut line)?;

@@ -1,41 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loop itself and what it is plugged into.
+//! The loop and the trait that it runs against.
 
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
 
-/// The machine as the loop sees it: something to look at, something to act
-/// on, and time.
+/// The machine as the loop sees it: it can be observed and changed, and has a clock.
 pub trait World {
-    /// What is seen now. `failed` are the actions of the last decision that
-    /// could not be carried out; they go into the observation.
+    /// Returns the present state. `failed` are the actions of the last decision that failed; they
+    /// become part of the observation.
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation;
 
     /// Carries out one action.
     ///
     /// # Errors
-    /// A sentence that says what could not be done and why; the machine is
-    /// then as it was before.
+    /// A sentence with the reason of the failure; the machine is then unchanged.
     fn act(&mut self, action: &Action) -> Result<(), String>;
 
-    /// Is told every decision, after its actions were tried.
+    /// Receives every decision, after its actions were tried.
     fn decided(&mut self, observation: &Observation, decision: &Decision);
 
-    /// Waits until something happens, or for that many nanoseconds.
-    /// Returns false when the loop is to end.
+    /// Waits for an event, for at most `at_most_ns` nanoseconds. Returns false when the loop must
+    /// end.
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool;
 }
 
-/// What one turn of the loop did.
+/// Result of one iteration of the loop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    /// What was seen.
+    /// The observation.
     pub observation: Observation,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
 }
 
-/// A policy at work on a world.
+/// A policy together with the world that it controls.
 #[derive(Debug)]
 pub struct Loop<P, W> {
     policy: P,
@@ -44,7 +42,7 @@ pub struct Loop<P, W> {
 }
 
 impl<P: Policy, W: World> Loop<P, W> {
-    /// A loop that has not looked yet.
+    /// Creates a loop that has made no observation yet.
     pub fn new(policy: P, world: W) -> Self {
         Self {
             policy,
@@ -53,7 +51,7 @@ impl<P: Policy, W: World> Loop<P, W> {
         }
     }
 
-    /// The world, to plug things in or to ask it.
+    /// The world.
     pub fn world(&mut self) -> &mut W {
         &mut self.world
     }
@@ -63,14 +61,14 @@ impl<P: Policy, W: World> Loop<P, W> {
         self.policy.name()
     }
 
-    /// Goes on with another policy, which knows nothing of the past.
+    /// Continues with another policy, which has no history.
     pub fn replace_policy(&mut self, policy: P) {
         self.policy = policy;
         self.failed.clear();
     }
 
-    /// Looks, decides and acts once. An action that fails does not keep the
-    /// others from being tried; the policy hears of it at the next turn.
+    /// Observes, decides and acts once. After a failed action the others are still tried; the
+    /// policy receives the failure with the next observation.
     pub fn turn(&mut self) -> Turn {
         let observation = self.world.observe(std::mem::take(&mut self.failed));
         let decision = self.policy.decide(&observation);
@@ -89,7 +87,7 @@ impl<P: Policy, W: World> Loop<P, W> {
         }
     }
 
-    /// Turns until the world says that it is over.
+    /// Runs iterations until the world ends the loop.
     pub fn run(&mut self) {
         loop {
             let turn = self.turn();
@@ -104,11 +102,11 @@ impl<P: Policy, W: World> Loop<P, W> {
         }
     }
 
-    /// Takes the loop apart.
+    /// Returns the policy and the world.
     pub fn into_parts(self) -> (P, W) {
         (self.policy, self.world)
     }
 }
 
-/// How soon a policy hears of an action that failed.
+/// Time until the policy receives a failed action.
 const RETRY_NS: u64 = 10_000_000;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loop against a world that can be told to fail, and its record.
+//! The loop with a model world in which actions can fail, and its record.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -66,8 +66,7 @@ fn program(id: u64) -> Program {
     }
 }
 
-/// A world without a machine: it hands out prepared events and keeps the
-/// actions that it was asked for.
+/// A world without a machine: it returns prepared events and stores the actions.
 #[derive(Default)]
 struct Script {
     at_ns: u64,
@@ -176,7 +175,7 @@ fn a_failure_is_looked_at_soon_even_if_the_policy_sleeps() {
     assert!(control.world().waits[0].is_some_and(|ns| ns <= 100_000_000));
 }
 
-/// A record of a loop that saw two programs come and one go.
+/// A record of a loop in which two programs arrive and one departs.
 fn record(policy: &str) -> Vec<u8> {
     let events = vec![
         arrivals(&[1]),
@@ -239,7 +238,7 @@ fn what_stands_before_a_line_that_is_cut_short_replays() {
             "{cut:?}"
         );
     }
-    // Without its line end alone, a step is whole.
+    // Without only its line end, a step is complete.
     let whole = replay(&bytes[..bytes.len() - 1], same_policy);
     assert_eq!(whole.unwrap(), 4);
 }

@@ -1,98 +1,97 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens to programs, and what Usher does about it.
+//! Events that happen to programs, and actions that Usher takes on them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuSet;
 use crate::program::{Arrival, ProgramId};
 
-/// Something that has happened.
+/// An event that a policy reacts to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// A program has come under management.
+    /// A program is managed from now on.
     Arrived(Box<Arrival>),
-    /// Its last process has ended, or it was let go.
+    /// The last process of the program has ended, or the program was released.
     Departed(ProgramId),
-    /// A program completed one repetition of its work in so many seconds.
+    /// A program completed one repetition of its work.
     Repeated {
-        /// Which.
+        /// The program.
         program: ProgramId,
         /// Wall-clock seconds of the repetition.
         seconds: f64,
     },
-    /// The CPU quota of a program's cgroups has changed, or the CPUs that its
-    /// threads chose.
+    /// The CPU quota of a program's cgroups, or the CPUs that its threads pinned themselves to,
+    /// have changed.
     Limited {
-        /// Which.
+        /// The program.
         program: ProgramId,
-        /// CPUs' worth of time; `None`: no quota any more.
+        /// Quota in CPUs' worth of time; `None`: there is no quota any more.
         cpu_quota: Option<f64>,
-        /// [`Program::pinned_to`] from now on.
+        /// The new value of [`Program::pinned_to`].
         ///
         /// [`Program::pinned_to`]: crate::Program::pinned_to
         #[serde(default)]
         pinned_to: Option<CpuSet>,
     },
-    /// Whether seats may be given on this machine has changed.
+    /// Seats have become forbidden or allowed on this machine.
     Seating {
-        /// The reason for which no seat may be given, such as another daemon
-        /// that plans this machine; `None`: seats may be given.
+        /// The reason for which no seat may be given, such as another daemon that plans this
+        /// machine; `None`: seats may be given.
         forbidden: Option<String>,
     },
 }
 
-/// Something to do. Each has an undo, which `act` records before it acts.
+/// An action on one program. `act` records how to undo it before it acts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Let the program run on these CPUs only.
+    /// Restrict the program to these CPUs.
     Seat {
-        /// Which.
+        /// The program.
         program: ProgramId,
         /// Owned and borrowed CPUs together; never empty.
         cpus: CpuSet,
     },
-    /// Take the narrowing back: the program may run wherever it could before.
+    /// Lift the restriction: the program may use every CPU that it could use before.
     Release {
-        /// Which.
+        /// The program.
         program: ProgramId,
     },
-    /// Stop the whole tree, unseen by its parent.
+    /// Stop the whole process tree without its parent noticing.
     Freeze {
-        /// Which.
+        /// The program.
         program: ProgramId,
     },
-    /// Let a frozen tree go on.
+    /// Continue a frozen process tree.
     Thaw {
-        /// Which.
+        /// The program.
         program: ProgramId,
     },
-    /// Make the whole tree give way to everybody else, as far as priorities do,
-    /// until it is let go. Less than it was demoted before changes nothing.
+    /// Lower the priorities of the whole process tree until it is released. A demotion that is
+    /// weaker than the present one changes nothing.
     Demote {
-        /// Which.
+        /// The program.
         program: ProgramId,
-        /// How far.
+        /// The new level.
         to: Demotion,
     },
 }
 
-/// How far a program's priorities are lowered.
+/// Degree to which a program's priorities are lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demotion {
-    /// Nice 19, for its autogroup too where the session is all its own: what
-    /// paper 2's client does.
+    /// Nice 19, also for the autogroup where the session consists of the program alone: what paper
+    /// 2's client does.
     Nice,
-    /// All there is: nice 19, `SCHED_IDLE`, the idle class for disks, and
-    /// `cpu.idle` on a cgroup of its own; where that cannot be had, its
-    /// autogroup as with `Nice`.
+    /// The strongest demotion: nice 19, `SCHED_IDLE`, the idle I/O class, and `cpu.idle` on a
+    /// cgroup of its own. Where that cgroup is not available, the autogroup is set as with `Nice`.
     Idle,
 }
 
 impl Action {
-    /// The program that it is done to.
+    /// The program that the action applies to.
     pub fn program(&self) -> ProgramId {
         match *self {
             Self::Seat { program, .. }
@@ -107,8 +106,8 @@ impl Action {
 /// An action that could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAction {
-    /// What was to be done.
+    /// The action that failed.
     pub action: Action,
-    /// Why it was not.
+    /// The error message.
     pub error: String,
 }

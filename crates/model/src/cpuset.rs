@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A logical CPU (hwloc: PU) by the number the operating system gives it.
+/// A logical CPU (hwloc: PU) by its operating-system number.
 pub type CpuId = u32;
 
-/// The largest CPU number accepted; larger ones are taken for a slip.
+/// The largest CPU number accepted; a larger number is rejected as a typing error.
 ///
 /// Linux allows at most 8,192 CPUs (`CONFIG_NR_CPUS`).
 pub const CPU_ID_MAX: CpuId = 65_535;
@@ -53,7 +53,7 @@ impl CpuSet {
         self.words[word] |= bit;
     }
 
-    /// Takes a CPU out.
+    /// Removes a CPU.
     pub fn remove(&mut self, cpu: CpuId) {
         let (word, bit) = place(cpu);
         if let Some(w) = self.words.get_mut(word) {
@@ -68,7 +68,7 @@ impl CpuSet {
         self.words.get(word).is_some_and(|w| w & bit != 0)
     }
 
-    /// How many CPUs are in the set.
+    /// Number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
@@ -202,7 +202,7 @@ impl TryFrom<String> for CpuSet {
     }
 }
 
-/// Why a CPU list could not be read.
+/// Reason for which a CPU list was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{list}' is not a CPU list such as 0-3,8: {reason}")]
 pub struct ParseCpuSetError {
@@ -215,8 +215,8 @@ pub struct ParseCpuSetError {
 impl FromStr for CpuSet {
     type Err = ParseCpuSetError;
 
-    /// Reads the kernel's list format; surrounding white space is ignored and
-    /// an empty list is the empty set.
+    /// Parses the kernel's list format. Surrounding white space is ignored; an empty list is the
+    /// empty set.
     fn from_str(list: &str) -> Result<Self, Self::Err> {
         let error = |reason: String| ParseCpuSetError {
             list: list.to_owned(),

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scalability curves: progress a second against cores.
+//! Scalability curves: progress per second as a function of cores.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One measured or given point of a curve.
+/// A measured or given point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
     /// Cores, by capacity: 1.0 is one core of the fastest kind; > 0.
     pub cores: f64,
-    /// Progress a second, in any one unit for the whole curve; > 0.
+    /// Progress per second, in one unit for the whole curve; > 0.
     pub rate: f64,
-    /// Standard error of `rate` relative to it; 0 where it is taken as exact.
+    /// Standard error of `rate`, relative to it; 0 for an exact rate.
     #[serde(default)]
     pub relative_error: f64,
-    /// Mean number of busy CPUs while it ran there, where that was measured.
+    /// Mean number of busy CPUs at this point, where measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_cpus: Option<f64>,
 }
 
-/// A scalability curve: points in rising order of cores, linear between them,
-/// proportional below the first and flat above the last.
+/// A scalability curve: points in rising order of cores. Linear between points, proportional below
+/// the first, flat above the last.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<CurvePoint>", into = "Vec<CurvePoint>")]
 pub struct Curve {
     points: Vec<CurvePoint>,
 }
 
-/// Why points do not make a curve.
+/// Reason for which points do not form a curve.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CurveError {
-    /// No point at all.
+    /// There is no point.
     #[error("a curve needs at least one point")]
     Empty,
     /// A core count that is not a positive number.
@@ -40,9 +40,9 @@ pub enum CurveError {
     /// A rate that is not a positive number.
     #[error("progress at {cores} cores must be a positive number, not {rate}")]
     Rate {
-        /// Where.
+        /// Core count of the point.
         cores: f64,
-        /// What stood there.
+        /// The rejected rate.
         rate: f64,
     },
     /// Two points at one core count.
@@ -54,11 +54,10 @@ pub enum CurveError {
 }
 
 impl Curve {
-    /// A curve through the points, in any order.
+    /// Creates a curve through points in any order.
     ///
     /// # Errors
-    /// No point, a count or rate that is not finite and positive, a count
-    /// given twice.
+    /// No point, a count or rate that is not finite and positive, a count given twice.
     pub fn new(mut points: Vec<CurvePoint>) -> Result<Self, CurveError> {
         if points.is_empty() {
             return Err(CurveError::Empty);
@@ -85,7 +84,7 @@ impl Curve {
         }
     }
 
-    /// A curve from exact rates at whole core counts.
+    /// Creates a curve from exact rates at whole core counts.
     ///
     /// # Errors
     /// As [`Curve::new`].
@@ -99,13 +98,13 @@ impl Curve {
         Self::new(rates.iter().map(point).collect())
     }
 
-    /// Its points, in rising order of cores.
+    /// The points, in rising order of cores.
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
     }
 
-    /// The curve of the program where it may use so many CPUs' worth of time at
-    /// most: flat from there on. Without a quota (`None`), the same curve.
+    /// The program's curve under a CPU quota: flat from `cpu_quota` on. Without a quota (`None`),
+    /// the curve itself.
     #[must_use]
     pub fn limited(&self, cpu_quota: Option<f64>) -> Self {
         let limits = |&quota: &f64| {
@@ -127,18 +126,18 @@ impl Curve {
         }
     }
 
-    /// Progress a second on that many cores; 0 on none.
+    /// Progress per second on `cores` cores; 0 on no core.
     pub fn rate(&self, cores: f64) -> f64 {
         self.interpolate(cores, |p| Some(p.rate)).unwrap_or(0.0)
     }
 
-    /// Mean busy CPUs on that many cores, where it was measured; never more
-    /// than there are points to say so.
+    /// Mean number of busy CPUs on `cores` cores; `None` where a neighbouring point lacks the
+    /// figure. Constant above the last point.
     pub fn busy_cpus(&self, cores: f64) -> Option<f64> {
         self.interpolate(cores, |p| p.busy_cpus)
     }
 
-    /// The largest relative error of the two points that decide `rate(cores)`.
+    /// The larger relative error of the two points that determine `rate(cores)`.
     pub fn relative_error(&self, cores: f64) -> f64 {
         let above = self.points.partition_point(|p| p.cores < cores);
         let last = self.points.len() - 1;
@@ -146,8 +145,8 @@ impl Curve {
         error(above).max(error(above.saturating_sub(1)))
     }
 
-    /// The best rate on 1 to `cores` cores: the alone-best of paper 1, for
-    /// which a program that falls after its peak is not made to use all cores.
+    /// The best rate on 1 to `cores` cores: the alone-best of paper 1. A program that slows down
+    /// beyond its peak need not use all cores.
     pub fn best_rate(&self, cores: f64) -> f64 {
         let inside = self
             .points

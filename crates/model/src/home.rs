@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a managed program lives: how to find all of its processes.
+//! Identifies all processes of a managed program.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::ProgramId;
 
-/// A process, told from a later one with the same number by its start time.
+/// A process. The start time distinguishes it from a later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// The number.
+    /// The pid.
     pub pid: i32,
     /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22).
     pub start_ticks: u64,
 }
 
-/// The home that `act` makes for a program and `probe` reads.
+/// The process tree of a program: crate `act` creates the entry, crate `probe` reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Home {
-    /// Whose.
+    /// The program that the tree belongs to.
     pub program: ProgramId,
-    /// The first process of the tree.
+    /// The root process of the tree.
     pub root: ProcessId,
-    /// The cgroup v2 directory that holds the whole tree and nothing else;
-    /// `None` where there is no cgroup v2 and the tree is followed by pids.
+    /// The cgroup v2 directory that contains the whole tree and nothing else; `None` without cgroup
+    /// v2, where the tree is followed by parent pids.
     pub cgroup: Option<PathBuf>,
 }

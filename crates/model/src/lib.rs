@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's values: what is observed, decided and done, and the machine it is
-//! done on.
+//! Plain values shared by all of Usher: observations, decisions, actions, and the machine's
+//! topology.
 //!
-//! Nothing here reads or changes anything: no file, no clock, no thread. Every
-//! other crate speaks in these types, and `policy` knows nothing else.
+//! This crate reads no file, no clock and starts no thread. All other crates exchange these types,
+//! and crate `policy` depends on no other crate of Usher.
 
 pub mod action;
 pub mod cpuset;

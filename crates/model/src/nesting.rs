@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A bound on the nesting of texts that users write.
+//! A bound on the nesting depth of TOML texts that users write.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Brackets and braces that may be open at the same time. No file of Usher's nests
-/// deeper than five.
+/// Brackets and braces that may be open at the same time. Usher's own files nest at most five deep.
 const DEPTH_MAX: usize = 64;
 
-/// Why a TOML text must not be given to its parser: crate toml parses the inline
-/// tables of a malformed text recursively, without a bound, and overflows the stack.
+/// Returns the reason for which a TOML text must not be parsed, or `None` if it may be: crate toml
+/// parses the inline tables of a malformed text recursively, without a bound, and overflows the
+/// stack.
 ///
-/// A bracket is open until its own counterpart comes, as in that parser. Those in
-/// strings and comments do not count.
+/// As in that parser, a bracket is open until its own counterpart follows. Brackets in strings and
+/// comments are ignored.
 pub fn too_deep(toml: &str) -> Option<&'static str> {
     let mut open = Vec::new();
     for token in Source::new(toml).lex() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is seen of the machine and its programs at one moment.
+//! State of the machine and its programs at one moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::cpuset::CpuSet;
 use crate::metering::Metering;
 use crate::program::ProgramId;
 
-/// Where a figure of progress comes from, best first.
+/// Source of a progress figure, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProgressSource {
@@ -16,23 +16,23 @@ pub enum ProgressSource {
     Heartbeat,
     /// Completed repetitions of the whole program.
     Repetition,
-    /// OpenMP's tool interface: useful CPU time of the threads, waiting taken off.
+    /// OpenMP's tool interface: useful CPU time of the threads, without waiting.
     Ompt,
     /// Instructions retired, from the PMU.
     Instructions,
-    /// CPU time less steal. A demand signal: it counts a spinner's turns as
-    /// progress and so never justifies taking seats away.
+    /// CPU time without steal. This is a demand signal: it counts the time of spinning threads as
+    /// progress, and thus never justifies taking seats away.
     CpuTime,
 }
 
 impl ProgressSource {
-    /// Whether a plan may rest on it.
+    /// Whether a plan may be based on this source.
     pub fn may_plan(self) -> bool {
         self != Self::CpuTime
     }
 
-    /// How far the source is trusted before it has been checked against wall
-    /// time, 0..1.
+    /// Default confidence in the source before its figures have been checked against wall time,
+    /// 0..1.
     pub fn confidence(self, spins: bool) -> f64 {
         match self {
             Self::Heartbeat | Self::Repetition => 1.0,
@@ -64,68 +64,67 @@ impl std::fmt::Display for ProgressSource {
 /// Progress since the program arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Units of work done; never falls while the source stays the same.
+    /// Units of work done; never decreases while the source stays the same.
     pub total: f64,
-    /// Where the figure comes from.
+    /// Source of the figure.
     pub source: ProgressSource,
-    /// How far it is trusted for this program, 0..1.
+    /// Confidence in the source for this program, 0..1.
     pub confidence: f64,
 }
 
-/// A figure that is trusted less than this is no ground for a plan.
+/// Least confidence at which a plan may be based on a figure.
 pub const PLAN_CONFIDENCE_MIN: f64 = 0.5;
 
 impl Progress {
-    /// Whether a plan may rest on it: its source is one of work done, and it is
-    /// trusted for this program.
+    /// Whether a plan may be based on this figure: its source counts work done, and the confidence
+    /// is high enough.
     pub fn may_plan(&self) -> bool {
         self.source.may_plan() && self.confidence >= PLAN_CONFIDENCE_MIN
     }
 }
 
-/// One program at one moment. Totals count from its arrival.
+/// Sample of one program. Totals count from the program's arrival.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramSample {
-    /// Which program.
+    /// The program.
     pub id: ProgramId,
-    /// CPU time of the whole tree in nanoseconds, finished members included.
+    /// CPU time of the whole process tree in nanoseconds, including ended processes.
     pub cpu_ns: u64,
-    /// Time in nanoseconds during which at least one runnable thread waited
-    /// for a CPU (PSI's `some`); `None` where the kernel does not tell.
+    /// Time in nanoseconds during which at least one runnable thread waited for a CPU (PSI's
+    /// `some`); `None` where the kernel does not report it.
     pub wait_ns: Option<u64>,
-    /// Threads of the tree.
+    /// Number of threads in the process tree.
     pub threads: u32,
-    /// Threads seen busy-waiting; 0 where none were, or where it is not known.
+    /// Number of threads seen busy-waiting; 0 where none were seen or the number is unknown.
     pub spinners: u32,
-    /// Whether its threads wait in a runtime (GNU OpenMP, MPI) that settles
-    /// when it starts, by the CPUs that it finds then, whether to spin: the
-    /// program collapses when it is narrowed below those later. `None`: not
-    /// known yet.
+    /// Whether the threads wait in a runtime (GNU OpenMP, MPI) that decides at its start, from the
+    /// CPUs available then, whether to spin. Such a program collapses when it is later restricted
+    /// to fewer CPUs. `None`: not known yet.
     #[serde(default)]
     pub active_wait: Option<bool>,
-    /// The best progress figure there is.
+    /// The best progress figure available.
     pub progress: Option<Progress>,
-    /// Whether its user stopped it (`SIGSTOP`) at some time since the last
-    /// sample: its rate since then is not that of a running program.
+    /// Whether the program was stopped by its user (`SIGSTOP`) at any time since the last sample.
+    /// The rate of that interval is not the rate of a running program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }
 
-/// Everything that a policy is told.
+/// Input of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Monotonic time in nanoseconds, from any origin.
+    /// Monotonic time in nanoseconds, with an arbitrary origin.
     pub at_ns: u64,
-    /// CPUs that are online and may be used.
+    /// CPUs that are online and allowed.
     pub usable: CpuSet,
-    /// What has happened since the last observation, in order.
+    /// Events since the last observation, in order.
     pub events: Vec<Event>,
-    /// Actions of the last decision that could not be carried out.
+    /// Actions of the last decision that failed.
     pub failed: Vec<FailedAction>,
-    /// The managed programs, by rising id; late or lost ones are missing, and
-    /// all are where only the meter was asked for ([`crate::Look::Meter`]).
+    /// Samples of the managed programs, by rising id. Late or lost samples are missing; with
+    /// [`crate::SampleScope::Meter`] there are none.
     pub programs: Vec<ProgramSample>,
-    /// Who used what; `None` where there is no background work to regulate.
+    /// The meter's figures; `None` without background work to regulate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metering: Option<Metering>,
 }

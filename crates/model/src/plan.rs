@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a policy answers: who sits where, what to do now, and why.
+//! Output of a policy: the seats, the actions to take now, and the reasons.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,78 +9,76 @@ use crate::program::ProgramId;
 use crate::standing::Standing;
 use crate::topology::DomainId;
 
-/// How a program gets its CPU time.
+/// How a program gets CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// On CPUs of its own.
     Seated,
-    /// Left to the kernel, with the others that are.
+    /// Left to the kernel, together with all other shared programs.
     Shared,
-    /// On all CPUs listed, one program after another: the others are stopped
-    /// meanwhile.
+    /// On all listed CPUs, in turn with other programs, which are stopped meanwhile.
     InTurn,
 }
 
-/// One program's place.
+/// Placement of one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seat {
-    /// Whose.
+    /// The program.
     pub program: ProgramId,
-    /// Its own CPUs when seated; when shared or in turn, those that it shares.
+    /// The program's own CPUs when seated; when shared or in turn, the CPUs that it shares.
     pub cpus: CpuSet,
-    /// Domains that those CPUs lie in.
+    /// Domains of those CPUs.
     pub domains: Vec<DomainId>,
     /// Seated, shared or in turn.
     pub mode: Mode,
-    /// Predicted normalised turnaround time; `None` where nothing is known
-    /// to predict it from.
+    /// Predicted normalised turnaround time; `None` without data for a prediction.
     pub ntt: Option<f64>,
 }
 
-/// CPUs of one program that another may use until they are wanted back.
+/// CPUs of one program that another program may use until the owner needs them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Loan {
-    /// Whose seats they are; `None` when nobody owns them.
+    /// Owner of the CPUs; `None` for CPUs outside all seats.
     pub owner: Option<ProgramId>,
-    /// Who uses them now.
+    /// The program that uses the CPUs now.
     pub borrower: ProgramId,
-    /// Which CPUs.
+    /// The lent CPUs.
     pub cpus: CpuSet,
 }
 
-/// Who sits where.
+/// Placement of all programs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// One entry a program, by rising id.
+    /// One entry per program, by rising id.
     pub seats: Vec<Seat>,
-    /// What is lent at the moment.
+    /// Current loans.
     pub loans: Vec<Loan>,
     /// Predicted ANTT; `None` where a program's curve is unknown.
     pub antt: Option<f64>,
-    /// What leaving everything to the kernel is predicted to give.
+    /// Predicted ANTT if everything is left to the kernel.
     pub antt_time_sharing: Option<f64>,
-    /// Whether the programs are left to the kernel on purpose.
+    /// Whether the policy leaves all programs to the kernel because seats would gain too little.
     pub abstains: bool,
 }
 
-/// A sentence for people about a decision: `usher explain` prints them.
+/// A sentence for people about a decision, printed by `usher explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Whom it is about; `None`: all.
+    /// The program concerned; `None`: all programs.
     pub program: Option<ProgramId>,
     /// The sentence.
     pub text: String,
 }
 
-/// What the next look is to cover, where nothing happens until then.
+/// What the next sample must cover, unless an event happens first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Look {
     /// Everything.
     #[default]
     All,
-    /// The meter alone: a look at every program costs more.
+    /// The meter alone, since sampling every program costs more.
     Meter,
 }
 
@@ -90,34 +88,33 @@ impl Look {
     }
 }
 
-/// The answer to one observation.
+/// Response to one observation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What to do now, in order.
+    /// Actions to take now, in order.
     pub actions: Vec<Action>,
-    /// The plan as it stands, when it has changed.
+    /// The complete plan, if it has changed.
     pub plan: Option<Plan>,
-    /// Why, when there is something new to say.
+    /// New reasons.
     pub notes: Vec<Note>,
-    /// Nanoseconds until the policy wants to look again; `None`: only when
-    /// something happens.
+    /// Nanoseconds until the policy needs the next sample; `None`: only after an event.
     pub wake_after_ns: Option<u64>,
-    /// What that look is to cover.
+    /// Scope of that sample.
     #[serde(default, skip_serializing_if = "Look::is_all")]
     pub look: Look,
-    /// How the background programs stand, by rising id, when that has changed.
+    /// States of the background programs, by rising id, if they have changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standings: Option<Vec<Standing>>,
-    /// Whether a scheduler may keep the seats, which lends what is idle and takes it
-    /// back at once: not while somebody is measured on a seat. `None`: as before;
-    /// at first not.
+    /// Whether a scheduler may enforce the seats as soft seats: it lends idle CPUs of a seat and
+    /// returns them at once. False while a program is measured on its seat. `None`: unchanged;
+    /// initially false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softly: Option<bool>,
 }
 
 impl Decision {
-    /// Whether a record holds this decision. Records that are older than seats kept
-    /// softly tell nothing of these.
+    /// Whether `recorded` equals this decision. Records from before the field `soft_seats` existed
+    /// do not contain it, so the field is then ignored.
     pub fn is_recorded_as(&self, recorded: &Self) -> bool {
         let softly = self.softly.filter(|_| recorded.softly.is_some());
         let told = Self {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `/proc/PID/stat` (proc_pid_stat(5)), as far as Usher needs it.
+//! Parser of `/proc/PID/stat` (proc_pid_stat(5)) for the fields that Usher needs.
 //!
-//! Crate procfs reads the same file, but panics on one that is cut short or whose
-//! parentheses are not in order, and a program chooses its own name.
+//! Crate procfs parses the same file, but panics on a truncated file or on unbalanced parentheses,
+//! and programs choose their own names.
 
 /// Fields of a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that Usher seats: a program is a whole process tree.
+//! Managed programs: a program is a whole process tree.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::cpuset::CpuSet;
 use crate::curve::Curve;
 
-/// A managed program, numbered in the order of arrival; never used twice by
-/// one daemon.
+/// Identifier of a managed program. Numbers rise in the order of arrival; a daemon never uses one
+/// twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProgramId(pub u64);
 
@@ -19,24 +19,24 @@ impl fmt::Display for ProgramId {
     }
 }
 
-/// What makes two runs "the same program" for the profile store: what is
-/// executed (its build id, or a hash of it) and the shape of its arguments.
+/// Key of the profile store: two runs with the same executable (its build id, or a hash) and the
+/// same shape of arguments are the same program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProgramKey {
     /// `build-id:…` or `hash:…` of the executable file.
     pub executable: String,
-    /// Options verbatim, operands by kind and size.
+    /// Options verbatim; operands by kind and size.
     pub arguments: String,
 }
 
-/// How background work is kept out of the way of foreground work.
+/// Method that keeps background work from slowing foreground work.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Regulation {
-    /// Usher's own: within milliseconds, resource by resource, on a budget of
-    /// delay.
+    /// Usher's own method: it reacts within milliseconds, treats each resource separately and
+    /// spends a delay budget.
     #[default]
     Usher,
     /// Paper 2's exponentially increasing interval.
@@ -46,10 +46,10 @@ pub enum Regulation {
 }
 
 impl Regulation {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 3] = [Self::Usher, Self::Eii, Self::Ipd];
 
-    /// Its name, as on the command line.
+    /// The method's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Usher => "usher",
@@ -59,64 +59,63 @@ impl Regulation {
     }
 }
 
-/// What is known of a program as it arrives.
+/// Properties of a program that are known when it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// Its number.
+    /// Identifier.
     pub id: ProgramId,
-    /// Its name, for people: `--name`, else the command's file name.
+    /// Name for people: `--name`, else the command's file name.
     pub name: String,
-    /// Weight of its NTT in the mean; 1 unless told, > 0.
+    /// Weight of the program's NTT in the mean, > 0; 1 by default.
     pub weight: f64,
-    /// A curve from the profile store, with the bytes/s and bytes below.
+    /// Curve from the profile store, together with `llc_bytes` and `bandwidth_gbps`.
     pub profile: Option<Curve>,
-    /// Threads that busy-wait for one another, where that is known: on fewer
-    /// cores than this the program collapses. 0: not known to spin.
+    /// Number of threads known to busy-wait for one another: on fewer cores than this the program
+    /// collapses. 0: not known to spin.
     pub spinners: u32,
-    /// Whether it waits actively ([`ProgramSample::active_wait`]), where
-    /// earlier runs showed.
+    /// Whether the program waits actively ([`ProgramSample::active_wait`]), where earlier runs
+    /// showed it.
     ///
     /// [`ProgramSample::active_wait`]: crate::ProgramSample::active_wait
     #[serde(default)]
     pub active_wait: Option<bool>,
-    /// Whether it ran already when it was taken in: the number of CPUs that it
-    /// found at its start is past changing.
+    /// Whether the program was already running when Usher attached to it. Such a program has read
+    /// the number of CPUs at its start, before Usher could limit it.
     #[serde(default)]
     pub ran_before: bool,
-    /// Whether it can be stopped and continued without anybody seeing it, its
+    /// Whether the program can be stopped and continued without any other process noticing, its
     /// parent included.
     #[serde(default)]
     pub stops_unseen: bool,
-    /// LLC bytes that it uses when alone, where known.
+    /// LLC bytes that the program uses when alone, where known.
     pub llc_bytes: Option<u64>,
-    /// Memory bandwidth in GB/s that it uses when alone, where known.
+    /// Memory bandwidth in GB/s that the program uses when alone, where known.
     pub bandwidth_gbps: Option<f64>,
-    /// Background work, and how it is regulated; `None`: foreground, which is
-    /// seated.
+    /// How the program is regulated as background work; `None`: it is foreground work and gets a
+    /// seat.
     #[serde(default)]
     pub background: Option<Regulation>,
-    /// CPUs that the program (or who started it) has bound itself to; it is
-    /// seated within them or left alone. `None`: not bound.
+    /// CPUs that the program, or the process that started it, has bound the whole program to. The
+    /// program is seated within these CPUs or not at all. `None`: not bound.
     pub bound_to: Option<CpuSet>,
-    /// CPUs that threads of the program chose by affinity masks of their own. The
-    /// program gets no seat then: a seat may not contain them, and the program
-    /// places its threads itself. `None`: no thread did.
+    /// CPUs that threads of the program pinned themselves to by affinity masks. Such a program gets
+    /// no seat, since a seat might exclude these CPUs and the program places its threads itself.
+    /// `None`: no thread is pinned.
     #[serde(default)]
     pub pinned_to: Option<CpuSet>,
-    /// CPUs' worth of time that its cgroups allow it, > 0: more cores than this
-    /// do not make it faster. `None`: no quota.
+    /// CPUs' worth of time that its cgroups allow, > 0: more cores than this do not make the
+    /// program faster. `None`: no quota.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
 }
 
 impl Program {
-    /// CPUs that the planner assigns to the program: those that it pinned threads to,
-    /// else those that it is bound to. Unpinned threads of a pinned program may run
-    /// elsewhere.
+    /// CPUs that the planner assigns to the program: those that its threads are pinned to, else
+    /// those that the program is bound to. Unpinned threads of a pinned program may run elsewhere.
     pub fn confined_to(&self) -> Option<&CpuSet> {
         self.pinned_to.as_ref().or(self.bound_to.as_ref())
     }
 }
 
-/// A program that has just come under management.
+/// A program that Usher has just begun to manage.
 pub type Arrival = Program;

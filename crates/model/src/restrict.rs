@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A topology with some of its CPUs taken out: what is left, renumbered.
+//! Restricts a topology to a subset of its CPUs and renumbers the rest.
 
 use crate::cpuset::CpuSet;
 use crate::topology::{Core, Cpu, Domain, NumaNode, Package, Topology};
 
-/// What keeps a CPU, and its new index; `None` for what is left empty.
+/// The CPUs that are kept, and the new index of each core, domain and package; `None` for those
+/// without a kept CPU.
 pub(crate) struct Survivors {
     kept: CpuSet,
     cores: Vec<Option<usize>>,
@@ -52,7 +53,7 @@ impl Survivors {
         stays.then_some(Cpu { os: cpu.os, core })
     }
 
-    /// A core that keeps a CPU keeps its domain, and that its package.
+    /// A core with a kept CPU keeps its domain, and that domain its package.
     fn core(&self, core: &Core) -> Option<Core> {
         let cpus = core.cpus.and(&self.kept);
         (!cpus.is_empty()).then_some(Core {
@@ -101,8 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Two packages of two domains of two cores of two hardware threads, as
-    /// Linux numbers them: CPUs 0..8 are the first threads, 8..16 the second.
+    /// Two packages, each with two domains of two cores with two hardware threads, numbered as
+    /// Linux does: CPUs 0..8 are the first threads, 8..16 the second.
     fn machine() -> Topology {
         let threads = |cores: std::ops::Range<u32>| -> CpuSet {
             cores.flat_map(|core| [core, core + 8]).collect()

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How background programs stand: what `usher status` and `usher explain` show.
+//! State of the background programs, as `usher status` and `usher explain` show it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::metering::Resource;
 use crate::program::{ProgramId, Regulation};
 
-/// What a background program gives way to: the figures and what they were
-/// held against.
+/// Measured use of a resource that both foreground and background work want, with the threshold
+/// that it was compared with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Contention {
-    /// What is wanted by both.
+    /// The contended resource.
     pub resource: Resource,
-    /// What background work used of it in the window: nanoseconds of CPU time;
-    /// requests (`usher`) or synchronous sectors (`eii`, `ipd`); calls.
+    /// Background use in the window: nanoseconds of CPU time; requests (`usher`) or synchronous
+    /// sectors (`eii`, `ipd`); calls.
     pub background: u64,
-    /// What foreground work used of it, in the same unit; under `usher`, of the
-    /// CPUs: nanoseconds for which it waited.
+    /// Foreground use in the same unit. For the CPUs under `usher`: nanoseconds for which
+    /// foreground threads waited.
     pub foreground: u64,
-    /// How long that took, in nanoseconds.
+    /// Length of the window in nanoseconds.
     pub window_ns: u64,
-    /// `eii` and `ipd`: background work's share below which it stops. `usher`:
-    /// nanoseconds of quiet after which it goes on; of the CPUs: 0.
+    /// `eii` and `ipd`: the background share below which background work stops. `usher`:
+    /// nanoseconds without a foreground request after which it continues; 0 for the CPUs.
     pub threshold: f64,
 }
 
-/// How one background program stands.
+/// State of one background program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Which.
+    /// The program.
     pub program: ProgramId,
-    /// How it is regulated.
+    /// How the program is regulated.
     pub regulation: Regulation,
-    /// Whether it may run.
+    /// Whether the program may run.
     pub running: bool,
-    /// Since when, on the observations' clock.
+    /// Time of the last change between running and stopped, on the observations' clock.
     pub since_ns: u64,
-    /// What it was last stopped for; `None`: it never was.
+    /// The contention for which the program was last stopped; `None` if it was never stopped.
     pub cause: Option<Contention>,
-    /// The same in words.
+    /// `reason` as a sentence for people.
     pub why: Option<String>,
-    /// Share of the last 10 s for which it might run, 0..1.
+    /// Share of the last 10 s for which the program was allowed to run, 0..1.
     pub share: f64,
-    /// How often it was stopped so far.
+    /// Total number of stops.
     pub stops: u64,
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine: packages, NUMA nodes, last-level-cache domains, cores and
-//! logical CPUs, as plain data.
+//! The machine as plain data: packages, NUMA nodes, last-level-cache domains, cores and logical
+//! CPUs.
 //!
-//! A *domain* is the unit of seating (paper 1, section 3.1.1): the cores that
-//! share one last-level cache (LLC). Where a description names no shared
-//! cache, the next larger thing that it does name stands in: die, NUMA node,
-//! package, machine. Crate `topology` builds these values; this module only
-//! says what they are and answers questions about them.
+//! A *domain* is the unit of seating (paper 1, section 3.1.1): the cores that share one last-level
+//! cache (LLC). Where a description names no shared cache, the smallest larger unit that it names
+//! is used instead: die, NUMA node, package, machine. Crate `topology` builds these values; this
+//! module defines them and computes sets of CPUs, cores and domains.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +26,7 @@ pub type NodeId = usize;
 pub struct Cpu {
     /// The operating system's number.
     pub os: CpuId,
-    /// The core that it is a hardware thread of.
+    /// The core of which this CPU is a hardware thread.
     pub core: CoreId,
 }
 
@@ -36,7 +35,7 @@ pub struct Cpu {
 pub struct Core {
     /// Its hardware threads.
     pub cpus: CpuSet,
-    /// The domain that it belongs to.
+    /// The domain of the core.
     pub domain: DomainId,
     /// Its speed relative to the fastest core of the machine, in (0, 1].
     pub capacity: f64,
@@ -47,7 +46,7 @@ pub struct Core {
 pub struct Cache {
     /// 2 for an L2, 3 for an L3, and so on.
     pub level: u8,
-    /// Capacity in bytes; 0 where the description does not say.
+    /// Capacity in bytes; 0 if unknown.
     pub bytes: u64,
 }
 
@@ -58,11 +57,11 @@ pub struct Domain {
     pub cpus: CpuSet,
     /// Its cores, in rising order.
     pub cores: Vec<CoreId>,
-    /// The package that it is in.
+    /// The package of the domain.
     pub package: PackageId,
     /// The NUMA nodes (memory controllers) local to it; the first is the nearest.
     pub nodes: Vec<NodeId>,
-    /// The shared cache, where the description names one.
+    /// The shared cache, if known.
     pub llc: Option<Cache>,
 }
 
@@ -73,9 +72,9 @@ pub struct Package {
     pub cpus: CpuSet,
     /// Its domains, in rising order.
     pub domains: Vec<DomainId>,
-    /// The processor's name, where it is known.
+    /// The processor's name, if known.
     pub model: Option<String>,
-    /// Dies in the package, each the CPUs on it; one where it is not known.
+    /// CPUs of each die in the package; a single entry if the dies are unknown.
     pub dies: Vec<CpuSet>,
 }
 
@@ -86,14 +85,14 @@ pub struct NumaNode {
     pub os: u32,
     /// Logical CPUs local to it; empty for memory without CPUs.
     pub cpus: CpuSet,
-    /// Its memory in bytes; 0 where it is not known.
+    /// Size of the memory in bytes; 0 if unknown.
     pub bytes: u64,
 }
 
 /// A machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Topology {
-    /// Where it comes from, for people: a host name, a file, a description.
+    /// Origin, for people: a host name, a file, a description.
     pub name: String,
     /// Logical CPUs, by rising OS number.
     pub cpus: Vec<Cpu>,
@@ -107,13 +106,13 @@ pub struct Topology {
     pub nodes: Vec<NumaNode>,
 }
 
-/// What is inconsistent in a topology.
+/// An inconsistency in a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("topology '{name}': {reason}")]
 pub struct TopologyError {
     /// [`Topology::name`].
     pub name: String,
-    /// What is wrong.
+    /// The inconsistency.
     pub reason: String,
 }
 
@@ -150,8 +149,8 @@ impl Topology {
             .collect()
     }
 
-    /// Sum of the capacities of the cores in the set: "cores" on a machine
-    /// whose cores are all alike.
+    /// Sum of the capacities of the cores in the set: the number of cores where all cores are
+    /// alike.
     pub fn capacity_of(&self, cpus: &CpuSet) -> f64 {
         self.cores_in(cpus)
             .into_iter()
@@ -159,12 +158,11 @@ impl Topology {
             .sum()
     }
 
-    /// The same machine with only the CPUs given: offline CPUs, or those that
-    /// a container may not use, taken out, and with them every core, domain
-    /// and package that is left empty.
+    /// The same machine restricted to `allowed`, without its offline or forbidden CPUs. Cores,
+    /// domains and packages without a remaining CPU are removed.
     ///
     /// # Errors
-    /// When no CPU is left.
+    /// No CPU remains.
     pub fn restrict(&self, allowed: &CpuSet) -> Result<Self, TopologyError> {
         let kept = self.all_cpus().and(allowed);
         if kept.is_empty() {
@@ -180,12 +178,11 @@ impl Topology {
         Ok(Survivors::of(self, kept).topology(self))
     }
 
-    /// Checks that the parts agree: every CPU in exactly one core, every core
-    /// in exactly one domain, every domain in exactly one package, capacities
-    /// in (0, 1], indices in range.
+    /// Checks that the parts agree: every CPU in exactly one core, every core in exactly one
+    /// domain, every domain in exactly one package, capacities in (0, 1], indices in range.
     ///
     /// # Errors
-    /// The first disagreement found.
+    /// The first inconsistency found.
     pub fn check(&self) -> Result<(), TopologyError> {
         self.disagreement().map_or(Ok(()), |reason| {
             Err(TopologyError {
@@ -229,7 +226,7 @@ impl Topology {
         self.broken_link()
     }
 
-    /// An index that points at the wrong thing.
+    /// Describes the first index that refers to the wrong element.
     fn broken_link(&self) -> Option<String> {
         let cpu = self.cpus.iter().find(|c| {
             self.cores

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What background work costs and gains beside a foreground that is on and off
-//! in turns, over its period: `cargo run --release -p usher-policy --example
-//! bg_curve [usher|eii|ipd]`. Per period, half of it on: how much longer the
-//! foreground takes, the share of what it leaves idle that background work gets,
-//! stops and looks a second. The machine is the simulated one of the tests.
+//! Cost and throughput of background work beside a foreground that alternates between work and
+//! pauses, by the length of the period: `cargo run --release -p usher-policy --example bg_curve
+//! [usher|eii|ipd]`. For each period, half of it work: additional run time of the foreground,
+//! background share of the idle time, stops and samples per second. The machine is the model of the
+//! tests.
 #![allow(clippy::unwrap_used)] // every case is well-formed
 
 #[path = "../tests/background/compare.rs"]
@@ -51,7 +51,7 @@ const fn case(
     }
 }
 
-/// On for half of that period.
+/// The foreground works for half of the period.
 fn run(case: &Case, period_ms: u64, regulation: Regulation) -> Outcome {
     let on_ns = period_ms * MS / 2;
     let is_cpu = case.resource == Resource::Cpu;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a plan takes: `cargo run --release -p usher-policy --example
-//! plan_time [ROUNDS [CASE]]`. One line a case: programs, machine, median and longest
-//! time, ANTT, gap, shared packages.
+//! Time to compute a plan: `cargo run --release -p usher-policy --example plan_time [ROUNDS
+//! [CASE]]`. Prints one line per case: programs, machine, median and longest time, ANTT, gap,
+//! shared packages.
 //!
-//! With ROUNDS = 1 and a CASE (from 0) it is what to run under `valgrind --tool=callgrind`.
+//! ROUNDS = 1 and a CASE (from 0) are suitable for `valgrind --tool=callgrind`.
 #![allow(clippy::unwrap_used)] // every case is well-formed
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,7 @@ use std::time::Instant;
 use usher_model::{Core, Cpu, CpuSet, Curve, Domain, NumaNode, Package, ProgramId, Topology};
 use usher_policy::seating::{Request, Seating, seat};
 
-/// `packages` of `domains` of `cores`; the last `slow` domains have cores of
-/// 0.6 of the capacity.
+/// `packages` of `domains` of `cores`; the last `slow` domains have cores of capacity 0.6.
 fn machine(packages: usize, domains: usize, cores: usize, slow: usize) -> Topology {
     let (all_domains, all) = (packages * domains, packages * domains * cores);
     let cpus = |first: usize, count: usize| CpuSet::range(first as u32, (first + count) as u32 - 1);

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler of paper 1, as it describes itself (section 3.3, figure 6).
+//! The scheduler of paper 1, as the paper describes it (section 3.3, figure 6).
 //!
-//! It is called when the number of programs changes, and at no other time: a
-//! program's behaviour is taken to be constant.
+//! It plans only when the number of programs changes, since a program's behaviour is assumed to be
+//! constant.
 //!
-//! - *A program arrives.* All others stop. The newcomer runs alone for a short
-//!   trial at several core counts, whole dies each; the progress a second that
-//!   it makes at each is its scalability curve. Then the seating with the
-//!   least predicted ANTT is put into force.
-//! - *A program ends.* The others' curves are known: the seating with the
-//!   least predicted ANTT for them is put into force.
+//! - *A program arrives.* All others are stopped. The new program runs alone for a short trial at
+//!   several core counts, each of whole dies. Its progress per second at each count is its
+//!   scalability curve. Then the seating with the least predicted ANTT is put into force.
+//! - *A program ends.* The curves of the others are known: the seating with the least predicted
+//!   ANTT for them is put into force.
 //!
-//! Every program gets seats, whatever is predicted; nothing is lent. Where
-//! progress cannot be measured while a program runs (no PMU, no heartbeat),
-//! a curve from the profile store stands in for the trial; where there is
-//! none either, the program is taken to scale perfectly, and that is said.
+//! Every program gets seats, whatever is predicted; no cores are lent. Where progress cannot be
+//! measured while a program runs (no PMU, no heartbeat), a curve from the profile store replaces
+//! the trial. Without such a curve the program is assumed to scale perfectly, which is logged.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,18 +26,18 @@ use crate::seating::seat;
 use crate::simple::{leave_pinned, limit, linear, request, shared_plan, wanted};
 use crate::stage::Stage;
 
-/// How long the newcomer runs at a core count before it is measured there.
+/// Time for which the new program runs at a core count before it is measured there.
 const SETTLE_NS: u64 = 50_000_000;
-/// How long it is measured at each core count.
+/// Time of the measurement at each core count.
 const MEASURE_NS: u64 = 250_000_000;
-/// At most so many core counts are tried, spread evenly.
+/// Largest number of core counts tried, spread evenly.
 const STEPS_MAX: usize = 8;
 
-/// CaSAS.
+/// The policy `casas`.
 #[derive(Debug)]
 pub struct Casas {
     machine: Topology,
-    /// The machine less what may not be used now.
+    /// The machine without the CPUs that may not be used now.
     topology: Topology,
     programs: BTreeMap<ProgramId, Program>,
     curves: BTreeMap<ProgramId, Curve>,
@@ -49,28 +47,28 @@ pub struct Casas {
     notes: Vec<Note>,
 }
 
-/// A newcomer on its own, at one core count after another.
+/// Trial of a new program alone, at one core count after another.
 #[derive(Debug)]
 struct Trial {
     program: ProgramId,
     steps: Vec<CpuSet>,
     points: Vec<CurvePoint>,
     state: TrialState,
-    /// Given up then, whatever was measured: nobody stays stopped for a
-    /// newcomer that cannot be read.
+    /// Time at which the trial ends whatever was measured, so that the other programs do not stay
+    /// stopped for a program without progress figures.
     deadline_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum TrialState {
-    /// Settling on the next step's CPUs until then.
+    /// Settling on the CPUs of the next step until this time.
     Settle { until_ns: u64 },
-    /// Counting progress since then.
+    /// Measuring progress since this time.
     Measure { since_ns: u64, total: f64 },
 }
 
 impl Casas {
-    /// CaSAS on that machine.
+    /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         Self {
             machine: topology.clone(),
@@ -84,7 +82,7 @@ impl Casas {
         }
     }
 
-    /// Takes in what has happened; true when the seating must be made anew.
+    /// Processes changes; returns whether the seating must be made again.
     fn take_in(&mut self, observation: &Observation) -> bool {
         let mut stale = !observation.failed.is_empty();
         self.stage.undo_failed(&observation.failed);
@@ -122,7 +120,7 @@ impl Casas {
         self.trial.take_if(|trial| trial.program == program);
     }
 
-    /// Moves the trial on, or starts the next; true when a curve was learnt.
+    /// Advances the trial, or starts the next; returns whether a curve was learned.
     fn try_out(&mut self, observation: &Observation) -> bool {
         let mut learnt = false;
         if let Some(trial) = &mut self.trial {
@@ -176,7 +174,7 @@ impl Casas {
         self.curves.insert(program, curve);
     }
 
-    /// The trial's CPUs for the newcomer, everybody else stopped.
+    /// Seats the new program on the trial's CPUs and stops all others.
     fn stage_trial(&mut self, trial_program: ProgramId, cpus: CpuSet) -> Vec<usher_model::Action> {
         let freeze: Vec<_> = self
             .programs
@@ -234,7 +232,7 @@ impl Trial {
         }
     }
 
-    /// Takes a sample in; true when the last step has been measured.
+    /// Processes a sample; returns whether the last step has been measured.
     fn advance(&mut self, at_ns: u64, sample: Option<&ProgramSample>, topology: &Topology) -> bool {
         let total = sample.and_then(|s| s.progress).map(|p| p.total);
         match (self.state, total) {
@@ -277,8 +275,8 @@ impl Trial {
     }
 }
 
-/// The core counts of a trial: whole domains, or cores where there is one
-/// domain only; at most [`STEPS_MAX`], the smallest and the largest included.
+/// The CPUs of each step of a trial: whole domains, or cores where there is only one domain; at
+/// most [`STEPS_MAX`] steps, including the smallest and the largest.
 fn steps(topology: &Topology) -> Vec<CpuSet> {
     let units: Vec<CpuSet> = match topology.domains.len() {
         1 => topology
@@ -326,7 +324,7 @@ impl Policy for Casas {
             self.plan(&mut decision);
         }
         decision.notes = std::mem::take(&mut self.notes);
-        // A trial is measured on its cores alone.
+        // During a trial no cores may be lent.
         decision.softly = Some(self.trial.is_none());
         decision
     }

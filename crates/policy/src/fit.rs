@@ -1,30 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scalability laws fitted to few samples.
+//! Fits scalability laws to few samples.
 //!
-//! A program shows one to a handful of points of its curve; the planner wants
-//! all of it, and wants to know how sure each point is. Three layers:
+//! A program provides one to a handful of points of its curve. The planner needs the whole curve
+//! and the error of each point. Three layers provide it:
 //!
-//! 1. *Law* (`law`): the universal scalability law (N. J. Gunther, "Guerrilla
-//!    Capacity Planning", 2007), `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`. It
-//!    falls after a peak where κ > 0, is Amdahl's law where κ = 0, and a
-//!    straight line where σ = 0 too. `n / X` is linear in its parameters, so
-//!    no iteration over a non-linear model is needed.
-//! 2. *Collapse* (`collapse`): threads that busy-wait for one another make a
-//!    program several times slower once they have fewer cores than there are
-//!    of them. No smooth law does that: below such a threshold the law is
-//!    scaled down.
-//! 3. *Residual* (`residual`): what the law misses (a kink where hardware
-//!    threads begin, a work split that does not divide) is interpolated as a
-//!    Gaussian process over log2 of the cores, so that the curve passes near
-//!    its samples, returns to the law within an octave or two, and its error
-//!    grows with the distance from what was seen.
+//! 1. *Law* (`law`): the universal scalability law (N. J. Gunther, "Guerrilla Capacity Planning",
+//!    2007), `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`. It falls after a peak where κ > 0, equals
+//!    Amdahl's law where κ = 0, and is a straight line where σ = 0, too. `n / X` is linear in its
+//!    parameters, so no iteration over a non-linear model is needed.
+//! 2. *Collapse* (`collapse`): threads that busy-wait for one another make a program several times
+//!    slower once it has fewer cores than such threads. No smooth law has this property: below the
+//!    threshold the law is scaled down.
+//! 3. *Residual* (`residual`): deviations from the law (a kink where hardware threads begin, a work
+//!    split that does not divide) are interpolated as a Gaussian process over log2 of the cores.
+//!    The curve thus passes near its samples and returns to the law within an octave or two. Its
+//!    error grows with the distance from the samples.
 //!
-//! *Against overfitting*: a single model is fitted, with a prior on σ and κ,
-//! instead of choosing among laws; with one to six samples a criterion such
-//! as AICc divides by `samples - parameters - 1`, which is zero or less. The
-//! prior (σ = 0.03 ± 0.3, κ = 0.0001 ± 0.002, both >= 0) spans the fits to
-//! all published PARSEC curves: with one sample the curve is the prior's
-//! through that sample, and its error says so.
+//! *Against overfitting*: a single model is fitted, with a prior on σ and κ, instead of choosing
+//! among laws. With one to six samples a criterion such as AICc divides by `samples - parameters -
+//! 1`, which is zero or less. The prior (σ = 0.03 ± 0.3, κ = 0.0001 ± 0.002, both >= 0) spans the
+//! fits to all published PARSEC curves. With one sample the curve is the prior's through that
+//! sample, with a correspondingly large error.
 
 mod cholesky;
 mod collapse;
@@ -36,40 +32,39 @@ use usher_model::{Curve, CurvePoint};
 pub use collapse::{Collapse, collapses};
 pub use law::Law;
 
-/// Standard error of a rate that is said to be exact: nothing that runs
-/// repeats to less than a hundredth.
+/// Least standard error of a rate, even if given as exact: no run repeats to less than a hundredth.
 const ERROR_MIN: f64 = 0.01;
 
 /// Relative error at which the confidence is one half.
 const ERROR_AT_HALF: f64 = 0.15;
 
-/// Relative errors beyond this say "unknown" no louder.
+/// Upper limit of relative errors; larger errors carry no further information.
 const ERROR_MAX: f64 = 10.0;
 
-/// Largest curve drawn, in cores.
+/// Largest curve, in cores.
 const CORES_MAX: u32 = 65_536;
 
 /// A fitted scalability law.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
-    /// The law's curve at 1..=`cores_max` cores; `relative_error` says how
-    /// sure each point is (one standard error).
+    /// The law's curve at 1..=`cores_max` cores; `relative_error` is one standard error of each
+    /// point.
     pub curve: Curve,
-    /// How far the whole curve is to be trusted, 0..1: one half where its
-    /// points are off by 15 % (root mean square over the core counts).
+    /// Confidence in the whole curve, 0..1: one half where its points are off by 15 % (root mean
+    /// square over the core counts).
     pub confidence: f64,
-    /// The law behind it; `None` where the samples lie so far apart that no
-    /// law holds them and the curve is the samples themselves.
+    /// The law; `None` where the samples are so far apart that no law fits and the curve consists
+    /// of the samples.
     pub law: Option<Law>,
-    /// Below how many cores the program collapses, where the samples show it.
+    /// The core count below which the program collapses, if the samples show it.
     pub collapse: Option<Collapse>,
 }
 
 /// Fits the law that explains the samples best; `None` without samples.
 ///
-/// Points that make no sense (not finite, not positive) are left out, points
-/// at one core count are averaged by their errors. The order of the samples
-/// does not matter; rates scaled by a factor give the same curve scaled.
+/// Invalid points (not finite, not positive) are ignored; points at one core count are averaged,
+/// weighted by their errors. The order of the samples does not matter; rates scaled by a factor
+/// give the same curve scaled.
 pub fn fit(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
     let samples = tidy(samples);
     if samples.is_empty() {
@@ -85,7 +80,7 @@ pub fn fit(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
     })
 }
 
-/// The fit proper; `None` where its numbers overflow.
+/// Fits the law; `None` where the numbers overflow.
 fn fitted(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
     let count = samples.len() as f64;
     let scale = (samples.iter().map(|s| s.rate.ln() / count).sum::<f64>()).exp();
@@ -128,7 +123,7 @@ fn fitted(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
     })
 }
 
-/// Usable samples by rising cores, one a core count.
+/// Valid samples by rising cores, one per core count.
 fn tidy(samples: &[CurvePoint]) -> Vec<CurvePoint> {
     let good = |x: f64| x.is_finite() && x > 0.0;
     let known = |x: f64| x.is_finite() && x >= 0.0;
@@ -166,8 +161,8 @@ fn merge(same: &[CurvePoint]) -> CurvePoint {
     }
 }
 
-/// Busy CPUs between samples; beyond the last as many as there, or in
-/// proportion where those were (nearly) all that it had.
+/// Busy CPUs between samples. Beyond the last sample constant, or in proportion where (nearly) all
+/// its CPUs were busy.
 fn busy_cpus(samples: &[CurvePoint], cores: f64) -> Option<f64> {
     let known = || samples.iter().filter(|s| s.busy_cpus.is_some());
     let below = known().rfind(|s| s.cores <= cores);

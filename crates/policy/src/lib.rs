@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What Usher decides, and nothing else: no clock, no file, no thread, no
-//! environment, no randomness, no hash-ordered iteration.
+//! Usher's decisions. This crate uses no clock, file, thread, environment, random number or
+//! hash-ordered iteration.
 
 pub mod background;
 mod casas;
@@ -22,13 +22,13 @@ pub use yielding::Yielding;
 
 use usher_model::{Decision, Observation, Topology};
 
-/// Something that decides. It keeps state between calls and nothing else: the
-/// same observations in the same order give the same decisions.
+/// A policy. Its only state is what it keeps between calls: the same observations in the same order
+/// give the same decisions.
 pub trait Policy {
-    /// Its name, as on the command line.
+    /// The policy's name on the command line.
     fn name(&self) -> &'static str;
 
-    /// What to do, given what is seen.
+    /// Decides what to do after an observation.
     fn decide(&mut self, observation: &Observation) -> Decision;
 }
 
@@ -42,16 +42,16 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
 }
 
-/// The policies' names, as on the command line.
+/// Names of the policies on the command line.
 pub const NAMES: [&str; 4] = ["linux", "equal", "casas", "usher"];
 
-/// The policy of that name for that machine, which regulates background
-/// programs with paper 2's thresholds; `None` for an unknown name.
+/// Creates a policy for a machine, which regulates background programs with paper 2's thresholds;
+/// `None` for an unknown name.
 pub fn by_name(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
     by_name_with(name, topology, Thresholds::default())
 }
 
-/// The same with thresholds of the machine's own.
+/// Creates a policy with the given thresholds.
 pub fn by_name_with(
     name: &str,
     topology: &Topology,
@@ -68,7 +68,7 @@ pub fn by_name_with(
     ))
 }
 
-/// A new instance of a seating policy, by one of [`NAMES`].
+/// Creates a seating policy by one of [`NAMES`].
 fn seating(name: &str, topology: Topology) -> Box<dyn Policy + Send> {
     match name {
         "equal" => Box::new(Equal::new(topology)),

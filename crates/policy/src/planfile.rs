@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `usher plan` reads and writes: the planner alone, as JSON.
+//! Input and output of `usher plan`: the planner alone, as JSON.
 //!
-//! In: `{"programs":[{"name":"canneal","curve":{"6":1.9,"12":2.4}}, …]}`. A
-//! curve maps a core count to progress a second in any one unit for that
-//! program, at two counts or more. Optional: `llc_bytes`, `bandwidth_gbps`,
-//! `weight` (1 unless given), `spinners` (threads that busy-wait), `cpu_quota`
-//! (CPUs' worth of time that the program may use at most). Unknown fields are errors: a slip in an optional name would otherwise be ignored.
+//! Input: `{"programs":[{"name":"canneal","curve":{"6":1.9,"12":2.4}}, …]}`. A curve maps a core
+//! count to progress per second, in any one unit for that program, at two counts or more. Optional
+//! fields: `llc_bytes`, `bandwidth_gbps`, `weight` (default 1), `spinners` (threads that
+//! busy-wait), `cpu_quota` (largest use, in CPUs' worth of time). Unknown fields are errors, since
+//! a misspelt optional field would otherwise be ignored.
 //!
-//! Out: `{"antt":1.23,"programs":[{"name":"canneal","cpus":"0-11","cores":12,
-//! "domains":[0,1],"ntt":1.1,"mode":"seated"}, …]}`, programs in the order of
-//! the input, and `"gap"` (ANTT less the least possible is at most that) on
-//! machines whose domains are not all alike.
+//! Output: `{"antt":1.23,"programs":[{"name":"canneal","cpus":"0-11","cores":12,
+//! "domains":[0,1],"ntt":1.1,"mode":"seated"}, …]}`, programs in the order of the input. On
+//! machines with unequal domains also `"gap"`, an upper bound of ANTT minus the least
+//! possible ANTT.
 
 mod json;
 mod read;
@@ -22,29 +22,28 @@ use crate::seating::{Request, Seating, SeatingError, seat};
 
 pub use read::read_programs;
 
-/// The answer of `usher plan`.
+/// Output of `usher plan`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanOutput {
     /// Predicted average normalised turnaround time.
     pub antt: f64,
-    /// Upper bound of what that is above the least possible; only on machines
-    /// whose domains are not all alike.
+    /// Upper bound of the ANTT above the least possible; only on machines with unequal domains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<f64>,
-    /// One entry a program, in the order of the input.
+    /// One entry per program, in the order of the input.
     pub programs: Vec<ProgramOutput>,
 }
 
-/// One program's place.
+/// Placement of one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramOutput {
-    /// Its name.
+    /// The program's name.
     pub name: String,
-    /// Its logical CPUs as a list: `0-11`.
+    /// The program's logical CPUs as a list: `0-11`.
     pub cpus: String,
-    /// Physical cores among them.
+    /// Number of physical cores among them.
     pub cores: usize,
-    /// LLC domains that they lie in.
+    /// LLC domains that contain them.
     pub domains: Vec<DomainId>,
     /// Predicted normalised turnaround time.
     pub ntt: f64,
@@ -52,26 +51,26 @@ pub struct ProgramOutput {
     pub mode: Mode,
 }
 
-/// Why there is no plan.
+/// Reason for which there is no plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanFileError {
-    /// It is no JSON.
+    /// The input is not JSON.
     #[error("reading the programs: {0}")]
     Syntax(String),
-    /// The whole has the wrong shape.
+    /// The input has the wrong structure.
     #[error("reading the programs: {0}")]
     Top(String),
-    /// A field of one program that is not known, missing or wrong.
+    /// A field of one program is unknown, missing or invalid.
     #[error("program '{program}', \"{field}\": {reason}")]
     Field {
-        /// Its name, or its place where it has none (`#2`).
+        /// The program's name, or its position if it has none (`#2`).
         program: String,
-        /// Which field.
+        /// The field.
         field: String,
-        /// What is wrong and what is expected.
+        /// The error and the expected value.
         reason: String,
     },
-    /// The planner refuses.
+    /// The planner rejects the programs.
     #[error(transparent)]
     Seating(#[from] SeatingError),
 }
@@ -79,15 +78,14 @@ pub enum PlanFileError {
 /// Plans the programs of a JSON text on a machine.
 ///
 /// # Errors
-/// Input that is no JSON or makes no sense; the error names the program and
-/// the field.
+/// Input that is not JSON or is invalid; the error names the program and the field.
 pub fn plan_json(topology: &Topology, input: &str) -> Result<PlanOutput, PlanFileError> {
     let requests = read_programs(input)?;
     let seating = seat(topology, &requests)?;
     Ok(output(topology, &requests, &seating))
 }
 
-/// A seating as `usher plan` writes it, programs in the order of the requests.
+/// Formats a seating for `usher plan`, programs in the order of the requests.
 pub fn output(topology: &Topology, requests: &[Request], seating: &Seating) -> PlanOutput {
     let programs = requests
         .iter()

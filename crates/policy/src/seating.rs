@@ -1,47 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! ANTT-optimal seating (paper 1, sections 3.1 and 3.3).
 //!
-//! The answer is the allocation with the least
-//! `ANTT = sum of weight * NTT / number of programs`, where
-//! `NTT = alone-best / rate on its own cores` as the curve predicts it, and
-//! among allocations of equal ANTT the placement that comes first by these
-//! rules:
+//! The result is the allocation with the least `ANTT = sum of weight * NTT / number of programs`,
+//! where `NTT = alone-best / rate on its own cores` as the curve predicts it. Among allocations of
+//! equal ANTT, these rules choose the placement, in this order:
 //!
-//! 1. no program has a unit that does not help it (it stays empty, to be lent
-//!    or given to whoever comes next);
+//! 1. no program has a unit that does not help it (the unit stays empty, to be lent or given to the
+//!    next arrival);
 //! 2. fewest packages that hold several programs;
 //! 3. fewest (program, package) pairs;
-//! 4. least harm at memory controllers, where bandwidths are known (`hurt`);
+//! 4. least interference at memory controllers, where bandwidths are known (`interference`);
 //! 5. fewest domains in use;
 //! 6. in the order of name, then id: the smaller seat, then the lowest packages.
 //!
-//! Inside each package the same rules are applied again to its NUMA nodes,
-//! inside each node the first by name has the lowest domains.
+//! Inside each package the same rules are applied to its NUMA nodes. Inside each node, the first
+//! program by name has the lowest domains.
 //!
-//! *Units* are whole LLC domains while there are at least as many as
-//! programs. With more programs than domains (or where whole domains cannot
-//! give every busy-waiting program its cores) they are whole cores: hardware
-//! threads of one core are never parted. The core counts are again
-//! ANTT-minimal; then those share a domain that hurt one another least, and
-//! after that few domains are shared and few programs straddle two. With more
-//! programs than cores nobody is seated: all share one set, each is predicted
-//! to have it for an equal part of the time.
+//! *Units* are whole LLC domains while there are at least as many domains as programs. With more
+//! programs (or where whole domains cannot give every busy-waiting program its cores) units are
+//! whole cores; the hardware threads of a core are never separated. The core counts are again
+//! ANTT-minimal. The placement then minimises, in this order, the interference in shared domains,
+//! the number of shared domains, and the number of programs that straddle two domains. With more
+//! programs than cores there are no seats: all programs share one set, and each is predicted to
+//! have it for an equal part of the time.
 //!
-//! A program that busy-waits is never seated on fewer cores than it has
-//! spinning threads. Where that cannot be had for all, all are left to the
-//! kernel: one that is not confined would run on the others' seats, which
-//! were then no seats.
+//! A program that busy-waits never gets fewer cores than it has spinning threads. Where this is
+//! impossible for all such programs, all programs are left to the kernel: a program without a seat
+//! would run on the seats of the others and thus make them ineffective.
 //!
-//! A program bound to CPUs is seated on units that lie wholly inside. Where
-//! it finds none, it is left where it is, with the others that are bound
-//! there, and no other program is seated on any core of that. Its alone-best
-//! is that on the CPUs that it is bound to. A binding to nothing or to CPUs
-//! that this machine does not have is no binding.
+//! A program bound to CPUs is seated on units that lie completely inside its binding. If there are
+//! none, the program stays where it is, together with the others that are bound there, and no other
+//! program is seated on any core of the binding. Its alone-best is that on the CPUs that it is
+//! bound to. A binding to an empty set or to CPUs that this machine does not have is ignored.
 //!
-//! Exactness: equal domains are always exact (`allot`); domains of several
-//! kinds as long as the search stays within its budget; beyond that the
-//! answer comes with the proven gap of `relax`. The placement rules are met
-//! exactly as long as `place` stays within its budget.
+//! Exactness: equal domains are always exact (`allot`). Domains of several kinds are exact while
+//! the search stays within its budget; beyond that the result comes with the proven gap of `relax`.
+//! The placement rules are met exactly while `place` stays within its budget.
 
 mod allot;
 mod assign;
@@ -58,61 +52,61 @@ use crate::timeshare::time_sharing;
 use assign::{Assigned, split_domains, whole_domains};
 use guest::{Guest, finite};
 
-/// What a program asks of the planner.
+/// The planner's input for one program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Its number.
+    /// The program's id.
     pub id: ProgramId,
-    /// Its name; ties break by it, then by the number.
+    /// The program's name; ties break by name, then by id.
     pub name: String,
-    /// Progress a second against cores.
+    /// Progress per second as a function of cores.
     pub curve: Curve,
-    /// Weight of its NTT in the mean, > 0.
+    /// Weight of the program's NTT in the mean, > 0.
     pub weight: f64,
     /// Threads that busy-wait for one another; 0: none.
     pub spinners: u32,
-    /// LLC bytes that it uses, where known.
+    /// LLC bytes that the program uses, where known.
     pub llc_bytes: Option<u64>,
-    /// Memory bandwidth that it uses in GB/s, where known.
+    /// Memory bandwidth that the program uses in GB/s, where known.
     pub bandwidth_gbps: Option<f64>,
-    /// CPUs that it is bound to, where it is.
+    /// CPUs that the program is bound to, if it is.
     pub bound_to: Option<CpuSet>,
-    /// Its own threads chose these CPUs: it gets no seat, and the others are
-    /// seated on the rest.
+    /// Whether the program's own threads are pinned to these CPUs: it gets no seat, and the others
+    /// are seated on the rest.
     pub pinned: bool,
 }
 
-/// A seating and how good it is.
+/// A seating with its optimality gap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seating {
-    /// Who sits where.
+    /// The seats.
     pub plan: Plan,
-    /// Upper bound of (ANTT - least possible ANTT); 0 where it is exact.
+    /// Upper bound of (ANTT - least possible ANTT); 0 if the seating is optimal.
     pub gap: f64,
 }
 
-/// Why nothing could be planned.
+/// Reason for which planning failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SeatingError {
-    /// A weight that is not a positive number.
+    /// A weight is not a positive number.
     #[error("the weight of '{name}' must be a positive number, not {weight}")]
     Weight {
-        /// Whose.
+        /// Name of the program.
         name: String,
-        /// What stood there.
+        /// The rejected weight.
         weight: f64,
     },
-    /// Two requests with one number.
+    /// Two requests have the same id.
     #[error("'{first}' and '{second}' have the same number {id}")]
     Twice {
-        /// The number.
+        /// The id.
         id: ProgramId,
         /// The program that comes first by name.
         first: String,
-        /// The other.
+        /// The other program.
         second: String,
     },
-    /// A machine without cores.
+    /// The machine has no cores.
     #[error("topology '{machine}' has no core to seat '{name}' on")]
     NoCore {
         /// The machine's name.
@@ -122,11 +116,11 @@ pub enum SeatingError {
     },
 }
 
-/// The seating with the least predicted ANTT; see the head of this module.
-/// It depends on what is asked, not on the order of asking.
+/// Returns the seating with the least predicted ANTT; see the module documentation. The order of
+/// the requests does not matter.
 ///
 /// # Errors
-/// A request that makes no sense.
+/// An invalid request.
 pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, SeatingError> {
     let mut order: Vec<&Request> = requests.iter().collect();
     order.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
@@ -192,10 +186,10 @@ fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
     }
 }
 
-/// A way to seat guests on a machine; `None` where it has no place for all.
+/// A method to seat candidates on a machine; returns `None` if it cannot seat all.
 type Way = fn(&Topology, &[Guest<'_>]) -> Option<Assigned>;
 
-/// The seats in the order of the guests, and the gap of the weighted sum.
+/// Returns the seats in the order of the candidates, and the gap of the weighted sum.
 fn seats(topology: &Topology, all: &CpuSet, guests: &[Guest<'_>]) -> (Vec<Seat>, f64) {
     if guests.len() > topology.cores.len() {
         let ntt = |g: &Guest<'_>| finite(guests.len() as f64 * g.ntt(reach(topology, all, g)));
@@ -217,8 +211,8 @@ fn seats(topology: &Topology, all: &CpuSet, guests: &[Guest<'_>]) -> (Vec<Seat>,
     (seats, 0.0)
 }
 
-/// Leaves every bound program where it is and seats the others on cores that
-/// none of them may use.
+/// Leaves every bound program where it is and seats the others on cores that no bound program may
+/// use.
 fn around_the_bound(
     topology: &Topology,
     all: &CpuSet,
@@ -256,8 +250,8 @@ fn around_the_bound(
     Some((seats.collect(), assigned.gap))
 }
 
-/// A bound program on what it is bound to: its own seat when nobody else is
-/// bound to the same cores, each for an equal part of the time otherwise.
+/// Leaves a bound program on its CPUs: as its own seat if no other program is bound to the same
+/// cores, else shared in equal parts of the time.
 fn left_alone(topology: &Topology, all: &CpuSet, guest: &Guest<'_>, rivals: usize) -> Seat {
     let cpus = range(all, guest);
     let squeezed = topology.cores_in(&cpus).len() < guest.request.spinners as usize;
@@ -269,7 +263,7 @@ fn left_alone(topology: &Topology, all: &CpuSet, guest: &Guest<'_>, rivals: usiz
     seat_on(topology, guest, cpus, mode, ntt)
 }
 
-/// All that a guest may use: what it is bound to, as far as it is there.
+/// CPUs that a candidate may use: its binding, restricted to CPUs that exist.
 fn range(all: &CpuSet, guest: &Guest<'_>) -> CpuSet {
     let bound = guest.bound.as_ref().map(|bound| bound.and(all));
     bound
@@ -277,12 +271,12 @@ fn range(all: &CpuSet, guest: &Guest<'_>) -> CpuSet {
         .unwrap_or_else(|| all.clone())
 }
 
-/// Capacity of all that a guest may use.
+/// Capacity of the CPUs that a candidate may use.
 fn reach(topology: &Topology, all: &CpuSet, guest: &Guest<'_>) -> f64 {
     topology.capacity_of(&range(all, guest))
 }
 
-/// Everyone on everything that it may use.
+/// Puts every candidate on all CPUs that it may use.
 fn share(
     topology: &Topology,
     all: &CpuSet,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two policies to compare with: `linux`, which never acts, and `equal`,
-//! which gives everybody the same number of cores.
+//! The two policies for comparison: `linux`, which never acts, and `equal`, which gives all
+//! programs the same number of cores.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::Policy;
 use crate::seating::{Request, seat};
 use crate::stage::{Stage, Wanted};
 
-/// Everything is left to the kernel.
+/// Leaves everything to the kernel.
 #[derive(Debug)]
 pub struct Linux {
     topology: Topology,
@@ -21,7 +21,7 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// A policy that never acts on that machine.
+    /// Creates a policy that never acts.
     pub fn new(topology: Topology) -> Self {
         Self {
             topology,
@@ -53,8 +53,8 @@ impl Policy for Linux {
     }
 }
 
-/// Everybody has the same number of cores: what the planner answers when all
-/// are believed to scale perfectly.
+/// Gives all programs the same number of cores: the planner's result if all programs scale
+/// perfectly.
 #[derive(Debug)]
 pub struct Equal {
     topology: Topology,
@@ -64,7 +64,7 @@ pub struct Equal {
 }
 
 impl Equal {
-    /// An even split of that machine.
+    /// Creates an even split of a machine.
     pub fn new(topology: Topology) -> Self {
         let usable = topology.all_cpus();
         Self {
@@ -130,7 +130,7 @@ impl Policy for Equal {
     }
 }
 
-/// Notes arrivals, departures and changed limits; true when there was one.
+/// Processes arrivals, departures and changed limits; returns whether there were any.
 pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &[Event]) -> bool {
     let mut changed = false;
     for event in events {
@@ -150,7 +150,7 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
     changed
 }
 
-/// Takes in [`Event::Limited`]; true when it is news.
+/// Processes [`Event::Limited`]; returns whether the limits have changed.
 pub(crate) fn limit(program: &mut Program, event: &Event) -> bool {
     let Event::Limited {
         cpu_quota,
@@ -166,7 +166,7 @@ pub(crate) fn limit(program: &mut Program, event: &Event) -> bool {
     changed
 }
 
-/// Gives no seat to programs that pinned their threads.
+/// Removes the seats of programs that pinned their threads.
 pub(crate) fn leave_pinned<'a>(wanted: &mut Wanted, programs: impl Iterator<Item = &'a Program>) {
     for program in programs.filter(|program| program.pinned_to.is_some()) {
         if let Some(place) = wanted.get_mut(&program.id) {
@@ -175,8 +175,7 @@ pub(crate) fn leave_pinned<'a>(wanted: &mut Wanted, programs: impl Iterator<Item
     }
 }
 
-/// A program's request, with the curve that it is believed to have, up to its
-/// CPU quota.
+/// The planner's input for a program with a given curve, limited to the program's CPU quota.
 pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> Request {
     let bound_to = program
         .confined_to()
@@ -194,7 +193,7 @@ pub(crate) fn request(program: &Program, topology: &Topology, curve: Curve) -> R
     }
 }
 
-/// The curve of a program that scales perfectly on that machine.
+/// The curve of a program that scales perfectly on a machine.
 #[allow(clippy::expect_used)]
 pub(crate) fn linear(topology: &Topology) -> Curve {
     let cores = topology.capacity_of(&topology.all_cpus()).max(1.0);
@@ -204,12 +203,11 @@ pub(crate) fn linear(topology: &Topology) -> Curve {
         relative_error: 0.0,
         busy_cpus: None,
     };
-    // One point at one or more cores, its rate the same positive number.
+    // The curve has one point at one or more cores with the same positive rate.
     Curve::new(vec![point]).expect("a positive point is a curve")
 }
 
-/// Where a plan wants each program; a place that is all CPUs there are is no
-/// narrowing at all.
+/// Desired CPUs of each program of a plan. A seat of all CPUs is no restriction.
 pub(crate) fn wanted(plan: &Plan, all: &CpuSet) -> Wanted {
     let place = |seat: &Seat| (seat.cpus != *all).then(|| seat.cpus.clone());
     plan.seats
@@ -218,7 +216,7 @@ pub(crate) fn wanted(plan: &Plan, all: &CpuSet) -> Wanted {
         .collect()
 }
 
-/// A plan that leaves everybody to the kernel.
+/// A plan that leaves all programs to the kernel.
 pub(crate) fn shared_plan<'a>(
     topology: &Topology,
     programs: impl Iterator<Item = &'a ProgramId>,

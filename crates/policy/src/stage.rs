@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What has been asked of the machine so far, and the actions that lead from
-//! there to what is wanted now.
+//! Computes the actions that lead from the present state of the machine to the desired one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{Action, CpuSet, FailedAction, ProgramId};
 
-/// Where each program is wanted: on these CPUs, or (`None`) wherever it could
-/// run before Usher came.
+/// Desired CPUs of each program; `None`: all CPUs that the program could use before Usher
+/// restricted it.
 pub type Wanted = BTreeMap<ProgramId, Option<CpuSet>>;
 
-/// Keeps the seats that were asked for, so that nothing is asked for twice.
+/// Stores the requested state, so that no action is requested twice.
 #[derive(Debug, Clone, Default)]
 pub struct Stage {
     issued: Wanted,
-    /// Programs for which an action failed: where they are is not known.
+    /// Programs with an unknown seat, because an action failed.
     doubts: BTreeMap<ProgramId, Doubt>,
     frozen: BTreeSet<ProgramId>,
-    /// Programs that may be stopped or not: stopping them, or letting them go
-    /// on, has failed, perhaps half-way.
+    /// Programs that may or may not be stopped: freezing or thawing has failed, perhaps half-way.
     unsure: BTreeSet<ProgramId>,
 }
 
@@ -28,11 +26,11 @@ struct Doubt {
     open: bool,
 }
 
-/// A release that failed so often is left to the undoing at the program's end.
+/// Number of failed releases after which a program's seat is left to the undo at its end.
 const RELEASES_MAX: u32 = 8;
 
 impl Stage {
-    /// Forgets a program that has gone; its seat went with it.
+    /// Removes a departed program.
     pub fn forget(&mut self, program: ProgramId) {
         self.issued.remove(&program);
         self.doubts.remove(&program);
@@ -40,8 +38,8 @@ impl Stage {
         self.unsure.remove(&program);
     }
 
-    /// Takes back the belief that a failed action has happened: the next
-    /// [`Self::move_to`] asks again, for a release too.
+    /// Marks failed actions as not done: the next [`Self::move_to`] requests them again, releases
+    /// included.
     pub fn undo_failed(&mut self, failed: &[FailedAction]) {
         for failure in failed {
             match &failure.action {
@@ -59,8 +57,8 @@ impl Stage {
         }
     }
 
-    /// Actions that lead to what is wanted: first what only gives CPUs up,
-    /// then what takes new ones, so that two owners never meet on a CPU.
+    /// Returns the actions that lead to `wanted`: first those that only give up CPUs, then those
+    /// that take new CPUs, so that two owners never use a CPU at the same time.
     pub fn move_to(&mut self, wanted: &Wanted) -> Vec<Action> {
         let mut shrinks = Vec::new();
         let mut grows = Vec::new();
@@ -88,14 +86,14 @@ impl Stage {
         shrinks
     }
 
-    /// Whether to ask for what should be so already, this once.
+    /// Whether to request a seat again although it should be in force; true once per failure.
     fn doubts_about(&mut self, program: ProgramId) -> bool {
         let doubt = self.doubts.get_mut(&program);
         doubt.is_some_and(|doubt| std::mem::take(&mut doubt.open) && doubt.failures <= RELEASES_MAX)
     }
 
-    /// Actions that leave exactly the programs frozen for which `wanted` says
-    /// so; who stops goes first, so that two never meet on a CPU.
+    /// Returns the actions after which exactly the programs marked true are frozen. Freezes come
+    /// first, so that two programs never use a CPU at the same time.
     pub fn freeze_where(
         &mut self,
         programs: impl IntoIterator<Item = (ProgramId, bool)>,

@@ -1,37 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What leaving everything to the kernel is predicted to cost.
+//! Predicts the NTTs if everything is left to the kernel.
 //!
-//! The kernel's fair scheduler is work-conserving and shares CPU time evenly
-//! between programs (each has its session's autogroup or its own cgroup), not
-//! between threads. So:
+//! The kernel's fair scheduler is work-conserving and shares CPU time evenly between programs (each
+//! has its session's autogroup or its own cgroup), not between threads. This gives the following
+//! model:
 //!
-//! * A program alone on N cores keeps `used` CPUs busy: what was measured
-//!   there, else all of them.
-//! * CPUs are granted by *water-filling*: who uses less than an even share
-//!   has all that it uses, the others share the rest evenly. Programs bound to
-//!   a part of the machine first share that part.
-//! * Progress is that on all cores, S(N), times the part granted,
-//!   `r = granted / used`: fewer CPUs for the same threads mean that each
-//!   thread waits, not that there are fewer of them.
-//! * Threads that busy-wait for one another progress only while the partner
-//!   runs too. When each of `k` runs a part `r` of the time, independently,
-//!   all do for `r^k`; a thread waits for its neighbours rather than for
-//!   everyone, so the exponent stops at 3. Checked against two programs
-//!   halved to one core: LAMMPS with 2 ranks 5.5 times slower (model 4),
-//!   sysbench's 4 yielding threads 4.6 times (model 8): the right order.
+//! * A program alone on N cores keeps `used` CPUs busy: as measured, else all of them.
+//! * CPUs are granted by *water-filling*: a program that uses less than an even share gets all that
+//!   it uses; the others share the rest evenly. Programs bound to a part of the machine share that
+//!   part first.
+//! * Progress is that on all cores, S(N), times the granted part, `r = granted / used`: with fewer
+//!   CPUs for the same threads, threads wait.
+//! * Threads that busy-wait for one another progress only while the partner runs, too. If each of
+//!   `k` threads runs for a part `r` of the time, independently, all run at once for `r^k`. A
+//!   thread waits for its neighbours rather than for all threads, so the exponent is limited to 3.
+//!   Compared with two programs halved to one core: LAMMPS with 2 ranks is 5.5 times slower (model
+//!   4), sysbench's 4 yielding threads 4.6 times (model 8), which is the right order of magnitude.
 //!
-//! A program's NTT is its alone-best over that. Alone it is 1, unless its curve
-//! falls before N: the kernel gives it all cores, its best is on fewer.
+//! A program's NTT is its alone-best divided by that progress. A program alone has NTT 1, unless
+//! its curve falls before N: the kernel gives it all cores, while its best is on fewer.
 
 use usher_model::{CpuSet, Topology};
 
 use crate::seating::Request;
 
-/// Partners, itself included, that a busy-waiting thread must meet at once.
+/// Largest number of threads, itself included, that must run at once for a busy-waiting thread to
+/// progress.
 const PARTNERS_MAX: u32 = 3;
 
-/// NTT of each program, in the order of the requests, when all run together
-/// with every CPU open to them (or those that they are bound to).
+/// NTT of each program, in the order of the requests, when all run together and may use all CPUs
+/// (or those that they are bound to).
 pub fn time_sharing(topology: &Topology, requests: &[Request]) -> Vec<f64> {
     let all = topology.all_cpus();
     let whole = topology.capacity_of(&all);
@@ -46,18 +44,18 @@ pub fn time_sharing(topology: &Topology, requests: &[Request]) -> Vec<f64> {
         .collect()
 }
 
-/// A program as the kernel sees it.
+/// A program in the model of the kernel's scheduler.
 struct Tenant {
-    /// The CPUs that it is bound to, where it is.
+    /// The CPUs that the program is bound to, if it is.
     bound: Option<CpuSet>,
-    /// Capacity of those, or of all.
+    /// Capacity of those CPUs, or of all.
     cores: f64,
-    /// CPUs that it keeps busy when alone there.
+    /// CPUs that the program keeps busy when alone there.
     used: f64,
 }
 
 impl Tenant {
-    /// `whole` is the capacity of `all`.
+    /// Creates a model; `whole` is the capacity of `all`.
     fn new(topology: &Topology, all: &CpuSet, whole: f64, request: &Request) -> Self {
         let bound = request.bound_to.as_ref().map(|bound| bound.and(all));
         let bound = bound.filter(|bound| !bound.is_empty());
@@ -86,13 +84,12 @@ impl Tenant {
     }
 }
 
-/// CPUs granted to each.
+/// CPUs granted to each program.
 fn grants(all: &CpuSet, tenants: &[Tenant]) -> Vec<f64> {
     let mut wanted: Vec<f64> = tenants.iter().map(|tenant| tenant.used).collect();
     let mut parts: Vec<&CpuSet> = tenants.iter().filter_map(|t| t.bound.as_ref()).collect();
     parts.push(all);
-    // Small parts first, so that what a part cannot give is not asked of the
-    // whole.
+    // Small parts first, since CPUs that a small part lacks cannot come from the whole machine.
     parts.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
     parts.dedup();
     for part in parts {
@@ -107,8 +104,8 @@ fn grants(all: &CpuSet, tenants: &[Tenant]) -> Vec<f64> {
     wanted
 }
 
-/// Shares `supply` so that nobody has more than it wants and nobody who has
-/// less than it wants has less than another.
+/// Shares `supply` so that no entry gets more than it wants, and no entry that gets less than it
+/// wants gets less than another.
 fn water_fill(supply: f64, wanted: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fit: known laws found again, collapses noticed, what must always hold.
+//! The fit: recovers known laws, detects collapses, and satisfies general properties.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn fitted(all: &[(f64, f64)], cores_max: u32) -> Fit {
     fit(&points(all), cores_max).unwrap()
 }
 
-/// Gunther's law, written out again.
+/// Gunther's law, implemented independently.
 fn usl(lambda: f64, sigma: f64, kappa: f64) -> impl Fn(f64) -> (f64, f64) {
     move |n| {
         let slowdown = 1.0 + sigma * (n - 1.0) + kappa * n * (n - 1.0);

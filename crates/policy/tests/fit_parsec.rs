@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Held-out error of the fit on published PARSEC curves: fitted on one to four
-//! of each curve's points, judged on the others.
+//! Held-out error of the fit on published PARSEC curves: fitted to one to four points of each
+//! curve, compared with the others.
 //!
-//! data/parsec-speedup.json: De Sensi, De Matteis, Torquato, Mencagli,
-//! Danelutto, "Bringing Parallel Patterns out of the Corner: the P3ARSEC
-//! Benchmark Suite", ACM TACO 14(4), 2017, read off the published plots. On
-//! `xeon` (24 cores, 48 hardware threads) points up to 24 are used.
+//! data/parsec-speedup.json: De Sensi, De Matteis, Torquato, Mencagli, Danelutto, "Bringing
+//! Parallel Patterns out of the Corner: the P3ARSEC Benchmark Suite", ACM TACO 14(4), 2017, read
+//! off the published plots. On `xeon` (24 cores, 48 hardware threads) points up to 24 are used.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ struct Parsec {
     speedup: BTreeMap<String, BTreeMap<String, Vec<(f64, f64)>>>,
 }
 
-/// Points read off plots, give or take.
+/// Relative error of points that were read off plots.
 const READING_ERROR: f64 = 0.02;
 
 fn point(&(cores, rate): &(f64, f64)) -> CurvePoint {
@@ -42,8 +41,8 @@ fn published(machine: &str, cores_max: f64) -> Vec<Vec<(f64, f64)>> {
         .collect()
 }
 
-/// Logarithmic errors of the fit and of straight lines between the samples,
-/// and how many held-out points lie within two standard errors.
+/// Logarithmic errors of the fit and of straight lines between the samples, and the number of
+/// held-out points within two standard errors.
 #[derive(Default)]
 struct Outcome {
     fit: Vec<f64>,
@@ -53,7 +52,7 @@ struct Outcome {
 
 impl Outcome {
     fn judge(&mut self, curve: &[(f64, f64)], at: &[f64], cores_max: u32) {
-        // The nearest published point to each wanted core count.
+        // The published point nearest to each wanted core count.
         let distance = |p: &(f64, f64), n: f64| (p.0 / n).ln().abs();
         let nearest = |&n: &f64| {
             curve
@@ -84,8 +83,8 @@ fn quantile(errors: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part) as usize]
 }
 
-/// Fits on the points nearest to these core counts; the mean and the 90th
-/// percentile of the error on the rest must not exceed what is stated.
+/// Core counts of the samples; the mean and the 90th percentile of the error at the other points
+/// must not exceed the given values.
 const SETS: [(&str, &[f64], f64, f64); 12] = [
     ("xeon", &[1.0], 0.21, 0.46),
     ("xeon", &[1.0, 8.0], 0.14, 0.34),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which two programs are predicted to gain by sharing both their seats.
+//! Predicts which two programs gain from sharing their seats.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,8 +10,8 @@ use usher_model::*;
 use usher_policy::seating::Request;
 use usher_policy::usher::pair::most_promising;
 
-/// Programs that do as much as they have cores and keep these shares of them
-/// busy, on six of eighteen cores each.
+/// Programs that scale perfectly and keep these shares of their cores busy, on six of eighteen
+/// cores each.
 fn case(shares: [f64; 3]) -> (Topology, Plan, Vec<Request>) {
     let topology = regular(1, 1, 3, 6);
     let one = |(at, share): (usize, f64)| {

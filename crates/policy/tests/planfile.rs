@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher plan`, text in and text out.
+//! `usher plan`: input text and output text.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;

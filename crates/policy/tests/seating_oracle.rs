@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seating against brute force: every allocation and every placement of small
-//! machines, judged by a second implementation of the rules.
+//! Seating compared with brute force: every allocation and every placement on small machines,
+//! judged by a second implementation of the rules.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -25,8 +25,8 @@ fn rate(r: &Request, cores: f64) -> f64 {
     before.1
 }
 
-/// The best over 1 to N cores; all capacities in these tests are multiples of
-/// a half, as all points are whole.
+/// The best rate over 1 to N cores. All points are at whole cores and all capacities in these tests
+/// are multiples of a half.
 fn alone(r: &Request, all: f64) -> f64 {
     let steps = (all * 2.0) as u32;
     (1..=steps)
@@ -34,7 +34,7 @@ fn alone(r: &Request, all: f64) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Units (domains or cores) as the oracle sees them.
+/// Units (domains or cores) of the oracle.
 struct Units {
     capacity: Vec<f64>,
     group: Vec<usize>,
@@ -49,8 +49,8 @@ fn domains(t: &Topology) -> Units {
     }
 }
 
-/// What the rules compare after ANTT: shared groups, (program, group) pairs,
-/// units in use, then by name: units, and amounts in each group, most first.
+/// Order of the rules after ANTT: shared groups, (program, group) pairs, units in use, then by
+/// name: units, and amounts in each group, largest first.
 type Key = (usize, usize, usize, Vec<usize>, Vec<Vec<usize>>);
 
 fn key(units: &Units, owner: &[usize], programs: usize) -> Key {
@@ -117,7 +117,8 @@ fn owners(t: &Topology, requests: &[Request], s: &Seating) -> Vec<usize> {
     (0..t.domains.len()).map(owner).collect()
 }
 
-/// Disjoint, on this machine, never empty, no core parted, domains right.
+/// Checks that seats are disjoint, on this machine, not empty, of whole cores, and that their
+/// domains are correct.
 fn check_invariants(t: &Topology, requests: &[Request], s: &Seating) {
     assert_eq!(s.plan.seats.len(), requests.len());
     assert!(s.plan.seats.is_sorted_by_key(|s| s.program));
@@ -152,7 +153,7 @@ fn check_whole(t: &Topology, s: &Seating) {
 }
 
 prop_compose! {
-    /// Curves of few whole points with few distinct rates, so that ties abound.
+    /// Curves of few whole points with few distinct rates, so that ties are frequent.
     fn curves(cores_max: u32)(
         points in prop::collection::btree_map(1..=cores_max, 1u32..8, 1..5)
     ) -> Vec<(u32, f64)> {

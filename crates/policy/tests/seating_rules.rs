@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seating's rules one by one: who shares what with whom, busy-waiters, bound
-//! programs, weights, hybrid and unequal machines, NUMA nodes.
+//! The rules of seating one by one: sharing, programs that busy-wait, bound programs, weights,
+//! hybrid and unequal machines, NUMA nodes.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
@@ -45,7 +45,7 @@ fn a_program_that_falls_is_seated_at_its_peak() {
         (cpus(&got.plan.seats), got.plan.antt),
         (vec!["0-3".to_owned()], Some(1.0))
     );
-    // The kernel gives it everything.
+    // The kernel gives the program all cores.
     assert_eq!(got.plan.antt_time_sharing, Some(3.0));
 }
 
@@ -60,7 +60,7 @@ fn nobody_asks_nobody_sits() {
 
 #[test]
 fn two_programs_of_a_package_each_keep_it() {
-    // 3 + 1 of 4 domains would be as good for the sum; 2 + 2 shares nothing.
+    // 3 + 1 of 4 domains would have the same sum; 2 + 2 shares no package.
     let t = regular(2, 1, 2, 1);
     let got = seats(&t, &[scaler(0, "a", 4), scaler(1, "b", 4)]);
     assert_eq!(cpus(&got), ["0-1", "2-3"]);
@@ -193,13 +193,13 @@ fn busy_waiters_are_not_squeezed() {
     let got = seats(&t, &[spins(6), scaler(1, "b", 8)]);
     assert_eq!((got[0].cpus.len(), got[1].cpus.len()), (6, 2));
     assert!(got.iter().all(|s| s.mode == Mode::Seated));
-    // 8 of 8 cores and somebody else: nobody is seated.
+    // 8 of 8 cores and another program: no program is seated.
     let got = seats(&t, &[spins(8), scaler(1, "b", 8)]);
     assert!(
         got.iter()
             .all(|s| s.mode == Mode::Shared && s.cpus.len() == 8)
     );
-    // Nobody else: it is.
+    // No other program: it is seated.
     assert_eq!(seats(&t, &[spins(8)])[0].mode, Mode::Seated);
 }
 
@@ -213,15 +213,15 @@ fn bound(id: u64, name: &str, to: &str) -> Request {
 #[test]
 fn bound_programs_are_seated_within_their_cpus() {
     let t = regular(1, 1, 4, 2);
-    // A whole domain is inside.
+    // A whole domain lies inside the binding.
     let got = seats(&t, &[bound(0, "a", "4-7"), scaler(1, "b", 8)]);
     assert!(got[0].cpus.is_subset(&"4-7".parse().unwrap()) && got[0].mode == Mode::Seated);
     assert!(!got[0].cpus.intersects(&got[1].cpus));
-    // No whole domain is inside: it has what it is bound to, others keep out.
+    // No whole domain lies inside: the program has its bound CPUs, and others stay away from them.
     let got = seats(&t, &[bound(0, "a", "1-2"), scaler(1, "b", 8)]);
     assert_eq!(cpus(&got), ["1-2", "0,3-7"]);
     assert_eq!((got[0].ntt, got[0].mode), (Some(1.0), Mode::Seated));
-    // Two in one place: left alone together, others keep out.
+    // Two programs are bound to the same CPUs: they share these, and others stay away.
     let got = seats(
         &t,
         &[
@@ -312,7 +312,7 @@ proptest! {
             if seat.mode == Mode::Seated {
                 let cores = t.cores_in(&seat.cpus);
                 prop_assert!(cores.len() >= request.spinners as usize);
-                // Nobody else, seated or not, uses these cores.
+                // No other program, seated or not, uses these cores.
                 let whole = t.cpus_of_cores(cores);
                 let others = || got.plan.seats.iter().enumerate().filter(|(j, _)| *j != i);
                 prop_assert!(others().all(|(_, other)| !whole.intersects(&other.cpus)));

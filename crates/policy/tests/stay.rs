@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! New seats are where the old ones were, and what the planner decided holds.
+//! New seats are placed where the old ones were, without changing the planner's decisions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -96,7 +96,7 @@ fn unlike_parts_are_not_exchanged() {
     assert_eq!(stay(&topology, planned.clone(), &old), planned);
 }
 
-/// CPUs that seats have in domains of their programs' old ones.
+/// CPUs of seats that lie in domains of their programs' old seats.
 fn in_place(topology: &Topology, plan: &Plan, old: &BTreeMap<ProgramId, CpuSet>) -> usize {
     let each = plan
         .seats
@@ -111,12 +111,12 @@ fn in_place(topology: &Topology, plan: &Plan, old: &BTreeMap<ProgramId, CpuSet>)
     each.map(within).sum()
 }
 
-/// Every domain to one of three programs or nobody.
+/// Assigns every domain to one of three programs or to none.
 fn any_seats(domains: usize) -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(0..4u64, domains)
 }
 
-/// Every order of these.
+/// All permutations.
 fn orders(items: &[usize]) -> Vec<Vec<usize>> {
     if items.is_empty() {
         return vec![vec![]];
@@ -131,7 +131,7 @@ fn orders(items: &[usize]) -> Vec<Vec<usize>> {
     items.iter().enumerate().flat_map(first).collect()
 }
 
-/// Domains in any order that keeps packages and nodes together.
+/// All orders of the domains that keep packages and nodes together.
 fn exchanges(packages: usize, nodes: usize, domains: usize) -> Vec<Vec<usize>> {
     let keeps = |order: &Vec<usize>, of: usize| {
         let mut groups = order.chunks(of);
@@ -167,7 +167,7 @@ proptest! {
     }
 }
 
-/// Every domain to who is named for it; 0 is nobody.
+/// Seats by the owner of each domain; 0 means none.
 fn seated(topology: &Topology, owners: &[u64]) -> BTreeMap<ProgramId, CpuSet> {
     let mut seats: BTreeMap<ProgramId, CpuSet> = BTreeMap::new();
     for (domain, &owner) in topology.domains.iter().zip(owners).filter(|(_, o)| **o > 0) {

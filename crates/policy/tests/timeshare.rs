@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The prediction of time sharing: known cases and what must always hold.
+//! The prediction of time sharing: known cases and general properties.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
@@ -15,7 +15,7 @@ fn scaler(id: u64, cores: u32) -> Request {
     request(id, "scaler", &points)
 }
 
-/// Runs one thread, whatever it is given.
+/// Runs one thread on any number of cores.
 fn serial(id: u64, cores: f64) -> Request {
     let point = |cores: f64| CurvePoint {
         cores,
@@ -52,7 +52,7 @@ fn two_perfect_scalers_take_twice_as_long() {
 #[test]
 fn what_a_serial_program_leaves_is_used() {
     let two = regular(1, 1, 1, 2);
-    // Even shares are one CPU each: the scaler has the other, and no more.
+    // Even shares are one CPU each: the scaler has the other CPU, and no more.
     assert_eq!(
         time_sharing(&two, &[serial(0, 2.0), scaler(1, 2)]),
         [1.0, 2.0]
@@ -105,7 +105,7 @@ proptest! {
         let granted: Vec<f64> = busy.iter().zip(&ntts).map(|(u, ntt)| u / ntt).collect();
         let (sum, wanted): (f64, f64) = (granted.iter().sum(), busy.iter().sum());
         prop_assert!(ntts.iter().all(|&ntt| ntt >= 1.0 - 1e-12));
-        // Work-conserving: all is used, or nobody waits.
+        // Work-conserving: all CPU time is used, or no program waits.
         prop_assert!((sum - wanted.min(f64::from(cores))).abs() < 1e-9);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Putting a damaged store aside.
+//! Moves a damaged store out of the way.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,8 +10,8 @@ use rustix::fs::FlockOperation;
 use crate::error::StoreError;
 use crate::store::Store;
 
-/// Puts a damaged store aside and begins a new one; where another process has
-/// done so already, its store is opened and nothing is put aside.
+/// Renames a damaged store and creates a new one. If another process has already done so, opens the
+/// new store and renames nothing.
 pub(crate) fn put_aside_and_open(path: &Path) -> Result<(Store, Option<PathBuf>), StoreError> {
     let failed = |source| StoreError::Directory {
         path: path.to_owned(),

@@ -1,35 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Merging measurements of one rate.
+//! Merges measurements of one rate.
 //!
-//! Two estimates of the same quantity are averaged with the inverse of their
-//! variances as weights. Three things keep the store from believing the wrong
-//! one for ever:
+//! Two estimates of the same quantity are averaged with the inverse of their variances as weights.
+//! Three rules prevent the store from trusting a wrong estimate for ever:
 //!
-//! * *Old ones fade*: an estimate's variance doubles every [`HALF_LIFE_S`], for
-//!   machines, libraries and inputs change.
-//! * *Disagreement shows*: where two estimates lie further apart than their
-//!   errors allow, the error of the mean is scaled up by that ratio (the Birge
-//!   ratio, as the Particle Data Group does).
-//! * *Outliers pull little*: a new value more than [`OUTLIER_SIGMAS`] away
-//!   weighs as if it were just that far away. But since the error of the mean
-//!   grows, a second and third such value win: then the program has changed.
+//! * *Ageing*: an estimate's variance doubles every [`HALF_LIFE_S`], since machines, libraries and
+//!   inputs change.
+//! * *Disagreement*: where two estimates are further apart than their errors allow, the error of
+//!   the mean is scaled up by that ratio (the Birge ratio, as the Particle Data Group does).
+//! * *Outliers*: a new value more than [`OUTLIER_SIGMAS`] away gets the weight of a value at
+//!   exactly that distance. Since the error of the mean grows, a second and third such value
+//!   prevail: the program has then changed.
 //!
-//! No error is taken to be below [`LEAST_ERROR`]: runs of the same command
-//! differ by that much from their placement in memory alone.
+//! Errors below [`LEAST_ERROR`] are raised to it: runs of the same command differ by that much from
+//! their placement in memory alone.
 
 /// Seconds in which the variance of an estimate doubles: thirty days.
 pub const HALF_LIFE_S: f64 = 30.0 * 86_400.0;
-/// Combined errors beyond which a new value is an outlier.
+/// Number of combined errors beyond which a new value is an outlier.
 pub const OUTLIER_SIGMAS: f64 = 4.0;
-/// The least relative error that is believed.
+/// The least relative error that is used.
 pub const LEAST_ERROR: f64 = 0.01;
 
-/// A rate and how sure it is.
+/// A rate with its error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Progress a second, > 0.
+    /// Progress per second, > 0.
     pub rate: f64,
-    /// Standard error relative to it, >= 0.
+    /// Standard error relative to the rate, >= 0.
     pub relative_error: f64,
 }
 
@@ -40,8 +38,8 @@ impl Estimate {
     }
 }
 
-/// The estimate that follows from an old one, so many seconds old, and a new
-/// one. Both rates are finite and positive; so is the result's.
+/// Merges an estimate that is `age_s` seconds old with a new one. Both rates must be finite and
+/// positive; the result's rate is, too.
 pub fn combine(old: Estimate, age_s: f64, new: Estimate) -> Estimate {
     let fade = (age_s.max(0.0) / HALF_LIFE_S).min(64.0).exp2();
     let old_variance = old.variance() * fade;

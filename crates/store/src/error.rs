@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes wrong with the store.
+//! Errors of the profile store.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// Why the store could not be used.
+/// Reason for which the store could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     #[error("making the directory of the profile store {}: {source}", path.display())]
     Directory {
         /// The store.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is no database, or a damaged one.
+    /// The file is damaged or not a database.
     #[error("the profile store {} is damaged: {reason}", path.display())]
     Corrupt {
         /// The store.
         path: PathBuf,
-        /// What was found.
+        /// The damage found.
         reason: String,
     },
-    /// It is another program's database.
+    /// The file is the database of another program.
     #[error("{} is another program's database, not a profile store", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// It was written by a later version of Usher.
+    /// The file was written by a later version of Usher.
     #[error(
         "the profile store {} has format {found}, this Usher knows {known}: use a newer one",
         path.display()
@@ -39,38 +39,38 @@ pub enum StoreError {
     Newer {
         /// The store.
         path: PathBuf,
-        /// Its version.
+        /// Format version of the file.
         found: u32,
-        /// Ours.
+        /// Newest format version that this Usher reads.
         known: u32,
     },
-    /// Its file system is full.
+    /// The file system is full.
     #[error("the profile store {} cannot grow: the disk is full", path.display())]
     Full {
         /// The store.
         path: PathBuf,
     },
-    /// It may be read but not written.
+    /// The file can be read but not written.
     #[error("the profile store {} cannot be written", path.display())]
     ReadOnly {
         /// The store.
         path: PathBuf,
     },
-    /// Another process held it too long.
+    /// Another process locked the store for too long.
     #[error("the profile store {} is held by another process", path.display())]
     Busy {
         /// The store.
         path: PathBuf,
     },
-    /// What was to be stored is nonsense.
+    /// The values to be stored are invalid.
     #[error("a profile needs {0}")]
     Nonsense(String),
-    /// Anything else.
+    /// Any other error.
     #[error("the profile store {}: {source}", path.display())]
     Other {
         /// The store.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
 }
@@ -91,14 +91,14 @@ impl StoreError {
     }
 }
 
-/// What [`crate::Store::open_or_memory`] had to do instead of opening the file.
+/// Describes what [`crate::Store::open_or_memory`] did because the file could not be opened.
 #[derive(Debug)]
 pub struct Warning {
-    /// Why the file could not be used as it was.
+    /// Reason for which the file could not be used.
     pub error: StoreError,
-    /// Where a damaged file was put.
+    /// New name of a damaged file.
     pub kept_at: Option<PathBuf>,
-    /// Whether profiles of this run will be forgotten.
+    /// Whether the profiles of this run are lost at its end.
     pub in_memory: bool,
 }
 

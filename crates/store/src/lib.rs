@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The profile store: what earlier runs taught about a program.
+//! The profile store: measurements of programs from earlier runs.
 //!
-//! A profile belongs to a program ([`usher_model::ProgramKey`]) on a kind of
-//! machine ([`MachineKey`]) and holds the measured points of its scalability
-//! curve, by source of progress, since two sources count in two units. New
-//! measurements are merged into old ones by their certainty ([`combine()`]).
+//! A profile belongs to a program ([`usher_model::ProgramKey`]) on a kind of machine
+//! ([`MachineKey`]). It holds the measured points of the scalability curve, separately by source of
+//! progress, since each source counts in its own unit. New measurements are merged into old ones,
+//! weighted by their errors ([`combine()`]).
 //!
-//! Arguments are stored without what may be a secret (`redact.rs`), and only the
-//! owner may read the file.
+//! Arguments are stored without possible secrets (`redact.rs`), and only the owner may read the
+//! file.
 //!
-//! The store is one SQLite file, shared by any number of processes.
-//! [`Store::open_or_memory`] never fails: without a usable file the profiles
-//! live in memory and a [`Warning`] says why.
+//! The store is one SQLite file, shared by any number of processes. [`Store::open_or_memory`]
+//! succeeds without a usable file: the profiles are then kept in memory, and a [`Warning`] gives
+//! the reason.
 
 mod aside;
 mod combine;

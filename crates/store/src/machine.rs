@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which kind of machine a profile was measured on.
+//! The kind of machine that a profile was measured on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use usher_model::{DomainId, Topology};
 
-/// The shape of a machine: profiles hold on machines that are built alike.
+/// The structure of a machine: profiles are valid on machines of equal structure.
 ///
-/// Written for people too: `2 x [Intel Xeon; 8 x 6 cores/2 cpus, L3 32768 KiB]`.
-/// Numbers of CPUs do not matter, nor the machine's name.
+/// The text is readable: `2 x [Intel Xeon; 8 x 6 cores/2 cpus, L3 32768 KiB]`. CPU numbers and the
+/// machine's name are not part of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct MachineKey(String);
 
 impl MachineKey {
-    /// The shape of that topology; as restricted, if it is.
+    /// The structure of a topology, including its restriction to some CPUs.
     pub fn of(topology: &Topology) -> Self {
         let packages = topology.packages.iter().map(|package| {
             let model = package.model.as_deref().unwrap_or("unknown").trim();
@@ -24,7 +24,7 @@ impl MachineKey {
         Self(counted(packages))
     }
 
-    /// As it stands in the store.
+    /// The text that is stored.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -62,7 +62,7 @@ fn domain(topology: &Topology, id: DomainId) -> String {
     }
 }
 
-/// `3 x this + 1 x that`, in the order of the texts.
+/// Formats `3 x this + 1 x that`, sorted by text.
 fn counted(parts: impl Iterator<Item = String>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for part in parts {
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// One package of domains with the given capacities of cores.
+    /// One package of domains whose cores have the given capacities.
     fn machine(domains: &[&[f64]], name: &str) -> Topology {
         let mut cores = Vec::new();
         let mut built = Vec::new();

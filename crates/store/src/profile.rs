@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is kept of a program.
+//! Contents of a profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,74 +8,73 @@ use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource};
 
 use crate::machine::MachineKey;
 
-/// One rate as measured in one run.
+/// One rate, measured in one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     /// Cores by capacity, rate, its relative error, busy CPUs.
     pub point: CurvePoint,
-    /// What the rate counts.
+    /// Unit of the rate.
     pub source: ProgressSource,
 }
 
-/// What one run taught about a program.
+/// Measurements of one program in one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measurement {
-    /// The program's name, for people.
+    /// The program's name for people.
     pub name: String,
-    /// When, in seconds since 1970; the store reads no clock.
+    /// Time in seconds since 1970; the store reads no clock.
     pub at_s: i64,
-    /// Its rates.
+    /// Measured rates.
     pub points: Vec<Measured>,
-    /// Threads that busy-wait; `None`: this run did not tell.
+    /// Threads that busy-wait; `None`: not measured in this run.
     pub spinners: Option<u32>,
-    /// Whether it waits actively in a runtime that settles at its start how to;
-    /// `None`: this run did not tell.
+    /// Whether the program waits actively in a runtime that chooses how to wait at its start;
+    /// `None`: not measured in this run.
     pub active_wait: Option<bool>,
-    /// LLC bytes that it uses when alone; `None`: this run did not tell.
+    /// LLC bytes that the program uses when alone; `None`: not measured in this run.
     pub llc_bytes: Option<u64>,
-    /// Memory bandwidth in GB/s when alone; `None`: this run did not tell.
+    /// Memory bandwidth in GB/s when alone; `None`: not measured in this run.
     pub bandwidth_gbps: Option<f64>,
 }
 
-/// A point of a stored curve: all runs so far merged.
+/// A point of a stored curve, merged from all runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StoredPoint {
     /// Cores, rate, relative error, busy CPUs.
     pub point: CurvePoint,
-    /// What the rate counts.
+    /// Unit of the rate.
     pub source: ProgressSource,
-    /// When it was last measured, in seconds since 1970.
+    /// Time of the last measurement, in seconds since 1970.
     pub at_s: i64,
-    /// Measurements merged into it.
+    /// Number of merged measurements.
     pub runs: u32,
 }
 
 /// A program's profile on one kind of machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
-    /// The program's name when it was last measured.
+    /// The program's name at the last measurement.
     pub name: String,
-    /// By source, then rising cores.
+    /// Points by source, then by rising cores.
     pub points: Vec<StoredPoint>,
     /// Threads that busy-wait; 0: none known.
     pub spinners: u32,
-    /// Whether it waits actively in a runtime that settles at its start how
-    /// to, where known.
+    /// Whether the program waits actively in a runtime that chooses how to wait at its start, where
+    /// known.
     pub active_wait: Option<bool>,
-    /// LLC bytes that it uses when alone, where known.
+    /// LLC bytes that the program uses when alone, where known.
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s when alone, where known.
     pub bandwidth_gbps: Option<f64>,
-    /// When it was last measured, in seconds since 1970.
+    /// Time of the last measurement, in seconds since 1970.
     pub at_s: i64,
-    /// Runs that taught something.
+    /// Number of runs with a measurement.
     pub runs: u32,
 }
 
 impl Profile {
-    /// The curve to plan by: of the sources that may be planned by, the one
-    /// measured at the most core counts, of those the best. `None` where there
-    /// is no such point.
+    /// The curve for planning. Of the sources that allow planning, the source with the most core
+    /// counts is used; of equals, the best source. `None` if there is no such point.
     pub fn curve(&self) -> Option<(Curve, ProgressSource)> {
         let mut by_source: BTreeMap<ProgressSource, Vec<CurvePoint>> = BTreeMap::new();
         for stored in self.points.iter().filter(|p| p.source.may_plan()) {
@@ -89,9 +88,9 @@ impl Profile {
         Some((Curve::new(points).ok()?, source))
     }
 
-    /// Sources that misjudge this program: the speed-up between two core
-    /// counts that they imply misses that of whole repetitions by more than
-    /// [`SOURCE_ERROR_MAX`]. Such a source is not to be planned by.
+    /// Sources that misjudge this program: the speed-up between two core counts differs from that
+    /// of whole repetitions by more than [`SOURCE_ERROR_MAX`]. Such a source must not be used for
+    /// planning.
     pub fn misleading_sources(&self) -> Vec<ProgressSource> {
         let rates = |source| {
             let points = self.points.iter().filter(move |p| p.source == source);
@@ -111,17 +110,17 @@ impl Profile {
     }
 }
 
-/// Relative error of a speed-up beyond which a source is not planned by.
+/// Relative error of a speed-up beyond which a source is not used for planning.
 pub const SOURCE_ERROR_MAX: f64 = 0.10;
 
-/// A profile with what it belongs to.
+/// A profile with its key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
     /// The program.
     pub key: ProgramKey,
     /// The kind of machine.
     pub machine: MachineKey,
-    /// What is known.
+    /// The profile.
     pub profile: Profile,
 }
 
@@ -159,7 +158,7 @@ mod tests {
         let known = profile(&[
             (Repetition, 1.0, 0.1),
             (Repetition, 2.0, 0.15),
-            // Units differ; the speed-up is the same but for 4 %.
+            // Units differ; the speed-up is the same except for 4 %.
             (Heartbeat, 1.0, 700.0),
             (Heartbeat, 2.0, 1_090.0),
             // Spinning counts as progress: 1.9 instead of 1.5.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arguments as they are stored: without what may be a secret.
+//! Removes possible secrets from arguments before they are stored.
 //!
-//! A command line may hold a password: `--password=x`, `-px`, or a word that
-//! follows an option. The store needs arguments only to tell one command from
-//! another. So of each word it keeps what cannot be a secret of value and
-//! replaces the rest by a short hash:
+//! A command line may contain a password: `--password=x`, `-px`, or a word that follows an option.
+//! The store needs arguments only to distinguish commands. It keeps the parts of a word that cannot
+//! be a secret of value and replaces the rest by a short hash:
 //!
 //! | word | stored as |
 //! |---|---|
@@ -14,18 +13,17 @@
 //! | `-xyz` | `-x` and the hash of the rest |
 //! | anything else | `word:` and its hash |
 //!
-//! The hash has 32 bits: enough to tell the arguments of one program apart. It
-//! does not protect a password that is on a short list of guesses, so the store
-//! is readable by its owner only. The result of redacting a redacted word is that
-//! word, so keys that were listed can be looked up.
+//! The hash has 32 bits, which distinguishes the arguments of one program. It does not protect a
+//! password that is on a short list of guesses, so only the owner may read the store. Redacting a
+//! redacted word returns the same word, so a key that was listed can be looked up.
 
-/// The hash of a word: eight hexadecimal digits.
+/// Hashes a word to eight hexadecimal digits.
 fn hashed(word: &str) -> String {
     let hash = blake3::hash(word.as_bytes());
     hash.to_hex().as_str()[..8].to_owned()
 }
 
-/// Arguments, a blank between two, in their stored form.
+/// Redacts arguments that are separated by single blanks.
 pub(crate) fn redact(arguments: &str) -> String {
     let words: Vec<String> = arguments.split(' ').map(word).collect();
     words.join(" ")
@@ -54,7 +52,7 @@ fn word(word: &str) -> String {
     }
 }
 
-/// Values that are common and tell nothing.
+/// Common values without information.
 const PLAIN: [&str; 16] = [
     "", "-", "--", "dir", "device", "out", "true", "false", "on", "off", "yes", "no", "active",
     "passive", "close", "spread",
@@ -76,8 +74,8 @@ fn is_number_of(text: Option<&str>) -> bool {
     text.is_some_and(is_number)
 }
 
-/// A small number or a list of them, as of threads or sizes. Longer ones may be
-/// the number of a card or a telephone.
+/// Whether the text is a small number or a list of them, such as thread counts or sizes. Longer
+/// numbers may be card or telephone numbers.
 fn is_number(text: &str) -> bool {
     (1..=4).contains(&text.len())
         && text

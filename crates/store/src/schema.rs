@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables, and bringing older files up to date.
+//! The tables, and the migration of older files.
 //!
-//! The format's version is SQLite's `user_version`: the number of [`STEPS`]
-//! that were taken. A step, once released, never changes; a new format is a
-//! new step at the end.
+//! The format version is SQLite's `user_version`: the number of [`STEPS`] that were executed. A
+//! released step never changes; a new format adds a step at the end.
 
 use rusqlite::{Connection, TransactionBehavior};
 
-/// Each step takes a store from one format to the next.
+/// Each step migrates a store from one format to the next.
 pub(crate) const STEPS: [&str; 2] = [
     "
     CREATE TABLE profile (
@@ -38,10 +37,10 @@ pub(crate) const STEPS: [&str; 2] = [
     "ALTER TABLE profile ADD COLUMN active_wait INTEGER;",
 ];
 
-/// Marks the file as Usher's (`file` shows it): the letters "Ushr".
+/// Marks the file as Usher's (shown by `file`): the letters "Ushr".
 const APPLICATION_ID: i32 = 0x5573_6872;
 
-/// What stands in the way of using a file.
+/// Reason for which a file cannot be used.
 #[derive(Debug)]
 pub(crate) enum Unfit {
     Newer(u32),
@@ -55,13 +54,13 @@ impl From<rusqlite::Error> for Unfit {
     }
 }
 
-/// Brings a file up to the format of `steps`, all of it or nothing.
+/// Migrates a file to the format of `steps`, completely or not at all.
 pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
     if version(connection)? == steps.len() as u32 {
         return check_owner(connection);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Again, for another process may have been faster.
+    // Checked again: another process may have migrated the file meanwhile.
     let found = version(&transaction)?;
     if found > steps.len() as u32 {
         return Err(Unfit::Newer(found));

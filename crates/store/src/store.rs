@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store itself.
+//! The store.
 //!
-//! Writers take turns (WAL, a busy timeout, one immediate transaction a
-//! merge); readers never wait. A damaged file is put aside, never deleted,
-//! under a lock file, so that two processes that find the damage at the same
-//! time do not put each other's new store aside.
+//! Writers exclude one another (WAL, a busy timeout, one immediate transaction per merge); readers
+//! never wait. A damaged file is renamed, never deleted. A lock file serialises this, since two
+//! processes that find the damage at the same time would otherwise each rename the other's new
+//! store.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -24,13 +24,13 @@ use crate::rows::{
 };
 use crate::schema::{STEPS, Unfit, migrate};
 
-/// How long to wait for another process's write.
+/// Longest wait for a write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two attempts to open a store that others are just opening.
+/// Pause between two attempts to open a store that other processes are opening.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// A store of profiles: a file, or memory.
+/// A store of profiles, in a file or in memory.
 #[derive(Debug)]
 pub struct Store {
     connection: Connection,
@@ -38,10 +38,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store, or begins one; its directory is made if need be.
+    /// Opens the store; creates the file and its directory if needed.
     ///
     /// # Errors
-    /// Why the file cannot be used; it is then as it was.
+    /// The reason for which the file cannot be used; it is then unchanged.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if let Some(dir) = path.parent() {
             let mut builder = std::fs::DirBuilder::new();
@@ -63,9 +63,9 @@ impl Store {
         }
     }
 
-    /// SQLite refuses at once, whatever the busy timeout, where waiting could
-    /// be for ever: of two that turn a new file to WAL at the same time, one
-    /// is to let go and come again.
+    /// Tries to open the store once. If two processes convert a new file to WAL at the same time,
+    /// SQLite ignores the busy timeout, since waiting might deadlock, and fails in one of them at
+    /// once. That process must close the file and try again.
     fn open_now(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| StoreError::from(path, error);
         let connection = Connection::open(path).map_err(failed)?;
@@ -77,10 +77,10 @@ impl Store {
         Ok(store)
     }
 
-    /// A store that is forgotten when it is dropped.
+    /// Creates a store that is lost when it is dropped.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// There is not enough memory.
     pub fn in_memory() -> Result<Self, StoreError> {
         let path = PathBuf::from("(in memory)");
         let failed = |error| StoreError::from(&path, error);
@@ -90,12 +90,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store, or makes do: a damaged file is put aside and a new one
-    /// begun; where that fails too, or the file can only be read, profiles are
-    /// kept in memory, with what could be read of the file in it.
+    /// Opens the store or a substitute. A damaged file is renamed and a new file created. If that
+    /// fails too, or the file is read-only, profiles are kept in memory, starting with those that
+    /// could be read from the file.
     ///
     /// # Errors
-    /// Only when there is no memory for a store.
+    /// There is not enough memory for a store.
     pub fn open_or_memory(path: &Path) -> Result<(Self, Option<Warning>), StoreError> {
         let (error, kept_at) = match Self::open(path) {
             Ok(store) => return Ok((store, None)),
@@ -118,7 +118,7 @@ impl Store {
         };
         let mut store = Self::in_memory()?;
         if let Ok(readable) = Self::open_to_read(path) {
-            // What cannot be read is as good as not there; the warning tells.
+            // The warning already reports the file; profiles that cannot be read are lost.
             let _ = store.copy_from(&readable);
         }
         let in_memory = true;
@@ -132,15 +132,15 @@ impl Store {
         ))
     }
 
-    /// Where it is.
+    /// Path of the store.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is known of a program on a kind of machine.
+    /// Looks up the profile of a program on a kind of machine.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// The store cannot be read.
     pub fn lookup(
         &self,
         key: &ProgramKey,
@@ -157,10 +157,10 @@ impl Store {
         }
     }
 
-    /// Everything, by name.
+    /// All profiles, by name.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// The store cannot be read.
     pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
         let sql = format!("{SELECT} ORDER BY name, executable, arguments, machine");
         let rows = self.connection.prepare(&sql).and_then(|mut all| {
@@ -173,11 +173,11 @@ impl Store {
             .collect()
     }
 
-    /// Adds what a run taught to what is known, all of it or nothing.
+    /// Merges the measurements of a run, all of them or none.
     ///
     /// # Errors
-    /// A point that is no positive finite number; a store that cannot be
-    /// written (see [`StoreError`]): reading goes on to work.
+    /// A point that is not a positive finite number, or a store that cannot be written (see
+    /// [`StoreError`]). The store can still be read afterwards.
     pub fn merge(
         &mut self,
         key: &ProgramKey,
@@ -202,10 +202,10 @@ impl Store {
         merged.map_err(|e| self.failed(e))
     }
 
-    /// Forgets a program on every machine. Says how many profiles that were.
+    /// Deletes the profiles of a program on every machine. Returns their number.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// The store cannot be written.
     pub fn forget(&mut self, key: &ProgramKey) -> Result<usize, StoreError> {
         let sql = "DELETE FROM profile WHERE executable = ?1 AND arguments = ?2";
         let done = self
@@ -222,7 +222,7 @@ impl Store {
         let set = |c: &Connection| {
             c.busy_timeout(BUSY_TIMEOUT)?;
             c.pragma_update(None, "foreign_keys", true)?;
-            // What is deleted or replaced is not left in free pages.
+            // Deleted and replaced data must not remain in free pages.
             c.pragma_update(None, "secure_delete", true)?;
             c.pragma_update(None, "journal_mode", "WAL")?;
             c.pragma_update(None, "synchronous", "NORMAL")
@@ -233,7 +233,7 @@ impl Store {
         self.redact_old().map_err(|e| self.failed(e))
     }
 
-    /// Redacts the arguments that an earlier version has stored.
+    /// Redacts arguments that an earlier version has stored.
     fn redact_old(&mut self) -> rusqlite::Result<()> {
         let old: Vec<(i64, String)> = {
             let mut all = self
@@ -256,14 +256,14 @@ impl Store {
             transaction.execute(update, params![id, redact(&arguments)])?;
         }
         transaction.commit()?;
-        // The log still has the pages as they were.
+        // The write-ahead log still contains the old pages.
         self.connection
             .pragma_query(None, "wal_checkpoint(TRUNCATE)", |_| Ok(()))?;
         self.connection.execute_batch("VACUUM")
     }
 
-    /// Profiles are few and small: reading all of them takes well under a
-    /// millisecond, and finds damage before it is planned by.
+    /// Checks the whole file for damage before it is used for planning. Profiles are few and small,
+    /// so that this takes well under a millisecond.
     fn check_whole(&self) -> Result<(), StoreError> {
         let sql = "quick_check";
         let said: Result<String, _> = self
@@ -291,7 +291,7 @@ impl Store {
         })
     }
 
-    /// Opens a file on which nothing can be written, not even a lock.
+    /// Opens a file that cannot be written or locked.
     fn open_to_read(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| StoreError::from(path, error);
         let uri = format!("file:{}?immutable=1", escaped(path));
@@ -355,14 +355,14 @@ impl Store {
             let rows = all.query_map([id], point_of)?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         });
-        // A source that a later Usher knows is not for this one.
+        // Points of a source that only a later Usher knows are ignored.
         let points = points.map_err(|e| self.failed(e))?.into_iter().flatten();
         listed.profile.points = points.collect();
         Ok(listed)
     }
 }
 
-/// A key as it is stored.
+/// The key with redacted arguments.
 fn stored(key: &ProgramKey) -> ProgramKey {
     ProgramKey {
         executable: key.executable.clone(),
@@ -370,9 +370,9 @@ fn stored(key: &ProgramKey) -> ProgramKey {
     }
 }
 
-/// Lets the owner alone read and lock the file and those that SQLite keeps
-/// beside it: a reader's lock stops every write. SQLite gives its own files the
-/// mode of the main one. Where this is refused, opening reports what matters.
+/// Restricts the file and SQLite's companion files to the owner: even a reader's lock would block
+/// every write. SQLite gives its own files the mode of the main file. Errors are ignored here,
+/// since opening the file reports them.
 fn keep_private(path: &Path) {
     let private = Permissions::from_mode(0o600);
     let made = OpenOptions::new()
@@ -393,8 +393,7 @@ fn keep_private(path: &Path) {
     }
 }
 
-/// Points are checked as a curve checks them, so that what is stored can be
-/// planned by.
+/// Checks a point as a curve does, so that every stored point can be used for planning.
 fn check(point: &CurvePoint) -> Result<(), StoreError> {
     let curve = usher_model::Curve::new(vec![*point]);
     match curve {
@@ -403,7 +402,7 @@ fn check(point: &CurvePoint) -> Result<(), StoreError> {
     }
 }
 
-/// A path inside a `file:` URI.
+/// Escapes a path for a `file:` URI.
 fn escaped(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let byte = |&b: &u8| match b {

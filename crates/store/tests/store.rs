@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store on disks and in hands that treat it badly.
+//! The store under damage, concurrency and lack of space.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -253,7 +253,7 @@ fn many_that_find_the_damage_at_once_put_one_file_aside() {
             });
         }
     });
-    // Who wrote to the damaged file just before it was put aside has lost that.
+    // Writes to the damaged file just before it was renamed are lost.
     let listed = Store::open(&path).unwrap().list().unwrap().len();
     assert!((1..=8).contains(&listed), "{listed}");
     let kept = names(dir.path())
@@ -317,7 +317,7 @@ fn another_programs_database_and_a_newer_one_are_left_alone() {
 struct Mount(PathBuf);
 
 impl Mount {
-    /// `None`, with a word on stderr, where mounting is not allowed.
+    /// Returns `None`, with a message on stderr, where mounting is not permitted.
     fn tmpfs(dir: &Path, options: &str) -> Option<Self> {
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", options, "usher-store-test"])

@@ -1,45 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The delay budget: how much background work may cost the foreground.
+//! The delay budget: a bound on the delay that background work may cause to the foreground.
 //!
-//! *Whether the foreground is gone for good or for a moment cannot be known.*
-//! Whoever lets background work go on guesses, and a wrong guess costs: the
-//! foreground comes back, and its first request waits until background work has
-//! been seen, stopped, and what it had under way is done. Waiting longer before
-//! one guesses makes wrong guesses rarer and never excludes them, and costs the
-//! background what it waits. The paper's EII guesses once in 1..16 s, whatever
-//! a guess costs; its IPD guesses at every pause.
+//! *Problem.* When the foreground pauses, it is unknown whether the pause will last. Continuing
+//! background work is a prediction that it will. A misprediction has a cost: when the foreground
+//! returns, its first request waits until background work has been detected and stopped and its
+//! outstanding requests have completed. A longer wait before the prediction makes mispredictions
+//! rarer, but never excludes them, and costs background work that time. Paper 2's EII predicts once
+//! in 1..16 s whatever a misprediction costs; its IPD predicts at every pause.
 //!
-//! Here guesses are paid for. Each resource has an account in nanoseconds of
-//! delay. Time earns [`EARN`] of itself, up to a cap; a wrong guess is charged
-//! what it is believed to have cost. Let *d* be that cost, *C* the cap. Guesses
-//! are only made with *d* in the account, so that over any time *T*
+//! *Idea.* Mispredictions are paid for. Each resource has a budget in nanoseconds of delay. It
+//! refills at [`REFILL_RATE`] of the elapsed time, up to a cap, and each misprediction is charged
+//! with its estimated cost. Let *d* be that cost and *C* the cap. Background work continues only
+//! while the budget holds at least *d*.
 //!
-//! > delay <= C + EARN x T,
+//! *Bound.* Over any time *T*
 //!
-//! whatever the foreground does, as far as *d* is estimated rightly: of what a
-//! guess turns out to have cost beyond that, an account owes no more than its
-//! debt. An adversary who comes back just after each
-//! guess gets one wrong guess every *d* / EARN, half a second for 5 ms, and the
-//! foreground is slowed by 1 %. That, and nothing else, is what prevents
-//! flapping: stops on account of one resource come in bunches of *C* / *d* at
-//! most, and no more than EARN / *d* a second in the long run.
+//! > delay <= C + REFILL_RATE x T,
 //!
-//! *Why time earns, and not the foreground's active time only*: the bar is on
-//! how long a foreground job takes, pauses included. A job that asks for one
-//! block a second and is delayed by 5 ms each time takes 0.5 % longer. *Why there
-//! is a cap*: a job that starts on a machine that has long been idle would find
-//! an account so full that its first second could be spoiled. With 20 ms, a job
-//! of one second is slowed by 3 % at worst.
+//! whatever the foreground does, provided that *d* is estimated correctly. If a misprediction turns
+//! out to cost more than *d*, the budget becomes negative by at most the maximum debt. An adversary
+//! that returns just after each prediction causes one misprediction per *d* / REFILL_RATE (half a
+//! second for 5 ms), which slows the foreground by 1 %. This bound alone prevents flapping: stops
+//! for one resource come in bursts of at most *C* / *d*, and in the long run at most REFILL_RATE /
+//! *d* times per second.
 //!
-//! EARN is a third of the bar of 3 %: the rest is for what the estimate of *d*
-//! leaves out, for a second resource, and for Usher's own CPU time.
+//! *Why the budget refills with all time, not with foreground activity only*: the target is the run
+//! time of a foreground job, pauses included. A job that reads one block per second and is delayed
+//! by 5 ms each time takes 0.5 % longer. *Why there is a cap*: on a machine that was idle for long,
+//! the budget would be large enough to spoil the first second of a job. With 20 ms, a job of one
+//! second is slowed by at most 3 %.
+//!
+//! REFILL_RATE is a third of the target of 3 %. The rest covers errors in the estimate of *d*, a
+//! second resource, and Usher's own CPU time.
 
-/// Delay that the foreground may suffer, as a share of time.
+/// Rate at which a budget refills: permitted delay as a share of time.
 pub const EARN: f64 = 0.01;
-/// What an account holds at most, unless one wrong guess costs more.
+/// Cap of a budget, unless one misprediction costs more.
 pub const CAP_NS: f64 = 20e6;
 
-/// An account of delay, in nanoseconds.
+/// A delay budget, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     level_ns: f64,
@@ -49,7 +48,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A full account that can be overdrawn by so much.
+    /// Creates a full budget that can become negative by `max_debt_ns`.
     pub fn new(at_ns: u64, debt_ns: f64) -> Self {
         Self {
             level_ns: CAP_NS,
@@ -59,41 +58,42 @@ impl Budget {
         }
     }
 
-    /// What is in it; negative: overdrawn.
+    /// Present level; negative after an underestimated misprediction.
     pub fn level_ns(&self) -> f64 {
         self.level_ns
     }
 
-    /// What it holds at most.
+    /// Present cap.
     pub fn cap_ns(&self) -> f64 {
         self.cap_ns
     }
 
-    /// Lets it hold one wrong guess of that cost at least.
+    /// Raises the cap to the cost of one misprediction where that exceeds [`CAP_NS`].
     pub fn hold(&mut self, cost_ns: f64) {
         self.cap_ns = cost_ns.max(CAP_NS);
         self.level_ns = self.level_ns.min(self.cap_ns);
     }
 
-    /// Earns for the time since it last did, [`EARN`] of it for each of so many
-    /// foreground threads.
+    /// Refills the budget for the time since the last call: [`REFILL_RATE`] of it for each of
+    /// `threads` foreground threads.
     pub fn earn(&mut self, at_ns: u64, threads: f64) {
         let elapsed_ns = at_ns.saturating_sub(self.at_ns) as f64;
         self.level_ns = (self.level_ns + EARN * threads * elapsed_ns).min(self.cap_ns);
         self.at_ns = self.at_ns.max(at_ns);
     }
 
-    /// Pays. The debt is bounded, so that nobody pays for ever.
+    /// Charges a cost. The debt is bounded, so that one large cost does not stop background work
+    /// for ever.
     pub fn spend(&mut self, cost_ns: f64) {
         self.level_ns = (self.level_ns - cost_ns).max(-self.debt_ns);
     }
 
-    /// Owes nothing any more.
+    /// Sets a negative level to 0.
     pub fn forgive(&mut self) {
         self.level_ns = self.level_ns.max(0.0);
     }
 
-    /// When so much will be in it if nothing is spent.
+    /// Time at which the budget reaches `level_ns` if nothing is charged meanwhile.
     pub fn reaches_at_ns(&self, level_ns: f64) -> u64 {
         let missing_ns = level_ns.min(self.cap_ns) - self.level_ns;
         self.at_ns + (missing_ns.max(0.0) / EARN).ceil() as u64

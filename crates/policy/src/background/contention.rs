@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 2's test of contention, on the difference of two looks at the meter.
+//! Paper 2's contention test, on the difference of two meter samples.
 //!
-//! Background work's share of a resource is what it used over what it and the
-//! foreground used (sections 4.1 and 4.2: always-on services and the kernel's
-//! threads count for neither). A share below the threshold says that somebody in
-//! the foreground wants the resource. Of disks the synchronous sectors count, of
-//! the network the calls that send; of the CPUs the time, and that only while
-//! little of it is idle (section 4.3): foreground work that leaves CPUs idle
-//! lacks none.
+//! The background share of a resource is the background use divided by the use of background and
+//! foreground together (sections 4.1 and 4.2; always-on services and kernel threads count as
+//! neither). A share below the threshold means that foreground work wants the resource. The measure
+//! is synchronous sectors for disks, sending calls for the network, and CPU time for the CPUs. The
+//! CPU test applies only while little CPU time is idle (section 4.3), since foreground work that
+//! leaves CPUs idle does not lack CPU time.
 //!
-//! The paper's machine has one disk and one interface. Here each of several is
-//! judged by itself, and only what the background program itself used counts for
-//! it: with one of each, and a program that uses it, this is the paper's test.
+//! The paper's machine has one disk and one interface. Here each of several devices is tested
+//! separately, and only for programs that used it. With one disk and one interface, this equals the
+//! paper's test.
 //!
-//! CPU times cost more to read than the rest and may be older than the look
-//! ([`Metering::cpu_read_ns`]), so that the CPUs have edges of their own in a
-//! [`Window`]: it opens for them with the first figures read after its start.
+//! CPU times are more expensive to read than the rest and may be older than the sample
+//! ([`Metering::cpu_read_ns`]). A [`Window`] therefore has a separate start for CPU times: the
+//! first figures read after the start of the window.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +22,7 @@ use usher_model::{Contention, DiskUse, LinkUse, Metering, ProgramId, Resource, U
 
 use super::thresholds::Thresholds;
 
-/// What was used of one resource, by the paper's measure.
+/// Use of one resource, in the paper's measure.
 fn amount(usage: &Usage, resource: Resource) -> u64 {
     match resource {
         Resource::Cpu => usage.cpu_ns,
@@ -32,34 +31,34 @@ fn amount(usage: &Usage, resource: Resource) -> u64 {
     }
 }
 
-/// What two parties used of a resource in a window.
+/// Use of a resource by background and foreground in a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// Background programs, all together.
+    /// All background programs together.
     pub background: u64,
-    /// Foreground.
+    /// All foreground processes.
     pub foreground: u64,
 }
 
 impl Shared {
-    /// Background work's share; `None` where nobody used it.
+    /// The background share; `None` for an unused resource.
     pub fn share(self) -> Option<f64> {
         let all = self.background + self.foreground;
         (all > 0).then(|| self.background as f64 / all as f64)
     }
 }
 
-/// What is used from one look at the meter on.
+/// A measurement window: the use of resources since a meter sample.
 #[derive(Debug, Clone)]
 pub struct Window {
     from_ns: u64,
     base: Metering,
-    /// The first look whose CPU times were read within the window.
+    /// The first sample with CPU times read within the window.
     cpu_base: Option<Metering>,
 }
 
 impl Window {
-    /// A window that opens with this look.
+    /// Opens a window at this sample.
     pub fn new(at_ns: u64, metering: &Metering) -> Self {
         Self {
             from_ns: at_ns,
@@ -68,8 +67,8 @@ impl Window {
         }
     }
 
-    /// The window that follows on this one. CPU times that were not read again
-    /// meanwhile go on to be counted from where they were.
+    /// Opens the window that follows this one. If CPU times have not been read again meanwhile, the
+    /// new window counts them from the same start as this window.
     pub fn next(self, at_ns: u64, metering: &Metering) -> Self {
         let fresh = |base: &Metering| base.cpu_read_ns < metering.cpu_read_ns;
         let cpu_base = match self.cpu_base {
@@ -83,12 +82,12 @@ impl Window {
         }
     }
 
-    /// When it opened.
+    /// Start of the window.
     pub fn from_ns(&self) -> u64 {
         self.from_ns
     }
 
-    /// Takes in a look: the first CPU times within the window are their edge.
+    /// Adds a sample: the first CPU times read within the window become their start.
     pub fn see(&mut self, metering: &Metering) {
         if self.cpu_base.is_none() && metering.cpu_read_ns >= self.from_ns {
             self.cpu_base = Some(metering.clone());
@@ -102,7 +101,7 @@ impl Window {
         }
     }
 
-    /// What both parties have used of a resource so far.
+    /// Use of a resource by both sides since the start.
     pub fn shared(&self, now: &Metering, resource: Resource) -> Shared {
         let Some(base) = self.base(resource) else {
             return Shared::default();
@@ -118,7 +117,7 @@ impl Window {
         }
     }
 
-    /// What one program has used at all, of which resources.
+    /// Resources that one program has used since the start.
     pub fn used_by(&self, now: &Metering, program: ProgramId) -> BTreeSet<Resource> {
         let Some(after) = now.background.get(&program) else {
             return BTreeSet::new();
@@ -133,14 +132,13 @@ impl Window {
         resources(after).filter(used).collect()
     }
 
-    /// Nanoseconds over which CPU times were counted; 0: not yet.
+    /// Length of the interval covered by CPU times, in nanoseconds; 0 before the second reading.
     pub fn cpu_ns(&self, now: &Metering) -> u64 {
         let base = self.cpu_base.as_ref();
         base.map_or(0, |base| now.cpu_read_ns.saturating_sub(base.cpu_read_ns))
     }
 
-    /// Share of the CPUs' time that was idle; `None` where CPU times were not
-    /// read twice within the window.
+    /// Idle share of the CPUs' time; `None` before CPU times were read twice within the window.
     pub fn idle_share(&self, now: &Metering) -> Option<f64> {
         let elapsed_ns = self.cpu_ns(now);
         let base = self.cpu_base.as_ref().filter(|_| elapsed_ns > 0)?;
@@ -148,8 +146,7 @@ impl Window {
         Some(idle_ns as f64 / (f64::from(now.cpus.max(1)) * elapsed_ns as f64))
     }
 
-    /// Whether no foreground process made a request of any disk, or sent on any
-    /// interface.
+    /// Whether no foreground process made a disk request or sent on an interface.
     pub fn devices_quiet(&self, now: &Metering) -> bool {
         let (before, after) = (&self.base.foreground, &now.foreground);
         let requests = |d: &DiskUse| d.requests;
@@ -160,8 +157,8 @@ impl Window {
             && links.all(|(id, l)| sends(l) <= before.links.get(id).map_or(0, sends))
     }
 
-    /// The paper's test for a program that uses these resources: the first
-    /// that somebody in the foreground competes for.
+    /// The paper's test for a program that uses the resources `uses`: returns the first for which
+    /// the foreground competes.
     pub fn contention(
         &self,
         at_ns: u64,
@@ -201,14 +198,14 @@ fn threshold(thresholds: &Thresholds, resource: Resource) -> f64 {
     }
 }
 
-/// Everything that somebody has ever used.
+/// All resources that appear in the figures.
 fn resources(usage: &Usage) -> impl Iterator<Item = Resource> {
     let disks = usage.disks.keys().map(|&disk| Resource::Disk(disk));
     let links = usage.links.keys().map(|&link| Resource::Link(link));
     std::iter::once(Resource::Cpu).chain(disks).chain(links)
 }
 
-/// The finding, for people.
+/// Formats a finding for people.
 pub(super) fn describe(found: &Contention) -> String {
     let share = Shared {
         background: found.background,

@@ -1,68 +1,73 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The CPUs under `usher`: when background work may use them.
+//! CPUs under `usher`: decides when background work may run on them.
 //!
-//! Demoted to `SCHED_IDLE`, background threads leave a CPU within microseconds
-//! of a foreground thread that wakes on it. What is left is what that does not
-//! cover: foreground threads queue on one CPU while background threads run on
-//! others, sessions that are weighed against one another, a kernel without the
-//! means. The kernel tells how much that is, in the only terms that matter: the
-//! time for which foreground threads were able to run and waited. Paper 2's test
-//! cannot: one foreground thread beside 48 background threads leaves the
-//! background with a share of 98 %, whatever the thread suffers.
+//! *Problem.* Background threads are `SCHED_IDLE`, so they leave a CPU within microseconds when a
+//! foreground thread wakes on it. Three cases remain: foreground threads queue on one CPU while
+//! background threads run on others; sessions are weighted against one another; the kernel lacks
+//! the mechanism. Their effect is visible as the time for which foreground threads were runnable
+//! and waited. Paper 2's test does not see it: one foreground thread beside 48 background threads
+//! leaves the background a share of 98 %, however much the thread is delayed.
 //!
-//! So nothing has to be guessed: *foreground waits while background work runs
-//! are charged to the delay budget* (module `budget`) as they are measured, where
+//! *Idea.* No prediction is needed here. Foreground waits while background work runs are charged to
+//! the delay budget (module `budget`) as they are measured. A wait is charged only if
 //!
-//! - little CPU time is idle (the paper's 25 %): who waits beside idle CPUs does
-//!   not wait for background work;
-//! - they exceed what the foreground waits with background work stopped: a
-//!   foreground with more threads than CPUs waits by itself. That base is
-//!   measured at every stop and fades in `BASE_NS`, so that it cannot excuse
-//!   for long what has changed since.
+//! - little CPU time is idle (the paper's 25 %): a thread that waits beside idle CPUs does not wait
+//!   for background work;
+//! - it exceeds the foreground's own waits, since a foreground with more threads than CPUs waits
+//!   without background work, too. These base waits are measured at every stop. Their weight fades
+//!   to zero within `BASE_NS`, so that an old measurement does not excuse new waits.
 //!
-//! Foreground threads that use *c* CPUs earn as *c* threads do, one at least:
-//! their mean slow-down is what is bounded. An empty account stops background
-//! work, and so does a *bad bargain*: waits that cost more than is earned and more
-//! than a quarter of what background work got for them; and a *crowd* (module
-//! `crowds`), at once. It goes on when half of the account is there again and half
-//! a CPU was idle over a window, or one CPU all the time for as long as a window has
-//! to be, where somebody watches: a foreground that leaves nothing is left alone. Where
-//! the foreground has used no CPU for `FORGIVEN_NS` the account owes nothing any more:
-//! at a hundredth of the time a debt would keep background work off for seconds in which
-//! there is nobody to be spared. Where the kernel does its part, waits stay below what is earned and background work
-//! is never stopped; where it does not, background work gets the partial share
-//! that the budget pays for, in turns of a second and more.
+//! A foreground that uses *c* CPUs refills the budget *c* times as fast, at least once: the bound
+//! applies to the mean slow-down of its threads.
+//!
+//! *Stop.* Background work stops when
+//!
+//! 1. the budget is empty, or
+//! 2. the waits are out of proportion: more than the refill, and more than a quarter of the CPU
+//!    time that background work got for them, or
+//! 3. a run-queue imbalance is reported (module `imbalance`); this stops it at once.
+//!
+//! *Continue.* Background work continues when the budget is half full and half a CPU was idle over
+//! a window. Where a kernel timer watches for idle CPUs, one CPU that was idle for the minimum
+//! length of a window is enough. A foreground that leaves no CPU idle is not disturbed. Where the
+//! foreground has used no CPU for `DEBT_CLEAR_NS`, a negative budget is set to 0. Otherwise the
+//! refill of 1 % would keep background work stopped for seconds although no foreground work runs.
+//!
+//! *Result.* Where the kernel separates the two well, waits stay below the refill and background
+//! work is never stopped. Elsewhere background work gets the share that the budget permits, in
+//! intervals of a second or more.
 
 use usher_model::{Metering, Vacancy};
 
 use super::budget::{Budget, CAP_NS, EARN};
 use super::crowds::Crowds;
 
-/// Figures over less than this say nothing.
+/// Shortest window that is evaluated.
 pub const WINDOW_NS_MIN: u64 = 15_000_000;
-/// Between looks while CPUs may be contended for: two foreground threads that
-/// woke on one CPU, with background work on another, wait for one another until
-/// background work is stopped and the kernel finds an idle CPU to move one to.
+/// Interval between samples while CPUs may be contended. Two foreground threads that woke on one
+/// CPU, with background work on another, wait for each other until background work is stopped and
+/// the kernel finds an idle CPU for one of them.
 pub const CONTENDED_NS: u64 = 20_000_000;
-/// Between looks while background work is on CPUs and nobody else wants them, where
-/// nobody watches and rings when that ends.
+/// Interval between samples while background work runs on CPUs that the foreground does not want,
+/// and no kernel timer sends a notification when that changes.
 pub const ALERT_NS: u64 = 50_000_000;
-/// Between looks where somebody watches for crowds and for CPUs that become idle,
-/// and rings: for the waits that are neither.
+/// Interval between samples where a kernel timer sends a notification about imbalance and about
+/// CPUs that become idle. The samples detect all other waits.
 pub const WATCHED_NS: u64 = 100_000_000;
-/// Idle CPUs that are worth running for.
+/// Idle CPUs required to continue background work.
 const ROOM_CPUS: f64 = 0.5;
-/// Waits of more than this share of what background work got were not worth it.
+/// Waits above this share of the CPU time that background work got are out of proportion.
 const BARGAIN: f64 = 0.25;
-/// Who uses less than this, in CPUs, uses none.
+/// Use below this many CPUs counts as none.
 pub const SOME_CPUS: f64 = 0.02;
-/// The account is overdrawn by no more: what one window may cost.
+/// Largest debt of the budget: the possible cost of one window.
 const DEBT_NS: f64 = 100e6;
-/// How long the foreground's own waits are remembered.
+/// Time in which the weight of the base waits fades to zero.
 const BASE_NS: f64 = 5e9;
-/// After so long without a foreground on the CPUs a debt is forgiven: shorter than
-/// the 100 ms within which background work is to be back, and long enough that each
-/// return of the foreground buys one look's waits for no less than this.
+/// Time without foreground work on the CPUs after which a debt is cleared. It is shorter than the
+/// 100 ms within which background work must continue. It is long enough that each return of the
+/// foreground, which costs the waits of one sampling interval, is at least this far apart from the
+/// last.
 const FORGIVEN_NS: u64 = 60_000_000;
 
 /// CPU figures at one reading.
@@ -75,49 +80,48 @@ struct Reading {
     background_ns: u64,
 }
 
-/// What was found in the last window, in CPUs.
+/// Figures of the last window, in CPUs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
-    /// How long it was, in nanoseconds.
+    /// Length of the window in nanoseconds.
     pub window_ns: u64,
     /// Used by the foreground.
     pub foreground: f64,
-    /// Foreground threads that waited.
+    /// Mean number of waiting foreground threads.
     pub waits: f64,
     /// Used by background work.
     pub background: f64,
-    /// Idle, of that many.
+    /// Idle, summed over all CPUs.
     pub idle: f64,
 }
 
-/// What the account must hold for background work to go on.
+/// Budget level required to continue background work.
 fn needed_ns(is_alone: bool) -> f64 {
     if is_alone { 0.0 } else { CAP_NS / 2.0 }
 }
 
-/// The state of the CPUs.
+/// Throttle of background work on the CPUs.
 #[derive(Debug, Clone)]
 pub struct Cpus {
     budget: Budget,
     last: Option<Reading>,
     found: Found,
-    /// What the foreground waits by itself, in CPUs, and when that was measured.
+    /// The foreground's base waits in CPUs, and the time of their measurement.
     base: (f64, u64),
-    /// Since when background work has been kept off.
+    /// Time since which background work is stopped.
     shut_ns: Option<u64>,
-    /// Since when no reading found foreground on CPUs.
+    /// Time since which no reading found foreground work on the CPUs.
     alone_ns: Option<u64>,
     crowds: Crowds,
-    /// Idle CPUs, where somebody watches.
+    /// Idle CPUs, where a kernel timer watches for them.
     vacancy: Option<Vacancy>,
-    /// A crowd is why they are shut.
+    /// Whether an imbalance caused the present stop.
     is_crowd: bool,
     contended: bool,
 }
 
 impl Cpus {
-    /// CPUs that background work may use, with the account that there was, or
-    /// a full one.
+    /// Permits background work, with the budget of an earlier instance or a full one.
     pub fn new(at_ns: u64, account: Option<Budget>) -> Self {
         Self {
             budget: account.unwrap_or_else(|| Budget::new(at_ns, DEBT_NS)),
@@ -133,7 +137,8 @@ impl Cpus {
         }
     }
 
-    /// Takes a look in. With less than that share idle, CPUs are short.
+    /// Processes a sample. CPUs count as short while less than `idle_threshold` of their time is
+    /// idle.
     pub fn look(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         if self.crowds.look(at_ns, metering.crowds, self.is_open()) {
             (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
@@ -143,7 +148,7 @@ impl Cpus {
         self.fill_vacancy(at_ns);
     }
 
-    /// Takes CPU times in, where they have been read anew.
+    /// Processes CPU times, if they have been read again.
     fn read(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         let each = metering.background.values();
         let now = Reading {
@@ -175,8 +180,8 @@ impl Cpus {
         self.turn(at_ns, before.at_ns, metering.cpus, is_bargain);
     }
 
-    /// Opens where a CPU has been idle for long enough with background work kept
-    /// off: no need to know what all threads did meanwhile.
+    /// Permits background work again after a CPU was idle long enough during the stop. This needs
+    /// no new reading of the threads' CPU times.
     fn fill_vacancy(&mut self, at_ns: u64) {
         let (Some(shut_ns), Some(vacancy)) = (self.shut_ns, self.vacancy) else {
             return;
@@ -184,7 +189,7 @@ impl Cpus {
         let Some(since_ns) = vacancy.since_ns else {
             return;
         };
-        // As at the last reading: this is no time to read again.
+        // Foreground use as of the last reading: reading again would be too expensive here.
         self.budget.earn(at_ns, self.found.foreground.max(1.0));
         if let Some(alone_ns) = vacancy.alone_ns {
             self.forgive(at_ns, alone_ns);
@@ -196,7 +201,7 @@ impl Cpus {
         }
     }
 
-    /// The foreground has not been on the CPUs since then.
+    /// Clears a debt if no foreground work has run on the CPUs since `since_ns`.
     fn forgive(&mut self, at_ns: u64, since_ns: u64) {
         if at_ns >= since_ns + FORGIVEN_NS {
             self.budget.forgive();
@@ -208,7 +213,8 @@ impl Cpus {
         self.contended = true;
     }
 
-    /// Earns, and pays for the waits; whether they were worth it.
+    /// Refills the budget and charges the waits. Returns whether the waits were in proportion to
+    /// the CPU time that background work got.
     fn settle(&mut self, at_ns: u64, is_short: bool) -> bool {
         let found = self.found;
         self.contended = is_short;
@@ -228,7 +234,7 @@ impl Cpus {
         excess <= EARN * threads || excess <= BARGAIN * found.background
     }
 
-    /// Shuts or opens.
+    /// Stops or permits background work.
     fn turn(&mut self, at_ns: u64, window_from_ns: u64, cpus: u32, is_bargain: bool) {
         let is_alone = self.found.foreground < SOME_CPUS;
         let alone_ns = self.alone_ns.filter(|_| is_alone);
@@ -237,8 +243,8 @@ impl Cpus {
         if let Some(alone_ns) = seen_alone_ns.or(self.alone_ns) {
             self.forgive(at_ns, alone_ns);
         }
-        // Who caused the waits of this window is known; whether anybody is left to wait
-        // is another matter.
+        // The waits of this window are known, but background work must stop only if foreground work
+        // is still present.
         let is_over = seen_alone_ns.is_some_and(|ns| at_ns >= ns + WINDOW_NS_MIN);
         match self.shut_ns {
             None if is_over => {}
@@ -257,13 +263,13 @@ impl Cpus {
         }
     }
 
-    /// Whether background work may use them.
+    /// Whether background work may run on the CPUs.
     pub fn is_open(&self) -> bool {
         self.shut_ns.is_none()
     }
 
-    /// How long one may go without a look: `else_ns` where nobody watches, or a CPU
-    /// is idle that background work is kept off.
+    /// Longest time until the next sample: `else_ns` without a kernel timer, or while background
+    /// work is stopped and a CPU is idle.
     pub fn pause_ns(&self, else_ns: u64) -> u64 {
         match self.vacancy {
             None => else_ns,
@@ -272,27 +278,27 @@ impl Cpus {
         }
     }
 
-    /// Whether a crowd is why not.
+    /// Whether an imbalance caused the stop.
     pub fn is_crowd(&self) -> bool {
         self.is_crowd
     }
 
-    /// Whether little of them was idle of late.
+    /// Whether little CPU time was idle in the last window.
     pub fn is_contended(&self) -> bool {
         self.contended
     }
 
-    /// What the last window showed.
+    /// Figures of the last window.
     pub fn found(&self) -> Found {
         self.found
     }
 
-    /// The account.
+    /// The delay budget.
     pub fn account(&self) -> Budget {
         self.budget
     }
 
-    /// Delay that the foreground may still be caused, in nanoseconds.
+    /// Remaining delay that may be caused to the foreground, in nanoseconds.
     pub fn budget_ns(&self) -> f64 {
         self.budget.level_ns()
     }

@@ -1,39 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Crowds under `usher`: foreground threads on one CPU, each waiting for the
-//! other, while another CPU runs nothing but background work.
+//! Filter for reports of run-queue imbalance under `usher`.
 //!
-//! The kernel spreads threads over CPUs that have nothing to do. One that runs
-//! background threads has something to do, `SCHED_IDLE` or not, and so threads
-//! that happened to wake on one CPU stay there, for seconds at times. All it
-//! takes is that background work leaves its CPU: the kernel then moves a thread
-//! there, within some 10 ms, and background work may go on as soon as any CPU has
-//! become idle.
+//! An imbalance means that two foreground threads queue on one CPU while another CPU runs only
+//! background work. The kernel spreads threads over idle CPUs, but a CPU that runs background
+//! threads is not idle, `SCHED_IDLE` or not. Threads that happened to wake on the same CPU may thus
+//! share it for seconds. It suffices to stop background work: the kernel moves a thread to the free
+//! CPU within about 10 ms, and background work may continue once any CPU is idle.
 //!
-//! Not every crowd can be dispersed: threads may be bound to their CPU, or find one
-//! another again and again. After one that was acted on no other is for a pause,
-//! which doubles as long as the next comes within [`AGAIN_NS`] of its end. What the
-//! foreground waits in crowds is charged to the account of the CPUs as all its waits
-//! are, so that a pause costs it no more than any other wait does.
+//! Not every imbalance can be resolved: threads may be bound to their CPU, or meet again and again.
+//! After a stop for an imbalance, further reports are ignored for a pause. The pause doubles
+//! whenever the next report comes within [`AGAIN_NS`] of its end. Waits during ignored imbalances
+//! are charged to the CPUs' budget like all waits, so that a pause does not weaken the bound.
 
-/// A crowd so soon after a pause says that making room has not helped for long.
+/// A report this soon after a pause shows that the last stop did not help for long.
 const AGAIN_NS: u64 = 100_000_000;
-/// For how long no other crowd counts, at first and at most.
+/// Shortest and longest pause during which reports are ignored.
 const PAUSE_NS_MIN: u64 = 50_000_000;
 const PAUSE_NS_MAX: u64 = 2_000_000_000;
 
-/// What is known of crowds.
+/// State of the filter.
 #[derive(Debug, Clone, Default)]
 pub struct Crowds {
-    /// How many had been found at the last look.
+    /// Number of reports at the last sample.
     found: Option<u64>,
-    /// From when on the next one counts.
+    /// Time from which on the next report counts.
     next_ns: u64,
     pause_ns: u64,
 }
 
 impl Crowds {
-    /// Takes in how many have been found; whether to make room for one, where room
-    /// can be made.
+    /// Updates the number of reports. Returns whether background work must stop, given that it runs
+    /// (`can_stop`).
     pub fn look(&mut self, at_ns: u64, found: u64, can_make_room: bool) -> bool {
         let is_new = (self.found.replace(found)).is_some_and(|before| found > before);
         if !is_new || !can_make_room || at_ns < self.next_ns {
@@ -55,7 +52,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One more crowd at each of those milliseconds: which of them count.
+    /// Adds one report at each of these milliseconds; returns those that count.
     fn that_count(crowds: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut known = Crowds::default();
         known.look(0, 7, true);

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What background work still asks of a device after it has been stopped.
+//! Device use by background work after it has been stopped.
 //!
-//! Its calls have ended; what it has handed to its sockets goes on. That shares
-//! the device with the foreground, so it is delay like any other, and is charged
-//! as it is seen, as far as it was not foreseen.
+//! Its system calls have ended, but data already passed to its sockets is still being sent. This
+//! shares the device with the foreground and delays it. It is charged as it is observed, unless
+//! the estimate did not already include it.
 
 use super::gate::STALL_NS_MAX;
 
-/// From a stop on.
+/// Device use since a stop.
 #[derive(Debug, Clone, Copy)]
 pub struct Drain {
     stopped_ns: u64,
-    /// Requests until then.
+    /// Number of background requests at the stop.
     before: u64,
-    /// The delay that has been charged, beforehand or as it came.
+    /// Total delay charged, in advance or as observed.
     charged_ns: f64,
     cost_ns: f64,
 }
 
 impl Drain {
-    /// Stopped now, after so many requests; so much delay is charged already.
+    /// Starts at a stop, after `requests` requests, with `charged_ns` of delay charged in advance.
     pub fn new(at_ns: u64, requests: u64, charged_ns: f64) -> Self {
         Self {
             stopped_ns: at_ns,
@@ -29,11 +29,11 @@ impl Drain {
         }
     }
 
-    /// How much more is to be charged, now that there have been so many
-    /// requests, each of which takes `gap_ns` of the device.
+    /// Returns the additional delay to charge, given the present number of requests, each of which
+    /// occupies the device for `gap_ns`.
     pub fn look(&mut self, at_ns: u64, requests: u64, gap_ns: f64) -> f64 {
         let after = requests.saturating_sub(self.before) as f64;
-        // Nothing can be in the way for longer than it has had time to be.
+        // The delay cannot exceed the time that has passed.
         let passed_ns = at_ns.saturating_sub(self.stopped_ns) as f64;
         let cost_ns = (after * gap_ns).min(passed_ns).min(STALL_NS_MAX);
         self.cost_ns = self.cost_ns.max(cost_ns);
@@ -42,7 +42,7 @@ impl Drain {
         more_ns
     }
 
-    /// The delay that all of it has come to.
+    /// Total delay since the stop.
     pub fn cost_ns(&self) -> f64 {
         self.cost_ns
     }
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(drain.look(1_030_000_000, 112, ms(1.0)), 0.0);
         assert_eq!(drain.look(1_040_000_000, 115, ms(1.0)), ms(3.0));
         assert_eq!(drain.cost_ns(), ms(15.0));
-        // Slow requests that have only just been made; a count from elsewhere.
+        // Slow requests that were only just made; then a count from another source.
         assert_eq!(drain.look(1_041_000_000, 116, ms(10.0)), ms(26.0));
         assert_eq!(drain.look(9_000_000_000, 50, ms(1.0)), 0.0);
         assert_eq!(

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exponentially increasing interval, as in paper 2 (section 5; from MS
-//! Manners): whether the foreground has gone is found out by trying.
+//! Exponentially increasing interval, as in paper 2 (section 5; from MS Manners): tests by running
+//! whether the foreground has gone.
 //!
-//! A program runs, and is looked at every [`PERIOD_NS`]. Contention stops it for
-//! 1 s. Then it runs for a period, the *trial*: contention in it stops it
-//! for twice as long as the last time, at most 16 s; none lets it run on, and
-//! the next stop is of 1 s again.
+//! A running program is checked every [`PERIOD_NS`]. Contention stops it for 1 s. Then it runs for
+//! one period, the *trial*. Contention in the trial stops it for twice as long as the last time, at
+//! most 16 s. Without contention it continues, and the next stop lasts 1 s again.
 //!
-//! The paper does not say how often it looks nor how long "briefly" is: both are
-//! the period here. A trial is judged by what happened in it alone: its window
-//! opens when the program goes on, and where CPU times are read more rarely, the
-//! trial waits for them, `WAIT_PERIODS` periods at most.
+//! The paper gives neither the sampling interval nor the length of the trial; both are one period
+//! here. A trial is judged only by what happened during it: its window opens when the program
+//! continues. Where CPU times are read less often, the trial waits for them, for at most
+//! `WAIT_PERIODS` periods.
 
 use std::collections::BTreeSet;
 
@@ -19,28 +18,28 @@ use usher_model::{ProgramId, Resource};
 use super::contention::{Window, describe};
 use super::regulator::{Change, Sight};
 
-/// Between two looks; how long a trial lasts.
+/// Interval between checks, and length of a trial.
 pub const PERIOD_NS: u64 = 100_000_000;
-/// The first stop, and the longest.
+/// The shortest stop.
 pub const STOP_NS_MIN: u64 = 1_000_000_000;
-/// See [`STOP_NS_MIN`].
+/// The longest stop.
 pub const STOP_NS_MAX: u64 = 16_000_000_000;
-/// How many periods CPU times are waited for.
+/// Number of periods after which a trial no longer waits for CPU times.
 pub(super) const WAIT_PERIODS: u64 = 5;
 
-/// One program's state.
+/// State of one program.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Eii {
     phase: Phase,
-    /// Length of its last stop.
+    /// Length of the last stop.
     stop_ns: u64,
-    /// What it used when it was stopped.
+    /// Resources used when the program was last stopped.
     used: BTreeSet<Resource>,
 }
 
 #[derive(Debug, Clone, Default)]
 enum Phase {
-    /// Not looked at yet.
+    /// Before the first sample.
     #[default]
     New,
     Runs(Window),
@@ -50,8 +49,8 @@ enum Phase {
     },
 }
 
-/// Whether the window is over: a period has passed, and CPU times of half of it
-/// are there or have been waited for long enough.
+/// Whether the window is complete: a period has passed, and CPU times cover half a period or are
+/// overdue.
 pub(super) fn is_over(window: &Window, sight: &Sight) -> bool {
     let passed_ns = sight.at_ns.saturating_sub(window.from_ns());
     let cpu = window.cpu_ns(sight.metering) >= PERIOD_NS / 2;
@@ -59,7 +58,7 @@ pub(super) fn is_over(window: &Window, sight: &Sight) -> bool {
 }
 
 impl Eii {
-    /// Takes a look in: what is to change.
+    /// Processes a sample; returns the change to make.
     pub fn look(&mut self, id: ProgramId, sight: &Sight) -> Option<Change> {
         match std::mem::take(&mut self.phase) {
             Phase::New => {
@@ -101,7 +100,7 @@ impl Eii {
         self.judge(window, longer_ns, sight)
     }
 
-    /// Stops for that long where there is contention; runs on where not.
+    /// Stops the program for `stop_ns` if there is contention; else it continues.
     fn judge(&mut self, window: Window, stop_ns: u64, sight: &Sight) -> Option<Change> {
         let found = window.contention(sight.at_ns, sight.metering, &self.used, sight.thresholds);
         let Some(found) = found else {
@@ -117,7 +116,7 @@ impl Eii {
         Some(Change::Stop(found, why))
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub fn wake_ns(&self, at_ns: u64) -> u64 {
         match &self.phase {
             Phase::New => at_ns,
@@ -127,7 +126,7 @@ impl Eii {
     }
 }
 
-/// The end of a window's period; once it is past, of the next.
+/// End of the window's current period.
 pub(super) fn period_end(window: &Window, at_ns: u64) -> u64 {
     let periods = at_ns.saturating_sub(window.from_ns()) / PERIOD_NS + 1;
     window.from_ns() + periods * PERIOD_NS

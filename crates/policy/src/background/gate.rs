@@ -1,98 +1,93 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One disk or interface under `usher`: when background work may use it.
+//! Throttle of one disk or interface under `usher`: decides when background work may use the
+//! device.
 //!
-//! A gate watches the foreground's requests of one device and answers one
-//! question: from when on may background work use the device, if the foreground
-//! makes no further request? Each request moves that time, and so shuts the gate
-//! in the faces of those who use the device. It opens when both hold:
+//! The throttle observes the foreground's requests of one device. It answers one question: from
+//! which time on may background work use the device, if the foreground makes no further request?
+//! Each request moves that time and thus stops background programs that use the device. The device
+//! is open again when both conditions hold:
 //!
-//! 1. *quiet*: [`QUIET_NS_MIN`] have passed since the last request, and three
-//!    times the foreground's mean gap between requests of late, at most
-//!    [`QUIET_NS_MAX`]. A foreground that asks every 30 ms has not gone because it
-//!    has been silent for 20;
-//! 2. *budget* (module `budget`): the account covers one wrong guess.
+//! 1. *Quiet*: since the last request, [`QUIET_NS_MIN`] and three times the foreground's recent
+//!    mean gap between requests have passed, at most [`QUIET_NS_MAX`]. A foreground with a request
+//!    every 30 ms has not gone when it has been silent for 20 ms.
+//! 2. *Budget* (module `budget`): the budget covers one misprediction.
 //!
-//! With an account that was full before the last wrong guess, 20 ms are enough,
-//! whatever the gaps: what cannot be saved may as well be spent. A foreground with
-//! a request every 200 ms, whose gaps would never let background work on, so
-//! leaves it a share: a run of 180 ms for every *d* that the budget earns.
+//! If the budget was full before the last misprediction, 20 ms suffice whatever the gaps are, since
+//! a full budget cannot save any more. A foreground with a request every 200 ms, whose gaps would
+//! never permit background work, thus leaves it a share: a run of 180 ms per *d* of refill.
 //!
-//! Both the quiet and *d* are settled with each request, and only then: a gate
-//! that is open stays so until the foreground makes one. This is what tells a
-//! stop from a whim.
+//! The required quiet time and *d* are updated at each request and only then. An open device stays
+//! open until the foreground makes a request, so that every stop has an observable reason.
 //!
-//! *What a wrong guess costs* is estimated from what can be seen:
+//! *The cost of a misprediction* is estimated from these figures:
 //!
-//! - the reaction: from the request to the look that finds it, measured each
-//!   time;
-//! - what background work has under way on the device, which is done first:
-//!   eight requests at the pace at which it makes them, or one for each program
-//!   where these are slow, and a floor for the device's kind;
-//! - what it goes on to ask for when it has been stopped, as its sockets do:
-//!   counted after each meeting, and charged for at the pace at which it asks;
-//! - long stalls, where a deep queue has to drain: a foreground that asks, and
-//!   goes on asking at its pace only 60 ms later, has been stalled for as long.
-//!   This takes a burst of several requests to see, and is believed as far as 32
-//!   of the background's requests would explain it; of disks only, as who sends
-//!   fills a buffer first and then waits for the network in any case.
+//! - the reaction time from the request to the sample that reports it, measured each time;
+//! - outstanding background requests, which are completed first: eight requests at the pace of
+//!   background work, or one per program where requests are slow, and at least a minimum for the
+//!   kind of device;
+//! - further background requests after the stop, as sockets make them: counted after each collision
+//!   and charged at the pace of background work;
+//! - long stalls while a deep queue drains. A foreground that makes a request, and continues at its
+//!   usual pace only 60 ms later, was stalled for 60 ms. This is visible only in a burst of several
+//!   requests, and is limited to the time of 32 background requests. It applies to disks only,
+//!   since a sender first fills a buffer and then waits for the network in any case.
 //!
-//! *One request and then silence* is ambiguous: the foreground may have gone, or
-//! wait behind a deep queue on a slow disk. After such a meeting the quiet is that
-//! of ten background requests, at most [`AMBIGUOUS_NS_MAX`], so that a second
-//! one is waited for and a stall can be told.
+//! *One request followed by silence* is ambiguous: the foreground has gone, or waits behind a deep
+//! queue on a slow disk. After such a collision the required quiet time is that of ten background
+//! requests, at most [`AMBIGUOUS_NS_MAX`], so that a second request can arrive and reveal a stall.
 //!
-//! *Looks*: while the gate is shut the next look is due when it would open.
-//! In the midst of a burst that time moves with each request, and looks would be
-//! [`QUIET_NS_MIN`] apart: the longer the burst has lasted, the longer it may
-//! take to notice its end, up to `LOOK_NS_MAX`.
+//! *Sampling*: while the device is closed, the next sample is due when it would open. During a
+//! burst each request moves that time, which would lead to a sample every [`QUIET_NS_MIN`]. The
+//! interval therefore grows with the length of the burst, up to `SAMPLE_NS_MAX`, which delays the
+//! detection of its end.
 
 use super::budget::Budget;
 use super::drain::Drain;
 
-/// The foreground has gone, at the earliest, after this.
+/// Least quiet time after which the foreground counts as gone.
 pub const QUIET_NS_MIN: u64 = 20_000_000;
-/// It has gone after this, however rare its requests are.
+/// Quiet time after which the foreground counts as gone, however rare its requests are.
 pub const QUIET_NS_MAX: u64 = 1_000_000_000;
-/// Quiet of so many mean gaps.
+/// Required quiet time in mean gaps.
 const GAPS: f64 = 3.0;
-/// Looks in the midst of a burst are apart by this share of its age...
+/// The sampling interval during a burst is the burst's age divided by this.
 const LOOK_SHARE: u64 = 16;
-/// ... and by no more than this.
+/// Longest sampling interval during a burst.
 const LOOK_NS_MAX: u64 = 50_000_000;
-/// Without a bell, looks are apart by this, and the quiet is not less.
+/// Sampling interval, and least quiet time, without notifications.
 pub const BLIND_NS: u64 = 100_000_000;
-/// How long a rate is remembered.
+/// Time constant of the request rates.
 const MEMORY_NS: f64 = 500e6;
-/// The reaction that is assumed before one was measured.
+/// Reaction time that is assumed before the first measurement.
 const REACTION_NS: f64 = 2e6;
-/// Neither a reaction, nor a request of the background's, counts for more.
+/// Upper limit of a reaction time and of the time of one background request.
 const PART_NS_MAX: f64 = 20e6;
-/// A stall, and what comes of who is stopped, counts for no more than this.
+/// Upper limit of a stall, and of the delay by requests after a stop.
 pub const STALL_NS_MAX: f64 = 100e6;
-/// The account of a device is overdrawn by no more.
+/// Largest debt of a device's budget.
 const DEBT_NS: f64 = 20e6;
-/// So many of the background's requests are taken to be under way at once, where
-/// that is no more than this: how deep its queue is cannot be seen.
+/// Number of background requests assumed to be outstanding, since the queue depth is not visible;
+/// their total time is limited to `DEPTH_NS_MAX`.
 const DEPTH: f64 = 8.0;
 const DEPTH_NS_MAX: f64 = 8e6;
-/// What a stall is explained by: so many of the background's requests.
+/// Upper limit of a stall in background requests.
 const STALL_DEPTH: f64 = 32.0;
-/// After one request, whose sender may be stalled, so many of the background's
-/// are waited for...
+/// Quiet time in background requests after a single foreground request, whose sender may be
+/// stalled.
 const AMBIGUOUS_DEPTH: f64 = 10.0;
-/// ... and no longer than this.
+/// Upper limit of that quiet time.
 pub const AMBIGUOUS_NS_MAX: u64 = 100_000_000;
-/// A burst tells of a stall with so many requests.
+/// Number of requests from which on a burst can reveal a stall.
 const BURST_MIN: u64 = 4;
 
-/// What is known of a kind of device beforehand.
+/// Properties of a kind of device.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// What is under way of background work, at least, in nanoseconds.
+    /// Least time of outstanding background requests, in nanoseconds.
     flight_ns: f64,
-    /// Whether a foreground that makes no request has been stalled by the one
-    /// before. Who sends is not: the first calls fill a buffer, and then wait
-    /// for the network, whoever else uses it.
+    /// Whether silence of the foreground may mean that its last request is stalled. A sender is not
+    /// stalled in this way: its first calls fill a buffer, and later calls wait for the network in
+    /// any case.
     stalls: bool,
 }
 
@@ -107,16 +102,16 @@ pub const LINK: Kind = Kind {
     stalls: false,
 };
 
-/// Requests of one party to one device.
+/// Requests to one device, by foreground or background.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// So far.
+    /// Total number.
     pub total: u64,
-    /// When the last was made, where that is known.
+    /// Time of the last request, where known.
     pub last_ns: Option<u64>,
 }
 
-/// A rate that forgets.
+/// A rate with exponential decay.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rate {
     time_ns: f64,
@@ -131,41 +126,41 @@ impl Rate {
         self.count = self.count * kept + count as f64;
     }
 
-    /// Mean time between two; infinite where there were none.
+    /// Mean time between two requests; infinite without requests.
     fn gap_ns(self) -> f64 {
         self.time_ns / self.count
     }
 
-    /// The same; 0 where there were none.
+    /// Mean time between two requests; 0 without requests.
     fn known_gap_ns(self) -> f64 {
         let gap_ns = self.gap_ns();
         if gap_ns.is_finite() { gap_ns } else { 0.0 }
     }
 }
 
-/// Foreground requests since the gate was last open.
+/// Foreground requests since the device was last open.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
     first_ns: u64,
-    /// When the second came, as far as looks can tell.
+    /// Time of the second request, estimated from the samples.
     second_ns: Option<u64>,
     requests: u64,
-    /// Whether background work was in its way.
+    /// Whether background work used the device at the same time.
     met: bool,
 }
 
-/// One look at a device.
+/// One sample of a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Glance {
-    /// When.
+    /// Time of the sample.
     pub at_ns: u64,
-    /// What the foreground has asked of it.
+    /// Foreground requests.
     pub foreground: Requests,
-    /// What regulated background programs have, all together.
+    /// Requests of all regulated background programs.
     pub background: u64,
-    /// How many of these have been using it since the last look.
+    /// Number of background programs that used the device since the last sample.
     pub users: u32,
-    /// Whether foreground requests ring a bell.
+    /// Whether foreground requests send a notification.
     pub bell: bool,
 }
 
@@ -175,18 +170,18 @@ impl Glance {
     }
 }
 
-/// What was asked for between two looks.
+/// Requests between two samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Recent {
-    /// By the foreground.
+    /// Foreground requests.
     pub foreground: u64,
-    /// By regulated background programs.
+    /// Requests of regulated background programs.
     pub background: u64,
-    /// In so many nanoseconds.
+    /// Length of the interval in nanoseconds.
     pub window_ns: u64,
 }
 
-/// The state of one device.
+/// State of one device.
 #[derive(Debug, Clone)]
 pub struct Gate {
     kind: Kind,
@@ -194,32 +189,31 @@ pub struct Gate {
     looked_ns: u64,
     seen: Requests,
     seen_background: u64,
-    /// The foreground's last request; `None`: not known.
+    /// Time of the foreground's last request; `None`: unknown.
     last_ns: Option<u64>,
     foreground: Rate,
     background: Rate,
     reaction_ns: f64,
     stall_ns: f64,
     burst: Option<Burst>,
-    /// How many used it when it was last found contended: as many will be met by
-    /// the next wrong guess, though none uses it while all are stopped.
+    /// Number of background programs at the last collision. The next misprediction is expected to
+    /// meet as many, although none uses the device during a stop.
     users: u32,
     bell: bool,
-    /// What was asked for after it was stopped, as learnt, and as it goes on.
+    /// Learned delay by background requests after a stop, and the measurement in progress.
     drained_ns: f64,
     drain: Option<Drain>,
-    /// What one wrong guess costs, and the quiet that three gaps ask for, as of
-    /// the last request.
+    /// Cost of one misprediction, and quiet time of three gaps, both as of the last request.
     cost_ns: f64,
     quiet_ns: u64,
-    /// When a wrong guess was last paid for.
+    /// Time of the last charge for a misprediction.
     charged_ns: u64,
     recent: Recent,
 }
 
 impl Gate {
-    /// A gate that is open unless the foreground has just been there, with the
-    /// account that there was, or a full one.
+    /// Creates a throttle that is open unless the foreground has just used the device, with the
+    /// budget of an earlier instance or a full one.
     pub fn new(kind: Kind, first: &Glance, account: Option<Budget>) -> Self {
         Self {
             kind,
@@ -244,7 +238,7 @@ impl Gate {
         }
     }
 
-    /// Takes a look in.
+    /// Processes a sample.
     pub fn look(&mut self, glance: &Glance) {
         let elapsed_ns = glance.at_ns.saturating_sub(self.looked_ns);
         let asked = glance.foreground.total.saturating_sub(self.seen.total);
@@ -259,7 +253,7 @@ impl Gate {
             self.budget.spend(more_ns);
         }
         self.bell = glance.bell;
-        // Requests close to one another are one burst, however late they are seen.
+        // Requests close to one another are one burst, however late they are sampled.
         let apart = asked == 0 || glance.met() || elapsed_ns / asked >= QUIET_NS_MIN;
         if apart && self.is_open(glance.at_ns) {
             self.end_burst();
@@ -309,8 +303,8 @@ impl Gate {
         }
     }
 
-    /// Settles what a wrong guess costs and what quiet is needed, and pays for
-    /// the guess that was wrong, if there was one.
+    /// Updates the cost of a misprediction and the required quiet time; charges the misprediction,
+    /// if there was one.
     fn settle(&mut self, glance: &Glance) {
         if glance.met() {
             self.users = glance.users;
@@ -325,7 +319,7 @@ impl Gate {
         self.quiet_ns = (gaps_ns as u64).max(QUIET_NS_MIN);
         self.budget.hold(self.cost_ns);
         if glance.met() {
-            // Nobody is delayed by more time than has passed.
+            // The delay cannot exceed the time since the last charge.
             let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
             self.budget.spend(self.cost_ns.min(passed_ns));
             self.charged_ns = glance.at_ns;
@@ -333,8 +327,8 @@ impl Gate {
         }
     }
 
-    /// Learns from a burst that is over what it met, and how long its first
-    /// request was stalled.
+    /// Updates the estimates after a burst: the delay by requests after the stop, and the stall of
+    /// the first request.
     fn end_burst(&mut self) {
         if let Some(drain) = self.drain.take() {
             self.drained_ns += (drain.cost_ns() - self.drained_ns) / 2.0;
@@ -359,19 +353,19 @@ impl Gate {
         self.stall_ns += (stall_ns - self.stall_ns) / 2.0;
     }
 
-    /// Mean time between the background's requests as it runs; 0: not known.
+    /// Mean time between requests of running background work; 0 if unknown.
     fn background_gap_ns(&self) -> f64 {
         self.background.known_gap_ns()
     }
 
-    /// Whether the foreground has asked once, met background work, and may be
-    /// waiting for it still.
+    /// Whether the foreground made a single request, collided with background work, and may still
+    /// wait for it.
     fn is_ambiguous(&self) -> bool {
         self.burst
             .is_some_and(|burst| burst.met && burst.requests == 1)
     }
 
-    /// The least quiet after which anybody is let go on.
+    /// Least quiet time before background work may continue.
     fn floor_ns(&self) -> u64 {
         let floor_ns = if self.bell { QUIET_NS_MIN } else { BLIND_NS };
         if !self.is_ambiguous() {
@@ -381,8 +375,8 @@ impl Gate {
         drained_ns.clamp(floor_ns, AMBIGUOUS_NS_MAX.max(floor_ns))
     }
 
-    /// From when on background work may use the device, if the foreground makes
-    /// no further request.
+    /// Time from which on background work may use the device, if the foreground makes no further
+    /// request.
     pub fn opens_at_ns(&self) -> u64 {
         let Some(last_ns) = self.last_ns else {
             return 0;
@@ -401,7 +395,7 @@ impl Gate {
         at_ns >= self.opens_at_ns()
     }
 
-    /// When to look again while somebody waits for it to open.
+    /// Time of the next sample while a program waits for the device.
     pub fn wake_ns(&self, at_ns: u64) -> u64 {
         let opens_ns = self.opens_at_ns();
         let (Some(last_ns), Some(burst)) = (self.last_ns, self.burst) else {
@@ -418,22 +412,22 @@ impl Gate {
         opens_ns.max(at_ns + (age_ns / LOOK_SHARE).min(LOOK_NS_MAX))
     }
 
-    /// The account.
+    /// The delay budget.
     pub fn account(&self) -> Budget {
         self.budget
     }
 
-    /// Delay that the foreground may still be caused, in nanoseconds.
+    /// Remaining delay that may be caused to the foreground, in nanoseconds.
     pub fn budget_ns(&self) -> f64 {
         self.budget.level_ns()
     }
 
-    /// What the last look found that found the foreground at it.
+    /// Requests of the last interval with foreground requests.
     pub fn recent(&self) -> Recent {
         self.recent
     }
 
-    /// The quiet that is needed now, from the last request on, in nanoseconds.
+    /// Quiet time that is required now, counted from the last request, in nanoseconds.
     pub fn needs_ns(&self) -> u64 {
         let last_ns = self.last_ns.unwrap_or(0);
         self.opens_at_ns().saturating_sub(last_ns)

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Idle-period detection, as in paper 2 (section 5): whether the foreground has
-//! gone is found out by watching it.
+//! Idle-period detection, as in paper 2 (section 5): observes whether the foreground has gone.
 //!
-//! A program runs, and is looked at every `PERIOD_NS` (module `eii`); contention
-//! stops it, and opens a window of one period. At its end the program goes on if
-//! *every* resource was at rest: more of the CPUs idle than the threshold (62 %
-//! there, of all CPUs), no foreground request of any disk, no foreground send on
-//! any interface, whether the program uses them or not. If not, the next window
+//! A running program is checked every `PERIOD_NS` (module `eii`). Contention stops it and opens a
+//! window of one period. At its end the program continues if *every* resource was idle, whether the
+//! program uses it or not: more CPU time idle than the threshold (62 % of all CPUs in the paper),
+//! no foreground disk request, and no foreground send on any interface. Otherwise the next window
 //! opens.
 //!
-//! The paper sets no end to a stop, so neither is there one here; but a program
-//! that keeps a foreground process waiting for what it holds is let go on at
-//! once, and for [`HELD_NS`] beyond.
+//! The paper sets no limit to a stop, and there is none here. But a program that blocks a
+//! foreground process, which waits for something that it holds, continues at once and runs for at
+//! least [`GRACE_NS`].
 
 use usher_model::ProgramId;
 
@@ -19,20 +17,20 @@ use super::contention::{Window, describe};
 use super::eii::{PERIOD_NS, is_over, period_end};
 use super::regulator::{Change, Sight};
 
-/// How long a program runs at least when it held somebody up.
+/// Least time for which a program runs after it blocked a foreground process.
 pub const HELD_NS: u64 = 50_000_000;
 
-/// One program's state.
+/// State of one program.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ipd {
     phase: Phase,
-    /// Until when it runs in any case.
+    /// Time until which the program runs in any case.
     spared_until_ns: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 enum Phase {
-    /// Not looked at yet.
+    /// Before the first sample.
     #[default]
     New,
     Runs(Window),
@@ -40,7 +38,7 @@ enum Phase {
 }
 
 impl Ipd {
-    /// Takes a look in: what is to change.
+    /// Processes a sample; returns the change to make.
     pub fn look(&mut self, id: ProgramId, sight: &Sight) -> Option<Change> {
         let held = sight.held_up_by(id);
         if held.is_some() {
@@ -97,7 +95,7 @@ impl Ipd {
         None
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub fn wake_ns(&self, at_ns: u64) -> u64 {
         match &self.phase {
             Phase::New => at_ns,

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background work: what runs on what the foreground leaves.
+//! Regulation of background work, which runs on the resources that the foreground leaves.
 //!
-//! [`Regulated`] wraps the policy that seats programs. Programs that arrive as
-//! background work ([`usher_model::Program::background`]) go to the regulator,
-//! which stops them and lets them go on; all others go to the seating policy,
-//! which never hears of the former. Where there is no background work the seating
-//! policy is called as if it were alone.
+//! [`Regulated`] wraps the policy that seats programs. Programs that arrive as background work
+//! ([`usher_model::Program::background`]) go to the regulator, which stops and continues them. All
+//! other programs go to the seating policy, which never receives background programs. Without
+//! background work the seating policy is called as if it were alone.
 //!
-//! A regulation is one of three: `eii` and `ipd` are paper 2's, and share its
-//! test of contention (module [`contention`]); `usher` is our own: gates for
-//! disks and interfaces (module [`gate`]), waits for CPUs ([`cpus`]), both on a
-//! [`budget`] of delay.
+//! There are three regulations. `eii` and `ipd` are paper 2's and share its contention test (module
+//! [`contention`]). `usher` is Usher's own: a throttle per disk and interface (module
+//! [`device_throttle`]) and one for the CPUs ([`cpus`]), each with a delay [`budget`].
 //!
-//! *Two paces*. Regulation looks at the meter tens of times a second; a look at
-//! every program costs more, and the seating policy wants one when it says so.
-//! So this asks for looks at the meter alone ([`Look::Meter`]), and for
-//! everything when the seating policy's time comes. What it is shown is always a
-//! look at everything: one at the meter alone has no programs in it, and where
-//! something happens at such a look, what has happened is kept until a full one
-//! has been asked for, at once.
+//! *Two sampling rates*. Regulation samples the meter tens of times per second. A sample of every
+//! program is more expensive, and the seating policy requests it when needed. [`Regulated`]
+//! therefore requests samples of the meter alone ([`SampleScope::Meter`]), and complete samples
+//! when the seating policy is due. The seating policy receives only complete samples, since a meter
+//! sample contains no programs. Events that arrive with a meter sample are queued, and a complete
+//! sample is requested at once.
 
 pub mod budget;
 pub mod contention;
@@ -44,27 +41,27 @@ pub use self::thresholds::{ThresholdError, Thresholds};
 use self::regulator::Regulator;
 use crate::Policy;
 
-/// A full look that has no programs in it is believed when it was asked for so
-/// often: all of them may really be late.
+/// Number of requests after which a complete sample without programs is accepted: the samples of
+/// all programs may really be late.
 const ASKED_MAX: u32 = 3;
 
-/// A seating policy, and the regulation of background programs beside it.
+/// A seating policy combined with the regulation of background programs.
 #[derive(Debug)]
 pub struct Regulated<P> {
     inner: P,
     regulator: Regulator,
-    /// The programs that the seating policy knows of.
+    /// Programs known to the seating policy.
     foreground: BTreeSet<ProgramId>,
-    /// What it has not been told yet.
+    /// Events that the seating policy has not received yet.
     pending: Pending,
-    /// When it wants to look again.
+    /// Time at which the seating policy is due.
     due_ns: Option<u64>,
-    /// CPUs that it was last shown.
+    /// CPUs in the last observation of the seating policy.
     usable: Option<CpuSet>,
-    /// How often a full look was asked for, at once, since there was one.
+    /// Number of immediate requests for a complete sample since the last one.
     asked: u32,
-    /// Background programs that have just gone, and those that had at the last
-    /// look: late word of them may still come.
+    /// Background programs that departed at this sample and at the previous one. Late reports about
+    /// them may still arrive.
     gone: [BTreeSet<ProgramId>; 2],
 }
 
@@ -75,7 +72,7 @@ struct Pending {
 }
 
 impl<P: Policy> Regulated<P> {
-    /// That policy, beside a regulator with paper 2's thresholds.
+    /// Wraps a policy, with paper 2's thresholds.
     pub fn new(inner: P) -> Self {
         Self {
             inner,
@@ -89,7 +86,7 @@ impl<P: Policy> Regulated<P> {
         }
     }
 
-    /// With these thresholds; to be said before anything is decided.
+    /// Replaces the thresholds; to be called before the first decision.
     #[must_use]
     pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
         self.regulator = Regulator::new(thresholds);
@@ -101,12 +98,12 @@ impl<P: Policy> Regulated<P> {
         &self.inner
     }
 
-    /// Whether a program is background work, or was until just now.
+    /// Whether a program is background work, or was until the previous sample.
     fn is_background(&self, id: ProgramId) -> bool {
         self.regulator.holds(id) || self.gone.iter().any(|gone| gone.contains(&id))
     }
 
-    /// Shares out what has happened.
+    /// Routes each event to the regulator or to the seating policy's queue.
     fn share_out(&mut self, observation: &Observation) {
         for event in &observation.events {
             let (id, is_background) = match event {
@@ -144,7 +141,7 @@ impl<P: Policy> Regulated<P> {
         };
     }
 
-    /// Whether there is no background work, nor has been of late.
+    /// Whether there has been no background work recently.
     fn is_alone(&self, observation: &Observation) -> bool {
         let arrives = |event: &Event| matches!(event, Event::Arrived(p) if p.background.is_some());
         let told = self.pending.events.is_empty() && self.pending.failed.is_empty();
@@ -152,7 +149,7 @@ impl<P: Policy> Regulated<P> {
         self.regulator.is_empty() && told && gone && !observation.events.iter().any(arrives)
     }
 
-    /// Whether the seating policy is to be asked now.
+    /// Whether the seating policy must be called now.
     fn concerns_inner(&self, observation: &Observation) -> bool {
         let is_due = self
             .due_ns
@@ -162,13 +159,13 @@ impl<P: Policy> Regulated<P> {
         is_due || moved || told
     }
 
-    /// Whether the look covered every program.
+    /// Whether the sample covers all programs.
     fn is_full(&self, observation: &Observation) -> bool {
         let nobody = self.foreground.is_empty();
         nobody || !observation.programs.is_empty() || self.asked >= ASKED_MAX
     }
 
-    /// Asks the seating policy.
+    /// Calls the seating policy.
     fn ask(&mut self, observation: &Observation) -> Decision {
         self.asked = 0;
         self.usable = Some(observation.usable.clone());
@@ -178,7 +175,7 @@ impl<P: Policy> Regulated<P> {
         decision
     }
 
-    /// Asks the seating policy, and shows it nothing of background work.
+    /// Calls the seating policy with an observation that contains no background work.
     fn ask_apart(&mut self, observation: &Observation) -> Decision {
         let pending = std::mem::take(&mut self.pending);
         let is_own = |sample: &&ProgramSample| !self.is_background(sample.id);
@@ -198,7 +195,7 @@ impl<P: Policy> Regulated<P> {
         self.ask(&own)
     }
 
-    /// With background work: both decisions in one.
+    /// Merges the decisions of the regulator and the seating policy.
     fn decide_both(&mut self, observation: &Observation) -> Decision {
         let at_ns = observation.at_ns;
         let outcome = self.regulator.look(observation);

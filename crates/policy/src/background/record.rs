@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is told of a background program: how long it ran, and sentences that do
-//! not repeat themselves.
+//! History of a background program, and a rate limit for log messages.
 
 use std::collections::VecDeque;
 
-/// The share of time for which a program ran is that of so many nanoseconds.
+/// Length of the interval for which the share of run time is reported.
 pub const SHARE_NS: u64 = 10_000_000_000;
-/// Sentences of one kind are so far apart.
+/// Least interval between two log messages of one kind.
 const SAY_NS: u64 = 1_000_000_000;
 
-/// When a program ran and when not.
+/// Run and stop times of a program.
 #[derive(Debug, Clone)]
 pub(super) struct History {
-    /// When it began to run or was stopped, oldest first.
+    /// Times at which the program started to run (true) or was stopped (false), oldest first.
     turns: VecDeque<(u64, bool)>,
 }
 
@@ -31,13 +30,13 @@ impl History {
         }
     }
 
-    /// Of how much time its share is that: 10 s, or its life.
+    /// Length of the interval of `share`: 10 s, or the program's life.
     pub fn span_ns(&self, at_ns: u64) -> u64 {
         let first_ns = self.turns.front().map_or(at_ns, |first| first.0);
         at_ns.saturating_sub(first_ns).min(SHARE_NS)
     }
 
-    /// Share of that time for which it ran.
+    /// Share of that interval for which the program ran.
     pub fn share(&self, at_ns: u64) -> f64 {
         let from_ns = at_ns - self.span_ns(at_ns);
         let ends = self.turns.iter().skip(1).map(|next| next.0);
@@ -53,7 +52,7 @@ impl History {
     }
 }
 
-/// Sentences of one kind, at most one a second.
+/// Log messages of one kind, limited to one per second.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Voice {
     said_ns: Option<u64>,
@@ -61,7 +60,8 @@ pub(super) struct Voice {
 }
 
 impl Voice {
-    /// The sentence, with how many like it were not said; `None`: too soon.
+    /// Returns the message with the number of messages suppressed before it; `None` if it is
+    /// suppressed.
     pub fn say(&mut self, at_ns: u64, sentence: String) -> Option<String> {
         if self.said_ns.is_some_and(|said_ns| at_ns < said_ns + SAY_NS) {
             self.hushed += 1;

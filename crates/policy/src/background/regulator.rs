@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The background programs, each under its own regulation, and what is done
-//! and said about them.
+//! The set of background programs, each with its own regulation, and the resulting actions and log
+//! messages.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use super::thresholds::Thresholds;
 use super::usher::{CALM_NS, Controller};
 use crate::stage::Stage;
 
-/// Without figures for so long, nobody stays stopped.
+/// Time without figures after which no program stays stopped.
 const BLIND_NS_MAX: u64 = 1_000_000_000;
-/// Standings that differ only in shares are told so often.
+/// Least interval between reports of states that differ only in shares.
 const TELL_NS: u64 = 1_000_000_000;
-/// A demotion that fails is tried again so often.
+/// Number of retries of a failed demotion.
 const DEMOTIONS: u32 = 3;
-/// No look is closer to the last.
+/// Least interval between samples.
 const LOOK_NS_MIN: u64 = 1_000_000;
 
-/// One look, as regulations see it.
+/// Input of the regulations at one sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sight<'a> {
     pub at_ns: u64,
@@ -34,7 +34,7 @@ pub(super) struct Sight<'a> {
 }
 
 impl Sight<'_> {
-    /// Who waits for that program to go on, in words.
+    /// Describes the process that program `id` blocks, if any.
     pub fn held_up_by(&self, id: ProgramId) -> Option<String> {
         let mut all = self.metering.held_up.iter();
         let held = all.find(|held| held.by == id)?;
@@ -42,20 +42,20 @@ impl Sight<'_> {
     }
 }
 
-/// What a regulation wants changed.
+/// Change that a regulation requests.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
-    /// Stop it.
+    /// Stop the program.
     Stop(Contention, String),
-    /// Let it go on.
+    /// Continue the program.
     Run(String),
-    /// Let it go on although it is in the way.
+    /// Run the program for a limited time although there is contention.
     Spare(String),
 }
 
 #[derive(Debug, Clone)]
 enum Rule {
-    /// The controller has its state.
+    /// The state is in the controller.
     Usher,
     Eii(Eii),
     Ipd(Ipd),
@@ -71,10 +71,10 @@ struct Member {
     why: Option<String>,
     stops: u64,
     history: History,
-    /// How often its demotion has failed.
+    /// Number of failed demotions.
     refused: u32,
-    /// Of stops, of going on, of being spared, of demotions and other actions
-    /// that fail.
+    /// Logs of stops, of continuations, of grace runs, of failed demotions, and of other failed
+    /// actions.
     voices: [Voice; 5],
 }
 
@@ -99,8 +99,7 @@ impl Member {
         }
     }
 
-    /// Carries a change out in the books; a sentence about it if it is time
-    /// for one.
+    /// Updates the program's state; returns a log message unless it is suppressed.
     fn change(&mut self, at_ns: u64, change: Change) -> Option<String> {
         let (voice, runs, sentence) = match change {
             Change::Stop(cause, why) => {
@@ -135,7 +134,7 @@ impl Member {
     }
 }
 
-/// What is to be done about background programs, and when to look again.
+/// Result of one sample for all background programs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
     pub actions: Vec<Action>,
@@ -151,12 +150,12 @@ pub(super) struct Regulator {
     members: BTreeMap<ProgramId, Member>,
     controller: Controller,
     stage: Stage,
-    /// When there were figures last.
+    /// Time of the last sample with figures.
     seen_ns: Option<u64>,
     notes: Vec<Note>,
-    /// Who is demoted at the next decision.
+    /// Demotions for the next decision.
     newcomers: Vec<Action>,
-    /// What was last told of standings, and when.
+    /// Time and content of the last report of states.
     told: Option<(u64, Vec<Standing>)>,
 }
 
@@ -176,7 +175,7 @@ impl Regulator {
         self.members.is_empty()
     }
 
-    /// Takes in an event about a background program.
+    /// Processes an event of a background program.
     pub fn happened(&mut self, at_ns: u64, event: &Event) {
         match event {
             Event::Arrived(program) => self.arrive(at_ns, program),
@@ -203,7 +202,7 @@ impl Regulator {
         self.newcomers.push(Action::Demote { program: id, to });
     }
 
-    /// Takes in actions on background programs that failed.
+    /// Processes failed actions on background programs.
     pub fn failed(&mut self, at_ns: u64, failed: &[FailedAction]) {
         self.stage.undo_failed(failed);
         for failure in failed {
@@ -231,7 +230,7 @@ impl Regulator {
         }
     }
 
-    /// Looks and decides.
+    /// Processes an observation and decides.
     pub fn look(&mut self, observation: &Observation) -> Outcome {
         let at_ns = observation.at_ns;
         let blind = self.is_blind(at_ns, observation.metering.is_some());
@@ -251,7 +250,7 @@ impl Regulator {
         }
     }
 
-    /// Whether figures have been missing for so long that nobody may stay stopped.
+    /// Whether figures have been missing for so long that no program may stay stopped.
     fn is_blind(&mut self, at_ns: u64, seen: bool) -> bool {
         if seen {
             self.seen_ns = Some(at_ns);
@@ -299,7 +298,7 @@ impl Regulator {
         }
     }
 
-    /// The standings, where they have changed. Without figures everybody runs.
+    /// The states, if they have changed. Without figures all programs run.
     fn tell(&mut self, at_ns: u64, blind: bool) -> Option<Vec<Standing>> {
         let each = self.members.iter().map(|(&id, m)| m.standing(id, at_ns));
         let now: Vec<_> = each

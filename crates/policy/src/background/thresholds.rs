@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The figures that paper 2 holds shares against.
+//! Thresholds of paper 2's contention test.
 
 use serde::{Deserialize, Serialize};
 
-/// Where background work counts as being in the way, and where the machine
-/// counts as idle. The defaults are paper 2's; `usher bench calibrate` finds
-/// those of a machine. Each is a share, 0..=1.
+/// Shares at which background work counts as contending and the machine as idle, each 0..=1. The
+/// defaults are paper 2's; `usher bench calibrate` finds the values for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Thresholds {
-    /// Background work's share of the CPU time used below which foreground
-    /// work wants CPUs: 80..90 % (section 4.4).
+    /// Background share of the used CPU time below which foreground work wants CPUs: 80..90 %
+    /// (section 4.4).
     pub cpu: f64,
-    /// Its share of the synchronous sectors of a disk: 100 % (section 4.4), so
-    /// that any foreground request counts.
+    /// Background share of the synchronous sectors of a disk: 100 % (section 4.4), so that any
+    /// foreground request counts.
     pub disk: f64,
-    /// Its share of the calls that send on an interface: 100 % (section 4.4).
+    /// Background share of the calls that send on an interface: 100 % (section 4.4).
     pub network: f64,
-    /// With at least this share of the CPUs idle nobody lacks CPU time: 25 %
-    /// (section 4.3).
+    /// Idle share of the CPUs from which on no program lacks CPU time: 25 % (section 4.3).
     pub idle: f64,
-    /// `ipd`: above this idle share the CPUs are at rest: 62 %, the least seen
-    /// in 30 minutes without foreground work (section 5).
+    /// `ipd`: idle share above which the CPUs count as idle: 62 %, the least seen in 30 minutes
+    /// without foreground work (section 5).
     pub ipd_idle: f64,
 }
 
@@ -37,21 +35,21 @@ impl Default for Thresholds {
     }
 }
 
-/// A threshold that is not a share.
+/// A threshold outside of 0..=1.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the threshold {name} is {value}: it is a share, from 0 to 1")]
 pub struct ThresholdError {
-    /// Which.
+    /// Name of the threshold.
     pub name: &'static str,
-    /// What it was to be.
+    /// The rejected value.
     pub value: f64,
 }
 
 impl Thresholds {
-    /// The same, where each is a share.
+    /// Returns the thresholds if each is in 0..=1.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first threshold that is not.
     pub fn checked(self) -> Result<Self, ThresholdError> {
         let all = [
             ("cpu", self.cpu),
@@ -67,7 +65,7 @@ impl Thresholds {
     }
 }
 
-/// As read, before it is checked; what is missing is paper 2's.
+/// Thresholds as parsed, before the check; missing thresholds have paper 2's value.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Unchecked {

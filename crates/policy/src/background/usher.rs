@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's own regulation: per program and per resource, in milliseconds.
+//! Usher's own regulation: separately per program and resource, within milliseconds.
 //!
-//! Each disk and interface has a [`Gate`], and the CPUs are one resource
-//! ([`Cpus`]). A program runs while everything that it uses is open to it, so
-//! that work on one disk goes on while the foreground is on another. A program
-//! uses a device if it made a request in the last [`USING_NS`] of its running;
-//! stopped, it is taken to want what it used when it was stopped.
+//! Each disk and interface has a [`DeviceThrottle`]; all CPUs together have a [`CpuThrottle`]. A
+//! program runs while every resource that it uses is open. Work on one disk thus continues while
+//! the foreground uses another. A program uses a device if it made a request in the last
+//! [`USING_NS`] of its run time. A stopped program is assumed to need the resources that it used
+//! when it was stopped.
 //!
-//! *Looks*. A foreground request of a device on which background work runs rings
-//! a bell, and the meter is looked at within a millisecond: while all is quiet
-//! looks are [`CALM_NS`] apart. For CPUs it rings where a timer in the kernel can
-//! watch them; else, with background work on them and little idle, looks are closer. A stopped program is looked at when
-//! what it waits for may open, and ten times a second in case it holds somebody
-//! up.
+//! *Sampling*. A foreground request to a device that background work uses sends a notification,
+//! after which the meter is sampled within a millisecond. Without notifications samples are
+//! [`CALM_NS`] apart. For the CPUs there are notifications where a kernel timer can watch them.
+//! Elsewhere samples are closer while background work runs on the CPUs and little CPU time is idle.
+//! While a program is stopped, a sample is due when its resources may open, and ten times per
+//! second in case it blocks a foreground process.
 //!
-//! *Locks*. A stopped program may hold what a foreground process waits for. Where
-//! that is seen, it goes on at once, and runs for longer each time that it is seen
-//! again soon: whether it has let go can only be found out by stopping it. Where
-//! it is not seen, nobody is stopped for more than [`STOPPED_NS_MAX`] in one go:
-//! then it runs for [`SPARED_NS`], paid for like any other meeting.
+//! *Locks*. A stopped program may hold a lock that a foreground process waits for. Where this is
+//! detected, the program continues at once, for longer each time that it is soon detected again:
+//! only a new stop shows whether the lock has been released. Since detection may fail, no stop
+//! lasts longer than [`STOPPED_NS_MAX`]. The program then runs for [`GRACE_NS`], and collisions are
+//! charged as usual.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,29 +29,28 @@ use super::cpus::{ALERT_NS, CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
 use super::gate::{BLIND_NS, DISK, Gate, Glance, LINK, Recent, Requests};
 use super::regulator::{Change, Sight};
 
-/// Who made a request so long ago, or later, uses the device.
+/// A program uses a device for this long after its last request.
 pub const USING_NS: u64 = 100_000_000;
-/// Between looks while nothing happens.
+/// Interval between samples without activity.
 pub const CALM_NS: u64 = 250_000_000;
-/// Somebody who is stopped is looked at so often, lest he hold somebody up.
+/// Interval between checks whether a stopped program blocks a foreground process.
 const HOLDS_NS: u64 = 100_000_000;
-/// Nobody is stopped for longer in one go...
+/// Longest stop.
 pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
-/// ... and then runs so long, as does who held somebody up: twice as long each
-/// time that it does so again within `AGAIN_NS`, at most `SPARED_NS_MAX`.
+/// Length of a grace run after the longest stop, or after the program blocked a foreground process.
+/// It doubles, up to `GRACE_NS_MAX`, each time that the program blocks again within `AGAIN_NS`.
 pub const SPARED_NS: u64 = 50_000_000;
 const SPARED_NS_MAX: u64 = 1_600_000_000;
 const AGAIN_NS: u64 = 1_000_000_000;
-/// Between looks while a program may soon turn to a device that is shut.
+/// Interval between samples while a program may soon use a closed device.
 const NEAR_NS: u64 = 25_000_000;
-/// Who used a device so long ago may turn to it again.
+/// Time after its last use of a device for which a program may use it again.
 const MAY_USE_NS: u64 = 2_000_000_000;
-/// A program that uses, or waits for, less than this, in CPUs, is not stopped
-/// for them.
+/// A program that uses or waits for fewer CPUs than this is not stopped for them.
 const USES_CPUS: f64 = 0.05;
 
-/// What one party has asked of a device: its own requests; calls either way, and
-/// the packets that come of them.
+/// Requests of one side to a device: disk requests; calls in both directions and the resulting
+/// packets.
 fn requests(usage: &Usage, resource: Resource) -> Requests {
     let none = Requests::default();
     match resource {
@@ -67,7 +66,7 @@ fn requests(usage: &Usage, resource: Resource) -> Requests {
     }
 }
 
-/// What keeps the device busy: packets rather than calls, where these are known.
+/// The count that measures the load on the device: packets rather than calls, where known.
 fn burden(usage: &Usage, resource: Resource) -> u64 {
     let packets = match resource {
         Resource::Link(link) => usage.links.get(&link).map_or(0, |l| l.packets),
@@ -79,7 +78,7 @@ fn burden(usage: &Usage, resource: Resource) -> u64 {
     }
 }
 
-/// Sectors written back for somebody: these count as use by the background.
+/// Sectors written back later; these count as use by the background.
 fn written_back(usage: &Usage, resource: Resource) -> u64 {
     match resource {
         Resource::Disk(disk) => usage.disks.get(&disk).map_or(0, |d| d.async_sectors),
@@ -92,26 +91,26 @@ fn devices(usage: &Usage) -> impl Iterator<Item = Resource> {
     disks.chain(usage.links.keys().map(|&link| Resource::Link(link)))
 }
 
-/// One program under this regulation.
+/// State of one program under this regulation.
 #[derive(Debug, Clone, Default)]
 struct Member {
-    /// What it had used at the last look; `None`: not looked at yet.
+    /// Figures of the last sample; `None` before the first.
     seen: Option<Usage>,
-    /// CPU time used and waited for at a reading of it.
+    /// Time of the last CPU reading, and the CPU time used plus waited for until then.
     cpu_read: Option<(u64, u64)>,
-    /// Whether it is known if it uses the CPUs.
+    /// Whether it is known if the program uses the CPUs.
     knows_cpu: bool,
-    /// When it last used what; of the CPUs, only whether.
+    /// Time of the last use by resource; for the CPUs only whether they are used.
     used: BTreeMap<Resource, u64>,
-    /// Since when it is stopped.
+    /// Start of the present stop.
     stopped_ns: Option<u64>,
-    /// It runs in any case until then, and was spared for so long.
+    /// End of the grace run, and its length.
     spared_until_ns: u64,
     spared_ns: u64,
 }
 
 impl Member {
-    /// Takes in what it has used.
+    /// Processes the program's figures.
     fn read(&mut self, usage: &Usage, sight: &Sight) {
         let before = self.seen.replace(usage.clone()).unwrap_or_default();
         let wanted_ns = usage.cpu_ns + usage.wait_ns;
@@ -134,7 +133,7 @@ impl Member {
             .retain(|_, used_ns| *used_ns + MAY_USE_NS >= at_ns);
     }
 
-    /// Takes in what it has used of CPUs, and waited for them.
+    /// Processes the program's CPU time, used and waited for.
     fn read_cpu(&mut self, wanted_ns: u64, sight: &Sight) {
         let now_ns = sight.metering.cpu_read_ns;
         let (read_ns, before_ns) = *self.cpu_read.get_or_insert((now_ns, wanted_ns));
@@ -151,7 +150,7 @@ impl Member {
         self.knows_cpu = true;
     }
 
-    /// What it uses now, or used when it was stopped.
+    /// Resources that the program uses now, or used when it was stopped.
     fn uses(&self, at_ns: u64) -> impl Iterator<Item = Resource> + '_ {
         let is_now = move |used_ns: u64| used_ns + USING_NS >= at_ns;
         let each = self.used.iter();
@@ -167,7 +166,7 @@ impl Member {
         self.stopped_ns = Some(at_ns);
     }
 
-    /// Lets it run for a while, whoever comes.
+    /// Starts a grace run, during which no contention stops the program.
     fn spare(&mut self, at_ns: u64, holds: bool) {
         let again = holds && at_ns < self.spared_until_ns + AGAIN_NS;
         self.spared_ns = match again {
@@ -189,8 +188,8 @@ pub(super) struct Controller {
     members: BTreeMap<ProgramId, Member>,
     gates: BTreeMap<Resource, Gate>,
     cpus: Option<Cpus>,
-    /// Accounts of the time before the last program left: who starts one
-    /// program after another gets no full account for each.
+    /// Budgets from the time before the last program left. They are kept because a new full budget
+    /// for each of many successive programs would void the bound.
     accounts: BTreeMap<Resource, Budget>,
 }
 
@@ -209,7 +208,7 @@ impl Controller {
         }
     }
 
-    /// Takes a look in: what is to change.
+    /// Processes a sample; returns the changes to make.
     pub fn look(&mut self, sight: &Sight) -> Vec<(ProgramId, Change)> {
         for (id, member) in &mut self.members {
             if let Some(usage) = sight.metering.background.get(id) {
@@ -270,7 +269,7 @@ impl Controller {
         }
     }
 
-    /// What a member uses that is shut.
+    /// Closed resources that the program uses.
     fn shut(&self, member: &Member, at_ns: u64) -> Vec<Resource> {
         let shut = |resource: &Resource| !self.is_open(*resource, at_ns);
         member.uses(at_ns).filter(shut).collect()
@@ -305,7 +304,7 @@ impl Controller {
         Some(change)
     }
 
-    /// Why something is shut, in figures and in words.
+    /// Reason for which a resource is closed, as figures and as text.
     fn reason(&self, resource: Resource) -> (Contention, String) {
         match (resource, self.gates.get(&resource), &self.cpus) {
             (Resource::Cpu, _, Some(cpus)) if cpus.is_crowd() => for_crowd(cpus.found()),
@@ -328,7 +327,7 @@ impl Controller {
         each.join(", ")
     }
 
-    /// When to look again.
+    /// Time of the next sample.
     pub fn wake_ns(&self, at_ns: u64, metering: Option<&Metering>) -> Option<u64> {
         let calm_ns = match metering.is_some_and(has_bell) {
             true => CALM_NS,
@@ -345,7 +344,7 @@ impl Controller {
         .min()
     }
 
-    /// When all that a stopped program waits for may be open.
+    /// Time at which all resources that a stopped program needs may be open.
     fn opens(&self, member: &Member, at_ns: u64) -> u64 {
         let opens = |resource: Resource| match resource {
             Resource::Cpu => at_ns + self.cpus_pause_ns(CONTENDED_NS),
@@ -405,7 +404,7 @@ fn for_crowd(found: Found) -> (Contention, String) {
     (waits(found), why.to_owned())
 }
 
-/// What the last window showed of the CPUs.
+/// The figures of the last CPU window.
 fn waits(found: Found) -> Contention {
     let ns = |cpus: f64| (cpus * found.window_ns as f64) as u64;
     Contention {

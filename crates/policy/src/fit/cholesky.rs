@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Linear equations of a dozen unknowns, solved by the Cholesky decomposition.
+//! Solves linear equations of a dozen unknowns by the Cholesky decomposition.
 //!
-//! The linear algebra crates in common use are under Apache-2.0 alone, which programs
-//! under GPL-2.0-only cannot link, or take minutes to build.
+//! The common linear-algebra crates are licensed under Apache-2.0 alone, which programs under
+//! GPL-2.0-only cannot link, or take minutes to build.
 
 /// The lower triangle L of a symmetric positive definite matrix, which is L Lᵀ.
 #[derive(Debug, Clone)]
@@ -12,8 +12,9 @@ pub(super) struct Cholesky {
 }
 
 impl Cholesky {
-    /// Decomposes the symmetric matrix of `size` rows whose elements are `element(row,
-    /// column)`, asked for the lower triangle only. `None`: it is not positive definite.
+    /// Decomposes a symmetric matrix of `size` rows with the elements `element(row, column)`, which
+    /// is called for the lower triangle only. Returns `None` if the matrix is not positive
+    /// definite.
     pub fn new(size: usize, element: impl Fn(usize, usize) -> f64) -> Option<Self> {
         let mut lower: Vec<Vec<f64>> = Vec::with_capacity(size);
         for row in 0..size {
@@ -24,7 +25,7 @@ impl Cholesky {
                 elements.push(rest / above[column]);
             }
             let square = element(row, row) - dot(&elements, &elements);
-            // Also false where it is no number.
+            // Also false for NaN.
             if !(square > 0.0 && square.is_finite()) {
                 return None;
             }
@@ -34,7 +35,7 @@ impl Cholesky {
         Some(Self { lower })
     }
 
-    /// Solves the equations with the right side `right`, of the matrix's size.
+    /// Solves the equations for the right-hand side `right`, which must have the matrix's size.
     pub fn solve(&self, right: &[f64]) -> Vec<f64> {
         let mut solution: Vec<f64> = Vec::with_capacity(right.len());
         for (row, value) in self.lower.iter().zip(right) {
@@ -52,7 +53,7 @@ impl Cholesky {
     }
 }
 
-/// The scalar product; the longer vector's rest is ignored.
+/// The scalar product; surplus elements of the longer vector are ignored.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }

@@ -1,37 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Noticing programs that collapse on too few cores.
+//! Detects programs that collapse on too few cores.
 //!
-//! Between two neighbouring samples of an honest program, progress grows at
-//! most in proportion to the cores, give or take a cache that begins to
-//! suffice. Where progress *per core* more than [`DROP`]-folds and the
-//! measurement errors do not explain it, the program loses to something that
-//! has nothing to do with work: threads that busy-wait for a partner that is
-//! not running. Measured: LAMMPS with two MPI ranks 5.5 times slower on one
-//! core than on two, 2.8 times a core; four threads on a yielding lock 4.6.
+//! Between two neighbouring samples of a normal program, progress grows at most in proportion to
+//! the cores, apart from a cache that becomes sufficient. If progress *per core* grows by more than
+//! a factor of [`DROP`] and measurement errors do not explain it, the cause is not the work itself:
+//! threads busy-wait for a partner that is not running. Measured: LAMMPS with two MPI ranks is 5.5
+//! times slower on one core than on two, 2.8 times per core; four threads on a yielding lock 4.6
+//! times.
 //!
-//! The threshold lies somewhere in the gap between the two samples; the upper
-//! end is the answer, since giving too few cores costs several-fold and
-//! giving too many costs a fraction.
+//! The threshold lies between the two samples. The upper end is used, since too few cores cost
+//! several-fold and too many cost a fraction.
 
 use usher_model::CurvePoint;
 
-/// Growth of progress per core that is no longer honest.
+/// Largest growth of progress per core that does not count as a collapse.
 pub const DROP: f64 = 1.5;
 
-/// Standard errors that the drop must exceed.
+/// Number of standard errors that the drop must exceed.
 const SIGMAS: f64 = 2.0;
 
-/// Where a program collapses.
+/// The position and size of a collapse.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Collapse {
-    /// Fewest cores at which it is known not to: what a
-    /// [`Request`](crate::seating::Request)'s `spinners` wants.
+    /// Least number of cores at which the program is known not to collapse: the value for a
+    /// [`Request`](crate::seating::Request)'s `spinners`.
     pub cores: u32,
     /// Progress per core just below, relative to that at `cores`: < 1/1.5.
     pub factor: f64,
 }
 
-/// Whether the samples (in any order) show a collapse: the highest one.
+/// Returns the collapse at the highest core count that the samples show, if any. The samples may be
+/// in any order.
 pub fn collapses(samples: &[CurvePoint]) -> Option<Collapse> {
     let good = |x: f64| x.is_finite() && x > 0.0;
     let usable = samples.iter().filter(|s| good(s.cores) && good(s.rate));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The universal scalability law by linear least squares.
 //!
-//! `n / X(n) = a + b (n-1) + c n (n-1)` with `a = 1/λ`, `b = σ/λ`, `c = κ/λ` is
-//! linear: weighted by the relative errors it is solved in closed form, which
-//! needs no start value and cannot fail to converge; a general optimiser
-//! (Levenberg-Marquardt) would have to be told both. The prior enters as two
-//! more rows, `(b - σ₀ a) / (s a)` and the same for `c`, with the `a` of the
-//! round before as the scale (it settles in a few rounds). Non-negative σ and
-//! κ are had exactly by trying the four sets of parameters that may be zero.
+//! `n / X(n) = a + b (n-1) + c n (n-1)` with `a = 1/λ`, `b = σ/λ`, `c = κ/λ` is linear. Weighted by
+//! the relative errors it has a closed-form solution, which needs no start value and cannot fail to
+//! converge; a general optimiser (Levenberg-Marquardt) would need both a start value and a
+//! convergence test. The prior adds two rows, `(b - σ₀ a) / (s a)` and the same for `c`, with the
+//! `a` of the previous round as the scale (it converges in a few rounds). Non-negative σ and κ are
+//! obtained exactly by trying the four sets of parameters that may be zero.
 
 use usher_model::CurvePoint;
 
@@ -18,22 +17,22 @@ pub(super) const SIGMA: (f64, f64) = (0.03, 0.3);
 /// Prior mean and standard deviation of κ.
 pub(super) const KAPPA: (f64, f64) = (0.000_1, 0.002);
 
-/// Rounds in which the prior's scale settles.
+/// Number of rounds in which the prior's scale converges.
 const ROUNDS: usize = 6;
 
 /// A universal scalability law: `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Law {
-    /// Progress a second on one core, λ.
+    /// Progress per second on one core, λ.
     pub lambda: f64,
     /// Contention, σ >= 0: the serial part of Amdahl's law.
     pub sigma: f64,
-    /// Coherence, κ >= 0: where it is not 0 the curve falls in the end.
+    /// Coherence, κ >= 0: if not 0, the curve eventually falls.
     pub kappa: f64,
 }
 
 impl Law {
-    /// Progress a second on that many cores; below one core in proportion.
+    /// Progress per second on `cores` cores; proportional below one core.
     pub fn rate(&self, cores: f64) -> f64 {
         match cores < 1.0 {
             true => self.lambda * cores,
@@ -41,7 +40,7 @@ impl Law {
         }
     }
 
-    /// The denominator: how many times longer a unit of work takes a core.
+    /// The denominator: the time per unit of work and core, relative to one core.
     pub(super) fn slowdown(&self, cores: f64) -> f64 {
         1.0 + self.sigma * (cores - 1.0) + self.kappa * cores * (cores - 1.0)
     }
@@ -96,7 +95,7 @@ fn rows(samples: &[CurvePoint], a: f64) -> Rows {
     rows
 }
 
-/// Least squares with b, c >= 0, by the active sets.
+/// Least squares with b, c >= 0, by active sets.
 fn least_squares(rows: &Rows) -> Option<Law> {
     let mut best: Option<(f64, Law)> = None;
     for free in [&[0, 1, 2][..], &[0, 1], &[0, 2], &[0]] {
@@ -119,14 +118,14 @@ fn least_squares(rows: &Rows) -> Option<Law> {
     best.map(|(_, law)| law)
 }
 
-/// Unconstrained least squares over the parameters `free`, the others zero.
+/// Unconstrained least squares over the parameters `free`; the others are zero.
 fn solve(rows: &Rows, free: &[usize]) -> Option<(f64, [f64; 3])> {
     let mut columns = Vec::with_capacity(free.len());
     let mut lengths = Vec::with_capacity(free.len());
     for &parameter in free {
         let column: Vec<f64> = rows.left.iter().map(|row| row[parameter]).collect();
         let length = dot(&column, &column).sqrt();
-        // Columns of equal length: n (n-1) is thousands of times 1.
+        // Scales columns to equal length: n (n-1) is thousands of times 1.
         columns.push(column.iter().map(|x| x / length).collect::<Vec<f64>>());
         lengths.push(length);
     }

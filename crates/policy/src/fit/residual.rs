@@ -1,47 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the law misses, and how sure the curve is of each point.
+//! Deviations from the law, and the error of each point of the curve.
 //!
-//! In logarithms, samples are law plus residual plus measurement error. The
-//! residual is a Gaussian process (kriging) over log2 of the cores with
-//! standard deviation [`MISFIT`] and exponential correlation, one octave long:
-//! rough, since curves have kinks. Its mean given the samples corrects the
-//! law. For the error, the parameters' prior joins the covariance, linearised
-//! at the fitted law: `dlnX/dσ = -(n-1)/D`, `dlnX/dκ = -n(n-1)/D`, and a flat
-//! λ; below a collapse one more free level. So the error is small near
-//! samples, and far from them is that of σ and κ as far as the samples leave
-//! them open. Nothing is random.
+//! In logarithms, samples are the sum of law, residual and measurement error. The residual is a
+//! Gaussian process (kriging) over log2 of the cores with standard deviation [`MISFIT`] and
+//! exponential correlation, one octave long: rough, since curves have kinks. Its mean given the
+//! samples corrects the law. For the error, the prior of the parameters is added to the covariance,
+//! linearised at the fitted law: `dlnX/dσ = -(n-1)/D`, `dlnX/dκ = -n(n-1)/D`, and a flat λ; below a
+//! collapse there is one more free level. The error is thus small near samples. Far from them it is
+//! the error of σ and κ that remains given the samples. The computation is deterministic.
 //!
-//! Figures calibrated on the published PARSEC curves (tests/fit_parsec.rs):
-//! of the held-out points 94 % or more lie within two standard errors.
+//! The constants are calibrated on the published PARSEC curves (tests/fit_parsec.rs): at least 94 %
+//! of the held-out points lie within two standard errors.
 
 use usher_model::CurvePoint;
 
 use super::cholesky::{Cholesky, dot};
 use super::law::{KAPPA, Law, SIGMA};
 
-/// Standard deviation of what the law misses, in logarithms.
+/// Standard deviation of the residual, in logarithms.
 pub(super) const MISFIT: f64 = 0.1;
 
 /// Correlation length in octaves.
 const OCTAVES: f64 = 1.0;
 
-/// Standard deviation of the logarithm of a level that is not known.
+/// Standard deviation of the logarithm of an unknown level.
 const LEVEL: f64 = 10.0;
 
 /// The residual given the samples.
 pub(super) struct Residual {
     law: Law,
-    /// Below this many cores the program collapses.
+    /// Core count below which the program collapses.
     upper: f64,
     cores: Vec<f64>,
     /// Weight of each sample in the mean.
     weights: Vec<f64>,
-    /// Of the full covariance of the samples.
+    /// Decomposed full covariance of the samples.
     full: Cholesky,
 }
 
 impl Residual {
-    /// `None` where the numbers overflow.
+    /// Returns `None` where the numbers overflow.
     pub fn new(
         samples: &[CurvePoint],
         law: &Law,
@@ -73,7 +71,7 @@ impl Residual {
         this.weights.iter().all(|w| w.is_finite()).then_some(this)
     }
 
-    /// The logarithm to be added to the law's, and the standard error.
+    /// The logarithm to add to the law's, and the standard error.
     pub fn at(&self, cores: f64) -> (f64, f64) {
         let near = self.cores.iter().map(|&c| correlated(cores, c, self.upper));
         let mean = near.zip(self.weights.iter()).map(|(k, w)| k * w).sum();
@@ -91,7 +89,7 @@ impl Residual {
         linear + correlated(a, b, self.upper)
     }
 
-    /// Derivatives by the parameters, in their prior standard deviations.
+    /// Derivatives by the parameters, in units of their prior standard deviations.
     fn features(&self, cores: f64) -> [f64; 4] {
         let n = cores.max(1.0);
         let slowdown = self.law.slowdown(n);
@@ -105,8 +103,7 @@ impl Residual {
     }
 }
 
-/// Covariance of the residual; the two sides of a collapse have nothing to
-/// do with one another.
+/// Covariance of the residual; zero between the two sides of a collapse.
 fn correlated(a: f64, b: f64, upper: f64) -> f64 {
     match (a < upper) == (b < upper) {
         true => MISFIT.powi(2) * (-(a.log2() - b.log2()).abs() / OCTAVES).exp(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! JSON objects that keep what maps lose: the order, and keys given twice.
+//! JSON objects that keep the order of their entries and duplicate keys.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-/// An object's entries in the order of the text.
+/// The entries of an object, in the order of the text.
 #[derive(Debug, Clone)]
 pub(super) struct Entries<V>(pub Vec<(String, V)>);
 

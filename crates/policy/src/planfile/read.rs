@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading the programs of `usher plan`, with errors that name the program
-//! and the field.
+//! Parses the programs of `usher plan`; errors name the program and the field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +10,15 @@ use super::PlanFileError;
 use super::json::{Entries, Field};
 use crate::seating::Request;
 
-/// Whole numbers beyond this are no longer exact in JSON.
+/// Largest whole number that is exact in JSON.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 const FIELDS: &str = "name, curve, llc_bytes, bandwidth_gbps, weight, spinners, cpu_quota";
 
-/// The programs of a JSON text, numbered from 0 in its order.
+/// Parses the programs of a JSON text; ids count from 0 in the order of the text.
 ///
 /// # Errors
-/// Input that is no JSON or makes no sense.
+/// Input that is not JSON or is invalid.
 pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
     let top: Entries<Vec<Entries<Field>>> = match serde_json::from_str(input) {
         Ok(top) => top,
@@ -62,8 +61,8 @@ fn unknown(key: &str) -> PlanFileError {
     PlanFileError::Top(format!("unknown field \"{key}\"; expected \"programs\""))
 }
 
-/// Text that is JSON but not of the right shape is reported by shape: the
-/// parser's own words would be about types of this program.
+/// Describes the wrong structure of valid JSON, since the parser's message would mention internal
+/// types.
 fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
     let top = match serde_json::from_str::<Value>(input) {
         Ok(Value::Object(top)) => top,
@@ -83,14 +82,14 @@ fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
     }
 }
 
-/// One program's fields.
+/// The fields of one program.
 struct Reader<'a> {
     name: String,
     fields: BTreeMap<&'a str, &'a Field>,
 }
 
 impl<'a> Reader<'a> {
-    /// Finds the name first, so that errors can use it.
+    /// Reads the name first, so that errors can use it.
     fn new(at: usize, entries: &'a Entries<Field>) -> Result<Self, PlanFileError> {
         let mut reader = Self {
             name: format!("#{}", at + 1),
@@ -195,7 +194,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A positive whole number in digits alone.
+/// Parses a positive whole number of digits only.
 fn core_count(key: &str) -> Option<u32> {
     let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
     let count = key.parse().ok().filter(|_| digits);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats thought out beforehand.
+//! Fixed seats, chosen in advance.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::Policy;
 use crate::simple::keep_roster;
 use crate::stage::Stage;
 
-/// Each program has the seat that was given for its name; others none.
+/// Gives each program the seat that was configured for its name; other programs get none.
 #[derive(Debug)]
 pub struct Fixed {
     topology: Topology,
@@ -19,7 +19,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// These seats on that machine.
+    /// Creates the policy with these seats.
     pub fn new(topology: Topology, seats: BTreeMap<String, CpuSet>) -> Self {
         Self {
             topology,

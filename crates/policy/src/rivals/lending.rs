@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Another policy's seats, with idle ones lent.
+//! Lends idle cores of another policy's seats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::Policy;
 use crate::stage::Stage;
 use crate::usher::lend::{Lender, Market, TICK_NS};
 
-/// A policy and a lender of its seats.
+/// A policy with a lender of its seats.
 #[derive(Debug)]
 pub struct Lending<P> {
     inner: P,
@@ -21,7 +21,7 @@ pub struct Lending<P> {
 }
 
 impl<P: Policy> Lending<P> {
-    /// That policy on that machine.
+    /// Wraps a policy.
     pub fn new(inner: P, topology: Topology) -> Self {
         Self {
             inner,
@@ -33,8 +33,8 @@ impl<P: Policy> Lending<P> {
         }
     }
 
-    /// Notes what the inner policy does; what it says of seats is put into
-    /// force with the loans.
+    /// Follows the actions of the inner policy. Seats are put into force together with the loans;
+    /// other actions are returned.
     fn follow(&mut self, actions: &[Action]) -> Vec<Action> {
         let mut others = Vec::new();
         let before = self.seats.clone();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Policies to compare with in simulations; none of them ships.
+//! Policies for comparison in simulations; none of them is part of the product.
 //!
-//! - [`Pdpa`]: performance-driven processor allocation (Corbalán, Martorell,
-//!   Labarta, OSDI 2000): as many cores as a program uses efficiently.
-//! - [`Utilisation`]: as many cores as a program keeps busy, as the layers of
-//!   scx_layered and the cells of scx_mitosis are sized.
+//! - [`Pdpa`]: performance-driven processor allocation (Corbalán, Martorell, Labarta, OSDI 2000):
+//!   as many cores as a program uses efficiently.
+//! - [`Utilisation`]: as many cores as a program keeps busy, as scx_layered sizes its layers and
+//!   scx_mitosis its cells.
 //! - [`Lending`]: another policy's seats, lent while they are idle.
-//! - [`Fixed`]: seats that somebody else has thought out.
+//! - [`Fixed`]: seats that were chosen in advance.
 
 mod fixed;
 mod lending;
@@ -24,7 +24,7 @@ pub use self::utilisation::Utilisation;
 use crate::simple::keep_roster;
 use crate::stage::{Stage, Wanted};
 
-/// Seats of whole domains that are thought over once in a period.
+/// Seats of whole domains that are reconsidered once per period.
 #[derive(Debug)]
 struct Periodic {
     topology: Topology,
@@ -35,12 +35,11 @@ struct Periodic {
     stage: Stage,
 }
 
-/// What it is time for.
+/// Whether the seats must be reconsidered.
 enum Due {
-    /// Nothing, for so long.
+    /// Not yet; this decision sets the time of the next call.
     Later(Decision),
-    /// Seats are to be thought over; programs came or went, or did not, and so
-    /// many seconds have passed since the last time.
+    /// Now. `changed`: programs came or went; `seconds`: time since the last reconsideration.
     Now { changed: bool, seconds: f64 },
 }
 
@@ -56,7 +55,7 @@ impl Periodic {
         }
     }
 
-    /// Takes in what has happened.
+    /// Processes an observation.
     fn look(&mut self, observation: &Observation) -> Due {
         let changed = keep_roster(&mut self.programs, &observation.events);
         self.stage.undo_failed(&observation.failed);
@@ -74,12 +73,12 @@ impl Periodic {
         Due::Now { changed, seconds }
     }
 
-    /// Domains that a program has.
+    /// Number of domains of a program.
     fn has(&self, program: ProgramId) -> usize {
         self.seats.get(&program).map_or(0, Vec::len)
     }
 
-    /// Gives each program so many domains.
+    /// Gives each program a number of domains.
     fn give(&mut self, counts: &BTreeMap<ProgramId, usize>) -> Decision {
         self.seats = hand_out(&self.topology, &self.seats, counts);
         Decision {
@@ -91,8 +90,8 @@ impl Periodic {
     }
 }
 
-/// Gives each program so many whole domains, those that it has as far as
-/// possible. The sum must not exceed the domains that there are.
+/// Gives each program a number of whole domains, its present ones as far as possible. The sum must
+/// not exceed the number of domains.
 fn hand_out(
     topology: &Topology,
     before: &BTreeMap<ProgramId, Vec<usize>>,
@@ -126,7 +125,7 @@ fn cpus_of(topology: &Topology, domains: &[usize]) -> CpuSet {
 }
 
 fn plan_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> Plan {
-    // Who has no domain, as there are too few, is left to the kernel.
+    // A program without a domain, because there are too few, is left to the kernel.
     let everywhere: Vec<usize> = (0..topology.domains.len()).collect();
     let seat = |(&program, domains): (&ProgramId, &Vec<usize>)| {
         let (domains, mode) = match domains.is_empty() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! As many cores as are used efficiently.
+//! Allocation by efficiency.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use usher_model::{Decision, Observation, ProgramId, Topology};
 use super::{Due, Periodic};
 use crate::Policy;
 
-/// Time at one allocation.
+/// Time between two reconsiderations.
 const PERIOD_NS: u64 = 200_000_000;
-/// A program whose efficiency is above this may have more; the paper's
-/// `high_eff`, and its `target_eff` below which it must give some up.
+/// A program whose efficiency is above this may get more; the paper's `high_eff`. Below the paper's
+/// `target_eff` it must give up a domain.
 const HIGH: f64 = 0.9;
 const TARGET: f64 = 0.7;
 
@@ -22,20 +22,19 @@ pub struct Pdpa {
     knows: BTreeMap<ProgramId, Knows>,
 }
 
-/// What is known of a program.
+/// State of a program.
 #[derive(Debug, Clone, Copy, Default)]
 struct Knows {
     total: f64,
-    /// Progress a second and domain on the smallest seat that it had: what
-    /// efficiency is held against.
+    /// Progress per second and domain on the smallest seat it had: the reference of the efficiency.
     base: Option<f64>,
-    /// It stays as it is: more was tried and was not efficient.
+    /// Whether the program keeps its seat: more was tried and was not efficient.
     stable: bool,
     wants: usize,
 }
 
 impl Pdpa {
-    /// On that machine.
+    /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         Self {
             seats: Periodic::new(topology, PERIOD_NS),
@@ -43,8 +42,7 @@ impl Pdpa {
         }
     }
 
-    /// Efficiency of each program over the last period, and what it is to have
-    /// next.
+    /// Computes each program's efficiency over the last period, and its next number of domains.
     fn learn(&mut self, observation: &Observation, seconds: f64) {
         for sample in &observation.programs {
             let total = sample.progress.map_or(0.0, |progress| progress.total);
@@ -70,8 +68,7 @@ impl Pdpa {
         }
     }
 
-    /// What is wanted, as far as there is enough: one each, then one after
-    /// another.
+    /// Distributes the domains: one each, then one more each in turn.
     fn counts(&self) -> BTreeMap<ProgramId, usize> {
         let mut left = self.seats.topology.domains.len();
         let mut counts: BTreeMap<ProgramId, usize> = BTreeMap::new();
@@ -106,7 +103,7 @@ impl Policy for Pdpa {
         self.knows
             .retain(|id, _| self.seats.programs.contains_key(id));
         if changed {
-            // Who stood still for want of room may try again.
+            // A program that stayed small for lack of domains may grow again.
             self.knows
                 .values_mut()
                 .for_each(|knows| knows.stable = false);

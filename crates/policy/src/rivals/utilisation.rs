@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cores by utilisation.
+//! Allocation by utilisation.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use usher_model::{Decision, Observation, ProgramId, Topology};
 use super::{Due, Periodic};
 use crate::Policy;
 
-/// Time between two looks.
+/// Time between two reconsiderations.
 const PERIOD_NS: u64 = 100_000_000;
-/// A program that keeps more than this share of its cores busy gets more, one
-/// that keeps less than that gives some up (scx_layered's `util_range`).
+/// A program that keeps more than `UTIL_HIGH` of its cores busy gets more; a program below
+/// `UTIL_LOW` gives some up (scx_layered's `util_range`).
 const UTIL_LOW: f64 = 0.6;
 const UTIL_HIGH: f64 = 0.9;
 
-/// Grows and shrinks seats, a domain at a time.
+/// Grows and shrinks seats by one domain at a time.
 #[derive(Debug)]
 pub struct Utilisation {
     seats: Periodic,
@@ -23,7 +23,7 @@ pub struct Utilisation {
 }
 
 impl Utilisation {
-    /// On that machine.
+    /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         Self {
             seats: Periodic::new(topology, PERIOD_NS),
@@ -31,8 +31,8 @@ impl Utilisation {
         }
     }
 
-    /// Domains that each program wants, of which nobody gets more than an even
-    /// share as long as somebody else wants more.
+    /// Number of domains of each program. No program gets more than an even share while another
+    /// wants more.
     fn counts(&self, busy: &BTreeMap<ProgramId, f64>) -> BTreeMap<ProgramId, usize> {
         let topology = &self.seats.topology;
         let each = topology.cores.len() as f64 / topology.domains.len() as f64;

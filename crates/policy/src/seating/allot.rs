@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much each guest gets: exact, by dynamic programming over what is left.
+//! Allocation of units to candidates: exact, by dynamic programming over the remaining supply.
 //!
-//! `least[i][s]` is the least sum of prices of guests `i..` when the units of
-//! each class still there are the vector `s`. A guest's cost depends on its
-//! own units alone, so the recurrence
-//! `least[i][s] = min over choices c <= s of price_i(c) + least[i+1][s - c]`
-//! is exact, whatever the shape of the curves: the paper's greedy gains would
-//! stop at the first plateau. For equal domains there is one class and the
-//! cost is n * D^2 / 2 steps; with several classes the states multiply, so
-//! [`work`] tells beforehand and the caller falls back to `relax`.
+//! `least[i][s]` is the least sum of prices of candidates `i..` when the remaining units per class
+//! are the vector `s`. A candidate's cost depends on its own units alone, so the recurrence
+//! `least[i][s] = min over options c <= s of price_i(c) + least[i+1][s - c]` is exact for curves of
+//! any shape, where the paper's greedy gains would stop at the first plateau. For equal domains
+//! there is one class and the cost is n * D^2 / 2 steps. With several classes the states multiply,
+//! so [`work`] computes the cost in advance and the caller falls back to `relax`.
 //!
-//! All optimal allocations are the paths along which the recurrence holds
-//! with equality, up to the rounding of the prices in all;
-//! [`Table::optima`] walks them in a fixed order.
+//! The optimal allocations are the paths along which the recurrence holds with equality, up to the
+//! total rounding of the prices; [`Table::optima`] enumerates them in a fixed order.
 
 use super::menu::{Menu, Radix};
 
-/// Steps that the exact search may take (about a tenth of a second): those
-/// over one class are several times as fast.
+/// Steps that the exact search may take (about a tenth of a second). Steps over a single class are
+/// several times as fast.
 pub(super) fn work_max(supply: &[u32]) -> u128 {
     match supply {
         [_] => 100_000_000,
@@ -27,7 +24,7 @@ pub(super) fn work_max(supply: &[u32]) -> u128 {
 
 const INFEASIBLE: u64 = u64::MAX;
 
-/// Upper bound of the steps of [`Table::new`] for that many guests.
+/// Upper bound of the steps of [`Table::new`] for this many candidates.
 pub(super) fn work(guests: usize, supply: &[u32]) -> u128 {
     let spare = |m: u32| match supply {
         [_] => (m as usize).saturating_sub(guests) as u128,
@@ -46,12 +43,12 @@ pub(super) struct Table<'a> {
     menus: &'a [Menu],
     radix: Radix,
     start: usize,
-    /// Row `i`, `radix.states` wide.
+    /// Row `i` has `radix.states` entries.
     least: Vec<u64>,
 }
 
 impl<'a> Table<'a> {
-    /// Solves for the guests' menus.
+    /// Solves the recurrence for the candidates' options.
     pub fn new(menus: &'a [Menu], supply: &[u32]) -> Self {
         let radix = Radix::new(supply);
         let states = radix.states;
@@ -67,12 +64,12 @@ impl<'a> Table<'a> {
         for (i, menu) in menus.iter().enumerate().rev() {
             let (head, next) = least.split_at_mut((i + 1) * states);
             let steps: Vec<usize> = menu.iter().map(|c| radix.index(&c.take)).collect();
-            // Each guest before has taken at least one unit, each after will.
+            // Each earlier candidate has taken at least one unit, each later one will.
             let reachable = |s: &usize| units[*s] + i <= all && units[*s] + i >= guests;
             for state in (0..states).filter(reachable) {
                 let small = menu.partition_point(|c| c.units as usize <= units[state]);
                 let choices = menu[..small].iter().zip(&steps);
-                // With one class, few enough units are units that fit.
+                // With a single class, an option fits if it has few enough units.
                 let fitting = choices
                     .filter(|(choice, _)| supply.len() == 1 || fits(&choice.take, &vectors[state]));
                 let sums =
@@ -88,13 +85,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The least sum of prices; `None` when the guests cannot all be served.
+    /// The least sum of prices; `None` when not all candidates can be served.
     pub fn least(&self) -> Option<u64> {
         Some(self.least[self.start]).filter(|&least| least != INFEASIBLE)
     }
 
-    /// Optimal allocations, at most `limit` of them: for each guest the
-    /// position of its choice in its menu.
+    /// Returns at most `limit` optimal allocations: the index of each candidate's option.
     pub fn optima(&self, limit: usize) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         if self.least().is_none() {
@@ -126,8 +122,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The first choice of guest `i`, from the step's on, that loses no more
-    /// than the slack; and the step after it.
+    /// The first option of candidate `i`, starting from the step's, that loses no more than the
+    /// slack; and the following step.
     fn tight(&self, i: usize, at: Step) -> Option<(Step, Step)> {
         let states = self.radix.states;
         let here = self.least[i * states + at.state];
@@ -154,8 +150,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Where a walk stands: what is left, how much may still be lost, and which
-/// choice comes next (or was taken).
+/// Position of the enumeration: the remaining units, the remaining slack, and the next option (or
+/// the option taken).
 #[derive(Debug, Clone, Copy)]
 struct Step {
     state: usize,

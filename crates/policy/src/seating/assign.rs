@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From guests to CPUs: how much each gets (`allot`, or `relax` where that
-//! would take too long), then where (`place`), level by level.
+//! Assigns CPUs to candidates: first the amounts (`allot`, or `relax` where that would take too
+//! long), then the places (`place`), level by level.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,26 @@ use super::place::{Aim, Group, Item, Placed, Score, place};
 use super::relax;
 use super::units::{Class, Pool, Unit};
 
-/// Steps of placement search a plan may take, at the first level and below.
+/// Steps of placement search per plan, at the first level and below.
 const STEPS: u32 = 4_000;
 
-/// (item, unit) pairs that packing may go through before it stops looking at
-/// further optimal allocations.
+/// Number of (demand, unit) pairs after which packing considers no further optimal allocations.
 const PACKING_MAX: usize = 40_000;
 
-/// Optimal allocations that the placement chooses among, at most.
+/// Largest number of optimal allocations that the placement considers.
 const OPTIMA_MAX: usize = 1_000;
 
-/// Who gets which CPUs, in the order of the guests.
+/// CPUs of each candidate, in the order of the candidates.
 #[derive(Debug)]
 pub(super) struct Assigned {
     pub seats: Vec<CpuSet>,
-    /// Of those.
+    /// Capacities of these CPUs.
     pub capacities: Vec<f64>,
-    /// Upper bound of what the sum of weighted NTTs is above the least.
+    /// Upper bound of the sum of weighted NTTs above the least possible sum.
     pub gap: f64,
 }
 
-/// Seats of whole domains; `None` where that cannot be had.
+/// Seats of whole domains; `None` if impossible.
 pub(super) fn whole_domains(machine: &Topology, guests: &[Guest<'_>]) -> Option<Assigned> {
     let pool = Pool::of_domains(machine, guests);
     let hurt = Hurt::at_controller(guests);
@@ -45,17 +44,17 @@ pub(super) fn whole_domains(machine: &Topology, guests: &[Guest<'_>]) -> Option<
     assign(guests, &pool, &levels, &hurt, Aim::Apart)
 }
 
-/// Seats of whole cores; `None` where that cannot be had.
+/// Seats of whole cores; `None` if impossible.
 pub(super) fn split_domains(machine: &Topology, guests: &[Guest<'_>]) -> Option<Assigned> {
     let pool = Pool::of_cores(machine, guests);
     let hurt = Hurt::in_domain(machine, guests);
     assign(guests, &pool, &[|unit| unit.domain], &hurt, Aim::Gentle)
 }
 
-/// The group of a unit at one level.
+/// Maps a unit to its group at one level.
 type Level = fn(&Unit) -> usize;
 
-/// Units of each class for each guest.
+/// Number of units of each class for each candidate.
 pub(super) type Allotment = Vec<Vec<u32>>;
 
 fn assign(
@@ -159,7 +158,7 @@ fn items(allotment: &Allotment) -> Vec<Item> {
     all.filter(|item| item.count > 0).collect()
 }
 
-/// Items placed on groups of units.
+/// Demands placed on groups of units.
 struct Job {
     items: Vec<Item>,
     groups: Vec<Vec<usize>>,
@@ -193,7 +192,7 @@ impl Job {
         }
     }
 
-    /// Hands out the units, after the levels below have been placed too.
+    /// Distributes the units, after placing them at the levels below.
     fn seat(&self, pool: &Pool, below: &[Level], hurt: &Hurt, aim: Aim, seats: &mut [CpuSet]) {
         for (group, units) in self.groups.iter().enumerate() {
             let amounts = self.items.iter().zip(&self.placed.amounts);
@@ -231,7 +230,7 @@ fn room(pool: &Pool, units: &[usize], aim: Aim) -> Group {
     Group { slots, parent }
 }
 
-/// The lowest units of each class to the first guest, and so on.
+/// Gives the lowest units of each class to the first candidate, the next to the second, and so on.
 fn hand_out(pool: &Pool, units: &[usize], items: &[Item], seats: &mut [CpuSet]) {
     let mut next = vec![0; pool.classes.len()];
     for item in items {

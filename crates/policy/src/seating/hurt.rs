@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much two programs hurt one another where they share a cache or a
-//! memory controller.
+//! Interference of two programs that share a cache or a memory controller.
 //!
-//! Two figures of each program are used where they are known: the cache
-//! bytes and the memory bandwidth that it uses when alone. Two programs
-//! whose bytes fit into the cache together do not hurt one another there;
-//! beyond it they do by the part that does not fit. Where the size of the
-//! cache is unknown, and for bandwidth, whose limit no topology gives, the
-//! harm is the product of their shares of all that is asked for: minimising
-//! the sum of products over pairs puts the hungry beside the frugal. A
-//! program of which nothing is known counts as the mean of the others; when
-//! nothing is known of anybody, nobody hurts anybody.
+//! Two figures of each program are used where known: the cache bytes and the memory bandwidth that
+//! it uses when alone. Two programs that fit into the cache together do not interfere there.
+//! Otherwise the interference is the part that does not fit. Where the size of the cache is
+//! unknown, and for bandwidth, whose limit no topology contains, the interference is the product of
+//! the programs' shares of the total demand. Minimising the sum of products over pairs puts
+//! programs of high demand next to those of low demand. A program without figures counts as the
+//! mean of the others. Without any figures there is no interference.
 
 use usher_model::Topology;
 
 use super::guest::Guest;
 
-/// Harm of one part that does not fit, in the whole numbers of a score.
+/// Interference per cache size that does not fit, in the whole numbers of a score.
 const SCALE: f64 = 1e9;
 
-/// Harm between each two guests.
+/// Interference between each two candidates.
 #[derive(Debug)]
 pub(super) struct Hurt {
-    /// Cache bytes of each guest, and of the cache where that is known.
+    /// Cache bytes of each candidate, and of the cache where known.
     wanted: Vec<f64>,
     bytes: Option<f64>,
-    /// Bandwidth of each guest.
+    /// Bandwidth of each candidate.
     memory: Vec<f64>,
     /// The largest of each.
     most: (f64, f64),
@@ -33,7 +30,7 @@ pub(super) struct Hurt {
 }
 
 impl Hurt {
-    /// In a cache and its memory controller.
+    /// Interference in a cache and its memory controller.
     pub fn in_domain(machine: &Topology, guests: &[Guest<'_>]) -> Self {
         let caches = machine.domains.iter().filter_map(|domain| domain.llc);
         let known = caches.map(|llc| llc.bytes).filter(|&bytes| bytes > 0);
@@ -45,7 +42,7 @@ impl Hurt {
         )
     }
 
-    /// At a memory controller alone.
+    /// Interference at a memory controller alone.
     pub fn at_controller(guests: &[Guest<'_>]) -> Self {
         Self::new(vec![0.0; guests.len()], None, bandwidths(guests))
     }
@@ -77,7 +74,7 @@ impl Hurt {
         ((cache + memory).min(1e6) * SCALE).round() as u64
     }
 
-    /// Whether nobody hurts anybody.
+    /// Whether no candidates interfere.
     pub fn is_none(&self) -> bool {
         self.none
     }
@@ -87,7 +84,7 @@ fn bandwidths(guests: &[Guest<'_>]) -> Vec<f64> {
     filled(guests.iter().map(|g| g.request.bandwidth_gbps))
 }
 
-/// Unknown and senseless figures are replaced by the mean of the others.
+/// Replaces unknown and invalid figures by the mean of the others.
 fn filled(known: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
     let known: Vec<Option<f64>> = known
         .map(|x| x.filter(|x| x.is_finite() && *x >= 0.0))

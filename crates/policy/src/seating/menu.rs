@@ -1,39 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each guest may be given, and what that costs, in whole numbers.
+//! Options of each candidate and their costs in whole numbers.
 //!
-//! Costs are weighted NTTs. Sums of floats depend on their order, so that two
-//! allocations of equal ANTT would compare unequal and the tie rules would
-//! never come into play. Costs are therefore rounded to multiples of a unit
-//! of 2^-44 of the least conceivable sum, whose addition is exact. Each price
-//! is off by half a unit at most: sums of `n` prices that differ by no more
-//! than `n` units (a relative `n` * 6e-14) count as equal.
+//! Costs are weighted NTTs. Floating-point sums depend on their order, so two allocations of equal
+//! ANTT would compare unequal and the tie rules would never apply. Costs are therefore rounded to
+//! multiples of a unit of 2^-44 of the least conceivable sum, whose addition is exact. Each price
+//! is off by at most half a unit: sums of `n` prices that differ by no more than `n` units (a
+//! relative `n` * 6e-14) count as equal.
 
 use super::guest::Guest;
 use super::units::Class;
 
-/// One way to serve a guest.
+/// One possible allocation to a candidate.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     /// Units of each class.
     pub take: Vec<u32>,
-    /// Their number.
+    /// Total number of units.
     pub units: u32,
     /// Weighted NTT.
     pub cost: f64,
-    /// The same in whole units, see [`quantise`].
+    /// The cost in whole units, see [`quantise`].
     pub price: u64,
 }
 
-/// A guest's choices, by rising number of units; never one that another with
-/// no more of any class matches: a seat is never larger than what helps.
+/// A candidate's options, by rising number of units. An option is left out if another option is at
+/// least as good and has no more units of any class, so that a seat is never larger than useful.
 pub(super) type Menu = Vec<Choice>;
 
-/// Numbers a vector of counts, each up to its supply, in mixed radix.
+/// Enumerates vectors of counts, each up to its supply, in mixed radix.
 #[derive(Debug)]
 pub(super) struct Radix {
     strides: Vec<usize>,
     supply: Vec<u32>,
-    /// How many vectors there are.
+    /// Number of vectors.
     pub states: usize,
 }
 
@@ -72,7 +71,7 @@ impl Radix {
     }
 }
 
-/// The menu of guest number `who`, who may take at most `units_max` units.
+/// The options of the candidate at `index`, which may take at most `units_max` units.
 pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: u32) -> Menu {
     let supply: Vec<u32> = classes
         .iter()
@@ -82,7 +81,7 @@ pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: 
         })
         .collect();
     let radix = Radix::new(&supply);
-    // Least cost among all vectors strictly below, by index.
+    // Least cost among all strictly smaller vectors, by index.
     let mut below = vec![f64::INFINITY; radix.states];
     let mut menu = Vec::new();
     for index in 1..radix.states {
@@ -107,8 +106,8 @@ pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: 
     menu
 }
 
-/// What the guest costs on that many units of each class; `None` where it
-/// would be squeezed below its spinning threads.
+/// The candidate's cost for a number of units of each class; `None` below the number of its
+/// spinning threads.
 pub(super) fn cost_of(guest: &Guest<'_>, classes: &[Class], take: &[u32]) -> Option<f64> {
     let mut capacity = 0.0;
     let mut cores = 0;
@@ -119,8 +118,8 @@ pub(super) fn cost_of(guest: &Guest<'_>, classes: &[Class], take: &[u32]) -> Opt
     (cores >= guest.request.spinners).then(|| guest.cost(capacity))
 }
 
-/// Fills in the prices; `coarser` doublings of the unit. Returns the cap that
-/// no price exceeds and at which it stops meaning anything.
+/// Computes the prices, with the unit doubled `coarser` times. Returns the cap of the prices; a
+/// price at the cap is meaningless.
 pub(super) fn quantise(menus: &mut [Menu], coarser: i32) -> u64 {
     let least = |menu: &Menu| menu.iter().map(|c| c.cost).fold(f64::MAX, f64::min);
     let floor: f64 = menus.iter().map(least).sum();

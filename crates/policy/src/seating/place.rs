@@ -1,34 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which group (package, NUMA node, domain) gives how many of its units to
-//! whom.
+//! Decides how many units of which group (package, NUMA node, domain) each candidate gets.
 //!
-//! How much each guest gets is settled; every placement has the same ANTT.
-//! Among them the best by [`Score`] is looked for, in two passes:
+//! The amounts are fixed, so every placement has the same ANTT. The best placement by [`Score`] is
+//! searched in two passes:
 //!
-//! 1. `greedy` packs: for x = 0, 1, 2, … it tries to get by with x groups
-//!    that hold several guests, giving each other group to the guest with the
-//!    most left to place, and fits the rest into the x. For groups of equal
-//!    size the x it ends at is the least possible.
-//! 2. `Search` is a branch and bound over the guests in their order, each
-//!    filling low groups first, over groups that still differ. It ends with
-//!    the best placement that comes first in that order, or, when its step
-//!    budget is spent, with the best one seen.
+//! 1. `greedy` packs: for x = 0, 1, 2, … it tries to use only x groups that hold several
+//!    candidates. Each other group goes to the candidate with the largest remaining demand; the
+//!    rest is fitted into the x groups. For groups of equal size, the final x is the least
+//!    possible.
+//! 2. `Search` is a branch and bound over the candidates in their order, each filling low groups
+//!    first, over groups that still differ. It returns the best placement that comes first in that
+//!    order or, when its step budget is spent, the best one found.
 //!
 //! Both are deterministic: the budget counts steps, not time.
 
 use super::hurt::Hurt;
 
-/// A place with units.
+/// A group of units.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     /// Units of each class.
     pub slots: Vec<u32>,
-    /// The larger place that it is part of.
+    /// The larger group that contains this one.
     pub parent: usize,
 }
 
-/// Units of one class that a guest is to get. Items of one guest follow one
-/// another.
+/// Demand of a candidate for units of one class. All demands of a candidate are adjacent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Item {
     pub guest: usize,
@@ -36,20 +33,20 @@ pub(super) struct Item {
     pub count: u32,
 }
 
-/// What matters first.
+/// Order of the placement goals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aim {
-    /// Few groups shared, then few pieces, then little harm.
+    /// Few shared groups, then few pieces, then little interference.
     Apart,
-    /// Little harm, then few groups shared, then few pieces.
+    /// Little interference, then few shared groups, then few pieces.
     Gentle,
 }
 
-/// Least is best, by the first component in which two differ. The last is
-/// the number of (guest, parent) pairs.
+/// Score of a placement; the smallest is best, compared lexicographically. The last component is
+/// the number of (candidate, parent) pairs.
 pub(super) type Score = [u64; 4];
 
-/// How many units of each item each group gives: `amounts[item][group]`.
+/// Number of units of each demand in each group: `amounts[demand][group]`.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub score: Score,
@@ -90,7 +87,7 @@ impl<'a> Rooms<'a> {
         }
     }
 
-    /// What this guest would suffer and cause there.
+    /// Interference that this candidate would cause and suffer in a group.
     fn harm_of(&self, guest: usize, group: usize) -> u64 {
         let others = self.guests[group].iter().filter(|&&other| other != guest);
         others.map(|&other| self.hurt.pair(guest, other)).sum()
@@ -103,7 +100,8 @@ impl<'a> Rooms<'a> {
             .any(|(_, guests)| guests.contains(&guest))
     }
 
-    /// Gives units; true when the guest is new there, for [`Rooms::take`].
+    /// Gives units; returns whether the candidate is new in the group, for
+    /// [`PartialPlacement::take`].
     fn give(&mut self, item: &Item, group: usize, count: u32) -> bool {
         self.free[group][item.class] -= count;
         if self.guests[group].contains(&item.guest) {
@@ -117,7 +115,7 @@ impl<'a> Rooms<'a> {
         true
     }
 
-    /// Undoes the last [`Rooms::give`] to that group.
+    /// Undoes the last [`PartialPlacement::give`] to that group.
     fn take(&mut self, item: &Item, group: usize, count: u32, new: bool) {
         self.free[group][item.class] += count;
         if new {
@@ -129,8 +127,7 @@ impl<'a> Rooms<'a> {
         }
     }
 
-    /// Whether two groups are alike for the guest now to be placed and all
-    /// after it.
+    /// Whether two groups are equivalent for this candidate and all later ones.
     fn alike(&self, a: usize, b: usize, guest: usize) -> bool {
         let (here, there) = (&self.guests[a], &self.guests[b]);
         let company = match here.is_empty() && there.is_empty() {
@@ -145,7 +142,7 @@ impl<'a> Rooms<'a> {
     }
 }
 
-/// The best placement found with that many steps of search.
+/// The best placement found within a number of search steps.
 pub(super) fn place(
     groups: &[Group],
     items: &[Item],
@@ -172,13 +169,12 @@ pub(super) fn place(
         steps: *steps,
     };
     search.item(0);
-    // What is left when the search ends early because it cannot do better
-    // goes to the next one.
+    // Steps that remain after an early end are available to the next search.
     *steps = search.steps;
     search.best
 }
 
-/// With one group there is nothing to choose.
+/// Handles the case of a single group, where there is no choice.
 fn lowest_first(groups: &[Group], items: &[Item], first: Placed) -> Placed {
     match groups.len() {
         1 => Placed {
@@ -189,7 +185,7 @@ fn lowest_first(groups: &[Group], items: &[Item], first: Placed) -> Placed {
     }
 }
 
-/// Packs for the fewest shared groups; see the head of the file.
+/// Packs for the fewest shared groups; see the module documentation.
 fn greedy(groups: &[Group], items: &[Item], hurt: &Hurt, aim: Aim, floor: &Score) -> Placed {
     let mut by_size: Vec<usize> = (0..groups.len()).collect();
     by_size.sort_by_key(|&g| groups[g].slots.iter().sum::<u32>());
@@ -227,7 +223,7 @@ fn greedy(groups: &[Group], items: &[Item], hurt: &Hurt, aim: Aim, floor: &Score
     })
 }
 
-/// A placement in the making: what is still to be placed of each item.
+/// A placement under construction, with the rest of each demand.
 struct Packing<'a> {
     rooms: Rooms<'a>,
     items: &'a [Item],
@@ -255,7 +251,7 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Items with something left, most first.
+    /// Demands with a rest, largest rest first.
     fn waiting(&self) -> Vec<usize> {
         let mut waiting: Vec<usize> = (0..self.items.len())
             .filter(|&i| self.left[i] > 0)
@@ -264,13 +260,13 @@ impl<'a> Packing<'a> {
         waiting
     }
 
-    /// The item with most left, the first of them.
+    /// The first demand with the largest rest.
     fn neediest(&self) -> Option<usize> {
         let waiting = (0..self.items.len()).filter(|&i| self.left[i] > 0);
         waiting.max_by_key(|&i| (self.left[i], std::cmp::Reverse(i)))
     }
 
-    /// Gives each of these groups to one guest: the one with most left.
+    /// Gives each of these groups to one candidate, that with the largest rest.
     fn give_whole(&mut self, mut own: Vec<usize>) {
         while let Some(item) = self.neediest() {
             let class = self.items[item].class;
@@ -292,8 +288,8 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Fits what is left into the groups: whole where it harms least and fits
-    /// best, else in pieces.
+    /// Fits the rests into the groups: whole in the group of least interference and best fit, else
+    /// in pieces.
     fn fit_rest(&mut self, may: impl Fn(usize) -> bool) {
         for item in self.waiting() {
             let Item { guest, class, .. } = self.items[item];
@@ -326,15 +322,15 @@ struct Search<'a> {
     rooms: Rooms<'a>,
     items: &'a [Item],
     aim: Aim,
-    /// Least number of pieces that items `i..` still add.
+    /// Least number of pieces that demands `i..` still add.
     pieces_after: Vec<u64>,
     amounts: Vec<Vec<u32>>,
     best: Placed,
-    /// Whether `best` is the search's own: then only a better one counts.
+    /// Whether `best` was found by the search itself: then only a better placement replaces it.
     own: bool,
-    /// Whether `best` cannot be bettered.
+    /// Whether `best` is known to be optimal.
     done: bool,
-    /// No placement scores less.
+    /// Lower bound of all scores.
     floor: Score,
     steps: u32,
 }
@@ -372,7 +368,7 @@ impl<'a> Search<'a> {
         self.group(item, 0, it.count, &twins);
     }
 
-    /// Decides how much group `group` gives to the item, most first.
+    /// Chooses the amount that group `group` gives to the demand, largest first.
     fn group(&mut self, item: usize, mut group: usize, left: u32, twins: &[Option<usize>]) {
         if left == 0 {
             if !self.hopeless(item + 1) {
@@ -383,8 +379,8 @@ impl<'a> Search<'a> {
         let it = self.items[item];
         let free = |g: usize| self.rooms.free[g][it.class];
         let groups = self.rooms.groups.len();
-        // Full groups are passed by here, not by a call each: the depth of
-        // the stack stays near the number of items.
+        // Full groups are skipped here rather than by a recursive call each, so that the stack
+        // depth stays near the number of demands.
         while group < groups && free(group) == 0 {
             group += 1;
         }
@@ -413,7 +409,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Pieces that each guest needs at least, summed from each item on.
+/// Least number of pieces that each candidate needs, summed from each demand on.
 fn pieces_after(groups: &[Group], items: &[Item]) -> Vec<u64> {
     let mut after = vec![0; items.len() + 1];
     for i in (0..items.len()).rev() {
@@ -425,11 +421,10 @@ fn pieces_after(groups: &[Group], items: &[Item]) -> Vec<u64> {
     after
 }
 
-/// A score that no placement goes below.
+/// A lower bound of all scores.
 ///
-/// The groups that one guest has to itself take at most the largest chunks of
-/// the guests' needs, cut at the largest group; what is over must fit into
-/// the groups that are shared.
+/// The groups of a single candidate take at most the largest chunks of the candidates' needs, cut
+/// at the largest group. The rest must fit into the shared groups.
 fn floor(groups: &[Group], items: &[Item], aim: Aim, pieces: u64) -> Score {
     let mut needs = std::collections::BTreeMap::<usize, u64>::new();
     for item in items {

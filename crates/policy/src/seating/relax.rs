@@ -1,48 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allotting units of many kinds: a good answer with a proven gap.
+//! Allocation of units of many kinds: a good solution with a proven gap.
 //!
-//! With several kinds of units the exact recurrence of `allot` multiplies its
-//! states. Beyond its budget this module takes over:
+//! With several kinds of units, the number of states of the exact recurrence in `allot` multiplies.
+//! Beyond its budget this module is used:
 //!
-//! * *Answer*: everyone is seeded with one unit (a spinner with as many as it
-//!   has threads), then the jump that lowers the sum of costs most for its
-//!   capacity is taken, over and over (jumps of several units, so that a
-//!   plateau does not stop it); then units are moved and swapped between
-//!   pairs while that lowers the sum.
-//! * *Bound*: the kinds are forgotten and capacity is taken as divisible, at
-//!   a price `l` for one core's worth. Whatever `l >= 0`,
-//!   `sum_i min_x (cost_i(x) + l x) - l C` is below every allocation
-//!   (Lagrange). Between two points of a curve, `A / (a + b x) + l x` has its
-//!   minimum at an end or where `a + b x = sqrt(A b / l)`, so each term is in
-//!   closed form. The bound is concave in `l`: a ternary search over its
-//!   exponent finds the best `l`.
+//! * *Solution*: every candidate first gets one unit (a spinning program as many as it has
+//!   threads). Then the jump that lowers the sum of costs most per capacity is taken repeatedly;
+//!   jumps of several units overcome plateaus. Finally units are moved and swapped between pairs
+//!   while that lowers the sum.
+//! * *Bound*: kinds are ignored and capacity is treated as divisible, at a price `l` per core. For
+//!   every `l >= 0`, `sum_i min_x (cost_i(x) + l x) - l C` is a lower bound of every allocation
+//!   (Lagrange). Between two points of a curve, `A / (a + b x) + l x` has its minimum at an end or
+//!   where `a + b x = sqrt(A b / l)`, so each term has a closed form. The bound is concave in `l`:
+//!   a ternary search over its exponent finds the best `l`.
 //!
-//! gap = answer - bound >= answer - optimum.
+//! gap = solution - bound >= solution - optimum.
 
 use super::assign::Allotment;
 use super::guest::{Guest, finite};
 use super::menu::cost_of;
 use super::units::Class;
 
-/// Units that a guest may gain in one jump.
+/// Largest number of units that a candidate may gain in one jump.
 const JUMP_MAX: u32 = 16;
 
-/// Looks at pairs that the improvement may take.
+/// Largest number of pairs that the improvement examines.
 const LOOKS_MAX: usize = 200_000;
 
-/// A good allotment and its gap; `None` where the guests cannot all be served.
+/// A good allotment and its gap; `None` if not all candidates can be served.
 pub(super) fn allot(guests: &[Guest<'_>], classes: &[Class]) -> Option<(Allotment, f64)> {
     let mut deal = Deal::seeded(guests, classes)?;
     deal.grow();
     deal.improve();
     let sum: f64 = deal.costs.iter().sum();
-    // Costs are positive: where the bound overflows, 0 is one.
+    // Costs are positive, so 0 is a valid bound where the computed bound overflows.
     let bound = Some(lower_bound(guests, classes)).filter(|bound| bound.is_finite());
     let gap = (sum - bound.unwrap_or(0.0)).max(0.0);
     Some((deal.taken, finite(gap)))
 }
 
-/// An allotment in the making.
+/// An allotment under construction.
 struct Deal<'a> {
     guests: &'a [Guest<'a>],
     classes: &'a [Class],
@@ -52,7 +49,8 @@ struct Deal<'a> {
 }
 
 impl<'a> Deal<'a> {
-    /// Gives everyone the least that it can do with; the choosy first.
+    /// Gives every candidate the least that it needs, starting with those that fit the fewest
+    /// units.
     fn seeded(guests: &'a [Guest<'a>], classes: &'a [Class]) -> Option<Self> {
         let mut deal = Self {
             guests,
@@ -80,7 +78,7 @@ impl<'a> Deal<'a> {
         Some(deal)
     }
 
-    /// `None` where it has nothing or is squeezed.
+    /// Returns `None` for a candidate without units or with fewer cores than spinning threads.
     fn cost(&self, who: usize) -> Option<f64> {
         self.cost_with(who, &self.taken[who])
     }
@@ -90,7 +88,7 @@ impl<'a> Deal<'a> {
         cost_of(&self.guests[who], self.classes, take).filter(|_| some)
     }
 
-    /// The best jump of one guest: gain for its capacity, class, units.
+    /// The best jump of one candidate: gain per capacity, class, units.
     fn jump(&self, who: usize) -> Option<(f64, usize, u32)> {
         let mut best: Option<(f64, usize, u32)> = None;
         for (k, class) in self.classes.iter().enumerate() {
@@ -128,7 +126,7 @@ impl<'a> Deal<'a> {
         }
     }
 
-    /// Moves and swaps single units between pairs while that helps.
+    /// Moves and swaps single units between pairs while that lowers the costs.
     fn improve(&mut self) {
         let kinds = self.classes.len();
         let mut looks = 0;
@@ -153,8 +151,7 @@ impl<'a> Deal<'a> {
         }
     }
 
-    /// Tries to move a unit from `a` to `b`, one of another class coming back
-    /// or none.
+    /// Tries to move a unit from `a` to `b`, optionally in exchange for a unit of another class.
     fn trade(&mut self, a: usize, b: usize, out: usize, back: Option<usize>) -> bool {
         let (mut from, mut to) = (self.taken[a].clone(), self.taken[b].clone());
         let open = self.classes[out].open_to[b];
@@ -181,7 +178,7 @@ impl<'a> Deal<'a> {
     }
 }
 
-/// A number that no allocation's sum of costs is below.
+/// Lower bound of the sum of costs of every allocation.
 pub(super) fn lower_bound(guests: &[Guest<'_>], classes: &[Class]) -> f64 {
     let total: f64 = classes
         .iter()
@@ -196,8 +193,8 @@ pub(super) fn lower_bound(guests: &[Guest<'_>], classes: &[Class]) -> f64 {
                 .max(least)
         })
         .collect();
-    // Only capacity beyond everyone's least is priced, or high prices would
-    // cancel to noise; what noise is left is taken off.
+    // Only capacity beyond every candidate's least is priced, since high prices would otherwise
+    // cancel to noise. The remaining noise is subtracted.
     let spare = (total - least * guests.len() as f64).max(0.0);
     let at = |price: f64| -> f64 {
         let terms = guests.iter().zip(&reach);
@@ -214,11 +211,11 @@ pub(super) fn lower_bound(guests: &[Guest<'_>], classes: &[Class]) -> f64 {
             false => high = right,
         }
     }
-    // Any price gives a valid bound, also none.
+    // Every price gives a valid bound, including 0.
     at(f64::exp2((low + high) / 2.0)).max(at(0.0))
 }
 
-/// Least of cost(x) + price * (x - least) over `least..=most` cores' worth.
+/// Least value of cost(x) + price * (x - least) for `least..=most` cores.
 fn cheapest(guest: &Guest<'_>, least: f64, most: f64, price: f64) -> f64 {
     let total = |x: f64| guest.cost(x) + price * (x - least);
     let inner = guest.request.curve.points().iter().map(|p| p.cores);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is given out: whole domains or single cores, by kind.
+//! The units of an allocation: whole domains or single cores, by kind.
 //!
-//! Units of one kind (equal capacity, equal core count, open to the same
-//! programs) are interchangeable for every prediction, so the planner counts
-//! kinds and leaves "which one" to the placement.
+//! Units of one kind (equal capacity, equal core count, usable by the same programs) are
+//! interchangeable for every prediction. The planner therefore counts units per kind and leaves the
+//! choice of the unit to the placement.
 
 use std::collections::BTreeMap;
 
@@ -21,27 +21,27 @@ pub(super) struct Unit {
     pub class: usize,
 }
 
-/// Units that no prediction can tell apart.
+/// Units that no prediction distinguishes.
 #[derive(Debug)]
 pub(super) struct Class {
     /// Capacity of one unit.
     pub capacity: f64,
     /// Cores of one unit.
     pub cores: u32,
-    /// How many units there are.
+    /// Number of units.
     pub supply: u32,
-    /// Which guests may sit there.
+    /// Whether each candidate may use these units.
     pub open_to: Vec<bool>,
 }
 
-/// Everything that is given out.
+/// All units of an allocation.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     pub units: Vec<Unit>,
     pub classes: Vec<Class>,
 }
 
-/// Capacity in billionths, cores, who may sit there.
+/// Capacity in billionths, cores, and which candidates may use the unit.
 type Kind = (u64, u32, Vec<bool>);
 
 impl Pool {
@@ -50,14 +50,14 @@ impl Pool {
         Self::gather(machine, guests, |domain| vec![domain.cores.clone()])
     }
 
-    /// Whole cores: the hardware threads of one core are never parted.
+    /// Whole cores: the hardware threads of a core are never separated.
     pub fn of_cores(machine: &Topology, guests: &[Guest<'_>]) -> Self {
         Self::gather(machine, guests, |domain| {
             domain.cores.iter().map(|&core| vec![core]).collect()
         })
     }
 
-    /// All units together.
+    /// Number of units of each class.
     pub fn supply(&self) -> Vec<u32> {
         self.classes.iter().map(|class| class.supply).collect()
     }

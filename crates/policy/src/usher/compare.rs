@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats against the kernel, tried once instead of only predicted.
+//! Measured comparison of seats with time sharing.
 //!
-//! What time sharing comes to is predicted from programs' curves, which know
-//! nothing of barriers that wait for a thread without a CPU, of caches, or of
-//! what one program leaves for another while it waits. Where all programs tell
-//! their progress while they run, it is tried: so long on the best seats, so long
-//! with two programs on both theirs where that looks promising (module `pair`),
-//! so long shared by all; and the verdict (module `verdict`) rests on the rates.
-//! Nobody is stopped for it; it is done when programs have come or gone, and
-//! again at most every [`AGAIN_NS`] when one of them has entered a new phase.
-//! Whoever seems to have done so while it shared is measured anew first.
+//! Time sharing is predicted from the programs' curves. The curves do not include barriers that
+//! wait for a thread without a CPU, cache effects, or CPU time that one program leaves to another
+//! while it waits. Where all programs report their progress while they run, the alternatives are
+//! therefore tried, one after another:
+//!
+//! 1. the best seats;
+//! 2. two programs on the union of their seats, where that is promising (module `pair`);
+//! 3. all programs shared.
+//!
+//! The decision (module `seat_decision`) is then based on the measured rates. No program is stopped
+//! for the comparison. It is made when programs have come or gone, and at most every
+//! [`COMPARE_AGAIN_NS`] when a program has entered a new phase. A program whose phase seems to have
+//! changed while it shared CPUs is measured again first.
 
 use std::collections::BTreeMap;
 
@@ -19,50 +23,49 @@ use super::Usher;
 use super::knowledge::Compared;
 use super::member::Member;
 
-/// So long each: some of the programs' own rounds.
+/// Length of a step: several work cycles of the programs.
 const TRY_NS: u64 = 1_000_000_000;
-/// At most so long, where somebody tells its progress rarely.
+/// Longest step, where a program rarely reports progress.
 const TRY_NS_MAX: u64 = 5_000_000_000;
-/// Whose figure has changed less often in a step has told too little.
+/// Least number of changes of a program's progress figure for a valid rate.
 const CHANGES_MIN: u32 = 5;
-/// Not again before.
+/// Least interval between comparisons.
 pub(super) const AGAIN_NS: u64 = 30_000_000_000;
 
-/// What is tried.
+/// A step of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Seats, whatever is predicted.
     Seats,
-    /// Two programs on both their seats.
+    /// Two programs on the union of their seats.
     Pair,
-    /// Everything left to the kernel.
+    /// All programs shared: left to the kernel.
     Sharing,
 }
 
-/// How far the comparison is.
+/// State of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
-    /// To be made, from then on.
+    /// The comparison must start at this time.
     Due(u64),
-    /// That is tried, since then.
+    /// This step has been running since this time.
     Trying(Step, u64),
-    /// Made, then.
+    /// The comparison ended at this time.
     Made(u64),
 }
 
 impl Comparison {
-    /// Whether that is being tried.
+    /// Whether this step is running.
     pub fn tries(self, step: Step) -> bool {
         matches!(self, Self::Trying(now, _) if now == step)
     }
 
-    /// Whether anything is.
+    /// Whether any step is running.
     pub fn is_on(self) -> bool {
         matches!(self, Self::Trying(..))
     }
 
-    /// Somebody does something else now: what was compared is over, and so is
-    /// what is being compared.
+    /// Invalidates a finished or running comparison after a program has entered a new phase.
     pub fn new_phase(&mut self, at_ns: u64) {
         match *self {
             Self::Made(made_ns) => *self = Self::Due(made_ns + AGAIN_NS),
@@ -72,8 +75,7 @@ impl Comparison {
     }
 }
 
-/// What has been told in this step of the comparison, and the rates of those
-/// before.
+/// Progress windows of the present step, and the rates of earlier steps.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     told: BTreeMap<ProgramId, Tale>,
@@ -81,7 +83,7 @@ pub(super) struct Account {
     paired: BTreeMap<ProgramId, Rate>,
 }
 
-/// A program's figures in one step.
+/// Progress of a program in one step.
 #[derive(Debug, Clone, Copy)]
 struct Tale {
     first: (u64, Progress),
@@ -89,7 +91,7 @@ struct Tale {
     changes: u32,
 }
 
-/// Progress a second on a seat of so many cores.
+/// Progress per second on a seat of `cores` cores.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     cores: f64,
@@ -98,8 +100,8 @@ struct Rate {
 }
 
 impl Usher {
-    /// Goes on to the next step when it is time; true when the plan must be
-    /// made again for it.
+    /// Moves on to the next step when it is due; returns whether the plan must be made again for
+    /// it.
     pub(super) fn compare(&mut self, at_ns: u64) -> bool {
         if self.comparison.is_on() {
             self.listen(at_ns);
@@ -139,7 +141,7 @@ impl Usher {
         true
     }
 
-    /// Forgets what was measured of those that do something else by now.
+    /// Discards the measurements of programs that have entered a new phase.
     fn forget_drifted(&mut self, at_ns: u64) -> bool {
         let mut forgot = false;
         for member in self.members.values_mut().filter(|member| member.drifted) {
@@ -147,13 +149,13 @@ impl Usher {
             forgot = true;
         }
         if forgot && !self.is_comparable() {
-            // No comparison will set the pace.
+            // Without a comparison, this sets the least interval until the next check.
             self.comparison = Comparison::Due(at_ns + AGAIN_NS);
         }
         forgot
     }
 
-    /// Takes in what programs tell.
+    /// Updates the progress windows.
     fn listen(&mut self, at_ns: u64) {
         for (&id, member) in &self.members {
             let Some(now) = member.told else {
@@ -174,16 +176,15 @@ impl Usher {
         }
     }
 
-    /// Whether a step has lasted long enough for everybody.
+    /// Whether the step has lasted long enough for all programs.
     fn is_told(&self, elapsed_ns: u64) -> bool {
         let told = |id: &ProgramId| self.account.told.get(id);
         let enough = |id| told(id).is_some_and(|tale| tale.changes >= CHANGES_MIN);
         elapsed_ns >= TRY_NS && (elapsed_ns >= TRY_NS_MAX || self.members.keys().all(enough))
     }
 
-    /// The rates in this step of those who have told enough, each from the
-    /// first figure heard to the last new one: looks are further apart in some steps
-    /// than in others.
+    /// Rates of the programs with enough changes in this step, each from the first figure to the
+    /// last change: the sampling interval differs between steps.
     fn rates(&self) -> BTreeMap<ProgramId, Rate> {
         let rate = |(&id, tale): (&ProgramId, &Tale)| {
             let ((from_ns, from), (to_ns, to)) = (tale.first, tale.last);
@@ -199,7 +200,7 @@ impl Usher {
         self.account.told.iter().filter_map(rate).collect()
     }
 
-    /// Files how much faster each was on its seat than otherwise.
+    /// Stores how much faster each program was on its seat than in the other steps.
     fn conclude(&mut self, shared: &BTreeMap<ProgramId, Rate>) {
         for (id, member) in &mut self.members {
             let both = self.account.on_seats.get(id).zip(shared.get(id));
@@ -218,8 +219,8 @@ impl Usher {
         }
     }
 
-    /// Whether rates can tell, now or when all have been measured: several
-    /// programs, all of which tell theirs and may be moved at any time.
+    /// Whether a comparison is possible, now or when all programs have been measured: there are
+    /// several programs, and all report progress and may be moved at any time.
     pub(super) fn is_comparable(&self) -> bool {
         let tells = |member: &Member| member.has_live_source() && member.is_narrowable();
         self.members.len() > 1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is believed of one program's scalability, and why.
+//! Estimate of a program's scalability curve from its profile and the measurements of this run.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,13 @@ use usher_model::{Curve, CurvePoint, ProgressSource};
 use super::meter::Estimate;
 use crate::fit::{collapses, fit};
 
-/// A measured rate replaces the curve's where they differ by more than this,
-/// relative.
+/// Relative difference from which on a measured rate replaces the rate of the curve.
 const SURPRISE: f64 = 0.10;
 
-/// A rate known better than this is no accident.
+/// Relative error below which a difference is considered significant.
 const SURE: f64 = 0.03;
 
-/// Where a belief comes from.
+/// Origin of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// An earlier run, from the profile store.
@@ -24,44 +23,43 @@ pub enum Origin {
     Measured,
 }
 
-/// A curve to plan with.
+/// A curve for planning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Belief {
-    /// Progress a second against cores.
+    /// Progress per second as a function of cores.
     pub curve: Curve,
-    /// How far it is to be trusted, 0..1.
+    /// Confidence in the curve, 0..1.
     pub confidence: f64,
-    /// Where it comes from.
+    /// Origin of the curve.
     pub origin: Origin,
 }
 
-/// What was measured of a program, and its profile.
+/// A program's profile and the rates measured in this run.
 #[derive(Debug, Clone, Default)]
 pub struct Knowledge {
     profile: Option<Curve>,
-    /// Measured in this run on seats of its own, by source, whose units
-    /// differ, and thousandths of cores.
+    /// Rates on seats in this run: by source, since units differ, and by thousandths of cores.
     seats: BTreeMap<ProgressSource, BTreeMap<u64, Estimate>>,
-    /// Measured in this run while sharing with the present neighbours.
+    /// Rates while sharing CPUs with the present neighbours in this run, by source.
     shared: BTreeMap<ProgressSource, Estimate>,
-    /// How it did on a seat and sharing with the present neighbours, tried.
+    /// Result of the comparison with the present neighbours.
     compared: Option<Compared>,
 }
 
-/// How a program did on a seat, and otherwise, beside the same neighbours.
+/// Measured comparison of a seat with the alternatives, with the same neighbours.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
     /// Cores of the seat.
     pub cores: f64,
-    /// How many times as fast it was there as with everything left to the kernel.
+    /// Rate on the seat divided by the rate with everything left to the kernel.
     pub over_sharing: f64,
-    /// How many times as fast as with two programs on both their seats, where
-    /// that was tried.
+    /// Rate on the seat divided by the rate with two programs on the union of their seats, where
+    /// tried.
     pub over_pair: Option<f64>,
 }
 
 impl Knowledge {
-    /// What an earlier run taught, or nothing.
+    /// Starts with a profile, or with no data.
     pub fn new(profile: Option<Curve>) -> Self {
         Self {
             profile,
@@ -69,21 +67,20 @@ impl Knowledge {
         }
     }
 
-    /// A rate was measured on so many cores of its own. True when that says
-    /// something new.
+    /// Adds a rate measured on a seat of `cores` cores. Returns whether the curve changes.
     pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
         let seats = self.seats.entry(estimate.source).or_default();
         let before = seats.get(&milli(cores)).copied();
         if before.is_some_and(|known| estimate.relative_error > known.relative_error.max(SURE)) {
-            // Only just begun there again.
+            // The measurement on this seat has only just started again.
             return false;
         }
         let differs = |known: Estimate| (known.rate / estimate.rate - 1.0).abs() > SURPRISE;
         if let Some(known) = before.filter(|&known| differs(known))
             && estimate.relative_error.max(known.relative_error) < SURE
         {
-            // Whatever it is that changed (where its memory lies, what its
-            // neighbours ask of the caches), it would be the same elsewhere.
+            // The cause (the location of its memory, its neighbours' cache use) is assumed to
+            // affect all core counts equally.
             let ratio = estimate.rate / known.rate;
             seats.values_mut().for_each(|other| other.rate *= ratio);
         }
@@ -91,31 +88,30 @@ impl Knowledge {
         before.is_none_or(differs)
     }
 
-    /// A rate was measured while everything was left to the kernel. True
-    /// when that says something new.
+    /// Adds a rate measured while everything was left to the kernel. Returns whether the rate is
+    /// new.
     pub fn learn_shared(&mut self, estimate: Estimate) -> bool {
         let before = self.shared.insert(estimate.source, estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
     }
 
-    /// The neighbours have changed: what sharing with the old ones gave says
-    /// nothing any more.
+    /// Discards the rates of shared CPUs, since the neighbours have changed.
     pub fn forget_shared(&mut self) {
         self.shared.clear();
         self.compared = None;
     }
 
-    /// The program does something else now: what was measured is over. A
-    /// profile is of the whole run and stays.
+    /// Discards all measurements, since the program has entered a new phase. The profile covers the
+    /// whole run and is kept.
     pub fn forget_phase(&mut self) {
         self.seats.clear();
         self.shared.clear();
         self.compared = None;
     }
 
-    /// Fewest cores that the program must have, if `spinners` threads of it
-    /// were seen to busy-wait: as many, unless points of its curve tell where
-    /// it collapses, or that it does not.
+    /// Least number of cores for the program, given that `spinners` of its threads were seen to
+    /// busy-wait. This is `spinners`, unless points of the curve show where the program collapses,
+    /// or that it does not.
     pub fn cores_needed(&self, spinners: u32) -> u32 {
         let profile = self
             .profile
@@ -134,36 +130,36 @@ impl Knowledge {
         if seen_on_fewer { 0 } else { spinners }
     }
 
-    /// Seats and sharing were tried.
+    /// Stores the result of a comparison.
     pub fn learn_comparison(&mut self, compared: Compared) {
         self.compared = Some(compared);
     }
 
-    /// Whether seats and sharing were tried beside the present neighbours.
+    /// Whether seats and sharing were compared with the present neighbours.
     pub fn was_compared(&self) -> bool {
         self.compared.is_some()
     }
 
-    /// NTT on the seat that was tried, and with two programs on both their seats.
+    /// NTT on the seat of the comparison, and with two programs on the union of their seats.
     pub fn paired_ntt(&self, belief: &Belief, cores_max: f64) -> Option<(f64, f64)> {
         let compared = self.compared?;
         let seat = belief.curve.best_rate(cores_max) / belief.curve.rate(compared.cores);
         Some((seat, seat * compared.over_pair?))
     }
 
-    /// How many core counts were measured in this run, by one source.
+    /// Number of core counts measured in this run, by one source.
     pub fn seats_measured(&self) -> usize {
         self.best_measured().map_or(0, |(_, seats)| seats.len())
     }
 
-    /// The source that measured most core counts, of those the best.
+    /// The source with the most measured core counts; of equals, the best.
     fn best_measured(&self) -> Option<(ProgressSource, &BTreeMap<u64, Estimate>)> {
         let by_count = |(_, seats): &(&ProgressSource, &BTreeMap<u64, Estimate>)| seats.len();
         let best = self.seats.iter().rev().max_by_key(by_count);
         best.map(|(&source, seats)| (source, seats))
     }
 
-    /// The curve to plan with, if there is ground for one.
+    /// The curve for planning, if there is enough data.
     pub fn belief(&self, cores_max: f64) -> Option<Belief> {
         let measured = self.measured(cores_max);
         let Some(profile) = &self.profile else {
@@ -184,9 +180,8 @@ impl Knowledge {
         }
     }
 
-    /// The profile with the rates of whole repetitions on its seats in this
-    /// run put in: beside other programs they may be lower than alone. The
-    /// rates of other core counts stay what they were alone.
+    /// The profile, corrected by the rates of whole repetitions on seats in this run: next to other
+    /// programs they may be lower than alone. Other core counts keep their rates from the profile.
     fn corrected(&self, profile: &Curve) -> Curve {
         let now = |point: &CurvePoint| {
             let repetitions = self.seats.get(&ProgressSource::Repetition);
@@ -204,8 +199,8 @@ impl Knowledge {
         Curve::new(points).unwrap_or_else(|_| profile.clone())
     }
 
-    /// NTT while everything is left to the kernel, where it was measured:
-    /// against a seat of which a rate is believed, or in the belief's own units.
+    /// Measured NTT with everything left to the kernel: relative to a seat of known rate, or
+    /// in the units of the curve.
     pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
         let best = belief.curve.best_rate(cores_max);
         if let Some(tried) = self.compared {
@@ -239,13 +234,13 @@ impl Knowledge {
     }
 }
 
-/// Thousandths of cores: capacities are no whole numbers.
+/// Converts cores to thousandths, since capacities are not whole numbers.
 fn milli(cores: f64) -> u64 {
     (cores * 1e3).round() as u64
 }
 
-/// Whether what was measured at two or more core counts has another shape
-/// than the profile: the units may differ, the ratios may not.
+/// Whether the measurements at two or more core counts have another shape than the profile. Units
+/// may differ, but ratios may not.
 fn contradicts(measured: &Curve, profile: &Curve, points: &[CurvePoint]) -> bool {
     let ratios = points
         .iter()

@@ -1,57 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lending: a core that its owner leaves idle goes to a program that has
-//! threads waiting, and comes back when the owner wants it.
+//! Lending: an idle core of a seat goes to a program with waiting threads, and returns to its owner
+//! when the owner needs it.
 //!
 //! Each *tick* compares two samples of every seated program:
 //!
-//! - *busy*: CPU time used, in CPUs. An owner whose busy CPUs leave whole
-//!   cores of its seat unused for `IDLE_TICKS` ticks running has that many
-//!   cores to lend. The owner's own mask is never narrowed: a thread of its
-//!   that wakes may run there at once, beside the borrower.
-//! - *wait*: the share of the tick during which a runnable thread of the
-//!   program had no CPU (PSI's `some`). A program that waits, has more
-//!   threads than CPUs, and is not known to slow down with more cores,
-//!   borrows. An owner that waits while cores of its are lent gets all of
-//!   them back in the same tick.
+//! - *busy*: CPU time used, in CPUs. If whole cores of a seat stay unused for `IDLE_TICKS`
+//!   successive ticks, the owner can lend these cores. The owner's own affinity mask is never
+//!   narrowed: when a thread of the owner wakes, it may run there at once, next to the borrower.
+//! - *wait*: the share of the tick during which a runnable thread of the program had no CPU (PSI's
+//!   `some`). A program borrows if it waits, has more threads than CPUs, and is not known to slow
+//!   down with more cores. An owner that waits while its cores are lent gets all of them back in
+//!   the same tick.
 //!
-//! After a recall the owner lends nothing for a while, twice as long each
-//! time that it happens again soon, at most `HOLD_NS_MAX`, so that a
-//! program that sleeps and wakes in turns does not make cores flap.
+//! After a recall the owner lends nothing for a while. This hold doubles with each recall that soon
+//! follows, up to `HOLD_NS_MAX`, so that cores do not flap when a program alternates between
+//! sleeping and running.
 //!
-//! Cores that nobody owns are lent in the same way and need no recall.
+//! Cores outside all seats are lent in the same way and need no recall.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{CoreId, CpuSet, Loan, ProgramId, ProgramSample, Topology};
 
-/// Time between two looks while cores are lent or may soon be.
+/// Tick length while cores are lent or may soon be lent.
 pub const TICK_NS: u64 = 8_000_000;
-/// An owner lends after so many idle ticks running.
+/// Number of successive idle ticks after which an owner lends.
 const IDLE_TICKS: u32 = 2;
-/// A core counts as unused when less than this share of it is used.
+/// Use of a core below which it counts as unused.
 const IDLE_SHARE: f64 = 0.15;
-/// An owner wants its cores back when it waits for more than this share.
+/// Wait share above which an owner gets its cores back.
 pub(super) const RECALL_WAIT: f64 = 0.10;
-/// A program borrows when it waits for more than this share.
+/// Wait share above which a program borrows.
 const BORROW_WAIT: f64 = 0.25;
-/// The first hold after a recall, and the longest.
+/// First hold after a recall, and the longest.
 const HOLD_NS_MIN: u64 = 10_000_000;
 const HOLD_NS_MAX: u64 = 40_000_000;
 
-/// Who may lend and borrow: the seats in force.
+/// Input of the lender: the present seats and predicates on their owners.
 pub struct Market<'a> {
     /// The machine.
     pub topology: &'a Topology,
     /// Seats by owner; programs with the same seat share it and lend as one.
     pub seats: &'a BTreeMap<ProgramId, CpuSet>,
-    /// Whether a program gains from going from so many cores to so many.
+    /// Whether a program is faster on the second number of cores than on the first.
     pub gains: &'a dyn Fn(ProgramId, f64, f64) -> bool,
-    /// Whether a program lends at all: not while it is measured on its seat.
+    /// Whether a program may lend; false while it is measured on its seat.
     pub lends: &'a dyn Fn(ProgramId) -> bool,
 }
 
 impl Market<'_> {
-    /// The programs on the same seat as this one, itself included.
+    /// All programs with the same seat as `owner`, including `owner`.
     fn household(&self, owner: ProgramId) -> Vec<ProgramId> {
         let Some(seat) = self.seats.get(&owner) else {
             return Vec::new();
@@ -61,31 +59,31 @@ impl Market<'_> {
     }
 }
 
-/// Cores that lie in a set with all their hardware threads. A core of which
-/// somebody else has a thread, as he is bound to it, is nobody's to lend.
+/// Cores with all hardware threads in the set. Other cores cannot be lent, since another
+/// program is bound to one of their hardware threads.
 fn whole_cores(topology: &Topology, cpus: &CpuSet) -> Vec<CoreId> {
     let mut cores = topology.cores_in(cpus);
     cores.retain(|&core| topology.cores[core].cpus.is_subset(cpus));
     cores
 }
 
-/// Whole cores of a seat that so many busy CPUs leave unused.
+/// Number of whole cores that `busy_cpus` leave unused.
 fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
     let used = (busy_cpus - IDLE_SHARE).max(0.0).ceil() as usize;
     cores.saturating_sub(used)
 }
 
-/// Keeps the loans.
+/// Manages the loans.
 #[derive(Debug, Clone, Default)]
 pub struct Lender {
     accounts: BTreeMap<ProgramId, Account>,
-    /// Lent cores: the owner, if any, and who uses them.
+    /// Lent cores: the owner, if any, and the borrower.
     lent: BTreeMap<CoreId, (Option<ProgramId>, ProgramId)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
-    /// Whether there is an earlier look to compare with.
+    /// Whether there is an earlier sample to compare with.
     known: bool,
     at_ns: u64,
     cpu_ns: u64,
@@ -100,13 +98,13 @@ struct Account {
 }
 
 impl Lender {
-    /// Ends every loan, as when seats change.
+    /// Ends all loans, for example when seats change.
     pub fn recall_all(&mut self) {
         self.lent.clear();
         self.accounts.clear();
     }
 
-    /// Takes samples in and moves cores; true when a loan began or ended.
+    /// Processes samples and moves cores; returns whether a loan began or ended.
     pub fn tick(&mut self, at_ns: u64, samples: &[ProgramSample], market: &Market) -> bool {
         let before = self.lent.clone();
         for sample in samples
@@ -125,7 +123,7 @@ impl Lender {
         self.lent != before
     }
 
-    /// The loans in force.
+    /// The present loans.
     pub fn loans(&self, topology: &Topology) -> Vec<Loan> {
         let mut by_pair: BTreeMap<_, CpuSet> = BTreeMap::new();
         for (&core, &pair) in &self.lent {
@@ -142,8 +140,7 @@ impl Lender {
             .collect()
     }
 
-    /// Whether a close look is worth its cost: cores are lent, or somebody
-    /// waits.
+    /// Whether short ticks are worth their cost: cores are lent, or a program waits.
     pub fn is_lively(&self) -> bool {
         let lively = |account: &Account| account.wait_share > BORROW_WAIT;
         !self.lent.is_empty() || self.accounts.values().any(lively)
@@ -184,7 +181,8 @@ impl Lender {
 
     fn start_loans(&mut self, at_ns: u64, market: &Market) {
         let mut supply = self.supply(at_ns, market);
-        // Who waits most borrows first; one core each in turn, nearest first.
+        // Programs borrow in the order of their wait shares, one core each in turn, nearest core
+        // first.
         let mut waiting: Vec<_> = self
             .accounts
             .iter()
@@ -211,7 +209,7 @@ impl Lender {
         }
     }
 
-    /// The core in supply that suits a borrower best, if it can use one more.
+    /// The most suitable core for a borrower, if it can use another core.
     fn match_core(
         &self,
         borrower: ProgramId,
@@ -240,7 +238,7 @@ impl Lender {
         (market.gains)(borrower, now, now + market.topology.cores[core].capacity).then_some(core)
     }
 
-    /// Cores to lend: nobody's, and those that owners leave idle.
+    /// Cores that can be lent: those outside all seats, and those that their owners leave idle.
     fn supply(&self, at_ns: u64, market: &Market) -> BTreeMap<CoreId, Option<ProgramId>> {
         let owned = market
             .seats
@@ -287,14 +285,15 @@ impl Lender {
 }
 
 impl Account {
-    /// `cores` are those of its own seat.
+    /// Processes a sample; `cores` is the number of cores of the program's seat.
     fn read(&mut self, at_ns: u64, sample: &ProgramSample, cores: usize) {
         let wait_ns = sample.wait_ns.unwrap_or(0);
         let elapsed_ns = at_ns.saturating_sub(self.at_ns);
         if self.known && elapsed_ns > 0 {
             self.busy_cpus = sample.cpu_ns.saturating_sub(self.cpu_ns) as f64 / elapsed_ns as f64;
             self.wait_share = wait_ns.saturating_sub(self.wait_ns) as f64 / elapsed_ns as f64;
-            // One that cannot be seen to wait could not ask for its cores.
+            // Without a wait figure the program could not request its cores back, so it counts as
+            // waiting.
             let waits = sample.wait_ns.is_none() || self.wait_share > RECALL_WAIT;
             let idle = !waits && unused_cores(cores, self.busy_cpus) > 0;
             self.idle_ticks = if idle { self.idle_ticks + 1 } else { 0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One managed program as the policy knows it.
+//! State of one managed program.
 
 use usher_model::{
     CpuSet, Curve, CurvePoint, Mode, Program, ProgramSample, Progress, ProgressSource, Seat,
@@ -12,68 +12,67 @@ use super::meter::{Estimate, Meter};
 use crate::seating::Request;
 use crate::simple::request;
 
-/// So many repetitions at one place make a measurement.
+/// Least number of repetitions in one placement for a measurement.
 const REPETITIONS_MIN: u32 = 2;
-/// Relative scatter of single repetitions, as seen on busy virtual machines.
+/// Relative scatter of single repetitions, measured on busy virtual machines.
 const REPETITION_ERROR: f64 = 0.07;
 
-/// A launched program that has used so much CPU time has begun, and found out
-/// how many CPUs there are for it.
+/// CPU time after which a launched program has started and determined the number of its CPUs.
 const BEGUN_CPU_NS: u64 = 1_000_000;
 
 /// One managed program.
 #[derive(Debug)]
 pub struct Member {
-    /// What arrived.
+    /// The program as it arrived.
     pub program: Program,
-    /// What is believed of its scalability.
+    /// The estimate of its scalability curve.
     pub knowledge: Knowledge,
-    /// Measures its present stay.
+    /// Measures the rate in the present placement.
     pub meter: Meter,
-    /// Where it is measured.
+    /// Placement in which the rate is measured.
     pub place: Place,
-    /// Since when it has that place.
+    /// Start of the present placement.
     pub placed_ns: u64,
-    /// The best figure of progress it gives, if any.
+    /// Best source of progress that the program reports.
     pub source: Option<ProgressSource>,
-    /// Seconds of the repetitions completed since then, and how many.
+    /// Total seconds and number of repetitions completed in the present placement.
     pub repetitions: (f64, u32),
-    /// Threads known to busy-wait for one another.
+    /// Number of threads known to busy-wait for one another.
     pub spinners: u32,
-    /// Whether they wait in a runtime that settled at its start how to, by the
-    /// cores that it found then; `None` while that is not known.
+    /// Whether they wait in a runtime that chose how to wait at its start, from the number of cores
+    /// at that time; `None`: not known.
     pub active_wait: Option<bool>,
-    /// Cores that it found at its start; `None`: it has not begun.
+    /// Number of cores at the program's start; `None`: it has not started.
     born_on: Option<u32>,
-    /// Cores that it may run on now.
+    /// Number of cores that the program may use now.
     pub reach: u32,
-    /// Most threads seen of it.
+    /// Largest number of threads seen.
     threads_max: u32,
-    /// It has no turn on a wide seat before.
+    /// Time before which the program gets no turn on a wide seat.
     pub survey_from_ns: u64,
-    /// Its rate changed for good where others may be the cause.
+    /// Whether its rate has permanently changed in a placement where other programs may be the
+    /// cause.
     pub drifted: bool,
-    /// What it told of its progress last.
+    /// Last reported progress.
     pub told: Option<Progress>,
-    /// Actions on it that failed, and when the last one did.
+    /// Number of failed actions on the program, and the time of the last one.
     pub failures: u32,
     pub failed_ns: u64,
 }
 
-/// Where a program's rate is being measured.
+/// Placement in which a program's rate is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Place {
-    /// With everybody else, wherever the kernel puts it.
+    /// Shared with all other programs, placed by the kernel.
     Shared,
-    /// Alone on so many cores, by capacity.
+    /// Alone on a seat of this capacity in cores.
     Seat(f64),
-    /// Lending, borrowing or in a pen: how many cores it has is not a fixed
-    /// number.
+    /// Lending, borrowing or in a partition: the number of cores is not constant.
     Mixed,
 }
 
 impl Member {
-    /// A newcomer that may run on so many cores until it is seated.
+    /// Starts with a program that may use `usable_cores` cores until it is seated.
     pub fn new(program: Program, at_ns: u64, reach: u32) -> Self {
         let mut meter = Meter::default();
         meter.moved(at_ns);
@@ -100,9 +99,9 @@ impl Member {
         }
     }
 
-    /// Takes in what a sample says besides progress; true when it is news.
+    /// Processes all of a sample except its progress total; returns whether the plan may change.
     pub fn notice(&mut self, sample: &ProgramSample) -> bool {
-        // A figure that is not trusted tells no more than CPU time does.
+        // A figure of low confidence is worth no more than CPU time.
         let told = |progress: Progress| match progress.may_plan() {
             true => progress.source,
             false => ProgressSource::CpuTime,
@@ -126,16 +125,17 @@ impl Member {
         better || spins || told
     }
 
-    /// Cores below which it must not be narrowed while it runs: its threads
-    /// would go on spinning for ones that have no core. As many as it found at
-    /// its start or has threads, unless it is known not to wait that way.
+    /// Number of cores below which the running program must not be narrowed, since its threads
+    /// would spin for threads without a core. This is the number of cores at its start or the
+    /// number of its threads, whichever is smaller. It is 0 if the program is known not to wait
+    /// that way.
     fn settled_cores(&self) -> u32 {
         let may_spin = self.active_wait != Some(false);
         let born_on = self.born_on.filter(|_| may_spin).unwrap_or(0);
         born_on.min(self.threads_max)
     }
 
-    /// Threads that waste their time when they share cores.
+    /// Number of threads that waste CPU time when they share cores.
     pub fn spinning_threads(&self) -> u32 {
         let waiting = match self.active_wait {
             Some(true) => self.threads_max.max(self.busy_threads()),
@@ -147,15 +147,14 @@ impl Member {
             .max(waiting)
     }
 
-    /// Threads that it kept busy on the most cores that it was measured on.
+    /// Number of threads kept busy on the largest measured core count.
     fn busy_threads(&self) -> u32 {
         let points = self.program.profile.iter().flat_map(Curve::points);
         let busy = points.filter_map(|point| point.busy_cpus);
         busy.fold(0.0, f64::max).ceil() as u32
     }
 
-    /// Files a rate under the place where it was measured; true when it is
-    /// news.
+    /// Stores a rate for the present placement; returns whether the estimate changes.
     pub fn learn(&mut self, estimate: Estimate) -> bool {
         match self.place {
             Place::Shared => self.knowledge.learn_shared(estimate),
@@ -164,22 +163,22 @@ impl Member {
         }
     }
 
-    /// It does something else now.
+    /// Discards measurements after the program has entered a new phase.
     pub fn forget_phase(&mut self, at_ns: u64) {
         self.knowledge.forget_phase();
         if self.survey_from_ns == u64::MAX {
-            // Turns cost the others something.
+            // Turns have a cost for the other programs.
             self.survey_from_ns = at_ns + AGAIN_NS;
         }
         self.drifted = false;
     }
 
-    /// It has begun anew, on the cores that it has.
+    /// The program has restarted on the cores that it may use now.
     pub fn born_again(&mut self) {
         self.born_on = Some(self.reach);
     }
 
-    /// It has another place from now on.
+    /// Starts a new placement.
     pub fn moved(&mut self, at_ns: u64, place: Place) {
         self.place = place;
         self.placed_ns = at_ns;
@@ -187,14 +186,14 @@ impl Member {
         self.meter.moved(at_ns);
     }
 
-    /// Its user stopped it: what was measured in its place begins anew.
+    /// Starts the measurement again after the program was stopped by its user.
     pub fn interrupted(&mut self, at_ns: u64) {
         self.moved(at_ns, self.place);
     }
 
-    /// Takes in a repetition completed where it is now; true when the mean of
-    /// those is news. One alone is none: the first has cold caches, and single
-    /// times scatter.
+    /// Adds a repetition completed in the present placement; returns whether the mean is new
+    /// information. A single repetition does not count: the first has cold caches, and single times
+    /// scatter.
     pub fn repeated(&mut self, seconds: f64) -> bool {
         let (sum, count) = (self.repetitions.0 + seconds, self.repetitions.1 + 1);
         self.repetitions = (sum, count);
@@ -210,18 +209,18 @@ impl Member {
         self.learn(estimate)
     }
 
-    /// Whether it tells progress that a plan may rest on.
+    /// Whether the program reports progress that a plan may be based on.
     pub fn has_live_source(&self) -> bool {
         self.source.is_some_and(ProgressSource::may_plan)
     }
 
-    /// Whether there is any ground to predict it from.
+    /// Whether there is any data to predict its progress from.
     pub fn can_be_planned(&self, cores_max: f64) -> bool {
         self.has_live_source() || self.knowledge.belief(cores_max).is_some()
     }
 
-    /// Whether seats would teach more about it: it has no profile and was
-    /// measured on fewer than two core counts.
+    /// Whether further seats would improve the curve: the program has no profile and was measured
+    /// on fewer than two core counts.
     pub fn explores(&self) -> bool {
         self.program.profile.is_none()
             && !self.is_pinned()
@@ -232,14 +231,14 @@ impl Member {
             && !self.stuck_at_one_core()
     }
 
-    /// Measured on a single core, which cannot be halved.
+    /// Whether the program was measured on a single core, which cannot be halved.
     fn stuck_at_one_core(&self) -> bool {
         self.knowledge.seats_measured() == 1
             && matches!(self.place, Place::Seat(cores) if cores <= 1.0)
     }
 
-    /// The curve to plan with; before anything is known, a fair start: as if
-    /// it scaled up to an equal share of the machine and no further.
+    /// The curve for planning. Without data this is the *fair start*: the program is assumed to
+    /// scale up to an equal share of the machine and no further.
     #[allow(clippy::expect_used)]
     pub fn belief(&self, topology: &Topology, programs: usize) -> Belief {
         let cores_max = topology.capacity_of(&topology.all_cpus());
@@ -251,7 +250,7 @@ impl Member {
                 relative_error: 0.5,
                 busy_cpus: None,
             };
-            // One point with a positive count and rate.
+            // The curve has one point with a positive count and rate.
             let curve = Curve::new(vec![point]).expect("a positive point is a curve");
             Belief {
                 curve,
@@ -261,7 +260,7 @@ impl Member {
         })
     }
 
-    /// What it asks of the planner.
+    /// The planner's input for this program.
     pub fn request(&self, topology: &Topology, curve: &Curve) -> Request {
         Request {
             spinners: self
@@ -272,8 +271,8 @@ impl Member {
         }
     }
 
-    /// Half of its seat, once the whole of it has been measured and nothing
-    /// else is known: the second point of its curve.
+    /// Half of the program's seat, once the whole seat has been measured and no other data exists:
+    /// it gives the second point of the curve.
     pub fn trial_seat(&self, seat: &Seat, topology: &Topology) -> Option<CpuSet> {
         if seat.mode == Mode::Shared
             || !self.explores()
@@ -285,17 +284,17 @@ impl Member {
         half_of(&seat.cpus, topology)
     }
 
-    /// Whether threads of it chose their CPUs themselves.
+    /// Whether threads of the program are pinned to CPUs by the program itself.
     pub fn is_pinned(&self) -> bool {
         self.program.pinned_to.is_some()
     }
 
-    /// Whether it may be moved to fewer cores at any time.
+    /// Whether the program may be moved to fewer cores at any time.
     pub fn is_narrowable(&self) -> bool {
         !self.is_pinned() && self.active_wait == Some(false) && self.spinners == 0
     }
 
-    /// Whether a wide seat would teach more about it.
+    /// Whether a wide seat would improve the curve.
     pub fn wants_survey(&self, at_ns: u64) -> bool {
         self.program.profile.is_none()
             && self.has_live_source()
@@ -304,9 +303,9 @@ impl Member {
             && self.knowledge.seats_measured() > 1
     }
 
-    /// Whether it would run faster on more cores, as far as is known. While it
-    /// is being measured on its seat it borrows nothing; nor where it may be
-    /// born again on what it borrows, and count on it.
+    /// Whether the program is expected to run faster on more cores. A program that is being
+    /// measured on its seat does not borrow. Nor does a program whose runtime may restart on
+    /// borrowed cores and then rely on them.
     pub fn gains(&self, from: f64, to: f64, cores_max: f64) -> bool {
         if self.explores() || self.active_wait != Some(false) {
             return false;
@@ -317,7 +316,7 @@ impl Member {
     }
 }
 
-/// Half of a seat: of its domains, or of the cores of a single one.
+/// Half of a seat: half of its domains, or half of the cores of a single domain.
 pub(super) fn half_of(seat: &CpuSet, topology: &Topology) -> Option<CpuSet> {
     let domains = topology.domains_in(seat);
     let half = match domains.len() {

@@ -1,43 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast a program goes while its place stays the same.
+//! Measures a program's rate in a constant placement.
 //!
-//! The stay is cut into chunks of at least [`CHUNK_NS`]; the spread of the
-//! chunks' rates says how well their mean is known. A move starts a new stay,
-//! of which the first [`SETTLE_NS`] do not count: caches are cold, threads
-//! are still moving.
+//! The time in a placement is divided into chunks of at least [`CHUNK_NS`]. The spread of the
+//! chunks' rates gives the error of their mean. Each move starts a new measurement. Its first
+//! [`SETTLE_NS`] are ignored, since caches are cold and threads still migrate.
 //!
-//! A *phase* of the program has ended when its rate leaves the mean of the
-//! stay for good. The test is Page's cumulative sum (Biometrika 41, 1954) on
-//! the logarithm of the rate: small deviations are forgiven, a large one is
-//! noticed after two or three chunks, a moderate one a little later.
+//! A *phase* of the program has ended when its rate permanently leaves the mean. The test is Page's
+//! cumulative sum (Biometrika 41, 1954) on the logarithm of the rate: it tolerates small
+//! deviations, detects a large change after two or three chunks and a moderate one a little later.
 
 use usher_model::{ProgramSample, ProgressSource};
 
-/// Not measured for so long after a move.
+/// Time after a move that is not measured.
 pub const SETTLE_NS: u64 = 50_000_000;
 /// The shortest chunk.
 pub const CHUNK_NS: u64 = 100_000_000;
-/// Deviations of the log rate below this are noise.
+/// Deviation of the log rate that counts as noise.
 const SLACK: f64 = 0.10;
-/// So much deviation, summed over chunks, is a new phase.
+/// Summed deviation that indicates a new phase.
 const ALARM: f64 = 0.90;
-/// A mean of fewer chunks is no ground to see a change against.
+/// Least number of chunks before a change can be detected.
 const CHUNKS_MIN: u32 = 3;
 
-/// A rate measured during one stay.
+/// A rate measured in one placement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Units of progress a second.
+    /// Units of progress per second.
     pub rate: f64,
-    /// Standard error of the rate, relative to it.
+    /// Standard error, relative to the rate.
     pub relative_error: f64,
-    /// Mean busy CPUs.
+    /// Mean number of busy CPUs.
     pub busy_cpus: f64,
-    /// What was counted.
+    /// Source of the progress.
     pub source: ProgressSource,
 }
 
-/// Measures one program's current stay.
+/// Measures a program in its present placement.
 #[derive(Debug, Clone, Default)]
 pub struct Meter {
     settled_ns: u64,
@@ -58,19 +56,19 @@ struct Reading {
     source: ProgressSource,
 }
 
-/// What a sample told.
+/// Effect of a sample on the estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// Too little time has passed.
+    /// None: too little time has passed.
     Nothing,
-    /// A chunk has been added to the estimate.
+    /// A chunk was added.
     Chunk,
     /// The program has entered another phase; the estimate starts again.
     NewPhase,
 }
 
 impl Meter {
-    /// The program has moved: what was measured is over.
+    /// Starts again after a move.
     pub fn moved(&mut self, at_ns: u64) {
         *self = Self {
             settled_ns: at_ns + SETTLE_NS,
@@ -78,7 +76,7 @@ impl Meter {
         };
     }
 
-    /// Takes a sample in.
+    /// Processes a sample.
     pub fn read(&mut self, at_ns: u64, sample: &ProgramSample) -> Told {
         let Some(progress) = sample.progress.filter(|_| at_ns >= self.settled_ns) else {
             return Told::Nothing;
@@ -114,15 +112,15 @@ impl Meter {
         Told::Chunk
     }
 
-    /// What the stay has shown so far.
+    /// The present estimate.
     pub fn estimate(&self) -> Option<Estimate> {
         let source = self.open?.source;
         if self.chunks == 0 {
             return None;
         }
         let chunks = f64::from(self.chunks);
-        // One chunk shows no spread; a tenth is what neighbouring chunks of
-        // steady programs were seen to differ by.
+        // One chunk shows no spread; neighbouring chunks of steady programs were measured to differ
+        // by a tenth.
         let spread = if self.chunks == 1 {
             0.1
         } else {
@@ -137,7 +135,7 @@ impl Meter {
         })
     }
 
-    /// Welford's running mean and sum of squares.
+    /// Adds a chunk to Welford's running mean and sum of squares.
     fn add(&mut self, rate: f64, busy_cpus: f64) {
         self.chunks += 1;
         let off = rate - self.mean;
@@ -181,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Feeds chunks with these rates, a tenth of a second each.
+    /// Processes chunks of 0.1 s with these rates.
     fn fed(rates: &[f64]) -> (Meter, Vec<Told>) {
         let mut meter = Meter::default();
         meter.moved(0);

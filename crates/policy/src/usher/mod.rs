@@ -1,41 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Usher's own policy.
 //!
-//! Like paper 1's it gives each program whole cores, along cache boundaries,
-//! so that the predicted ANTT is least. Unlike it:
+//! Like paper 1's, it gives each program whole cores along cache boundaries, so that the predicted
+//! ANTT is minimal. It differs in these points:
 //!
-//! - *Nobody is stopped for a trial.* A program with a profile is planned at
-//!   once. A newcomer without one, whose progress can be measured, gets an
-//!   equal share (its *fair start*), is measured there, on half of it and, where
-//!   others have halves to spare, on a wide seat (module `survey`); the law
-//!   fitted to that is refined wherever it sits later. A newcomer
-//!   that gives no figure that a plan may rest on is left to the kernel, and
-//!   so are the others: there is nothing to predict a gain from.
-//! - *The kernel is left alone unless seats are worth it*: the predicted ANTT
-//!   of the best seating must be better than that of time sharing by more
-//!   than [`MARGIN`] and what the curves' errors may hide. Time sharing is
-//!   predicted from the curves (module `timeshare`), or measured, where the
-//!   programs tell their progress while they share (module `compare`).
-//! - *Phases*: a lasting change of a program's rate (module `meter`) makes
-//!   what was measured void and the plan is made again, at most once in a
-//!   hold that doubles when it happens again soon.
-//! - *A program that pins its threads has placed itself*: it gets no seat, and
-//!   the others are planned on the rest of the machine.
+//! - *No trials that stop other programs.* A program with a profile is planned at once. A new
+//!   program without a profile, but with measurable progress, gets an equal share (its *fair
+//!   start*). It is measured there, on half of it and, where others have halves to spare, on a wide
+//!   seat (module `survey`). The fitted law is refined in every later seat. If a new program
+//!   reports no progress that a plan may be based on, all programs are left to the kernel, since no
+//!   gain can be predicted.
+//! - *Seats only where they gain enough*: the predicted ANTT of the best seating must be better
+//!   than that of time sharing by more than [`MARGIN`] plus the possible error of the curves. Time
+//!   sharing is predicted from the curves (module `timeshare`), or measured where the programs
+//!   report progress while they share (module `compare`).
+//! - *Phases*: a permanent change of a program's rate (module `meter`) invalidates its
+//!   measurements, and the plan is made again. This happens at most once per hold time, which
+//!   doubles when it soon happens again.
+//! - *Pinned programs*: a program that pins its threads gets no seat. The others are planned on the
+//!   rest of the machine.
 //! - *Idle seats are lent* (module `lend`).
-//! - *Nobody is narrowed whose threads would go on spinning*: GNU OpenMP and
-//!   MPI settle when they start, by the cores that they find, how threads wait
-//!   for one another. A program that waits in such a runtime keeps as many cores
-//!   as it was born on, or has threads, for as long as it runs; it borrows none,
-//!   lest it be born again on what is taken back. Until that is known of a
-//!   program, it is treated so.
-//! - *Programs that spin and their neighbours take turns* on all cores (module
-//!   `turns`) where that is much better than seats and time sharing; nobody
-//!   that was attached is ever stopped for it.
-//! - *More programs than cores* are not only left on one shared set: a few
-//!   programs a core (module `pens`) is weighed too.
+//! - *No narrowing of programs that spin*: GNU OpenMP and MPI choose at their start, from the
+//!   number of cores, how threads wait for one another. A program that waits in such a runtime
+//!   keeps as many cores as it had at its start, or as it has threads, for as long as it runs. It
+//!   does not borrow cores, since its runtime might restart on cores that are then returned. A
+//!   program is treated this way until it is known to wait otherwise.
+//! - *Turns*: programs that spin and their neighbours take turns on all cores (module `turns`)
+//!   where that is much better than seats and time sharing. Attached programs are never stopped for
+//!   turns.
+//! - *More programs than cores*: besides one shared set for all programs, a few programs per core
+//!   (module `partitions`) are considered.
 //!
-//! Moves have a cost, so a plan in force is kept unless the new one's
-//! predicted ANTT is better by more than [`STAY`].
+//! Moves have a cost, so the present plan is kept unless the predicted ANTT of the new one is
+//! better by more than [`KEEP_MARGIN`].
 
 mod compare;
 mod knowledge;
@@ -68,26 +65,26 @@ use crate::Policy;
 use crate::simple::{leave_pinned, limit, wanted};
 use crate::stage::{Stage, Wanted};
 
-/// Seats must be predicted better than time sharing by this, relative.
+/// Relative advantage over time sharing that seats must be predicted to have.
 pub const MARGIN: f64 = 0.03;
-/// A new seating must be predicted better than the one in force by this.
+/// Relative advantage over the present seating that a new seating must be predicted to have.
 pub const STAY: f64 = 0.03;
-/// After a change that only measurements asked for, the next such waits.
+/// Hold time after a change that was based on measurements only: first and longest.
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
-/// A program on which actions failed so often is not planned for, and with it
-/// none, until none has failed for a while.
+/// Number of failed actions on a program after which no seats are planned, until no action has
+/// failed for `FAILURE_MEMORY_NS`.
 const FAILURES_MAX: u32 = 5;
 const FORGIVEN_NS: u64 = 60_000_000_000;
-/// Looks at programs that share.
+/// Interval between samples while programs share.
 const SHARED_NS: u64 = 1_000_000_000;
-/// Looks at programs that share and have used next to no CPU time of late.
+/// Interval between samples while programs share and have used almost no CPU time recently.
 const REST_NS: u64 = 4_000_000_000;
-/// Next to none: this share of one CPU, all of them together.
+/// Use of all programs together, in CPUs, below which they count as at rest.
 const REST_CPUS: f64 = 0.01;
-/// Looks while rates are being measured.
+/// Interval between samples while rates are measured.
 const MEASURE_NS: u64 = 100_000_000;
-/// Looks while seats are in use and nobody waits.
+/// Interval between samples while seats are in use and no program waits.
 const CALM_NS: u64 = 20_000_000;
 
 /// The policy `usher`.
@@ -97,46 +94,46 @@ pub struct Usher {
     topology: Topology,
     members: BTreeMap<ProgramId, Member>,
     plan: Plan,
-    /// Seats in force, trials included: what each program owns now.
+    /// Present seats, including trials: the CPUs that each program owns now.
     seats: BTreeMap<ProgramId, CpuSet>,
-    /// Where each program last had a seat: its memory is there.
+    /// The last seat of each program, near which its memory lies.
     homes: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
     turns: Turns,
     comparison: Comparison,
     account: Account,
     survey: Survey,
-    /// The plan with two programs on both their seats that was tried.
+    /// The plan with two programs on the union of their seats that was tried.
     pair: Option<Plan>,
-    /// What came of trying seats and sharing with these programs, if they were.
+    /// Whether the comparison with the present programs favoured seats; `None` if there was none.
     tried_acts: Option<bool>,
-    /// Where the comparison was when the plan was last made.
+    /// State of the comparison when the plan was last made.
     planned_at: Option<Comparison>,
-    /// The turns that the plan asks for; none where it asks for none.
+    /// Turns of the plan; empty without turns.
     planned_turns: Vec<Turn>,
     stage: Stage,
     notes: Vec<Note>,
     hold_until_ns: u64,
     hold_ns: u64,
-    /// Why the plan must be made again, if it must.
+    /// The reason for which the plan must be made again, if it must.
     stale: Option<Stale>,
-    /// When it was last looked, and everybody's CPU time then.
+    /// Time of the last sample, and the CPU time of all programs at that time.
     looked: (u64, u64),
     at_rest: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stale {
-    /// Something was measured that the plan did not know.
+    /// New measurements exist.
     Measured,
-    /// A comparison or a survey goes on to its next step.
+    /// A comparison or a survey moves on to its next step.
     Step,
-    /// Programs came or went, or CPUs did.
+    /// Programs or CPUs were added or removed.
     Changed,
 }
 
 impl Usher {
-    /// The policy on that machine.
+    /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         Self {
             machine: topology.clone(),
@@ -179,12 +176,12 @@ impl Usher {
         self.stale = self.stale.max(Some(stale));
     }
 
-    /// Takes in what has happened since the last look.
+    /// Processes the changes since the last observation.
     fn take_in(&mut self, observation: &Observation) {
         let changed = self.topology.all_cpus() != observation.usable;
         if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
             self.topology = topology;
-            // Cores have other numbers now.
+            // Core numbers have changed.
             self.lender.recall_all();
             self.forget_comparison(observation.at_ns);
             self.mark(Stale::Changed);
@@ -244,7 +241,7 @@ impl Usher {
         }
     }
 
-    /// What was tried was tried with other programs, or on another machine.
+    /// Discards results that were obtained with other programs or on another machine.
     fn forget_comparison(&mut self, at_ns: u64) {
         self.comparison = Comparison::Due(at_ns);
         self.tried_acts = None;
@@ -258,8 +255,8 @@ impl Usher {
         }
     }
 
-    /// A whole repetition is as good a measure as there is, where the place
-    /// did not change under it.
+    /// Adds the time of a whole repetition, the best measure available, provided that the placement
+    /// was constant during it.
     fn repeated(&mut self, at_ns: u64, program: ProgramId, seconds: f64) {
         let Some(member) = self.members.get_mut(&program) else {
             return;
@@ -276,20 +273,20 @@ impl Usher {
         }
     }
 
-    /// Notes whether anybody has used CPU time worth the name.
+    /// Updates whether all programs are at rest.
     fn look_for_rest(&mut self, observation: &Observation) {
         let (then_ns, before_ns) = self.looked;
         let cpu_ns = observation.programs.iter().map(|sample| sample.cpu_ns);
         let cpu_ns: u64 = cpu_ns.fold(0, u64::saturating_add);
         let elapsed_ns = observation.at_ns.saturating_sub(then_ns);
         let used_ns = cpu_ns.saturating_sub(before_ns);
-        // Who comes has used nothing yet; who goes takes its sum along.
+        // A new program has used no CPU time yet; a departed one removes its total from the sum.
         let unchanged = observation.events.is_empty();
         self.at_rest = unchanged && (used_ns as f64) < REST_CPUS * elapsed_ns as f64;
         self.looked = (observation.at_ns, cpu_ns);
     }
 
-    /// Reads every program's meter.
+    /// Processes the samples of all programs.
     fn measure(&mut self, observation: &Observation) {
         let at_ns = observation.at_ns;
         let paired = self.is_paired();
@@ -300,7 +297,7 @@ impl Usher {
                 continue;
             };
             if sample.stopped {
-                // Its rate is that of its user's pause.
+                // The rate is affected by the user's pause.
                 member.interrupted(at_ns);
                 continue;
             }
@@ -315,7 +312,7 @@ impl Usher {
                         .is_some_and(|e| trusted && member.learn(e))
                 }
                 Told::NewPhase if !trusted => {}
-                // Where several share, it may as well be another one's.
+                // Where programs share CPUs, another program's phase may be the cause.
                 Told::NewPhase if member.place == Place::Shared || paired => {
                     if !self.comparison.is_on() {
                         member.drifted = true;
@@ -341,8 +338,7 @@ impl Usher {
         }
     }
 
-    /// Puts the plan into force: seats, and on them trials and loans; true when
-    /// somebody has another seat now.
+    /// Puts the plan into force: seats, trials and loans. Returns whether any program was moved.
     fn put_in_force(&mut self, at_ns: u64, replanned: bool) -> bool {
         let all = self.topology.all_cpus();
         let mut seats = BTreeMap::new();
@@ -374,13 +370,13 @@ impl Usher {
         moved
     }
 
-    /// Somebody is measured on a seat, which must be all that it has.
+    /// Whether a program is being measured on a seat, which must then be all that the program has.
     fn measures_on_seats(&self) -> bool {
         let explores = self.members.values().any(Member::explores);
         explores || self.survey.is_on() || self.comparison.is_on()
     }
 
-    /// Lends and takes back; true when a loan began or ended.
+    /// Starts and ends loans; returns whether a loan began or ended.
     fn lend(&mut self, observation: &Observation) -> bool {
         if self.seats.is_empty() || self.survey.is_on() {
             return false;
@@ -406,8 +402,8 @@ impl Usher {
         moved
     }
 
-    /// What to do now. Whoever stops does so before others move, and whoever
-    /// goes on does so after, so that two owners never meet on a CPU.
+    /// The actions to take now. Programs that stop do so before others move, and programs that
+    /// continue do so afterwards, so that two owners never use a CPU at the same time.
     fn actions(&mut self, wanted: &Wanted) -> Vec<Action> {
         let stops = |&id: &ProgramId| (id, self.turns.stops(id));
         let stops: Vec<_> = self.members.keys().map(stops).collect();
@@ -419,7 +415,7 @@ impl Usher {
         actions
     }
 
-    /// Tells the meters of programs whose place has changed.
+    /// Informs the meters of programs about a changed placement.
     fn update_places(&mut self, at_ns: u64) {
         let loans = self.lender.loans(&self.topology);
         for (id, member) in &mut self.members {
@@ -441,7 +437,7 @@ impl Usher {
         self.plan.loans = loans;
     }
 
-    /// The plan, with the smaller seats of trials in their place.
+    /// The plan with the smaller seats of trials.
     fn plan_as_it_stands(&self) -> Plan {
         let mut plan = self.plan.clone();
         for seat in &mut plan.seats {
@@ -457,7 +453,7 @@ impl Usher {
         plan
     }
 
-    /// Where everybody is wanted: seats and what they borrow.
+    /// Desired CPUs of each program: its seat and the CPUs that it borrows.
     fn wanted(&self) -> Wanted {
         let mut wanted = wanted(&self.plan, &self.topology.all_cpus());
         if self.plan.abstains {
@@ -473,7 +469,7 @@ impl Usher {
         wanted
     }
 
-    /// Tells everybody how many cores it may run on from now on.
+    /// Updates the number of cores that each program may use.
     fn note_reach(&mut self, wanted: &Wanted) {
         let all = self.topology.all_cpus();
         for (id, member) in &mut self.members {
@@ -522,7 +518,7 @@ impl Policy for Usher {
             self.mark(Stale::Step);
         }
         let replanned = self.replan(at_ns);
-        // A trial begins or ends without a new plan.
+        // A trial can begin or end without a new plan.
         let moved = self.put_in_force(at_ns, replanned);
         let lent = self.lend(observation);
         self.turns.look(at_ns, &observation.programs, self.at_rest);

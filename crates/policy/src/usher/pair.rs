@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two programs on both their seats.
+//! Two programs on the union of their seats.
 //!
-//! A program that leaves cores idle for moments too short to lend them (a serial
-//! part between parallel ones) wastes them on a seat of its own; another one
-//! that could use any number of cores would take them up if both shared one
-//! seat in time. Which two gain most is predicted as time sharing is; whether
-//! they do is tried (module `compare`), and never assumed.
+//! A program that leaves cores idle for moments too short to lend them (a serial part between
+//! parallel parts) wastes them on a seat of its own. Another program that scales to any number of
+//! cores could use them if both shared one set in time. The pair with the largest gain is predicted
+//! as time sharing is. Whether it gains is measured (module `compare`), never assumed.
 
 use usher_model::{CpuSet, Mode, Plan, ProgramId, Topology};
 
 use crate::seating::Request;
 use crate::timeshare::time_sharing;
 
-/// Predicted to be better than seats of their own by this, or not worth a try.
+/// Least predicted relative gain over separate seats for which a pair is tried.
 const PROMISING: f64 = 0.02;
 
-/// Two programs that share.
+/// Two programs that share CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pair(ProgramId, ProgramId);
 
 impl Pair {
-    /// Whether it is one of them.
+    /// Whether the program is part of the pair.
     pub fn has(self, program: ProgramId) -> bool {
         self.0 == program || self.1 == program
     }
 
-    /// The plan with both on both their seats.
+    /// The plan with both programs on the union of their seats.
     pub fn in_plan(self, plan: &Plan, topology: &Topology) -> Plan {
         let own = plan.seats.iter().filter(|seat| self.has(seat.program));
         let cpus = own.fold(CpuSet::new(), |cpus, seat| cpus.or(&seat.cpus));
@@ -41,8 +40,8 @@ impl Pair {
     }
 }
 
-/// The two programs of a plan that are predicted to gain most by sharing their
-/// seats, and enough.
+/// The two programs of a plan that are predicted to gain most from sharing their seats, if they
+/// gain enough.
 pub fn most_promising(topology: &Topology, plan: &Plan, requests: &[Request]) -> Option<Pair> {
     let antt = plan.antt?;
     let all = topology.all_cpus();
@@ -69,7 +68,7 @@ pub fn most_promising(topology: &Topology, plan: &Plan, requests: &[Request]) ->
                 ..request.clone()
             });
             let ntt = time_sharing(topology, &together);
-            // That is against the best on those cores.
+            // These NTTs are relative to the best rate on those cores.
             let (here, whole) = (topology.capacity_of(&both), topology.capacity_of(&all));
             let more = |r: &Request| r.curve.best_rate(whole) / r.curve.best_rate(here);
             let (a_both, b_both) = (ntt[0] * more(a), ntt[1] * more(b));

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! More programs than cores: a few programs a core instead of all on all.
+//! More programs than cores: a few programs per core instead of all programs on all cores.
 //!
-//! The planner leaves such programs on one shared set. But a program that
-//! loses much of a second core to waiting (barriers, spinning, a memory bus)
-//! wastes it less on one core, and there it cannot be kept waiting by a thread
-//! that the kernel runs elsewhere. So each core becomes a *pen* that a few
-//! programs share in time: with `m` programs in it, each is predicted
-//! `NTT = m * alone-best / rate on that core`.
+//! The planner leaves such programs on one shared set. But a program that loses much of a second
+//! core to waiting (barriers, spinning, a memory bus) wastes less on a single core, where its
+//! threads do not wait for threads on other cores. Each core therefore becomes a *partition* that a
+//! few programs share in time. With `m` programs in a partition, each has the predicted `NTT = m *
+//! alone-best / rate on that core`.
 //!
-//! Where a program would collapse on one core (`spinners`), there are none.
+//! If any program would collapse on one core (`spinners`), no partitions are made.
 //!
-//! Pens differ by at most one program, so that nobody has less than his share
-//! of time. With pens of one size every assignment has the same mean; with two
-//! sizes the programs that lose most on one core get the smaller ones, which
-//! is optimal (the sum of products of two rows is least when one rises as the
-//! other falls). Whether pens beat the kernel at all is weighed as for seats.
+//! Partition sizes differ by at most one program, so that every program gets a fair share of time.
+//! With partitions of one size, every assignment has the same mean. With two sizes, the programs
+//! that lose most on one core get the smaller partitions. This is optimal, since the sum of
+//! products of two sequences is minimal when they are sorted in opposite order. Whether partitions
+//! are better than the kernel is decided as for seats.
 
 use usher_model::{Mode, Plan, Seat, Topology};
 
 use crate::seating::Request;
 
-/// With more programs a core than this they are hardly all busy, and their
-/// curves say little of how they will share.
+/// Largest number of programs per core. With more programs it is unlikely that all are busy, and
+/// their curves do not predict how they share.
 const PEN_MAX: usize = 4;
 
-/// Pens for these programs; `None` where there are cores enough for seats, too
-/// many programs, or one that is bound to CPUs.
+/// Partitions for these programs; `None` if there are enough cores for seats, too many programs, or
+/// a program that is bound to CPUs.
 pub fn pens(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     let cores = topology.cores.len();
     let fits = requests.len() > cores && requests.len() <= PEN_MAX * cores && cores > 1;
@@ -45,8 +44,8 @@ pub fn pens(topology: &Topology, requests: &[Request]) -> Option<Plan> {
             .total_cmp(&loss(a))
             .then_with(|| (&a.name, a.id).cmp(&(&b.name, b.id)))
     });
-    // Dealt out in turn, to and fro: the first cores get the smaller pens and
-    // the programs that lose most; each pen gets some of every kind.
+    // Programs are dealt out in alternating direction. The first cores have the smaller partitions
+    // and get the programs that lose most; each partition gets programs of every kind.
     let (size, larger) = (requests.len() / cores, requests.len() % cores);
     let sizes: Vec<usize> = (0..cores)
         .map(|core| size + usize::from(core >= cores - larger))
@@ -85,8 +84,8 @@ pub fn pens(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     })
 }
 
-/// The pen that is filled least, to and fro so that the first in order do not
-/// all meet.
+/// The emptiest partition; the direction alternates so that the first programs of the order are not
+/// all put together.
 fn next_pen(turn: usize, sizes: &[usize], filled: &[usize]) -> Option<usize> {
     let open = (0..sizes.len()).filter(|&core| filled[core] < sizes[core]);
     let forth = (turn / sizes.len()).is_multiple_of(2);

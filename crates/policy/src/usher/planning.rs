@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Making the plan: whether seats can be thought of at all, the best ones,
-//! and whether they, those in force or the kernel are predicted best.
+//! Makes the plan: checks whether seats are possible, computes the best seats, and chooses between
+//! these, the present seats and the kernel by their predicted ANTT.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::seating::{Request, seat};
 use crate::simple::{shared_plan, wanted};
 use crate::timeshare::time_sharing;
 
-/// What a plan is made from.
+/// Input of the planning.
 struct Ground<'a> {
     requests: &'a [Request],
     beliefs: &'a BTreeMap<ProgramId, Belief>,
-    /// Programs or CPUs came or went.
+    /// Whether programs or CPUs were added or removed.
     changed: bool,
 }
 
 impl Usher {
-    /// Makes the plan again if it must be, and may be now.
+    /// Makes the plan again if it must and may be made now; returns whether it was.
     pub(super) fn replan(&mut self, at_ns: u64) -> bool {
         match self.stale {
             Some(Stale::Changed) => {
@@ -60,8 +60,7 @@ impl Usher {
         true
     }
 
-    /// Seats or sharing are being tried: what is measured meanwhile changes no
-    /// plan.
+    /// Whether seats or sharing are being tried; measurements then do not change the plan.
     fn is_trying(&self) -> bool {
         let planned = self.planned_at == Some(self.comparison);
         self.survey.is_on() || self.comparison.is_on() && planned
@@ -110,8 +109,7 @@ impl Usher {
         self.choose(narrow, shared, &ground)
     }
 
-    /// The new seats, those in force, or the kernel: whichever is predicted
-    /// best.
+    /// Chooses the new seats, the present ones, or the kernel, whichever is predicted to be best.
     fn choose(&mut self, narrow: Plan, shared: Plan, ground: &Ground) -> Plan {
         let ntt = self.sharing_ntt(ground);
         if let Some(plan) = self.step_of_comparison(&narrow, &shared, &ntt, ground.requests) {
@@ -162,7 +160,7 @@ impl Usher {
         }
     }
 
-    /// The plan of a step of the comparison that is not about seats of their own.
+    /// The plan for a step of the comparison other than separate seats.
     fn step_of_comparison(
         &mut self,
         narrow: &Plan,
@@ -198,7 +196,7 @@ impl Usher {
         })
     }
 
-    /// "a and b share both their seats"
+    /// Formats "'a' and 'b' share both their seats".
     fn who_share(&self, plan: &Plan) -> String {
         let shares = plan.seats.iter().filter(|seat| seat.mode == Mode::Shared);
         let names = shares.filter_map(|seat| self.members.get(&seat.program));
@@ -206,15 +204,15 @@ impl Usher {
         format!("'{}' share both their seats", names.join("' and '"))
     }
 
-    /// Whether the plan in force is that with two programs on both their seats.
+    /// Whether the present plan has two programs on the union of their seats.
     pub(super) fn is_paired(&self) -> bool {
         let all = self.topology.all_cpus();
         let same = |pair: &Plan| wanted(pair, &all) == wanted(&self.plan, &all);
         !self.plan.abstains && self.pair.as_ref().is_some_and(same)
     }
 
-    /// The plan that was tried with two programs on both their seats, where that is
-    /// better than seats of their own.
+    /// The tried plan with two programs on the union of their seats, if it is better than separate
+    /// seats.
     fn better_pair(&self, ground: &Ground) -> Option<Plan> {
         let plan = self.pair.as_ref()?;
         let (mut seats, mut paired) = (0.0, 0.0);
@@ -231,7 +229,7 @@ impl Usher {
         })
     }
 
-    /// Seats against time sharing with these NTTs.
+    /// Compares seats with time sharing, with these NTTs of time sharing.
     fn weigh(&mut self, seats: &Plan, ntt: &[f64], requests: &[Request]) -> Verdict {
         let tried = self.members.values().all(|m| m.knowledge.was_compared());
         let sharing = Sharing { ntt, tried };
@@ -241,15 +239,15 @@ impl Usher {
         } else if !self.is_comparable() {
             self.tried_acts = None;
         } else if let Some(acts) = self.tried_acts {
-            // Somebody has entered a new phase since. What was tried then is worth
-            // more than what is predicted now, until they are tried again.
+            // A program has entered a new phase since the comparison. Its result is still more
+            // reliable than a prediction, until the next comparison.
             verdict.by_trial = true;
             verdict.acts = acts;
         }
         verdict
     }
 
-    /// Two programs on both their seats, the new seats, or those in force where
+    /// Chooses two programs on the union of their seats, the new seats, or the present ones where
     /// these are about as good.
     fn new_or_in_force(&mut self, pair: Option<Plan>, narrow: Plan, ground: &Ground) -> Plan {
         if let Some(plan) = &pair
@@ -271,9 +269,9 @@ impl Usher {
         }
     }
 
-    /// The plan by which all take turns, where somebody busy-waits, all can be
-    /// stopped and it is so much better than the best of the rest; else why
-    /// not, where that is not plain.
+    /// The plan in which all programs take turns. Conditions: a program busy-waits, all can be
+    /// stopped, and turns are sufficiently better than the best alternative. Otherwise returns the
+    /// reason against turns, unless it is obvious.
     fn turns_worth_it(
         &mut self,
         requests: &[Request],
@@ -308,14 +306,13 @@ impl Usher {
         Ok(plan)
     }
 
-    /// NTT of each program when all is left to the kernel: measured where it
-    /// can be, else predicted.
+    /// NTT of each program if all is left to the kernel: measured where possible, else predicted.
     fn sharing_ntt(&self, ground: &Ground) -> Vec<f64> {
         let Ground {
             requests, beliefs, ..
         } = ground;
-        // Threads that spin lose by time sharing even where the program may
-        // be seated on fewer cores; those that may spin are not known to.
+        // Spinning threads lose from time sharing even where the program may be seated on fewer
+        // cores. Threads that are only suspected to spin do not count.
         let spinning = |r: &Request| Request {
             spinners: self.members[&r.id].spinning_threads(),
             ..r.clone()
@@ -331,7 +328,7 @@ impl Usher {
         measured.unwrap_or(predicted)
     }
 
-    /// Whether the seats in force are predicted about as good as a new plan.
+    /// Whether the present seats are predicted to be about as good as a new plan.
     fn in_force_is_as_good(&self, new: &Plan, requests: &[Request]) -> bool {
         let cores_max = self.cores_max();
         let ntt = |request: &Request| {
@@ -346,7 +343,7 @@ impl Usher {
             .is_some_and(|(now, antt)| now <= antt * (1.0 + STAY))
     }
 
-    /// Why seats are out of the question.
+    /// The reason for which seats are impossible, if any.
     fn cannot_plan(&self) -> Option<Note> {
         let note = |id: &ProgramId, text: String| {
             Some(Note {

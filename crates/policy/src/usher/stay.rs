@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! New seats where the old ones were, as far as the machine allows.
+//! Moves new seats to the places of the old ones, as far as the machine permits.
 //!
-//! The planner decides who gets how many domains and who shares a package
-//! or a NUMA node with whom; on a machine of equal parts many seatings do that equally well.
-//! A program's memory lies where it ran, so of these the one is taken that
-//! moves the least: packages, the nodes in them and their domains are renamed,
-//! equal ones for equal ones, so that most CPUs of new seats are in domains of
-//! old ones (nested assignment problems).
+//! The planner decides how many domains each program gets and which programs share a package or a
+//! NUMA node. On a machine with equal parts, many seatings are equally good. A program's memory
+//! lies where it ran, so the seating that moves least is chosen. Packages, their nodes and their
+//! domains are exchanged for equal ones, so that most CPUs of new seats are in domains of old ones
+//! (nested assignment problems).
 
 use std::collections::BTreeMap;
 
@@ -14,11 +13,10 @@ use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 use usher_model::{CpuSet, Plan, ProgramId, Topology};
 
-/// No exchange of unlike parts is worth so much.
+/// Weight of an exchange of unequal parts, below that of any permitted exchange.
 const UNLIKE: i64 = -1_000_000_000_000;
 
-/// The plan with equal parts of the machine exchanged so that seats stay
-/// where these were.
+/// The plan with equal parts of the machine exchanged so that seats stay near `seats`.
 pub fn stay(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
     if !plan
         .seats
@@ -49,8 +47,7 @@ pub fn stay(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>
     plan
 }
 
-/// A part of the machine: the whole, a package, the domains of a NUMA node in
-/// it, a domain.
+/// A part of the machine: the whole, a package, the domains of a NUMA node in it, or a domain.
 enum Part {
     Domain(usize),
     Parts(Vec<Part>),
@@ -68,8 +65,8 @@ fn machine(topology: &Topology) -> Part {
     Part::Parts(topology.packages.iter().map(package).collect())
 }
 
-/// The best way to put one part in another's place: how much stays, and which
-/// domain goes where; none where they are unlike.
+/// The best mapping of one part to another: the overlap that it keeps and the pairs of domains.
+/// `None` for unequal parts.
 fn exchange(
     topology: &Topology,
     overlap: &Overlap,
@@ -115,8 +112,7 @@ fn alike(topology: &Topology, a: usize, b: usize) -> bool {
         && a.cores.iter().map(core).eq(b.cores.iter().map(core))
 }
 
-/// For each program, how many CPUs of each domain its new seat has, and its old
-/// one.
+/// For each program, the number of CPUs per domain in its new seat and in its old one.
 struct Overlap(Vec<(Vec<i64>, Vec<i64>)>);
 
 impl Overlap {
@@ -137,8 +133,8 @@ impl Overlap {
         Self(both.collect())
     }
 
-    /// CPUs of new seats in one domain, each by how many of its program's old
-    /// ones are in the other; of equals what stays as planned.
+    /// Overlap if domain `from` is mapped to `to`: CPUs of new seats in `from`, each weighted by
+    /// the CPUs of the program's old seat in `to`. Ties prefer the planned domain.
     fn of(&self, from: usize, to: usize) -> i64 {
         let each = self.0.iter().map(|(new, old)| new[from] * old[to]);
         2 * each.sum::<i64>() + i64::from(from == to)

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A wide seat in turn, for programs of which nothing is known.
+//! Wide seats in turn, for programs without a profile.
 //!
-//! A newcomer is measured on its fair start and on half of it; what it would do
-//! on many cores is extrapolated from there, and that decides how much it is
-//! given and what its NTT is held against. Where several programs without a
-//! profile have seats of their own, each newcomer in turn has half of those of
-//! all others for a moment: one more point of its curve, far out, and no core is
-//! idle meanwhile.
+//! A new program is measured on its fair start and on half of it. Its rate on many cores is
+//! extrapolated from there, and determines its share and the reference of its NTT. Where several
+//! programs without a profile have seats of their own, each of them in turn gets half of the seats
+//! of all others for a moment. This adds a distant point to its curve while no core is idle.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +13,10 @@ use usher_model::{CpuSet, Mode, ProgramId, Seat};
 use super::Usher;
 use super::member::{Member, half_of};
 
-/// Whoever has told nothing on its wide seat for so long is passed over.
+/// Longest turn; a program without a measurement by then is skipped.
 const TURN_NS_MAX: u64 = 1_000_000_000;
 
-/// Who has the wide seat.
+/// The present holder of the wide seat.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Survey {
     turn: Option<Turn>,
@@ -28,13 +26,13 @@ pub(super) struct Survey {
 struct Turn {
     program: ProgramId,
     since_ns: u64,
-    /// How many core counts had been measured of it.
+    /// Number of core counts measured before the turn.
     measured: usize,
     seats: BTreeMap<ProgramId, CpuSet>,
 }
 
 impl Survey {
-    /// Somebody has the wide seat.
+    /// Whether a program has the wide seat.
     pub fn is_on(&self) -> bool {
         self.turn.is_some()
     }
@@ -44,15 +42,14 @@ impl Survey {
         self.turn.as_ref().map(|turn| &turn.seats)
     }
 
-    /// The plan is another one now.
+    /// Ends the turn, since the plan has changed.
     pub fn stop(&mut self) {
         self.turn = None;
     }
 }
 
 impl Usher {
-    /// Gives the wide seat to the next one when it is time; true when the last
-    /// turn has ended.
+    /// Passes the wide seat on when it is time; returns whether the last turn has ended.
     pub(super) fn survey(&mut self, at_ns: u64) -> bool {
         let was_on = self.survey.is_on();
         if let Some(turn) = &self.survey.turn {
@@ -73,7 +70,7 @@ impl Usher {
         was_on && !self.survey.is_on()
     }
 
-    /// The next turn, once everybody has been measured on half a seat.
+    /// The next turn, once all programs have been measured on half a seat.
     fn next_turn(&self, at_ns: u64) -> Option<Turn> {
         let explores = self.members.values().any(Member::explores);
         if self.plan.abstains || self.comparison.is_on() || explores {
@@ -83,7 +80,7 @@ impl Usher {
         wants.find_map(|(&program, member)| self.turn_of(program, member, at_ns))
     }
 
-    /// The turn of that program, if anybody has half a seat to give.
+    /// The turn of this program, if any other program has half a seat to give.
     fn turn_of(&self, program: ProgramId, member: &Member, at_ns: u64) -> Option<Turn> {
         let is_own = |seat: &Seat| seat.program == program && seat.mode == Mode::Seated;
         if member.program.confined_to().is_some() || !self.plan.seats.iter().any(is_own) {

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns: programs that busy-wait run one after another, each on all cores.
 //!
-//! Where threads spin for one another, nobody's seat may be smaller than the
-//! program has spinning threads, and time sharing is at its worst: a thread
-//! burns its share waiting for a partner that another program keeps off its
-//! core. Such programs and their neighbours can still take turns: the others
-//! are stopped while one has the whole machine (gang scheduling; Ousterhout,
-//! ICDCS 1982). With `n` programs of one weight each is predicted `NTT = n *
-//! alone-best / rate on all cores`, and what it costs to change. Turns as long
-//! as the square roots of the weights make the weighted mean least.
+//! *Problem.* Where threads spin for one another, a seat must not be smaller than the number of
+//! spinning threads. Time sharing is at its worst: a thread spends its time slice waiting for a
+//! partner that is preempted by another program.
 //!
-//! Stopping is coarse, so it is done only
+//! *Idea.* Such programs and their neighbours take turns: the others are stopped while one program
+//! has the whole machine (gang scheduling; Ousterhout, ICDCS 1982). With `n` programs of equal
+//! weight, each has the predicted `NTT = n * alone-best / rate on all cores`, plus the cost of
+//! switching. Turn lengths in proportion to the square roots of the weights minimise the weighted
+//! mean.
 //!
-//! - where somebody is known to busy-wait, and the predicted gain over seats
-//!   and time sharing is more than [`GAIN`];
-//! - among programs that were launched by Usher, not attached, can be stopped
-//!   unseen, are not bound to CPUs, and keep [`FILLS`] of all cores busy when
-//!   alone: one that does not would waste the others' turns;
-//! - among few ([`PROGRAMS_MAX`]), so that nobody is stopped for more than some
+//! *Conditions.* Stopping programs is coarse, so turns are taken only
+//!
+//! - where a program is known to busy-wait, and the predicted gain over seats and time sharing is
+//!   more than [`GAIN`];
+//! - among programs that were launched by Usher (not attached), can be stopped without their
+//!   parents noticing, are not bound to CPUs, and keep [`FILLS`] of all cores busy when alone:
+//!   others would waste their turns;
+//! - among at most [`PROGRAMS_MAX`] programs, so that no program is stopped for more than a few
 //!   hundred milliseconds.
 //!
-//! A holder that is much less busy than it was alone for `IDLE_LOOKS` looks
-//! running (it starts up, it writes its results, it sleeps) runs beside the next
-//! in order until it is busy again.
+//! If the holder is much less busy than it was alone for `IDLE_SAMPLES` successive samples (while
+//! it starts, writes results, or sleeps), the next program in order runs beside it until the holder
+//! is busy again.
 
 use std::collections::VecDeque;
 
@@ -33,23 +34,21 @@ use super::{CALM_NS, MEASURE_NS};
 use crate::seating::Request;
 use crate::simple::shared_plan;
 
-/// A turn, where all weights are one.
+/// Length of a turn where all weights are equal.
 pub const TURN_NS: u64 = 100_000_000;
-/// With more programs than this each would be stopped for too long.
+/// Largest number of programs; with more, each would be stopped for too long.
 pub const PROGRAMS_MAX: usize = 4;
-/// Turns must be predicted better by this, relative, than seats and time
-/// sharing.
+/// Relative advantage that turns must be predicted to have over seats and time sharing.
 pub const GAIN: f64 = 0.20;
-/// Share of all cores that a program keeps busy alone to be worth a turn.
+/// Least share of all cores that a program keeps busy alone.
 pub const FILLS: f64 = 0.7;
-/// What changing costs: stopping, continuing, and caches that others used.
+/// Relative cost of switching: stopping, continuing, and caches used by others.
 const COST: f64 = 0.03;
-/// A holder that keeps busy less than this share of what it did alone has
-/// company.
+/// Share of its busy CPUs alone below which a holder counts as idle.
 const IDLE_SHARE: f64 = 0.5;
-/// After so many such looks running.
+/// Number of successive idle samples after which the next program runs beside the holder.
 const IDLE_LOOKS: u32 = 2;
-/// Shorter looks say nothing: CPU time may be told in steps of 10 ms.
+/// Shortest sampling interval that is evaluated, since CPU time may be reported in steps of 10 ms.
 const LOOK_NS_MIN: u64 = 10_000_000;
 
 /// One program's turn.
@@ -57,17 +56,17 @@ const LOOK_NS_MIN: u64 = 10_000_000;
 pub struct Turn {
     program: ProgramId,
     length_ns: u64,
-    /// CPUs that it keeps busy alone.
+    /// CPUs that the program keeps busy when alone.
     alone_cpus: f64,
-    /// Looks running at which it was much less busy than that.
+    /// Number of successive samples at which the program was idle.
     idle_looks: u32,
 }
 
-/// The plan by which these programs take turns, and the turns. Whether anybody
-/// busy-waits is the caller's to know.
+/// The plan in which these programs take turns, and the turns. The caller must check that a program
+/// busy-waits.
 ///
 /// # Errors
-/// Why they must not.
+/// The reason against turns.
 pub fn turns(topology: &Topology, requests: &[Request]) -> Result<(Plan, Vec<Turn>), &'static str> {
     let cores_max = topology.capacity_of(&topology.all_cpus());
     let alone_cpus = |request: &Request| {
@@ -110,18 +109,18 @@ pub fn turns(topology: &Topology, requests: &[Request]) -> Result<(Plan, Vec<Tur
     Ok((plan, turns))
 }
 
-/// Who has the machine now, and until when.
+/// The schedule of turns.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
-    /// In order; the first is the holder.
+    /// Turns in order; the first is the holder's.
     order: VecDeque<Turn>,
     until_ns: u64,
     looked: Option<Look>,
-    /// Nobody uses CPU time worth the name: nobody need be stopped.
+    /// Whether all programs are at rest: none is stopped then.
     at_rest: bool,
 }
 
-/// What was last seen of the holder.
+/// Last sample of the holder.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at_ns: u64,
@@ -135,8 +134,8 @@ impl Turns {
         !self.order.is_empty()
     }
 
-    /// These turns are taken from now on. Who stays keeps its place, so that
-    /// whoever comes or goes sets nobody back.
+    /// Changes the turns. Programs that remain keep their position, so that an arrival or a
+    /// departure does not delay others.
     pub fn follow(&mut self, at_ns: u64, turns: &[Turn]) {
         let held = self.order.front().map(|turn| turn.program);
         let find = |program: ProgramId| turns.iter().find(move |turn| turn.program == program);
@@ -160,7 +159,7 @@ impl Turns {
         self.looked = None;
     }
 
-    /// Passes the turn on when it is over, and looks how busy the holder is.
+    /// Passes the turn on when it is over, and measures how busy the holder is.
     pub fn look(&mut self, at_ns: u64, samples: &[ProgramSample], at_rest: bool) {
         self.at_rest = at_rest;
         if self.are_taken() && at_ns >= self.until_ns {
@@ -193,7 +192,7 @@ impl Turns {
         };
     }
 
-    /// Whether the program is to be stopped now.
+    /// Whether the program must be stopped now.
     pub fn stops(&self, program: ProgramId) -> bool {
         let place = self.order.iter().position(|turn| turn.program == program);
         let open = self
@@ -204,7 +203,7 @@ impl Turns {
         !self.at_rest && place.is_some_and(|index| index >= runs)
     }
 
-    /// When to look again.
+    /// Time until the next sample.
     pub fn wake_after_ns(&self, at_ns: u64) -> u64 {
         if self.at_rest {
             return MEASURE_NS;
@@ -219,8 +218,8 @@ impl Look {
         self.cpu_ns.saturating_sub(then.cpu_ns) as f64 / elapsed_ns as f64
     }
 
-    /// Whether its threads waited for CPUs: then it is others who keep it from
-    /// being busy. One that cannot be seen to wait is taken to.
+    /// Whether threads of the holder waited for CPUs: then other programs cause its low use. A
+    /// program without a wait figure counts as waiting.
     fn waited_since(self, then: Self) -> bool {
         let (Some(now_ns), Some(then_ns)) = (self.wait_ns, then.wait_ns) else {
             return true;

@@ -1,43 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Are seats worth it? Their predicted ANTT against time sharing's.
+//! Decides between seats and time sharing by their ANTT.
 
 use usher_model::Plan;
 
 use super::MARGIN;
 use crate::seating::Request;
 
-/// At most that where both were tried: curves say only how much each counts.
+/// Upper limit of the error margin where both alternatives were tried: the curves then determine
+/// only the weight of each program.
 const DOUBT_TRIED_MAX: f64 = 0.02;
-/// At most so much is asked for on top of [`MARGIN`] because curves may err.
+/// Upper limit of the margin that is added to [`MARGIN`] for errors of the curves.
 const DOUBT_MAX: f64 = 0.10;
 
-/// The answer and what it rests on.
+/// The decision and its basis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// Seats are better by more than the margin.
+    /// Whether seats are better by more than the margin.
     pub acts: bool,
     /// Predicted ANTT on seats.
     pub antt_seats: f64,
     /// Predicted or measured ANTT of time sharing.
     pub antt_sharing: f64,
-    /// The gain that was asked for, relative.
+    /// Required relative gain.
     pub margin: f64,
-    /// It is that of an earlier trial, whatever is predicted now.
+    /// Whether the decision is that of an earlier comparison, whatever is predicted now.
     pub by_trial: bool,
 }
 
-/// What leaving everything to the kernel comes to.
+/// NTTs with everything left to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Sharing<'a> {
-    /// NTTs, one a request.
+    /// One NTT per request.
     pub ntt: &'a [f64],
-    /// They were compared with those on seats in this mix, not predicted: what
-    /// the curves' errors hide is the same on both sides.
+    /// Whether the NTTs were measured in comparison with seats in this mix, not predicted: errors
+    /// of the curves then affect both sides equally.
     pub tried: bool,
 }
 
-/// Weighs a seating against time sharing.
-/// `acting`: seats are in force, so the margin is asked of going back.
+/// Compares a seating with time sharing. `acting`: seats are in force, so the margin applies to
+/// giving them up.
 pub fn weigh(plan: &Plan, requests: &[Request], sharing: &Sharing, acting: bool) -> Verdict {
     let weighted: f64 = requests
         .iter()
@@ -64,7 +65,7 @@ pub fn weigh(plan: &Plan, requests: &[Request], sharing: &Sharing, acting: bool)
     }
 }
 
-/// What the curves' errors may hide: the mean of their worst points' errors.
+/// The possible error of the curves: the mean of the errors of their worst points.
 fn doubt(requests: &[Request]) -> f64 {
     let worst = |r: &Request| {
         r.curve
@@ -78,8 +79,8 @@ fn doubt(requests: &[Request]) -> f64 {
 }
 
 impl Verdict {
-    /// For `usher explain`. `narrows`: the seating gives somebody fewer CPUs
-    /// than there are; `explores`: it serves to learn about newcomers.
+    /// A sentence for `usher explain`. `narrows`: the seating gives a program fewer CPUs than there
+    /// are; `explores`: its purpose is to measure new programs.
     pub fn sentence(&self, narrows: bool, explores: bool) -> String {
         let Self {
             acts,

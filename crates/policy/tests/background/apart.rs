@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The seating policy never sees background work, and notices nothing of it.
+//! The seating policy never receives background programs and is not affected by them.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -7,7 +7,7 @@ use usher_policy::{NAMES, Policy, Regulated, by_name};
 
 use crate::world::*;
 
-/// A policy that notes what it is shown.
+/// A policy that records its observations.
 struct Spy {
     shown: Vec<Observation>,
     wake_after_ns: Option<u64>,
@@ -45,13 +45,13 @@ fn sample(id: u64, cpu_ns: u64) -> ProgramSample {
     }
 }
 
-/// Programs by whether they are background work: 1..=3 are not, 4..=6 are.
+/// Programs 1..=3 are foreground work, 4..=6 background work.
 fn arrival(id: u64) -> Event {
     let regulation = Regulation::ALL[(id % 3) as usize];
     Event::Arrived(Box::new(program(id, (id > 3).then_some(regulation))))
 }
 
-/// What happens between two looks.
+/// An event between two samples.
 #[derive(Debug, Clone, Copy)]
 struct Between {
     ms: u64,
@@ -75,7 +75,7 @@ fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Between>
     )
 }
 
-/// What is seen when all that happens, and the policy's answers.
+/// The observations of these events, and the policy's decisions.
 fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)> {
     let mut here = std::collections::BTreeSet::new();
     let mut seen: Vec<(Observation, Decision)> = vec![];
@@ -138,7 +138,7 @@ fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With no background program every call goes through as it is.
+    /// Without background programs every call is passed through unchanged.
     #[test]
     fn without_background_work_nothing_changes(all in prop::collection::vec(between(1..=3), 1..60), name in prop::sample::select(NAMES.to_vec())) {
         let all: Vec<_> = all.into_iter().map(|b| Between { rings: false, ..b }).collect();
@@ -154,20 +154,19 @@ proptest! {
         prop_assert_eq!(play(&mut *bare, &all), play(&mut *wrapped, &all));
     }
 
-    /// With background programs the seating policy is told all that concerns the
-    /// others, once and in order, and nothing of these; it is shown looks at
-    /// everything only.
+    /// With background programs the seating policy receives all events of the others, once and in
+    /// order, and no event of background programs. It receives complete samples only.
     #[test]
     fn background_work_is_hidden(all in prop::collection::vec(between(1..=6), 1..80)) {
         let mut policy = Regulated::new(Recorder(std::rc::Rc::default()));
         let shown = std::rc::Rc::clone(&policy.inner().0);
         let mut all = all;
-        // Time to catch up in.
+        // Time in which delayed events are delivered.
         all.extend([Between { ms: 300, comes_or_goes: None, fails: false, rings: false, cpus: 4 }; 6]);
         let seen = play(&mut policy, &all);
         let shown = shown.borrow();
         let own = |id: ProgramId| id.0 <= 3;
-        // `between` makes no event that concerns all programs.
+        // `between` creates no event that concerns all programs.
         let of = |event: &Event| match event {
             Event::Arrived(p) => p.id,
             Event::Departed(id)
@@ -189,7 +188,7 @@ proptest! {
     }
 }
 
-/// Shares what it is shown.
+/// Shares its observations with the test.
 struct Recorder(std::rc::Rc<std::cell::RefCell<Vec<Observation>>>);
 
 impl Policy for Recorder {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A foreground beside background work, and alone.
+//! Compares a foreground beside background work with the same foreground alone.
 
 use usher_model::{Decision, Observation};
 use usher_policy::Policy;
 
 use crate::world::{TICK_NS, World, regulated};
 
-/// What came of a run beside a foreground that goes on and off.
+/// Result of a run beside a foreground with pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// How much longer the foreground takes than alone.
+    /// Additional run time of the foreground relative to that alone.
     pub delay: f64,
-    /// Background work, of what a perfect arbiter would have left it.
+    /// Background throughput relative to that under a perfect arbiter.
     pub idle_used: f64,
     pub stops_per_s: f64,
     pub looks_per_s: f64,
 }
 
-/// Runs that foreground for that long beside background programs, and alone.
+/// Runs the foreground for `ns` beside background programs, and alone.
 pub fn compare(make: impl Fn() -> World, ns: u64) -> Outcome {
     let mut alone = make().without_background();
     let mut idle = Idle;

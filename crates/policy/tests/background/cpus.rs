@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs: what waiting costs, and what the paper's test cannot see.
+//! CPUs: the cost of waits, and cases that the paper's test cannot detect.
 
 use usher_model::*;
 
 use crate::compare::compare;
 use crate::world::*;
 
-/// So many foreground threads, on for that long and off for that long, beside
-/// so many background threads.
+/// Foreground threads that alternate between running and pausing, beside background threads.
 fn beside(
     cpus: u32,
     threads: u32,
@@ -29,7 +28,7 @@ fn beside(
     world
 }
 
-/// A look at a machine with those figures, at whose first a program arrives.
+/// An observation with these figures; a program arrives with the first.
 fn a_look(at_ns: u64, metering: &Metering) -> Observation {
     let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
     Observation {
@@ -97,7 +96,7 @@ fn a_foreground_that_leaves_nothing_is_left_alone() {
 
 #[test]
 fn waits_beside_idle_cpus_are_nobodys_fault() {
-    // Eight threads, of which two at a time may run: waits, and half is idle.
+    // Eight threads, of which two may run at a time: threads wait while half of the CPUs are idle.
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
     let mut frozen = 0;
@@ -136,7 +135,7 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
         let goes_on = has(|action| matches!(action, Action::Thaw { .. }));
         (stops, goes_on)
     };
-    // Crowds of the time before it came are nobody's business.
+    // Imbalances from before the program arrived do not count.
     for at_ms in [0, 20, 40] {
         assert!(!look(at_ms, 3).0);
     }
@@ -192,8 +191,8 @@ fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
         let mut goes_on_ms = None;
         for at_ms in (0..2000).step_by(10) {
             let at_ns = at_ms * MS;
-            // Three foreground threads on two CPUs, of which one waits for background
-            // work, until they have ended after a second.
+            // Three foreground threads on two CPUs, of which one waits for background work, until
+            // they end after a second.
             let busy_ns = at_ns.min(S);
             metering.cpu_read_ns = at_ns - at_ns % (20 * MS);
             metering.idle_ns = metering.cpu_read_ns.saturating_sub(S) * 2;
@@ -228,7 +227,7 @@ fn nobody_is_stopped_for_the_sake_of_a_foreground_that_has_gone() {
         let mut stops = 0;
         for at_ms in [0, 500, 520] {
             let at_ns = at_ms * MS;
-            // Read half a second apart; the foreground ended 20 ms before the second.
+            // Read half a second apart; the foreground ended 20 ms before the second reading.
             metering.cpu_read_ns = at_ns.min(500 * MS);
             metering.foreground.cpu_ns = metering.cpu_read_ns;
             metering.foreground.wait_ns = metering.cpu_read_ns;

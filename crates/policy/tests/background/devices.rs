@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks and interfaces under `usher`: what the foreground is delayed, and what
-//! background work gets.
+//! Disks and interfaces under `usher`: delay of the foreground and throughput of background work.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -15,8 +14,7 @@ fn step(work: u64, pause_ms: u64) -> Step {
     }
 }
 
-/// One background program beside such a foreground, on a device whose
-/// requests take so long.
+/// One background program beside a foreground with these steps, on a device with this service time.
 fn beside(resource: Resource, service_ns: u64, depth: u32, steps: &[Step]) -> World {
     let mut world = World::new(2).device(resource, service_ns);
     world
@@ -68,7 +66,7 @@ fn a_request_a_second_hardly_stops_background_work() {
     }
 }
 
-/// What sockets go on to send is no secret, but is known only afterwards.
+/// The number of packets that sockets still send is known only afterwards.
 #[test]
 fn what_lies_in_sockets_is_charged_for() {
     for (depth, turns) in [(5, 0.1), (30, 0.03), (60, 0.015)] {
@@ -81,7 +79,7 @@ fn what_lies_in_sockets_is_charged_for() {
     }
 }
 
-/// On a slow disk each of several programs has a request under way as it is stopped.
+/// On a slow disk each of several programs has an outstanding request when it is stopped.
 #[test]
 fn all_that_several_programs_have_under_way_is_charged_for() {
     for programs in [2, 4] {
@@ -98,8 +96,8 @@ fn all_that_several_programs_have_under_way_is_charged_for() {
     }
 }
 
-/// The next guess is made with all of them in mind, though while they are stopped
-/// none of them uses the disk.
+/// The next prediction includes all programs, although none of them uses the disk while they are
+/// stopped.
 #[test]
 fn all_that_will_be_met_is_saved_for_while_all_are_stopped() {
     for pause_ms in [200, 500, 1000] {
@@ -163,7 +161,7 @@ fn another_disk_is_another_matter() {
     assert_eq!((world.bg(2).stops, world.bg(3).stops), (0, 0));
 }
 
-/// The worst foreground: it comes back whenever background work has just gone on.
+/// The worst foreground: it returns whenever background work has just continued.
 #[test]
 fn an_adversary_gets_no_more_than_the_budget() {
     for (service_ns, depth) in [(200_000, 1), (200_000, 8), (8 * MS, 1)] {
@@ -199,14 +197,13 @@ fn without_a_bell_it_still_gives_way() {
     assert!(came.looks_per_s <= 12.0, "{came:?}");
 }
 
-/// Nobody is stopped unless the foreground has asked for something since he
-/// went on.
+/// Whether the foreground made a request between each continuation and the next stop.
 fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
     let asked = |o: &Observation| {
         let usage = &o.metering.as_ref().unwrap().foreground;
         let disks = usage.disks.values().map(|d| d.requests);
         disks
-            // What leaves a queue now was asked for before.
+            // Packets that leave a queue now were requested earlier.
             .chain(usage.links.values().map(|l| l.sends + l.packets))
             .sum::<u64>()
     };
@@ -232,9 +229,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the foreground does: what it is delayed by is within the
-    /// budget, stops are few, nobody is stopped for more than 10 s in one
-    /// go, and deciding again gives the same decisions.
+    /// The delay of the foreground is within the budget, stops are few, and no stop lasts more than
+    /// 10 s. A second policy makes the same decisions.
     #[test]
     fn whatever_the_foreground_does(
         steps in steps(),
@@ -250,7 +246,7 @@ proptest! {
         };
         let ns = 30 * S;
         let came = compare(make, ns);
-        // A queue of 64 ms costs that before it is known.
+        // A queue of 64 ms costs 64 ms before it is known.
         let is_deep = service_ns * u64::from(depth) > 10 * MS;
         let (share, once_ns) = if is_deep { (0.02, 300e6) } else { (0.015, 40e6) };
         let bound = share + once_ns / ns as f64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background work beside foreground work, on a machine that is not there.
+//! Background work beside foreground work on a model of a machine.
 
 #![allow(clippy::unwrap_used)]
 

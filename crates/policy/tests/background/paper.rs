@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `eii` and `ipd` against a transcription of paper 2, step by step.
+//! `eii` and `ipd` compared with a transcription of paper 2, step by step.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -10,7 +10,7 @@ use crate::world::*;
 const PERIOD_MS: u64 = 100;
 const CPUS: u64 = 2;
 
-/// What is wanted in one period of 100 ms.
+/// Demand in one period of 100 ms.
 #[derive(Debug, Clone, Copy)]
 struct Want {
     /// CPU milliseconds, of 200.
@@ -45,14 +45,14 @@ fn want() -> impl Strategy<Value = Want> {
         )
 }
 
-/// Long stretches of the same, so that stops end and grow.
+/// Long runs of equal demand, so that stops end and grow.
 fn wants() -> impl Strategy<Value = Vec<Want>> {
     let stretch = (want(), 1..250usize).prop_map(|(want, times)| vec![want; times]);
     prop::collection::vec(stretch, 1..8).prop_map(|all| all.concat())
 }
 
-/// Section 4: the share of the background below the threshold; of CPUs, only
-/// where less than a quarter is idle.
+/// Section 4: the background share is below the threshold; for the CPUs only while less than a
+/// quarter is idle.
 fn contends(w: &Want) -> bool {
     let below = |bg: u64, fg: u64, percent: u64| bg * 100 < percent * (bg + fg);
     let idle_ms = (PERIOD_MS * CPUS).saturating_sub(w.fg_cpu + w.bg_cpu);
@@ -60,7 +60,7 @@ fn contends(w: &Want) -> bool {
     cpu || below(w.bg_sectors, w.fg_sectors, 100) || below(w.bg_sends, w.fg_sends, 100)
 }
 
-/// Section 5, EII: whether it runs in each period.
+/// Section 5, EII: whether the program runs in each period.
 fn eii(wants: &[Want]) -> Vec<bool> {
     let mut runs = vec![];
     let (mut left, mut stop, mut on_trial) = (0u64, 10u64, false);
@@ -101,7 +101,7 @@ fn ipd(wants: &[Want]) -> Vec<bool> {
     runs
 }
 
-/// Whether the policy lets it run in each period.
+/// Whether the policy runs the program in each period.
 fn regulate(wants: &[Want], regulation: Regulation) -> Vec<bool> {
     let mut policy = regulated(CPUS as u32);
     let mut metering = no_metering(CPUS as u32);
@@ -156,7 +156,7 @@ fn pass(metering: &mut Metering, want: &Want, running: bool) {
         want.fg_sectors,
         want.fg_sends,
     );
-    // Always-on services count for nothing.
+    // Always-on services must not count.
     add(&mut metering.ignored, 77, 1234, 99);
     let usage = metering.background.get_mut(&ProgramId(1)).unwrap();
     add(
@@ -211,7 +211,7 @@ fn stops_double_to_16_s_and_fall_back_to_one() {
 
 #[test]
 fn cpu_times_that_are_read_rarely_are_waited_for() {
-    // Read every 300 ms: the trial lasts until there are figures of it.
+    // Read every 300 ms: the trial lasts until its figures are available.
     let mut world = World::new(2);
     world.cpu_every_ns = 300 * MS;
     world.leak = 0.5;

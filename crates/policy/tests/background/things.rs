@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine, a program, a meter: to start with.
+//! A machine, a program and a meter with default values.
 
 use std::collections::BTreeMap;
 

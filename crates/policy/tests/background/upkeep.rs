@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes wrong: locks, actions that fail, programs that go, no figures.
+//! Faults and limits: locks, failed actions, departing programs, missing figures.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use usher_policy::Policy;
 
 use crate::world::*;
 
-/// A foreground that never ends on the disk that a background program is on.
+/// A continuous foreground on the same disk as a background program.
 fn contended(regulation: Regulation) -> World {
     let mut world = World::new(2).device(DISK, MS);
     let always = Step {
@@ -121,7 +121,7 @@ fn a_demotion_that_fails_is_tried_again() {
     }
 }
 
-/// What is told of a stop is of the window before it, not of all time.
+/// The figures of a stop are those of the last window, not totals.
 #[test]
 fn a_stop_is_told_in_figures_of_its_window() {
     let mut world = World::new(2).device(DISK, MS);
@@ -142,7 +142,7 @@ fn a_stop_is_told_in_figures_of_its_window() {
     assert!(cause.foreground >= 1 && per_ms(cause.foreground) <= 1.1);
 }
 
-/// One short program after another costs no more than one long one.
+/// A sequence of short programs costs no more than one long program.
 #[test]
 fn an_account_outlives_the_programs() {
     let stops = |programs: u64| {
@@ -163,7 +163,7 @@ fn an_account_outlives_the_programs() {
         }
         stops
     };
-    // Each newcomer is in the way once before it is seen.
+    // Each new program collides once before it is detected.
     assert!(stops(20) <= stops(1) + 20, "{} {}", stops(20), stops(1));
 }
 

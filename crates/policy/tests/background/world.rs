@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A little machine that keeps a foreground and background programs busy, in
-//! steps of 0.1 ms: devices that serve one request after another in the order of
-//! arrival, CPUs that the foreground gets first but for a leak, a meter, a bell.
-//! Nothing here is taken from production code but the values.
+//! A small model of a machine with foreground and background programs, in steps of 0.1 ms. Devices
+//! serve requests in the order of arrival; CPUs serve the foreground first, except for a leak; a
+//! meter counts and sends notifications. The model uses no production code except the value types.
 
 #![allow(dead_code)] // each user needs a part
 
@@ -16,13 +15,13 @@ pub use crate::things::{no_metering, program, topology};
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000_000_000;
 pub const TICK_NS: u64 = 100_000;
-/// From a foreground request to the look that the bell asks for.
+/// Delay from a foreground request to the notified sample.
 const BELL_NS: u64 = MS;
-/// The bell is not heard sooner after a look.
+/// Time after a sample during which no notification is sent.
 const DEAF_NS: u64 = 5 * MS;
-/// A vacant CPU is told of after so long.
+/// Idle time of a CPU after which a notification is sent.
 const VACANT_NS: u64 = 16 * MS;
-/// From a decision to its effect.
+/// Delay from a decision to its effect.
 const ACT_NS: u64 = 300_000;
 
 pub const DISK: Resource = Resource::Disk(DiskId { major: 8, minor: 0 });
@@ -41,33 +40,33 @@ enum Who {
 #[derive(Debug, Clone, Default)]
 struct Device {
     service_ns: u64,
-    /// Who asked, and how long the request still takes.
+    /// The requests' owners and remaining service times.
     queue: VecDeque<(Who, u64)>,
 }
 
-/// What the foreground does in one go, and the pause after it.
+/// Foreground work without interruption, and the pause after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    /// Requests of its device, or milliseconds of CPU time a thread.
+    /// Requests of the device, or milliseconds of CPU time per thread.
     pub work: u64,
     pub pause_ns: u64,
 }
 
-/// The foreground: one thing after another, over and over.
+/// The foreground: a repeated sequence of steps.
 #[derive(Debug, Clone)]
 pub struct Foreground {
     pub resource: Resource,
     pub steps: Vec<Step>,
-    /// Between two requests of one step.
+    /// Pause between two requests of a step.
     pub think_ns: u64,
-    /// Threads, on CPUs.
+    /// Threads, if the resource is the CPUs.
     pub threads: u32,
     step: usize,
     done_ns: u64,
     asleep_until_ns: u64,
-    /// For a request of its.
+    /// Whether a request is outstanding.
     pub waits: bool,
-    /// Work done so far, and when the last of it was.
+    /// Total work done, and the time of its end.
     pub total: u64,
     pub worked_ns: u64,
 }
@@ -88,12 +87,12 @@ impl Foreground {
         }
     }
 
-    /// Ends its pause.
+    /// Ends the pause.
     pub fn wake(&mut self) {
         self.asleep_until_ns = 0;
     }
 
-    /// A unit of work is done.
+    /// Completes a unit of work.
     fn advance(&mut self, now_ns: u64) {
         self.waits = false;
         self.total += 1;
@@ -112,13 +111,13 @@ impl Foreground {
 #[derive(Debug, Clone)]
 pub struct Background {
     pub resource: Resource,
-    /// Requests under way, or threads.
+    /// Outstanding requests, or threads.
     pub depth: u32,
     pub frozen: bool,
     in_flight: u32,
-    /// Nanoseconds for which a device, or CPUs, worked for it.
+    /// Nanoseconds of device or CPU time used.
     pub work_ns: u64,
-    /// How often it was stopped.
+    /// Number of stops.
     pub stops: u64,
     pub frozen_since_ns: u64,
     pub demoted: Option<Demotion>,
@@ -128,26 +127,26 @@ pub struct Background {
 pub struct World {
     pub at_ns: u64,
     pub cpus: u32,
-    /// Share of a foreground thread's CPU time that background threads take
-    /// while all CPUs are busy.
+    /// Share of a foreground thread's CPU time that background threads take while all CPUs are
+    /// busy.
     pub leak: f64,
     pub bell: bool,
-    /// The kernel watches for CPUs that have nothing to do, and rings.
+    /// Whether the kernel watches for idle CPUs and sends notifications.
     pub watched: bool,
-    /// CPU times are read at most so often.
+    /// Least interval between two readings of CPU times.
     pub cpu_every_ns: u64,
-    /// So many of the next actions fail.
+    /// Number of following actions that fail.
     pub refuses: u32,
     pub foreground: Vec<Foreground>,
     pub background: BTreeMap<ProgramId, Background>,
-    /// Always-on services use that all the time.
+    /// A resource that always-on services use all the time.
     pub ignored: Option<Resource>,
-    /// Somebody waits for a stopped program.
+    /// A process that waits for a stopped program.
     pub held: Option<HeldUp>,
     pub looks: u64,
     pub log: Vec<(Observation, Decision)>,
     pub keeps_log: bool,
-    /// Nanoseconds a request, by device.
+    /// Nanoseconds per request, by device.
     pub service_ns: BTreeMap<Resource, u64>,
     devices: BTreeMap<Resource, Device>,
     metering: Metering,
@@ -220,7 +219,7 @@ impl World {
         self.look_ns = self.at_ns;
     }
 
-    /// Nobody has come yet.
+    /// Removes the queued arrivals.
     pub fn without_background(mut self) -> Self {
         self.background.clear();
         self.live.background.clear();
@@ -246,7 +245,7 @@ impl World {
         }
     }
 
-    /// Runs under `Regulated`, on thresholds as they are.
+    /// Runs under `Regulated` with the present thresholds.
     pub fn run_regulated(&mut self, ns: u64) {
         let mut policy = regulated(self.cpus);
         self.run(&mut policy, ns);
@@ -502,7 +501,7 @@ fn charge(usage: &mut Usage, resource: Resource, at_ns: u64) {
     }
 }
 
-/// A packet goes out, long after the call that handed it over.
+/// Sends a packet, possibly long after the call that queued it.
 fn send(usage: Option<&mut Usage>, resource: Resource, at_ns: u64) {
     if let (Some(usage), Resource::Link(link)) = (usage, resource) {
         let used = usage.links.entry(link).or_default();
@@ -511,7 +510,7 @@ fn send(usage: Option<&mut Usage>, resource: Resource, at_ns: u64) {
     }
 }
 
-/// A regulator beside a policy that never acts.
+/// A regulator around a policy that never acts.
 pub fn regulated(cpus: u32) -> Regulated<Linux> {
     Regulated::new(Linux::new(topology(cpus)))
 }

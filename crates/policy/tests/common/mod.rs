@@ -12,8 +12,8 @@ pub type DomainSpec = Vec<f64>;
 /// Packages of NUMA nodes of domains.
 pub type MachineSpec = Vec<Vec<Vec<DomainSpec>>>;
 
-/// Builds a machine with `smt` hardware threads a core and, where `llc_bytes`
-/// is not 0, L3 caches of that size.
+/// Builds a machine with `smt` hardware threads per core and, where `llc_bytes` is not 0, L3 caches
+/// of that size.
 pub fn machine(spec: &MachineSpec, smt: u32, llc_bytes: u64) -> Topology {
     let mut t = Topology {
         name: "test".to_owned(),
@@ -76,7 +76,7 @@ pub fn regular(packages: usize, nodes: usize, domains: usize, cores: usize) -> T
     machine(&spec, 1, 0)
 }
 
-/// A request with that curve and nothing else.
+/// A request with this curve and default values.
 pub fn request(id: u64, name: &str, curve: &[(u32, f64)]) -> Request {
     Request {
         id: ProgramId(id),

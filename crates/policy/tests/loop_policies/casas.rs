@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Trials alone, as paper 1 has them.
+//! Trials of a single program, as in paper 1.
 
 use usher_policy::Casas;
 

@@ -10,12 +10,12 @@ use crate::shapes::bus_bound;
 use crate::turns::with_siblings;
 use crate::world::{Truth, World, machine, profiled, truth};
 
-/// Two programs with equal seats, one of which then leaves its own idle.
+/// Two programs with equal seats; the first then leaves its seat idle.
 fn lender_and_borrower() -> (World, Usher) {
     let topology = machine(2, 8);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
-    // Curves that make an even split best, and seats better than sharing.
+    // Curves for which an even split is best, and seats better than sharing.
     world.arrive(profiled(truth(1, |c| c.powf(0.4), 16.0), 16));
     world.arrive(profiled(truth(2, |c| c.powf(0.4), 16.0), 16));
     world.run(&mut usher, 1.0);
@@ -144,8 +144,8 @@ fn an_offline_cpu_is_in_nobodys_seat() {
 
 #[test]
 fn a_core_that_is_somebodys_in_part_is_not_lent() {
-    // Seed 182 of the swarm: cores of two hardware threads, CPUs 0 and 4, 1 and
-    // 5 and so on; one program has bound itself to one thread of two of them.
+    // Seed 182 of the swarm: cores of two hardware threads, CPUs 0 and 4, 1 and 5 and so on; one
+    // program has bound itself to one thread of two of the cores.
     let topology = with_siblings(4);
     let seats = [(1, "0,2"), (2, "1,5")]
         .map(|(id, cpus)| (ProgramId(id), cpus.parse::<CpuSet>().unwrap()))
@@ -160,7 +160,7 @@ fn a_core_that_is_somebodys_in_part_is_not_lent() {
     let sample = |id, cpus, tick: u64| ProgramSample {
         id: ProgramId(id),
         cpu_ns: cpus * tick * 8 * MS,
-        // The second one always waits.
+        // The second program always waits.
         wait_ns: Some((id - 1) * tick * 8 * MS),
         threads: 8,
         spinners: 0,
@@ -168,7 +168,7 @@ fn a_core_that_is_somebodys_in_part_is_not_lent() {
         progress: None,
         stopped: false,
     };
-    // Time may begin with 0, and two ticks show what there is to know.
+    // Time may start at 0; two ticks suffice for all figures.
     for tick in 0..=2 {
         let samples = [sample(1, 0, tick), sample(2, 2, tick)];
         lender.tick(tick * 8 * MS, &samples, &market);

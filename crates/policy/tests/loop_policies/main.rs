@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loop policies on a machine of fluids.
+//! Policies in a loop on a fluid model of a machine.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The policies that simulations compare with.
+//! Baseline policies of the simulations.
 
 use usher_model::*;
 use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
@@ -8,7 +8,7 @@ use usher_policy::{Casas, Policy};
 use crate::shapes::{medium, paper_machine, perfect, poor};
 use crate::world::{World, profiled, truth};
 
-/// Two programs that scale differently, after a while under a policy.
+/// Two programs that scale differently, after `seconds` under a policy.
 fn after_a_while(policy: &mut dyn Policy, seconds: f64) -> World {
     let mut world = World::new(&paper_machine());
     world.arrive(truth(1, perfect, 48.0));

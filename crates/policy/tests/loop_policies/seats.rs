@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is seated where, from what was known before and what is learnt on the way.
+//! Seats of programs, from profiles and from measurements.
 
 use usher_model::*;
 use usher_policy::{Usher, by_name};
@@ -130,7 +130,7 @@ fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
     );
 }
 
-/// A scheduler that lends would show what was borrowed as the seat's.
+/// A scheduler with soft seats would show borrowed CPUs as the seat's own.
 #[test]
 fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
     let topology = paper_machine();
@@ -158,7 +158,7 @@ fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
 
 #[test]
 fn a_survey_that_is_cut_short_harms_nobody() {
-    // Somebody comes, goes or loses its CPUs at every moment of it.
+    // A program arrives, departs or loses its CPUs at each moment of the survey.
     for moment in 0..40_u64 {
         let topology = paper_machine();
         let mut world = World::new(&topology);
@@ -220,7 +220,7 @@ fn a_program_with_a_profile_gives_nothing_to_newcomers() {
 
 #[test]
 fn the_plan_that_is_told_is_where_programs_sit() {
-    // Seed 56 of the swarm: half a seat on trial was given up, and no plan said so.
+    // Seed 56 of the swarm: half of a seat was given up for a trial, and no plan contained it.
     let speeds: [fn(f64) -> f64; 4] = [medium, poor, perfect, bus_bound];
     for case in 0..512_usize {
         let topology = paper_machine();

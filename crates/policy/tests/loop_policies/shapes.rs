@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How programs of different kinds scale, and the least ANTT that they can have.
+//! Speed curves of different kinds of programs, and the least ANTT possible with them.
 
 use usher_model::Topology;
 
@@ -14,7 +14,7 @@ pub fn poor(cores: f64) -> f64 {
     cores.min(6.0) + (cores - 6.0).max(0.0) * 0.05
 }
 
-/// Gains half of each core beyond twelve: yellow.
+/// Gains half of each core beyond twelve: the yellow class.
 pub fn medium(cores: f64) -> f64 {
     cores.min(12.0) + (cores - 12.0).max(0.0) * 0.3
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs whose threads busy-wait are not squeezed.
+//! Programs with busy-waiting threads are not narrowed.
 
 use usher_model::{Curve, CurvePoint};
 use usher_policy::Usher;
@@ -36,7 +36,7 @@ fn spinning_that_the_curve_shows_to_be_harmless_may_be_seated() {
     assert_eq!((world.mask(1).len(), world.mask(2).len()), (1, 1));
 }
 
-/// A program whose runtime settles at its start how its threads wait.
+/// A program whose runtime chooses at its start how its threads wait.
 fn settles(id: u64, active_wait: Option<bool>) -> Truth {
     Truth {
         active_wait,
@@ -58,8 +58,8 @@ fn nobody_is_narrowed_whose_threads_would_go_on_spinning() {
     }
 }
 
-/// Alone it gains nothing from a second core that time sharing would deny it;
-/// sharing, its threads would seldom meet.
+/// Alone, the program gains nothing from a second core that time sharing would deny it. In time
+/// sharing, its threads would rarely run at the same time.
 #[test]
 fn threads_that_would_spin_are_seated_rather_than_shared() {
     for (active_wait, seated) in [(false, false), (true, true)] {

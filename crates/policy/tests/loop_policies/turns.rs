@@ -9,7 +9,7 @@ use crate::MS;
 use crate::shapes::{busy_waits, perfect};
 use crate::world::{Truth, World, machine, truth};
 
-/// With a profile in which it keeps that many CPUs busy on so many cores.
+/// Adds a profile in which the program keeps `busy_cpus` busy on `cores_max` cores.
 fn known(mut truth: Truth, cores_max: f64, busy_cpus: f64) -> Truth {
     let point = |cores: f64| CurvePoint {
         cores,
@@ -26,7 +26,7 @@ fn known(mut truth: Truth, cores_max: f64, busy_cpus: f64) -> Truth {
     truth
 }
 
-/// Its curve collapses on one core.
+/// The program's curve collapses on one core.
 fn spinner(id: u64) -> Truth {
     known(truth(id, busy_waits, 2.0), 2.0, 2.0)
 }
@@ -35,7 +35,7 @@ fn filler(id: u64) -> Truth {
     known(truth(id, perfect, 2.0), 2.0, 2.0)
 }
 
-/// Its threads wait in a runtime that spins.
+/// The program's threads wait in a runtime that spins.
 fn waits_actively(mut program: Truth) -> Truth {
     program.program.active_wait = Some(true);
     program.active_wait = Some(true);
@@ -55,7 +55,7 @@ fn freezes(world: &World) -> usize {
     world.actions().iter().filter(freezes).count()
 }
 
-/// Who runs, by number.
+/// Ids of the running programs.
 fn running(world: &World, ids: &[u64]) -> Vec<u64> {
     let runs = |id: &u64| !world.is_frozen(*id);
     ids.iter().copied().filter(runs).collect()
@@ -90,7 +90,7 @@ pub fn with_siblings(cores: usize) -> Topology {
     topology
 }
 
-/// How much of so many seconds each had the machine to itself.
+/// Seconds for which each program had the machine to itself.
 fn shares(world: &mut World, usher: &mut Usher, ids: &[u64], seconds: f64) -> Vec<f64> {
     let until_ns = world.at_ns + (seconds * 1e9) as u64;
     let mut alone_ns = vec![0; ids.len()];
@@ -140,8 +140,8 @@ fn turns_are_as_long_as_the_roots_of_weights() {
     assert!((shares[0] / shares[1] - 2.0).abs() < 0.2, "{shares:?}");
 }
 
-/// Runs a while in which sharing is seen to be ten times as slow as alone for
-/// each program, and counts the stops.
+/// Runs for a while in which sharing is measured to be ten times as slow as running alone for each
+/// program; returns the number of stops.
 fn freezes_where_sharing_is_bad(programs: Vec<Truth>) -> usize {
     let ids: Vec<_> = programs.iter().map(|truth| truth.program.id.0).collect();
     let speeds: Vec<_> = programs.iter().map(|truth| truth.speed).collect();
@@ -252,8 +252,8 @@ fn a_stop_or_a_start_that_fails_is_made_up_for() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whoever comes and goes: somebody runs at any time, and nobody is
-    /// stopped for longer than three others' turns.
+    /// At any time a program runs, and no program is stopped for longer than three turns of others,
+    /// whichever programs arrive and depart.
     #[test]
     fn nobody_starves(steps in prop::collection::vec((any::<prop::sample::Index>(), 0..4u8, 1..300u64), 1..40)) {
         let (mut world, mut usher) = on_two_cores([]);

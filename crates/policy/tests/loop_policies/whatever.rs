@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whatever happens, seats stay what they are said to be.
+//! Properties of seats under random sequences of events.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -9,7 +9,7 @@ use crate::MS;
 use crate::shapes::{medium, perfect, poor};
 use crate::world::{World, machine, profiled, truth};
 
-/// What may happen to the machine between two looks.
+/// An event between two samples.
 #[derive(Debug, Clone)]
 enum Happening {
     Arrive { kind: u8, profiled: bool },
@@ -60,9 +60,9 @@ fn happen(world: &mut World, next_id: &mut u64, happening: &Happening, topology:
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens: the owners' seats are disjoint, loans come out of
-    /// somebody's seat or nobody's, nobody has nothing, `usher` freezes
-    /// nobody as nobody busy-waits, and deciding again gives the same decisions.
+    /// The owners' seats are disjoint, loans come out of seats or free CPUs, and every program has
+    /// CPUs. `usher` freezes no program, since none busy-waits. A second policy makes the same
+    /// decisions.
     #[test]
     fn seats_stay_disjoint_whatever_happens(happenings in prop::collection::vec(happening(), 1..40), name in prop::sample::select(vec!["equal", "casas", "usher"])) {
         let topology = machine(4, 4);

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine of fluids to try loop policies on: a CPU is shared evenly by the
-//! programs that may use it, and a program goes as fast as its true curve
-//! says for the CPU time that it gets. Nothing here is taken from production
-//! code but the values.
+//! A fluid model of a machine for policies that run in a loop. A CPU is shared evenly by the
+//! programs that may use it, and a program's speed is that of its true curve at the CPU time that
+//! it gets. The model uses no production code except the value types.
 
 use std::collections::BTreeMap;
 
 use usher_model::*;
 use usher_policy::Policy;
 
-/// A machine of equal domains with one hardware thread a core.
+/// A machine of equal domains with one hardware thread per core.
 pub fn machine(domains: usize, cores_each: usize) -> Topology {
     let cpus_of =
         |d: usize| CpuSet::range((d * cores_each) as u32, ((d + 1) * cores_each - 1) as u32);
@@ -59,14 +58,14 @@ pub fn machine(domains: usize, cores_each: usize) -> Topology {
 #[derive(Clone)]
 pub struct Truth {
     pub program: Program,
-    /// Progress a second on so many cores.
+    /// Progress per second as a function of cores.
     pub speed: fn(f64) -> f64,
-    /// CPUs that it can keep busy now.
+    /// CPUs that the program can keep busy now.
     pub demand: f64,
     pub source: Option<ProgressSource>,
     pub confidence: f64,
     pub active_wait: Option<bool>,
-    /// Whether the kernel tells how long it waits for CPUs.
+    /// Whether the kernel reports how long the program waits for CPUs.
     pub pressure: bool,
 }
 
@@ -98,7 +97,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
     }
 }
 
-/// The curve that a profile store would hold of that program.
+/// Adds the profile that a store would hold of this program.
 pub fn profiled(mut truth: Truth, cores_max: u32) -> Truth {
     let rates = (1..=cores_max)
         .map(|n| (n, (truth.speed)(f64::from(n))))
@@ -113,10 +112,10 @@ pub struct World {
     pub usable: CpuSet,
     programs: BTreeMap<ProgramId, Living>,
     events: Vec<Event>,
-    /// So many of the next actions fail.
+    /// Number of following actions that fail.
     pub refuses: u32,
     failed: Vec<FailedAction>,
-    /// Every decision that said something.
+    /// Decisions with any content.
     pub log: Vec<(u64, Decision)>,
 }
 
@@ -142,7 +141,7 @@ impl World {
         }
     }
 
-    /// The cgroups of a program allow it so many CPUs' worth of time from now on.
+    /// Sets the CPU quota of a program's cgroups.
     pub fn limit(&mut self, id: u64, cpu_quota: Option<f64>) {
         let program = ProgramId(id);
         self.events.push(Event::Limited {
@@ -152,7 +151,7 @@ impl World {
         });
     }
 
-    /// Threads of a program chose these CPUs, or none any more.
+    /// Pins threads of a program to these CPUs, or none any more.
     pub fn pin(&mut self, id: u64, cpus: Option<&str>) {
         self.events.push(Event::Limited {
             program: ProgramId(id),
@@ -181,7 +180,7 @@ impl World {
         }
     }
 
-    /// It has completed its work once, in so many seconds.
+    /// Reports that the program completed a repetition.
     pub fn repeated(&mut self, id: u64, seconds: f64) {
         let program = ProgramId(id);
         self.events.push(Event::Repeated { program, seconds });
@@ -203,7 +202,7 @@ impl World {
         self.programs.get_mut(&ProgramId(id)).unwrap().truth.speed = speed;
     }
 
-    /// CPUs that a program may run on now.
+    /// CPUs that a program may use now.
     pub fn mask(&self, id: u64) -> CpuSet {
         let living = &self.programs[&ProgramId(id)];
         living
@@ -212,7 +211,7 @@ impl World {
             .map_or(self.usable.clone(), |mask| mask.and(&self.usable))
     }
 
-    /// What a program was narrowed to, whether or not that is online.
+    /// CPUs that a program was narrowed to, online or not.
     pub fn seat(&self, id: u64) -> Option<CpuSet> {
         self.programs[&ProgramId(id)].mask.clone()
     }
@@ -221,8 +220,8 @@ impl World {
         self.programs[&ProgramId(id)].frozen
     }
 
-    /// Lets the policy look and act, then lets that much time pass, or less
-    /// if the policy wants to look again sooner. Returns how much.
+    /// Calls the policy once, then advances the time by `at_most_ns`, or less if the policy
+    /// requests an earlier call. Returns the time that passed.
     pub fn turn(&mut self, policy: &mut dyn Policy, at_most_ns: u64) -> u64 {
         let observation = Observation {
             at_ns: self.at_ns,
