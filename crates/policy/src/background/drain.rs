@@ -3,7 +3,7 @@
 //!
 //! Its system calls have ended, but data already passed to its sockets is still being sent. This
 //! shares the device with the foreground and delays it. It is charged as it is observed, unless
-//! the estimate did not already include it.
+//! the estimate already includes it.
 
 use super::gate::STALL_NS_MAX;
 
