@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use usher_model::{CpuSet, Home};
+use usher_model::{CpuSet, ProcessTree};
 
 use crate::error::{ActError, file_error};
 use crate::files;
@@ -96,7 +96,7 @@ pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
 
 /// Kills every process of a program at once, those that have left its session
 /// too. Without a cgroup nobody knows of these, and nothing is done.
-pub fn kill_all(home: &Home) {
+pub fn kill_all(home: &ProcessTree) {
     if let Some(dir) = &home.cgroup {
         // It is gone already where nothing was left.
         let _ = files::put(&dir.join("cgroup.kill"), "1");

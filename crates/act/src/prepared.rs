@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::{Home, ProcessId, ProgramId};
+use usher_model::{ProcessId, ProcessTree, ProgramId};
 
 use crate::error::{ActError, file_error};
 use crate::journal::{Dir, DirKind};
@@ -87,8 +87,8 @@ impl PreparedHome {
     }
 
     /// The home as it will be with this first process.
-    pub fn home(&self, root: ProcessId) -> Home {
-        Home {
+    pub fn home(&self, root: ProcessId) -> ProcessTree {
+        ProcessTree {
             program: self.program,
             root,
             cgroup: self.cgroup.clone(),

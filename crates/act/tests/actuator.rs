@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::*;
 use usher_act::{ActError, Actuator, Forked, Work};
-use usher_model::{Action, CpuSet, Home, ProcessId, ProgramId};
+use usher_model::{Action, CpuSet, ProcessId, ProcessTree, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
@@ -147,7 +147,7 @@ fn a_process_that_was_stopped_stays_stopped() {
 /// Takes a storm in. A chain of processes that fork and end faster than we can
 /// look is refused; then nothing of it may be left changed, and asking again
 /// may find it slower.
-fn admit_storm(act: &mut Actuator, program: &Program) -> Option<Home> {
+fn admit_storm(act: &mut Actuator, program: &Program) -> Option<ProcessTree> {
     match act.launch(ONE, program.id, Work::Foreground) {
         Ok(home) => Some(home),
         Err(ActError::Refused { .. }) => {
@@ -169,7 +169,7 @@ fn now_ticks() -> u64 {
 
 /// Whether a hundred looks at a storm find it all inside. Who had lost its
 /// parent before it was taken in is nobody's, and lives a little longer.
-fn is_inside(program: &Program, home: &Home, since_ticks: u64) -> bool {
+fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
     let cgroup = home.cgroup.clone().unwrap();
     let name = cgroup
         .strip_prefix("/sys/fs/cgroup/unified")
@@ -343,7 +343,7 @@ fn a_process_is_managed_once() {
             .iter()
             .find(|pid| **pid != program.pid())
             .unwrap();
-        let refused = |result: Result<Home, ActError>, by: ProgramId| match result {
+        let refused = |result: Result<ProcessTree, ActError>, by: ProgramId| match result {
             Err(ActError::Managed { program, .. }) => assert_eq!(program, by, "{way:?}"),
             other => panic!("{way:?}: {other:?}"),
         };
@@ -388,7 +388,7 @@ fn what_must_not_be_managed_is_refused() {
     let mut act = Actuator::open(Way::Own.config(runtime.path())).unwrap();
     let own = id_of(std::process::id() as i32);
     let refused = |result: Result<_, ActError>, why: &str| {
-        let error: ActError = result.map(|_: usher_model::Home| ()).unwrap_err();
+        let error: ActError = result.map(|_: usher_model::ProcessTree| ()).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     };
     refused(act.launch(ONE, own, Work::Foreground), "Usher itself");

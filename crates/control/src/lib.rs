@@ -5,9 +5,9 @@
 //! that plan in their own process supply the real machine; simulator and tests supply a model. The
 //! loop is the same for both. [`replay`] feeds the record of a run to a policy again.
 
-mod fit;
 mod record;
+mod record_check;
 mod run;
 
-pub use record::{Reader, Record, RecordError, Recorder, Step, replay};
-pub use run::{Loop, Turn, World};
+pub use record::{RecordError, RecordHead, RecordReader, RecordStep, Recorder, replay};
+pub use run::{ControlLoop, Iteration, World};

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use usher_model::{Decision, Observation, Topology};
 use usher_policy::Policy;
 
-use crate::fit::Fit;
+use crate::record_check::RecordCheck;
 
 /// The first line of a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RecordHead {
     /// Name of the policy that decided.
     pub policy: String,
     /// The machine that was planned.
@@ -24,7 +24,7 @@ pub struct Record {
 
 /// One iteration: the observation and the decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct RecordStep {
     /// The observation.
     pub observation: Observation,
     /// The decision.
@@ -85,7 +85,7 @@ impl<W: Write> Recorder<W> {
     ///
     /// # Errors
     /// The head cannot be written.
-    pub fn new(mut out: W, head: &Record) -> Result<Self, RecordError> {
+    pub fn new(mut out: W, head: &RecordHead) -> Result<Self, RecordError> {
         write_line(&mut out, head)?;
         Ok(Self { out })
     }
@@ -99,7 +99,7 @@ impl<W: Write> Recorder<W> {
         observation: &Observation,
         decision: &Decision,
     ) -> Result<(), RecordError> {
-        let step = Step {
+        let step = RecordStep {
             observation: observation.clone(),
             decision: decision.clone(),
         };
@@ -115,33 +115,33 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Record
 
 /// Reads a record and checks each line against the previous lines.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct RecordReader<R> {
     input: R,
-    head: Record,
-    fit: Fit,
+    head: RecordHead,
+    check: RecordCheck,
     steps: usize,
 }
 
-impl<R: BufRead> Reader<R> {
+impl<R: BufRead> RecordReader<R> {
     /// Reads the head.
     ///
     /// # Errors
     /// There is no head, or its topology is inconsistent.
     pub fn new(mut input: R) -> Result<Self, RecordError> {
         let text = next_line(&mut input)?.ok_or(RecordError::Empty)?;
-        let head = parse::<Record>(0, &text, "record head")?;
-        let fit =
-            Fit::new(&head.topology).map_err(|what| RecordError::Foreign { line: 1, what })?;
+        let head = parse::<RecordHead>(0, &text, "record head")?;
+        let check = RecordCheck::new(&head.topology)
+            .map_err(|what| RecordError::Foreign { line: 1, what })?;
         Ok(Self {
             input,
             head,
-            fit,
+            check,
             steps: 0,
         })
     }
 
     /// The head.
-    pub fn head(&self) -> &Record {
+    pub fn head(&self) -> &RecordHead {
         &self.head
     }
 
@@ -149,18 +149,18 @@ impl<R: BufRead> Reader<R> {
     ///
     /// # Errors
     /// The line is not a step, is cut short, or contradicts an earlier line.
-    pub fn step(&mut self) -> Result<Option<Step>, RecordError> {
+    pub fn step(&mut self) -> Result<Option<RecordStep>, RecordError> {
         let Some(text) = next_line(&mut self.input)? else {
             return Ok(None);
         };
         let steps = self.steps;
-        let step: Step = match parse(steps + 1, &text, "step") {
+        let step: RecordStep = match parse(steps + 1, &text, "step") {
             Err(_) if !text.ends_with(b"\n") => return Err(RecordError::CutShort { steps }),
             step => step?,
         };
         let line = steps + 2;
-        let fits = self.fit.step(&step);
-        fits.map_err(|what| RecordError::Foreign { line, what })?;
+        let checked = self.check.step(&step);
+        checked.map_err(|what| RecordError::Foreign { line, what })?;
         self.steps += 1;
         Ok(Some(step))
     }
@@ -174,9 +174,9 @@ impl<R: BufRead> Reader<R> {
 /// after all lines before it have replayed.
 pub fn replay<P: Policy>(
     input: impl BufRead,
-    policy: impl FnOnce(&Record) -> P,
+    policy: impl FnOnce(&RecordHead) -> P,
 ) -> Result<usize, RecordError> {
-    let mut reader = Reader::new(input)?;
+    let mut reader = RecordReader::new(input)?;
     let mut policy = policy(reader.head());
     let mut steps = 0;
     while let Some(recorded) = reader.step()? {

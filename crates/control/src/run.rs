@@ -26,7 +26,7 @@ pub trait World {
 
 /// Result of one iteration of the loop.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
+pub struct Iteration {
     /// The observation.
     pub observation: Observation,
     /// The decision.
@@ -35,13 +35,13 @@ pub struct Turn {
 
 /// A policy together with the world that it controls.
 #[derive(Debug)]
-pub struct Loop<P, W> {
+pub struct ControlLoop<P, W> {
     policy: P,
     world: W,
     failed: Vec<FailedAction>,
 }
 
-impl<P: Policy, W: World> Loop<P, W> {
+impl<P: Policy, W: World> ControlLoop<P, W> {
     /// Creates a loop that has made no observation yet.
     pub fn new(policy: P, world: W) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<P: Policy, W: World> Loop<P, W> {
 
     /// Observes, decides and acts once. After a failed action the others are still tried; the
     /// policy receives the failure with the next observation.
-    pub fn turn(&mut self) -> Turn {
+    pub fn iterate(&mut self) -> Iteration {
         let observation = self.world.observe(std::mem::take(&mut self.failed));
         let decision = self.policy.decide(&observation);
         for action in &decision.actions {
@@ -81,7 +81,7 @@ impl<P: Policy, W: World> Loop<P, W> {
             }
         }
         self.world.decided(&observation, &decision);
-        Turn {
+        Iteration {
             observation,
             decision,
         }
@@ -90,9 +90,9 @@ impl<P: Policy, W: World> Loop<P, W> {
     /// Runs iterations until the world ends the loop.
     pub fn run(&mut self) {
         loop {
-            let turn = self.turn();
+            let iteration = self.iterate();
             let soon = (!self.failed.is_empty()).then_some(RETRY_NS);
-            let wait = [turn.decision.wake_after_ns, soon]
+            let wait = [iteration.decision.wake_after_ns, soon]
                 .into_iter()
                 .flatten()
                 .min();

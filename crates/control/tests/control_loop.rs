@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use usher_control::{Loop, Record, RecordError, Recorder, Turn, World, replay};
+use usher_control::{ControlLoop, Iteration, RecordError, RecordHead, Recorder, World, replay};
 use usher_model::*;
 use usher_policy::{Policy, by_name};
 
@@ -128,15 +128,15 @@ fn an_action_that_fails_keeps_nobody_else_waiting_and_is_heard_of() {
         refuse: vec![ProgramId(1)],
         ..Script::default()
     };
-    let mut control = Loop::new(by_name("equal", &topology()).unwrap(), script);
-    let Turn { decision, .. } = control.turn();
+    let mut control = ControlLoop::new(by_name("equal", &topology()).unwrap(), script);
+    let Iteration { decision, .. } = control.iterate();
     assert_eq!(decision.actions.len(), 2);
     assert_eq!(
         control.world().acted.len(),
         1,
         "the other program was seated all the same"
     );
-    let second = control.turn();
+    let second = control.iterate();
     assert_eq!(control.world().heard.len(), 1);
     assert_eq!(control.world().heard[0].error, "program 1 refuses");
     assert_eq!(second.observation.failed, control.world().heard);
@@ -156,7 +156,7 @@ fn runs_until_the_world_says_so_and_waits_as_the_policy_asks() {
         events: vec![arrivals(&[1])],
         ..Script::default()
     };
-    let mut control = Loop::new(by_name("linux", &topology()).unwrap(), script);
+    let mut control = ControlLoop::new(by_name("linux", &topology()).unwrap(), script);
     control.run();
     assert_eq!(control.world().waits, [None; 4]);
     assert_eq!(control.world().decided.len(), 4);
@@ -170,7 +170,7 @@ fn a_failure_is_looked_at_soon_even_if_the_policy_sleeps() {
         refuse: vec![ProgramId(1)],
         ..Script::default()
     };
-    let mut control = Loop::new(by_name("equal", &topology()).unwrap(), script);
+    let mut control = ControlLoop::new(by_name("equal", &topology()).unwrap(), script);
     control.run();
     assert!(control.world().waits[0].is_some_and(|ns| ns <= 100_000_000));
 }
@@ -182,7 +182,7 @@ fn record(policy: &str) -> Vec<u8> {
         arrivals(&[2]),
         vec![Event::Departed(ProgramId(1))],
     ];
-    let mut control = Loop::new(
+    let mut control = ControlLoop::new(
         by_name(policy, &topology()).unwrap(),
         Script {
             events,
@@ -190,7 +190,7 @@ fn record(policy: &str) -> Vec<u8> {
         },
     );
     control.run();
-    let head = Record {
+    let head = RecordHead {
         policy: policy.into(),
         topology: topology(),
     };
@@ -202,7 +202,7 @@ fn record(policy: &str) -> Vec<u8> {
     bytes
 }
 
-fn same_policy(head: &Record) -> Box<dyn Policy + Send> {
+fn same_policy(head: &RecordHead) -> Box<dyn Policy + Send> {
     by_name(&head.policy, &head.topology).unwrap()
 }
 
@@ -220,7 +220,7 @@ fn a_record_replays_to_the_same_decisions() {
 #[test]
 fn a_policy_that_decides_otherwise_is_found_out() {
     let bytes = record("equal");
-    let other = |head: &Record| by_name("linux", &head.topology).unwrap();
+    let other = |head: &RecordHead| by_name("linux", &head.topology).unwrap();
     assert!(matches!(
         replay(bytes.as_slice(), other),
         Err(RecordError::Differs { .. })

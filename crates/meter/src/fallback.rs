@@ -167,14 +167,14 @@ impl Fallback {
             cpus: self.cpus,
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
-            crowds: 0,
-            vacancy: None,
+            rq_imbalances: 0,
+            idle_cpus: None,
             foreground: self.foreground.clone(),
             ignored: self.ignored.clone(),
             background: background
                 .map(|(program, managed)| (*program, managed.usage.clone()))
                 .collect(),
-            held_up: Vec::new(),
+            blocked: Vec::new(),
         }
     }
 

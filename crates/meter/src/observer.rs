@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering, ProcStat};
-use usher_model::{ProcessId, ProgramId, Resource, Usage, Vacancy};
+use usher_model::{IdleCpus, ProcessId, ProgramId, Resource, Usage};
 
 use crate::config::MeterConfig;
 use crate::disks::{self, Disks};
@@ -233,17 +233,17 @@ impl Observer {
         self.kernel.loaded.no_watch.is_none() && self.crowds.queues >= self.cpus
     }
 
-    fn vacancy(&self) -> Option<Vacancy> {
+    fn idle_cpus(&self) -> Option<IdleCpus> {
         let Crowds {
             vacant_since_ns,
             vacant_cpus,
             alone_since_ns,
             ..
         } = self.crowds;
-        self.watches().then_some(Vacancy {
+        self.watches().then_some(IdleCpus {
             since_ns: Some(vacant_since_ns).filter(|ns| *ns != 0),
             cpus: vacant_cpus,
-            alone_ns: Some(alone_since_ns).filter(|ns| *ns != 0),
+            background_only_since_ns: Some(alone_since_ns).filter(|ns| *ns != 0),
         })
     }
 
@@ -264,14 +264,14 @@ impl Observer {
             cpus: self.cpus,
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
-            crowds: self.crowds.found,
-            vacancy: self.vacancy(),
+            rq_imbalances: self.crowds.found,
+            idle_cpus: self.idle_cpus(),
             foreground: self.usage(FOREGROUND),
             ignored: self.usage(IGNORED),
             background: background
                 .map(|(program, managed)| (*program, self.usage(managed.party)))
                 .collect(),
-            held_up: Vec::new(),
+            blocked: Vec::new(),
         }
     }
 

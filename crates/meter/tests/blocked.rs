@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Program, wait_until};
 use usher_meter::held_up;
-use usher_model::{HeldUp, ProgramId};
+use usher_model::{BlockedProcess, ProgramId};
 
 const PROGRAM: ProgramId = ProgramId(3);
 
@@ -22,13 +22,13 @@ fn stop(pid: i32) {
 }
 
 /// Whether the process is told to be held up by the background ones.
-fn is_held_up(pid: i32, background: &[i32]) -> Option<HeldUp> {
+fn is_held_up(pid: i32, background: &[i32]) -> Option<BlockedProcess> {
     let holder = |pid: i32| background.contains(&pid).then_some(PROGRAM);
     let found = held_up(Path::new("/proc"), &holder);
     found.into_iter().find(|held| held.pid == pid)
 }
 
-fn told(pid: i32, background: &[i32]) -> HeldUp {
+fn told(pid: i32, background: &[i32]) -> BlockedProcess {
     let mut held = None;
     wait_until("the process to be seen waiting", || {
         held = is_held_up(pid, background);
@@ -80,8 +80,8 @@ fn a_lock_of_a_stopped_process() {
     stop(bg.pid());
     let fg = Program::start(&["flock", path], None);
     let held = told(fg.pid(), &[bg.pid()]);
-    assert_eq!(held.by, PROGRAM);
-    assert_eq!(held.what, format!("a lock on {path}"));
+    assert_eq!(held.blocked_by, PROGRAM);
+    assert_eq!(held.waits_for, format!("a lock on {path}"));
     assert_eq!(is_held_up(fg.pid(), &[fg.pid()]), None);
 }
 
@@ -99,13 +99,13 @@ fn a_pipe_that_only_a_stopped_process_fills() {
     // While this process has an end too, somebody else could write.
     let both = told(fg_pid, &[bg_pid, own]);
     assert!(
-        both.what.starts_with("a pipe held by process"),
+        both.waits_for.starts_with("a pipe held by process"),
         "{}",
-        both.what
+        both.waits_for
     );
     assert_eq!(is_held_up(fg_pid, &[bg_pid]), None);
     drop(write);
-    assert_eq!(told(fg_pid, &[bg_pid]).by, PROGRAM);
+    assert_eq!(told(fg_pid, &[bg_pid]).blocked_by, PROGRAM);
     kill(bg);
     kill(fg);
 }
@@ -122,7 +122,7 @@ fn a_full_pipe_that_only_a_stopped_process_empties() {
         .spawn()
         .unwrap();
     stop(bg.id() as i32);
-    assert_eq!(told(fg.id() as i32, &[bg.id() as i32]).by, PROGRAM);
+    assert_eq!(told(fg.id() as i32, &[bg.id() as i32]).blocked_by, PROGRAM);
     kill(bg);
     kill(fg);
 }
@@ -140,7 +140,7 @@ fn a_socket_whose_peer_is_stopped() {
     let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
     stop(bg_pid);
     let held = told(fg_pid, &[bg_pid]);
-    assert_eq!(held.what, format!("a socket held by process {bg_pid}"));
+    assert_eq!(held.waits_for, format!("a socket held by process {bg_pid}"));
     near_too.write_all(b"x").unwrap();
     kill(fg);
     kill(bg);

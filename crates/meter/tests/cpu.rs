@@ -302,7 +302,7 @@ fn a_crowd_beside_background_work_is_seen() {
     let first = look(&mut meter);
     let (&crowded, others) = allowed.split_first().unwrap();
     // With a CPU that is nobody's to use it may be idle, and nothing is crowded.
-    if others.is_empty() || first.vacancy.is_none() || first.cpus as usize != allowed.len() {
+    if others.is_empty() || first.idle_cpus.is_none() || first.cpus as usize != allowed.len() {
         let reasons = meter.reasons();
         usher_skip::skip!("crowds: CPUs {allowed:?}, {reasons:?}");
         return;
@@ -326,18 +326,20 @@ fn a_crowd_beside_background_work_is_seen() {
     // Three share a CPU, but there is room.
     let mut crowd = [(); 3].map(|()| Program::start(&["burn", "200"], None));
     crowd.iter().for_each(|program| bind(program, crowded));
-    let before = look(&mut meter).crowds;
+    let before = look(&mut meter).rq_imbalances;
     crowd.iter_mut().for_each(Program::go);
     crowd.iter_mut().for_each(|program| {
         program.line();
     });
-    assert_eq!(look(&mut meter).crowds, before);
+    assert_eq!(look(&mut meter).rq_imbalances, before);
 
     let mut crowd = [(); 2].map(|()| Program::start(&["burn", "1000000"], None));
     crowd.iter().for_each(|program| bind(program, crowded));
     background.iter_mut().for_each(Program::go);
     crowd.iter_mut().for_each(Program::go);
-    wait_until("a crowd to be seen", || look(&mut meter).crowds > before);
+    wait_until("a crowd to be seen", || {
+        look(&mut meter).rq_imbalances > before
+    });
     wait_until("the bell", || has_rung(&meter));
     drop(crowd);
 
@@ -348,8 +350,8 @@ fn a_crowd_beside_background_work_is_seen() {
     });
     wait_until("the bell for a vacant CPU", || has_rung(&meter));
     wait_until("a vacancy", || {
-        let vacancy = look(&mut meter).vacancy;
-        vacancy.is_some_and(|vacancy| vacancy.since_ns.is_some())
+        let idle_cpus = look(&mut meter).idle_cpus;
+        idle_cpus.is_some_and(|idle| idle.since_ns.is_some())
     });
     let costs = meter.costs();
     let watch = costs.iter().find(|cost| cost.name == "look_for_crowds");

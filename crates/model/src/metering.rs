@@ -45,7 +45,7 @@ impl TryFrom<String> for DiskId {
                 minor: minor.parse().ok()?,
             })
         });
-        numbers.ok_or_else(|| format!("'{text}' is no disk: two numbers with ':' are due"))
+        numbers.ok_or_else(|| format!("'{text}' is not a disk number: expected MAJOR:MINOR"))
     }
 }
 
@@ -142,19 +142,19 @@ pub enum MeterSource {
 
 /// A foreground process that waits for something that a background program holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldUp {
+pub struct BlockedProcess {
     /// The background program that holds it.
-    pub by: ProgramId,
+    pub blocked_by: ProgramId,
     /// The waiting process.
     pub pid: i32,
     /// What the process waits for, as text: "a lock on /var/lib/dpkg/lock".
-    pub what: String,
+    pub waits_for: String,
 }
 
 /// Idle CPUs, as a timer in the kernel sees them every few milliseconds. While a background program
 /// waits for a CPU, CPUs that run only background work of other users count as idle too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Vacancy {
+pub struct IdleCpus {
     /// Time since which at least one CPU has been idle, not always the same; `None`: all CPUs are
     /// busy.
     pub since_ns: Option<u64>,
@@ -163,7 +163,7 @@ pub struct Vacancy {
     /// Time since which no CPU has run anything but background work, of any user; `None`: some CPU
     /// runs foreground work.
     #[serde(default)]
-    pub alone_ns: Option<u64>,
+    pub background_only_since_ns: Option<u64>,
 }
 
 /// One sample of the meter.
@@ -181,10 +181,10 @@ pub struct Metering {
     /// Number of times that two or more runnable threads queued on one CPU while another CPU ran
     /// only background work (run-queue imbalance).
     #[serde(default)]
-    pub crowds: u64,
+    pub rq_imbalances: u64,
     /// CPUs that are idle now; `None` where no timer watches for them.
     #[serde(default)]
-    pub vacancy: Option<Vacancy>,
+    pub idle_cpus: Option<IdleCpus>,
     /// All processes that are neither background nor ignored.
     pub foreground: Usage,
     /// Always-on services and kernel threads.
@@ -192,7 +192,7 @@ pub struct Metering {
     /// The background programs.
     pub background: BTreeMap<ProgramId, Usage>,
     /// Foreground processes that wait for a stopped background program.
-    pub held_up: Vec<HeldUp>,
+    pub blocked: Vec<BlockedProcess>,
 }
 
 #[cfg(test)]
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_is_written_as_json_and_read_again() {
+    fn a_sample_survives_json() {
         let disk = DiskId {
             major: 254,
             minor: 16,
@@ -210,25 +210,25 @@ mod tests {
             links: BTreeMap::from([(LinkId(3), LinkUse::default())]),
             ..Usage::default()
         };
-        let look = Metering {
+        let sample = Metering {
             source: MeterSource::Bpf,
             cpus: 2,
             idle_ns: 1,
             cpu_read_ns: 2,
-            crowds: 3,
-            vacancy: Some(Vacancy {
+            rq_imbalances: 3,
+            idle_cpus: Some(IdleCpus {
                 since_ns: Some(4),
                 cpus: 2,
-                alone_ns: Some(3),
+                background_only_since_ns: Some(3),
             }),
             foreground: usage.clone(),
             ignored: Usage::default(),
             background: BTreeMap::from([(ProgramId(1), usage)]),
-            held_up: vec![],
+            blocked: vec![],
         };
-        let text = serde_json::to_string(&look).unwrap();
+        let text = serde_json::to_string(&sample).unwrap();
         assert!(text.contains(r#""254:16":"#), "{text}");
-        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), look);
+        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), sample);
         assert!(serde_json::from_str::<DiskId>(r#""254""#).is_err());
     }
 }

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
+use crate::background_state::BackgroundState;
 use crate::cpuset::CpuSet;
 use crate::program::ProgramId;
-use crate::standing::Standing;
 use crate::topology::DomainId;
 
 /// How a program gets CPU time.
@@ -74,7 +74,7 @@ pub struct Note {
 /// What the next sample must cover, unless an event happens first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Look {
+pub enum SampleScope {
     /// Everything.
     #[default]
     All,
@@ -82,7 +82,7 @@ pub enum Look {
     Meter,
 }
 
-impl Look {
+impl SampleScope {
     fn is_all(&self) -> bool {
         *self == Self::All
     }
@@ -100,27 +100,27 @@ pub struct Decision {
     /// Nanoseconds until the policy needs the next sample; `None`: only after an event.
     pub wake_after_ns: Option<u64>,
     /// Scope of that sample.
-    #[serde(default, skip_serializing_if = "Look::is_all")]
-    pub look: Look,
+    #[serde(default, skip_serializing_if = "SampleScope::is_all")]
+    pub scope: SampleScope,
     /// States of the background programs, by rising id, if they have changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub standings: Option<Vec<Standing>>,
+    pub background_states: Option<Vec<BackgroundState>>,
     /// Whether a scheduler may enforce the seats as soft seats: it lends idle CPUs of a seat and
     /// returns them at once. False while a program is measured on its seat. `None`: unchanged;
     /// initially false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub softly: Option<bool>,
+    pub soft_seats: Option<bool>,
 }
 
 impl Decision {
     /// Whether `recorded` equals this decision. Records from before the field `soft_seats` existed
     /// do not contain it, so the field is then ignored.
     pub fn is_recorded_as(&self, recorded: &Self) -> bool {
-        let softly = self.softly.filter(|_| recorded.softly.is_some());
-        let told = Self {
-            softly,
+        let soft_seats = self.soft_seats.filter(|_| recorded.soft_seats.is_some());
+        let comparable = Self {
+            soft_seats,
             ..self.clone()
         };
-        told == *recorded
+        comparable == *recorded
     }
 }

@@ -325,7 +325,7 @@ impl Policy for Casas {
         }
         decision.notes = std::mem::take(&mut self.notes);
         // During a trial no cores may be lent.
-        decision.softly = Some(self.trial.is_none());
+        decision.soft_seats = Some(self.trial.is_none());
         decision
     }
 }

@@ -3,10 +3,10 @@
 //! hash-ordered iteration.
 
 pub mod background;
+pub mod baselines;
 mod casas;
 pub mod fit;
 pub mod planfile;
-pub mod rivals;
 pub mod seating;
 mod simple;
 mod stage;

@@ -111,7 +111,7 @@ impl Policy for Equal {
                 Decision {
                     actions,
                     plan: Some(seating.plan),
-                    softly: Some(true),
+                    soft_seats: Some(true),
                     ..Decision::default()
                 }
             }

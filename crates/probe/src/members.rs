@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::{Home, ProcessId};
+use usher_model::{ProcessId, ProcessTree};
 
 use crate::error::ProbeError;
 use crate::group::Group;
@@ -61,7 +61,7 @@ impl Members {
     ///
     /// # Errors
     /// It has ended, or its cgroup cannot be read.
-    pub(crate) fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
+    pub(crate) fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
         Ok(match &home.cgroup {
             Some(dir) => Self::Group {
                 group: Box::new(Group::open(dir)?),
@@ -187,7 +187,7 @@ impl Leavers {
 impl Followed {
     /// The pidfd is opened first and the start time checked after, so that it
     /// cannot belong to a later process of the same number.
-    fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
+    fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
         let pid = home.root.pid;
         let gone = ProbeError::Gone { pid };
         let Some(raw) = Pid::from_raw(pid) else {

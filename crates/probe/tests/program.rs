@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Burning, build, close, until};
 use rustix::event::{PollFd, Timespec, poll};
-use usher_model::{Home, ProgramId, ProgressSource};
+use usher_model::{ProcessTree, ProgramId, ProgressSource};
 use usher_probe::{ProbeConfig, ProgramProbe, process_id};
 
 /// A cgroup of this test's own, removed when dropped.
@@ -49,8 +49,8 @@ impl Drop for Group {
     }
 }
 
-fn home(pid: i32, cgroup: Option<&Group>) -> Home {
-    Home {
+fn home(pid: i32, cgroup: Option<&Group>) -> ProcessTree {
+    ProcessTree {
         program: ProgramId(7),
         root: process_id(Path::new("/proc"), pid).unwrap(),
         cgroup: cgroup.map(|group| group.0.clone()),

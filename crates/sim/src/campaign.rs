@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
+use usher_policy::baselines::{Fixed, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
 use crate::alone::alone_seconds;

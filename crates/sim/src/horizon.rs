@@ -14,7 +14,7 @@
 //! NTT = (T / repetitions done until T) / seconds alone
 //! ```
 
-use usher_control::{Loop, World};
+use usher_control::{ControlLoop, World};
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
 
@@ -77,7 +77,7 @@ pub fn run(
         mark_ns,
         at_mark: None,
     };
-    let mut control = Loop::new(policy, world);
+    let mut control = ControlLoop::new(policy, world);
     control.run();
     let (_, mut world) = control.into_parts();
     if let Some(fault) = world.inner.engine().fault() {

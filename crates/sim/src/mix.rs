@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use usher_control::Loop;
+use usher_control::ControlLoop;
 use usher_model::{Arrival, CpuSet, Curve, CurvePoint, Plan, ProgramId};
 use usher_policy::Policy;
 
@@ -144,7 +144,7 @@ pub fn run(
         at_ns: 3_600_000_000_000,
     };
     let world = SimWorld::new(engine, guests, until);
-    let mut control = Loop::new(policy, world);
+    let mut control = ControlLoop::new(policy, world);
     control.run();
     let (_, world) = control.into_parts();
     let ntt = |(entrant, seconds): (&Entrant, &Vec<f64>)| {

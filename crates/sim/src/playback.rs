@@ -8,7 +8,7 @@
 
 use std::io::BufRead;
 
-use usher_control::{Loop, Reader, Record, RecordError, Step, World};
+use usher_control::{ControlLoop, RecordError, RecordHead, RecordReader, RecordStep, World};
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
 
@@ -36,9 +36,9 @@ pub enum PlaybackError {
 
 /// The world of a record.
 struct Playback<R> {
-    reader: Reader<R>,
-    now: Step,
-    next: Option<Step>,
+    reader: RecordReader<R>,
+    now: RecordStep,
+    next: Option<RecordStep>,
     /// Actions of this turn that were asked for.
     acted: usize,
     turns: usize,
@@ -105,7 +105,7 @@ impl<R: BufRead> World for Playback<R> {
 /// The record cannot be read, its lines do not fit one another, or the loop
 /// does something else than it did.
 pub fn play_back(input: impl BufRead) -> Result<usize, PlaybackError> {
-    let by_name = |head: &Record| usher_policy::by_name(&head.policy, &head.topology);
+    let by_name = |head: &RecordHead| usher_policy::by_name(&head.policy, &head.topology);
     play_back_with(input, by_name)
 }
 
@@ -115,9 +115,9 @@ pub fn play_back(input: impl BufRead) -> Result<usize, PlaybackError> {
 /// As [`play_back`].
 pub fn play_back_with<P: Policy>(
     input: impl BufRead,
-    policy: impl FnOnce(&Record) -> Option<P>,
+    policy: impl FnOnce(&RecordHead) -> Option<P>,
 ) -> Result<usize, PlaybackError> {
-    let mut reader = Reader::new(input)?;
+    let mut reader = RecordReader::new(input)?;
     let name = || PlaybackError::Policy(reader.head().policy.clone());
     let policy = policy(reader.head()).ok_or_else(name)?;
     let now = reader.step()?.ok_or(PlaybackError::Empty)?;
@@ -130,7 +130,7 @@ pub fn play_back_with<P: Policy>(
         turns: 0,
         error: None,
     };
-    let mut control = Loop::new(policy, world);
+    let mut control = ControlLoop::new(policy, world);
     control.run();
     let (_, world) = control.into_parts();
     world.error.map_or(Ok(world.turns), Err)

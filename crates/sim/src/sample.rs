@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};
 use usher_policy::Policy;
-use usher_policy::rivals::Fixed;
+use usher_policy::baselines::Fixed;
 
 use crate::campaign::{Scheduler, cast};
 use crate::evaluation::Extent;

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::rc::Rc;
 
-use usher_control::{Reader, Record, Recorder, replay};
+use usher_control::{RecordHead, RecordReader, Recorder, replay};
 use usher_policy::{Policy, by_name};
 use usher_sim::playback::{PlaybackError, play_back, play_back_with};
 use usher_sim::swarm::{Case, MACHINES};
@@ -21,7 +21,7 @@ const REAL: &[u8] = include_bytes!("data/daemon.jsonl");
 /// asks for that.
 fn real() -> Vec<u8> {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-        let mut reader = Reader::new(REAL).unwrap();
+        let mut reader = RecordReader::new(REAL).unwrap();
         let mut policy = policy(reader.head());
         let mut bytes = Vec::new();
         let mut recorder = Recorder::new(&mut bytes, reader.head()).unwrap();
@@ -69,7 +69,7 @@ fn recorded(seed: u64) -> Vec<Vec<u8>> {
     lives.into_iter().map(|life| life.0.take()).collect()
 }
 
-fn policy(head: &Record) -> Box<dyn Policy + Send> {
+fn policy(head: &RecordHead) -> Box<dyn Policy + Send> {
     by_name(&head.policy, &head.topology).unwrap()
 }
 
@@ -109,7 +109,7 @@ fn a_real_run_plays_back_to_the_same_actions() {
 
 #[test]
 fn what_is_done_otherwise_is_named_with_its_line() {
-    let linux = |head: &Record| by_name("linux", &head.topology);
+    let linux = |head: &RecordHead| by_name("linux", &head.topology);
     let error = play_back_with(REAL, linux).unwrap_err();
     let PlaybackError::Differs { line, .. } = &error else {
         panic!("{error}");

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use libbpf_rs::Link;
-use usher_model::{Action, CpuSet, Demotion, Home, ProcessId, ProgramId};
+use usher_model::{Action, CpuSet, Demotion, ProcessId, ProcessTree, ProgramId};
 
 use crate::backlog::Backlog;
 use crate::cgroups::{self, Freezer};
@@ -84,7 +84,7 @@ const PRUNE_MIN: usize = 512;
 /// A program under management.
 #[derive(Debug, Default)]
 struct Held {
-    home: Option<Home>,
+    home: Option<ProcessTree>,
     own_masks: OwnMasks,
     /// Where it sits; `None`: wherever it could before.
     seat: Option<CpuSet>,
@@ -269,7 +269,7 @@ impl Actuator {
 
     /// Takes in the whole tree rooted at a process, or completes a
     /// [`Self::prepare`]d program. A tree that was not prepared stays in its
-    /// cgroup: [`Home::cgroup`] is that cgroup where it holds nothing else,
+    /// cgroup: [`ProcessTree::cgroup`] is that cgroup where it holds nothing else,
     /// and `None` otherwise. So does a prepared one that can get no cgroup of
     /// its own ([`Self::why_in_place`]). `work` counts for a prepared program.
     ///
@@ -282,7 +282,7 @@ impl Actuator {
         program: ProgramId,
         root: ProcessId,
         work: Work,
-    ) -> Result<Home, ActError> {
+    ) -> Result<ProcessTree, ActError> {
         if self
             .programs
             .get(&program)
@@ -300,7 +300,7 @@ impl Actuator {
             Ok(cgroup) => cgroup,
             Err(error) => return self.give_up(program, error),
         };
-        let home = Home {
+        let home = ProcessTree {
             program,
             root,
             cgroup,
@@ -340,7 +340,7 @@ impl Actuator {
     }
 
     /// Where a program lives.
-    pub fn home(&self, program: ProgramId) -> Option<&Home> {
+    pub fn home(&self, program: ProgramId) -> Option<&ProcessTree> {
         self.programs.get(&program)?.home.as_ref()
     }
 

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use usher_act::{ActConfig, ActError, Actuator, Placement, Work};
-use usher_model::{Home, ProcessId, ProgramId};
+use usher_model::{ProcessId, ProcessTree, ProgramId};
 
 /// How long a state is waited for before a test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -66,8 +66,12 @@ pub fn ways() -> Vec<Way> {
 
 /// Taking programs in as if they had been launched.
 pub trait Launch {
-    fn launch(&mut self, program: ProgramId, root: ProcessId, work: Work)
-    -> Result<Home, ActError>;
+    fn launch(
+        &mut self,
+        program: ProgramId,
+        root: ProcessId,
+        work: Work,
+    ) -> Result<ProcessTree, ActError>;
 
     /// Lets a program go, as a daemon does: the scan that `depart` leaves is
     /// continued.
@@ -80,7 +84,7 @@ impl Launch for Actuator {
         program: ProgramId,
         root: ProcessId,
         work: Work,
-    ) -> Result<Home, ActError> {
+    ) -> Result<ProcessTree, ActError> {
         self.prepare_held(program, root, work)?;
         self.admit(program, root, work)
     }

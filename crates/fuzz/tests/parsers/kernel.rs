@@ -7,7 +7,7 @@ use std::path::Path;
 
 use usher_act::{ActConfig, Actuator};
 use usher_fuzz::fuzz;
-use usher_model::{Home, ProcessId, ProgramId};
+use usher_model::{ProcessId, ProcessTree, ProgramId};
 use usher_probe::{
     Capabilities, MachineProbe, ProbeConfig, ProcessFacts, ProgramProbe, Roots, command_of,
     identify,
@@ -94,7 +94,7 @@ fn processes() {
 
 /// Follows a process tree as the daemon does.
 fn follow(proc_root: &Path) {
-    let home = Home {
+    let home = ProcessTree {
         program: ProgramId(1),
         root: ProcessId {
             pid: PID,

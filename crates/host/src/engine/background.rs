@@ -13,7 +13,8 @@ use procfs::FromRead;
 use procfs::process::Stat;
 use usher_meter::{Meter, MeterConfig, Names, Party, Wanted, held_up};
 use usher_model::{
-    Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
+    BackgroundState, BlockedProcess, Decision, Metering, ProcessTree, ProgramId, Regulation,
+    Resource, SampleScope,
 };
 
 use super::status::BackgroundStatus;
@@ -47,16 +48,16 @@ const WAITERS_SOON_NS: u64 = 100_000_000;
 pub(super) struct Background {
     meter: Option<Meter>,
     /// What the policy wants to see next.
-    look: Look,
+    scope: SampleScope,
     /// Whether its time has come.
     pub due: bool,
     /// Foreground has touched what background work uses, or its CPUs are crowded, or
     /// idle.
     pub rang: bool,
-    pub standings: BTreeMap<ProgramId, Standing>,
+    pub states: BTreeMap<ProgramId, BackgroundState>,
     /// When CPU times may be read again.
     cpu_due_ns: u64,
-    waiters: Vec<HeldUp>,
+    waiters: Vec<BlockedProcess>,
     /// When it may be looked again who waits.
     waiters_due_ns: u64,
     /// When the meter was last looked at.
@@ -67,7 +68,7 @@ pub(super) struct Background {
 
 impl Background {
     /// Meters one more program; opens the meter for the first.
-    pub fn arrive(&mut self, config: &MeterConfig, home: &Home) -> Vec<String> {
+    pub fn arrive(&mut self, config: &MeterConfig, home: &ProcessTree) -> Vec<String> {
         let first = self.meter.is_none();
         let meter = self.meter.get_or_insert_with(|| Meter::open(config));
         let managed = meter.manage(home.program, home.cgroup.as_deref(), home.root);
@@ -79,8 +80,8 @@ impl Background {
 
     /// Forgets a program; closes the meter after the last.
     pub fn depart(&mut self, id: ProgramId, is_last: bool) {
-        self.standings.remove(&id);
-        self.waiters.retain(|one| one.by != id);
+        self.states.remove(&id);
+        self.waiters.retain(|one| one.blocked_by != id);
         if is_last {
             self.meter = None;
         } else if let Some(meter) = &mut self.meter {
@@ -90,14 +91,14 @@ impl Background {
 
     /// Takes note of what the policy says.
     pub fn decided(&mut self, decision: &Decision) {
-        self.look = decision.look;
-        for standing in decision.standings.iter().flatten() {
-            let why = standing.why.as_ref().map(|why| self.in_names(why));
-            let standing = Standing {
-                why,
-                ..standing.clone()
+        self.scope = decision.scope;
+        for state in decision.background_states.iter().flatten() {
+            let reason_text = state.reason_text.as_ref().map(|why| self.in_names(why));
+            let state = BackgroundState {
+                reason_text,
+                ..state.clone()
             };
-            self.standings.insert(standing.program, standing);
+            self.states.insert(state.program, state);
         }
         let wanted = Wanted {
             crowds: self.is_some_under_usher(|_| true),
@@ -108,22 +109,22 @@ impl Background {
         }
     }
 
-    fn is_some_under_usher(&self, that: impl Fn(&Standing) -> bool) -> bool {
-        let mut standings = self.standings.values();
-        standings.any(|one| one.regulation == Regulation::Usher && that(one))
+    fn is_some_under_usher(&self, that: impl Fn(&BackgroundState) -> bool) -> bool {
+        let mut states = self.states.values();
+        states.any(|one| one.regulation == Regulation::Usher && that(one))
     }
 
     /// Whether a program is stopped that may go on when a CPU has become idle.
     fn waits_for_cpus(&self) -> bool {
         self.is_some_under_usher(|one| {
-            let cause = one.cause.as_ref();
-            !one.running && cause.is_some_and(|cause| cause.resource == Resource::Cpu)
+            let reason = one.reason.as_ref();
+            !one.running && reason.is_some_and(|reason| reason.resource == Resource::Cpu)
         })
     }
 
     /// Whether the next look is to cover every program.
     pub fn wants_all(&self) -> bool {
-        self.look == Look::All && (self.due || !self.rang)
+        self.scope == SampleScope::All && (self.due || !self.rang)
     }
 
     /// Readable when there is something to look at at once.
@@ -155,7 +156,7 @@ impl Background {
     }
 
     /// Who waits for what a stopped program holds, as last seen.
-    pub fn waiters(&self) -> Vec<HeldUp> {
+    pub fn waiters(&self) -> Vec<BlockedProcess> {
         self.waiters.clone()
     }
 
@@ -224,7 +225,7 @@ fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
 
 impl RealWorld {
     /// Has the meter tell a background program from foreground.
-    pub(super) fn meter_program(&mut self, home: &Home) {
+    pub(super) fn meter_program(&mut self, home: &ProcessTree) {
         let mut config = MeterConfig {
             proc: self.roots.proc.clone(),
             sys: self.roots.sys.clone(),
@@ -245,13 +246,11 @@ impl RealWorld {
         let member = self.state.members.get(&id)?;
         let regulation = member.program.background?;
         let background = &mut self.state.background;
-        let standing = background.standings.get(&id).cloned();
-        let since_ns = standing
+        let state = background.states.get(&id).cloned();
+        let since_ns = state.as_ref().map_or(member.arrived_ns, |one| one.since_ns);
+        let resource = state
             .as_ref()
-            .map_or(member.arrived_ns, |one| one.since_ns);
-        let resource = standing
-            .as_ref()
-            .and_then(|one| Some(one.cause.as_ref()?.resource));
+            .and_then(|one| Some(one.reason.as_ref()?.resource));
         let is_stopped = member.frozen;
         Some(BackgroundStatus {
             regulation,
@@ -261,7 +260,7 @@ impl RealWorld {
                 .filter(|_| is_stopped)
                 .and_then(|resource| background.user_of(resource)),
             lacking: self.actuator.why_not_demoted(id).to_vec(),
-            standing,
+            state,
         })
     }
 
@@ -273,7 +272,11 @@ impl RealWorld {
             return;
         }
         let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + HOLDING_NS <= at_ns);
-        let held_before: BTreeSet<_> = background.waiters.iter().map(|one| one.by).collect();
+        let held_before: BTreeSet<_> = background
+            .waiters
+            .iter()
+            .map(|one| one.blocked_by)
+            .collect();
         let members = self.state.members.values();
         let suspects = members.filter(|member| {
             member.program.background.is_some()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
-use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Regulation, Topology};
+use usher_model::{CpuSet, ProcessTree, ProgramId, ProgramKey, Regulation, Topology};
 
 use usher_policy::Policy;
 use usher_probe::{ProbeError, Roots};
@@ -191,7 +191,7 @@ pub struct Adopted {
     /// Its number.
     pub id: ProgramId,
     /// Where it lives.
-    pub home: Home,
+    pub home: ProcessTree,
     /// What it is for the profile store, where that could be found out.
     pub key: Option<ProgramKey>,
     /// The CPUs that it was seated on; `None`: left to the kernel.

@@ -3,7 +3,7 @@
 
 use usher_act::PinnedCpus;
 use usher_model::{
-    Action, CpuSet, Event, Home, Mode, Plan, Program, ProgramId, ProgramKey, ProgramSample,
+    Action, CpuSet, Event, Mode, Plan, ProcessTree, Program, ProgramId, ProgramKey, ProgramSample,
     Progress, ProgressSource,
 };
 
@@ -20,7 +20,7 @@ const NEW_NS: u64 = 2_000_000_000;
 #[derive(Debug)]
 pub(super) struct Member {
     pub program: Program,
-    pub home: Home,
+    pub home: ProcessTree,
     pub uid: u32,
     pub command: String,
     pub key: Option<ProgramKey>,

@@ -3,7 +3,7 @@
 //!
 //! An [`Engine`] owns what acts (the actuator with its journal and keeper),
 //! what looks (a probe a program) and what remembers (the profile store), and
-//! turns [`usher_control::Loop`] on a thread of its own. Everybody else has an
+//! turns [`usher_control::ControlLoop`] on a thread of its own. Everybody else has an
 //! [`EngineHandle`] and asks: the daemon's connections, `usher mix`, `usher
 //! profile`. A question wakes the loop at once; a program that is brought in
 //! is answered for when the policy has decided about it and its actions are
@@ -44,7 +44,7 @@ pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
 use usher_act::keeper::{KeeperHandle, KeeperTask};
 use usher_act::{ActError, Actuator, PreparedHome, Work};
-use usher_control::{Loop, Record, Recorder};
+use usher_control::{ControlLoop, RecordHead, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
 use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
@@ -363,7 +363,7 @@ fn begin_record(
     policy: &str,
     topology: &Topology,
 ) -> Result<Recorder<std::io::BufWriter<std::fs::File>>, EngineError> {
-    let head = Record {
+    let head = RecordHead {
         policy: policy.to_owned(),
         topology: topology.clone(),
     };
@@ -411,7 +411,7 @@ fn turn_until_stopped(
     panicked: &AtomicBool,
 ) -> Vec<ActError> {
     let promptly = prompt::run_promptly();
-    let mut control = Loop::new(policy, world);
+    let mut control = ControlLoop::new(policy, world);
     let turned = catch_unwind(AssertUnwindSafe(|| {
         if let Err(errno) = promptly {
             control.world().warn_of_delays(errno);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use usher_act::{ActError, PreparedHome, Work};
-use usher_model::{CpuSet, Event, Home, Note, ProcessId, Program, ProgramId, ProgramKey};
+use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
 
 use super::config::{Adopted, EngineError};
 use super::learn::{LATE_MAX, Late, Stay, Taught};
@@ -175,7 +175,7 @@ impl RealWorld {
         self.keep_note(now_ns(), note, true);
     }
 
-    fn arrive(&mut self, newcomer: Newcomer, home: Home, watch: Watch) {
+    fn arrive(&mut self, newcomer: Newcomer, home: ProcessTree, watch: Watch) {
         if newcomer.program.background.is_none() {
             self.drop_general_notes();
         }

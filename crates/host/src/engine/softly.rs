@@ -127,7 +127,7 @@ impl RealWorld {
     /// kept firmly from now on, or not any more.
     pub(super) fn follow_scheduler(&mut self) {
         let running = self.soft.as_ref().and_then(|seats| seats.running());
-        let keeps = running.filter(|_| self.state.softly);
+        let keeps = running.filter(|_| self.state.soft_seats);
         if keeps == self.state.kept_by {
             return;
         }

@@ -3,7 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use usher_act::Description;
-use usher_model::{CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress, Regulation, Standing};
+use usher_model::{
+    BackgroundState, CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress, Regulation,
+};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -126,9 +128,9 @@ pub struct ProgramStatus {
 pub struct BackgroundStatus {
     /// By which policy.
     pub regulation: Regulation,
-    /// How it stands; `None`: nothing has been decided yet.
-    pub standing: Option<Standing>,
-    /// Seconds for which it has stood so.
+    /// State of its regulation; `None` before the first decision.
+    pub state: Option<BackgroundState>,
+    /// Seconds for which it has been running or stopped.
     pub since_seconds: f64,
     /// What it was last stopped for, by the machine's name for it.
     pub resource: Option<String>,

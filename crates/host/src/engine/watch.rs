@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::event::PollFd;
 use usher_heartbeat::Page;
-use usher_model::{Home, ProcessId, ProgramSample};
+use usher_model::{ProcessId, ProcessTree, ProgramSample};
 use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
 use super::config::EngineError;
@@ -24,7 +24,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts to look at a program; `held`: it stands still before its `exec`.
     pub fn open(
-        home: &Home,
+        home: &ProcessTree,
         proc_root: &Path,
         heartbeat: Option<Page>,
         held: bool,

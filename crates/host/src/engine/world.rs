@@ -113,7 +113,7 @@ pub(super) struct State {
     pub outgrown: bool,
     pub stopping: bool,
     /// The policy says that seats need not be kept firmly.
-    pub softly: bool,
+    pub soft_seats: bool,
     /// The scheduler that keeps them ([`SoftSeats::running`]).
     pub kept_by: Option<u64>,
 }
@@ -163,7 +163,7 @@ impl World for RealWorld {
         self.state.cpus_changed = false;
         self.look_for_waiters(at_ns);
         if let Some(metering) = &mut metering {
-            metering.held_up = self.state.background.waiters();
+            metering.blocked = self.state.background.waiters();
         }
         Observation {
             programs,
@@ -214,8 +214,8 @@ impl World for RealWorld {
         }
         let at_ns = now_ns();
         self.state.background.decided(decision);
-        if let Some(softly) = decision.softly {
-            self.state.softly = softly;
+        if let Some(soft_seats) = decision.soft_seats {
+            self.state.soft_seats = soft_seats;
         }
         self.follow_scheduler();
         if let Some(plan) = &decision.plan {

@@ -25,7 +25,7 @@ impl Policy for First {
         };
         Decision {
             actions: observation.events.iter().filter_map(seat).collect(),
-            softly: Some(true),
+            soft_seats: Some(true),
             ..Decision::default()
         }
     }

@@ -26,7 +26,7 @@ mod unix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use usher_model::{HeldUp, ProgramId};
+use usher_model::{BlockedProcess, ProgramId};
 
 use crate::kin;
 use crate::text;
@@ -39,7 +39,7 @@ use ends::Ends;
 /// Costs a read of a small file for each thread on the machine, and of every
 /// process's list of descriptors if one waits for a pipe or a socket: for when
 /// background work has been stopped for a while, not for every look.
-pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<HeldUp> {
+pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<BlockedProcess> {
     let pids = kin::pids(proc);
     let programs: BTreeMap<i32, ProgramId> = pids
         .iter()
@@ -54,7 +54,9 @@ pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<He
         .collect();
     let mut found = locks::held_up(proc, &programs);
     found.extend(by_descriptor(proc, &programs, &others));
-    found.sort_by(|a, b| (a.pid, a.by, &a.what).cmp(&(b.pid, b.by, &b.what)));
+    found.sort_by(|a, b| {
+        (a.pid, a.blocked_by, &a.waits_for).cmp(&(b.pid, b.blocked_by, &b.waits_for))
+    });
     found.dedup();
     found
 }
@@ -64,7 +66,7 @@ fn by_descriptor(
     proc: &Path,
     programs: &BTreeMap<i32, ProgramId>,
     others: &BTreeSet<i32>,
-) -> Vec<HeldUp> {
+) -> Vec<BlockedProcess> {
     let mut ends = Ends::new(proc);
     let mut found = Vec::new();
     for &pid in others {
@@ -80,11 +82,11 @@ fn by_descriptor(
                 continue;
             };
             if let Some(by) = background_alone(&holders.pids, programs) {
-                let what = format!("{} held by process {}", holders.what, by.0);
-                found.push(HeldUp {
-                    by: by.1,
+                let waits_for = format!("{} held by process {}", holders.what, by.0);
+                found.push(BlockedProcess {
+                    blocked_by: by.1,
                     pid,
-                    what,
+                    waits_for,
                 });
             }
         }

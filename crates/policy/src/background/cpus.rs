@@ -37,7 +37,7 @@
 //! work is never stopped. Elsewhere background work gets the share that the budget permits, in
 //! intervals of a second or more.
 
-use usher_model::{Metering, Vacancy};
+use usher_model::{IdleCpus, Metering};
 
 use super::budget::{Budget, CAP_NS, EARN};
 use super::crowds::Crowds;
@@ -114,7 +114,7 @@ pub struct Cpus {
     alone_ns: Option<u64>,
     crowds: Crowds,
     /// Idle CPUs, where a kernel timer watches for them.
-    vacancy: Option<Vacancy>,
+    idle_cpus: Option<IdleCpus>,
     /// Whether an imbalance caused the present stop.
     is_crowd: bool,
     contended: bool,
@@ -131,7 +131,7 @@ impl Cpus {
             shut_ns: None,
             alone_ns: None,
             crowds: Crowds::default(),
-            vacancy: None,
+            idle_cpus: None,
             is_crowd: false,
             contended: true,
         }
@@ -140,10 +140,13 @@ impl Cpus {
     /// Processes a sample. CPUs count as short while less than `idle_threshold` of their time is
     /// idle.
     pub fn look(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
-        if self.crowds.look(at_ns, metering.crowds, self.is_open()) {
+        if self
+            .crowds
+            .look(at_ns, metering.rq_imbalances, self.is_open())
+        {
             (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
         }
-        self.vacancy = metering.vacancy;
+        self.idle_cpus = metering.idle_cpus;
         self.read(at_ns, metering, idle_threshold);
         self.fill_vacancy(at_ns);
     }
@@ -183,18 +186,18 @@ impl Cpus {
     /// Permits background work again after a CPU was idle long enough during the stop. This needs
     /// no new reading of the threads' CPU times.
     fn fill_vacancy(&mut self, at_ns: u64) {
-        let (Some(shut_ns), Some(vacancy)) = (self.shut_ns, self.vacancy) else {
+        let (Some(shut_ns), Some(idle_cpus)) = (self.shut_ns, self.idle_cpus) else {
             return;
         };
-        let Some(since_ns) = vacancy.since_ns else {
+        let Some(since_ns) = idle_cpus.since_ns else {
             return;
         };
         // Foreground use as of the last reading: reading again would be too expensive here.
         self.budget.earn(at_ns, self.found.foreground.max(1.0));
-        if let Some(alone_ns) = vacancy.alone_ns {
+        if let Some(alone_ns) = idle_cpus.background_only_since_ns {
             self.forgive(at_ns, alone_ns);
         }
-        let is_alone = vacancy.alone_ns.is_some();
+        let is_alone = idle_cpus.background_only_since_ns.is_some();
         let is_long = at_ns >= since_ns.max(shut_ns) + WINDOW_NS_MIN;
         if is_long && self.budget.level_ns() >= needed_ns(is_alone) {
             self.open();
@@ -239,7 +242,9 @@ impl Cpus {
         let is_alone = self.found.foreground < SOME_CPUS;
         let alone_ns = self.alone_ns.filter(|_| is_alone);
         self.alone_ns = is_alone.then(|| alone_ns.unwrap_or(window_from_ns));
-        let seen_alone_ns = self.vacancy.and_then(|vacancy| vacancy.alone_ns);
+        let seen_alone_ns = self
+            .idle_cpus
+            .and_then(|idle_cpus| idle_cpus.background_only_since_ns);
         if let Some(alone_ns) = seen_alone_ns.or(self.alone_ns) {
             self.forgive(at_ns, alone_ns);
         }
@@ -271,9 +276,9 @@ impl Cpus {
     /// Longest time until the next sample: `else_ns` without a kernel timer, or while background
     /// work is stopped and a CPU is idle.
     pub fn pause_ns(&self, else_ns: u64) -> u64 {
-        match self.vacancy {
+        match self.idle_cpus {
             None => else_ns,
-            Some(vacancy) if vacancy.since_ns.is_some() && !self.is_open() => else_ns,
+            Some(idle_cpus) if idle_cpus.since_ns.is_some() && !self.is_open() => else_ns,
             Some(_) => WATCHED_NS,
         }
     }

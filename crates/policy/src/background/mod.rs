@@ -33,7 +33,7 @@ pub mod usher;
 use std::collections::BTreeSet;
 
 use usher_model::{
-    CpuSet, Decision, Event, FailedAction, Look, Observation, ProgramId, ProgramSample,
+    CpuSet, Decision, Event, FailedAction, Observation, ProgramId, ProgramSample, SampleScope,
 };
 
 pub use self::thresholds::{ThresholdError, Thresholds};
@@ -218,10 +218,14 @@ impl<P: Policy> Regulated<P> {
             self.due_ns
         };
         decision.wake_after_ns = next_ns.map(|next_ns| next_ns.saturating_sub(at_ns));
-        decision.look = if meter_first { Look::Meter } else { Look::All };
+        decision.scope = if meter_first {
+            SampleScope::Meter
+        } else {
+            SampleScope::All
+        };
         decision.actions = [outcome.actions, decision.actions].concat();
         decision.notes.extend(outcome.notes);
-        decision.standings = outcome.standings;
+        decision.background_states = outcome.background_states;
         decision
     }
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use usher_model::{
-    Action, Contention, Demotion, Event, FailedAction, Metering, Note, Observation, Program,
-    ProgramId, Regulation, Standing,
+    Action, BackgroundState, Contention, Demotion, Event, FailedAction, Metering, Note,
+    Observation, Program, ProgramId, Regulation,
 };
 
 use super::eii::Eii;
@@ -36,9 +36,9 @@ pub(super) struct Sight<'a> {
 impl Sight<'_> {
     /// Describes the process that program `id` blocks, if any.
     pub fn held_up_by(&self, id: ProgramId) -> Option<String> {
-        let mut all = self.metering.held_up.iter();
-        let held = all.find(|held| held.by == id)?;
-        Some(format!("process {} waits for {}", held.pid, held.what))
+        let mut all = self.metering.blocked.iter();
+        let held = all.find(|held| held.blocked_by == id)?;
+        Some(format!("process {} waits for {}", held.pid, held.waits_for))
     }
 }
 
@@ -120,8 +120,8 @@ impl Member {
         self.voices[voice].say(at_ns, sentence)
     }
 
-    fn standing(&self, program: ProgramId, at_ns: u64) -> Standing {
-        Standing {
+    fn standing(&self, program: ProgramId, at_ns: u64) -> BackgroundState {
+        BackgroundState {
             program,
             regulation: self.regulation,
             running: self.running,
@@ -140,7 +140,7 @@ pub(super) struct Outcome {
     pub actions: Vec<Action>,
     pub notes: Vec<Note>,
     pub wake_ns: Option<u64>,
-    pub standings: Option<Vec<Standing>>,
+    pub background_states: Option<Vec<BackgroundState>>,
 }
 
 /// Regulates background programs.
@@ -156,7 +156,7 @@ pub(super) struct Regulator {
     /// Demotions for the next decision.
     newcomers: Vec<Action>,
     /// Time and content of the last report of states.
-    told: Option<(u64, Vec<Standing>)>,
+    told: Option<(u64, Vec<BackgroundState>)>,
 }
 
 impl Regulator {
@@ -246,7 +246,7 @@ impl Regulator {
             actions,
             notes: std::mem::take(&mut self.notes),
             wake_ns: wake_ns.map(|wake_ns| wake_ns.max(at_ns + LOOK_NS_MIN)),
-            standings: self.tell(at_ns, blind),
+            background_states: self.tell(at_ns, blind),
         }
     }
 
@@ -299,16 +299,16 @@ impl Regulator {
     }
 
     /// The states, if they have changed. Without figures all programs run.
-    fn tell(&mut self, at_ns: u64, blind: bool) -> Option<Vec<Standing>> {
+    fn tell(&mut self, at_ns: u64, blind: bool) -> Option<Vec<BackgroundState>> {
         let each = self.members.iter().map(|(&id, m)| m.standing(id, at_ns));
         let now: Vec<_> = each
-            .map(|standing| Standing {
+            .map(|standing| BackgroundState {
                 running: standing.running || blind,
                 ..standing
             })
             .collect();
         if let Some((told_ns, told)) = &self.told {
-            let key = |s: &Standing| (s.program, s.since_ns, s.stops, s.running);
+            let key = |s: &BackgroundState| (s.program, s.since_ns, s.stops, s.running);
             let same = told.iter().map(key).eq(now.iter().map(key));
             let shares = told.iter().zip(&now);
             let still = shares.fold(0.0_f64, |most, (a, b)| most.max((a.share - b.share).abs()));

@@ -51,8 +51,8 @@ mod verdict;
 use std::collections::BTreeMap;
 
 use usher_model::{
-    Action, CpuSet, Decision, Event, Look, Note, Observation, Plan, ProgramId, ProgressSource,
-    Topology,
+    Action, CpuSet, Decision, Event, Note, Observation, Plan, ProgramId, ProgressSource,
+    SampleScope, Topology,
 };
 
 use self::compare::{Account, Comparison};
@@ -529,9 +529,9 @@ impl Policy for Usher {
             plan: (replanned || moved || lent).then(|| self.plan_as_it_stands()),
             notes: std::mem::take(&mut self.notes),
             wake_after_ns: self.wake_after_ns(at_ns),
-            look: Look::All,
-            standings: None,
-            softly: Some(!self.measures_on_seats()),
+            scope: SampleScope::All,
+            background_states: None,
+            soft_seats: Some(!self.measures_on_seats()),
         }
     }
 }

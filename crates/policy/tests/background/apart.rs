@@ -79,7 +79,7 @@ fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Between>
 fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)> {
     let mut here = std::collections::BTreeSet::new();
     let mut seen: Vec<(Observation, Decision)> = vec![];
-    let (mut at_ns, mut wake_ns, mut look) = (0, 0, Look::All);
+    let (mut at_ns, mut wake_ns, mut look) = (0, 0, SampleScope::All);
     for between in all {
         let mut events = vec![];
         let next_ns = at_ns + between.ms * MS;
@@ -93,7 +93,7 @@ fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)
             }
         }
         let is_due = wake_ns <= next_ns;
-        let is_full = !events.is_empty() || !between.rings && (look == Look::All || !is_due);
+        let is_full = !events.is_empty() || !between.rings && (look == SampleScope::All || !is_due);
         at_ns = if is_due && events.is_empty() {
             wake_ns.max(at_ns + 1)
         } else {
@@ -129,7 +129,7 @@ fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)
         };
         let decision = policy.decide(&observation);
         wake_ns = at_ns + decision.wake_after_ns.unwrap_or(3600 * S);
-        look = decision.look;
+        look = decision.scope;
         seen.push((observation, decision));
     }
     seen
@@ -236,7 +236,7 @@ fn the_seating_policy_keeps_its_own_pace_and_gets_full_looks() {
     let mut full = 0;
     while at_ns < 10 * S {
         at_ns += decision.wake_after_ns.unwrap();
-        let is_full = decision.look == Look::All;
+        let is_full = decision.scope == SampleScope::All;
         full += u64::from(is_full);
         decision = policy.decide(&look(at_ns, vec![], is_full));
     }
@@ -268,8 +268,8 @@ fn what_happens_at_a_meter_look_waits_for_a_full_one() {
     };
     let decision = policy.decide(&look(S, vec![repeated.clone()], false));
     assert_eq!(
-        (decision.wake_after_ns, decision.look),
-        (Some(0), Look::All)
+        (decision.wake_after_ns, decision.scope),
+        (Some(0), SampleScope::All)
     );
     assert_eq!(policy.inner().shown.len(), 1);
     policy.decide(&look(S + 1, vec![], true));

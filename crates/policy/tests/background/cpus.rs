@@ -123,7 +123,7 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
     let mut look = |at_ms: u64, crowds: u64| {
         let at_ns = at_ms * MS;
         metering.cpu_read_ns = at_ns;
-        metering.crowds = crowds;
+        metering.rq_imbalances = crowds;
         metering.idle_ns = at_ns;
         metering.foreground.cpu_ns = at_ns;
         let usage = metering.background.entry(ProgramId(1)).or_default();
@@ -145,21 +145,21 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
 
 #[test]
 fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
-    let vacancy = |since_ms: Option<u64>, cpus: u32| {
-        Some(Vacancy {
+    let idle_cpus = |since_ms: Option<u64>, cpus: u32| {
+        Some(IdleCpus {
             since_ns: since_ms.map(|ms| ms * MS),
             cpus,
-            alone_ns: None,
+            background_only_since_ns: None,
         })
     };
     let mut metering = no_metering(2);
     let mut policy = regulated(2);
-    let mut look = |at_ms: u64, crowds: u64, vacancy: Option<Vacancy>| {
+    let mut look = |at_ms: u64, crowds: u64, idle_cpus: Option<IdleCpus>| {
         // CPU times are read until 20 ms, and not again.
         let read_ns = at_ms.min(20) * MS;
         metering.cpu_read_ns = read_ns;
-        metering.crowds = crowds;
-        metering.vacancy = vacancy;
+        metering.rq_imbalances = crowds;
+        metering.idle_cpus = idle_cpus;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = read_ns * 2;
         let observation = a_look(at_ms * MS, &metering);
@@ -168,19 +168,19 @@ fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
         let wake_ms = decision.wake_after_ns.map(|ns| ns / MS);
         (decision.actions.iter().any(goes_on), wake_ms)
     };
-    look(0, 0, vacancy(None, 0));
-    look(20, 1, vacancy(None, 0));
+    look(0, 0, idle_cpus(None, 0));
+    look(20, 1, idle_cpus(None, 0));
     assert_eq!(
-        look(40, 1, vacancy(None, 0)),
+        look(40, 1, idle_cpus(None, 0)),
         (false, Some(100)),
         "all busy"
     );
     assert_eq!(
-        look(50, 1, vacancy(Some(45), 1)),
+        look(50, 1, idle_cpus(Some(45), 1)),
         (false, Some(20)),
         "too short"
     );
-    assert!(look(61, 1, vacancy(Some(45), 1)).0);
+    assert!(look(61, 1, idle_cpus(Some(45), 1)).0);
 }
 
 #[test]
@@ -198,10 +198,10 @@ fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
             metering.idle_ns = metering.cpu_read_ns.saturating_sub(S) * 2;
             metering.foreground.cpu_ns = metering.cpu_read_ns.min(S) * 3 / 2;
             metering.foreground.wait_ns = metering.cpu_read_ns.min(S) * 3 / 2;
-            metering.vacancy = watched.then_some(Vacancy {
+            metering.idle_cpus = watched.then_some(IdleCpus {
                 since_ns: (busy_ns < at_ns).then_some(S),
                 cpus: if busy_ns < at_ns { 2 } else { 0 },
-                alone_ns: (busy_ns < at_ns).then_some(S),
+                background_only_since_ns: (busy_ns < at_ns).then_some(S),
             });
             let usage = metering.background.entry(ProgramId(1)).or_default();
             usage.cpu_ns = metering.cpu_read_ns.min(100 * MS) / 2;
@@ -231,10 +231,10 @@ fn nobody_is_stopped_for_the_sake_of_a_foreground_that_has_gone() {
             metering.cpu_read_ns = at_ns.min(500 * MS);
             metering.foreground.cpu_ns = metering.cpu_read_ns;
             metering.foreground.wait_ns = metering.cpu_read_ns;
-            metering.vacancy = Some(Vacancy {
+            metering.idle_cpus = Some(IdleCpus {
                 since_ns: None,
                 cpus: 0,
-                alone_ns: (gone && at_ms > 0).then_some(480 * MS),
+                background_only_since_ns: (gone && at_ms > 0).then_some(480 * MS),
             });
             let usage = metering.background.entry(ProgramId(1)).or_default();
             usage.cpu_ns = metering.cpu_read_ns;

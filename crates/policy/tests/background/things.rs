@@ -69,11 +69,11 @@ pub fn no_metering(cpus: u32) -> Metering {
         cpus,
         idle_ns: 0,
         cpu_read_ns: 0,
-        crowds: 0,
-        vacancy: None,
+        rq_imbalances: 0,
+        idle_cpus: None,
         foreground: Usage::default(),
         ignored: Usage::default(),
         background: BTreeMap::new(),
-        held_up: vec![],
+        blocked: vec![],
     }
 }

@@ -33,7 +33,7 @@ fn who_holds_what_the_foreground_waits_for_goes_on_at_once() {
         let mut policy = regulated(2);
         world.run(&mut policy, S);
         assert!(world.bg(1).frozen);
-        world.held = Some(HeldUp {
+        world.held = Some(BlockedProcess {
             by: ProgramId(1),
             pid: 42,
             what: "a lock on /x".to_owned(),
@@ -135,7 +135,10 @@ fn a_stop_is_told_in_figures_of_its_window() {
     };
     world.foreground.push(Foreground::new(DISK, vec![always]));
     world.run(&mut policy, S);
-    let told = world.log.iter().filter_map(|(_, d)| d.standings.as_ref());
+    let told = world
+        .log
+        .iter()
+        .filter_map(|(_, d)| d.background_states.as_ref());
     let cause = told.flatten().find_map(|one| one.cause.clone()).unwrap();
     let per_ms = |count: u64| count as f64 * 1e6 / cause.window_ns as f64;
     assert!(per_ms(cause.background) <= 1.1, "{cause:?}");
@@ -203,11 +206,11 @@ fn who_has_gone_is_not_acted_on() {
         .log
         .iter()
         .rev()
-        .find(|(_, d)| d.standings.is_some())
+        .find(|(_, d)| d.background_states.is_some())
         .unwrap();
-    assert_eq!(last.standings, Some(vec![]));
+    assert_eq!(last.background_states, Some(vec![]));
     let (_, last) = world.log.last().unwrap();
-    assert_eq!((last.wake_after_ns, last.look), (None, Look::All));
+    assert_eq!((last.wake_after_ns, last.look), (None, SampleScope::All));
 }
 
 #[test]
@@ -263,12 +266,12 @@ fn it_says_why_and_not_all_the_time() {
         said.iter()
             .any(|text| text.contains("times since it was last said"))
     );
-    let mut standings = world
+    let mut background_states = world
         .log
         .iter()
         .rev()
-        .filter_map(|(_, d)| d.standings.as_ref());
-    let last = &standings.next().unwrap()[0];
+        .filter_map(|(_, d)| d.background_states.as_ref());
+    let last = &background_states.next().unwrap()[0];
     assert_eq!(last.regulation, Regulation::Usher);
     assert!((0.3..1.0).contains(&last.share), "{last:?}");
     assert!(last.stops.abs_diff(world.bg(1).stops) <= 1);
@@ -284,7 +287,7 @@ fn standings_are_told_when_they_change() {
     let told = world
         .log
         .iter()
-        .filter(|(_, d)| d.standings.is_some())
+        .filter(|(_, d)| d.background_states.is_some())
         .count();
     assert_eq!(told, 1, "nothing happens");
 }

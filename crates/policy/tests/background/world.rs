@@ -142,7 +142,7 @@ pub struct World {
     /// A resource that always-on services use all the time.
     pub ignored: Option<Resource>,
     /// A process that waits for a stopped program.
-    pub held: Option<HeldUp>,
+    pub held: Option<BlockedProcess>,
     pub looks: u64,
     pub log: Vec<(Observation, Decision)>,
     pub keeps_log: bool,
@@ -153,7 +153,7 @@ pub struct World {
     live: Metering,
     cpu_debt_ns: f64,
     look_ns: u64,
-    look: Look,
+    scope: SampleScope,
     bell_ns: Option<u64>,
     looked_ns: u64,
     effects: VecDeque<(u64, Action)>,
@@ -184,7 +184,7 @@ impl World {
             live: no_metering(cpus),
             cpu_debt_ns: 0.0,
             look_ns: 0,
-            look: Look::All,
+            scope: SampleScope::All,
             bell_ns: None,
             looked_ns: 0,
             effects: VecDeque::new(),
@@ -384,21 +384,21 @@ impl World {
             return;
         }
         let at_ns = self.at_ns;
-        let before = self.live.vacancy.filter(|_| idle > 0);
-        let since_ns = before.and_then(|vacancy| vacancy.since_ns);
+        let before = self.live.idle_cpus.filter(|_| idle > 0);
+        let since_ns = before.and_then(|idle_cpus| idle_cpus.since_ns);
         let cpus = match since_ns {
-            Some(_) => before.map_or(idle, |vacancy| vacancy.cpus.min(idle)),
+            Some(_) => before.map_or(idle, |idle_cpus| idle_cpus.cpus.min(idle)),
             None => idle,
         };
         let since_ns = since_ns.or((idle > 0).then_some(at_ns));
         let is_alone = idle == self.live.cpus;
         let alone_ns = before
-            .and_then(|vacancy| vacancy.alone_ns)
+            .and_then(|idle_cpus| idle_cpus.background_only_since_ns)
             .filter(|_| is_alone);
-        self.live.vacancy = Some(Vacancy {
+        self.live.idle_cpus = Some(IdleCpus {
             since_ns,
             cpus,
-            alone_ns: alone_ns.or(is_alone.then_some(at_ns)),
+            background_only_since_ns: alone_ns.or(is_alone.then_some(at_ns)),
         });
         let waits = (self.background.values()).any(|b| b.frozen && b.resource == Resource::Cpu);
         let is_told = since_ns.is_some_and(|ns| at_ns == ns + VACANT_NS);
@@ -423,8 +423,12 @@ impl World {
         if !self.bell {
             now.source = MeterSource::Proc;
         }
-        let stopped = |held: &HeldUp| self.background.get(&held.by).is_some_and(|b| b.frozen);
-        now.held_up = self.held.clone().filter(stopped).into_iter().collect();
+        let stopped = |held: &BlockedProcess| {
+            self.background
+                .get(&held.blocked_by)
+                .is_some_and(|b| b.frozen)
+        };
+        now.blocked = self.held.clone().filter(stopped).into_iter().collect();
         self.metering = now.clone();
         now
     }
@@ -459,7 +463,7 @@ impl World {
             wait_ns.min(10 * MS)
         };
         self.look_ns = self.at_ns + soon_ns.max(TICK_NS);
-        self.look = decision.look;
+        self.look = decision.scope;
         if self.keeps_log {
             self.log.push((observation, decision));
         }

@@ -16,11 +16,11 @@ fn casas_stops_the_others_for_a_trial_and_lets_them_go_on() {
     world.arrive(truth(2, poor, 48.0));
     world.run(&mut casas, 0.5);
     assert!(world.is_frozen(1) && !world.is_frozen(2));
-    let softly = |world: &World| world.log.last().unwrap().1.softly;
-    assert_eq!(softly(&world), Some(false), "a trial is measured");
+    let soft_seats = |world: &World| world.log.last().unwrap().1.soft_seats;
+    assert_eq!(soft_seats(&world), Some(false), "a trial is measured");
     world.run(&mut casas, 5.0);
     assert!(!world.is_frozen(1) && !world.is_frozen(2));
-    assert_eq!(softly(&world), Some(true));
+    assert_eq!(soft_seats(&world), Some(true));
     let speeds = [medium, poor];
     assert!((antt_of(&world, &speeds, 48.0) - least_antt(&speeds, 8, 6)).abs() < 1e-6);
 }

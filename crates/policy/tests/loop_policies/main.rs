@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod baselines;
 mod casas;
 mod lending;
-mod rivals;
 mod seats;
 mod shapes;
 mod spinning;

@@ -147,13 +147,13 @@ fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
         // Half of the others' seats, as above.
         if (1..=4).any(|id| world.mask(id).len() == 30) {
             measured += 1;
-            assert_eq!(decision.softly, Some(false), "at {} ns", world.at_ns);
+            assert_eq!(decision.soft_seats, Some(false), "at {} ns", world.at_ns);
         }
     }
     assert!(measured > 0, "nobody was measured");
     world.run(&mut usher, 20.0);
     let (_, decision) = world.log.last().unwrap();
-    assert_eq!(decision.softly, Some(true));
+    assert_eq!(decision.soft_seats, Some(true));
 }
 
 #[test]

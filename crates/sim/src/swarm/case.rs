@@ -7,7 +7,7 @@ use std::sync::Arc;
 use oorandom::Rand32;
 use serde::{Deserialize, Serialize};
 use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProgramId, Topology};
-use usher_policy::rivals::{Lending, Pdpa, Utilisation};
+use usher_policy::baselines::{Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy, by_name};
 
 use crate::hands::Backend;

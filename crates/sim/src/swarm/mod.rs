@@ -21,7 +21,7 @@ mod work;
 
 use std::io::Write;
 
-use usher_control::{Loop, Record, Recorder};
+use usher_control::{ControlLoop, RecordHead, Recorder};
 use usher_policy::Policy;
 
 pub use self::case::{Case, Faults, MACHINES, RUN_NS, policy};
@@ -109,7 +109,7 @@ impl Case {
                 let recorder = self.recorder(life, sink);
                 world.record(recorder.map_err(|what| world.broken(what))?);
             }
-            let mut control = Loop::new(policy, world);
+            let mut control = ControlLoop::new(policy, world);
             control.run();
             (_, world) = control.into_parts();
             if !world.daemon_is_dead() {
@@ -121,7 +121,7 @@ impl Case {
     }
 
     fn recorder(&self, life: usize, sink: &mut Sink) -> Result<Recorder<Box<dyn Write>>, String> {
-        let head = Record {
+        let head = RecordHead {
             policy: self.policy.to_owned(),
             topology: self.topology.clone(),
         };

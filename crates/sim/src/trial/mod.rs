@@ -16,7 +16,7 @@ mod stage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use usher_control::Loop;
+use usher_control::ControlLoop;
 use usher_model::ProgramId;
 
 pub use self::alone::{Cast, Role};
@@ -164,7 +164,7 @@ pub fn run(
         .map(|(at, _)| (id(at), protocol.repetitions as usize))
         .collect();
     let policy = scheduler.policy(&cast.machine, &cast.kernel, &entrants);
-    let mut control = Loop::new(policy, Stage::new(world, leaves, needs, until_ns));
+    let mut control = ControlLoop::new(policy, Stage::new(world, leaves, needs, until_ns));
     control.run();
     let (_, stage) = control.into_parts();
     result(cast, comings, scheduler, stage)

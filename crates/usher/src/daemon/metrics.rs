@@ -170,11 +170,11 @@ fn register_background(registry: &mut Registry, status: &Status) {
         "Background programs that give way at the moment",
         ConstGauge::new(stopped.count() as i64),
     );
-    let standings = all.filter_map(|p| p.background.as_ref()?.standing.as_ref());
+    let states = all.filter_map(|p| p.background.as_ref()?.state.as_ref());
     registry.register(
         "background_stops",
         "How often the background programs managed now were stopped",
-        ConstGauge::new(standings.map(|one| one.stops as i64).sum::<i64>()),
+        ConstGauge::new(states.map(|one| one.stops as i64).sum::<i64>()),
     );
 }
 

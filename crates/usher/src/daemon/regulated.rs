@@ -10,11 +10,11 @@ const SHARE_SECONDS: f64 = 10.0;
 /// Whether it runs, since when, and what for.
 pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     let policy = status.regulation.name();
-    let Some(standing) = &status.standing else {
+    let Some(state) = &status.state else {
         return format!("is background work under the policy {policy}, and has just come");
     };
     let since = seconds(status.since_seconds);
-    let now = match (program.frozen, &standing.why) {
+    let now = match (program.frozen, &state.reason_text) {
         (true, Some(why)) => format!("it has been stopped for {since}: {why}"),
         (true, None) => format!("it has been stopped for {since}"),
         (false, _) => format!("it has run for {since}"),
@@ -26,17 +26,17 @@ pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     format!(
         "is background work under the policy {policy}: {now}; it might run for {:.0} % of {of}, \
          was stopped {}, and has {:.2} CPUs",
-        standing.share * 100.0,
-        times(standing.stops),
+        state.share * 100.0,
+        times(state.stops),
         program.busy_cpus
     )
 }
 
 /// The figures that it was last stopped by, and what they were held against.
 pub fn known(status: &BackgroundStatus) -> String {
-    let cause = status.standing.as_ref().and_then(|one| one.cause.as_ref());
-    let figures = match cause {
-        Some(cause) => figures(status, cause),
+    let reason = status.state.as_ref().and_then(|one| one.reason.as_ref());
+    let figures = match reason {
+        Some(reason) => figures(status, reason),
         None => "it has not been stopped: who else wants a CPU is served first".to_owned(),
     };
     let figures = match &status.user {
@@ -49,22 +49,22 @@ pub fn known(status: &BackgroundStatus) -> String {
     }
 }
 
-fn figures(status: &BackgroundStatus, cause: &Contention) -> String {
+fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
     let what = status.resource.as_deref().unwrap_or("a resource");
-    let window = seconds(cause.window_ns as f64 * 1e-9);
-    let used = |count: u64| amount(status.regulation, cause.resource, count);
+    let window = seconds(reason.window_ns as f64 * 1e-9);
+    let used = |count: u64| amount(status.regulation, reason.resource, count);
     match status.regulation {
         // Run queues are looked at much more often than times are.
-        Regulation::Usher if cause.resource == Resource::Cpu && cause.background == 0 => {
+        Regulation::Usher if reason.resource == Resource::Cpu && reason.background == 0 => {
             format!("last stopped for {what}, at once: threads waited for one another")
         }
         Regulation::Usher => {
-            let foreground = used(cause.foreground);
-            let background = match cause.resource {
-                Resource::Link(_) => format!("{} packets", cause.background),
-                _ => used(cause.background),
+            let foreground = used(reason.foreground);
+            let background = match reason.resource {
+                Resource::Link(_) => format!("{} packets", reason.background),
+                _ => used(reason.background),
             };
-            match cause.resource {
+            match reason.resource {
                 Resource::Cpu => format!(
                     "last stopped for {what}: foreground threads waited for {foreground} in all \
                      in {window}, in which background used {background}"
@@ -72,19 +72,19 @@ fn figures(status: &BackgroundStatus, cause: &Contention) -> String {
                 _ => format!(
                     "last stopped for {what}: foreground used {foreground} of it in {window}, \
                      where background used {background}, and goes on after {} without",
-                    seconds(cause.threshold * 1e-9)
+                    seconds(reason.threshold * 1e-9)
                 ),
             }
         }
         Regulation::Eii | Regulation::Ipd => {
-            let all = (cause.background + cause.foreground).max(1);
+            let all = (reason.background + reason.foreground).max(1);
             format!(
                 "last stopped for {what}: {:.1} % of its use in {window} was background work's \
                  ({} beside {}), below the threshold of {:.0} %",
-                cause.background as f64 / all as f64 * 100.0,
-                used(cause.background),
-                used(cause.foreground),
-                cause.threshold * 100.0
+                reason.background as f64 / all as f64 * 100.0,
+                used(reason.background),
+                used(reason.foreground),
+                reason.threshold * 100.0
             )
         }
     }
@@ -120,27 +120,27 @@ fn seconds(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use usher_model::{DiskId, ProgramId, Standing};
+    use usher_model::{BackgroundState, DiskId, ProgramId};
 
     use super::super::explain::samples::program;
     use super::*;
 
-    fn status(regulation: Regulation, cause: Option<Contention>) -> BackgroundStatus {
+    fn status(regulation: Regulation, reason: Option<Contention>) -> BackgroundStatus {
         BackgroundStatus {
             regulation,
             since_seconds: 0.25,
             resource: Some("disk vda".to_owned()),
             user: None,
             lacking: Vec::new(),
-            standing: Some(Standing {
+            state: Some(BackgroundState {
                 program: ProgramId(1),
                 regulation,
-                running: cause.is_none(),
+                running: reason.is_none(),
                 since_ns: 0,
-                why: cause
+                reason_text: reason
                     .as_ref()
                     .map(|_| "foreground uses disk vda".to_owned()),
-                cause,
+                reason,
                 share: 0.5,
                 stops: 3,
             }),
@@ -155,14 +155,14 @@ mod tests {
             major: 254,
             minor: 0,
         });
-        let cause = Contention {
+        let reason = Contention {
             resource,
             background: 80,
             foreground: 20,
             window_ns: 100_000_000,
             threshold: 1.0,
         };
-        let eii = status(Regulation::Eii, Some(cause.clone()));
+        let eii = status(Regulation::Eii, Some(reason.clone()));
         assert_eq!(
             place(&one, &eii),
             "is background work under the policy eii: it has been stopped for 250.0 ms: \
@@ -177,7 +177,13 @@ mod tests {
              (80 sectors beside 20 sectors), below the threshold of 100 %"
         );
         let threshold = 20e6;
-        let usher = status(Regulation::Usher, Some(Contention { threshold, ..cause }));
+        let usher = status(
+            Regulation::Usher,
+            Some(Contention {
+                threshold,
+                ..reason
+            }),
+        );
         assert_eq!(
             known(&usher),
             "last stopped for disk vda: foreground used 20 requests of it in 100.0 ms, where \

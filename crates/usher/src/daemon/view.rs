@@ -106,15 +106,15 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
 }
 
 fn background(status: &BackgroundStatus) -> api::Background {
-    let standing = status.standing.as_ref();
+    let state = status.state.as_ref();
     api::Background {
         policy: status.regulation.name().to_owned(),
         resource: status.resource.clone(),
         user: status.user.clone(),
-        reason: standing.and_then(|one| one.why.clone()),
+        reason: state.and_then(|one| one.reason_text.clone()),
         since_seconds: status.since_seconds,
-        share: standing.map_or(1.0, |one| one.share),
-        stops: to_int(standing.map_or(0, |one| one.stops)),
+        share: state.map_or(1.0, |one| one.share),
+        stops: to_int(state.map_or(0, |one| one.stops)),
         lacking: status.lacking.clone(),
     }
 }

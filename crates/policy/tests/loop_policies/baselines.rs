@@ -2,7 +2,7 @@
 //! Baseline policies of the simulations.
 
 use usher_model::*;
-use usher_policy::rivals::{Fixed, Lending, Pdpa, Utilisation};
+use usher_policy::baselines::{Fixed, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy};
 
 use crate::shapes::{medium, paper_machine, perfect, poor};

@@ -18,7 +18,7 @@ pub struct ProcessId {
 
 /// The process tree of a program: crate `act` creates the entry, crate `probe` reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Home {
+pub struct ProcessTree {
     /// The program that the tree belongs to.
     pub program: ProgramId,
     /// The root process of the tree.

@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 
 use usher_model::{Action, CpuSet, Event, ProgramId, Topology};
 
-use crate::record::Step;
+use crate::record::RecordStep;
 
 /// State after the lines that were read.
 #[derive(Debug)]
-pub(crate) struct Fit {
+pub(crate) struct RecordCheck {
     all: CpuSet,
     present: BTreeSet<ProgramId>,
     at_ns: u64,
 }
 
-impl Fit {
+impl RecordCheck {
     /// Starts with a machine on which no program runs.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Fit {
     ///
     /// # Errors
     /// A description of the contradiction.
-    pub fn step(&mut self, step: &Step) -> Result<(), String> {
+    pub fn step(&mut self, step: &RecordStep) -> Result<(), String> {
         let seen = &step.observation;
         self.there(&seen.usable)
             .map_err(|what| format!("among the CPUs in use are {what}"))?;

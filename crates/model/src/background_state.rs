@@ -27,7 +27,7 @@ pub struct Contention {
 
 /// State of one background program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct BackgroundState {
     /// The program.
     pub program: ProgramId,
     /// How the program is regulated.
@@ -37,9 +37,9 @@ pub struct Standing {
     /// Time of the last change between running and stopped, on the observations' clock.
     pub since_ns: u64,
     /// The contention for which the program was last stopped; `None` if it was never stopped.
-    pub cause: Option<Contention>,
+    pub reason: Option<Contention>,
     /// `reason` as a sentence for people.
-    pub why: Option<String>,
+    pub reason_text: Option<String>,
     /// Share of the last 10 s for which the program was allowed to run, 0..1.
     pub share: f64,
     /// Total number of stops.
