@@ -43,13 +43,13 @@ impl Geometry {
     /// # Errors
     /// The number of sets or the bytes of a line are not a power of two.
     pub fn new(bytes: usize, ways: usize, line_bytes: usize) -> Result<Self, GeometryError> {
-        let wrong = GeometryError {
+        let error = GeometryError {
             bytes,
             ways,
             line_bytes,
         };
         let set_bytes = ways.checked_mul(line_bytes).filter(|&set| set > 0);
-        let sets = bytes / set_bytes.ok_or(wrong)?;
+        let sets = bytes / set_bytes.ok_or(error)?;
         let fills = sets * ways * line_bytes == bytes;
         // One-byte lines would make line number `u64::MAX` valid, which marks an empty way.
         let is_line = line_bytes.is_power_of_two() && line_bytes > 1;
@@ -59,7 +59,7 @@ impl Geometry {
                 ways,
                 line_bytes,
             }),
-            false => Err(wrong),
+            false => Err(error),
         }
     }
 
@@ -119,12 +119,12 @@ pub struct Cache {
     geometry: Geometry,
     replacement: Replacement,
     /// Set `s` occupies `ways` entries from `s * ways` on, in eviction order with the next victim
-    /// last. Empty entries are `NONE` and follow all lines.
+    /// last. Empty entries are `EMPTY` and follow all lines.
     lines: Vec<u64>,
 }
 
 /// Marks an empty entry.
-const NONE: u64 = u64::MAX;
+const EMPTY: u64 = u64::MAX;
 
 impl Cache {
     /// Creates an empty cache.
@@ -132,7 +132,7 @@ impl Cache {
         Self {
             geometry,
             replacement,
-            lines: vec![NONE; geometry.sets * geometry.ways],
+            lines: vec![EMPTY; geometry.sets * geometry.ways],
         }
     }
 
@@ -145,11 +145,11 @@ impl Cache {
     pub fn access(&mut self, address: u64) -> Access {
         let line = self.geometry.line(address);
         let replacement = self.replacement;
-        let set = self.set_of(address);
+        let set = self.set_mut(address);
         let Some(way) = set.iter().position(|&other| other == line) else {
             set.rotate_right(1);
             let last = std::mem::replace(&mut set[0], line);
-            let evicted = (last != NONE).then_some(last);
+            let evicted = (last != EMPTY).then_some(last);
             return Access::Miss { evicted };
         };
         if replacement == Replacement::Lru {
@@ -159,7 +159,7 @@ impl Cache {
     }
 
     /// Whether the line of an address is cached; does not count as a use.
-    pub fn holds(&self, address: u64) -> bool {
+    pub fn contains(&self, address: u64) -> bool {
         let line = self.geometry.line(address);
         let first = self.geometry.set(address) * self.geometry.ways;
         self.lines[first..first + self.geometry.ways].contains(&line)
@@ -168,21 +168,21 @@ impl Cache {
     /// Removes the line of an address; returns whether it was cached.
     pub fn invalidate(&mut self, address: u64) -> bool {
         let line = self.geometry.line(address);
-        let set = self.set_of(address);
+        let set = self.set_mut(address);
         let Some(way) = set.iter().position(|&other| other == line) else {
             return false;
         };
         set[way..].rotate_left(1);
-        set[set.len() - 1] = NONE;
+        set[set.len() - 1] = EMPTY;
         true
     }
 
     /// Removes all lines.
     pub fn clear(&mut self) {
-        self.lines.fill(NONE);
+        self.lines.fill(EMPTY);
     }
 
-    fn set_of(&mut self, address: u64) -> &mut [u64] {
+    fn set_mut(&mut self, address: u64) -> &mut [u64] {
         let ways = self.geometry.ways;
         let first = self.geometry.set(address) * ways;
         &mut self.lines[first..first + ways]
@@ -198,36 +198,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_is_refused() {
-        let refused = |bytes, ways, line| Geometry::new(bytes, ways, line).is_err();
-        assert!(refused(0, 1, 64) && refused(8192, 0, 64) && refused(8192, 2, 0));
-        assert!(refused(8192, 2, 96) && refused(8192, 3, 64) && refused(8200, 2, 64));
-        assert!(refused(8192, usize::MAX, 64) && refused(64, 2, 1));
+    fn rejects_impossible_geometries() {
+        let is_rejected = |bytes, ways, line| Geometry::new(bytes, ways, line).is_err();
+        assert!(is_rejected(0, 1, 64) && is_rejected(8192, 0, 64) && is_rejected(8192, 2, 0));
+        assert!(is_rejected(8192, 2, 96) && is_rejected(8192, 3, 64) && is_rejected(8200, 2, 64));
+        assert!(is_rejected(8192, usize::MAX, 64) && is_rejected(64, 2, 1));
         let whole = Geometry::new(32_768, 8, 64).unwrap();
         assert_eq!((whole.sets(), whole.bytes()), (64, 32_768));
         assert_eq!((whole.line(0x1040), whole.set(0x1040)), (0x41, 1));
     }
 
     #[test]
-    fn a_use_keeps_a_line_under_lru_and_not_under_fifo() {
+    fn a_use_delays_eviction_under_lru_only() {
         for (replacement, keeps) in [(Replacement::Lru, true), (Replacement::Fifo, false)] {
             let mut cache = Cache::new(Geometry::new(128, 2, 64).unwrap(), replacement);
             for address in [0, 64, 0, 128] {
                 cache.access(address);
             }
-            assert_eq!(cache.holds(0), keeps, "{replacement:?}");
-            assert_eq!(cache.holds(64), !keeps, "{replacement:?}");
+            assert_eq!(cache.contains(0), keeps, "{replacement:?}");
+            assert_eq!(cache.contains(64), !keeps, "{replacement:?}");
         }
     }
 
     /// Reference model: one list of lines per set, oldest first.
-    struct Lists {
+    struct ReferenceCache {
         geometry: Geometry,
         replacement: Replacement,
         sets: Vec<VecDeque<u64>>,
     }
 
-    impl Lists {
+    impl ReferenceCache {
         fn access(&mut self, address: u64) -> Access {
             let line = address / self.geometry.line_bytes() as u64;
             let set = &mut self.sets[(line % self.geometry.sets() as u64) as usize];
@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_lists_of_lines_do(
+        fn behaves_as_the_reference_model(
             sets_log in 0..4_u32, ways in 1..6_usize, fifo: bool,
             steps in prop::collection::vec((0..4096_u64, prop::bool::weighted(0.1)), 0..400),
         ) {
@@ -262,13 +262,13 @@ mod tests {
             let replacement = if fifo { Replacement::Fifo } else { Replacement::Lru };
             let mut cache = Cache::new(geometry, replacement);
             let sets = vec![VecDeque::new(); geometry.sets()];
-            let mut lists = Lists { geometry, replacement, sets };
+            let mut reference = ReferenceCache { geometry, replacement, sets };
             for (address, drops) in steps {
                 match drops {
-                    true => prop_assert_eq!(cache.invalidate(address), lists.invalidate(address)),
+                    true => prop_assert_eq!(cache.invalidate(address), reference.invalidate(address)),
                     false => {
-                        prop_assert_eq!(cache.access(address), lists.access(address));
-                        prop_assert!(cache.holds(address));
+                        prop_assert_eq!(cache.access(address), reference.access(address));
+                        prop_assert!(cache.contains(address));
                     }
                 }
             }

@@ -57,7 +57,9 @@ pub enum RecordError {
         steps: usize,
     },
     /// A line that contradicts the topology in the head or an earlier line.
-    #[error("line {line} of the record does not fit the rest: {what}; is it of another machine?")]
+    #[error(
+        "line {line} of the record contradicts the rest: {what}; was it recorded on another machine?"
+    )]
     Foreign {
         /// Line number, from 1.
         line: usize,

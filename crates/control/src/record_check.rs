@@ -38,14 +38,14 @@ impl RecordCheck {
     /// A description of the contradiction.
     pub fn step(&mut self, step: &RecordStep) -> Result<(), String> {
         let seen = &step.observation;
-        self.there(&seen.usable)
-            .map_err(|what| format!("among the CPUs in use are {what}"))?;
+        self.check_cpus(&seen.usable)
+            .map_err(|what| format!("the usable CPUs include {what}"))?;
         if seen.at_ns < self.at_ns {
-            return Err("its time is before that of the line before".to_owned());
+            return Err("its time is earlier than that of the previous line".to_owned());
         }
         self.at_ns = seen.at_ns;
         for failed in &seen.failed {
-            self.known(failed.action.program(), "an action failed on")?;
+            self.check_present(failed.action.program(), "an action failed on")?;
         }
         let before = self.present.clone();
         for event in &seen.events {
@@ -54,13 +54,13 @@ impl RecordCheck {
         for sample in &seen.programs {
             // A program that departed in this step may have been sampled before it did.
             if !before.contains(&sample.id) {
-                self.known(sample.id, "there is a sample of")?;
+                self.check_present(sample.id, "there is a sample of")?;
             }
         }
         for action in &step.decision.actions {
-            self.known(action.program(), "something was done to")?;
+            self.check_present(action.program(), "an action was taken on")?;
             if let Action::Seat { program, cpus } = action {
-                self.there(cpus)
+                self.check_cpus(cpus)
                     .map_err(|what| format!("program {program} was seated on {what}"))?;
             }
         }
@@ -74,29 +74,31 @@ impl RecordCheck {
             }
             Event::Arrived(_) => Ok(()),
             Event::Departed(id) => {
-                self.known(*id, "it tells of the end of")?;
+                self.check_present(*id, "it reports the end of")?;
                 self.present.remove(id);
                 Ok(())
             }
             Event::Seating { .. } => Ok(()),
-            Event::Repeated { program, .. } => self.known(*program, "it tells of a repetition of"),
-            Event::Limited { program, .. } => self.known(*program, "it tells of a quota of"),
+            Event::Repeated { program, .. } => {
+                self.check_present(*program, "it reports a repetition of")
+            }
+            Event::Limited { program, .. } => self.check_present(*program, "it reports limits of"),
         }
     }
 
-    fn known(&self, id: ProgramId, what: &str) -> Result<(), String> {
+    fn check_present(&self, id: ProgramId, what: &str) -> Result<(), String> {
         match self.present.contains(&id) {
             true => Ok(()),
-            false => Err(format!("{what} program {id}, which is not there")),
+            false => Err(format!("{what} program {id}, which is not present")),
         }
     }
 
-    fn there(&self, cpus: &CpuSet) -> Result<(), String> {
+    fn check_cpus(&self, cpus: &CpuSet) -> Result<(), String> {
         let missing = cpus.minus(&self.all);
         match missing.is_empty() {
             true => Ok(()),
             false => Err(format!(
-                "{missing}, and the head's machine has {}",
+                "{missing}, but the head's machine has {}",
                 self.all
             )),
         }

@@ -122,7 +122,7 @@ fn arrivals(ids: &[u64]) -> Vec<Event> {
 }
 
 #[test]
-fn an_action_that_fails_keeps_nobody_else_waiting_and_is_heard_of() {
+fn a_failed_action_does_not_stop_the_others_and_is_reported() {
     let script = Script {
         events: vec![arrivals(&[1, 2])],
         refuse: vec![ProgramId(1)],
@@ -151,7 +151,7 @@ fn an_action_that_fails_keeps_nobody_else_waiting_and_is_heard_of() {
 }
 
 #[test]
-fn runs_until_the_world_says_so_and_waits_as_the_policy_asks() {
+fn runs_until_the_world_ends_it_and_waits_as_long_as_requested() {
     let script = Script {
         events: vec![arrivals(&[1])],
         ..Script::default()
@@ -164,7 +164,7 @@ fn runs_until_the_world_says_so_and_waits_as_the_policy_asks() {
 }
 
 #[test]
-fn a_failure_is_looked_at_soon_even_if_the_policy_sleeps() {
+fn a_failure_is_reported_soon_even_if_the_policy_sleeps() {
     let script = Script {
         events: vec![arrivals(&[1, 2])],
         refuse: vec![ProgramId(1)],
@@ -218,7 +218,7 @@ fn a_record_replays_to_the_same_decisions() {
 }
 
 #[test]
-fn a_policy_that_decides_otherwise_is_found_out() {
+fn rejects_a_policy_that_decides_otherwise() {
     let bytes = record("equal");
     let other = |head: &RecordHead| by_name("linux", &head.topology).unwrap();
     assert!(matches!(
@@ -228,7 +228,7 @@ fn a_policy_that_decides_otherwise_is_found_out() {
 }
 
 #[test]
-fn what_stands_before_a_line_that_is_cut_short_replays() {
+fn complete_lines_before_a_truncated_line_replay() {
     let bytes = record("equal");
     let last = bytes[..bytes.len() - 1].iter().rposition(|&b| b == b'\n');
     for end in last.unwrap() + 2..bytes.len() - 1 {
@@ -244,7 +244,7 @@ fn what_stands_before_a_line_that_is_cut_short_replays() {
 }
 
 #[test]
-fn a_broken_record_says_which_line() {
+fn the_error_names_the_broken_line() {
     let mut bytes = record("equal");
     bytes.extend_from_slice(b"{\"observation\":\n");
     let error = replay(bytes.as_slice(), same_policy).unwrap_err();
@@ -262,8 +262,8 @@ fn a_broken_record_says_which_line() {
 }
 
 #[test]
-fn a_record_of_another_machine_says_what_does_not_fit() {
-    let told = |line: usize, from: &str, to: &str| {
+fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
+    let error_after = |line: usize, from: &str, to: &str| {
         let text = String::from_utf8(record("equal")).unwrap();
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         assert!(lines[line - 1].contains(from), "{}", lines[line - 1]);
@@ -273,45 +273,47 @@ fn a_record_of_another_machine_says_what_does_not_fit() {
             .unwrap_err()
             .to_string()
     };
-    let fits = |line, what| {
+    let message = |line, what| {
         format!(
-            "line {line} of the record does not fit the rest: {what}; is it of another machine?"
+            "line {line} of the record contradicts the rest: {what}; was it recorded on another machine?"
         )
     };
     assert_eq!(
-        told(3, "\"usable\":\"0-3\"", "\"usable\":\"0-7\""),
-        fits(
+        error_after(3, "\"usable\":\"0-3\"", "\"usable\":\"0-7\""),
+        message(
             3,
-            "among the CPUs in use are 4-7, and the head's machine has 0-3"
+            "the usable CPUs include 4-7, but the head's machine has 0-3"
         )
     );
     assert_eq!(
-        told(
+        error_after(
             3,
             "\"program\":1,\"cpus\":\"0-1\"}}",
             "\"program\":1,\"cpus\":\"8\"}}"
         ),
-        fits(
+        message(
             3,
-            "program 1 was seated on 8, and the head's machine has 0-3"
+            "program 1 was seated on 8, but the head's machine has 0-3"
         )
     );
     assert_eq!(
-        told(4, "\"departed\":1", "\"departed\":9"),
-        fits(4, "it tells of the end of program 9, which is not there")
+        error_after(4, "\"departed\":1", "\"departed\":9"),
+        message(4, "it reports the end of program 9, which is not present")
     );
     assert_eq!(
-        told(3, "\"at_ns\":2000", "\"at_ns\":20"),
-        fits(3, "its time is before that of the line before")
+        error_after(3, "\"at_ns\":2000", "\"at_ns\":20"),
+        message(3, "its time is earlier than that of the previous line")
     );
     assert_eq!(
-        told(3, "\"id\":2,", "\"id\":1,"),
-        fits(3, "program 1 arrives twice")
+        error_after(3, "\"id\":2,", "\"id\":1,"),
+        message(3, "program 1 arrives twice")
     );
     let gone = "\"programs\":[{\"id\":5,\"cpu_ns\":1,\"wait_ns\":null,\"threads\":1,                \"spinners\":0,\"progress\":null}]";
     assert_eq!(
-        told(3, "\"programs\":[]", gone),
-        fits(3, "there is a sample of program 5, which is not there")
+        error_after(3, "\"programs\":[]", gone),
+        message(3, "there is a sample of program 5, which is not present")
     );
-    assert!(told(1, "\"core\":3", "\"core\":9").starts_with("line 1 of the record does not fit"));
+    assert!(
+        error_after(1, "\"core\":3", "\"core\":9").starts_with("line 1 of the record contradicts")
+    );
 }

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_list() {
+    fn the_error_names_the_fault_in_a_list() {
         for (list, reason) in [
             ("4-2", "the range 4-2 runs backwards"),
             ("a", "'a' is not a CPU number"),

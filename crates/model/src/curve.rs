@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_makes_the_curve_flat_from_there_on() {
+    fn a_quota_flattens_the_curve_beyond_it() {
         let c = curve(&[(1, 1.0), (2, 1.8), (4, 3.0)]);
         let rates = |quota| [0.5, 1.0, 2.0, 3.0, 8.0].map(|n| c.limited(quota).rate(n));
         assert_eq!(rates(Some(2.0)), [0.5, 1.0, 1.8, 1.8, 1.8]);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_curve() {
+    fn rejects_invalid_points() {
         let point = |cores, rate| CurvePoint {
             cores,
             rate,

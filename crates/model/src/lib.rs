@@ -27,7 +27,7 @@ pub use metering::{
     BlockedProcess, DiskId, DiskUse, IdleCpus, LinkId, LinkUse, MeterSource, Metering, Resource,
     Usage,
 };
-pub use nesting::too_deep;
+pub use nesting::nesting_error;
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
 pub use plan::{Decision, Loan, Mode, Note, Plan, SampleScope, Seat};
 pub use process_tree::{ProcessId, ProcessTree};

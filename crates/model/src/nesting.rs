@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 64;
 ///
 /// As in that parser, a bracket is open until its own counterpart follows. Brackets in strings and
 /// comments are ignored.
-pub fn too_deep(toml: &str) -> Option<&'static str> {
+pub fn nesting_error(toml: &str) -> Option<&'static str> {
     let mut open = Vec::new();
     for token in Source::new(toml).lex() {
         match token.kind() {
@@ -36,17 +36,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_tables_beside_one_another_are_fine_and_nested_ones_are_not() {
-        assert_eq!(too_deep(&"a = {}\n".repeat(1000)), None);
-        assert_eq!(too_deep(&"[[a]]\nb = [[1], [2]]\n".repeat(1000)), None);
-        assert!(too_deep(&"a = {".repeat(1000)).is_some());
+    fn rejects_deep_nesting_but_not_many_tables() {
+        assert_eq!(nesting_error(&"a = {}\n".repeat(1000)), None);
+        assert_eq!(nesting_error(&"[[a]]\nb = [[1], [2]]\n".repeat(1000)), None);
+        assert!(nesting_error(&"a = {".repeat(1000)).is_some());
     }
 
     #[test]
-    fn brackets_in_comments_and_strings_neither_open_nor_close() {
-        assert_eq!(too_deep(&"a = '{' # {\n".repeat(1000)), None);
+    fn ignores_brackets_in_comments_and_strings() {
+        assert_eq!(nesting_error(&"a = '{' # {\n".repeat(1000)), None);
         for line in ["a = { # }\n", "a = { b = '}'\n", "a = {[}"] {
-            assert!(too_deep(&line.repeat(1000)).is_some(), "{line}");
+            assert!(nesting_error(&line.repeat(1000)).is_some(), "{line}");
         }
     }
 }

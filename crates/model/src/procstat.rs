@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_cut_short_is_refused() {
+    fn rejects_a_truncated_text() {
         let needed = TEXT.find(" 1000").unwrap();
         for end in 0..needed - 4 {
             assert_eq!(ProcStat::parse(&TEXT[..end]), None, "{}", &TEXT[..end]);

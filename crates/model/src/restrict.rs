@@ -6,20 +6,20 @@ use crate::topology::{Core, Cpu, Domain, NumaNode, Package, Topology};
 
 /// The CPUs that are kept, and the new index of each core, domain and package; `None` for those
 /// without a kept CPU.
-pub(crate) struct Survivors {
+pub(crate) struct RestrictedIndices {
     kept: CpuSet,
     cores: Vec<Option<usize>>,
     domains: Vec<Option<usize>>,
     packages: Vec<Option<usize>>,
 }
 
-impl Survivors {
+impl RestrictedIndices {
     pub(crate) fn of(whole: &Topology, kept: CpuSet) -> Self {
-        let stays = |cpus: &CpuSet| cpus.intersects(&kept);
+        let is_kept = |cpus: &CpuSet| cpus.intersects(&kept);
         Self {
-            cores: renumber(whole.cores.iter().map(|core| stays(&core.cpus))),
-            domains: renumber(whole.domains.iter().map(|domain| stays(&domain.cpus))),
-            packages: renumber(whole.packages.iter().map(|package| stays(&package.cpus))),
+            cores: renumber(whole.cores.iter().map(|core| is_kept(&core.cpus))),
+            domains: renumber(whole.domains.iter().map(|domain| is_kept(&domain.cpus))),
+            packages: renumber(whole.packages.iter().map(|package| is_kept(&package.cpus))),
             kept,
         }
     }
@@ -49,8 +49,8 @@ impl Survivors {
 
     fn cpu(&self, cpu: &Cpu) -> Option<Cpu> {
         let core = self.cores[cpu.core]?;
-        let stays = self.kept.contains(cpu.os);
-        stays.then_some(Cpu { os: cpu.os, core })
+        let is_kept = self.kept.contains(cpu.os);
+        is_kept.then_some(Cpu { os: cpu.os, core })
     }
 
     /// A core with a kept CPU keeps its domain, and that domain its package.
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_out_what_is_left_empty_and_renumbers_the_rest() {
+    fn removes_empty_parts_and_renumbers_the_rest() {
         let some: CpuSet = "3,6-7,14,99".parse().unwrap();
         let left = machine().restrict(&some).unwrap();
         assert_eq!(left.all_cpus().to_string(), "3,6-7,14");
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_is_a_machine(cpus in 1u32..1 << 16) {
+        fn a_restricted_topology_is_consistent(cpus in 1u32..1 << 16) {
             let allowed: CpuSet = (0..16).filter(|cpu| cpus & (1 << cpu) != 0).collect();
             let whole = machine();
             let left = whole.restrict(&allowed).unwrap();

@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::{CpuId, CpuSet};
-use crate::restrict::Survivors;
+use crate::restrict::RestrictedIndices;
 
 /// Index of a core in [`Topology::cores`].
 pub type CoreId = usize;
@@ -175,7 +175,7 @@ impl Topology {
                 reason,
             });
         }
-        Ok(Survivors::of(self, kept).topology(self))
+        Ok(RestrictedIndices::of(self, kept).topology(self))
     }
 
     /// Checks that the parts agree: every CPU in exactly one core, every core in exactly one
@@ -184,7 +184,7 @@ impl Topology {
     /// # Errors
     /// The first inconsistency found.
     pub fn check(&self) -> Result<(), TopologyError> {
-        self.disagreement().map_or(Ok(()), |reason| {
+        self.inconsistency().map_or(Ok(()), |reason| {
             Err(TopologyError {
                 name: self.name.clone(),
                 reason,
@@ -192,7 +192,7 @@ impl Topology {
         })
     }
 
-    fn disagreement(&self) -> Option<String> {
+    fn inconsistency(&self) -> Option<String> {
         let all = self.all_cpus();
         if all.is_empty() {
             return Some("it has no CPU".to_owned());
@@ -223,11 +223,11 @@ impl Topology {
                 core.cpus, core.capacity
             ));
         }
-        self.broken_link()
+        self.wrong_index()
     }
 
     /// Describes the first index that refers to the wrong element.
-    fn broken_link(&self) -> Option<String> {
+    fn wrong_index(&self) -> Option<String> {
         let cpu = self.cpus.iter().find(|c| {
             self.cores
                 .get(c.core)
@@ -254,7 +254,9 @@ impl Topology {
                 return Some(format!("domain {id} is not in its package"));
             }
             if domain.nodes.iter().any(|&node| node >= self.nodes.len()) {
-                return Some(format!("domain {id} names a NUMA node that is not there"));
+                return Some(format!(
+                    "domain {id} refers to a NUMA node that does not exist"
+                ));
             }
         }
         None

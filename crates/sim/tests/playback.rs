@@ -140,7 +140,7 @@ fn a_record_that_is_none_says_so() {
     let elsewhere = text.replacen("\"usable\":\"0-1\"", "\"usable\":\"0-95\"", 1);
     assert_eq!(
         said(elsewhere.as_bytes()),
-        "line 2 of the record does not fit the rest: among the CPUs in use are 2-95, and \
-         the head's machine has 0-1; is it of another machine?"
+        "line 2 of the record contradicts the rest: the usable CPUs include 2-95, but \
+         the head's machine has 0-1; was it recorded on another machine?"
     );
 }

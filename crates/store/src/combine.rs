@@ -12,7 +12,7 @@
 //!   exactly that distance. Since the error of the mean grows, a second and third such value
 //!   prevail: the program has then changed.
 //!
-//! Errors below [`LEAST_ERROR`] are raised to it: runs of the same command differ by that much from
+//! Errors below [`ERROR_MIN`] are raised to it: runs of the same command differ by that much from
 //! their placement in memory alone.
 
 /// Seconds in which the variance of an estimate doubles: thirty days.
@@ -20,7 +20,7 @@ pub const HALF_LIFE_S: f64 = 30.0 * 86_400.0;
 /// Number of combined errors beyond which a new value is an outlier.
 pub const OUTLIER_SIGMAS: f64 = 4.0;
 /// The least relative error that is used.
-pub const LEAST_ERROR: f64 = 0.01;
+pub const ERROR_MIN: f64 = 0.01;
 
 /// A rate with its error.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +33,7 @@ pub struct Estimate {
 
 impl Estimate {
     fn variance(&self) -> f64 {
-        let error = self.relative_error.max(LEAST_ERROR) * self.rate;
+        let error = self.relative_error.max(ERROR_MIN) * self.rate;
         error * error
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_surer_one_weighs_more_and_age_makes_less_sure() {
+    fn smaller_errors_weigh_more_and_age_raises_the_error() {
         let (old, new) = (estimate(100.0, 0.02), estimate(110.0, 0.08));
         let fresh = combine(old, 0.0, new).rate;
         let faded = combine(old, 4.0 * HALF_LIFE_S, new).rate;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_pulls_little_but_a_changed_program_wins() {
+    fn an_outlier_weighs_little_but_repeated_values_prevail() {
         let mut now = estimate(100.0, 0.02);
         now = combine(now, 60.0, estimate(300.0, 0.02));
         assert!(now.rate < 115.0, "one outlier: {now:?}");
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_result_lies_between_and_is_sane(
+        fn the_result_lies_between_the_inputs(
             a in 1e-6f64..1e12, b in 1e-6f64..1e12,
             ea in 0.0f64..2.0, eb in 0.0f64..2.0, age in -1e3f64..1e12,
         ) {

@@ -57,14 +57,14 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Another process locked the store for too long.
-    #[error("the profile store {} is held by another process", path.display())]
+    #[error("the profile store {} is locked by another process", path.display())]
     Busy {
         /// The store.
         path: PathBuf,
     },
     /// The values to be stored are invalid.
     #[error("a profile needs {0}")]
-    Nonsense(String),
+    Invalid(String),
     /// Any other error.
     #[error("the profile store {}: {source}", path.display())]
     Other {
@@ -106,11 +106,11 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.error)?;
         if let Some(kept) = &self.kept_at {
-            write!(f, "; it is kept as {}", kept.display())?;
+            write!(f, "; it was renamed to {}", kept.display())?;
         }
         f.write_str(match self.in_memory {
-            true => "; what this run learns will not be remembered",
-            false => "; a new one was begun",
+            true => "; measurements of this run will be lost",
+            false => "; a new store was created",
         })
     }
 }

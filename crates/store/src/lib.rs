@@ -13,8 +13,8 @@
 //! succeeds without a usable file: the profiles are then kept in memory, and a [`Warning`] gives
 //! the reason.
 
-mod aside;
 mod combine;
+mod damaged;
 mod error;
 mod machine;
 mod profile;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_implies_another_speed_up_misleads() {
+    fn rejects_a_source_that_implies_another_speed_up() {
         use ProgressSource::{Heartbeat, Instructions, Repetition};
         let known = profile(&[
             (Repetition, 1.0, 0.1),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn one_point_in_common_condemns_nobody() {
+    fn a_single_common_point_proves_no_error() {
         use ProgressSource::{Heartbeat, Repetition};
         let known = profile(&[
             (Repetition, 1.0, 0.1),

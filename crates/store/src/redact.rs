@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn secrets_are_not_stored_and_threads_are() {
+    fn removes_secrets_and_keeps_thread_counts() {
         let stored = redact("--password=hunter2 -phunter2 --token hunter2 hunter2 NAME=hunter2");
         assert!(!stored.contains("hunter2"), "{stored}");
         assert!(stored.starts_with("--password=word:") && stored.contains(" -p~"));
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_redacted_stays_as_it_is(arguments in "[ -~]{0,80}|(-{0,2}[a-z]{1,5}=?[a-f0-9~:]{0,20} ?){0,6}") {
+        fn redacting_twice_changes_nothing(arguments in "[ -~]{0,80}|(-{0,2}[a-z]{1,5}=?[a-f0-9~:]{0,20} ?){0,6}") {
             let once = redact(&arguments);
             prop_assert_eq!(redact(&once), once);
         }

@@ -42,20 +42,20 @@ const APPLICATION_ID: i32 = 0x5573_6872;
 
 /// Reason for which a file cannot be used.
 #[derive(Debug)]
-pub(crate) enum Unfit {
+pub(crate) enum OpenError {
     Newer(u32),
     Foreign,
     Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Unfit {
+impl From<rusqlite::Error> for OpenError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
 /// Migrates a file to the format of `steps`, completely or not at all.
-pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
+pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), OpenError> {
     if version(connection)? == steps.len() as u32 {
         return check_owner(connection);
     }
@@ -63,12 +63,12 @@ pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(),
     // Checked again: another process may have migrated the file meanwhile.
     let found = version(&transaction)?;
     if found > steps.len() as u32 {
-        return Err(Unfit::Newer(found));
+        return Err(OpenError::Newer(found));
     }
     if found > 0 {
         check_owner(&transaction)?;
     } else if tables(&transaction)? > 0 {
-        return Err(Unfit::Foreign);
+        return Err(OpenError::Foreign);
     }
     for step in &steps[found as usize..] {
         transaction.execute_batch(step)?;
@@ -82,11 +82,11 @@ fn version(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-fn check_owner(connection: &Connection) -> Result<(), Unfit> {
+fn check_owner(connection: &Connection) -> Result<(), OpenError> {
     let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     match id {
         APPLICATION_ID => Ok(()),
-        _ => Err(Unfit::Foreign),
+        _ => Err(OpenError::Foreign),
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_format_keeps_what_was_stored() {
+    fn a_migration_keeps_the_profiles() {
         let mut connection = with_a_profile();
         migrate(&mut connection, &STEPS).unwrap();
         migrate(&mut connection, &STEPS).unwrap();
@@ -122,7 +122,7 @@ mod tests {
             (1, now)
         );
         let newer = migrate(&mut connection, &STEPS[..1]).unwrap_err();
-        assert!(matches!(newer, Unfit::Newer(v) if v == now));
+        assert!(matches!(newer, OpenError::Newer(v) if v == now));
     }
 
     #[test]
@@ -140,11 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_database_is_left_alone() {
+    fn rejects_a_foreign_database_unchanged() {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.execute("CREATE TABLE theirs (x)", []).unwrap();
         let error = migrate(&mut connection, &STEPS).unwrap_err();
-        assert!(matches!(error, Unfit::Foreign));
+        assert!(matches!(error, OpenError::Foreign));
         assert_eq!(tables(&connection).unwrap(), 1);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use usher_model::{CurvePoint, ProgramKey};
 
-use crate::aside::put_aside_and_open;
+use crate::damaged::replace_damaged;
 use crate::error::{StoreError, Warning};
 use crate::machine::MachineKey;
 use crate::profile::{Listed, Measurement, Profile};
@@ -22,7 +22,7 @@ use crate::redact::redact;
 use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
 };
-use crate::schema::{STEPS, Unfit, migrate};
+use crate::schema::{OpenError, STEPS, migrate};
 
 /// Longest wait for a write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ impl Store {
     pub fn open_or_memory(path: &Path) -> Result<(Self, Option<Warning>), StoreError> {
         let (error, kept_at) = match Self::open(path) {
             Ok(store) => return Ok((store, None)),
-            Err(error @ StoreError::Corrupt { .. }) => match put_aside_and_open(path) {
+            Err(error @ StoreError::Corrupt { .. }) => match replace_damaged(path) {
                 Ok((store, None)) => return Ok((store, None)),
                 Ok((store, kept_at)) => {
                     let in_memory = false;
@@ -266,10 +266,10 @@ impl Store {
     /// so that this takes well under a millisecond.
     fn check_whole(&self) -> Result<(), StoreError> {
         let sql = "quick_check";
-        let said: Result<String, _> = self
+        let result: Result<String, _> = self
             .connection
             .pragma_query_value(None, sql, |row| row.get(0));
-        match said.map_err(|e| self.failed(e))?.as_str() {
+        match result.map_err(|e| self.failed(e))?.as_str() {
             "ok" => Ok(()),
             reason => Err(StoreError::Corrupt {
                 path: self.path.clone(),
@@ -280,14 +280,14 @@ impl Store {
 
     fn migrate(&mut self) -> Result<(), StoreError> {
         let path = self.path.clone();
-        migrate(&mut self.connection, &STEPS).map_err(|unfit| match unfit {
-            Unfit::Newer(found) => StoreError::Newer {
+        migrate(&mut self.connection, &STEPS).map_err(|error| match error {
+            OpenError::Newer(found) => StoreError::Newer {
                 path,
                 found,
                 known: STEPS.len() as u32,
             },
-            Unfit::Foreign => StoreError::Foreign { path },
-            Unfit::Sqlite(error) => StoreError::from(&path, error),
+            OpenError::Foreign => StoreError::Foreign { path },
+            OpenError::Sqlite(error) => StoreError::from(&path, error),
         })
     }
 
@@ -398,7 +398,7 @@ fn check(point: &CurvePoint) -> Result<(), StoreError> {
     let curve = usher_model::Curve::new(vec![*point]);
     match curve {
         Ok(_) => Ok(()),
-        Err(error) => Err(StoreError::Nonsense(format!("sound points: {error}"))),
+        Err(error) => Err(StoreError::Invalid(format!("valid points: {error}"))),
     }
 }
 

@@ -82,7 +82,7 @@ fn one_point() -> Measurement {
 }
 
 #[test]
-fn what_was_learnt_is_there_after_the_store_was_closed() {
+fn measurements_persist_after_closing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("some/where/profiles.db");
     let points = [
@@ -122,7 +122,7 @@ fn what_was_learnt_is_there_after_the_store_was_closed() {
 }
 
 #[test]
-fn what_a_run_did_not_tell_stays() {
+fn a_missing_figure_keeps_the_stored_value() {
     let mut store = Store::in_memory().unwrap();
     store.merge(&key("a"), &machine(), &one_point()).unwrap();
     let silent = Measurement {
@@ -142,7 +142,7 @@ fn what_a_run_did_not_tell_stays() {
 }
 
 #[test]
-fn nonsense_is_refused_whole() {
+fn rejects_a_measurement_with_an_invalid_point_completely() {
     let mut store = Store::in_memory().unwrap();
     for bad in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
         let good = point(1.0, 1.0, ProgressSource::Heartbeat);
@@ -150,7 +150,7 @@ fn nonsense_is_refused_whole() {
             let error = store.merge(&key("a"), &machine(), &measurement(&[good, bad]));
             let error = error.unwrap_err().to_string();
             assert!(
-                error.starts_with("a profile needs sound points: "),
+                error.starts_with("a profile needs valid points: "),
                 "{error}"
             );
         }
@@ -178,7 +178,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_damaged_store_is_kept_aside_and_a_new_one_begun() {
+fn a_damaged_store_is_renamed_and_replaced() {
     for damage in ["no database at all", "torn pages", "an empty header"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("profiles.db");
@@ -204,10 +204,10 @@ fn a_damaged_store_is_kept_aside_and_a_new_one_begun() {
         let warning = warning.unwrap();
         let kept = warning.kept_at.clone().unwrap();
         assert_eq!(std::fs::read(&kept).unwrap(), bytes);
-        let said = warning.to_string();
+        let message = warning.to_string();
         assert!(
-            !warning.in_memory && said.contains("is damaged") && !said.contains('\n'),
-            "{said}"
+            !warning.in_memory && message.contains("is damaged") && !message.contains('\n'),
+            "{message}"
         );
         store.merge(&key("new"), &machine(), &one_point()).unwrap();
         drop(store);
@@ -218,7 +218,7 @@ fn a_damaged_store_is_kept_aside_and_a_new_one_begun() {
 }
 
 #[test]
-fn a_second_damage_does_not_overwrite_what_was_kept_of_the_first() {
+fn a_second_damaged_store_does_not_overwrite_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profiles.db");
     for text in ["first damage", "second damage"] {
@@ -238,7 +238,7 @@ fn a_second_damage_does_not_overwrite_what_was_kept_of_the_first() {
 }
 
 #[test]
-fn many_that_find_the_damage_at_once_put_one_file_aside() {
+fn concurrent_openers_rename_one_damaged_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profiles.db");
     std::fs::write(&path, "damage".repeat(1000)).unwrap();
@@ -264,7 +264,7 @@ fn many_that_find_the_damage_at_once_put_one_file_aside() {
 }
 
 #[test]
-fn writers_in_many_threads_lose_nothing() {
+fn concurrent_writers_lose_no_measurement() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profiles.db");
     std::thread::scope(|scope| {
@@ -284,7 +284,7 @@ fn writers_in_many_threads_lose_nothing() {
 }
 
 #[test]
-fn another_programs_database_and_a_newer_one_are_left_alone() {
+fn rejects_foreign_and_newer_databases_unchanged() {
     for (sql, expected) in [
         ("CREATE TABLE theirs (x)", "is another program's database"),
         (
@@ -349,7 +349,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_is_known_can_still_be_read() {
+fn reports_a_full_disk_and_still_reads() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mount) = Mount::tmpfs(dir.path(), "size=256k") else {
         return;
@@ -383,7 +383,7 @@ fn a_full_disk_is_told_and_what_is_known_can_still_be_read() {
 }
 
 #[test]
-fn a_store_that_can_only_be_read_is_read_into_memory() {
+fn a_read_only_store_is_copied_into_memory() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mount) = Mount::tmpfs(dir.path(), "size=4m") else {
         return;
@@ -396,10 +396,10 @@ fn a_store_that_can_only_be_read_is_read_into_memory() {
     let (mut store, warning) = Store::open_or_memory(&path).unwrap();
     let warning = warning.unwrap();
     assert!(warning.in_memory && warning.kept_at.is_none());
-    let said = warning.to_string();
+    let message = warning.to_string();
     assert!(
-        said.ends_with("what this run learns will not be remembered"),
-        "{said}"
+        message.ends_with("measurements of this run will be lost"),
+        "{message}"
     );
     assert_eq!(store.list().unwrap().len(), 50);
     let known = store
@@ -420,7 +420,7 @@ fn a_store_that_can_only_be_read_is_read_into_memory() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_told() {
+fn reports_a_directory_that_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "x").unwrap();
     let path = dir.path().join("file/profiles.db");

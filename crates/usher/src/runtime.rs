@@ -162,7 +162,7 @@ pub fn thresholds(told: Option<&Path>, store: &Path) -> anyhow::Result<Threshold
                 .with_context(|| format!("reading thresholds from {}", path.display()));
         }
     };
-    if let Some(reason) = usher_model::too_deep(&text) {
+    if let Some(reason) = usher_model::nesting_error(&text) {
         bail!("thresholds in {}: {reason}", path.display());
     }
     toml::from_str(&text).with_context(|| format!("thresholds in {}", path.display()))

@@ -56,7 +56,7 @@ fn thresholds() {
         [b"cpu = 0.85\ndisk = 1.0\nnetwork = 1.0\nidle = 0.25\nipd_idle = 0.62\n"];
     fuzz("thresholds", &samples, |input| {
         let text = String::from_utf8_lossy(input);
-        if usher_model::too_deep(&text).is_some() {
+        if usher_model::nesting_error(&text).is_some() {
             return;
         }
         if let Ok(thresholds) = toml::from_str::<Thresholds>(&text) {

@@ -219,7 +219,7 @@ impl MixFile {
     /// A key is unknown, missing or makes no sense.
     pub fn parse(path: &Path, text: &str) -> Result<Self, MixFileError> {
         let source = Source { path, text };
-        if let Some(reason) = usher_model::too_deep(text) {
+        if let Some(reason) = usher_model::nesting_error(text) {
             return Err(source.refused(&serde::de::Error::custom(reason)));
         }
         let raw: RawMix = toml::from_str(text).map_err(|error| source.refused(&error))?;

@@ -245,7 +245,7 @@ impl Memory {
             }
         };
         let hit = match kind {
-            Kind::Store => cache.holds(address),
+            Kind::Store => cache.contains(address),
             Kind::Fetch | Kind::Load => cache.access(address).is_hit(),
         };
         if kind == Kind::Store {

@@ -12,7 +12,7 @@ use crate::store::Store;
 
 /// Renames a damaged store and creates a new one. If another process has already done so, opens the
 /// new store and renames nothing.
-pub(crate) fn put_aside_and_open(path: &Path) -> Result<(Store, Option<PathBuf>), StoreError> {
+pub(crate) fn replace_damaged(path: &Path) -> Result<(Store, Option<PathBuf>), StoreError> {
     let failed = |source| StoreError::Directory {
         path: path.to_owned(),
         source,
