@@ -8,8 +8,8 @@
 
 #[path = "../tests/background/compare.rs"]
 mod compare;
-#[path = "../tests/background/things.rs"]
-mod things;
+#[path = "../tests/background/fixtures.rs"]
+mod fixtures;
 #[path = "../tests/background/world.rs"]
 mod world;
 

@@ -22,9 +22,9 @@ use usher_model::{
 };
 
 use crate::Policy;
+use crate::action_diff::ActionDiff;
 use crate::seating::seat;
-use crate::simple::{leave_pinned, limit, linear, request, shared_plan, wanted};
-use crate::stage::Stage;
+use crate::simple::{apply_limits, desired_seats, linear, remove_pinned, request, shared_plan};
 
 /// Time for which the new program runs at a core count before it is measured there.
 const SETTLE_NS: u64 = 50_000_000;
@@ -43,7 +43,7 @@ pub struct Casas {
     curves: BTreeMap<ProgramId, Curve>,
     waiting: VecDeque<ProgramId>,
     trial: Option<Trial>,
-    stage: Stage,
+    diff: ActionDiff,
     notes: Vec<Note>,
 }
 
@@ -77,15 +77,15 @@ impl Casas {
             curves: BTreeMap::new(),
             waiting: VecDeque::new(),
             trial: None,
-            stage: Stage::default(),
+            diff: ActionDiff::default(),
             notes: Vec::new(),
         }
     }
 
     /// Processes changes; returns whether the seating must be made again.
-    fn take_in(&mut self, observation: &Observation) -> bool {
+    fn handle_changes(&mut self, observation: &Observation) -> bool {
         let mut stale = !observation.failed.is_empty();
-        self.stage.undo_failed(&observation.failed);
+        self.diff.mark_failed(&observation.failed);
         let changed = self.topology.all_cpus() != observation.usable;
         if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
             self.topology = topology;
@@ -103,7 +103,7 @@ impl Casas {
                 }
                 Event::Limited { program, .. } => {
                     if let Some(program) = self.programs.get_mut(program) {
-                        stale |= limit(program, event);
+                        stale |= apply_limits(program, event);
                     }
                 }
                 Event::Repeated { .. } | Event::Seating { .. } => {}
@@ -116,12 +116,12 @@ impl Casas {
         self.programs.remove(&program);
         self.curves.remove(&program);
         self.waiting.retain(|&waiting| waiting != program);
-        self.stage.forget(program);
+        self.diff.forget(program);
         self.trial.take_if(|trial| trial.program == program);
     }
 
     /// Advances the trial, or starts the next; returns whether a curve was learned.
-    fn try_out(&mut self, observation: &Observation) -> bool {
+    fn advance_trials(&mut self, observation: &Observation) -> bool {
         let mut learnt = false;
         if let Some(trial) = &mut self.trial {
             let sample = observation
@@ -132,7 +132,7 @@ impl Casas {
                 let (program, points) = (trial.program, std::mem::take(&mut trial.points));
                 self.trial = None;
                 let curve = Curve::new(points).ok();
-                self.learn(program, curve, "its trial gave no figure of progress");
+                self.learn(program, curve, "its trial gave no progress figure");
                 learnt = true;
             }
         }
@@ -154,7 +154,7 @@ impl Casas {
                 self.learn(
                     program,
                     profile,
-                    "no progress can be measured on it and the store has no profile",
+                    "its progress cannot be measured and the store has no profile",
                 );
                 learnt = true;
             }
@@ -162,9 +162,9 @@ impl Casas {
         learnt
     }
 
-    fn learn(&mut self, program: ProgramId, curve: Option<Curve>, lack: &str) {
+    fn learn(&mut self, program: ProgramId, curve: Option<Curve>, reason: &str) {
         let curve = curve.unwrap_or_else(|| {
-            let text = format!("taken to scale perfectly: {lack}");
+            let text = format!("taken to scale perfectly: {reason}");
             self.notes.push(Note {
                 program: Some(program),
                 text,
@@ -175,15 +175,19 @@ impl Casas {
     }
 
     /// Seats the new program on the trial's CPUs and stops all others.
-    fn stage_trial(&mut self, trial_program: ProgramId, cpus: CpuSet) -> Vec<usher_model::Action> {
+    fn trial_actions(
+        &mut self,
+        trial_program: ProgramId,
+        cpus: CpuSet,
+    ) -> Vec<usher_model::Action> {
         let freeze: Vec<_> = self
             .programs
             .keys()
             .map(|&id| (id, id != trial_program))
             .collect();
-        let mut actions = self.stage.freeze_where(freeze);
+        let mut actions = self.diff.freeze_where(freeze);
         let place = (cpus != self.topology.all_cpus()).then_some(cpus);
-        actions.extend(self.stage.move_to(&[(trial_program, place)].into()));
+        actions.extend(self.diff.move_to(&[(trial_program, place)].into()));
         actions
     }
 
@@ -207,11 +211,11 @@ impl Casas {
                 shared_plan(&self.topology, self.programs.keys())
             }
         };
-        let mut wanted = wanted(&plan, &self.topology.all_cpus());
-        leave_pinned(&mut wanted, self.programs.values());
-        decision.actions.extend(self.stage.move_to(&wanted));
+        let mut wanted = desired_seats(&plan, &self.topology.all_cpus());
+        remove_pinned(&mut wanted, self.programs.values());
+        decision.actions.extend(self.diff.move_to(&wanted));
         let thawed: Vec<_> = self.programs.keys().map(|&id| (id, false)).collect();
-        decision.actions.extend(self.stage.freeze_where(thawed));
+        decision.actions.extend(self.diff.freeze_where(thawed));
         decision.plan = Some(plan);
     }
 }
@@ -313,13 +317,13 @@ impl Policy for Casas {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        let stale = self.take_in(observation);
-        let learnt = self.try_out(observation);
+        let stale = self.handle_changes(observation);
+        let learnt = self.advance_trials(observation);
         let mut decision = Decision::default();
         if let Some(trial) = &self.trial {
             let (program, cpus) = (trial.program, trial.steps[trial.points.len()].clone());
             decision.wake_after_ns = Some(trial.wait_ns(observation.at_ns));
-            decision.actions = self.stage_trial(program, cpus);
+            decision.actions = self.trial_actions(program, cpus);
         } else if stale || learnt {
             self.plan(&mut decision);
         }

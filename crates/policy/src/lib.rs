@@ -2,6 +2,7 @@
 //! Usher's decisions. This crate uses no clock, file, thread, environment, random number or
 //! hash-ordered iteration.
 
+mod action_diff;
 pub mod background;
 pub mod baselines;
 mod casas;
@@ -9,7 +10,6 @@ pub mod fit;
 pub mod planfile;
 pub mod seating;
 mod simple;
-mod stage;
 pub mod timeshare;
 pub mod usher;
 mod yielding;

@@ -39,9 +39,9 @@
 
 mod allot;
 mod assign;
-mod guest;
-mod hurt;
-mod menu;
+mod candidate;
+mod interference;
+mod options;
 mod place;
 mod relax;
 mod units;
@@ -50,7 +50,7 @@ use usher_model::{CpuSet, Curve, Mode, Plan, ProgramId, Seat, Topology};
 
 use crate::timeshare::time_sharing;
 use assign::{Assigned, split_domains, whole_domains};
-use guest::{Guest, finite};
+use candidate::{SeatCandidate, finite};
 
 /// The planner's input for one program.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,14 +132,14 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
         });
     }
     let all = topology.all_cpus();
-    let guests: Vec<Guest<'_>> = order
+    let candidates: Vec<SeatCandidate<'_>> = order
         .iter()
-        .map(|request| Guest::new(topology, &all, request))
+        .map(|request| SeatCandidate::new(topology, &all, request))
         .collect();
-    let (mut seats, gap) = seats(topology, &all, &guests);
+    let (mut seats, gap) = seats(topology, &all, &candidates);
     let mean =
-        |ntts: &mut dyn Iterator<Item = f64>| finite(ntts.sum::<f64>() / guests.len() as f64);
-    let weighted = guests.iter().zip(&seats);
+        |ntts: &mut dyn Iterator<Item = f64>| finite(ntts.sum::<f64>() / candidates.len() as f64);
+    let weighted = candidates.iter().zip(&seats);
     let antt = mean(&mut weighted.map(|(g, s)| g.request.weight * s.ntt.unwrap_or(1.0)));
     let shared = order.iter().map(|&request| request.clone());
     let shared = time_sharing(topology, &shared.collect::<Vec<_>>());
@@ -154,7 +154,7 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
     };
     Ok(Seating {
         plan,
-        gap: finite(gap / guests.len() as f64),
+        gap: finite(gap / candidates.len() as f64),
     })
 }
 
@@ -187,45 +187,51 @@ fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
 }
 
 /// A method to seat candidates on a machine; returns `None` if it cannot seat all.
-type Way = fn(&Topology, &[Guest<'_>]) -> Option<Assigned>;
+type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>]) -> Option<Assigned>;
 
 /// Returns the seats in the order of the candidates, and the gap of the weighted sum.
-fn seats(topology: &Topology, all: &CpuSet, guests: &[Guest<'_>]) -> (Vec<Seat>, f64) {
-    if guests.len() > topology.cores.len() {
-        let ntt = |g: &Guest<'_>| finite(guests.len() as f64 * g.ntt(reach(topology, all, g)));
-        return (share(topology, all, guests, ntt), 0.0);
+fn seats(topology: &Topology, all: &CpuSet, candidates: &[SeatCandidate<'_>]) -> (Vec<Seat>, f64) {
+    if candidates.len() > topology.cores.len() {
+        let ntt = |g: &SeatCandidate<'_>| {
+            finite(candidates.len() as f64 * g.ntt(allowed_capacity(topology, all, g)))
+        };
+        return (share(topology, all, candidates, ntt), 0.0);
     }
-    let ways: [Way; 2] = [whole_domains, split_domains];
-    let pinned = guests.iter().any(|guest| guest.request.pinned);
-    for way in ways {
-        if let Some(assigned) = way(topology, guests).filter(|_| !pinned) {
-            return (seated(topology, guests, &assigned), assigned.gap);
+    let methods: [SeatingMethod; 2] = [whole_domains, split_domains];
+    let pinned = candidates.iter().any(|candidate| candidate.request.pinned);
+    for method in methods {
+        if let Some(assigned) = method(topology, candidates).filter(|_| !pinned) {
+            return (seated(topology, candidates, &assigned), assigned.gap);
         }
-        if let Some(found) = around_the_bound(topology, all, guests, way) {
+        if let Some(found) = seat_around_bound(topology, all, candidates, method) {
             return found;
         }
     }
-    let requests: Vec<Request> = guests.iter().map(|g| g.request.clone()).collect();
+    let requests: Vec<Request> = candidates.iter().map(|g| g.request.clone()).collect();
     let mut ntts = time_sharing(topology, &requests).into_iter();
-    let seats = share(topology, all, guests, |_| ntts.next().unwrap_or(1.0));
+    let seats = share(topology, all, candidates, |_| ntts.next().unwrap_or(1.0));
     (seats, 0.0)
 }
 
 /// Leaves every bound program where it is and seats the others on cores that no bound program may
 /// use.
-fn around_the_bound(
+fn seat_around_bound(
     topology: &Topology,
     all: &CpuSet,
-    guests: &[Guest<'_>],
-    way: Way,
+    candidates: &[SeatCandidate<'_>],
+    method: SeatingMethod,
 ) -> Option<(Vec<Seat>, f64)> {
-    let bounds = || guests.iter().filter_map(|guest| guest.bound.as_ref());
+    let bounds = || {
+        candidates
+            .iter()
+            .filter_map(|candidate| candidate.bound.as_ref())
+    };
     let taken = bounds().fold(CpuSet::new(), |taken, bound| taken.or(bound));
     if taken.is_empty() {
         return None;
     }
     let kept = all.minus(&topology.cpus_of_cores(topology.cores_in(&taken)));
-    let free: Vec<Guest<'_>> = guests
+    let free: Vec<SeatCandidate<'_>> = candidates
         .iter()
         .filter(|g| g.bound.is_none())
         .cloned()
@@ -236,73 +242,94 @@ fn around_the_bound(
             capacities: Vec::new(),
             gap: 0.0,
         },
-        false => way(&topology.restrict(&kept).ok()?, &free)?,
+        false => method(&topology.restrict(&kept).ok()?, &free)?,
     };
     let mut others = seated(topology, &free, &assigned).into_iter();
-    let seats = guests.iter().filter_map(|guest| match &guest.bound {
-        None => others.next(),
-        Some(bound) => {
-            let whole = topology.cpus_of_cores(topology.cores_in(bound));
-            let rivals = bounds().filter(|other| other.intersects(&whole)).count();
-            Some(left_alone(topology, all, guest, rivals))
-        }
-    });
+    let seats = candidates
+        .iter()
+        .filter_map(|candidate| match &candidate.bound {
+            None => others.next(),
+            Some(bound) => {
+                let whole = topology.cpus_of_cores(topology.cores_in(bound));
+                let sharers = bounds().filter(|other| other.intersects(&whole)).count();
+                Some(keep_in_binding(topology, all, candidate, sharers))
+            }
+        });
     Some((seats.collect(), assigned.gap))
 }
 
 /// Leaves a bound program on its CPUs: as its own seat if no other program is bound to the same
 /// cores, else shared in equal parts of the time.
-fn left_alone(topology: &Topology, all: &CpuSet, guest: &Guest<'_>, rivals: usize) -> Seat {
-    let cpus = range(all, guest);
-    let squeezed = topology.cores_in(&cpus).len() < guest.request.spinners as usize;
-    let mode = match rivals > 1 || squeezed || guest.request.pinned {
+fn keep_in_binding(
+    topology: &Topology,
+    all: &CpuSet,
+    candidate: &SeatCandidate<'_>,
+    sharers: usize,
+) -> Seat {
+    let cpus = allowed_cpus(all, candidate);
+    let lacks_cores = topology.cores_in(&cpus).len() < candidate.request.spinners as usize;
+    let mode = match sharers > 1 || lacks_cores || candidate.request.pinned {
         true => Mode::Shared,
         false => Mode::Seated,
     };
-    let ntt = finite(rivals as f64 * guest.ntt(topology.capacity_of(&cpus)));
-    seat_on(topology, guest, cpus, mode, ntt)
+    let ntt = finite(sharers as f64 * candidate.ntt(topology.capacity_of(&cpus)));
+    seat_on(topology, candidate, cpus, mode, ntt)
 }
 
 /// CPUs that a candidate may use: its binding, restricted to CPUs that exist.
-fn range(all: &CpuSet, guest: &Guest<'_>) -> CpuSet {
-    let bound = guest.bound.as_ref().map(|bound| bound.and(all));
+fn allowed_cpus(all: &CpuSet, candidate: &SeatCandidate<'_>) -> CpuSet {
+    let bound = candidate.bound.as_ref().map(|bound| bound.and(all));
     bound
         .filter(|b| !b.is_empty())
         .unwrap_or_else(|| all.clone())
 }
 
 /// Capacity of the CPUs that a candidate may use.
-fn reach(topology: &Topology, all: &CpuSet, guest: &Guest<'_>) -> f64 {
-    topology.capacity_of(&range(all, guest))
+fn allowed_capacity(topology: &Topology, all: &CpuSet, candidate: &SeatCandidate<'_>) -> f64 {
+    topology.capacity_of(&allowed_cpus(all, candidate))
 }
 
 /// Puts every candidate on all CPUs that it may use.
 fn share(
     topology: &Topology,
     all: &CpuSet,
-    guests: &[Guest<'_>],
-    mut ntt: impl FnMut(&Guest<'_>) -> f64,
+    candidates: &[SeatCandidate<'_>],
+    mut ntt: impl FnMut(&SeatCandidate<'_>) -> f64,
 ) -> Vec<Seat> {
-    guests
+    candidates
         .iter()
-        .map(|guest| seat_on(topology, guest, range(all, guest), Mode::Shared, ntt(guest)))
-        .collect()
-}
-
-fn seated(topology: &Topology, guests: &[Guest<'_>], assigned: &Assigned) -> Vec<Seat> {
-    let seats = assigned.seats.iter().zip(&assigned.capacities);
-    let pairs = guests.iter().zip(seats);
-    pairs
-        .map(|(guest, (cpus, &capacity))| {
-            let ntt = guest.ntt(capacity);
-            seat_on(topology, guest, cpus.clone(), Mode::Seated, ntt)
+        .map(|candidate| {
+            seat_on(
+                topology,
+                candidate,
+                allowed_cpus(all, candidate),
+                Mode::Shared,
+                ntt(candidate),
+            )
         })
         .collect()
 }
 
-fn seat_on(topology: &Topology, guest: &Guest<'_>, cpus: CpuSet, mode: Mode, ntt: f64) -> Seat {
+fn seated(topology: &Topology, candidates: &[SeatCandidate<'_>], assigned: &Assigned) -> Vec<Seat> {
+    let seats = assigned.seats.iter().zip(&assigned.capacities);
+    let pairs = candidates.iter().zip(seats);
+    pairs
+        .map(|(candidate, (cpus, &capacity))| {
+            let ntt = candidate.ntt(capacity);
+            seat_on(topology, candidate, cpus.clone(), Mode::Seated, ntt)
+        })
+        .collect()
+}
+
+fn seat_on(
+    topology: &Topology,
+    candidate: &SeatCandidate<'_>,
+    cpus: CpuSet,
+    mode: Mode,
+    ntt: f64,
+) -> Seat {
     Seat {
-        program: guest.request.id,
+        program: candidate.request.id,
         domains: topology.domains_in(&cpus),
         cpus,
         mode,

@@ -10,8 +10,8 @@ use usher_model::{
 };
 
 use crate::Policy;
+use crate::action_diff::{ActionDiff, DesiredSeats};
 use crate::seating::{Request, seat};
-use crate::stage::{Stage, Wanted};
 
 /// Leaves everything to the kernel.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Policy for Linux {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        let changed = keep_roster(&mut self.programs, &observation.events);
+        let changed = track_programs(&mut self.programs, &observation.events);
         let plan = || {
             shared_plan(
                 &self
@@ -59,7 +59,7 @@ impl Policy for Linux {
 pub struct Equal {
     topology: Topology,
     programs: BTreeMap<ProgramId, Program>,
-    stage: Stage,
+    diff: ActionDiff,
     usable: CpuSet,
 }
 
@@ -70,7 +70,7 @@ impl Equal {
         Self {
             topology,
             programs: BTreeMap::new(),
-            stage: Stage::default(),
+            diff: ActionDiff::default(),
             usable,
         }
     }
@@ -82,13 +82,13 @@ impl Policy for Equal {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        let came_or_went = keep_roster(&mut self.programs, &observation.events);
+        let came_or_went = track_programs(&mut self.programs, &observation.events);
         for event in &observation.events {
             if let Event::Departed(program) = event {
-                self.stage.forget(*program);
+                self.diff.forget(*program);
             }
         }
-        self.stage.undo_failed(&observation.failed);
+        self.diff.mark_failed(&observation.failed);
         let moved = self.usable != observation.usable;
         self.usable = observation.usable.clone();
         if !(came_or_went || moved || !observation.failed.is_empty()) {
@@ -105,9 +105,9 @@ impl Policy for Equal {
             .collect();
         match seat(&topology, &requests) {
             Ok(seating) => {
-                let mut wanted = wanted(&seating.plan, &topology.all_cpus());
-                leave_pinned(&mut wanted, self.programs.values());
-                let actions = self.stage.move_to(&wanted);
+                let mut wanted = desired_seats(&seating.plan, &topology.all_cpus());
+                remove_pinned(&mut wanted, self.programs.values());
+                let actions = self.diff.move_to(&wanted);
                 Decision {
                     actions,
                     plan: Some(seating.plan),
@@ -131,7 +131,10 @@ impl Policy for Equal {
 }
 
 /// Processes arrivals, departures and changed limits; returns whether there were any.
-pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &[Event]) -> bool {
+pub(crate) fn track_programs(
+    programs: &mut BTreeMap<ProgramId, Program>,
+    events: &[Event],
+) -> bool {
     let mut changed = false;
     for event in events {
         match event {
@@ -141,7 +144,7 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
             Event::Departed(id) => changed |= programs.remove(id).is_some(),
             Event::Limited { program, .. } => {
                 if let Some(program) = programs.get_mut(program) {
-                    changed |= limit(program, event);
+                    changed |= apply_limits(program, event);
                 }
             }
             Event::Repeated { .. } | Event::Seating { .. } => {}
@@ -151,7 +154,7 @@ pub(crate) fn keep_roster(programs: &mut BTreeMap<ProgramId, Program>, events: &
 }
 
 /// Processes [`Event::Limited`]; returns whether the limits have changed.
-pub(crate) fn limit(program: &mut Program, event: &Event) -> bool {
+pub(crate) fn apply_limits(program: &mut Program, event: &Event) -> bool {
     let Event::Limited {
         cpu_quota,
         pinned_to,
@@ -167,10 +170,13 @@ pub(crate) fn limit(program: &mut Program, event: &Event) -> bool {
 }
 
 /// Removes the seats of programs that pinned their threads.
-pub(crate) fn leave_pinned<'a>(wanted: &mut Wanted, programs: impl Iterator<Item = &'a Program>) {
+pub(crate) fn remove_pinned<'a>(
+    wanted: &mut DesiredSeats,
+    programs: impl Iterator<Item = &'a Program>,
+) {
     for program in programs.filter(|program| program.pinned_to.is_some()) {
-        if let Some(place) = wanted.get_mut(&program.id) {
-            *place = None;
+        if let Some(seat_cpus) = wanted.get_mut(&program.id) {
+            *seat_cpus = None;
         }
     }
 }
@@ -208,11 +214,11 @@ pub(crate) fn linear(topology: &Topology) -> Curve {
 }
 
 /// Desired CPUs of each program of a plan. A seat of all CPUs is no restriction.
-pub(crate) fn wanted(plan: &Plan, all: &CpuSet) -> Wanted {
-    let place = |seat: &Seat| (seat.cpus != *all).then(|| seat.cpus.clone());
+pub(crate) fn desired_seats(plan: &Plan, all: &CpuSet) -> DesiredSeats {
+    let seat_cpus = |seat: &Seat| (seat.cpus != *all).then(|| seat.cpus.clone());
     plan.seats
         .iter()
-        .map(|seat| (seat.program, place(seat)))
+        .map(|seat| (seat.program, seat_cpus(seat)))
         .collect()
 }
 

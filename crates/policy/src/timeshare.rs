@@ -33,19 +33,19 @@ const PARTNERS_MAX: u32 = 3;
 pub fn time_sharing(topology: &Topology, requests: &[Request]) -> Vec<f64> {
     let all = topology.all_cpus();
     let whole = topology.capacity_of(&all);
-    let tenants: Vec<Tenant> = requests
+    let demands: Vec<ProgramDemand> = requests
         .iter()
-        .map(|request| Tenant::new(topology, &all, whole, request))
+        .map(|request| ProgramDemand::new(topology, &all, whole, request))
         .collect();
-    let granted = grants(&all, &tenants);
-    let pairs = requests.iter().zip(tenants.iter().zip(granted));
+    let granted = grants(&all, &demands);
+    let pairs = requests.iter().zip(demands.iter().zip(granted));
     pairs
-        .map(|(request, (tenant, granted))| tenant.ntt(request, granted))
+        .map(|(request, (demand, granted))| demand.ntt(request, granted))
         .collect()
 }
 
 /// A program in the model of the kernel's scheduler.
-struct Tenant {
+struct ProgramDemand {
     /// The CPUs that the program is bound to, if it is.
     bound: Option<CpuSet>,
     /// Capacity of those CPUs, or of all.
@@ -54,7 +54,7 @@ struct Tenant {
     used: f64,
 }
 
-impl Tenant {
+impl ProgramDemand {
     /// Creates a model; `whole` is the capacity of `all`.
     fn new(topology: &Topology, all: &CpuSet, whole: f64, request: &Request) -> Self {
         let bound = request.bound_to.as_ref().map(|bound| bound.and(all));
@@ -85,16 +85,16 @@ impl Tenant {
 }
 
 /// CPUs granted to each program.
-fn grants(all: &CpuSet, tenants: &[Tenant]) -> Vec<f64> {
-    let mut wanted: Vec<f64> = tenants.iter().map(|tenant| tenant.used).collect();
-    let mut parts: Vec<&CpuSet> = tenants.iter().filter_map(|t| t.bound.as_ref()).collect();
+fn grants(all: &CpuSet, demands: &[ProgramDemand]) -> Vec<f64> {
+    let mut wanted: Vec<f64> = demands.iter().map(|demand| demand.used).collect();
+    let mut parts: Vec<&CpuSet> = demands.iter().filter_map(|t| t.bound.as_ref()).collect();
     parts.push(all);
     // Small parts first, since CPUs that a small part lacks cannot come from the whole machine.
     parts.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
     parts.dedup();
     for part in parts {
-        let inside: Vec<usize> = (0..tenants.len())
-            .filter(|&i| tenants[i].bound.as_ref().unwrap_or(all).is_subset(part))
+        let inside: Vec<usize> = (0..demands.len())
+            .filter(|&i| demands[i].bound.as_ref().unwrap_or(all).is_subset(part))
             .collect();
         let asked: Vec<f64> = inside.iter().map(|&i| wanted[i]).collect();
         for (&i, granted) in inside.iter().zip(water_fill(part.len() as f64, &asked)) {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Action, Decision, Event, Note, Observation, Program, ProgramId, Topology};
 
-use crate::simple::keep_roster;
+use crate::simple::track_programs;
 use crate::{Linux, Policy};
 
 /// Makes a new instance of the seating policy.
@@ -87,7 +87,7 @@ impl Policy for Yielding {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        keep_roster(&mut self.programs, &observation.events);
+        track_programs(&mut self.programs, &observation.events);
         let mut changes = observation.events.iter().filter_map(|event| match event {
             Event::Seating { forbidden } => Some(forbidden),
             _ => None,

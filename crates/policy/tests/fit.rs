@@ -29,7 +29,7 @@ fn usl(lambda: f64, sigma: f64, kappa: f64) -> impl Fn(f64) -> (f64, f64) {
 }
 
 #[test]
-fn a_law_is_found_again() {
+fn a_known_law_is_recovered() {
     for (sigma, kappa) in [
         (0.0, 0.0),
         (0.05, 0.0),
@@ -70,7 +70,7 @@ fn a_curve_that_falls_peaks_where_the_law_does() {
 }
 
 #[test]
-fn one_sample_gives_a_modest_scaler_and_little_confidence() {
+fn one_sample_gives_moderate_scaling_and_low_confidence() {
     let fitted = fitted(&[(1.0, 3.0)], 48);
     assert!((fitted.curve.rate(1.0) / 3.0 - 1.0).abs() < 1e-9);
     assert!((10.0..30.0).contains(&(fitted.curve.rate(48.0) / 3.0)));
@@ -79,7 +79,7 @@ fn one_sample_gives_a_modest_scaler_and_little_confidence() {
 }
 
 #[test]
-fn confidence_grows_with_what_is_seen() {
+fn confidence_grows_with_the_samples() {
     let truth = usl(1.0, 0.05, 0.0005);
     let seen = [1.0, 48.0, 12.0, 4.0].map(truth);
     let sure: Vec<f64> = (1..=4).map(|n| fitted(&seen[..n], 48).confidence).collect();
@@ -87,7 +87,7 @@ fn confidence_grows_with_what_is_seen() {
 }
 
 #[test]
-fn busy_waiters_that_collapse_are_noticed() {
+fn a_collapse_of_busy_waiting_programs_is_detected() {
     // LAMMPS, 2 ranks, and sysbench's yielding threads: 1 core and 2.
     for speedup in [5.5, 4.6] {
         let seen = [(1.0, 1.0), (2.0, speedup)];
@@ -105,7 +105,7 @@ fn busy_waiters_that_collapse_are_noticed() {
 }
 
 #[test]
-fn honest_programs_and_noise_are_no_collapse() {
+fn normal_programs_and_noise_are_no_collapse() {
     assert_eq!(
         collapses(&points(&[(1.0, 1.0), (2.0, 2.1), (8.0, 9.0)])),
         None
@@ -122,7 +122,7 @@ fn honest_programs_and_noise_are_no_collapse() {
 }
 
 #[test]
-fn busy_cpus_go_along() {
+fn busy_cpus_are_interpolated() {
     let mut seen = points(&[(1.0, 1.0), (4.0, 3.0)]);
     (seen[0].busy_cpus, seen[1].busy_cpus) = (Some(1.0), Some(2.5));
     let curve = fit(&seen, 8).unwrap().curve;
@@ -131,7 +131,7 @@ fn busy_cpus_go_along() {
 }
 
 #[test]
-fn no_usable_sample_no_fit() {
+fn without_a_valid_sample_there_is_no_fit() {
     assert_eq!(fit(&[], 4), None);
     assert_eq!(
         fit(&points(&[(1.0, f64::NAN), (0.0, 1.0), (2.0, -1.0)]), 4),
@@ -154,7 +154,7 @@ fn samples() -> impl Strategy<Value = Vec<CurvePoint>> {
 
 proptest! {
     #[test]
-    fn any_samples_give_a_sane_curve(seen in samples(), cores_max in 1u32..80) {
+    fn any_samples_give_a_valid_curve(seen in samples(), cores_max in 1u32..80) {
         let fit = fit(&seen, cores_max).unwrap();
         prop_assert_eq!(fit.curve.points().len(), cores_max as usize);
         prop_assert!((0.0..=1.0).contains(&fit.confidence));
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn the_curve_keeps_to_exact_samples_of_any_law(
+    fn the_curve_passes_through_exact_samples_of_any_law(
         sigma in 0.0f64..0.5, kappa in 0.0f64..0.005, count in 1usize..6,
     ) {
         let truth = usl(2.0, sigma, kappa);

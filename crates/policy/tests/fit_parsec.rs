@@ -51,7 +51,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn judge(&mut self, curve: &[(f64, f64)], at: &[f64], cores_max: u32) {
+    fn compare(&mut self, curve: &[(f64, f64)], at: &[f64], cores_max: u32) {
         // The published point nearest to each wanted core count.
         let distance = |p: &(f64, f64), n: f64| (p.0 / n).ln().abs();
         let nearest = |&n: &f64| {
@@ -101,7 +101,7 @@ const SETS: [(&str, &[f64], f64, f64); 12] = [
 ];
 
 #[test]
-fn few_points_foretell_the_published_curves() {
+fn few_points_predict_the_published_curves() {
     println!(
         "machine  fitted on                fit: mean   90 %   within 2 s.e.   straight lines: mean"
     );
@@ -110,7 +110,7 @@ fn few_points_foretell_the_published_curves() {
         let cores_max = if machine == "xeon" { 24 } else { 64 };
         let mut outcome = Outcome::default();
         for curve in published(machine, f64::from(cores_max)) {
-            outcome.judge(&curve, at, cores_max);
+            outcome.compare(&curve, at, cores_max);
         }
         let (error, q90) = (mean(&outcome.fit), quantile(&outcome.fit, 0.9));
         let within = outcome.within as f64 / outcome.fit.len() as f64;

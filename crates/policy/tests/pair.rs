@@ -43,7 +43,7 @@ fn case(shares: [f64; 3]) -> (Topology, Plan, Vec<Request>) {
 }
 
 #[test]
-fn who_leaves_cores_idle_and_who_can_use_them_are_promising() {
+fn a_pair_of_an_idle_and_a_scaling_program_is_promising() {
     let (topology, plan, requests) = case([1.0, 0.3, 1.0]);
     let pair = most_promising(&topology, &plan, &requests).unwrap();
     assert!(pair.has(ProgramId(1)), "{pair:?}");
@@ -56,13 +56,13 @@ fn who_leaves_cores_idle_and_who_can_use_them_are_promising() {
 }
 
 #[test]
-fn nobody_is_where_all_keep_their_cores_busy() {
+fn no_pair_is_promising_if_all_cores_are_busy() {
     let (topology, plan, requests) = case([1.0, 1.0, 1.0]);
     assert_eq!(most_promising(&topology, &plan, &requests), None);
 }
 
 #[test]
-fn nor_who_is_bound_or_would_have_the_whole_machine() {
+fn no_pair_is_promising_if_bound_or_on_the_whole_machine() {
     let (topology, mut plan, mut requests) = case([1.0, 0.3, 1.0]);
     let mut bound = requests.clone();
     bound[1].bound_to = Some(plan.seats[1].cpus.clone());

@@ -10,7 +10,7 @@ use serde_json::json;
 use usher_policy::planfile::{plan_json, read_programs};
 
 #[test]
-fn the_answer_has_the_documented_form() {
+fn the_output_has_the_documented_form() {
     let input = json!({"programs": [
         {"name": "swaptions", "curve": {"6": 6.0, "12": 11.5, "18": 16.0, "24": 20.0}},
         {"name": "canneal", "curve": {"6": 1.9, "12": 2.4}, "weight": 1, "llc_bytes": 8_000_000,
@@ -28,7 +28,7 @@ fn the_answer_has_the_documented_form() {
 }
 
 #[test]
-fn the_gap_is_told_where_domains_differ() {
+fn the_gap_is_reported_for_unequal_domains() {
     let t = machine(&vec![vec![vec![vec![1.0; 4], vec![0.5; 4]]]], 1, 0);
     let input = r#"{"programs":[{"name":"a","curve":{"1":1,"8":6}}]}"#;
     let out = plan_json(&t, input).unwrap();
@@ -45,7 +45,7 @@ fn more_programs_than_cores_are_left_to_the_kernel() {
 }
 
 #[test]
-fn every_slip_is_named() {
+fn errors_name_the_program_and_the_field() {
     let program = |rest: &str| format!(r#"{{"programs":[{{"name":"x",{rest}}}]}}"#);
     let curve = |points: &str| program(&format!(r#""curve":{{{points}}}"#));
     let good = r#""curve":{"1":1,"2":2}"#;
@@ -113,7 +113,7 @@ fn rates_too_far_apart_do_not_overflow() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[\\[\\]{}\":,a-z0-9. -]{0,60}") {
+    fn no_input_causes_a_panic(text in "[\\[\\]{}\":,a-z0-9. -]{0,60}") {
         let _ = read_programs(&text);
         let _ = read_programs(&format!(r#"{{"programs":[{{"name":"x",{text}}}]}}"#));
     }

@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn equal_domains_are_exact_and_ties_fall_as_the_rules_say(
+    fn equal_domains_are_exact_and_ties_follow_the_rules(
         (packages, per) in prop::sample::select(vec![(1, 4), (2, 2), (2, 3), (3, 2), (6, 1), (1, 6)]),
         cores in 1usize..4,
         asked in requests(1..5, 12),
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_asking_does_not_matter(
+    fn the_order_of_requests_does_not_matter(
         asked in requests(1..5, 12).prop_flat_map(|asked| (Just(asked.clone()), Just(asked).prop_shuffle())),
         (packages, nodes, per, cores) in prop::sample::select(
             vec![(2, 2, 1, 2), (1, 1, 2, 3), (1, 1, 1, 2), (2, 1, 4, 1)]),

@@ -50,7 +50,7 @@ fn a_program_that_falls_is_seated_at_its_peak() {
 }
 
 #[test]
-fn nobody_asks_nobody_sits() {
+fn no_request_gives_an_empty_plan() {
     let got = seat(&regular(1, 1, 1, 1), &[]).unwrap();
     assert_eq!(
         (got.plan.seats.len(), got.plan.antt, got.gap),
@@ -76,7 +76,7 @@ fn inside_a_package_nodes_are_kept_apart() {
 }
 
 #[test]
-fn the_hungry_sit_beside_the_frugal() {
+fn high_demand_is_placed_next_to_low_demand() {
     // Four programs, two domains of 2 cores: by bandwidth, then by cache.
     let gbps = [20.0, 18.0, 1.0, 2.0];
     let mut asked: Vec<Request> = (0..4)
@@ -112,7 +112,7 @@ fn the_hungry_sit_beside_the_frugal() {
 }
 
 #[test]
-fn a_memory_controller_is_shared_by_the_hungry_and_the_frugal() {
+fn a_memory_controller_is_shared_by_high_and_low_demand() {
     let t = regular(2, 1, 2, 1);
     let mut asked: Vec<Request> = (0..4).map(|i| flat(i, "p")).collect();
     for (request, gbps) in asked.iter_mut().zip([9.0, 9.0, 1.0, 1.0]) {
@@ -179,7 +179,7 @@ fn hardware_threads_of_a_core_stay_together() {
 }
 
 #[test]
-fn busy_waiters_are_not_squeezed() {
+fn busy_waiting_programs_are_not_narrowed() {
     let spins = |threads| Request {
         spinners: threads,
         ..flat(0, "spins")
@@ -236,7 +236,7 @@ fn bound_programs_are_seated_within_their_cpus() {
 }
 
 #[test]
-fn bound_to_everything_or_elsewhere_is_not_bound() {
+fn a_binding_to_all_or_foreign_cpus_is_ignored() {
     let t = regular(1, 1, 2, 2);
     for to in ["0-3", "0-100", "50-60"] {
         let got = seats(&t, &[bound(0, "a", to), scaler(1, "b", 4)]);
@@ -245,14 +245,14 @@ fn bound_to_everything_or_elsewhere_is_not_bound() {
 }
 
 #[test]
-fn one_hardware_thread_of_a_core_keeps_others_off_the_other() {
+fn a_bound_hardware_thread_reserves_its_core() {
     let t = machine(&vec![vec![vec![vec![1.0; 2]; 2]]], 2, 0);
     let got = seats(&t, &[bound(0, "a", "1"), scaler(1, "b", 4)]);
     assert_eq!(cpus(&got), ["1", "2-7"]);
 }
 
 #[test]
-fn senseless_requests_are_named() {
+fn invalid_requests_are_named() {
     let t = regular(1, 1, 2, 2);
     let weight = Request {
         weight: f64::NAN,
@@ -279,7 +279,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn whatever_is_asked_the_seats_are_sound(
+    fn random_requests_give_valid_seats(
         spec in prop::collection::vec(prop::collection::vec(prop::collection::vec(
             prop::collection::vec(prop::sample::select(vec![0.4, 1.0]), 1..5), 1..3), 1..3), 1..4),
         smt in 1u32..3,

@@ -30,7 +30,7 @@ fn serial(id: u64, cores: f64) -> Request {
 }
 
 #[test]
-fn one_program_alone_takes_its_time() {
+fn one_program_alone_has_ntt_1() {
     let t = regular(1, 1, 2, 4);
     assert_eq!(time_sharing(&t, &[scaler(0, 8)]), [1.0]);
     assert_eq!(time_sharing(&t, &[serial(0, 8.0)]), [1.0]);
@@ -50,7 +50,7 @@ fn two_perfect_scalers_take_twice_as_long() {
 }
 
 #[test]
-fn what_a_serial_program_leaves_is_used() {
+fn cpus_left_by_a_serial_program_are_used() {
     let two = regular(1, 1, 1, 2);
     // Even shares are one CPU each: the scaler has the other CPU, and no more.
     assert_eq!(
@@ -86,7 +86,7 @@ fn programs_bound_to_one_part_share_it_and_leave_the_rest() {
 
 proptest! {
     #[test]
-    fn nobody_gains_and_the_machine_is_never_oversold(
+    fn no_program_gains_and_the_cpus_are_never_exceeded(
         used in prop::collection::vec(0.1f64..16.0, 1..8),
         cores in 1u32..16,
     ) {

@@ -34,27 +34,27 @@
 //! second resource, and Usher's own CPU time.
 
 /// Rate at which a budget refills: permitted delay as a share of time.
-pub const EARN: f64 = 0.01;
+pub const REFILL_RATE: f64 = 0.01;
 /// Cap of a budget, unless one misprediction costs more.
 pub const CAP_NS: f64 = 20e6;
 
 /// A delay budget, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Budget {
+pub struct DelayBudget {
     level_ns: f64,
     at_ns: u64,
     cap_ns: f64,
-    debt_ns: f64,
+    max_debt_ns: f64,
 }
 
-impl Budget {
+impl DelayBudget {
     /// Creates a full budget that can become negative by `max_debt_ns`.
-    pub fn new(at_ns: u64, debt_ns: f64) -> Self {
+    pub fn new(at_ns: u64, max_debt_ns: f64) -> Self {
         Self {
             level_ns: CAP_NS,
             at_ns,
             cap_ns: CAP_NS,
-            debt_ns,
+            max_debt_ns,
         }
     }
 
@@ -69,34 +69,34 @@ impl Budget {
     }
 
     /// Raises the cap to the cost of one misprediction where that exceeds [`CAP_NS`].
-    pub fn hold(&mut self, cost_ns: f64) {
+    pub fn raise_cap(&mut self, cost_ns: f64) {
         self.cap_ns = cost_ns.max(CAP_NS);
         self.level_ns = self.level_ns.min(self.cap_ns);
     }
 
     /// Refills the budget for the time since the last call: [`REFILL_RATE`] of it for each of
     /// `threads` foreground threads.
-    pub fn earn(&mut self, at_ns: u64, threads: f64) {
+    pub fn refill(&mut self, at_ns: u64, threads: f64) {
         let elapsed_ns = at_ns.saturating_sub(self.at_ns) as f64;
-        self.level_ns = (self.level_ns + EARN * threads * elapsed_ns).min(self.cap_ns);
+        self.level_ns = (self.level_ns + REFILL_RATE * threads * elapsed_ns).min(self.cap_ns);
         self.at_ns = self.at_ns.max(at_ns);
     }
 
     /// Charges a cost. The debt is bounded, so that one large cost does not stop background work
     /// for ever.
-    pub fn spend(&mut self, cost_ns: f64) {
-        self.level_ns = (self.level_ns - cost_ns).max(-self.debt_ns);
+    pub fn charge(&mut self, cost_ns: f64) {
+        self.level_ns = (self.level_ns - cost_ns).max(-self.max_debt_ns);
     }
 
     /// Sets a negative level to 0.
-    pub fn forgive(&mut self) {
+    pub fn clear_debt(&mut self) {
         self.level_ns = self.level_ns.max(0.0);
     }
 
     /// Time at which the budget reaches `level_ns` if nothing is charged meanwhile.
     pub fn reaches_at_ns(&self, level_ns: f64) -> u64 {
         let missing_ns = level_ns.min(self.cap_ns) - self.level_ns;
-        self.at_ns + (missing_ns.max(0.0) / EARN).ceil() as u64
+        self.at_ns + (missing_ns.max(0.0) / REFILL_RATE).ceil() as u64
     }
 }
 
@@ -105,23 +105,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_earns_up_to_its_cap_and_owes_no_more() {
-        let mut budget = Budget::new(0, 20e6);
-        budget.spend(5e6);
+    fn refills_to_its_cap_and_limits_the_debt() {
+        let mut budget = DelayBudget::new(0, 20e6);
+        budget.charge(5e6);
         assert_eq!(budget.reaches_at_ns(CAP_NS), 500_000_000);
-        budget.earn(100_000_000, 1.0);
+        budget.refill(100_000_000, 1.0);
         assert_eq!(budget.level_ns(), 16e6);
-        budget.earn(u64::MAX / 2, 1.0);
+        budget.refill(u64::MAX / 2, 1.0);
         assert_eq!(budget.level_ns(), CAP_NS);
-        budget.spend(1e12);
+        budget.charge(1e12);
         assert_eq!(budget.level_ns(), -CAP_NS);
-        let mut forgiven = budget;
-        forgiven.forgive();
-        assert_eq!(forgiven.level_ns(), 0.0);
-        forgiven.earn(u64::MAX / 2 + 100, 1.0);
-        forgiven.forgive();
-        assert_eq!(forgiven.level_ns(), EARN * 100.0);
-        budget.hold(100e6);
+        let mut cleared = budget;
+        cleared.clear_debt();
+        assert_eq!(cleared.level_ns(), 0.0);
+        cleared.refill(u64::MAX / 2 + 100, 1.0);
+        cleared.clear_debt();
+        assert_eq!(cleared.level_ns(), REFILL_RATE * 100.0);
+        budget.raise_cap(100e6);
         assert_eq!(
             budget.reaches_at_ns(1e12) - budget.reaches_at_ns(-CAP_NS),
             12_000_000_000

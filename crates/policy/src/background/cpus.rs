@@ -39,8 +39,8 @@
 
 use usher_model::{IdleCpus, Metering};
 
-use super::budget::{Budget, CAP_NS, EARN};
-use super::crowds::Crowds;
+use super::budget::{CAP_NS, DelayBudget, REFILL_RATE};
+use super::imbalance::ImbalanceFilter;
 
 /// Shortest window that is evaluated.
 pub const WINDOW_NS_MIN: u64 = 15_000_000;
@@ -50,29 +50,29 @@ pub const WINDOW_NS_MIN: u64 = 15_000_000;
 pub const CONTENDED_NS: u64 = 20_000_000;
 /// Interval between samples while background work runs on CPUs that the foreground does not want,
 /// and no kernel timer sends a notification when that changes.
-pub const ALERT_NS: u64 = 50_000_000;
+pub const ACTIVE_NS: u64 = 50_000_000;
 /// Interval between samples where a kernel timer sends a notification about imbalance and about
 /// CPUs that become idle. The samples detect all other waits.
-pub const WATCHED_NS: u64 = 100_000_000;
+pub const NOTIFIED_NS: u64 = 100_000_000;
 /// Idle CPUs required to continue background work.
-const ROOM_CPUS: f64 = 0.5;
+const IDLE_CPUS_MIN: f64 = 0.5;
 /// Waits above this share of the CPU time that background work got are out of proportion.
-const BARGAIN: f64 = 0.25;
+const WAIT_SHARE_MAX: f64 = 0.25;
 /// Use below this many CPUs counts as none.
-pub const SOME_CPUS: f64 = 0.02;
+pub const USED_CPUS_MIN: f64 = 0.02;
 /// Largest debt of the budget: the possible cost of one window.
-const DEBT_NS: f64 = 100e6;
+const MAX_DEBT_NS: f64 = 100e6;
 /// Time in which the weight of the base waits fades to zero.
 const BASE_NS: f64 = 5e9;
 /// Time without foreground work on the CPUs after which a debt is cleared. It is shorter than the
 /// 100 ms within which background work must continue. It is long enough that each return of the
 /// foreground, which costs the waits of one sampling interval, is at least this far apart from the
 /// last.
-const FORGIVEN_NS: u64 = 60_000_000;
+const DEBT_CLEAR_NS: u64 = 60_000_000;
 
 /// CPU figures at one reading.
 #[derive(Debug, Clone, Copy, Default)]
-struct Reading {
+struct CpuReading {
     at_ns: u64,
     idle_ns: u64,
     foreground_ns: u64,
@@ -82,7 +82,7 @@ struct Reading {
 
 /// Figures of the last window, in CPUs.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Found {
+pub struct CpuWindow {
     /// Length of the window in nanoseconds.
     pub window_ns: u64,
     /// Used by the foreground.
@@ -102,59 +102,59 @@ fn needed_ns(is_alone: bool) -> f64 {
 
 /// Throttle of background work on the CPUs.
 #[derive(Debug, Clone)]
-pub struct Cpus {
-    budget: Budget,
-    last: Option<Reading>,
-    found: Found,
+pub struct CpuThrottle {
+    budget: DelayBudget,
+    last: Option<CpuReading>,
+    window: CpuWindow,
     /// The foreground's base waits in CPUs, and the time of their measurement.
     base: (f64, u64),
     /// Time since which background work is stopped.
-    shut_ns: Option<u64>,
+    stopped_ns: Option<u64>,
     /// Time since which no reading found foreground work on the CPUs.
     alone_ns: Option<u64>,
-    crowds: Crowds,
+    imbalance: ImbalanceFilter,
     /// Idle CPUs, where a kernel timer watches for them.
     idle_cpus: Option<IdleCpus>,
     /// Whether an imbalance caused the present stop.
-    is_crowd: bool,
+    is_imbalance: bool,
     contended: bool,
 }
 
-impl Cpus {
+impl CpuThrottle {
     /// Permits background work, with the budget of an earlier instance or a full one.
-    pub fn new(at_ns: u64, account: Option<Budget>) -> Self {
+    pub fn new(at_ns: u64, budget: Option<DelayBudget>) -> Self {
         Self {
-            budget: account.unwrap_or_else(|| Budget::new(at_ns, DEBT_NS)),
+            budget: budget.unwrap_or_else(|| DelayBudget::new(at_ns, MAX_DEBT_NS)),
             last: None,
-            found: Found::default(),
+            window: CpuWindow::default(),
             base: (0.0, 0),
-            shut_ns: None,
+            stopped_ns: None,
             alone_ns: None,
-            crowds: Crowds::default(),
+            imbalance: ImbalanceFilter::default(),
             idle_cpus: None,
-            is_crowd: false,
+            is_imbalance: false,
             contended: true,
         }
     }
 
     /// Processes a sample. CPUs count as short while less than `idle_threshold` of their time is
     /// idle.
-    pub fn look(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
+    pub fn update(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         if self
-            .crowds
-            .look(at_ns, metering.rq_imbalances, self.is_open())
+            .imbalance
+            .update(at_ns, metering.rq_imbalances, self.is_open())
         {
-            (self.shut_ns, self.is_crowd) = (Some(at_ns), true);
+            (self.stopped_ns, self.is_imbalance) = (Some(at_ns), true);
         }
         self.idle_cpus = metering.idle_cpus;
         self.read(at_ns, metering, idle_threshold);
-        self.fill_vacancy(at_ns);
+        self.continue_if_idle(at_ns);
     }
 
     /// Processes CPU times, if they have been read again.
     fn read(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         let each = metering.background.values();
-        let now = Reading {
+        let now = CpuReading {
             at_ns: metering.cpu_read_ns,
             idle_ns: metering.idle_ns,
             foreground_ns: metering.foreground.cpu_ns,
@@ -171,60 +171,60 @@ impl Cpus {
         }
         self.last = Some(now);
         let per = |now: u64, before: u64| now.saturating_sub(before) as f64 / window_ns as f64;
-        self.found = Found {
+        self.window = CpuWindow {
             window_ns,
             foreground: per(now.foreground_ns, before.foreground_ns),
             waits: per(now.wait_ns, before.wait_ns),
             background: per(now.background_ns, before.background_ns),
             idle: per(now.idle_ns, before.idle_ns),
         };
-        let is_short = self.found.idle < idle_threshold * f64::from(metering.cpus.max(1));
-        let is_bargain = self.settle(at_ns, is_short);
-        self.turn(at_ns, before.at_ns, metering.cpus, is_bargain);
+        let is_short = self.window.idle < idle_threshold * f64::from(metering.cpus.max(1));
+        let is_proportionate = self.charge_waits(at_ns, is_short);
+        self.stop_or_continue(at_ns, before.at_ns, metering.cpus, is_proportionate);
     }
 
     /// Permits background work again after a CPU was idle long enough during the stop. This needs
     /// no new reading of the threads' CPU times.
-    fn fill_vacancy(&mut self, at_ns: u64) {
-        let (Some(shut_ns), Some(idle_cpus)) = (self.shut_ns, self.idle_cpus) else {
+    fn continue_if_idle(&mut self, at_ns: u64) {
+        let (Some(stopped_ns), Some(idle_cpus)) = (self.stopped_ns, self.idle_cpus) else {
             return;
         };
         let Some(since_ns) = idle_cpus.since_ns else {
             return;
         };
         // Foreground use as of the last reading: reading again would be too expensive here.
-        self.budget.earn(at_ns, self.found.foreground.max(1.0));
+        self.budget.refill(at_ns, self.window.foreground.max(1.0));
         if let Some(alone_ns) = idle_cpus.background_only_since_ns {
-            self.forgive(at_ns, alone_ns);
+            self.clear_debt(at_ns, alone_ns);
         }
         let is_alone = idle_cpus.background_only_since_ns.is_some();
-        let is_long = at_ns >= since_ns.max(shut_ns) + WINDOW_NS_MIN;
+        let is_long = at_ns >= since_ns.max(stopped_ns) + WINDOW_NS_MIN;
         if is_long && self.budget.level_ns() >= needed_ns(is_alone) {
             self.open();
         }
     }
 
     /// Clears a debt if no foreground work has run on the CPUs since `since_ns`.
-    fn forgive(&mut self, at_ns: u64, since_ns: u64) {
-        if at_ns >= since_ns + FORGIVEN_NS {
-            self.budget.forgive();
+    fn clear_debt(&mut self, at_ns: u64, since_ns: u64) {
+        if at_ns >= since_ns + DEBT_CLEAR_NS {
+            self.budget.clear_debt();
         }
     }
 
     fn open(&mut self) {
-        self.shut_ns = None;
+        self.stopped_ns = None;
         self.contended = true;
     }
 
     /// Refills the budget and charges the waits. Returns whether the waits were in proportion to
     /// the CPU time that background work got.
-    fn settle(&mut self, at_ns: u64, is_short: bool) -> bool {
-        let found = self.found;
+    fn charge_waits(&mut self, at_ns: u64, is_short: bool) -> bool {
+        let window = self.window;
         self.contended = is_short;
-        let threads = found.foreground.max(1.0);
-        self.budget.earn(at_ns, threads);
-        if found.background < SOME_CPUS {
-            self.base = (found.waits, at_ns);
+        let threads = window.foreground.max(1.0);
+        self.budget.refill(at_ns, threads);
+        if window.background < USED_CPUS_MIN {
+            self.base = (window.waits, at_ns);
             return true;
         }
         if !is_short {
@@ -232,36 +232,43 @@ impl Cpus {
         }
         let age_ns = at_ns.saturating_sub(self.base.1) as f64;
         let base = self.base.0 * (1.0 - age_ns / BASE_NS).max(0.0);
-        let excess = (found.waits - base).max(0.0);
-        self.budget.spend(excess * found.window_ns as f64);
-        excess <= EARN * threads || excess <= BARGAIN * found.background
+        let excess = (window.waits - base).max(0.0);
+        self.budget.charge(excess * window.window_ns as f64);
+        excess <= REFILL_RATE * threads || excess <= WAIT_SHARE_MAX * window.background
     }
 
     /// Stops or permits background work.
-    fn turn(&mut self, at_ns: u64, window_from_ns: u64, cpus: u32, is_bargain: bool) {
-        let is_alone = self.found.foreground < SOME_CPUS;
+    fn stop_or_continue(
+        &mut self,
+        at_ns: u64,
+        window_from_ns: u64,
+        cpus: u32,
+        is_proportionate: bool,
+    ) {
+        let is_alone = self.window.foreground < USED_CPUS_MIN;
         let alone_ns = self.alone_ns.filter(|_| is_alone);
         self.alone_ns = is_alone.then(|| alone_ns.unwrap_or(window_from_ns));
-        let seen_alone_ns = self
+        let reported_alone_ns = self
             .idle_cpus
             .and_then(|idle_cpus| idle_cpus.background_only_since_ns);
-        if let Some(alone_ns) = seen_alone_ns.or(self.alone_ns) {
-            self.forgive(at_ns, alone_ns);
+        if let Some(alone_ns) = reported_alone_ns.or(self.alone_ns) {
+            self.clear_debt(at_ns, alone_ns);
         }
         // The waits of this window are known, but background work must stop only if foreground work
         // is still present.
-        let is_over = seen_alone_ns.is_some_and(|ns| at_ns >= ns + WINDOW_NS_MIN);
-        match self.shut_ns {
+        let is_over = reported_alone_ns.is_some_and(|ns| at_ns >= ns + WINDOW_NS_MIN);
+        match self.stopped_ns {
             None if is_over => {}
-            None if self.budget.level_ns() < 0.0 || !is_bargain => {
-                (self.shut_ns, self.is_crowd) = (Some(at_ns), false);
+            None if self.budget.level_ns() < 0.0 || !is_proportionate => {
+                (self.stopped_ns, self.is_imbalance) = (Some(at_ns), false);
             }
             None => {}
-            Some(shut_ns) => {
+            Some(stopped_ns) => {
                 let level_ns = self.budget.level_ns();
-                let room = ROOM_CPUS.min(f64::from(cpus) / 2.0);
-                let is_after = window_from_ns >= shut_ns || self.found.background < SOME_CPUS;
-                if is_after && self.found.idle >= room && level_ns >= needed_ns(is_alone) {
+                let idle_min = IDLE_CPUS_MIN.min(f64::from(cpus) / 2.0);
+                let is_after =
+                    window_from_ns >= stopped_ns || self.window.background < USED_CPUS_MIN;
+                if is_after && self.window.idle >= idle_min && level_ns >= needed_ns(is_alone) {
                     self.open();
                 }
             }
@@ -270,22 +277,22 @@ impl Cpus {
 
     /// Whether background work may run on the CPUs.
     pub fn is_open(&self) -> bool {
-        self.shut_ns.is_none()
+        self.stopped_ns.is_none()
     }
 
     /// Longest time until the next sample: `else_ns` without a kernel timer, or while background
     /// work is stopped and a CPU is idle.
-    pub fn pause_ns(&self, else_ns: u64) -> u64 {
+    pub fn sample_interval_ns(&self, else_ns: u64) -> u64 {
         match self.idle_cpus {
             None => else_ns,
             Some(idle_cpus) if idle_cpus.since_ns.is_some() && !self.is_open() => else_ns,
-            Some(_) => WATCHED_NS,
+            Some(_) => NOTIFIED_NS,
         }
     }
 
     /// Whether an imbalance caused the stop.
-    pub fn is_crowd(&self) -> bool {
-        self.is_crowd
+    pub fn is_imbalance(&self) -> bool {
+        self.is_imbalance
     }
 
     /// Whether little CPU time was idle in the last window.
@@ -294,12 +301,12 @@ impl Cpus {
     }
 
     /// Figures of the last window.
-    pub fn found(&self) -> Found {
-        self.found
+    pub fn last_window(&self) -> CpuWindow {
+        self.window
     }
 
     /// The delay budget.
-    pub fn account(&self) -> Budget {
+    pub fn budget(&self) -> DelayBudget {
         self.budget
     }
 

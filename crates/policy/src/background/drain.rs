@@ -5,7 +5,7 @@
 //! shares the device with the foreground and delays it. It is charged as it is observed, unless
 //! the estimate already includes it.
 
-use super::gate::STALL_NS_MAX;
+use super::device_throttle::STALL_NS_MAX;
 
 /// Device use since a stop.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ impl Drain {
 
     /// Returns the additional delay to charge, given the present number of requests, each of which
     /// occupies the device for `gap_ns`.
-    pub fn look(&mut self, at_ns: u64, requests: u64, gap_ns: f64) -> f64 {
+    pub fn update(&mut self, at_ns: u64, requests: u64, gap_ns: f64) -> f64 {
         let after = requests.saturating_sub(self.before) as f64;
         // The delay cannot exceed the time that has passed.
         let passed_ns = at_ns.saturating_sub(self.stopped_ns) as f64;
@@ -53,19 +53,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_foreseen_is_charged_once() {
+    fn charges_unpredicted_delay_once() {
         let ms = |n: f64| n * 1e6;
         let mut drain = Drain::new(1_000_000_000, 100, ms(8.0));
-        assert_eq!(drain.look(1_005_000_000, 105, ms(1.0)), 0.0);
-        assert_eq!(drain.look(1_020_000_000, 112, ms(1.0)), ms(4.0));
-        assert_eq!(drain.look(1_030_000_000, 112, ms(1.0)), 0.0);
-        assert_eq!(drain.look(1_040_000_000, 115, ms(1.0)), ms(3.0));
+        assert_eq!(drain.update(1_005_000_000, 105, ms(1.0)), 0.0);
+        assert_eq!(drain.update(1_020_000_000, 112, ms(1.0)), ms(4.0));
+        assert_eq!(drain.update(1_030_000_000, 112, ms(1.0)), 0.0);
+        assert_eq!(drain.update(1_040_000_000, 115, ms(1.0)), ms(3.0));
         assert_eq!(drain.cost_ns(), ms(15.0));
         // Slow requests that were only just made; then a count from another source.
-        assert_eq!(drain.look(1_041_000_000, 116, ms(10.0)), ms(26.0));
-        assert_eq!(drain.look(9_000_000_000, 50, ms(1.0)), 0.0);
+        assert_eq!(drain.update(1_041_000_000, 116, ms(10.0)), ms(26.0));
+        assert_eq!(drain.update(9_000_000_000, 50, ms(1.0)), 0.0);
         assert_eq!(
-            drain.look(9_000_000_000, 999, ms(1.0)),
+            drain.update(9_000_000_000, 999, ms(1.0)),
             STALL_NS_MAX - ms(41.0)
         );
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use usher_model::{ProgramId, Resource};
 
 use super::contention::{Window, describe};
-use super::regulator::{Change, Sight};
+use super::regulator::{Change, TickCtx};
 
 /// Interval between checks, and length of a trial.
 pub const PERIOD_NS: u64 = 100_000_000;
@@ -51,68 +51,68 @@ enum Phase {
 
 /// Whether the window is complete: a period has passed, and CPU times cover half a period or are
 /// overdue.
-pub(super) fn is_over(window: &Window, sight: &Sight) -> bool {
-    let passed_ns = sight.at_ns.saturating_sub(window.from_ns());
-    let cpu = window.cpu_ns(sight.metering) >= PERIOD_NS / 2;
+pub(super) fn is_over(window: &Window, ctx: &TickCtx) -> bool {
+    let passed_ns = ctx.at_ns.saturating_sub(window.from_ns());
+    let cpu = window.cpu_ns(ctx.metering) >= PERIOD_NS / 2;
     passed_ns >= PERIOD_NS && (cpu || passed_ns >= WAIT_PERIODS * PERIOD_NS)
 }
 
 impl Eii {
     /// Processes a sample; returns the change to make.
-    pub fn look(&mut self, id: ProgramId, sight: &Sight) -> Option<Change> {
+    pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
         match std::mem::take(&mut self.phase) {
             Phase::New => {
-                self.phase = Phase::Runs(Window::new(sight.at_ns, sight.metering));
+                self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
                 None
             }
-            Phase::Stopped { until_ns } if sight.at_ns >= until_ns => {
-                self.phase = Phase::Trial(Window::new(sight.at_ns, sight.metering));
+            Phase::Stopped { until_ns } if ctx.at_ns >= until_ns => {
+                self.phase = Phase::Trial(Window::new(ctx.at_ns, ctx.metering));
                 let seconds = self.stop_ns / 1_000_000_000;
-                Some(Change::Run(format!("on trial after {seconds} s")))
+                Some(Change::Continue(format!("trial after {seconds} s")))
             }
             stopped @ Phase::Stopped { .. } => {
                 self.phase = stopped;
                 None
             }
-            Phase::Runs(window) => self.running(id, window, sight),
-            Phase::Trial(window) => self.on_trial(id, window, sight),
+            Phase::Runs(window) => self.running(id, window, ctx),
+            Phase::Trial(window) => self.on_trial(id, window, ctx),
         }
     }
 
-    fn running(&mut self, id: ProgramId, mut window: Window, sight: &Sight) -> Option<Change> {
-        window.see(sight.metering);
-        if sight.at_ns < window.from_ns() + PERIOD_NS {
+    fn running(&mut self, id: ProgramId, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+        window.see(ctx.metering);
+        if ctx.at_ns < window.from_ns() + PERIOD_NS {
             self.phase = Phase::Runs(window);
             return None;
         }
-        self.used = window.used_by(sight.metering, id);
-        self.judge(window, STOP_NS_MIN, sight)
+        self.used = window.used_by(ctx.metering, id);
+        self.evaluate(window, STOP_NS_MIN, ctx)
     }
 
-    fn on_trial(&mut self, id: ProgramId, mut window: Window, sight: &Sight) -> Option<Change> {
-        window.see(sight.metering);
-        if !is_over(&window, sight) {
+    fn on_trial(&mut self, id: ProgramId, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+        window.see(ctx.metering);
+        if !is_over(&window, ctx) {
             self.phase = Phase::Trial(window);
             return None;
         }
-        self.used.extend(window.used_by(sight.metering, id));
+        self.used.extend(window.used_by(ctx.metering, id));
         let longer_ns = (self.stop_ns * 2).min(STOP_NS_MAX);
-        self.judge(window, longer_ns, sight)
+        self.evaluate(window, longer_ns, ctx)
     }
 
     /// Stops the program for `stop_ns` if there is contention; else it continues.
-    fn judge(&mut self, window: Window, stop_ns: u64, sight: &Sight) -> Option<Change> {
-        let found = window.contention(sight.at_ns, sight.metering, &self.used, sight.thresholds);
+    fn evaluate(&mut self, window: Window, stop_ns: u64, ctx: &TickCtx) -> Option<Change> {
+        let found = window.contention(ctx.at_ns, ctx.metering, &self.used, ctx.thresholds);
         let Some(found) = found else {
-            self.phase = Phase::Runs(window.next(sight.at_ns, sight.metering));
+            self.phase = Phase::Runs(window.next(ctx.at_ns, ctx.metering));
             return None;
         };
         self.stop_ns = stop_ns;
         self.phase = Phase::Stopped {
-            until_ns: sight.at_ns + stop_ns,
+            until_ns: ctx.at_ns + stop_ns,
         };
         let seconds = stop_ns / 1_000_000_000;
-        let why = format!("{}; for {seconds} s", describe(&found));
+        let why = format!("{}; the stop lasts {seconds} s", describe(&found));
         Some(Change::Stop(found, why))
     }
 

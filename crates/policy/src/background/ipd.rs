@@ -15,17 +15,17 @@ use usher_model::ProgramId;
 
 use super::contention::{Window, describe};
 use super::eii::{PERIOD_NS, is_over, period_end};
-use super::regulator::{Change, Sight};
+use super::regulator::{Change, TickCtx};
 
 /// Least time for which a program runs after it blocked a foreground process.
-pub const HELD_NS: u64 = 50_000_000;
+pub const GRACE_NS: u64 = 50_000_000;
 
 /// State of one program.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ipd {
     phase: Phase,
     /// Time until which the program runs in any case.
-    spared_until_ns: u64,
+    grace_until_ns: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -39,59 +39,59 @@ enum Phase {
 
 impl Ipd {
     /// Processes a sample; returns the change to make.
-    pub fn look(&mut self, id: ProgramId, sight: &Sight) -> Option<Change> {
-        let held = sight.held_up_by(id);
-        if held.is_some() {
-            self.spared_until_ns = sight.at_ns + HELD_NS;
+    pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
+        let blocked = ctx.blocked_by(id);
+        if blocked.is_some() {
+            self.grace_until_ns = ctx.at_ns + GRACE_NS;
         }
         match std::mem::take(&mut self.phase) {
             Phase::New => {
-                self.phase = Phase::Runs(Window::new(sight.at_ns, sight.metering));
+                self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
                 None
             }
-            Phase::Runs(window) => self.running(id, window, sight),
-            Phase::Stopped(window) => match held {
+            Phase::Runs(window) => self.running(id, window, ctx),
+            Phase::Stopped(window) => match blocked {
                 Some(why) => {
-                    self.phase = Phase::Runs(Window::new(sight.at_ns, sight.metering));
-                    Some(Change::Run(why))
+                    self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
+                    Some(Change::Continue(why))
                 }
-                None => self.stopped(window, sight),
+                None => self.stopped(window, ctx),
             },
         }
     }
 
-    fn running(&mut self, id: ProgramId, mut window: Window, sight: &Sight) -> Option<Change> {
-        window.see(sight.metering);
-        let is_early = sight.at_ns < window.from_ns() + PERIOD_NS;
-        if is_early || sight.at_ns < self.spared_until_ns {
+    fn running(&mut self, id: ProgramId, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+        window.see(ctx.metering);
+        let is_early = ctx.at_ns < window.from_ns() + PERIOD_NS;
+        if is_early || ctx.at_ns < self.grace_until_ns {
             self.phase = Phase::Runs(window);
             return None;
         }
-        let used = window.used_by(sight.metering, id);
-        let found = window.contention(sight.at_ns, sight.metering, &used, sight.thresholds);
+        let used = window.used_by(ctx.metering, id);
+        let found = window.contention(ctx.at_ns, ctx.metering, &used, ctx.thresholds);
         let Some(found) = found else {
-            self.phase = Phase::Runs(window.next(sight.at_ns, sight.metering));
+            self.phase = Phase::Runs(window.next(ctx.at_ns, ctx.metering));
             return None;
         };
-        self.phase = Phase::Stopped(Window::new(sight.at_ns, sight.metering));
+        self.phase = Phase::Stopped(Window::new(ctx.at_ns, ctx.metering));
         let why = describe(&found);
         Some(Change::Stop(found, why))
     }
 
-    fn stopped(&mut self, mut window: Window, sight: &Sight) -> Option<Change> {
-        window.see(sight.metering);
-        if !is_over(&window, sight) {
+    fn stopped(&mut self, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+        window.see(ctx.metering);
+        if !is_over(&window, ctx) {
             self.phase = Phase::Stopped(window);
             return None;
         }
-        let idle = window.idle_share(sight.metering).unwrap_or(0.0);
-        if idle > sight.thresholds.ipd_idle && window.devices_quiet(sight.metering) {
-            self.phase = Phase::Runs(Window::new(sight.at_ns, sight.metering));
+        let idle = window.idle_share(ctx.metering).unwrap_or(0.0);
+        if idle > ctx.thresholds.ipd_idle && window.devices_quiet(ctx.metering) {
+            self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
             let percent = idle * 100.0;
-            let why = format!("CPUs idle for {percent:.0} %, no request of a disk, nothing sent");
-            return Some(Change::Run(why));
+            let why = format!("CPUs idle for {percent:.0} %, no disk request, nothing sent");
+            return Some(Change::Continue(why));
         }
-        self.phase = Phase::Stopped(window.next(sight.at_ns, sight.metering));
+        self.phase = Phase::Stopped(window.next(ctx.at_ns, ctx.metering));
         None
     }
 

@@ -20,12 +20,12 @@
 pub mod budget;
 pub mod contention;
 pub mod cpus;
-mod crowds;
+pub mod device_throttle;
 mod drain;
 mod eii;
-pub mod gate;
+mod history;
+mod imbalance;
 pub mod ipd;
-mod record;
 mod regulator;
 pub mod thresholds;
 pub mod usher;
@@ -43,7 +43,7 @@ use crate::Policy;
 
 /// Number of requests after which a complete sample without programs is accepted: the samples of
 /// all programs may really be late.
-const ASKED_MAX: u32 = 3;
+const FULL_REQUESTS_MAX: u32 = 3;
 
 /// A seating policy combined with the regulation of background programs.
 #[derive(Debug)]
@@ -59,10 +59,10 @@ pub struct Regulated<P> {
     /// CPUs in the last observation of the seating policy.
     usable: Option<CpuSet>,
     /// Number of immediate requests for a complete sample since the last one.
-    asked: u32,
+    full_requests: u32,
     /// Background programs that departed at this sample and at the previous one. Late reports about
     /// them may still arrive.
-    gone: [BTreeSet<ProgramId>; 2],
+    departed: [BTreeSet<ProgramId>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +81,8 @@ impl<P: Policy> Regulated<P> {
             pending: Pending::default(),
             due_ns: None,
             usable: None,
-            asked: 0,
-            gone: [BTreeSet::new(), BTreeSet::new()],
+            full_requests: 0,
+            departed: [BTreeSet::new(), BTreeSet::new()],
         }
     }
 
@@ -100,11 +100,11 @@ impl<P: Policy> Regulated<P> {
 
     /// Whether a program is background work, or was until the previous sample.
     fn is_background(&self, id: ProgramId) -> bool {
-        self.regulator.holds(id) || self.gone.iter().any(|gone| gone.contains(&id))
+        self.regulator.contains(id) || self.departed.iter().any(|departed| departed.contains(&id))
     }
 
     /// Routes each event to the regulator or to the seating policy's queue.
-    fn share_out(&mut self, observation: &Observation) {
+    fn route_events(&mut self, observation: &Observation) {
         for event in &observation.events {
             let (id, is_background) = match event {
                 Event::Seating { .. } => {
@@ -117,23 +117,24 @@ impl<P: Policy> Regulated<P> {
                 | Event::Limited { program: id, .. } => (*id, self.is_background(*id)),
             };
             if is_background {
-                self.regulator.happened(observation.at_ns, event);
+                self.regulator.handle_event(observation.at_ns, event);
                 if matches!(event, Event::Departed(_)) {
-                    self.gone[0].insert(id);
+                    self.departed[0].insert(id);
                 }
                 continue;
             }
-            self.keep_foreground(event);
+            self.track_foreground(event);
             self.pending.events.push(event.clone());
         }
         let of_background = |f: &FailedAction| self.is_background(f.action.program());
         let (background, foreground): (Vec<_>, Vec<_>) =
             observation.failed.iter().cloned().partition(of_background);
         self.pending.failed.extend(foreground);
-        self.regulator.failed(observation.at_ns, &background);
+        self.regulator
+            .handle_failures(observation.at_ns, &background);
     }
 
-    fn keep_foreground(&mut self, event: &Event) {
+    fn track_foreground(&mut self, event: &Event) {
         match event {
             Event::Arrived(program) => self.foreground.insert(program.id),
             Event::Departed(id) => self.foreground.remove(id),
@@ -142,32 +143,32 @@ impl<P: Policy> Regulated<P> {
     }
 
     /// Whether there has been no background work recently.
-    fn is_alone(&self, observation: &Observation) -> bool {
+    fn has_no_background(&self, observation: &Observation) -> bool {
         let arrives = |event: &Event| matches!(event, Event::Arrived(p) if p.background.is_some());
-        let told = self.pending.events.is_empty() && self.pending.failed.is_empty();
-        let gone = self.gone.iter().all(BTreeSet::is_empty);
-        self.regulator.is_empty() && told && gone && !observation.events.iter().any(arrives)
+        let is_idle = self.pending.events.is_empty() && self.pending.failed.is_empty();
+        let departed = self.departed.iter().all(BTreeSet::is_empty);
+        self.regulator.is_empty() && is_idle && departed && !observation.events.iter().any(arrives)
     }
 
     /// Whether the seating policy must be called now.
-    fn concerns_inner(&self, observation: &Observation) -> bool {
+    fn is_inner_due(&self, observation: &Observation) -> bool {
         let is_due = self
             .due_ns
             .is_some_and(|due_ns| observation.at_ns >= due_ns);
         let moved = (self.usable.as_ref()).is_none_or(|usable| *usable != observation.usable);
-        let told = !self.pending.events.is_empty() || !self.pending.failed.is_empty();
-        is_due || moved || told
+        let has_pending = !self.pending.events.is_empty() || !self.pending.failed.is_empty();
+        is_due || moved || has_pending
     }
 
     /// Whether the sample covers all programs.
     fn is_full(&self, observation: &Observation) -> bool {
-        let nobody = self.foreground.is_empty();
-        nobody || !observation.programs.is_empty() || self.asked >= ASKED_MAX
+        let no_foreground = self.foreground.is_empty();
+        no_foreground || !observation.programs.is_empty() || self.full_requests >= FULL_REQUESTS_MAX
     }
 
     /// Calls the seating policy.
-    fn ask(&mut self, observation: &Observation) -> Decision {
-        self.asked = 0;
+    fn call_inner(&mut self, observation: &Observation) -> Decision {
+        self.full_requests = 0;
         self.usable = Some(observation.usable.clone());
         let decision = self.inner.decide(observation);
         let due = |after_ns| observation.at_ns.saturating_add(after_ns);
@@ -176,10 +177,10 @@ impl<P: Policy> Regulated<P> {
     }
 
     /// Calls the seating policy with an observation that contains no background work.
-    fn ask_apart(&mut self, observation: &Observation) -> Decision {
+    fn call_inner_without_background(&mut self, observation: &Observation) -> Decision {
         let pending = std::mem::take(&mut self.pending);
-        let is_own = |sample: &&ProgramSample| !self.is_background(sample.id);
-        let own = Observation {
+        let is_foreground = |sample: &&ProgramSample| !self.is_background(sample.id);
+        let foreground_only = Observation {
             at_ns: observation.at_ns,
             usable: observation.usable.clone(),
             events: pending.events,
@@ -187,26 +188,26 @@ impl<P: Policy> Regulated<P> {
             programs: observation
                 .programs
                 .iter()
-                .filter(is_own)
+                .filter(is_foreground)
                 .cloned()
                 .collect(),
             metering: None,
         };
-        self.ask(&own)
+        self.call_inner(&foreground_only)
     }
 
     /// Merges the decisions of the regulator and the seating policy.
     fn decide_both(&mut self, observation: &Observation) -> Decision {
         let at_ns = observation.at_ns;
-        let outcome = self.regulator.look(observation);
-        let concerns = self.concerns_inner(observation);
-        let is_owed = concerns && !self.is_full(observation);
+        let outcome = self.regulator.update(observation);
+        let inner_due = self.is_inner_due(observation);
+        let needs_full = inner_due && !self.is_full(observation);
         let mut decision = Decision::default();
-        if is_owed {
-            self.asked += 1;
+        if needs_full {
+            self.full_requests += 1;
             self.due_ns = Some(at_ns);
-        } else if concerns {
-            decision = self.ask_apart(observation);
+        } else if inner_due {
+            decision = self.call_inner_without_background(observation);
         }
         let meter_first = match (outcome.wake_ns, self.due_ns) {
             (Some(wake_ns), Some(due_ns)) => wake_ns < due_ns,
@@ -236,16 +237,16 @@ impl<P: Policy> Policy for Regulated<P> {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        self.gone.swap(0, 1);
-        self.gone[0].clear();
-        if self.is_alone(observation) {
+        self.departed.swap(0, 1);
+        self.departed[0].clear();
+        if self.has_no_background(observation) {
             observation
                 .events
                 .iter()
-                .for_each(|event| self.keep_foreground(event));
-            return self.ask(observation);
+                .for_each(|event| self.track_foreground(event));
+            return self.call_inner(observation);
         }
-        self.share_out(observation);
+        self.route_events(observation);
         self.decide_both(observation)
     }
 }

@@ -10,35 +10,38 @@ use usher_model::{
 };
 
 use super::eii::Eii;
+use super::history::{History, RateLimitedLog};
 use super::ipd::Ipd;
-use super::record::{History, Voice};
 use super::thresholds::Thresholds;
 use super::usher::{CALM_NS, Controller};
-use crate::stage::Stage;
+use crate::action_diff::ActionDiff;
 
 /// Time without figures after which no program stays stopped.
-const BLIND_NS_MAX: u64 = 1_000_000_000;
+const NO_FIGURES_NS_MAX: u64 = 1_000_000_000;
 /// Least interval between reports of states that differ only in shares.
-const TELL_NS: u64 = 1_000_000_000;
+const REPORT_NS_MIN: u64 = 1_000_000_000;
 /// Number of retries of a failed demotion.
-const DEMOTIONS: u32 = 3;
+const DEMOTION_RETRIES: u32 = 3;
 /// Least interval between samples.
-const LOOK_NS_MIN: u64 = 1_000_000;
+const SAMPLE_NS_MIN: u64 = 1_000_000;
 
 /// Input of the regulations at one sample.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sight<'a> {
+pub(super) struct TickCtx<'a> {
     pub at_ns: u64,
     pub metering: &'a Metering,
     pub thresholds: &'a Thresholds,
 }
 
-impl Sight<'_> {
+impl TickCtx<'_> {
     /// Describes the process that program `id` blocks, if any.
-    pub fn held_up_by(&self, id: ProgramId) -> Option<String> {
+    pub fn blocked_by(&self, id: ProgramId) -> Option<String> {
         let mut all = self.metering.blocked.iter();
-        let held = all.find(|held| held.blocked_by == id)?;
-        Some(format!("process {} waits for {}", held.pid, held.waits_for))
+        let blocked = all.find(|blocked| blocked.blocked_by == id)?;
+        Some(format!(
+            "process {} waits for {}",
+            blocked.pid, blocked.waits_for
+        ))
     }
 }
 
@@ -48,13 +51,13 @@ pub(super) enum Change {
     /// Stop the program.
     Stop(Contention, String),
     /// Continue the program.
-    Run(String),
+    Continue(String),
     /// Run the program for a limited time although there is contention.
-    Spare(String),
+    GraceRun(String),
 }
 
 #[derive(Debug, Clone)]
-enum Rule {
+enum RegulationState {
     /// The state is in the controller.
     Usher,
     Eii(Eii),
@@ -62,72 +65,74 @@ enum Rule {
 }
 
 #[derive(Debug, Clone)]
-struct Member {
+struct BackgroundProgram {
     regulation: Regulation,
-    rule: Rule,
+    state: RegulationState,
     running: bool,
     since_ns: u64,
-    cause: Option<Contention>,
-    why: Option<String>,
+    reason: Option<Contention>,
+    reason_text: Option<String>,
     stops: u64,
     history: History,
     /// Number of failed demotions.
-    refused: u32,
+    failed_demotions: u32,
     /// Logs of stops, of continuations, of grace runs, of failed demotions, and of other failed
     /// actions.
-    voices: [Voice; 5],
+    logs: [RateLimitedLog; 5],
 }
 
-impl Member {
+impl BackgroundProgram {
     fn new(regulation: Regulation, at_ns: u64) -> Self {
-        let rule = match regulation {
-            Regulation::Usher => Rule::Usher,
-            Regulation::Eii => Rule::Eii(Eii::default()),
-            Regulation::Ipd => Rule::Ipd(Ipd::default()),
+        let state = match regulation {
+            Regulation::Usher => RegulationState::Usher,
+            Regulation::Eii => RegulationState::Eii(Eii::default()),
+            Regulation::Ipd => RegulationState::Ipd(Ipd::default()),
         };
         Self {
             regulation,
-            rule,
+            state,
             running: true,
             since_ns: at_ns,
-            cause: None,
-            why: None,
+            reason: None,
+            reason_text: None,
             stops: 0,
             history: History::new(at_ns),
-            refused: 0,
-            voices: Default::default(),
+            failed_demotions: 0,
+            logs: Default::default(),
         }
     }
 
     /// Updates the program's state; returns a log message unless it is suppressed.
     fn change(&mut self, at_ns: u64, change: Change) -> Option<String> {
-        let (voice, runs, sentence) = match change {
-            Change::Stop(cause, why) => {
+        let (log, runs, message) = match change {
+            Change::Stop(reason, reason_text) => {
                 self.stops += 1;
-                self.cause = Some(cause);
-                self.why = Some(why.clone());
-                (0, false, format!("stopped: {why}"))
+                self.reason = Some(reason);
+                self.reason_text = Some(reason_text.clone());
+                (0, false, format!("stopped: {reason_text}"))
             }
-            Change::Run(why) => (1, true, format!("goes on: {why}")),
-            Change::Spare(why) => (2, true, format!("let run: {why}")),
+            Change::Continue(reason_text) => (1, true, format!("continues: {reason_text}")),
+            Change::GraceRun(reason_text) => {
+                (2, true, format!("runs despite contention: {reason_text}"))
+            }
         };
         self.running = runs;
         self.since_ns = at_ns;
-        self.history.turn(at_ns, runs);
+        self.history.record(at_ns, runs);
         let percent = self.history.share(at_ns) * 100.0;
         let seconds = self.history.span_ns(at_ns) as f64 * 1e-9;
-        let sentence = format!("{sentence}; it ran for {percent:.0} % of the last {seconds:.1} s");
-        self.voices[voice].say(at_ns, sentence)
+        let message = format!("{message}; it ran for {percent:.0} % of the last {seconds:.1} s");
+        self.logs[log].log(at_ns, message)
     }
 
-    fn standing(&self, program: ProgramId, at_ns: u64) -> BackgroundState {
+    fn public_state(&self, program: ProgramId, at_ns: u64) -> BackgroundState {
         BackgroundState {
             program,
             regulation: self.regulation,
             running: self.running,
             since_ns: self.since_ns,
-            cause: self.cause.clone(),
-            why: self.why.clone(),
+            reason: self.reason.clone(),
+            reason_text: self.reason_text.clone(),
             share: self.history.share(at_ns),
             stops: self.stops,
         }
@@ -147,16 +152,16 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Regulator {
     thresholds: Thresholds,
-    members: BTreeMap<ProgramId, Member>,
+    members: BTreeMap<ProgramId, BackgroundProgram>,
     controller: Controller,
-    stage: Stage,
+    diff: ActionDiff,
     /// Time of the last sample with figures.
     seen_ns: Option<u64>,
     notes: Vec<Note>,
     /// Demotions for the next decision.
-    newcomers: Vec<Action>,
+    demotions: Vec<Action>,
     /// Time and content of the last report of states.
-    told: Option<(u64, Vec<BackgroundState>)>,
+    reported: Option<(u64, Vec<BackgroundState>)>,
 }
 
 impl Regulator {
@@ -167,7 +172,7 @@ impl Regulator {
         }
     }
 
-    pub fn holds(&self, id: ProgramId) -> bool {
+    pub fn contains(&self, id: ProgramId) -> bool {
         self.members.contains_key(&id)
     }
 
@@ -176,13 +181,13 @@ impl Regulator {
     }
 
     /// Processes an event of a background program.
-    pub fn happened(&mut self, at_ns: u64, event: &Event) {
+    pub fn handle_event(&mut self, at_ns: u64, event: &Event) {
         match event {
             Event::Arrived(program) => self.arrive(at_ns, program),
             Event::Departed(id) => {
                 self.members.remove(id);
-                self.controller.depart(*id);
-                self.stage.forget(*id);
+                self.controller.remove(*id);
+                self.diff.forget(*id);
             }
             Event::Repeated { .. } | Event::Limited { .. } | Event::Seating { .. } => {}
         }
@@ -191,105 +196,106 @@ impl Regulator {
     fn arrive(&mut self, at_ns: u64, program: &Program) {
         let regulation = program.background.unwrap_or_default();
         let id = program.id;
-        self.members.insert(id, Member::new(regulation, at_ns));
+        self.members
+            .insert(id, BackgroundProgram::new(regulation, at_ns));
         let to = match regulation {
             Regulation::Usher => {
-                self.controller.arrive(id);
+                self.controller.insert(id);
                 Demotion::Idle
             }
             Regulation::Eii | Regulation::Ipd => Demotion::Nice,
         };
-        self.newcomers.push(Action::Demote { program: id, to });
+        self.demotions.push(Action::Demote { program: id, to });
     }
 
     /// Processes failed actions on background programs.
-    pub fn failed(&mut self, at_ns: u64, failed: &[FailedAction]) {
-        self.stage.undo_failed(failed);
+    pub fn handle_failures(&mut self, at_ns: u64, failed: &[FailedAction]) {
+        self.diff.mark_failed(failed);
         for failure in failed {
             let id = failure.action.program();
             let Some(member) = self.members.get_mut(&id) else {
                 continue;
             };
-            let (voice, what) = match failure.action {
-                Action::Freeze { .. } => (4, "could not be stopped, tried again"),
-                Action::Thaw { .. } => (4, "could not be let go on, tried again"),
-                Action::Demote { .. } if member.refused < DEMOTIONS => {
-                    member.refused += 1;
-                    self.newcomers.push(failure.action.clone());
+            let (log, what) = match failure.action {
+                Action::Freeze { .. } => (4, "could not be stopped and will be retried"),
+                Action::Thaw { .. } => (4, "could not be continued and will be retried"),
+                Action::Demote { .. } if member.failed_demotions < DEMOTION_RETRIES => {
+                    member.failed_demotions += 1;
+                    self.demotions.push(failure.action.clone());
                     continue;
                 }
                 Action::Demote { .. } => (
                     3,
-                    "keeps its priorities, is stopped and let go on all the same",
+                    "keeps its priorities, but is still stopped and continued",
                 ),
                 Action::Seat { .. } | Action::Release { .. } => continue,
             };
             let text = format!("{what}: {}", failure.error);
-            let said = member.voices[voice].say(at_ns, text);
-            self.notes.extend(said.map(|text| note(id, text)));
+            let message = member.logs[log].log(at_ns, text);
+            self.notes.extend(message.map(|text| note(id, text)));
         }
     }
 
     /// Processes an observation and decides.
-    pub fn look(&mut self, observation: &Observation) -> Outcome {
+    pub fn update(&mut self, observation: &Observation) -> Outcome {
         let at_ns = observation.at_ns;
-        let blind = self.is_blind(at_ns, observation.metering.is_some());
+        let lacks_figures = self.lacks_figures(at_ns, observation.metering.is_some());
         if let Some(metering) = &observation.metering {
             self.regulate(at_ns, metering);
         }
-        let mut actions = std::mem::take(&mut self.newcomers);
+        let mut actions = std::mem::take(&mut self.demotions);
         let wanted = self.members.iter();
-        let wanted = wanted.map(|(&id, member)| (id, !member.running && !blind));
-        actions.extend(self.stage.freeze_where(wanted));
+        let wanted = wanted.map(|(&id, member)| (id, !member.running && !lacks_figures));
+        actions.extend(self.diff.freeze_where(wanted));
         let wake_ns = self.wake_ns(at_ns, observation.metering.as_ref());
         Outcome {
             actions,
             notes: std::mem::take(&mut self.notes),
-            wake_ns: wake_ns.map(|wake_ns| wake_ns.max(at_ns + LOOK_NS_MIN)),
-            background_states: self.tell(at_ns, blind),
+            wake_ns: wake_ns.map(|wake_ns| wake_ns.max(at_ns + SAMPLE_NS_MIN)),
+            background_states: self.changed_states(at_ns, lacks_figures),
         }
     }
 
     /// Whether figures have been missing for so long that no program may stay stopped.
-    fn is_blind(&mut self, at_ns: u64, seen: bool) -> bool {
+    fn lacks_figures(&mut self, at_ns: u64, seen: bool) -> bool {
         if seen {
             self.seen_ns = Some(at_ns);
         }
         let seen_ns = *self.seen_ns.get_or_insert(at_ns);
-        at_ns >= seen_ns + BLIND_NS_MAX
+        at_ns >= seen_ns + NO_FIGURES_NS_MAX
     }
 
     fn regulate(&mut self, at_ns: u64, metering: &Metering) {
         let thresholds = self.thresholds;
-        let sight = Sight {
+        let ctx = TickCtx {
             at_ns,
             metering,
             thresholds: &thresholds,
         };
-        let mut changes = self.controller.look(&sight);
+        let mut changes = self.controller.update(&ctx);
         for (&id, member) in &mut self.members {
-            let change = match &mut member.rule {
-                Rule::Usher => None,
-                Rule::Eii(eii) => eii.look(id, &sight),
-                Rule::Ipd(ipd) => ipd.look(id, &sight),
+            let change = match &mut member.state {
+                RegulationState::Usher => None,
+                RegulationState::Eii(eii) => eii.update(id, &ctx),
+                RegulationState::Ipd(ipd) => ipd.update(id, &ctx),
             };
             changes.extend(change.map(|change| (id, change)));
         }
         for (id, change) in changes {
             if let Some(member) = self.members.get_mut(&id) {
-                let said = member.change(at_ns, change);
-                self.notes.extend(said.map(|text| note(id, text)));
+                let message = member.change(at_ns, change);
+                self.notes.extend(message.map(|text| note(id, text)));
             }
         }
     }
 
     fn wake_ns(&self, at_ns: u64, metering: Option<&Metering>) -> Option<u64> {
-        let by_rule = self.members.values().map(|member| match &member.rule {
-            Rule::Usher => u64::MAX,
-            Rule::Eii(eii) => eii.wake_ns(at_ns),
-            Rule::Ipd(ipd) => ipd.wake_ns(at_ns),
+        let wake_times = self.members.values().map(|member| match &member.state {
+            RegulationState::Usher => u64::MAX,
+            RegulationState::Eii(eii) => eii.wake_ns(at_ns),
+            RegulationState::Ipd(ipd) => ipd.wake_ns(at_ns),
         });
-        let wake_ns = by_rule
+        let wake_ns = wake_times
             .chain(self.controller.wake_ns(at_ns, metering))
             .min();
         match metering {
@@ -299,24 +305,28 @@ impl Regulator {
     }
 
     /// The states, if they have changed. Without figures all programs run.
-    fn tell(&mut self, at_ns: u64, blind: bool) -> Option<Vec<BackgroundState>> {
-        let each = self.members.iter().map(|(&id, m)| m.standing(id, at_ns));
+    fn changed_states(&mut self, at_ns: u64, lacks_figures: bool) -> Option<Vec<BackgroundState>> {
+        let each = self
+            .members
+            .iter()
+            .map(|(&id, m)| m.public_state(id, at_ns));
         let now: Vec<_> = each
-            .map(|standing| BackgroundState {
-                running: standing.running || blind,
-                ..standing
+            .map(|state| BackgroundState {
+                running: state.running || lacks_figures,
+                ..state
             })
             .collect();
-        if let Some((told_ns, told)) = &self.told {
+        if let Some((reported_ns, reported)) = &self.reported {
             let key = |s: &BackgroundState| (s.program, s.since_ns, s.stops, s.running);
-            let same = told.iter().map(key).eq(now.iter().map(key));
-            let shares = told.iter().zip(&now);
-            let still = shares.fold(0.0_f64, |most, (a, b)| most.max((a.share - b.share).abs()));
-            if same && (still < 0.005 || at_ns < told_ns + TELL_NS) {
+            let same = reported.iter().map(key).eq(now.iter().map(key));
+            let shares = reported.iter().zip(&now);
+            let difference =
+                shares.fold(0.0_f64, |most, (a, b)| most.max((a.share - b.share).abs()));
+            if same && (difference < 0.005 || at_ns < reported_ns + REPORT_NS_MIN) {
                 return None;
             }
         }
-        self.told = Some((at_ns, now.clone()));
+        self.reported = Some((at_ns, now.clone()));
         Some(now)
     }
 }

@@ -24,23 +24,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{Contention, MeterSource, Metering, ProgramId, Resource, Usage};
 
-use super::budget::Budget;
-use super::cpus::{ALERT_NS, CONTENDED_NS, Cpus, Found, WINDOW_NS_MIN};
-use super::gate::{BLIND_NS, DISK, Gate, Glance, LINK, Recent, Requests};
-use super::regulator::{Change, Sight};
+use super::budget::DelayBudget;
+use super::cpus::{ACTIVE_NS, CONTENDED_NS, CpuThrottle, CpuWindow, WINDOW_NS_MIN};
+use super::device_throttle::{
+    DISK, DeviceSample, DeviceThrottle, LINK, NO_NOTIFY_NS, RecentUse, Requests,
+};
+use super::regulator::{Change, TickCtx};
 
 /// A program uses a device for this long after its last request.
 pub const USING_NS: u64 = 100_000_000;
 /// Interval between samples without activity.
 pub const CALM_NS: u64 = 250_000_000;
 /// Interval between checks whether a stopped program blocks a foreground process.
-const HOLDS_NS: u64 = 100_000_000;
+const BLOCK_CHECK_NS: u64 = 100_000_000;
 /// Longest stop.
 pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
 /// Length of a grace run after the longest stop, or after the program blocked a foreground process.
 /// It doubles, up to `GRACE_NS_MAX`, each time that the program blocks again within `AGAIN_NS`.
-pub const SPARED_NS: u64 = 50_000_000;
-const SPARED_NS_MAX: u64 = 1_600_000_000;
+pub const GRACE_NS: u64 = 50_000_000;
+const GRACE_NS_MAX: u64 = 1_600_000_000;
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Interval between samples while a program may soon use a closed device.
 const NEAR_NS: u64 = 25_000_000;
@@ -93,29 +95,29 @@ fn devices(usage: &Usage) -> impl Iterator<Item = Resource> {
 
 /// State of one program under this regulation.
 #[derive(Debug, Clone, Default)]
-struct Member {
+struct ProgramUse {
     /// Figures of the last sample; `None` before the first.
     seen: Option<Usage>,
     /// Time of the last CPU reading, and the CPU time used plus waited for until then.
     cpu_read: Option<(u64, u64)>,
     /// Whether it is known if the program uses the CPUs.
-    knows_cpu: bool,
+    cpu_use_known: bool,
     /// Time of the last use by resource; for the CPUs only whether they are used.
     used: BTreeMap<Resource, u64>,
     /// Start of the present stop.
     stopped_ns: Option<u64>,
     /// End of the grace run, and its length.
-    spared_until_ns: u64,
-    spared_ns: u64,
+    grace_until_ns: u64,
+    grace_ns: u64,
 }
 
-impl Member {
+impl ProgramUse {
     /// Processes the program's figures.
-    fn read(&mut self, usage: &Usage, sight: &Sight) {
+    fn read(&mut self, usage: &Usage, ctx: &TickCtx) {
         let before = self.seen.replace(usage.clone()).unwrap_or_default();
         let wanted_ns = usage.cpu_ns + usage.wait_ns;
         if self.stopped_ns.is_some() {
-            self.cpu_read = Some((sight.metering.cpu_read_ns, wanted_ns));
+            self.cpu_read = Some((ctx.metering.cpu_read_ns, wanted_ns));
             return;
         }
         for device in devices(usage) {
@@ -124,18 +126,18 @@ impl Member {
             if now.total <= then.total && !wrote {
                 continue;
             }
-            let at_ns = now.last_ns.filter(|_| !wrote).unwrap_or(sight.at_ns);
-            self.used.insert(device, at_ns.min(sight.at_ns));
+            let at_ns = now.last_ns.filter(|_| !wrote).unwrap_or(ctx.at_ns);
+            self.used.insert(device, at_ns.min(ctx.at_ns));
         }
-        self.read_cpu(wanted_ns, sight);
-        let at_ns = sight.at_ns;
+        self.read_cpu(wanted_ns, ctx);
+        let at_ns = ctx.at_ns;
         self.used
             .retain(|_, used_ns| *used_ns + MAY_USE_NS >= at_ns);
     }
 
     /// Processes the program's CPU time, used and waited for.
-    fn read_cpu(&mut self, wanted_ns: u64, sight: &Sight) {
-        let now_ns = sight.metering.cpu_read_ns;
+    fn read_cpu(&mut self, wanted_ns: u64, ctx: &TickCtx) {
+        let now_ns = ctx.metering.cpu_read_ns;
         let (read_ns, before_ns) = *self.cpu_read.get_or_insert((now_ns, wanted_ns));
         let window_ns = now_ns.saturating_sub(read_ns);
         if window_ns < WINDOW_NS_MIN {
@@ -144,10 +146,10 @@ impl Member {
         let cpus = wanted_ns.saturating_sub(before_ns) as f64 / window_ns as f64;
         self.used.remove(&Resource::Cpu);
         if cpus >= USES_CPUS {
-            self.used.insert(Resource::Cpu, sight.at_ns);
+            self.used.insert(Resource::Cpu, ctx.at_ns);
         }
         self.cpu_read = Some((now_ns, wanted_ns));
-        self.knows_cpu = true;
+        self.cpu_use_known = true;
     }
 
     /// Resources that the program uses now, or used when it was stopped.
@@ -167,16 +169,16 @@ impl Member {
     }
 
     /// Starts a grace run, during which no contention stops the program.
-    fn spare(&mut self, at_ns: u64, holds: bool) {
-        let again = holds && at_ns < self.spared_until_ns + AGAIN_NS;
-        self.spared_ns = match again {
-            true => (self.spared_ns * 2).clamp(SPARED_NS, SPARED_NS_MAX),
-            false => SPARED_NS,
+    fn start_grace(&mut self, at_ns: u64, is_blocking: bool) {
+        let again = is_blocking && at_ns < self.grace_until_ns + AGAIN_NS;
+        self.grace_ns = match again {
+            true => (self.grace_ns * 2).clamp(GRACE_NS, GRACE_NS_MAX),
+            false => GRACE_NS,
         };
-        self.spared_until_ns = at_ns + self.spared_ns;
+        self.grace_until_ns = at_ns + self.grace_ns;
     }
 
-    fn go_on(&mut self, at_ns: u64) {
+    fn resume(&mut self, at_ns: u64) {
         self.stopped_ns = None;
         self.used.values_mut().for_each(|used_ns| *used_ns = at_ns);
     }
@@ -185,49 +187,51 @@ impl Member {
 /// All programs under this regulation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Controller {
-    members: BTreeMap<ProgramId, Member>,
-    gates: BTreeMap<Resource, Gate>,
-    cpus: Option<Cpus>,
+    members: BTreeMap<ProgramId, ProgramUse>,
+    throttles: BTreeMap<Resource, DeviceThrottle>,
+    cpus: Option<CpuThrottle>,
     /// Budgets from the time before the last program left. They are kept because a new full budget
     /// for each of many successive programs would void the bound.
-    accounts: BTreeMap<Resource, Budget>,
+    budgets: BTreeMap<Resource, DelayBudget>,
 }
 
 impl Controller {
-    pub fn arrive(&mut self, id: ProgramId) {
+    pub fn insert(&mut self, id: ProgramId) {
         self.members.entry(id).or_default();
     }
 
-    pub fn depart(&mut self, id: ProgramId) {
+    pub fn remove(&mut self, id: ProgramId) {
         self.members.remove(&id);
         if self.members.is_empty() {
-            let gates = std::mem::take(&mut self.gates);
-            let devices = gates.into_iter().map(|(id, gate)| (id, gate.account()));
-            let cpus = self.cpus.take().map(|cpus| (Resource::Cpu, cpus.account()));
-            self.accounts.extend(devices.chain(cpus));
+            let throttles = std::mem::take(&mut self.throttles);
+            let devices = throttles
+                .into_iter()
+                .map(|(id, throttle)| (id, throttle.budget()));
+            let cpus = self.cpus.take().map(|cpus| (Resource::Cpu, cpus.budget()));
+            self.budgets.extend(devices.chain(cpus));
         }
     }
 
     /// Processes a sample; returns the changes to make.
-    pub fn look(&mut self, sight: &Sight) -> Vec<(ProgramId, Change)> {
+    pub fn update(&mut self, ctx: &TickCtx) -> Vec<(ProgramId, Change)> {
         for (id, member) in &mut self.members {
-            if let Some(usage) = sight.metering.background.get(id) {
-                member.read(usage, sight);
+            if let Some(usage) = ctx.metering.background.get(id) {
+                member.read(usage, ctx);
             }
         }
-        self.look_at_devices(sight);
-        let account = self.accounts.get(&Resource::Cpu).copied();
+        self.update_devices(ctx);
+        let budget = self.budgets.get(&Resource::Cpu).copied();
         let cpus = self
             .cpus
-            .get_or_insert_with(|| Cpus::new(sight.at_ns, account));
-        cpus.look(sight.at_ns, sight.metering, sight.thresholds.idle);
+            .get_or_insert_with(|| CpuThrottle::new(ctx.at_ns, budget));
+        cpus.update(ctx.at_ns, ctx.metering, ctx.thresholds.idle);
         let ids: Vec<_> = self.members.keys().copied().collect();
-        let change = |id| Some((id, self.judge(id, sight)?));
+        let change = |id| Some((id, self.evaluate(id, ctx)?));
         ids.into_iter().filter_map(change).collect()
     }
 
-    fn look_at_devices(&mut self, sight: &Sight) {
-        let metering = sight.metering;
+    fn update_devices(&mut self, ctx: &TickCtx) {
+        let metering = ctx.metering;
         let theirs = self.members.keys();
         let mut all: BTreeSet<_> = theirs
             .filter_map(|id| metering.background.get(id))
@@ -235,93 +239,96 @@ impl Controller {
             .collect();
         all.extend(devices(&metering.foreground));
         for device in all {
-            let glance = self.glance(device, sight);
+            let sample = self.device_sample(device, ctx);
             let kind = match device {
                 Resource::Link(_) => LINK,
                 Resource::Cpu | Resource::Disk(_) => DISK,
             };
-            let account = self.accounts.get(&device).copied();
-            let gate = self.gates.entry(device);
-            gate.or_insert_with(|| Gate::new(kind, &glance, account))
-                .look(&glance);
+            let budget = self.budgets.get(&device).copied();
+            let throttle = self.throttles.entry(device);
+            throttle
+                .or_insert_with(|| DeviceThrottle::new(kind, &sample, budget))
+                .update(&sample);
         }
     }
 
-    fn glance(&self, device: Resource, sight: &Sight) -> Glance {
-        let usage = |id| sight.metering.background.get(id);
+    fn device_sample(&self, device: Resource, ctx: &TickCtx) -> DeviceSample {
+        let usage = |id| ctx.metering.background.get(id);
         let own = self.members.keys().filter_map(usage);
-        let runs = |m: &&Member| m.stopped_ns.is_none();
-        let uses_it = |m: &&Member| m.uses(sight.at_ns).any(|used| used == device);
+        let runs = |m: &&ProgramUse| m.stopped_ns.is_none();
+        let uses_it = |m: &&ProgramUse| m.uses(ctx.at_ns).any(|used| used == device);
         let running = self.members.values().filter(runs);
-        Glance {
-            at_ns: sight.at_ns,
-            foreground: requests(&sight.metering.foreground, device),
+        DeviceSample {
+            at_ns: ctx.at_ns,
+            foreground: requests(&ctx.metering.foreground, device),
             background: own.map(|usage| burden(usage, device)).sum(),
             users: running.filter(uses_it).count() as u32,
-            bell: has_bell(sight.metering),
+            notifies: has_notify(ctx.metering),
         }
     }
 
     fn is_open(&self, resource: Resource, at_ns: u64) -> bool {
         match resource {
-            Resource::Cpu => self.cpus.as_ref().is_none_or(Cpus::is_open),
-            _ => (self.gates.get(&resource)).is_none_or(|gate| gate.is_open(at_ns)),
+            Resource::Cpu => self.cpus.as_ref().is_none_or(CpuThrottle::is_open),
+            _ => (self.throttles.get(&resource)).is_none_or(|throttle| throttle.is_open(at_ns)),
         }
     }
 
     /// Closed resources that the program uses.
-    fn shut(&self, member: &Member, at_ns: u64) -> Vec<Resource> {
-        let shut = |resource: &Resource| !self.is_open(*resource, at_ns);
-        member.uses(at_ns).filter(shut).collect()
+    fn closed(&self, member: &ProgramUse, at_ns: u64) -> Vec<Resource> {
+        let closed = |resource: &Resource| !self.is_open(*resource, at_ns);
+        member.uses(at_ns).filter(closed).collect()
     }
 
-    fn judge(&mut self, id: ProgramId, sight: &Sight) -> Option<Change> {
-        let at_ns = sight.at_ns;
-        let held = sight.held_up_by(id);
+    fn evaluate(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
+        let at_ns = ctx.at_ns;
+        let blocked = ctx.blocked_by(id);
         let member = self.members.get(&id)?;
-        let shut = self.shut(member, at_ns);
+        let closed = self.closed(member, at_ns);
         let Some(stopped_ns) = member.stopped_ns else {
-            if at_ns < member.spared_until_ns || shut.is_empty() {
+            if at_ns < member.grace_until_ns || closed.is_empty() {
                 return None;
             }
-            let (contention, why) = self.reason(shut[0]);
+            let (contention, why) = self.reason(closed[0]);
             self.members.get_mut(&id)?.stop(at_ns);
             return Some(Change::Stop(contention, why));
         };
         let is_long = at_ns >= stopped_ns + STOPPED_NS_MAX;
-        let holds = held.is_some();
-        let change = match held {
-            Some(why) => Change::Spare(why),
-            None if shut.is_empty() => Change::Run(self.all_clear(member, at_ns)),
-            None if is_long => Change::Spare(long_enough()),
+        let is_blocking = blocked.is_some();
+        let change = match blocked {
+            Some(why) => Change::GraceRun(why),
+            None if closed.is_empty() => Change::Continue(self.describe_open(member, at_ns)),
+            None if is_long => Change::GraceRun(long_enough()),
             None => return None,
         };
         let member = self.members.get_mut(&id)?;
-        if matches!(change, Change::Spare(_)) {
-            member.spare(at_ns, holds);
+        if matches!(change, Change::GraceRun(_)) {
+            member.start_grace(at_ns, is_blocking);
         }
-        member.go_on(at_ns);
+        member.resume(at_ns);
         Some(change)
     }
 
     /// Reason for which a resource is closed, as figures and as text.
     fn reason(&self, resource: Resource) -> (Contention, String) {
-        match (resource, self.gates.get(&resource), &self.cpus) {
-            (Resource::Cpu, _, Some(cpus)) if cpus.is_crowd() => for_crowd(cpus.found()),
-            (Resource::Cpu, _, Some(cpus)) => for_cpus(cpus.found()),
-            (_, Some(gate), _) => for_device(resource, gate),
-            _ => for_cpus(Found::default()),
+        match (resource, self.throttles.get(&resource), &self.cpus) {
+            (Resource::Cpu, _, Some(cpus)) if cpus.is_imbalance() => {
+                for_imbalance(cpus.last_window())
+            }
+            (Resource::Cpu, _, Some(cpus)) => for_cpus(cpus.last_window()),
+            (_, Some(throttle), _) => for_device(resource, throttle),
+            _ => for_cpus(CpuWindow::default()),
         }
     }
 
-    fn all_clear(&self, member: &Member, at_ns: u64) -> String {
+    fn describe_open(&self, member: &ProgramUse, at_ns: u64) -> String {
         let clear = |resource: Resource| {
             let (budget_ns, clear) = match (resource, &self.cpus) {
-                (Resource::Cpu, Some(cpus)) => (cpus.budget_ns(), "have room"),
-                _ => (self.gates.get(&resource)?.budget_ns(), "is quiet"),
+                (Resource::Cpu, Some(cpus)) => (cpus.budget_ns(), "have idle capacity"),
+                _ => (self.throttles.get(&resource)?.budget_ns(), "is quiet"),
             };
             let ms = budget_ns / 1e6;
-            Some(format!("{resource} {clear} ({ms:.1} ms of delay to spend)"))
+            Some(format!("{resource} {clear} ({ms:.1} ms of delay left)"))
         };
         let each: Vec<_> = member.uses(at_ns).filter_map(clear).collect();
         each.join(", ")
@@ -329,99 +336,101 @@ impl Controller {
 
     /// Time of the next sample.
     pub fn wake_ns(&self, at_ns: u64, metering: Option<&Metering>) -> Option<u64> {
-        let calm_ns = match metering.is_some_and(has_bell) {
+        let calm_ns = match metering.is_some_and(has_notify) {
             true => CALM_NS,
-            false => BLIND_NS,
+            false => NO_NOTIFY_NS,
         };
         let each = self.members.values();
         each.map(|member| match member.stopped_ns {
             Some(stopped_ns) => self
                 .opens(member, at_ns)
                 .min(stopped_ns + STOPPED_NS_MAX)
-                .min(at_ns + HOLDS_NS),
-            None => self.wakes_running(member, at_ns, calm_ns),
+                .min(at_ns + BLOCK_CHECK_NS),
+            None => self.wake_running_ns(member, at_ns, calm_ns),
         })
         .min()
     }
 
     /// Time at which all resources that a stopped program needs may be open.
-    fn opens(&self, member: &Member, at_ns: u64) -> u64 {
+    fn opens(&self, member: &ProgramUse, at_ns: u64) -> u64 {
         let opens = |resource: Resource| match resource {
-            Resource::Cpu => at_ns + self.cpus_pause_ns(CONTENDED_NS),
-            _ => (self.gates.get(&resource)).map_or(at_ns, |gate| gate.wake_ns(at_ns)),
+            Resource::Cpu => at_ns + self.cpus_interval_ns(CONTENDED_NS),
+            _ => (self.throttles.get(&resource)).map_or(at_ns, |throttle| throttle.wake_ns(at_ns)),
         };
-        let shut = self.shut(member, at_ns).into_iter();
-        shut.map(opens).max().unwrap_or(at_ns)
+        let closed = self.closed(member, at_ns).into_iter();
+        closed.map(opens).max().unwrap_or(at_ns)
     }
 
-    fn cpus_pause_ns(&self, else_ns: u64) -> u64 {
+    fn cpus_interval_ns(&self, else_ns: u64) -> u64 {
         let cpus = self.cpus.as_ref();
-        cpus.map_or(else_ns, |cpus| cpus.pause_ns(else_ns))
+        cpus.map_or(else_ns, |cpus| cpus.sample_interval_ns(else_ns))
     }
 
-    fn wakes_running(&self, member: &Member, at_ns: u64, calm_ns: u64) -> u64 {
-        if member.spared_until_ns > at_ns {
-            return member.spared_until_ns;
+    fn wake_running_ns(&self, member: &ProgramUse, at_ns: u64, calm_ns: u64) -> u64 {
+        if member.grace_until_ns > at_ns {
+            return member.grace_until_ns;
         }
-        let shut = |resource: &&Resource| !self.is_open(**resource, at_ns);
-        if member.used.keys().find(shut).is_some() {
+        let closed = |resource: &&Resource| !self.is_open(**resource, at_ns);
+        if member.used.keys().find(closed).is_some() {
             return at_ns + NEAR_NS;
         }
-        let on_cpus = member.used.contains_key(&Resource::Cpu) || !member.knows_cpu;
-        let contended = self.cpus.as_ref().is_none_or(Cpus::is_contended);
+        let on_cpus = member.used.contains_key(&Resource::Cpu) || !member.cpu_use_known;
+        let contended = self.cpus.as_ref().is_none_or(CpuThrottle::is_contended);
         at_ns
             + match (on_cpus, contended) {
-                (true, true) => self.cpus_pause_ns(CONTENDED_NS).min(calm_ns),
-                (true, false) => self.cpus_pause_ns(ALERT_NS).min(calm_ns),
+                (true, true) => self.cpus_interval_ns(CONTENDED_NS).min(calm_ns),
+                (true, false) => self.cpus_interval_ns(ACTIVE_NS).min(calm_ns),
                 (false, _) => calm_ns,
             }
     }
 }
 
-fn has_bell(metering: &Metering) -> bool {
+fn has_notify(metering: &Metering) -> bool {
     metering.source == MeterSource::Bpf
 }
 
 fn long_enough() -> String {
-    let (long, run) = (STOPPED_NS_MAX / 1_000_000_000, SPARED_NS / 1_000_000);
-    format!("for {run} ms: it was stopped for {long} s, and may hold what others wait for")
+    let (long, run) = (STOPPED_NS_MAX / 1_000_000_000, GRACE_NS / 1_000_000);
+    format!(
+        "for {run} ms, since it was stopped for {long} s and may hold a lock that others wait for"
+    )
 }
 
-fn for_cpus(found: Found) -> (Contention, String) {
+fn for_cpus(window: CpuWindow) -> (Contention, String) {
     let why = format!(
-        "foreground waits for CPUs: {:.1} threads at a time in the last {} ms, with {:.1} CPUs \
-         idle; its budget of delay is spent",
-        found.waits,
-        found.window_ns / 1_000_000,
-        found.idle
+        "foreground threads wait for CPUs: {:.1} on average in the last {} ms, with {:.1} CPUs \
+         idle; the delay budget is spent",
+        window.waits,
+        window.window_ns / 1_000_000,
+        window.idle
     );
-    (waits(found), why)
+    (waits(window), why)
 }
 
-fn for_crowd(found: Found) -> (Contention, String) {
-    let why = "threads wait for one another on one CPU while background work has another; \
-               goes on when a CPU has nothing to do";
-    (waits(found), why.to_owned())
+fn for_imbalance(window: CpuWindow) -> (Contention, String) {
+    let why = "foreground threads queue on one CPU while background work runs on another; \
+               continues when a CPU is idle";
+    (waits(window), why.to_owned())
 }
 
 /// The figures of the last CPU window.
-fn waits(found: Found) -> Contention {
-    let ns = |cpus: f64| (cpus * found.window_ns as f64) as u64;
+fn waits(window: CpuWindow) -> Contention {
+    let ns = |cpus: f64| (cpus * window.window_ns as f64) as u64;
     Contention {
         resource: Resource::Cpu,
-        background: ns(found.background),
-        foreground: ns(found.waits),
-        window_ns: found.window_ns,
+        background: ns(window.background),
+        foreground: ns(window.waits),
+        window_ns: window.window_ns,
         threshold: 0.0,
     }
 }
 
-fn for_device(resource: Resource, gate: &Gate) -> (Contention, String) {
-    let Recent {
+fn for_device(resource: Resource, throttle: &DeviceThrottle) -> (Contention, String) {
+    let RecentUse {
         foreground,
         background,
         window_ns,
-    } = gate.recent();
+    } = throttle.recent();
     let unit = match resource {
         Resource::Link(_) => "calls and packets",
         Resource::Cpu | Resource::Disk(_) if foreground == 1 => "request",
@@ -434,14 +443,14 @@ fn for_device(resource: Resource, gate: &Gate) -> (Contention, String) {
             window_ns.div_ceil(1_000_000)
         ),
     };
-    let quiet_ms = gate.needs_ns() / 1_000_000;
-    let why = format!("{used}; goes on after {quiet_ms} ms of quiet");
+    let quiet_ms = throttle.required_quiet_ns() / 1_000_000;
+    let why = format!("{used}; continues after {quiet_ms} ms without a request");
     let contention = Contention {
         resource,
         background,
         foreground,
         window_ns,
-        threshold: gate.needs_ns() as f64,
+        threshold: throttle.required_quiet_ns() as f64,
     };
     (contention, why)
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, Decision, Mode, Observation, Plan, Program, ProgramId, Seat, Topology};
 
 use crate::Policy;
-use crate::simple::keep_roster;
-use crate::stage::Stage;
+use crate::action_diff::ActionDiff;
+use crate::simple::track_programs;
 
 /// Gives each program the seat that was configured for its name; other programs get none.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Fixed {
     topology: Topology,
     seats: BTreeMap<String, CpuSet>,
     programs: BTreeMap<ProgramId, Program>,
-    stage: Stage,
+    diff: ActionDiff,
 }
 
 impl Fixed {
@@ -25,7 +25,7 @@ impl Fixed {
             topology,
             seats,
             programs: BTreeMap::new(),
-            stage: Stage::default(),
+            diff: ActionDiff::default(),
         }
     }
 }
@@ -36,8 +36,8 @@ impl Policy for Fixed {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        self.stage.undo_failed(&observation.failed);
-        let changed = keep_roster(&mut self.programs, &observation.events);
+        self.diff.mark_failed(&observation.failed);
+        let changed = track_programs(&mut self.programs, &observation.events);
         if !changed && observation.failed.is_empty() {
             return Decision::default();
         }
@@ -57,7 +57,7 @@ impl Policy for Fixed {
             .map(|s| (s.program, Some(s.cpus.clone())))
             .collect();
         Decision {
-            actions: self.stage.move_to(&wanted),
+            actions: self.diff.move_to(&wanted),
             plan: Some(Plan {
                 seats,
                 ..Plan::default()

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use usher_model::{Action, CpuSet, Decision, Observation, ProgramId, Topology};
 
 use crate::Policy;
-use crate::stage::Stage;
-use crate::usher::lend::{Lender, Market, TICK_NS};
+use crate::action_diff::ActionDiff;
+use crate::usher::lend::{Lender, LendingContext, TICK_NS};
 
 /// A policy with a lender of its seats.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Lending<P> {
     seats: BTreeMap<ProgramId, CpuSet>,
     frozen: BTreeSet<ProgramId>,
     lender: Lender,
-    stage: Stage,
+    diff: ActionDiff,
 }
 
 impl<P: Policy> Lending<P> {
@@ -29,7 +29,7 @@ impl<P: Policy> Lending<P> {
             seats: BTreeMap::new(),
             frozen: BTreeSet::new(),
             lender: Lender::default(),
-            stage: Stage::default(),
+            diff: ActionDiff::default(),
         }
     }
 
@@ -71,19 +71,19 @@ impl<P: Policy> Policy for Lending<P> {
 
     fn decide(&mut self, observation: &Observation) -> Decision {
         let mut decision = self.inner.decide(observation);
-        self.stage.undo_failed(&observation.failed);
+        self.diff.mark_failed(&observation.failed);
         let mut actions = self.follow(&decision.actions);
-        let here: BTreeSet<ProgramId> = observation.programs.iter().map(|p| p.id).collect();
-        self.seats.retain(|id, _| here.contains(id));
+        let present: BTreeSet<ProgramId> = observation.programs.iter().map(|p| p.id).collect();
+        self.seats.retain(|id, _| present.contains(id));
         if self.frozen.is_empty() {
-            let market = Market {
+            let ctx = LendingContext {
                 topology: &self.topology,
                 seats: &self.seats,
                 gains: &|_, _, _| true,
                 lends: &|_| true,
             };
             self.lender
-                .tick(observation.at_ns, &observation.programs, &market);
+                .tick(observation.at_ns, &observation.programs, &ctx);
         }
         let loans = self.lender.loans(&self.topology);
         let place = |&id: &ProgramId| {
@@ -91,8 +91,8 @@ impl<P: Policy> Policy for Lending<P> {
             let borrowed = loans.iter().filter(|loan| loan.borrower == id);
             Some(borrowed.fold(seat.clone(), |cpus, loan| cpus.or(&loan.cpus)))
         };
-        let wanted = here.iter().map(|id| (*id, place(id))).collect();
-        actions.extend(self.stage.move_to(&wanted));
+        let wanted = present.iter().map(|id| (*id, place(id))).collect();
+        actions.extend(self.diff.move_to(&wanted));
         decision.actions = actions;
         let inner = decision.wake_after_ns.unwrap_or(u64::MAX);
         decision.wake_after_ns = Some(inner.min(TICK_NS));

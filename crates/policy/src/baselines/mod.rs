@@ -21,68 +21,68 @@ pub use self::fixed::Fixed;
 pub use self::lending::Lending;
 pub use self::pdpa::Pdpa;
 pub use self::utilisation::Utilisation;
-use crate::simple::keep_roster;
-use crate::stage::{Stage, Wanted};
+use crate::action_diff::{ActionDiff, DesiredSeats};
+use crate::simple::track_programs;
 
 /// Seats of whole domains that are reconsidered once per period.
 #[derive(Debug)]
-struct Periodic {
+struct PeriodicSeats {
     topology: Topology,
     period_ns: u64,
     programs: BTreeMap<ProgramId, Program>,
     seats: BTreeMap<ProgramId, Vec<usize>>,
-    looked_ns: u64,
-    stage: Stage,
+    considered_ns: u64,
+    diff: ActionDiff,
 }
 
 /// Whether the seats must be reconsidered.
-enum Due {
+enum PeriodDue {
     /// Not yet; this decision sets the time of the next call.
     Later(Decision),
     /// Now. `changed`: programs came or went; `seconds`: time since the last reconsideration.
     Now { changed: bool, seconds: f64 },
 }
 
-impl Periodic {
+impl PeriodicSeats {
     fn new(topology: Topology, period_ns: u64) -> Self {
         Self {
             topology,
             period_ns,
             programs: BTreeMap::new(),
             seats: BTreeMap::new(),
-            looked_ns: 0,
-            stage: Stage::default(),
+            considered_ns: 0,
+            diff: ActionDiff::default(),
         }
     }
 
     /// Processes an observation.
-    fn look(&mut self, observation: &Observation) -> Due {
-        let changed = keep_roster(&mut self.programs, &observation.events);
-        self.stage.undo_failed(&observation.failed);
+    fn update(&mut self, observation: &Observation) -> PeriodDue {
+        let changed = track_programs(&mut self.programs, &observation.events);
+        self.diff.mark_failed(&observation.failed);
         self.seats.retain(|id, _| self.programs.contains_key(id));
         let at_ns = observation.at_ns;
-        let due_ns = self.looked_ns + self.period_ns;
+        let due_ns = self.considered_ns + self.period_ns;
         if !changed && at_ns < due_ns {
-            return Due::Later(Decision {
+            return PeriodDue::Later(Decision {
                 wake_after_ns: Some(due_ns - at_ns),
                 ..Decision::default()
             });
         }
-        let seconds = at_ns.saturating_sub(self.looked_ns).max(1) as f64 / 1e9;
-        self.looked_ns = at_ns;
-        Due::Now { changed, seconds }
+        let seconds = at_ns.saturating_sub(self.considered_ns).max(1) as f64 / 1e9;
+        self.considered_ns = at_ns;
+        PeriodDue::Now { changed, seconds }
     }
 
     /// Number of domains of a program.
-    fn has(&self, program: ProgramId) -> usize {
+    fn domains_of(&self, program: ProgramId) -> usize {
         self.seats.get(&program).map_or(0, Vec::len)
     }
 
     /// Gives each program a number of domains.
     fn give(&mut self, counts: &BTreeMap<ProgramId, usize>) -> Decision {
-        self.seats = hand_out(&self.topology, &self.seats, counts);
+        self.seats = assign_domains(&self.topology, &self.seats, counts);
         Decision {
-            actions: self.stage.move_to(&wanted_of(&self.topology, &self.seats)),
+            actions: self.diff.move_to(&wanted_of(&self.topology, &self.seats)),
             plan: Some(plan_of(&self.topology, &self.seats)),
             wake_after_ns: Some(self.period_ns),
             ..Decision::default()
@@ -92,7 +92,7 @@ impl Periodic {
 
 /// Gives each program a number of whole domains, its present ones as far as possible. The sum must
 /// not exceed the number of domains.
-fn hand_out(
+fn assign_domains(
     topology: &Topology,
     before: &BTreeMap<ProgramId, Vec<usize>>,
     counts: &BTreeMap<ProgramId, usize>,
@@ -109,10 +109,10 @@ fn hand_out(
         after.insert(*id, kept);
     }
     for (id, &count) in counts {
-        let has = after.entry(*id).or_default();
-        let missing = count.saturating_sub(has.len()).min(free.len());
-        has.extend(free.drain(..missing));
-        has.sort_unstable();
+        let domains = after.entry(*id).or_default();
+        let missing = count.saturating_sub(domains.len()).min(free.len());
+        domains.extend(free.drain(..missing));
+        domains.sort_unstable();
     }
     after
 }
@@ -146,7 +146,7 @@ fn plan_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> Plan
     }
 }
 
-fn wanted_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> Wanted {
+fn wanted_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> DesiredSeats {
     let seat = |(&id, domains): (&ProgramId, &Vec<usize>)| {
         let cpus = cpus_of(topology, domains);
         (id, (!cpus.is_empty()).then_some(cpus))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Decision, Observation, ProgramId, Topology};
 
-use super::{Due, Periodic};
+use super::{PeriodDue, PeriodicSeats};
 use crate::Policy;
 
 /// Time between two reconsiderations.
@@ -18,13 +18,13 @@ const TARGET: f64 = 0.7;
 /// Performance-driven processor allocation, in units of whole domains.
 #[derive(Debug)]
 pub struct Pdpa {
-    seats: Periodic,
-    knows: BTreeMap<ProgramId, Knows>,
+    seats: PeriodicSeats,
+    states: BTreeMap<ProgramId, ProgramState>,
 }
 
 /// State of a program.
 #[derive(Debug, Clone, Copy, Default)]
-struct Knows {
+struct ProgramState {
     total: f64,
     /// Progress per second and domain on the smallest seat it had: the reference of the efficiency.
     base: Option<f64>,
@@ -37,8 +37,8 @@ impl Pdpa {
     /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         Self {
-            seats: Periodic::new(topology, PERIOD_NS),
-            knows: BTreeMap::new(),
+            seats: PeriodicSeats::new(topology, PERIOD_NS),
+            states: BTreeMap::new(),
         }
     }
 
@@ -46,24 +46,24 @@ impl Pdpa {
     fn learn(&mut self, observation: &Observation, seconds: f64) {
         for sample in &observation.programs {
             let total = sample.progress.map_or(0.0, |progress| progress.total);
-            let has = self.seats.has(sample.id);
-            let knows = self.knows.entry(sample.id).or_default();
-            let rate = (total - knows.total) / seconds;
-            knows.total = total;
-            if has == 0 || rate <= 0.0 {
-                knows.wants = knows.wants.max(1);
+            let domains = self.seats.domains_of(sample.id);
+            let state = self.states.entry(sample.id).or_default();
+            let rate = (total - state.total) / seconds;
+            state.total = total;
+            if domains == 0 || rate <= 0.0 {
+                state.wants = state.wants.max(1);
                 continue;
             }
-            let each = rate / has as f64;
-            let base = *knows.base.get_or_insert(each);
+            let each = rate / domains as f64;
+            let base = *state.base.get_or_insert(each);
             let efficiency = each / base;
-            if efficiency > HIGH && !knows.stable {
-                knows.wants = has + 1;
-            } else if efficiency < TARGET && has > 1 {
-                knows.wants = has - 1;
-                knows.stable = true;
+            if efficiency > HIGH && !state.stable {
+                state.wants = domains + 1;
+            } else if efficiency < TARGET && domains > 1 {
+                state.wants = domains - 1;
+                state.stable = true;
             } else {
-                knows.wants = has;
+                state.wants = domains;
             }
         }
     }
@@ -75,10 +75,10 @@ impl Pdpa {
         loop {
             let mut gave = false;
             for id in self.seats.programs.keys() {
-                let wants = self.knows.get(id).map_or(1, |knows| knows.wants.max(1));
-                let has = counts.entry(*id).or_default();
-                if *has < wants && left > 0 {
-                    *has += 1;
+                let wants = self.states.get(id).map_or(1, |state| state.wants.max(1));
+                let domains = counts.entry(*id).or_default();
+                if *domains < wants && left > 0 {
+                    *domains += 1;
                     left -= 1;
                     gave = true;
                 }
@@ -96,17 +96,17 @@ impl Policy for Pdpa {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        let (changed, seconds) = match self.seats.look(observation) {
-            Due::Later(decision) => return decision,
-            Due::Now { changed, seconds } => (changed, seconds),
+        let (changed, seconds) = match self.seats.update(observation) {
+            PeriodDue::Later(decision) => return decision,
+            PeriodDue::Now { changed, seconds } => (changed, seconds),
         };
-        self.knows
+        self.states
             .retain(|id, _| self.seats.programs.contains_key(id));
         if changed {
             // A program that stayed small for lack of domains may grow again.
-            self.knows
+            self.states
                 .values_mut()
-                .for_each(|knows| knows.stable = false);
+                .for_each(|state| state.stable = false);
         }
         self.learn(observation, seconds);
         self.seats.give(&self.counts())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Decision, Observation, ProgramId, Topology};
 
-use super::{Due, Periodic};
+use super::{PeriodDue, PeriodicSeats};
 use crate::Policy;
 
 /// Time between two reconsiderations.
@@ -18,7 +18,7 @@ const UTIL_HIGH: f64 = 0.9;
 /// Grows and shrinks seats by one domain at a time.
 #[derive(Debug)]
 pub struct Utilisation {
-    seats: Periodic,
+    seats: PeriodicSeats,
     cpu_ns: BTreeMap<ProgramId, u64>,
 }
 
@@ -26,7 +26,7 @@ impl Utilisation {
     /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         Self {
-            seats: Periodic::new(topology, PERIOD_NS),
+            seats: PeriodicSeats::new(topology, PERIOD_NS),
             cpu_ns: BTreeMap::new(),
         }
     }
@@ -37,12 +37,12 @@ impl Utilisation {
         let topology = &self.seats.topology;
         let each = topology.cores.len() as f64 / topology.domains.len() as f64;
         let wants = |id: &ProgramId| {
-            let has = self.seats.has(*id);
-            let util = busy.get(id).copied().unwrap_or(0.0) / (has as f64 * each).max(1.0);
+            let domains = self.seats.domains_of(*id);
+            let util = busy.get(id).copied().unwrap_or(0.0) / (domains as f64 * each).max(1.0);
             match () {
-                () if has == 0 || util > UTIL_HIGH => topology.domains.len(),
-                () if util < UTIL_LOW => (has - 1).max(1),
-                () => has,
+                () if domains == 0 || util > UTIL_HIGH => topology.domains.len(),
+                () if util < UTIL_LOW => (domains - 1).max(1),
+                () => domains,
             }
         };
         let wanted: BTreeMap<ProgramId, usize> = self
@@ -69,9 +69,9 @@ impl Policy for Utilisation {
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
-        let seconds = match self.seats.look(observation) {
-            Due::Later(decision) => return decision,
-            Due::Now { seconds, .. } => seconds,
+        let seconds = match self.seats.update(observation) {
+            PeriodDue::Later(decision) => return decision,
+            PeriodDue::Now { seconds, .. } => seconds,
         };
         let mut busy = BTreeMap::new();
         for sample in &observation.programs {

@@ -11,7 +11,7 @@
 //! The optimal allocations are the paths along which the recurrence holds with equality, up to the
 //! total rounding of the prices; [`Table::optima`] enumerates them in a fixed order.
 
-use super::menu::{Menu, Radix};
+use super::options::{OptionTable, Radix};
 
 /// Steps that the exact search may take (about a tenth of a second). Steps over a single class are
 /// several times as fast.
@@ -25,22 +25,22 @@ pub(super) fn work_max(supply: &[u32]) -> u128 {
 const INFEASIBLE: u64 = u64::MAX;
 
 /// Upper bound of the steps of [`Table::new`] for this many candidates.
-pub(super) fn work(guests: usize, supply: &[u32]) -> u128 {
+pub(super) fn work(candidates: usize, supply: &[u32]) -> u128 {
     let spare = |m: u32| match supply {
-        [_] => (m as usize).saturating_sub(guests) as u128,
+        [_] => (m as usize).saturating_sub(candidates) as u128,
         _ => u128::from(m),
     };
     let pairs = supply
         .iter()
         .map(|&m| (spare(m) + 1) * (spare(m) + 2) / 2)
         .fold(1u128, u128::saturating_mul);
-    pairs.saturating_mul(guests as u128)
+    pairs.saturating_mul(candidates as u128)
 }
 
 /// The solved recurrence.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
-    menus: &'a [Menu],
+    tables: &'a [OptionTable],
     radix: Radix,
     start: usize,
     /// Row `i` has `radix.states` entries.
@@ -49,7 +49,7 @@ pub(super) struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// Solves the recurrence for the candidates' options.
-    pub fn new(menus: &'a [Menu], supply: &[u32]) -> Self {
+    pub fn new(tables: &'a [OptionTable], supply: &[u32]) -> Self {
         let radix = Radix::new(supply);
         let states = radix.states;
         let vectors: Vec<Vec<u32>> = (0..states).map(|s| radix.counts(s)).collect();
@@ -58,17 +58,17 @@ impl<'a> Table<'a> {
             .map(|v| v.iter().sum::<u32>() as usize)
             .collect();
         let all = supply.iter().sum::<u32>() as usize;
-        let guests = menus.len();
-        let mut least = vec![INFEASIBLE; (guests + 1) * states];
-        least[guests * states..].fill(0);
-        for (i, menu) in menus.iter().enumerate().rev() {
+        let candidates = tables.len();
+        let mut least = vec![INFEASIBLE; (candidates + 1) * states];
+        least[candidates * states..].fill(0);
+        for (i, table) in tables.iter().enumerate().rev() {
             let (head, next) = least.split_at_mut((i + 1) * states);
-            let steps: Vec<usize> = menu.iter().map(|c| radix.index(&c.take)).collect();
+            let steps: Vec<usize> = table.iter().map(|c| radix.index(&c.take)).collect();
             // Each earlier candidate has taken at least one unit, each later one will.
-            let reachable = |s: &usize| units[*s] + i <= all && units[*s] + i >= guests;
+            let reachable = |s: &usize| units[*s] + i <= all && units[*s] + i >= candidates;
             for state in (0..states).filter(reachable) {
-                let small = menu.partition_point(|c| c.units as usize <= units[state]);
-                let choices = menu[..small].iter().zip(&steps);
+                let small = table.partition_point(|c| c.units as usize <= units[state]);
+                let choices = table[..small].iter().zip(&steps);
                 // With a single class, an option fits if it has few enough units.
                 let fitting = choices
                     .filter(|(choice, _)| supply.len() == 1 || fits(&choice.take, &vectors[state]));
@@ -78,7 +78,7 @@ impl<'a> Table<'a> {
             }
         }
         Self {
-            menus,
+            tables,
             start: states - 1,
             radix,
             least,
@@ -99,11 +99,11 @@ impl<'a> Table<'a> {
         let mut path: Vec<Step> = Vec::new();
         let mut at = Step {
             state: self.start,
-            slack: self.menus.len() as u64,
+            slack: self.tables.len() as u64,
             choice: 0,
         };
         loop {
-            if path.len() == self.menus.len() {
+            if path.len() == self.tables.len() {
                 found.push(path.iter().map(|step| step.choice).collect());
             } else if let Some((taken, next)) = self.tight(path.len(), at) {
                 path.push(taken);
@@ -129,7 +129,7 @@ impl<'a> Table<'a> {
         let here = self.least[i * states + at.state];
         let next = &self.least[(i + 1) * states..];
         let vector = self.radix.counts(at.state);
-        let from = self.menus[i].iter().enumerate().skip(at.choice);
+        let from = self.tables[i].iter().enumerate().skip(at.choice);
         let fitting = from.filter(|(_, choice)| fits(&choice.take, &vector));
         let mut tight = fitting.filter_map(|(index, choice)| {
             let state = at.state - self.radix.index(&choice.take);

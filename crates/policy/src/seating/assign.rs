@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, Topology};
 
 use super::allot::{self, Table};
-use super::guest::Guest;
-use super::hurt::Hurt;
-use super::menu::{Menu, menu, quantise};
-use super::place::{Aim, Group, Item, Placed, Score, place};
+use super::candidate::SeatCandidate;
+use super::interference::Interference;
+use super::options::{OptionTable, option_table, quantise};
+use super::place::{Demand, Group, Objective, Placed, Score, place};
 use super::relax;
 use super::units::{Class, Pool, Unit};
 
@@ -34,21 +34,39 @@ pub(super) struct Assigned {
 }
 
 /// Seats of whole domains; `None` if impossible.
-pub(super) fn whole_domains(machine: &Topology, guests: &[Guest<'_>]) -> Option<Assigned> {
-    let pool = Pool::of_domains(machine, guests);
-    let hurt = Hurt::at_controller(guests);
+pub(super) fn whole_domains(
+    machine: &Topology,
+    candidates: &[SeatCandidate<'_>],
+) -> Option<Assigned> {
+    let pool = Pool::of_domains(machine, candidates);
+    let interference = Interference::at_controller(candidates);
     let levels: [Level; 2] = [
         |unit| unit.package,
         |unit| unit.node.map_or(0, |node| node + 1),
     ];
-    assign(guests, &pool, &levels, &hurt, Aim::Apart)
+    assign(
+        candidates,
+        &pool,
+        &levels,
+        &interference,
+        Objective::Separate,
+    )
 }
 
 /// Seats of whole cores; `None` if impossible.
-pub(super) fn split_domains(machine: &Topology, guests: &[Guest<'_>]) -> Option<Assigned> {
-    let pool = Pool::of_cores(machine, guests);
-    let hurt = Hurt::in_domain(machine, guests);
-    assign(guests, &pool, &[|unit| unit.domain], &hurt, Aim::Gentle)
+pub(super) fn split_domains(
+    machine: &Topology,
+    candidates: &[SeatCandidate<'_>],
+) -> Option<Assigned> {
+    let pool = Pool::of_cores(machine, candidates);
+    let interference = Interference::in_domain(machine, candidates);
+    assign(
+        candidates,
+        &pool,
+        &[|unit| unit.domain],
+        &interference,
+        Objective::LeastInterference,
+    )
 }
 
 /// Maps a unit to its group at one level.
@@ -58,49 +76,49 @@ type Level = fn(&Unit) -> usize;
 pub(super) type Allotment = Vec<Vec<u32>>;
 
 fn assign(
-    guests: &[Guest<'_>],
+    candidates: &[SeatCandidate<'_>],
     pool: &Pool,
     levels: &[Level],
-    hurt: &Hurt,
-    aim: Aim,
+    interference: &Interference,
+    objective: Objective,
 ) -> Option<Assigned> {
-    if guests.len() > pool.units.len() {
+    if candidates.len() > pool.units.len() {
         return None;
     }
-    let (allotments, gap) = allotments(guests, &pool.classes, &pool.supply())?;
+    let (allotments, gap) = allotments(candidates, &pool.classes, &pool.supply())?;
     let all: Vec<usize> = (0..pool.units.len()).collect();
-    let mut best: Option<(Score, u32, &Allotment, Job)> = None;
+    let mut best: Option<(Score, u32, &Allotment, PlacementJob)> = None;
     let mut steps = STEPS;
     let mut packed = 0;
     for (tried, allotment) in allotments.iter().enumerate() {
-        packed += guests.len() * pool.units.len();
+        packed += candidates.len() * pool.units.len();
         if tried > 0 && packed > PACKING_MAX {
             break;
         }
         let mut share = steps / (allotments.len() - tried) as u32;
         steps -= share;
-        let job = Job::new(
+        let placement_job = PlacementJob::new(
             pool,
             &all,
             levels[0],
-            items(allotment),
-            hurt,
-            aim,
+            demands(allotment),
+            interference,
+            objective,
             &mut share,
         );
         steps += share;
         let units = allotment.iter().flatten().sum();
-        let key = (job.placed.score, units);
+        let key = (placement_job.placed.score, units);
         if best
             .as_ref()
             .is_none_or(|(score, units, ..)| key < (*score, *units))
         {
-            best = Some((key.0, key.1, allotment, job));
+            best = Some((key.0, key.1, allotment, placement_job));
         }
     }
-    let (_, _, allotment, job) = best?;
-    let mut seats = vec![CpuSet::new(); guests.len()];
-    job.seat(pool, &levels[1..], hurt, aim, &mut seats);
+    let (_, _, allotment, placement_job) = best?;
+    let mut seats = vec![CpuSet::new(); candidates.len()];
+    placement_job.seat(pool, &levels[1..], interference, objective, &mut seats);
     let capacity = |take: &Vec<u32>| {
         let of_class = take.iter().zip(&pool.classes);
         of_class
@@ -116,63 +134,63 @@ fn assign(
 
 /// Optimal allotments, or a good one with its gap.
 fn allotments(
-    guests: &[Guest<'_>],
+    candidates: &[SeatCandidate<'_>],
     classes: &[Class],
     supply: &[u32],
 ) -> Option<(Vec<Allotment>, f64)> {
-    if allot::work(guests.len(), supply) > allot::work_max(supply) {
-        let (allotment, gap) = relax::allot(guests, classes)?;
+    if allot::work(candidates.len(), supply) > allot::work_max(supply) {
+        let (allotment, gap) = relax::allot(candidates, classes)?;
         return Some((vec![allotment], gap));
     }
-    let units_max = supply.iter().sum::<u32>() - (guests.len() as u32 - 1);
-    let mut menus: Vec<Menu> = (guests.iter().enumerate())
-        .map(|(who, guest)| menu(guest, who, classes, units_max))
+    let units_max = supply.iter().sum::<u32>() - (candidates.len() as u32 - 1);
+    let mut tables: Vec<OptionTable> = (candidates.iter().enumerate())
+        .map(|(index, candidate)| option_table(candidate, index, classes, units_max))
         .collect();
     // The unit of the prices grows until the least sum is below the cap.
     for coarser in [0, 20, 40, 80, 160, 320, 640, 1280] {
-        let cap = quantise(&mut menus, coarser);
-        let table = Table::new(&menus, supply);
-        let least = table.least()?;
+        let cap = quantise(&mut tables, coarser);
+        let solved = Table::new(&tables, supply);
+        let least = solved.least()?;
         if least < cap || coarser == 1280 {
-            let choices: usize = menus.iter().map(Vec::len).sum();
+            let choices: usize = tables.iter().map(Vec::len).sum();
             let limit = (200_000 / choices.max(1)).clamp(16, OPTIMA_MAX);
-            let take = |(menu, at): (&Menu, usize)| menu[at].take.clone();
-            let optima = table.optima(limit).into_iter();
-            let allotments = optima.map(|path| menus.iter().zip(path).map(take).collect());
+            let take = |(table, at): (&OptionTable, usize)| table[at].take.clone();
+            let optima = solved.optima(limit).into_iter();
+            let allotments = optima.map(|path| tables.iter().zip(path).map(take).collect());
             return Some((allotments.collect(), 0.0));
         }
     }
     None
 }
 
-fn items(allotment: &Allotment) -> Vec<Item> {
-    let of_guest = |(guest, take): (usize, &Vec<u32>)| {
-        let item = move |(class, &count)| Item {
-            guest,
+fn demands(allotment: &Allotment) -> Vec<Demand> {
+    let of_candidate = |(candidate, take): (usize, &Vec<u32>)| {
+        let demand = move |(class, &count)| Demand {
+            candidate,
             class,
             count,
         };
-        take.iter().enumerate().map(item).collect::<Vec<_>>()
+        take.iter().enumerate().map(demand).collect::<Vec<_>>()
     };
-    let all = allotment.iter().enumerate().flat_map(of_guest);
-    all.filter(|item| item.count > 0).collect()
+    let all = allotment.iter().enumerate().flat_map(of_candidate);
+    all.filter(|demand| demand.count > 0).collect()
 }
 
 /// Demands placed on groups of units.
-struct Job {
-    items: Vec<Item>,
+struct PlacementJob {
+    demands: Vec<Demand>,
     groups: Vec<Vec<usize>>,
     placed: Placed,
 }
 
-impl Job {
+impl PlacementJob {
     fn new(
         pool: &Pool,
         units: &[usize],
         level: Level,
-        items: Vec<Item>,
-        hurt: &Hurt,
-        aim: Aim,
+        demands: Vec<Demand>,
+        interference: &Interference,
+        objective: Objective,
         steps: &mut u32,
     ) -> Self {
         let mut by_key: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -183,62 +201,84 @@ impl Job {
                 .push(unit);
         }
         let groups: Vec<Vec<usize>> = by_key.into_values().collect();
-        let rooms: Vec<Group> = groups.iter().map(|units| room(pool, units, aim)).collect();
-        let placed = place(&rooms, &items, hurt, aim, steps);
+        let unit_groups: Vec<Group> = groups
+            .iter()
+            .map(|units| unit_group(pool, units, objective))
+            .collect();
+        let placed = place(&unit_groups, &demands, interference, objective, steps);
         Self {
-            items,
+            demands,
             groups,
             placed,
         }
     }
 
     /// Distributes the units, after placing them at the levels below.
-    fn seat(&self, pool: &Pool, below: &[Level], hurt: &Hurt, aim: Aim, seats: &mut [CpuSet]) {
+    fn seat(
+        &self,
+        pool: &Pool,
+        below: &[Level],
+        interference: &Interference,
+        objective: Objective,
+        seats: &mut [CpuSet],
+    ) {
         for (group, units) in self.groups.iter().enumerate() {
-            let amounts = self.items.iter().zip(&self.placed.amounts);
-            let items: Vec<Item> = amounts
-                .map(|(item, amounts)| Item {
+            let amounts = self.demands.iter().zip(&self.placed.amounts);
+            let demands: Vec<Demand> = amounts
+                .map(|(demand, amounts)| Demand {
                     count: amounts[group],
-                    ..*item
+                    ..*demand
                 })
-                .filter(|item| item.count > 0)
+                .filter(|demand| demand.count > 0)
                 .collect();
-            if items.is_empty() {
+            if demands.is_empty() {
                 continue;
             }
             match below {
                 [level, rest @ ..] => {
                     let mut steps = STEPS / self.groups.len() as u32;
-                    Self::new(pool, units, *level, items, hurt, aim, &mut steps)
-                        .seat(pool, rest, hurt, aim, seats);
+                    Self::new(
+                        pool,
+                        units,
+                        *level,
+                        demands,
+                        interference,
+                        objective,
+                        &mut steps,
+                    )
+                    .seat(pool, rest, interference, objective, seats);
                 }
-                [] => hand_out(pool, units, &items, seats),
+                [] => hand_out(pool, units, &demands, seats),
             }
         }
     }
 }
 
-fn room(pool: &Pool, units: &[usize], aim: Aim) -> Group {
+fn unit_group(pool: &Pool, units: &[usize], objective: Objective) -> Group {
     let mut slots = vec![0; pool.classes.len()];
     for &unit in units {
         slots[pool.units[unit].class] += 1;
     }
-    let parent = match aim {
-        Aim::Apart => 0,
-        Aim::Gentle => units.first().map_or(0, |&unit| pool.units[unit].package),
+    let parent = match objective {
+        Objective::Separate => 0,
+        Objective::LeastInterference => units.first().map_or(0, |&unit| pool.units[unit].package),
     };
     Group { slots, parent }
 }
 
 /// Gives the lowest units of each class to the first candidate, the next to the second, and so on.
-fn hand_out(pool: &Pool, units: &[usize], items: &[Item], seats: &mut [CpuSet]) {
+fn hand_out(pool: &Pool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
     let mut next = vec![0; pool.classes.len()];
-    for item in items {
-        let of_class = units.iter().filter(|&&u| pool.units[u].class == item.class);
-        let given = of_class.skip(next[item.class]).take(item.count as usize);
-        next[item.class] += item.count as usize;
+    for demand in demands {
+        let of_class = units
+            .iter()
+            .filter(|&&u| pool.units[u].class == demand.class);
+        let given = of_class
+            .skip(next[demand.class])
+            .take(demand.count as usize);
+        next[demand.class] += demand.count as usize;
         for &unit in given {
-            seats[item.guest] = seats[item.guest].or(&pool.units[unit].cpus);
+            seats[demand.candidate] = seats[demand.candidate].or(&pool.units[unit].cpus);
         }
     }
 }

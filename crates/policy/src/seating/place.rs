@@ -14,7 +14,7 @@
 //!
 //! Both are deterministic: the budget counts steps, not time.
 
-use super::hurt::Hurt;
+use super::interference::Interference;
 
 /// A group of units.
 #[derive(Debug, Clone)]
@@ -27,19 +27,19 @@ pub(super) struct Group {
 
 /// Demand of a candidate for units of one class. All demands of a candidate are adjacent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Item {
-    pub guest: usize,
+pub(super) struct Demand {
+    pub candidate: usize,
     pub class: usize,
     pub count: u32,
 }
 
 /// Order of the placement goals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(super) enum Objective {
     /// Few shared groups, then few pieces, then little interference.
-    Apart,
+    Separate,
     /// Little interference, then few shared groups, then few pieces.
-    Gentle,
+    LeastInterference,
 }
 
 /// Score of a placement; the smallest is best, compared lexicographically. The last component is
@@ -55,87 +55,101 @@ pub(super) struct Placed {
 
 /// A partial placement.
 #[derive(Debug, Clone)]
-pub(super) struct Rooms<'a> {
+pub(super) struct PartialPlacement<'a> {
     groups: &'a [Group],
-    hurt: &'a Hurt,
+    interference: &'a Interference,
     free: Vec<Vec<u32>>,
-    guests: Vec<Vec<usize>>,
+    candidates: Vec<Vec<usize>>,
     shared: u64,
     pieces: u64,
-    harm: u64,
+    interference_sum: u64,
     parents: u64,
 }
 
-impl<'a> Rooms<'a> {
-    fn new(groups: &'a [Group], hurt: &'a Hurt) -> Self {
+impl<'a> PartialPlacement<'a> {
+    fn new(groups: &'a [Group], interference: &'a Interference) -> Self {
         Self {
             groups,
-            hurt,
+            interference,
             free: groups.iter().map(|g| g.slots.clone()).collect(),
-            guests: vec![Vec::new(); groups.len()],
+            candidates: vec![Vec::new(); groups.len()],
             shared: 0,
             pieces: 0,
-            harm: 0,
+            interference_sum: 0,
             parents: 0,
         }
     }
 
-    fn score(&self, aim: Aim) -> Score {
-        match aim {
-            Aim::Apart => [self.shared, self.pieces, self.harm, self.parents],
-            Aim::Gentle => [self.harm, self.shared, self.pieces, self.parents],
+    fn score(&self, objective: Objective) -> Score {
+        match objective {
+            Objective::Separate => [
+                self.shared,
+                self.pieces,
+                self.interference_sum,
+                self.parents,
+            ],
+            Objective::LeastInterference => [
+                self.interference_sum,
+                self.shared,
+                self.pieces,
+                self.parents,
+            ],
         }
     }
 
     /// Interference that this candidate would cause and suffer in a group.
-    fn harm_of(&self, guest: usize, group: usize) -> u64 {
-        let others = self.guests[group].iter().filter(|&&other| other != guest);
-        others.map(|&other| self.hurt.pair(guest, other)).sum()
+    fn interference_of(&self, candidate: usize, group: usize) -> u64 {
+        let others = self.candidates[group]
+            .iter()
+            .filter(|&&other| other != candidate);
+        others
+            .map(|&other| self.interference.pair(candidate, other))
+            .sum()
     }
 
-    fn at_parent(&self, guest: usize, parent: usize) -> bool {
-        let groups = self.groups.iter().zip(&self.guests);
+    fn at_parent(&self, candidate: usize, parent: usize) -> bool {
+        let groups = self.groups.iter().zip(&self.candidates);
         groups
             .filter(|(group, _)| group.parent == parent)
-            .any(|(_, guests)| guests.contains(&guest))
+            .any(|(_, candidates)| candidates.contains(&candidate))
     }
 
     /// Gives units; returns whether the candidate is new in the group, for
     /// [`PartialPlacement::take`].
-    fn give(&mut self, item: &Item, group: usize, count: u32) -> bool {
-        self.free[group][item.class] -= count;
-        if self.guests[group].contains(&item.guest) {
+    fn give(&mut self, demand: &Demand, group: usize, count: u32) -> bool {
+        self.free[group][demand.class] -= count;
+        if self.candidates[group].contains(&demand.candidate) {
             return false;
         }
-        self.harm += self.harm_of(item.guest, group);
-        self.parents += u64::from(!self.at_parent(item.guest, self.groups[group].parent));
-        self.shared += u64::from(self.guests[group].len() == 1);
+        self.interference_sum += self.interference_of(demand.candidate, group);
+        self.parents += u64::from(!self.at_parent(demand.candidate, self.groups[group].parent));
+        self.shared += u64::from(self.candidates[group].len() == 1);
         self.pieces += 1;
-        self.guests[group].push(item.guest);
+        self.candidates[group].push(demand.candidate);
         true
     }
 
     /// Undoes the last [`PartialPlacement::give`] to that group.
-    fn take(&mut self, item: &Item, group: usize, count: u32, new: bool) {
-        self.free[group][item.class] += count;
+    fn take(&mut self, demand: &Demand, group: usize, count: u32, new: bool) {
+        self.free[group][demand.class] += count;
         if new {
-            self.guests[group].pop();
+            self.candidates[group].pop();
             self.pieces -= 1;
-            self.shared -= u64::from(self.guests[group].len() == 1);
-            self.parents -= u64::from(!self.at_parent(item.guest, self.groups[group].parent));
-            self.harm -= self.harm_of(item.guest, group);
+            self.shared -= u64::from(self.candidates[group].len() == 1);
+            self.parents -= u64::from(!self.at_parent(demand.candidate, self.groups[group].parent));
+            self.interference_sum -= self.interference_of(demand.candidate, group);
         }
     }
 
     /// Whether two groups are equivalent for this candidate and all later ones.
-    fn alike(&self, a: usize, b: usize, guest: usize) -> bool {
-        let (here, there) = (&self.guests[a], &self.guests[b]);
+    fn alike(&self, a: usize, b: usize, candidate: usize) -> bool {
+        let (here, there) = (&self.candidates[a], &self.candidates[b]);
         let company = match here.is_empty() && there.is_empty() {
             true => true,
             false => {
-                self.hurt.is_none()
+                self.interference.is_none()
                     && here.len().min(2) == there.len().min(2)
-                    && here.contains(&guest) == there.contains(&guest)
+                    && here.contains(&candidate) == there.contains(&candidate)
             }
         };
         company && self.groups[a].parent == self.groups[b].parent && self.free[a] == self.free[b]
@@ -145,40 +159,40 @@ impl<'a> Rooms<'a> {
 /// The best placement found within a number of search steps.
 pub(super) fn place(
     groups: &[Group],
-    items: &[Item],
-    hurt: &Hurt,
-    aim: Aim,
+    demands: &[Demand],
+    interference: &Interference,
+    objective: Objective,
     steps: &mut u32,
 ) -> Placed {
-    let pieces_after = pieces_after(groups, items);
-    let floor = floor(groups, items, aim, pieces_after[0]);
-    let first = greedy(groups, items, hurt, aim, &floor);
-    if groups.len() < 2 || items.len() < 2 && first.score[1] <= 1 {
-        return lowest_first(groups, items, first);
+    let pieces_after = pieces_after(groups, demands);
+    let floor = floor(groups, demands, objective, pieces_after[0]);
+    let first = greedy(groups, demands, interference, objective, &floor);
+    if groups.len() < 2 || demands.len() < 2 && first.score[1] <= 1 {
+        return lowest_first(groups, demands, first);
     }
     let mut search = Search {
-        rooms: Rooms::new(groups, hurt),
-        items,
-        aim,
+        placement: PartialPlacement::new(groups, interference),
+        demands,
+        objective,
         pieces_after,
-        amounts: vec![vec![0; groups.len()]; items.len()],
+        amounts: vec![vec![0; groups.len()]; demands.len()],
         best: first,
         own: false,
         done: false,
         floor,
         steps: *steps,
     };
-    search.item(0);
+    search.demand(0);
     // Steps that remain after an early end are available to the next search.
     *steps = search.steps;
     search.best
 }
 
 /// Handles the case of a single group, where there is no choice.
-fn lowest_first(groups: &[Group], items: &[Item], first: Placed) -> Placed {
+fn lowest_first(groups: &[Group], demands: &[Demand], first: Placed) -> Placed {
     match groups.len() {
         1 => Placed {
-            amounts: items.iter().map(|item| vec![item.count]).collect(),
+            amounts: demands.iter().map(|demand| vec![demand.count]).collect(),
             ..first
         },
         _ => first,
@@ -186,15 +200,21 @@ fn lowest_first(groups: &[Group], items: &[Item], first: Placed) -> Placed {
 }
 
 /// Packs for the fewest shared groups; see the module documentation.
-fn greedy(groups: &[Group], items: &[Item], hurt: &Hurt, aim: Aim, floor: &Score) -> Placed {
+fn greedy(
+    groups: &[Group],
+    demands: &[Demand],
+    interference: &Interference,
+    objective: Objective,
+    floor: &Score,
+) -> Placed {
     let mut by_size: Vec<usize> = (0..groups.len()).collect();
     by_size.sort_by_key(|&g| groups[g].slots.iter().sum::<u32>());
     let alike = groups.windows(2).all(|pair| pair[0].slots == pair[1].slots);
     let orders = if alike { &[true][..] } else { &[true, false] };
     let mut best: Option<Placed> = None;
-    let tries = match aim {
-        Aim::Apart => floor[0] as usize..=groups.len(),
-        Aim::Gentle => 0..=0,
+    let tries = match objective {
+        Objective::Separate => floor[0] as usize..=groups.len(),
+        Objective::LeastInterference => 0..=0,
     };
     for x in tries {
         for &small_shared in orders {
@@ -202,13 +222,13 @@ fn greedy(groups: &[Group], items: &[Item], hurt: &Hurt, aim: Aim, floor: &Score
                 true => by_size[x..].to_vec(),
                 false => by_size[..groups.len() - x].to_vec(),
             };
-            let mut packing = Packing::new(groups, items, hurt);
-            if aim == Aim::Apart {
+            let mut packing = Packing::new(groups, demands, interference);
+            if objective == Objective::Separate {
                 packing.give_whole(own.clone());
             }
             packing.fit_rest(|g| !own.contains(&g));
             packing.fit_rest(|_| true);
-            let placed = packing.placed(aim);
+            let placed = packing.placed(objective);
             if best.as_ref().is_none_or(|b| placed.score < b.score) {
                 best = Some(placed);
             }
@@ -225,63 +245,63 @@ fn greedy(groups: &[Group], items: &[Item], hurt: &Hurt, aim: Aim, floor: &Score
 
 /// A placement under construction, with the rest of each demand.
 struct Packing<'a> {
-    rooms: Rooms<'a>,
-    items: &'a [Item],
+    placement: PartialPlacement<'a>,
+    demands: &'a [Demand],
     left: Vec<u32>,
     amounts: Vec<Vec<u32>>,
 }
 
 impl<'a> Packing<'a> {
-    fn new(groups: &'a [Group], items: &'a [Item], hurt: &'a Hurt) -> Self {
+    fn new(groups: &'a [Group], demands: &'a [Demand], interference: &'a Interference) -> Self {
         Self {
-            rooms: Rooms::new(groups, hurt),
-            items,
-            left: items.iter().map(|item| item.count).collect(),
-            amounts: vec![vec![0; groups.len()]; items.len()],
+            placement: PartialPlacement::new(groups, interference),
+            demands,
+            left: demands.iter().map(|demand| demand.count).collect(),
+            amounts: vec![vec![0; groups.len()]; demands.len()],
         }
     }
 
-    fn give(&mut self, item: usize, group: usize) {
-        let it = self.items[item];
-        let count = self.left[item].min(self.rooms.free[group][it.class]);
+    fn give(&mut self, demand: usize, group: usize) {
+        let it = self.demands[demand];
+        let count = self.left[demand].min(self.placement.free[group][it.class]);
         if count > 0 {
-            self.rooms.give(&it, group, count);
-            self.left[item] -= count;
-            self.amounts[item][group] += count;
+            self.placement.give(&it, group, count);
+            self.left[demand] -= count;
+            self.amounts[demand][group] += count;
         }
     }
 
     /// Demands with a rest, largest rest first.
-    fn waiting(&self) -> Vec<usize> {
-        let mut waiting: Vec<usize> = (0..self.items.len())
+    fn with_rest(&self) -> Vec<usize> {
+        let mut with_rest: Vec<usize> = (0..self.demands.len())
             .filter(|&i| self.left[i] > 0)
             .collect();
-        waiting.sort_by_key(|&i| std::cmp::Reverse(self.left[i]));
-        waiting
+        with_rest.sort_by_key(|&i| std::cmp::Reverse(self.left[i]));
+        with_rest
     }
 
     /// The first demand with the largest rest.
-    fn neediest(&self) -> Option<usize> {
-        let waiting = (0..self.items.len()).filter(|&i| self.left[i] > 0);
-        waiting.max_by_key(|&i| (self.left[i], std::cmp::Reverse(i)))
+    fn largest_rest(&self) -> Option<usize> {
+        let with_rest = (0..self.demands.len()).filter(|&i| self.left[i] > 0);
+        with_rest.max_by_key(|&i| (self.left[i], std::cmp::Reverse(i)))
     }
 
     /// Gives each of these groups to one candidate, that with the largest rest.
     fn give_whole(&mut self, mut own: Vec<usize>) {
-        while let Some(item) = self.neediest() {
-            let class = self.items[item].class;
-            let size = |g: usize| self.rooms.groups[g].slots[class];
-            own.retain(|&g| self.rooms.guests[g].is_empty());
-            let left = self.left[item];
+        while let Some(demand) = self.largest_rest() {
+            let class = self.demands[demand].class;
+            let size = |g: usize| self.placement.groups[g].slots[class];
+            own.retain(|&g| self.placement.candidates[g].is_empty());
+            let left = self.left[demand];
             let usable = own.iter().copied().filter(|&g| size(g) > 0);
             let filled = usable.clone().filter(|&g| size(g) <= left);
             let chosen = filled
                 .max_by_key(|&g| (size(g), std::cmp::Reverse(g)))
                 .or_else(|| usable.min_by_key(|&g| (size(g), g)));
             let Some(group) = chosen else { return };
-            let guest = self.items[item].guest;
-            for other in 0..self.items.len() {
-                if self.items[other].guest == guest {
+            let candidate = self.demands[demand].candidate;
+            for other in 0..self.demands.len() {
+                if self.demands[other].candidate == candidate {
                     self.give(other, group);
                 }
             }
@@ -291,27 +311,29 @@ impl<'a> Packing<'a> {
     /// Fits the rests into the groups: whole in the group of least interference and best fit, else
     /// in pieces.
     fn fit_rest(&mut self, may: impl Fn(usize) -> bool) {
-        for item in self.waiting() {
-            let Item { guest, class, .. } = self.items[item];
-            while self.left[item] > 0 {
-                let left = self.left[item];
-                let free = |g: usize| self.rooms.free[g][class];
-                let open = (0..self.rooms.groups.len()).filter(|&g| may(g) && free(g) > 0);
+        for demand in self.with_rest() {
+            let Demand {
+                candidate, class, ..
+            } = self.demands[demand];
+            while self.left[demand] > 0 {
+                let left = self.left[demand];
+                let free = |g: usize| self.placement.free[g][class];
+                let open = (0..self.placement.groups.len()).filter(|&g| may(g) && free(g) > 0);
                 let whole = open.clone().filter(|&g| free(g) >= left);
                 let chosen = whole
-                    .min_by_key(|&g| (self.rooms.harm_of(guest, g), free(g), g))
+                    .min_by_key(|&g| (self.placement.interference_of(candidate, g), free(g), g))
                     .or_else(|| open.max_by_key(|&g| (free(g), std::cmp::Reverse(g))));
                 match chosen {
-                    Some(group) => self.give(item, group),
+                    Some(group) => self.give(demand, group),
                     None => break,
                 }
             }
         }
     }
 
-    fn placed(self, aim: Aim) -> Placed {
+    fn placed(self, objective: Objective) -> Placed {
         Placed {
-            score: self.rooms.score(aim),
+            score: self.placement.score(objective),
             amounts: self.amounts,
         }
     }
@@ -319,9 +341,9 @@ impl<'a> Packing<'a> {
 
 /// Branch and bound.
 struct Search<'a> {
-    rooms: Rooms<'a>,
-    items: &'a [Item],
-    aim: Aim,
+    placement: PartialPlacement<'a>,
+    demands: &'a [Demand],
+    objective: Objective,
     /// Least number of pieces that demands `i..` still add.
     pieces_after: Vec<u64>,
     amounts: Vec<Vec<u32>>,
@@ -336,11 +358,11 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn hopeless(&self, from: usize) -> bool {
-        let mut bound = self.rooms.score(self.aim);
-        let pieces = match self.aim {
-            Aim::Apart => 1,
-            Aim::Gentle => 2,
+    fn cannot_improve(&self, from: usize) -> bool {
+        let mut bound = self.placement.score(self.objective);
+        let pieces = match self.objective {
+            Objective::Separate => 1,
+            Objective::LeastInterference => 2,
         };
         bound[pieces] += self.pieces_after[from];
         match self.own {
@@ -349,10 +371,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn item(&mut self, item: usize) {
-        let Some(it) = self.items.get(item) else {
+    fn demand(&mut self, demand: usize) {
+        let Some(it) = self.demands.get(demand) else {
             self.best = Placed {
-                score: self.rooms.score(self.aim),
+                score: self.placement.score(self.objective),
                 amounts: self.amounts.clone(),
             };
             self.own = true;
@@ -361,61 +383,65 @@ impl<'a> Search<'a> {
             }
             return;
         };
-        let groups = self.rooms.groups.len();
+        let groups = self.placement.groups.len();
         let twins = (0..groups)
-            .map(|g| (0..g).rev().find(|&h| self.rooms.alike(h, g, it.guest)))
+            .map(|g| {
+                (0..g)
+                    .rev()
+                    .find(|&h| self.placement.alike(h, g, it.candidate))
+            })
             .collect::<Vec<_>>();
-        self.group(item, 0, it.count, &twins);
+        self.group(demand, 0, it.count, &twins);
     }
 
     /// Chooses the amount that group `group` gives to the demand, largest first.
-    fn group(&mut self, item: usize, mut group: usize, left: u32, twins: &[Option<usize>]) {
+    fn group(&mut self, demand: usize, mut group: usize, left: u32, twins: &[Option<usize>]) {
         if left == 0 {
-            if !self.hopeless(item + 1) {
-                self.item(item + 1);
+            if !self.cannot_improve(demand + 1) {
+                self.demand(demand + 1);
             }
             return;
         }
-        let it = self.items[item];
-        let free = |g: usize| self.rooms.free[g][it.class];
-        let groups = self.rooms.groups.len();
+        let it = self.demands[demand];
+        let free = |g: usize| self.placement.free[g][it.class];
+        let groups = self.placement.groups.len();
         // Full groups are skipped here rather than by a recursive call each, so that the stack
         // depth stays near the number of demands.
         while group < groups && free(group) == 0 {
             group += 1;
         }
-        let room: u32 = (group..groups).map(free).sum();
-        if room < left {
+        let free_units: u32 = (group..groups).map(free).sum();
+        if free_units < left {
             return;
         }
-        let twin = twins[group].map_or(u32::MAX, |h| self.amounts[item][h]);
+        let twin = twins[group].map_or(u32::MAX, |h| self.amounts[demand][h]);
         for count in (0..=left.min(free(group)).min(twin)).rev() {
             if self.steps == 0 || self.done {
                 return;
             }
             self.steps -= 1;
             if count == 0 {
-                self.group(item, group + 1, left, twins);
+                self.group(demand, group + 1, left, twins);
                 continue;
             }
-            let new = self.rooms.give(&it, group, count);
-            self.amounts[item][group] = count;
-            if !self.hopeless(item + 1) {
-                self.group(item, group + 1, left - count, twins);
+            let new = self.placement.give(&it, group, count);
+            self.amounts[demand][group] = count;
+            if !self.cannot_improve(demand + 1) {
+                self.group(demand, group + 1, left - count, twins);
             }
-            self.amounts[item][group] = 0;
-            self.rooms.take(&it, group, count, new);
+            self.amounts[demand][group] = 0;
+            self.placement.take(&it, group, count, new);
         }
     }
 }
 
 /// Least number of pieces that each candidate needs, summed from each demand on.
-fn pieces_after(groups: &[Group], items: &[Item]) -> Vec<u64> {
-    let mut after = vec![0; items.len() + 1];
-    for i in (0..items.len()).rev() {
-        let opens = i == 0 || items[i - 1].guest != items[i].guest;
-        let largest = groups.iter().map(|g| g.slots[items[i].class]).max();
-        let least = u64::from(items[i].count.div_ceil(largest.unwrap_or(1).max(1)));
+fn pieces_after(groups: &[Group], demands: &[Demand]) -> Vec<u64> {
+    let mut after = vec![0; demands.len() + 1];
+    for i in (0..demands.len()).rev() {
+        let opens = i == 0 || demands[i - 1].candidate != demands[i].candidate;
+        let largest = groups.iter().map(|g| g.slots[demands[i].class]).max();
+        let least = u64::from(demands[i].count.div_ceil(largest.unwrap_or(1).max(1)));
         after[i] = after[i + 1] + if opens { least } else { 0 };
     }
     after
@@ -425,10 +451,10 @@ fn pieces_after(groups: &[Group], items: &[Item]) -> Vec<u64> {
 ///
 /// The groups of a single candidate take at most the largest chunks of the candidates' needs, cut
 /// at the largest group. The rest must fit into the shared groups.
-fn floor(groups: &[Group], items: &[Item], aim: Aim, pieces: u64) -> Score {
+fn floor(groups: &[Group], demands: &[Demand], objective: Objective, pieces: u64) -> Score {
     let mut needs = std::collections::BTreeMap::<usize, u64>::new();
-    for item in items {
-        *needs.entry(item.guest).or_default() += u64::from(item.count);
+    for demand in demands {
+        *needs.entry(demand.candidate).or_default() += u64::from(demand.count);
     }
     let mut sizes: Vec<u64> = groups
         .iter()
@@ -444,11 +470,13 @@ fn floor(groups: &[Group], items: &[Item], aim: Aim, pieces: u64) -> Score {
     chunks.sort_by_key(|&chunk| std::cmp::Reverse(chunk));
     let total: u64 = needs.values().sum();
     let over = |x: usize| total - chunks.iter().take(groups.len() - x).sum::<u64>();
-    let room = |x: usize| sizes.iter().take(x).sum::<u64>();
-    let shared = (0..groups.len()).find(|&x| over(x) <= room(x)).unwrap_or(0) as u64;
+    let free_units = |x: usize| sizes.iter().take(x).sum::<u64>();
+    let shared = (0..groups.len())
+        .find(|&x| over(x) <= free_units(x))
+        .unwrap_or(0) as u64;
     let parents = needs.len() as u64;
-    match aim {
-        Aim::Apart => [shared, pieces, 0, parents],
-        Aim::Gentle => [0, shared, pieces, parents],
+    match objective {
+        Objective::Separate => [shared, pieces, 0, parents],
+        Objective::LeastInterference => [0, shared, pieces, parents],
     }
 }

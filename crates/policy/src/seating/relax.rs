@@ -17,89 +17,97 @@
 //! gap = solution - bound >= solution - optimum.
 
 use super::assign::Allotment;
-use super::guest::{Guest, finite};
-use super::menu::cost_of;
+use super::candidate::{SeatCandidate, finite};
+use super::options::cost_of;
 use super::units::Class;
 
 /// Largest number of units that a candidate may gain in one jump.
 const JUMP_MAX: u32 = 16;
 
 /// Largest number of pairs that the improvement examines.
-const LOOKS_MAX: usize = 200_000;
+const PAIRS_MAX: usize = 200_000;
 
 /// A good allotment and its gap; `None` if not all candidates can be served.
-pub(super) fn allot(guests: &[Guest<'_>], classes: &[Class]) -> Option<(Allotment, f64)> {
-    let mut deal = Deal::seeded(guests, classes)?;
-    deal.grow();
-    deal.improve();
-    let sum: f64 = deal.costs.iter().sum();
+pub(super) fn allot(
+    candidates: &[SeatCandidate<'_>],
+    classes: &[Class],
+) -> Option<(Allotment, f64)> {
+    let mut allocation = PartialAllocation::seeded(candidates, classes)?;
+    allocation.grow();
+    allocation.improve();
+    let sum: f64 = allocation.costs.iter().sum();
     // Costs are positive, so 0 is a valid bound where the computed bound overflows.
-    let bound = Some(lower_bound(guests, classes)).filter(|bound| bound.is_finite());
+    let bound = Some(lower_bound(candidates, classes)).filter(|bound| bound.is_finite());
     let gap = (sum - bound.unwrap_or(0.0)).max(0.0);
-    Some((deal.taken, finite(gap)))
+    Some((allocation.taken, finite(gap)))
 }
 
 /// An allotment under construction.
-struct Deal<'a> {
-    guests: &'a [Guest<'a>],
+struct PartialAllocation<'a> {
+    candidates: &'a [SeatCandidate<'a>],
     classes: &'a [Class],
     taken: Allotment,
     free: Vec<u32>,
     costs: Vec<f64>,
 }
 
-impl<'a> Deal<'a> {
+impl<'a> PartialAllocation<'a> {
     /// Gives every candidate the least that it needs, starting with those that fit the fewest
     /// units.
-    fn seeded(guests: &'a [Guest<'a>], classes: &'a [Class]) -> Option<Self> {
-        let mut deal = Self {
-            guests,
+    fn seeded(candidates: &'a [SeatCandidate<'a>], classes: &'a [Class]) -> Option<Self> {
+        let mut allocation = Self {
+            candidates,
             classes,
-            taken: vec![vec![0; classes.len()]; guests.len()],
+            taken: vec![vec![0; classes.len()]; candidates.len()],
             free: classes.iter().map(|class| class.supply).collect(),
-            costs: vec![f64::MAX; guests.len()],
+            costs: vec![f64::MAX; candidates.len()],
         };
-        let open = |who: usize| -> u32 {
-            let classes = classes.iter().filter(|class| class.open_to[who]);
+        let open = |index: usize| -> u32 {
+            let classes = classes.iter().filter(|class| class.open_to[index]);
             classes.map(|class| class.supply).sum()
         };
-        let mut order: Vec<usize> = (0..guests.len()).collect();
-        order.sort_by_key(|&who| (open(who), std::cmp::Reverse(guests[who].request.spinners)));
-        for who in order {
-            while deal.cost(who).is_none() {
+        let mut order: Vec<usize> = (0..candidates.len()).collect();
+        order.sort_by_key(|&index| {
+            (
+                open(index),
+                std::cmp::Reverse(candidates[index].request.spinners),
+            )
+        });
+        for index in order {
+            while allocation.cost(index).is_none() {
                 let class = (0..classes.len())
-                    .filter(|&k| classes[k].open_to[who] && deal.free[k] > 0)
+                    .filter(|&k| classes[k].open_to[index] && allocation.free[k] > 0)
                     .max_by_key(|&k| (classes[k].cores, std::cmp::Reverse(k)))?;
-                deal.free[class] -= 1;
-                deal.taken[who][class] += 1;
+                allocation.free[class] -= 1;
+                allocation.taken[index][class] += 1;
             }
-            deal.costs[who] = deal.cost(who)?;
+            allocation.costs[index] = allocation.cost(index)?;
         }
-        Some(deal)
+        Some(allocation)
     }
 
     /// Returns `None` for a candidate without units or with fewer cores than spinning threads.
-    fn cost(&self, who: usize) -> Option<f64> {
-        self.cost_with(who, &self.taken[who])
+    fn cost(&self, index: usize) -> Option<f64> {
+        self.cost_with(index, &self.taken[index])
     }
 
-    fn cost_with(&self, who: usize, take: &[u32]) -> Option<f64> {
+    fn cost_with(&self, index: usize, take: &[u32]) -> Option<f64> {
         let some = take.iter().any(|&count| count > 0);
-        cost_of(&self.guests[who], self.classes, take).filter(|_| some)
+        cost_of(&self.candidates[index], self.classes, take).filter(|_| some)
     }
 
     /// The best jump of one candidate: gain per capacity, class, units.
-    fn jump(&self, who: usize) -> Option<(f64, usize, u32)> {
+    fn jump(&self, index: usize) -> Option<(f64, usize, u32)> {
         let mut best: Option<(f64, usize, u32)> = None;
         for (k, class) in self.classes.iter().enumerate() {
-            if !class.open_to[who] {
+            if !class.open_to[index] {
                 continue;
             }
             for units in 1..=self.free[k].min(JUMP_MAX) {
-                let mut take = self.taken[who].clone();
+                let mut take = self.taken[index].clone();
                 take[k] += units;
-                let cost = self.cost_with(who, &take).unwrap_or(f64::MAX);
-                let gain = (self.costs[who] - cost) / (f64::from(units) * class.capacity);
+                let cost = self.cost_with(index, &take).unwrap_or(f64::MAX);
+                let gain = (self.costs[index] - cost) / (f64::from(units) * class.capacity);
                 if gain > 1e-12 && best.is_none_or(|(most, ..)| gain > most) {
                     best = Some((gain, k, units));
                 }
@@ -109,35 +117,37 @@ impl<'a> Deal<'a> {
     }
 
     fn grow(&mut self) {
-        let mut jumps: Vec<_> = (0..self.guests.len()).map(|who| self.jump(who)).collect();
+        let mut jumps: Vec<_> = (0..self.candidates.len())
+            .map(|index| self.jump(index))
+            .collect();
         loop {
             let offers = jumps.iter().enumerate();
-            let offers = offers.filter_map(|(who, jump)| Some((who, (*jump)?)));
+            let offers = offers.filter_map(|(index, jump)| Some((index, (*jump)?)));
             let best = offers.max_by(|a, b| a.1.0.total_cmp(&b.1.0).then(b.0.cmp(&a.0)));
-            let Some((who, (_, class, units))) = best else {
+            let Some((index, (_, class, units))) = best else {
                 return;
             };
             if units <= self.free[class] {
                 self.free[class] -= units;
-                self.taken[who][class] += units;
-                self.costs[who] = self.cost(who).unwrap_or(f64::MAX);
+                self.taken[index][class] += units;
+                self.costs[index] = self.cost(index).unwrap_or(f64::MAX);
             }
-            jumps[who] = self.jump(who);
+            jumps[index] = self.jump(index);
         }
     }
 
     /// Moves and swaps single units between pairs while that lowers the costs.
     fn improve(&mut self) {
         let kinds = self.classes.len();
-        let mut looks = 0;
+        let mut pairs = 0;
         let mut better = true;
         while better {
             better = false;
-            for a in 0..self.guests.len() {
-                for b in 0..self.guests.len() {
+            for a in 0..self.candidates.len() {
+                for b in 0..self.candidates.len() {
                     for trade in 0..kinds * (kinds + 1) {
-                        looks += 1;
-                        if looks > LOOKS_MAX {
+                        pairs += 1;
+                        if pairs > PAIRS_MAX {
                             return;
                         }
                         let (out, back) = (trade % kinds, trade / kinds);
@@ -179,25 +189,25 @@ impl<'a> Deal<'a> {
 }
 
 /// Lower bound of the sum of costs of every allocation.
-pub(super) fn lower_bound(guests: &[Guest<'_>], classes: &[Class]) -> f64 {
+pub(super) fn lower_bound(candidates: &[SeatCandidate<'_>], classes: &[Class]) -> f64 {
     let total: f64 = classes
         .iter()
         .map(|c| c.capacity * f64::from(c.supply))
         .sum();
     let least = classes.iter().map(|c| c.capacity).fold(total, f64::min);
-    let reach: Vec<f64> = (0..guests.len())
-        .map(|who| {
-            let open = classes.iter().filter(|class| class.open_to[who]);
+    let allowed_capacity: Vec<f64> = (0..candidates.len())
+        .map(|index| {
+            let open = classes.iter().filter(|class| class.open_to[index]);
             let open: f64 = open.map(|c| c.capacity * f64::from(c.supply)).sum();
-            open.min(total - least * (guests.len() - 1) as f64)
+            open.min(total - least * (candidates.len() - 1) as f64)
                 .max(least)
         })
         .collect();
     // Only capacity beyond every candidate's least is priced, since high prices would otherwise
     // cancel to noise. The remaining noise is subtracted.
-    let spare = (total - least * guests.len() as f64).max(0.0);
+    let spare = (total - least * candidates.len() as f64).max(0.0);
     let at = |price: f64| -> f64 {
-        let terms = guests.iter().zip(&reach);
+        let terms = candidates.iter().zip(&allowed_capacity);
         let sum: f64 = terms
             .map(|(g, &most)| cheapest(g, least, most, price))
             .sum();
@@ -216,17 +226,20 @@ pub(super) fn lower_bound(guests: &[Guest<'_>], classes: &[Class]) -> f64 {
 }
 
 /// Least value of cost(x) + price * (x - least) for `least..=most` cores.
-fn cheapest(guest: &Guest<'_>, least: f64, most: f64, price: f64) -> f64 {
-    let total = |x: f64| guest.cost(x) + price * (x - least);
-    let inner = guest.request.curve.points().iter().map(|p| p.cores);
+fn cheapest(candidate: &SeatCandidate<'_>, least: f64, most: f64, price: f64) -> f64 {
+    let total = |x: f64| candidate.cost(x) + price * (x - least);
+    let inner = candidate.request.curve.points().iter().map(|p| p.cores);
     let inner = inner.filter(|&x| x > least && x < most);
     let ends: Vec<f64> = std::iter::once(least).chain(inner).chain([most]).collect();
     let mut best = ends.iter().map(|&x| total(x)).fold(f64::INFINITY, f64::min);
     for pair in ends.windows(2) {
         let (x0, x1) = (pair[0], pair[1]);
-        let (r0, r1) = (guest.request.curve.rate(x0), guest.request.curve.rate(x1));
+        let (r0, r1) = (
+            candidate.request.curve.rate(x0),
+            candidate.request.curve.rate(x1),
+        );
         let slope = (r1 - r0) / (x1 - x0);
-        let scale = guest.request.weight * guest.alone_best;
+        let scale = candidate.request.weight * candidate.alone_best;
         let x = x0 + ((scale * slope / price).sqrt() - r0) / slope;
         if x > x0 && x < x1 {
             best = best.min(total(x));
@@ -241,8 +254,8 @@ mod tests {
     use usher_model::{Curve, ProgramId};
 
     use super::super::allot::Table;
-    use super::super::menu::{Menu, menu, quantise};
-    use super::super::{Request, guest::Guest};
+    use super::super::options::{OptionTable, option_table, quantise};
+    use super::super::{Request, candidate::SeatCandidate};
     use super::*;
 
     fn request(points: &[(u32, f64)], spinners: u32) -> Request {
@@ -260,14 +273,20 @@ mod tests {
     }
 
     /// The least sum of costs, from the exact recurrence.
-    fn exact(guests: &[Guest<'_>], classes: &[Class], supply: &[u32]) -> Option<f64> {
-        let units_max = supply.iter().sum::<u32>() - (guests.len() as u32 - 1);
-        let mut menus: Vec<Menu> = (0..guests.len())
-            .map(|who| menu(&guests[who], who, classes, units_max))
+    fn exact(candidates: &[SeatCandidate<'_>], classes: &[Class], supply: &[u32]) -> Option<f64> {
+        let units_max = supply.iter().sum::<u32>() - (candidates.len() as u32 - 1);
+        let mut tables: Vec<OptionTable> = (0..candidates.len())
+            .map(|index| option_table(&candidates[index], index, classes, units_max))
             .collect();
-        quantise(&mut menus, 0);
-        let path = Table::new(&menus, supply).optima(1).pop()?;
-        Some(menus.iter().zip(path).map(|(menu, at)| menu[at].cost).sum())
+        quantise(&mut tables, 0);
+        let path = Table::new(&tables, supply).optima(1).pop()?;
+        Some(
+            tables
+                .iter()
+                .zip(path)
+                .map(|(table, at)| table[at].cost)
+                .sum(),
+        )
     }
 
     proptest! {
@@ -295,15 +314,15 @@ mod tests {
                 .iter()
                 .map(|(points, spinners)| request(&points.iter().map(|(&n, &r)| (n, r)).collect::<Vec<_>>(), *spinners))
                 .collect();
-            let guests: Vec<Guest<'_>> = requests
+            let candidates: Vec<SeatCandidate<'_>> = requests
                 .iter()
-                .map(|request| Guest { request, alone_best: request.curve.best_rate(30.0), bound: None })
+                .map(|request| SeatCandidate { request, alone_best: request.curve.best_rate(30.0), bound: None })
                 .collect();
-            let Some(optimum) = exact(&guests, &classes, &supply) else { return Ok(()) };
-            let bound = lower_bound(&guests, &classes);
+            let Some(optimum) = exact(&candidates, &classes, &supply) else { return Ok(()) };
+            let bound = lower_bound(&candidates, &classes);
             prop_assert!(bound <= optimum * (1.0 + 1e-9), "bound {bound}, optimum {optimum}");
-            if let Some((taken, gap)) = allot(&guests, &classes) {
-                let costs = guests.iter().zip(&taken).map(|(g, take)| cost_of(g, &classes, take).unwrap());
+            if let Some((taken, gap)) = allot(&candidates, &classes) {
+                let costs = candidates.iter().zip(&taken).map(|(g, take)| cost_of(g, &classes, take).unwrap());
                 let sum: f64 = costs.sum();
                 prop_assert!(sum >= optimum * (1.0 - 1e-9) && sum - gap <= optimum * (1.0 + 1e-9));
                 for (k, &supply) in supply.iter().enumerate() {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{CoreId, CpuSet, Domain, DomainId, NodeId, PackageId, Topology};
 
-use super::guest::Guest;
+use super::candidate::SeatCandidate;
 
 /// One domain or one core.
 #[derive(Debug)]
@@ -46,13 +46,13 @@ type Kind = (u64, u32, Vec<bool>);
 
 impl Pool {
     /// Whole last-level-cache domains.
-    pub fn of_domains(machine: &Topology, guests: &[Guest<'_>]) -> Self {
-        Self::gather(machine, guests, |domain| vec![domain.cores.clone()])
+    pub fn of_domains(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
+        Self::gather(machine, candidates, |domain| vec![domain.cores.clone()])
     }
 
     /// Whole cores: the hardware threads of a core are never separated.
-    pub fn of_cores(machine: &Topology, guests: &[Guest<'_>]) -> Self {
-        Self::gather(machine, guests, |domain| {
+    pub fn of_cores(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
+        Self::gather(machine, candidates, |domain| {
             domain.cores.iter().map(|&core| vec![core]).collect()
         })
     }
@@ -64,7 +64,7 @@ impl Pool {
 
     fn gather(
         machine: &Topology,
-        guests: &[Guest<'_>],
+        candidates: &[SeatCandidate<'_>],
         cut: impl Fn(&Domain) -> Vec<Vec<CoreId>>,
     ) -> Self {
         let mut pool = Self::default();
@@ -73,7 +73,7 @@ impl Pool {
             for cores in cut(it) {
                 let cpus = machine.cpus_of_cores(cores.iter().copied());
                 let capacity: f64 = cores.iter().map(|&c| machine.cores[c].capacity).sum();
-                let open_to = guests.iter().map(|g| g.may_use(&cpus)).collect();
+                let open_to = candidates.iter().map(|g| g.may_use(&cpus)).collect();
                 let kind = ((capacity * 1e9).round() as u64, cores.len() as u32, open_to);
                 let class = pool.class_of(&mut kinds, kind, capacity);
                 pool.units.push(Unit {

@@ -20,21 +20,21 @@ use std::collections::BTreeMap;
 use usher_model::{ProgramId, Progress, ProgressSource};
 
 use super::Usher;
-use super::knowledge::Compared;
-use super::member::Member;
+use super::curve_data::SeatComparison;
+use super::managed_program::ManagedProgram;
 
 /// Length of a step: several work cycles of the programs.
-const TRY_NS: u64 = 1_000_000_000;
+const STEP_NS: u64 = 1_000_000_000;
 /// Longest step, where a program rarely reports progress.
-const TRY_NS_MAX: u64 = 5_000_000_000;
+const STEP_NS_MAX: u64 = 5_000_000_000;
 /// Least number of changes of a program's progress figure for a valid rate.
 const CHANGES_MIN: u32 = 5;
 /// Least interval between comparisons.
-pub(super) const AGAIN_NS: u64 = 30_000_000_000;
+pub(super) const COMPARE_AGAIN_NS: u64 = 30_000_000_000;
 
 /// A step of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum CompareStep {
     /// Seats, whatever is predicted.
     Seats,
     /// Two programs on the union of their seats.
@@ -49,14 +49,14 @@ pub(super) enum Comparison {
     /// The comparison must start at this time.
     Due(u64),
     /// This step has been running since this time.
-    Trying(Step, u64),
+    Trying(CompareStep, u64),
     /// The comparison ended at this time.
     Made(u64),
 }
 
 impl Comparison {
     /// Whether this step is running.
-    pub fn tries(self, step: Step) -> bool {
+    pub fn tries(self, step: CompareStep) -> bool {
         matches!(self, Self::Trying(now, _) if now == step)
     }
 
@@ -68,7 +68,7 @@ impl Comparison {
     /// Invalidates a finished or running comparison after a program has entered a new phase.
     pub fn new_phase(&mut self, at_ns: u64) {
         match *self {
-            Self::Made(made_ns) => *self = Self::Due(made_ns + AGAIN_NS),
+            Self::Made(made_ns) => *self = Self::Due(made_ns + COMPARE_AGAIN_NS),
             Self::Trying(..) => *self = Self::Due(at_ns),
             Self::Due(_) => {}
         }
@@ -77,15 +77,15 @@ impl Comparison {
 
 /// Progress windows of the present step, and the rates of earlier steps.
 #[derive(Debug, Default)]
-pub(super) struct Account {
-    told: BTreeMap<ProgramId, Tale>,
-    on_seats: BTreeMap<ProgramId, Rate>,
-    paired: BTreeMap<ProgramId, Rate>,
+pub(super) struct ComparisonSamples {
+    windows: BTreeMap<ProgramId, SampleWindow>,
+    seat_rates: BTreeMap<ProgramId, MeasuredRate>,
+    pair_rates: BTreeMap<ProgramId, MeasuredRate>,
 }
 
 /// Progress of a program in one step.
 #[derive(Debug, Clone, Copy)]
-struct Tale {
+struct SampleWindow {
     first: (u64, Progress),
     last: (u64, Progress),
     changes: u32,
@@ -93,7 +93,7 @@ struct Tale {
 
 /// Progress per second on a seat of `cores` cores.
 #[derive(Debug, Clone, Copy)]
-struct Rate {
+struct MeasuredRate {
     cores: f64,
     rate: f64,
     source: ProgressSource,
@@ -104,7 +104,7 @@ impl Usher {
     /// it.
     pub(super) fn compare(&mut self, at_ns: u64) -> bool {
         if self.comparison.is_on() {
-            self.listen(at_ns);
+            self.record_progress(at_ns);
         }
         let next = match self.comparison {
             Comparison::Due(from_ns) if at_ns >= from_ns => {
@@ -114,21 +114,21 @@ impl Usher {
                 if !self.can_compare() {
                     return false;
                 }
-                Comparison::Trying(Step::Seats, at_ns)
+                Comparison::Trying(CompareStep::Seats, at_ns)
             }
-            Comparison::Trying(step, since_ns) if self.is_told(at_ns - since_ns) => {
+            Comparison::Trying(step, since_ns) if self.has_enough_samples(at_ns - since_ns) => {
                 let rates = self.rates();
                 match step {
-                    Step::Seats => {
-                        self.account.on_seats = rates;
-                        self.account.paired.clear();
-                        Comparison::Trying(Step::Pair, at_ns)
+                    CompareStep::Seats => {
+                        self.samples.seat_rates = rates;
+                        self.samples.pair_rates.clear();
+                        Comparison::Trying(CompareStep::Pair, at_ns)
                     }
-                    Step::Pair => {
-                        self.account.paired = rates;
-                        Comparison::Trying(Step::Sharing, at_ns)
+                    CompareStep::Pair => {
+                        self.samples.pair_rates = rates;
+                        Comparison::Trying(CompareStep::Sharing, at_ns)
                     }
-                    Step::Sharing => {
+                    CompareStep::Sharing => {
                         self.conclude(&rates);
                         Comparison::Made(at_ns)
                     }
@@ -136,7 +136,7 @@ impl Usher {
             }
             _ => return false,
         };
-        self.account.told.clear();
+        self.samples.windows.clear();
         self.comparison = next;
         true
     }
@@ -150,67 +150,67 @@ impl Usher {
         }
         if forgot && !self.is_comparable() {
             // Without a comparison, this sets the least interval until the next check.
-            self.comparison = Comparison::Due(at_ns + AGAIN_NS);
+            self.comparison = Comparison::Due(at_ns + COMPARE_AGAIN_NS);
         }
         forgot
     }
 
     /// Updates the progress windows.
-    fn listen(&mut self, at_ns: u64) {
+    fn record_progress(&mut self, at_ns: u64) {
         for (&id, member) in &self.members {
-            let Some(now) = member.told else {
+            let Some(now) = member.last_progress else {
                 continue;
             };
-            let first = Tale {
+            let first = SampleWindow {
                 first: (at_ns, now),
                 last: (at_ns, now),
                 changes: 0,
             };
-            let tale = self.account.told.entry(id).or_insert(first);
-            if tale.last.1.source != now.source {
-                *tale = first;
-            } else if tale.last.1.total != now.total {
-                tale.last = (at_ns, now);
-                tale.changes += 1;
+            let window = self.samples.windows.entry(id).or_insert(first);
+            if window.last.1.source != now.source {
+                *window = first;
+            } else if window.last.1.total != now.total {
+                window.last = (at_ns, now);
+                window.changes += 1;
             }
         }
     }
 
     /// Whether the step has lasted long enough for all programs.
-    fn is_told(&self, elapsed_ns: u64) -> bool {
-        let told = |id: &ProgramId| self.account.told.get(id);
-        let enough = |id| told(id).is_some_and(|tale| tale.changes >= CHANGES_MIN);
-        elapsed_ns >= TRY_NS && (elapsed_ns >= TRY_NS_MAX || self.members.keys().all(enough))
+    fn has_enough_samples(&self, elapsed_ns: u64) -> bool {
+        let window = |id: &ProgramId| self.samples.windows.get(id);
+        let enough = |id| window(id).is_some_and(|window| window.changes >= CHANGES_MIN);
+        elapsed_ns >= STEP_NS && (elapsed_ns >= STEP_NS_MAX || self.members.keys().all(enough))
     }
 
     /// Rates of the programs with enough changes in this step, each from the first figure to the
     /// last change: the sampling interval differs between steps.
-    fn rates(&self) -> BTreeMap<ProgramId, Rate> {
-        let rate = |(&id, tale): (&ProgramId, &Tale)| {
-            let ((from_ns, from), (to_ns, to)) = (tale.first, tale.last);
+    fn rates(&self) -> BTreeMap<ProgramId, MeasuredRate> {
+        let rate = |(&id, window): (&ProgramId, &SampleWindow)| {
+            let ((from_ns, from), (to_ns, to)) = (window.first, window.last);
             let done = to.total - from.total;
             let seat = self.seats.get(&id);
-            let rate = Rate {
+            let rate = MeasuredRate {
                 cores: seat.map_or(0.0, |seat| self.topology.capacity_of(seat)),
                 rate: done / ((to_ns - from_ns) as f64 / 1e9),
                 source: to.source,
             };
-            (tale.changes >= CHANGES_MIN && done > 0.0).then_some((id, rate))
+            (window.changes >= CHANGES_MIN && done > 0.0).then_some((id, rate))
         };
-        self.account.told.iter().filter_map(rate).collect()
+        self.samples.windows.iter().filter_map(rate).collect()
     }
 
     /// Stores how much faster each program was on its seat than in the other steps.
-    fn conclude(&mut self, shared: &BTreeMap<ProgramId, Rate>) {
+    fn conclude(&mut self, shared: &BTreeMap<ProgramId, MeasuredRate>) {
         for (id, member) in &mut self.members {
-            let both = self.account.on_seats.get(id).zip(shared.get(id));
+            let both = self.samples.seat_rates.get(id).zip(shared.get(id));
             if let Some((seat, shared)) = both
                 && seat.source == shared.source
                 && seat.cores > 0.0
             {
-                let paired = self.account.paired.get(id);
+                let paired = self.samples.pair_rates.get(id);
                 let paired = paired.filter(|paired| paired.source == seat.source);
-                member.knowledge.learn_comparison(Compared {
+                member.curve_data.learn_comparison(SeatComparison {
                     cores: seat.cores,
                     over_sharing: seat.rate / shared.rate,
                     over_pair: paired.map(|paired| seat.rate / paired.rate),
@@ -222,14 +222,15 @@ impl Usher {
     /// Whether a comparison is possible, now or when all programs have been measured: there are
     /// several programs, and all report progress and may be moved at any time.
     pub(super) fn is_comparable(&self) -> bool {
-        let tells = |member: &Member| member.has_live_source() && member.is_narrowable();
+        let is_measurable =
+            |member: &ManagedProgram| member.has_live_source() && member.is_narrowable();
         self.members.len() > 1
             && self.members.len() <= self.topology.domains.len()
-            && self.members.values().all(tells)
+            && self.members.values().all(is_measurable)
     }
 
     fn can_compare(&self) -> bool {
-        let explores = self.survey.is_on() || self.members.values().any(Member::explores);
+        let explores = self.survey.is_on() || self.members.values().any(ManagedProgram::explores);
         !explores && self.is_comparable()
     }
 }

@@ -37,7 +37,7 @@ const HOLD_NS_MIN: u64 = 10_000_000;
 const HOLD_NS_MAX: u64 = 40_000_000;
 
 /// Input of the lender: the present seats and predicates on their owners.
-pub struct Market<'a> {
+pub struct LendingContext<'a> {
     /// The machine.
     pub topology: &'a Topology,
     /// Seats by owner; programs with the same seat share it and lend as one.
@@ -48,9 +48,9 @@ pub struct Market<'a> {
     pub lends: &'a dyn Fn(ProgramId) -> bool,
 }
 
-impl Market<'_> {
+impl LendingContext<'_> {
     /// All programs with the same seat as `owner`, including `owner`.
-    fn household(&self, owner: ProgramId) -> Vec<ProgramId> {
+    fn same_seat(&self, owner: ProgramId) -> Vec<ProgramId> {
         let Some(seat) = self.seats.get(&owner) else {
             return Vec::new();
         };
@@ -76,13 +76,13 @@ fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
 /// Manages the loans.
 #[derive(Debug, Clone, Default)]
 pub struct Lender {
-    accounts: BTreeMap<ProgramId, Account>,
+    usages: BTreeMap<ProgramId, UsageSample>,
     /// Lent cores: the owner, if any, and the borrower.
     lent: BTreeMap<CoreId, (Option<ProgramId>, ProgramId)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Account {
+struct UsageSample {
     /// Whether there is an earlier sample to compare with.
     known: bool,
     at_ns: u64,
@@ -92,7 +92,7 @@ struct Account {
     busy_cpus: f64,
     wait_share: f64,
     idle_ticks: u32,
-    content_ticks: u32,
+    satisfied_ticks: u32,
     hold_until_ns: u64,
     hold_ns: u64,
 }
@@ -101,25 +101,25 @@ impl Lender {
     /// Ends all loans, for example when seats change.
     pub fn recall_all(&mut self) {
         self.lent.clear();
-        self.accounts.clear();
+        self.usages.clear();
     }
 
     /// Processes samples and moves cores; returns whether a loan began or ended.
-    pub fn tick(&mut self, at_ns: u64, samples: &[ProgramSample], market: &Market) -> bool {
+    pub fn tick(&mut self, at_ns: u64, samples: &[ProgramSample], ctx: &LendingContext) -> bool {
         let before = self.lent.clone();
         for sample in samples
             .iter()
-            .filter(|sample| market.seats.contains_key(&sample.id))
+            .filter(|sample| ctx.seats.contains_key(&sample.id))
         {
-            let cores = market.topology.cores_in(&market.seats[&sample.id]).len();
-            self.accounts
+            let cores = ctx.topology.cores_in(&ctx.seats[&sample.id]).len();
+            self.usages
                 .entry(sample.id)
                 .or_default()
                 .read(at_ns, sample, cores);
         }
-        self.accounts.retain(|id, _| market.seats.contains_key(id));
-        self.end_loans(at_ns, market);
-        self.start_loans(at_ns, market);
+        self.usages.retain(|id, _| ctx.seats.contains_key(id));
+        self.end_loans(at_ns, ctx);
+        self.start_loans(at_ns, ctx);
         self.lent != before
     }
 
@@ -141,63 +141,61 @@ impl Lender {
     }
 
     /// Whether short ticks are worth their cost: cores are lent, or a program waits.
-    pub fn is_lively(&self) -> bool {
-        let lively = |account: &Account| account.wait_share > BORROW_WAIT;
-        !self.lent.is_empty() || self.accounts.values().any(lively)
+    pub fn needs_short_ticks(&self) -> bool {
+        let waits = |usage: &UsageSample| usage.wait_share > BORROW_WAIT;
+        !self.lent.is_empty() || self.usages.values().any(waits)
     }
 
     /// Whether any program used a CPU in the last tick.
     pub fn is_busy(&self) -> bool {
-        self.accounts
-            .values()
-            .any(|account| account.busy_cpus > 0.01)
+        self.usages.values().any(|usage| usage.busy_cpus > 0.01)
     }
 
-    fn end_loans(&mut self, at_ns: u64, market: &Market) {
+    fn end_loans(&mut self, at_ns: u64, ctx: &LendingContext) {
         let owners: BTreeSet<_> = self.lent.values().filter_map(|&(owner, _)| owner).collect();
         for owner in owners {
-            let household = market.household(owner);
+            let same_seat = ctx.same_seat(owner);
             let waits = |id| {
-                self.accounts
+                self.usages
                     .get(id)
                     .is_none_or(|a| a.wait_share > RECALL_WAIT)
             };
-            if household.is_empty() || household.iter().any(waits) {
-                for id in &household {
-                    self.accounts.entry(*id).or_default().recall(at_ns);
+            if same_seat.is_empty() || same_seat.iter().any(waits) {
+                for id in &same_seat {
+                    self.usages.entry(*id).or_default().recall(at_ns);
                 }
                 self.lent.retain(|_, &mut (o, _)| o != Some(owner));
             }
         }
-        let accounts = &self.accounts;
+        let usages = &self.usages;
         self.lent.retain(|_, &mut (_, borrower)| {
-            let seated = market.seats.contains_key(&borrower);
+            let seated = ctx.seats.contains_key(&borrower);
             seated
-                && accounts
+                && usages
                     .get(&borrower)
-                    .is_some_and(|account| account.content_ticks < IDLE_TICKS)
+                    .is_some_and(|usage| usage.satisfied_ticks < IDLE_TICKS)
         });
     }
 
-    fn start_loans(&mut self, at_ns: u64, market: &Market) {
-        let mut supply = self.supply(at_ns, market);
+    fn start_loans(&mut self, at_ns: u64, ctx: &LendingContext) {
+        let mut supply = self.supply(at_ns, ctx);
         // Programs borrow in the order of their wait shares, one core each in turn, nearest core
         // first.
         let mut waiting: Vec<_> = self
-            .accounts
+            .usages
             .iter()
-            .filter(|(_, account)| account.wait_share > BORROW_WAIT)
+            .filter(|(_, usage)| usage.wait_share > BORROW_WAIT)
             .map(|(&id, _)| id)
             .collect();
         waiting.sort_by(|a, b| {
-            self.accounts[b]
+            self.usages[b]
                 .wait_share
-                .total_cmp(&self.accounts[a].wait_share)
+                .total_cmp(&self.usages[a].wait_share)
                 .then(a.cmp(b))
         });
         while !supply.is_empty() && !waiting.is_empty() {
             waiting.retain(|&borrower| {
-                let Some(core) = self.match_core(borrower, &supply, market) else {
+                let Some(core) = self.match_core(borrower, &supply, ctx) else {
                     return false;
                 };
                 let Some(owner) = supply.remove(&core) else {
@@ -214,62 +212,61 @@ impl Lender {
         &self,
         borrower: ProgramId,
         supply: &BTreeMap<CoreId, Option<ProgramId>>,
-        market: &Market,
+        ctx: &LendingContext,
     ) -> Option<CoreId> {
-        let seat = market.seats.get(&borrower)?;
-        let borrowed = market.topology.cpus_of_cores(
+        let seat = ctx.seats.get(&borrower)?;
+        let borrowed = ctx.topology.cpus_of_cores(
             self.lent
                 .iter()
                 .filter(|(_, pair)| pair.1 == borrower)
                 .map(|(&core, _)| core),
         );
         let held = seat.or(&borrowed);
-        let account = self.accounts.get(&borrower)?;
-        let now = market.topology.capacity_of(&held);
-        if account.threads as usize <= held.len() {
+        let usage = self.usages.get(&borrower)?;
+        let now = ctx.topology.capacity_of(&held);
+        if usage.threads as usize <= held.len() {
             return None;
         }
-        let near = market.topology.domains_in(seat);
+        let near = ctx.topology.domains_in(seat);
         let core = supply
             .iter()
             .filter(|&(_, &owner)| owner != Some(borrower))
             .map(|(&core, _)| core)
-            .min_by_key(|&core| (!near.contains(&market.topology.cores[core].domain), core))?;
-        (market.gains)(borrower, now, now + market.topology.cores[core].capacity).then_some(core)
+            .min_by_key(|&core| (!near.contains(&ctx.topology.cores[core].domain), core))?;
+        (ctx.gains)(borrower, now, now + ctx.topology.cores[core].capacity).then_some(core)
     }
 
     /// Cores that can be lent: those outside all seats, and those that their owners leave idle.
-    fn supply(&self, at_ns: u64, market: &Market) -> BTreeMap<CoreId, Option<ProgramId>> {
-        let owned = market
+    fn supply(&self, at_ns: u64, ctx: &LendingContext) -> BTreeMap<CoreId, Option<ProgramId>> {
+        let owned = ctx
             .seats
             .values()
             .fold(CpuSet::new(), |all, seat| all.or(seat));
-        let free = market.topology.all_cpus().minus(&owned);
-        let mut supply: BTreeMap<_, _> = whole_cores(market.topology, &free)
+        let free = ctx.topology.all_cpus().minus(&owned);
+        let mut supply: BTreeMap<_, _> = whole_cores(ctx.topology, &free)
             .into_iter()
             .map(|core| (core, None))
             .collect();
-        for (&owner, seat) in market.seats {
-            let household = market.household(owner);
-            if household.first() != Some(&owner) {
+        for (&owner, seat) in ctx.seats {
+            let same_seat = ctx.same_seat(owner);
+            if same_seat.first() != Some(&owner) {
                 continue;
             }
-            let accounts: Option<Vec<_>> =
-                household.iter().map(|id| self.accounts.get(id)).collect();
-            let Some(accounts) = accounts else { continue };
-            if !household.iter().all(|&id| (market.lends)(id)) {
+            let usages: Option<Vec<_>> = same_seat.iter().map(|id| self.usages.get(id)).collect();
+            let Some(usages) = usages else { continue };
+            if !same_seat.iter().all(|&id| (ctx.lends)(id)) {
                 continue;
             }
-            let asleep = |a: &&Account| a.idle_ticks >= IDLE_TICKS && at_ns >= a.hold_until_ns;
+            let is_idle = |a: &&UsageSample| a.idle_ticks >= IDLE_TICKS && at_ns >= a.hold_until_ns;
             let borrows = self
                 .lent
                 .values()
-                .any(|(_, borrower)| household.contains(borrower));
-            if borrows || !accounts.iter().all(asleep) {
+                .any(|(_, borrower)| same_seat.contains(borrower));
+            if borrows || !usages.iter().all(is_idle) {
                 continue;
             }
-            let whole = whole_cores(market.topology, seat);
-            let busy_cpus = accounts.iter().map(|account| account.busy_cpus).sum();
+            let whole = whole_cores(ctx.topology, seat);
+            let busy_cpus = usages.iter().map(|usage| usage.busy_cpus).sum();
             let unused = unused_cores(whole.len(), busy_cpus);
             supply.extend(
                 whole
@@ -284,7 +281,7 @@ impl Lender {
     }
 }
 
-impl Account {
+impl UsageSample {
     /// Processes a sample; `cores` is the number of cores of the program's seat.
     fn read(&mut self, at_ns: u64, sample: &ProgramSample, cores: usize) {
         let wait_ns = sample.wait_ns.unwrap_or(0);
@@ -298,7 +295,7 @@ impl Account {
             let idle = !waits && unused_cores(cores, self.busy_cpus) > 0;
             self.idle_ticks = if idle { self.idle_ticks + 1 } else { 0 };
             let content = !waits && self.busy_cpus < cores as f64;
-            self.content_ticks = if content { self.content_ticks + 1 } else { 0 };
+            self.satisfied_ticks = if content { self.satisfied_ticks + 1 } else { 0 };
         }
         self.known = true;
         (self.at_ns, self.cpu_ns, self.wait_ns, self.threads) =

@@ -24,7 +24,7 @@ const CHUNKS_MIN: u32 = 3;
 
 /// A rate measured in one placement.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Estimate {
+pub struct RateEstimate {
     /// Units of progress per second.
     pub rate: f64,
     /// Standard error, relative to the rate.
@@ -37,7 +37,7 @@ pub struct Estimate {
 
 /// Measures a program in its present placement.
 #[derive(Debug, Clone, Default)]
-pub struct Meter {
+pub struct RateMeter {
     settled_ns: u64,
     open: Option<Reading>,
     chunks: u32,
@@ -58,7 +58,7 @@ struct Reading {
 
 /// Effect of a sample on the estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum SampleOutcome {
     /// None: too little time has passed.
     Nothing,
     /// A chunk was added.
@@ -67,7 +67,7 @@ pub enum Told {
     NewPhase,
 }
 
-impl Meter {
+impl RateMeter {
     /// Starts again after a move.
     pub fn moved(&mut self, at_ns: u64) {
         *self = Self {
@@ -77,9 +77,9 @@ impl Meter {
     }
 
     /// Processes a sample.
-    pub fn read(&mut self, at_ns: u64, sample: &ProgramSample) -> Told {
+    pub fn read(&mut self, at_ns: u64, sample: &ProgramSample) -> SampleOutcome {
         let Some(progress) = sample.progress.filter(|_| at_ns >= self.settled_ns) else {
-            return Told::Nothing;
+            return SampleOutcome::Nothing;
         };
         let now = Reading {
             at_ns,
@@ -91,10 +91,10 @@ impl Meter {
             self.moved(at_ns);
             self.settled_ns = at_ns;
             self.open = Some(now);
-            return Told::Nothing;
+            return SampleOutcome::Nothing;
         };
         if now.at_ns < start.at_ns + CHUNK_NS || now.total <= start.total {
-            return Told::Nothing;
+            return SampleOutcome::Nothing;
         }
         let seconds = (now.at_ns - start.at_ns) as f64 / 1e9;
         let rate = (now.total - start.total) / seconds;
@@ -103,17 +103,17 @@ impl Meter {
             self.moved(at_ns);
             self.settled_ns = at_ns;
             self.open = Some(now);
-            return Told::NewPhase;
+            return SampleOutcome::NewPhase;
         }
         self.add(
             rate,
             now.cpu_ns.saturating_sub(start.cpu_ns) as f64 / 1e9 / seconds,
         );
-        Told::Chunk
+        SampleOutcome::Chunk
     }
 
     /// The present estimate.
-    pub fn estimate(&self) -> Option<Estimate> {
+    pub fn estimate(&self) -> Option<RateEstimate> {
         let source = self.open?.source;
         if self.chunks == 0 {
             return None;
@@ -127,7 +127,7 @@ impl Meter {
             (self.squares / (chunks - 1.0)).sqrt() / self.mean
         };
         let relative_error = spread / chunks.sqrt();
-        Some(Estimate {
+        Some(RateEstimate {
             rate: self.mean,
             relative_error,
             busy_cpus: self.busy_sum / chunks,
@@ -180,42 +180,46 @@ mod tests {
     }
 
     /// Processes chunks of 0.1 s with these rates.
-    fn fed(rates: &[f64]) -> (Meter, Vec<Told>) {
-        let mut meter = Meter::default();
+    fn outcomes_of(rates: &[f64]) -> (RateMeter, Vec<SampleOutcome>) {
+        let mut meter = RateMeter::default();
         meter.moved(0);
         let (mut at_ns, mut total) = (SETTLE_NS, 1.0);
-        let mut told = vec![meter.read(at_ns, &sample(total, at_ns))];
+        let mut outcomes = vec![meter.read(at_ns, &sample(total, at_ns))];
         for rate in rates {
             at_ns += CHUNK_NS;
             total += rate * 0.1;
-            told.push(meter.read(at_ns, &sample(total, at_ns)));
+            outcomes.push(meter.read(at_ns, &sample(total, at_ns)));
         }
-        (meter, told)
+        (meter, outcomes)
     }
 
     #[test]
-    fn a_steady_rate_is_known_ever_better() {
-        let (few, _) = fed(&[10.0, 11.0, 10.0]);
-        let (many, told) = fed(&[10.0, 11.0].repeat(20));
+    fn the_error_of_a_steady_rate_shrinks() {
+        let (few, _) = outcomes_of(&[10.0, 11.0, 10.0]);
+        let (many, outcomes) = outcomes_of(&[10.0, 11.0].repeat(20));
         let (few, many) = (few.estimate().unwrap(), many.estimate().unwrap());
         assert!(many.relative_error < few.relative_error);
         assert!((many.rate - 10.5).abs() < 0.01 && (many.busy_cpus - 1.0).abs() < 1e-9);
-        assert!(!told.contains(&Told::NewPhase));
+        assert!(!outcomes.contains(&SampleOutcome::NewPhase));
     }
 
     #[test]
-    fn a_lasting_change_is_a_phase_and_a_blip_is_not() {
-        let (_, told) = fed(&[10.0, 10.0, 10.0, 10.0, 5.0, 5.0]);
-        assert_eq!(told.last(), Some(&Told::NewPhase));
-        let (_, told) = fed(&[10.0, 10.0, 10.0, 10.0, 7.5, 10.0, 10.0, 13.0, 10.0, 10.0]);
-        assert!(!told.contains(&Told::NewPhase));
+    fn detects_a_lasting_change_but_not_a_short_one() {
+        let (_, outcomes) = outcomes_of(&[10.0, 10.0, 10.0, 10.0, 5.0, 5.0]);
+        assert_eq!(outcomes.last(), Some(&SampleOutcome::NewPhase));
+        let (_, outcomes) =
+            outcomes_of(&[10.0, 10.0, 10.0, 10.0, 7.5, 10.0, 10.0, 13.0, 10.0, 10.0]);
+        assert!(!outcomes.contains(&SampleOutcome::NewPhase));
     }
 
     #[test]
-    fn what_follows_a_move_does_not_count_at_first() {
-        let mut meter = Meter::default();
+    fn ignores_the_time_after_a_move() {
+        let mut meter = RateMeter::default();
         meter.moved(1_000);
-        assert_eq!(meter.read(SETTLE_NS, &sample(1.0, 0)), Told::Nothing);
+        assert_eq!(
+            meter.read(SETTLE_NS, &sample(1.0, 0)),
+            SampleOutcome::Nothing
+        );
         assert!(meter.open.is_none());
         assert!(meter.estimate().is_none());
     }

@@ -35,18 +35,18 @@
 //! better by more than [`KEEP_MARGIN`].
 
 mod compare;
-mod knowledge;
+mod curve_data;
 
 pub mod lend;
-mod member;
+mod managed_program;
 pub mod meter;
 pub mod pair;
-mod pens;
+mod partitions;
 mod planning;
-pub mod stay;
+pub mod remap;
+mod seat_decision;
 mod survey;
 pub mod turns;
-mod verdict;
 
 use std::collections::BTreeMap;
 
@@ -55,20 +55,20 @@ use usher_model::{
     SampleScope, Topology,
 };
 
-use self::compare::{Account, Comparison};
-use self::lend::{Lender, Market, TICK_NS};
-use self::member::{Member, Place};
-use self::meter::Told;
+use self::compare::{Comparison, ComparisonSamples};
+use self::lend::{Lender, LendingContext, TICK_NS};
+use self::managed_program::{ManagedProgram, Placement};
+use self::meter::SampleOutcome;
 use self::survey::Survey;
-use self::turns::{Turn, Turns};
+use self::turns::{ProgramTurn, TurnSchedule};
 use crate::Policy;
-use crate::simple::{leave_pinned, limit, wanted};
-use crate::stage::{Stage, Wanted};
+use crate::action_diff::{ActionDiff, DesiredSeats};
+use crate::simple::{apply_limits, desired_seats, remove_pinned};
 
 /// Relative advantage over time sharing that seats must be predicted to have.
 pub const MARGIN: f64 = 0.03;
 /// Relative advantage over the present seating that a new seating must be predicted to have.
-pub const STAY: f64 = 0.03;
+pub const KEEP_MARGIN: f64 = 0.03;
 /// Hold time after a change that was based on measurements only: first and longest.
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
@@ -92,38 +92,38 @@ const CALM_NS: u64 = 20_000_000;
 pub struct Usher {
     machine: Topology,
     topology: Topology,
-    members: BTreeMap<ProgramId, Member>,
+    members: BTreeMap<ProgramId, ManagedProgram>,
     plan: Plan,
     /// Present seats, including trials: the CPUs that each program owns now.
     seats: BTreeMap<ProgramId, CpuSet>,
     /// The last seat of each program, near which its memory lies.
-    homes: BTreeMap<ProgramId, CpuSet>,
+    last_seats: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
-    turns: Turns,
+    turns: TurnSchedule,
     comparison: Comparison,
-    account: Account,
+    samples: ComparisonSamples,
     survey: Survey,
     /// The plan with two programs on the union of their seats that was tried.
     pair: Option<Plan>,
     /// Whether the comparison with the present programs favoured seats; `None` if there was none.
-    tried_acts: Option<bool>,
+    comparison_favours_seats: Option<bool>,
     /// State of the comparison when the plan was last made.
     planned_at: Option<Comparison>,
     /// Turns of the plan; empty without turns.
-    planned_turns: Vec<Turn>,
-    stage: Stage,
+    planned_turns: Vec<ProgramTurn>,
+    diff: ActionDiff,
     notes: Vec<Note>,
     hold_until_ns: u64,
     hold_ns: u64,
     /// The reason for which the plan must be made again, if it must.
-    stale: Option<Stale>,
+    replan_reason: Option<ReplanReason>,
     /// Time of the last sample, and the CPU time of all programs at that time.
-    looked: (u64, u64),
+    last_sample: (u64, u64),
     at_rest: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stale {
+enum ReplanReason {
     /// New measurements exist.
     Measured,
     /// A comparison or a survey moves on to its next step.
@@ -141,22 +141,22 @@ impl Usher {
             members: BTreeMap::new(),
             plan: Plan::default(),
             seats: BTreeMap::new(),
-            homes: BTreeMap::new(),
+            last_seats: BTreeMap::new(),
             lender: Lender::default(),
-            turns: Turns::default(),
+            turns: TurnSchedule::default(),
             comparison: Comparison::Due(0),
-            account: Account::default(),
+            samples: ComparisonSamples::default(),
             survey: Survey::default(),
             pair: None,
-            tried_acts: None,
+            comparison_favours_seats: None,
             planned_at: None,
             planned_turns: Vec::new(),
-            stage: Stage::default(),
+            diff: ActionDiff::default(),
             notes: Vec::new(),
             hold_until_ns: 0,
             hold_ns: HOLD_NS_MIN,
-            stale: None,
-            looked: (0, 0),
+            replan_reason: None,
+            last_sample: (0, 0),
             at_rest: false,
         }
     }
@@ -165,35 +165,35 @@ impl Usher {
         self.topology.capacity_of(&self.topology.all_cpus())
     }
 
-    fn say(&mut self, program: Option<ProgramId>, text: impl Into<String>) {
+    fn log(&mut self, program: Option<ProgramId>, text: impl Into<String>) {
         self.notes.push(Note {
             program,
             text: text.into(),
         });
     }
 
-    fn mark(&mut self, stale: Stale) {
-        self.stale = self.stale.max(Some(stale));
+    fn request_replan(&mut self, replan_reason: ReplanReason) {
+        self.replan_reason = self.replan_reason.max(Some(replan_reason));
     }
 
     /// Processes the changes since the last observation.
-    fn take_in(&mut self, observation: &Observation) {
+    fn handle_changes(&mut self, observation: &Observation) {
         let changed = self.topology.all_cpus() != observation.usable;
         if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
             self.topology = topology;
             // Core numbers have changed.
             self.lender.recall_all();
             self.forget_comparison(observation.at_ns);
-            self.mark(Stale::Changed);
+            self.request_replan(ReplanReason::Changed);
         }
         for failed in &observation.failed {
             if let Some(member) = self.members.get_mut(&failed.action.program()) {
                 member.failures += 1;
                 member.failed_ns = observation.at_ns;
-                self.mark(Stale::Changed);
+                self.request_replan(ReplanReason::Changed);
             }
         }
-        let long_ago = |member: &Member| {
+        let long_ago = |member: &ManagedProgram| {
             member.failures > 0 && observation.at_ns.saturating_sub(member.failed_ns) >= FORGIVEN_NS
         };
         let mut again = false;
@@ -202,36 +202,36 @@ impl Usher {
             member.failures = 0;
         }
         if again {
-            self.mark(Stale::Changed);
+            self.request_replan(ReplanReason::Changed);
         }
-        self.stage.undo_failed(&observation.failed);
+        self.diff.mark_failed(&observation.failed);
         for event in &observation.events {
-            self.happened(observation.at_ns, event);
+            self.handle_event(observation.at_ns, event);
         }
     }
 
-    fn happened(&mut self, at_ns: u64, event: &Event) {
+    fn handle_event(&mut self, at_ns: u64, event: &Event) {
         match event {
             Event::Arrived(program) => {
                 let all = self.topology.all_cpus();
-                let reach = program.confined_to().map_or(all.clone(), |b| b.and(&all));
-                let reach = self.topology.cores_in(&reach).len() as u32;
-                let member = Member::new((**program).clone(), at_ns, reach);
+                let usable_cores = program.confined_to().map_or(all.clone(), |b| b.and(&all));
+                let usable_cores = self.topology.cores_in(&usable_cores).len() as u32;
+                let member = ManagedProgram::new((**program).clone(), at_ns, usable_cores);
                 self.members.insert(program.id, member);
-                self.mark(Stale::Changed);
+                self.request_replan(ReplanReason::Changed);
             }
             Event::Departed(program) => {
                 if self.members.remove(program).is_some() {
-                    self.homes.remove(program);
-                    self.stage.forget(*program);
-                    self.mark(Stale::Changed);
+                    self.last_seats.remove(program);
+                    self.diff.forget(*program);
+                    self.request_replan(ReplanReason::Changed);
                 }
             }
             Event::Repeated { program, seconds } => self.repeated(at_ns, *program, *seconds),
             Event::Limited { program, .. } => {
                 if let Some(member) = self.members.get_mut(program) {
-                    limit(&mut member.program, event);
-                    self.mark(Stale::Changed);
+                    apply_limits(&mut member.program, event);
+                    self.request_replan(ReplanReason::Changed);
                 }
             }
             Event::Seating { .. } => {}
@@ -244,12 +244,12 @@ impl Usher {
     /// Discards results that were obtained with other programs or on another machine.
     fn forget_comparison(&mut self, at_ns: u64) {
         self.comparison = Comparison::Due(at_ns);
-        self.tried_acts = None;
+        self.comparison_favours_seats = None;
         self.pair = None;
         for member in self.members.values_mut() {
-            member.knowledge.forget_shared();
+            member.curve_data.forget_shared();
             member.drifted = false;
-            if member.place == Place::Shared {
+            if member.placement == Placement::Shared {
                 member.meter.moved(at_ns);
             }
         }
@@ -263,19 +263,19 @@ impl Usher {
         };
         let repetition = ProgressSource::Repetition;
         member.source = Some(member.source.map_or(repetition, |s| s.min(repetition)));
-        member.born_again();
+        member.restarted();
         let began_ns = at_ns as f64 - seconds * 1e9;
         if !(seconds.is_finite() && seconds > 0.0 && began_ns >= member.placed_ns as f64) {
             return;
         }
         if member.repeated(seconds) {
-            self.mark(Stale::Measured);
+            self.request_replan(ReplanReason::Measured);
         }
     }
 
     /// Updates whether all programs are at rest.
-    fn look_for_rest(&mut self, observation: &Observation) {
-        let (then_ns, before_ns) = self.looked;
+    fn update_rest(&mut self, observation: &Observation) {
+        let (then_ns, before_ns) = self.last_sample;
         let cpu_ns = observation.programs.iter().map(|sample| sample.cpu_ns);
         let cpu_ns: u64 = cpu_ns.fold(0, u64::saturating_add);
         let elapsed_ns = observation.at_ns.saturating_sub(then_ns);
@@ -283,7 +283,7 @@ impl Usher {
         // A new program has used no CPU time yet; a departed one removes its total from the sum.
         let unchanged = observation.events.is_empty();
         self.at_rest = unchanged && (used_ns as f64) < REST_CPUS * elapsed_ns as f64;
-        self.looked = (observation.at_ns, cpu_ns);
+        self.last_sample = (observation.at_ns, cpu_ns);
     }
 
     /// Processes the samples of all programs.
@@ -302,25 +302,25 @@ impl Usher {
                 continue;
             }
             let trusted = sample.progress.is_some_and(|p| p.may_plan());
-            news |= member.notice(sample);
+            news |= member.update_from_sample(sample);
             match member.meter.read(at_ns, sample) {
-                Told::Nothing => {}
-                Told::Chunk => {
+                SampleOutcome::Nothing => {}
+                SampleOutcome::Chunk => {
                     news |= member
                         .meter
                         .estimate()
                         .is_some_and(|e| trusted && member.learn(e))
                 }
-                Told::NewPhase if !trusted => {}
+                SampleOutcome::NewPhase if !trusted => {}
                 // Where programs share CPUs, another program's phase may be the cause.
-                Told::NewPhase if member.place == Place::Shared || paired => {
+                SampleOutcome::NewPhase if member.placement == Placement::Shared || paired => {
                     if !self.comparison.is_on() {
                         member.drifted = true;
                         self.comparison.new_phase(at_ns);
                     }
                 }
-                Told::NewPhase if member.place == Place::Mixed => {}
-                Told::NewPhase => {
+                SampleOutcome::NewPhase if member.placement == Placement::Mixed => {}
+                SampleOutcome::NewPhase => {
                     member.forget_phase(at_ns);
                     self.comparison.new_phase(at_ns);
                     new_phases.push(sample.id);
@@ -328,18 +328,18 @@ impl Usher {
             }
         }
         if news || !new_phases.is_empty() {
-            self.mark(Stale::Measured);
+            self.request_replan(ReplanReason::Measured);
         }
         for id in new_phases {
-            self.say(
+            self.log(
                 Some(id),
-                "its rate has changed for good: a new phase, measured anew",
+                "its rate has permanently changed: new phase, measured again",
             );
         }
     }
 
     /// Puts the plan into force: seats, trials and loans. Returns whether any program was moved.
-    fn put_in_force(&mut self, at_ns: u64, replanned: bool) -> bool {
+    fn apply_plan(&mut self, at_ns: u64, replanned: bool) -> bool {
         let all = self.topology.all_cpus();
         let mut seats = BTreeMap::new();
         let narrowed = self.plan.seats.iter().filter(|seat| seat.cpus != all);
@@ -355,12 +355,12 @@ impl Usher {
             seats.clone_from(surveyed);
         }
         let took_turns = self.turns.are_taken();
-        self.turns.follow(at_ns, &self.planned_turns);
+        self.turns.set_turns(at_ns, &self.planned_turns);
         let moved = seats != self.seats || took_turns != self.turns.are_taken();
         if moved {
             self.lender.recall_all();
             if !self.survey.is_on() {
-                self.homes.extend(seats.clone());
+                self.last_seats.extend(seats.clone());
             }
             self.seats = seats;
         }
@@ -372,7 +372,7 @@ impl Usher {
 
     /// Whether a program is being measured on a seat, which must then be all that the program has.
     fn measures_on_seats(&self) -> bool {
-        let explores = self.members.values().any(Member::explores);
+        let explores = self.members.values().any(ManagedProgram::explores);
         explores || self.survey.is_on() || self.comparison.is_on()
     }
 
@@ -387,7 +387,7 @@ impl Usher {
                 .get(&id)
                 .is_some_and(|m| m.gains(from, to, cores_max))
         };
-        let market = Market {
+        let ctx = LendingContext {
             topology: &self.topology,
             seats: &self.seats,
             gains: &gains,
@@ -395,7 +395,7 @@ impl Usher {
         };
         let moved = self
             .lender
-            .tick(observation.at_ns, &observation.programs, &market);
+            .tick(observation.at_ns, &observation.programs, &ctx);
         if moved {
             self.update_places(observation.at_ns);
         }
@@ -404,13 +404,13 @@ impl Usher {
 
     /// The actions to take now. Programs that stop do so before others move, and programs that
     /// continue do so afterwards, so that two owners never use a CPU at the same time.
-    fn actions(&mut self, wanted: &Wanted) -> Vec<Action> {
+    fn actions(&mut self, wanted: &DesiredSeats) -> Vec<Action> {
         let stops = |&id: &ProgramId| (id, self.turns.stops(id));
         let stops: Vec<_> = self.members.keys().map(stops).collect();
         let is_stop = |action: &Action| matches!(action, Action::Freeze { .. });
-        let changes = self.stage.freeze_where(stops).into_iter();
+        let changes = self.diff.freeze_where(stops).into_iter();
         let (mut actions, thaws): (Vec<_>, Vec<_>) = changes.partition(is_stop);
-        actions.extend(self.stage.move_to(wanted));
+        actions.extend(self.diff.move_to(wanted));
         actions.extend(thaws);
         actions
     }
@@ -422,16 +422,16 @@ impl Usher {
             let trades = loans
                 .iter()
                 .any(|loan| loan.owner == Some(*id) || loan.borrower == *id);
-            let place = match self.seats.get(id) {
-                None if self.turns.are_taken() => Place::Mixed,
-                None => Place::Shared,
+            let placement = match self.seats.get(id) {
+                None if self.turns.are_taken() => Placement::Mixed,
+                None => Placement::Shared,
                 Some(seat) if trades || self.seats.values().filter(|s| *s == seat).count() > 1 => {
-                    Place::Mixed
+                    Placement::Mixed
                 }
-                Some(seat) => Place::Seat(self.topology.capacity_of(seat)),
+                Some(seat) => Placement::Seat(self.topology.capacity_of(seat)),
             };
-            if place != member.place {
-                member.moved(at_ns, place);
+            if placement != member.placement {
+                member.moved(at_ns, placement);
             }
         }
         self.plan.loans = loans;
@@ -454,12 +454,12 @@ impl Usher {
     }
 
     /// Desired CPUs of each program: its seat and the CPUs that it borrows.
-    fn wanted(&self) -> Wanted {
-        let mut wanted = wanted(&self.plan, &self.topology.all_cpus());
+    fn wanted(&self) -> DesiredSeats {
+        let mut wanted = desired_seats(&self.plan, &self.topology.all_cpus());
         if self.plan.abstains {
-            wanted.values_mut().for_each(|place| *place = None);
+            wanted.values_mut().for_each(|cpus| *cpus = None);
         }
-        leave_pinned(&mut wanted, self.members.values().map(|m| &m.program));
+        remove_pinned(&mut wanted, self.members.values().map(|m| &m.program));
         let all = self.topology.all_cpus();
         for (&id, seat) in &self.seats {
             let borrowed = self.plan.loans.iter().filter(|loan| loan.borrower == id);
@@ -470,13 +470,13 @@ impl Usher {
     }
 
     /// Updates the number of cores that each program may use.
-    fn note_reach(&mut self, wanted: &Wanted) {
+    fn update_usable_cores(&mut self, wanted: &DesiredSeats) {
         let all = self.topology.all_cpus();
         for (id, member) in &mut self.members {
             let cpus = wanted.get(id).and_then(Option::as_ref).unwrap_or(&all);
             let bound = member.program.confined_to();
             let cpus = bound.map_or_else(|| cpus.clone(), |bound| cpus.and(bound));
-            member.reach = self.topology.cores_in(&cpus).len() as u32;
+            member.usable_cores = self.topology.cores_in(&cpus).len() as u32;
         }
     }
 
@@ -484,18 +484,18 @@ impl Usher {
         if self.members.is_empty() {
             return None;
         }
-        let measures = self.members.values().any(Member::has_live_source);
+        let measures = self.members.values().any(ManagedProgram::has_live_source);
         let pace = match () {
             () if self.turns.are_taken() => self.turns.wake_after_ns(at_ns),
             () if self.seats.is_empty() && measures => MEASURE_NS,
             () if self.seats.is_empty() && self.at_rest => REST_NS,
             () if self.seats.is_empty() => SHARED_NS,
-            () if self.lender.is_lively() => TICK_NS,
+            () if self.lender.needs_short_ticks() => TICK_NS,
             () if self.lender.is_busy() => CALM_NS,
             () => MEASURE_NS,
         };
         let hold = self
-            .stale
+            .replan_reason
             .map(|_| self.hold_until_ns.saturating_sub(at_ns).max(TICK_NS));
         Some(hold.map_or(pace, |hold| hold.min(pace)))
     }
@@ -508,22 +508,23 @@ impl Policy for Usher {
 
     fn decide(&mut self, observation: &Observation) -> Decision {
         let at_ns = observation.at_ns;
-        self.take_in(observation);
-        self.look_for_rest(observation);
+        self.handle_changes(observation);
+        self.update_rest(observation);
         self.measure(observation);
         if self.survey(at_ns) {
-            self.mark(Stale::Step);
+            self.request_replan(ReplanReason::Step);
         }
         if self.compare(at_ns) {
-            self.mark(Stale::Step);
+            self.request_replan(ReplanReason::Step);
         }
         let replanned = self.replan(at_ns);
         // A trial can begin or end without a new plan.
-        let moved = self.put_in_force(at_ns, replanned);
+        let moved = self.apply_plan(at_ns, replanned);
         let lent = self.lend(observation);
-        self.turns.look(at_ns, &observation.programs, self.at_rest);
+        self.turns
+            .update(at_ns, &observation.programs, self.at_rest);
         let wanted = self.wanted();
-        self.note_reach(&wanted);
+        self.update_usable_cores(&wanted);
         Decision {
             actions: self.actions(&wanted),
             plan: (replanned || moved || lent).then(|| self.plan_as_it_stands()),

@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 
 use usher_model::{Mode, Note, Plan, ProgramId};
 
-use super::compare::{Comparison, Step};
-use super::knowledge::Belief;
-use super::member::Member;
+use super::compare::{CompareStep, Comparison};
+use super::curve_data::CurveEstimate;
+use super::managed_program::ManagedProgram;
 use super::pair::most_promising;
-use super::pens::pens;
-use super::stay::stay;
-use super::turns::{GAIN, turns};
-use super::verdict::{Sharing, Verdict, weigh};
-use super::{FAILURES_MAX, HOLD_NS_MAX, HOLD_NS_MIN, STAY, Stale, Usher};
+use super::partitions::partitions;
+use super::remap::remap;
+use super::seat_decision::{SeatDecision, SharingNtt, predict_gain};
+use super::turns::{GAIN, plan_turns};
+use super::{FAILURES_MAX, HOLD_NS_MAX, HOLD_NS_MIN, KEEP_MARGIN, ReplanReason, Usher};
 use crate::seating::{Request, seat};
-use crate::simple::{shared_plan, wanted};
+use crate::simple::{desired_seats, shared_plan};
 use crate::timeshare::time_sharing;
 
 /// Input of the planning.
-struct Ground<'a> {
+struct PlanInput<'a> {
     requests: &'a [Request],
-    beliefs: &'a BTreeMap<ProgramId, Belief>,
+    estimates: &'a BTreeMap<ProgramId, CurveEstimate>,
     /// Whether programs or CPUs were added or removed.
     changed: bool,
 }
@@ -30,24 +30,24 @@ struct Ground<'a> {
 impl Usher {
     /// Makes the plan again if it must and may be made now; returns whether it was.
     pub(super) fn replan(&mut self, at_ns: u64) -> bool {
-        match self.stale {
-            Some(Stale::Changed) => {
+        match self.replan_reason {
+            Some(ReplanReason::Changed) => {
                 self.survey.stop();
                 self.hold_ns = HOLD_NS_MIN;
                 self.hold_until_ns = 0;
             }
-            Some(Stale::Step) => {}
-            Some(Stale::Measured) if at_ns >= self.hold_until_ns && !self.is_trying() => {}
+            Some(ReplanReason::Step) => {}
+            Some(ReplanReason::Measured) if at_ns >= self.hold_until_ns && !self.is_trying() => {}
             _ => return false,
         }
-        let why = self.stale.take();
-        let plan = self.best_plan(why == Some(Stale::Changed));
+        let reason = self.replan_reason.take();
+        let plan = self.best_plan(reason == Some(ReplanReason::Changed));
         self.planned_at = Some(self.comparison);
         let all = self.topology.all_cpus();
         let takes_turns = !self.planned_turns.is_empty();
-        let moves = wanted(&plan, &all) != wanted(&self.plan, &all)
+        let moves = desired_seats(&plan, &all) != desired_seats(&self.plan, &all)
             || takes_turns != self.turns.are_taken();
-        if moves && why == Some(Stale::Measured) {
+        if moves && reason == Some(ReplanReason::Measured) {
             let soon = at_ns < self.hold_until_ns + 4 * self.hold_ns;
             self.hold_ns = if soon {
                 (2 * self.hold_ns).min(HOLD_NS_MAX)
@@ -60,7 +60,7 @@ impl Usher {
         true
     }
 
-    /// Whether seats or sharing are being tried; measurements then do not change the plan.
+    /// Whether seats or sharing are being compared; measurements then do not change the plan.
     fn is_trying(&self) -> bool {
         let planned = self.planned_at == Some(self.comparison);
         self.survey.is_on() || self.comparison.is_on() && planned
@@ -72,69 +72,71 @@ impl Usher {
         if self.members.is_empty() {
             return Plan::default();
         }
-        if let Some(reason) = self.cannot_plan() {
-            let whose = reason.program.and_then(|id| self.members.get(&id));
-            let name = whose.map_or_else(String::new, |member| member.program.name.clone());
-            self.say(None, format!("left to the kernel because of '{name}'"));
-            self.notes.push(reason);
+        if let Some(note) = self.cannot_plan() {
+            let program = note.program.and_then(|id| self.members.get(&id));
+            let name = program.map_or_else(String::new, |member| member.program.name.clone());
+            self.log(None, format!("left to the kernel because of '{name}'"));
+            self.notes.push(note);
             return shared;
         }
-        let beliefs: BTreeMap<_, _> = self
+        let estimates: BTreeMap<_, _> = self
             .members
             .iter()
-            .map(|(&id, m)| (id, m.belief(&self.topology, self.members.len())))
+            .map(|(&id, m)| (id, m.curve_estimate(&self.topology, self.members.len())))
             .collect();
         let requests: Vec<_> = self
             .members
             .values()
-            .map(|m| m.request(&self.topology, &beliefs[&m.program.id].curve))
+            .map(|m| m.request(&self.topology, &estimates[&m.program.id].curve))
             .collect();
         let narrow = match seat(&self.topology, &requests) {
-            Ok(seating) => pens(&self.topology, &requests).unwrap_or(seating.plan),
+            Ok(seating) => partitions(&self.topology, &requests).unwrap_or(seating.plan),
             Err(error) => {
-                self.say(None, format!("left to the kernel: {error}"));
+                self.log(None, format!("left to the kernel: {error}"));
                 return shared;
             }
         };
         let bound = requests.iter().any(|request| request.bound_to.is_some());
         let narrow = match bound {
             true => narrow,
-            false => stay(&self.topology, narrow, &self.homes),
+            false => remap(&self.topology, narrow, &self.last_seats),
         };
-        let ground = Ground {
+        let input = PlanInput {
             requests: &requests,
-            beliefs: &beliefs,
+            estimates: &estimates,
             changed,
         };
-        self.choose(narrow, shared, &ground)
+        self.choose(narrow, shared, &input)
     }
 
     /// Chooses the new seats, the present ones, or the kernel, whichever is predicted to be best.
-    fn choose(&mut self, narrow: Plan, shared: Plan, ground: &Ground) -> Plan {
-        let ntt = self.sharing_ntt(ground);
-        if let Some(plan) = self.step_of_comparison(&narrow, &shared, &ntt, ground.requests) {
+    fn choose(&mut self, narrow: Plan, shared: Plan, input: &PlanInput) -> Plan {
+        let ntt = self.sharing_ntt(input);
+        if let Some(plan) = self.step_of_comparison(&narrow, &shared, &ntt, input.requests) {
             return plan;
         }
         let all = self.topology.all_cpus();
         let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
         let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
-        let tries = self.comparison.tries(Step::Seats);
-        let explores = narrows && seated && (tries || self.members.values().any(Member::explores));
+        let is_trying_seats = self.comparison.tries(CompareStep::Seats);
+        let explores = narrows
+            && seated
+            && (is_trying_seats || self.members.values().any(ManagedProgram::explores));
         let pair = match explores {
             true => None,
-            false => self.better_pair(ground),
+            false => self.better_pair(input),
         };
         let best = pair.as_ref().unwrap_or(&narrow);
-        let verdict = self.weigh(best, &ntt, ground.requests);
-        let antt_time_sharing = Some(verdict.antt_sharing);
-        let acts = narrows && verdict.acts;
-        let rival = match acts {
-            true => verdict.antt_seats.min(verdict.antt_sharing),
-            false => verdict.antt_sharing,
+        let decision = self.predict_gain(best, &ntt, input.requests);
+        let antt_time_sharing = Some(decision.antt_sharing);
+        let favours_seats = narrows && decision.favours_seats;
+        let rival = match favours_seats {
+            true => decision.antt_seats.min(decision.antt_sharing),
+            false => decision.antt_sharing,
         };
         let turns = match explores {
             true => Err(None),
-            false => self.turns_worth_it(ground.requests, rival),
+            false => self.turns_worth_it(input.requests, rival),
         };
         let no_turns = match turns {
             Ok(plan) => {
@@ -143,14 +145,16 @@ impl Usher {
                     ..plan
                 };
             }
-            Err(why) => why.map_or_else(String::new, |why| format!("; no turns, as {why}")),
+            Err(reason) => {
+                reason.map_or_else(String::new, |reason| format!("; no turns, as {reason}"))
+            }
         };
-        let sentence = verdict.sentence(narrows, explores);
-        self.say(None, format!("{sentence}{no_turns}"));
-        let plan = match explores || acts {
-            true => self.new_or_in_force(pair, narrow, ground),
+        let sentence = decision.sentence(narrows, explores);
+        self.log(None, format!("{sentence}{no_turns}"));
+        let plan = match explores || favours_seats {
+            true => self.new_or_in_force(pair, narrow, input),
             false => Plan {
-                antt: Some(verdict.antt_seats).filter(|antt| antt.is_finite()),
+                antt: Some(decision.antt_seats).filter(|antt| antt.is_finite()),
                 ..with_ntt(shared, &ntt)
             },
         };
@@ -168,28 +172,22 @@ impl Usher {
         ntt: &[f64],
         requests: &[Request],
     ) -> Option<Plan> {
-        if let Comparison::Trying(Step::Pair, since_ns) = self.comparison {
+        if let Comparison::Trying(CompareStep::Pair, since_ns) = self.comparison {
             let pair = most_promising(&self.topology, &self.plan, requests);
             self.pair = pair.map(|pair| pair.in_plan(&self.plan, &self.topology));
             if let Some(plan) = self.pair.clone() {
-                self.say(
+                self.log(
                     None,
-                    format!(
-                        "{} for a moment, to see how that does",
-                        self.who_share(&plan)
-                    ),
+                    format!("{} for a moment, to measure it", self.pair_text(&plan)),
                 );
                 return Some(plan);
             }
-            self.comparison = Comparison::Trying(Step::Sharing, since_ns);
+            self.comparison = Comparison::Trying(CompareStep::Sharing, since_ns);
         }
-        if !self.comparison.tries(Step::Sharing) {
+        if !self.comparison.tries(CompareStep::Sharing) {
             return None;
         }
-        self.say(
-            None,
-            "shared for a moment, to see what the kernel makes of it",
-        );
+        self.log(None, "shared for a moment, to measure time sharing");
         Some(Plan {
             antt: narrow.antt,
             ..with_ntt(shared.clone(), ntt)
@@ -197,7 +195,7 @@ impl Usher {
     }
 
     /// Formats "'a' and 'b' share both their seats".
-    fn who_share(&self, plan: &Plan) -> String {
+    fn pair_text(&self, plan: &Plan) -> String {
         let shares = plan.seats.iter().filter(|seat| seat.mode == Mode::Shared);
         let names = shares.filter_map(|seat| self.members.get(&seat.program));
         let names: Vec<_> = names.map(|member| member.program.name.as_str()).collect();
@@ -207,57 +205,57 @@ impl Usher {
     /// Whether the present plan has two programs on the union of their seats.
     pub(super) fn is_paired(&self) -> bool {
         let all = self.topology.all_cpus();
-        let same = |pair: &Plan| wanted(pair, &all) == wanted(&self.plan, &all);
+        let same = |pair: &Plan| desired_seats(pair, &all) == desired_seats(&self.plan, &all);
         !self.plan.abstains && self.pair.as_ref().is_some_and(same)
     }
 
-    /// The tried plan with two programs on the union of their seats, if it is better than separate
+    /// The compared plan with two programs on the union of their seats, if it is better than separate
     /// seats.
-    fn better_pair(&self, ground: &Ground) -> Option<Plan> {
+    fn better_pair(&self, input: &PlanInput) -> Option<Plan> {
         let plan = self.pair.as_ref()?;
         let (mut seats, mut paired) = (0.0, 0.0);
-        for request in ground.requests {
-            let knowledge = &self.members[&request.id].knowledge;
-            let belief = &ground.beliefs[&request.id];
-            let (on_seat, in_pair) = knowledge.paired_ntt(belief, self.cores_max())?;
+        for request in input.requests {
+            let curve_data = &self.members[&request.id].curve_data;
+            let estimate = &input.estimates[&request.id];
+            let (on_seat, in_pair) = curve_data.paired_ntt(estimate, self.cores_max())?;
             seats += request.weight * on_seat;
             paired += request.weight * in_pair;
         }
-        (paired * (1.0 + STAY) < seats).then(|| Plan {
-            antt: Some(paired / ground.requests.len() as f64),
+        (paired * (1.0 + KEEP_MARGIN) < seats).then(|| Plan {
+            antt: Some(paired / input.requests.len() as f64),
             ..plan.clone()
         })
     }
 
     /// Compares seats with time sharing, with these NTTs of time sharing.
-    fn weigh(&mut self, seats: &Plan, ntt: &[f64], requests: &[Request]) -> Verdict {
-        let tried = self.members.values().all(|m| m.knowledge.was_compared());
-        let sharing = Sharing { ntt, tried };
-        let mut verdict = weigh(seats, requests, &sharing, !self.seats.is_empty());
-        if tried {
-            self.tried_acts = Some(verdict.acts);
+    fn predict_gain(&mut self, seats: &Plan, ntt: &[f64], requests: &[Request]) -> SeatDecision {
+        let compared = self.members.values().all(|m| m.curve_data.was_compared());
+        let sharing = SharingNtt { ntt, compared };
+        let mut decision = predict_gain(seats, requests, &sharing, !self.seats.is_empty());
+        if compared {
+            self.comparison_favours_seats = Some(decision.favours_seats);
         } else if !self.is_comparable() {
-            self.tried_acts = None;
-        } else if let Some(acts) = self.tried_acts {
+            self.comparison_favours_seats = None;
+        } else if let Some(favours_seats) = self.comparison_favours_seats {
             // A program has entered a new phase since the comparison. Its result is still more
             // reliable than a prediction, until the next comparison.
-            verdict.by_trial = true;
-            verdict.acts = acts;
+            decision.by_comparison = true;
+            decision.favours_seats = favours_seats;
         }
-        verdict
+        decision
     }
 
     /// Chooses two programs on the union of their seats, the new seats, or the present ones where
     /// these are about as good.
-    fn new_or_in_force(&mut self, pair: Option<Plan>, narrow: Plan, ground: &Ground) -> Plan {
+    fn new_or_in_force(&mut self, pair: Option<Plan>, narrow: Plan, input: &PlanInput) -> Plan {
         if let Some(plan) = &pair
             && !self.is_paired()
         {
-            self.say(None, self.who_share(plan));
+            self.log(None, self.pair_text(plan));
         }
-        let keeps = !ground.changed
+        let keeps = !input.changed
             && !self.is_paired()
-            && self.in_force_is_as_good(&narrow, ground.requests);
+            && self.in_force_is_as_good(&narrow, input.requests);
         let plan = match pair {
             Some(plan) => plan,
             None if keeps => self.plan.clone(),
@@ -277,27 +275,27 @@ impl Usher {
         requests: &[Request],
         rival: f64,
     ) -> Result<Plan, Option<&'static str>> {
-        let spins = |member: &Member| member.spinning_threads() > 1;
+        let spins = |member: &ManagedProgram| member.spinning_threads() > 1;
         if requests.len() < 2 || !self.members.values().any(spins) {
             return Err(None);
         }
         if self.members.values().any(|m| m.program.ran_before) {
-            return Err(Some("some were taken in while they ran"));
+            return Err(Some("some were already running when attached"));
         }
         if self.members.values().any(|m| !m.program.stops_unseen) {
             return Err(Some("without cgroup v2 their parents would see them stop"));
         }
-        let (plan, turns) = turns(&self.topology, requests).map_err(Some)?;
+        let (plan, turns) = plan_turns(&self.topology, requests).map_err(Some)?;
         let antt = plan.antt.ok_or(None)?;
         let worth_it = match self.turns.are_taken() {
-            true => antt < rival * (1.0 + STAY),
+            true => antt < rival * (1.0 + KEEP_MARGIN),
             false => antt * (1.0 + GAIN) < rival,
         };
         if !worth_it {
             return Err(Some("they would gain too little"));
         }
         self.planned_turns = turns;
-        self.say(
+        self.log(
             None,
             format!(
                 "turns, each on all cores, as some busy-wait: predicted ANTT {antt:.2} against {rival:.2} otherwise"
@@ -307,10 +305,12 @@ impl Usher {
     }
 
     /// NTT of each program if all is left to the kernel: measured where possible, else predicted.
-    fn sharing_ntt(&self, ground: &Ground) -> Vec<f64> {
-        let Ground {
-            requests, beliefs, ..
-        } = ground;
+    fn sharing_ntt(&self, input: &PlanInput) -> Vec<f64> {
+        let PlanInput {
+            requests,
+            estimates,
+            ..
+        } = input;
         // Spinning threads lose from time sharing even where the program may be seated on fewer
         // cores. Threads that are only suspected to spin do not count.
         let spinning = |r: &Request| Request {
@@ -321,8 +321,8 @@ impl Usher {
         let predicted = time_sharing(&self.topology, &spinning);
         let measured = requests.iter().map(|r| {
             self.members[&r.id]
-                .knowledge
-                .shared_ntt(&beliefs[&r.id], self.cores_max())
+                .curve_data
+                .shared_ntt(&estimates[&r.id], self.cores_max())
         });
         let measured: Option<Vec<_>> = measured.collect();
         measured.unwrap_or(predicted)
@@ -333,14 +333,15 @@ impl Usher {
         let cores_max = self.cores_max();
         let ntt = |request: &Request| {
             let seat = self.seats.get(&request.id)?;
-            let household = self.seats.values().filter(|&other| other == seat).count() as f64;
+            let programs_on_seat =
+                self.seats.values().filter(|&other| other == seat).count() as f64;
             let rate = request.curve.rate(self.topology.capacity_of(seat));
-            Some(household * request.weight * request.curve.best_rate(cores_max) / rate)
+            Some(programs_on_seat * request.weight * request.curve.best_rate(cores_max) / rate)
         };
         let sum: Option<f64> = requests.iter().map(ntt).sum();
         let now = sum.map(|sum| sum / requests.len() as f64);
         now.zip(new.antt)
-            .is_some_and(|(now, antt)| now <= antt * (1.0 + STAY))
+            .is_some_and(|(now, antt)| now <= antt * (1.0 + KEEP_MARGIN))
     }
 
     /// The reason for which seats are impossible, if any.
@@ -359,15 +360,13 @@ impl Usher {
                 );
             }
             if !member.can_be_planned(self.cores_max()) {
-                let source = member
-                    .source
-                    .map_or("no figure of its progress".to_owned(), |s| {
-                        format!("only {s}, which no plan may rest on")
-                    });
+                let source = member.source.map_or("no progress figure".to_owned(), |s| {
+                    format!("only {s}, on which no plan may be based")
+                });
                 return note(
                     id,
                     format!(
-                        "everything is left to the kernel: '{}' has no profile and gives {source}",
+                        "everything is left to the kernel: '{}' has no profile and reports {source}",
                         member.program.name
                     ),
                 );

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, Mode, ProgramId, Seat};
 
 use super::Usher;
-use super::member::{Member, half_of};
+use super::managed_program::{ManagedProgram, half_of};
 
 /// Longest turn; a program without a measurement by then is skipped.
 const TURN_NS_MAX: u64 = 1_000_000_000;
@@ -19,11 +19,11 @@ const TURN_NS_MAX: u64 = 1_000_000_000;
 /// The present holder of the wide seat.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Survey {
-    turn: Option<Turn>,
+    turn: Option<SurveyTurn>,
 }
 
 #[derive(Debug, Clone)]
-struct Turn {
+struct SurveyTurn {
     program: ProgramId,
     since_ns: u64,
     /// Number of core counts measured before the turn.
@@ -55,8 +55,8 @@ impl Usher {
         if let Some(turn) = &self.survey.turn {
             let member = self.members.get_mut(&turn.program);
             let goes_on = member.is_some_and(|member| {
-                let told = member.knowledge.seats_measured() > turn.measured;
-                let over = told || at_ns >= turn.since_ns + TURN_NS_MAX;
+                let measured = member.curve_data.seats_measured() > turn.measured;
+                let over = measured || at_ns >= turn.since_ns + TURN_NS_MAX;
                 if over {
                     member.survey_from_ns = u64::MAX;
                 }
@@ -71,8 +71,8 @@ impl Usher {
     }
 
     /// The next turn, once all programs have been measured on half a seat.
-    fn next_turn(&self, at_ns: u64) -> Option<Turn> {
-        let explores = self.members.values().any(Member::explores);
+    fn next_turn(&self, at_ns: u64) -> Option<SurveyTurn> {
+        let explores = self.members.values().any(ManagedProgram::explores);
         if self.plan.abstains || self.comparison.is_on() || explores {
             return None;
         }
@@ -81,7 +81,12 @@ impl Usher {
     }
 
     /// The turn of this program, if any other program has half a seat to give.
-    fn turn_of(&self, program: ProgramId, member: &Member, at_ns: u64) -> Option<Turn> {
+    fn turn_of(
+        &self,
+        program: ProgramId,
+        member: &ManagedProgram,
+        at_ns: u64,
+    ) -> Option<SurveyTurn> {
         let is_own = |seat: &Seat| seat.program == program && seat.mode == Mode::Seated;
         if member.program.confined_to().is_some() || !self.plan.seats.iter().any(is_own) {
             return None;
@@ -104,10 +109,10 @@ impl Usher {
             seats.insert(seat.program, kept);
         }
         let own = seats.insert(program, wide.clone())?;
-        (wide != own).then(|| Turn {
+        (wide != own).then(|| SurveyTurn {
             program,
             since_ns: at_ns,
-            measured: member.knowledge.seats_measured(),
+            measured: member.curve_data.seats_measured(),
             seats,
         })
     }

@@ -16,7 +16,7 @@
 //! - where a program is known to busy-wait, and the predicted gain over seats and time sharing is
 //!   more than [`GAIN`];
 //! - among programs that were launched by Usher (not attached), can be stopped without their
-//!   parents noticing, are not bound to CPUs, and keep [`FILLS`] of all cores busy when alone:
+//!   parents noticing, are not bound to CPUs, and keep [`FILL_MIN`] of all cores busy when alone:
 //!   others would waste their turns;
 //! - among at most [`PROGRAMS_MAX`] programs, so that no program is stopped for more than a few
 //!   hundred milliseconds.
@@ -41,25 +41,25 @@ pub const PROGRAMS_MAX: usize = 4;
 /// Relative advantage that turns must be predicted to have over seats and time sharing.
 pub const GAIN: f64 = 0.20;
 /// Least share of all cores that a program keeps busy alone.
-pub const FILLS: f64 = 0.7;
+pub const FILL_MIN: f64 = 0.7;
 /// Relative cost of switching: stopping, continuing, and caches used by others.
-const COST: f64 = 0.03;
+const SWITCH_COST: f64 = 0.03;
 /// Share of its busy CPUs alone below which a holder counts as idle.
 const IDLE_SHARE: f64 = 0.5;
 /// Number of successive idle samples after which the next program runs beside the holder.
-const IDLE_LOOKS: u32 = 2;
+const IDLE_SAMPLES: u32 = 2;
 /// Shortest sampling interval that is evaluated, since CPU time may be reported in steps of 10 ms.
-const LOOK_NS_MIN: u64 = 10_000_000;
+const SAMPLE_NS_MIN: u64 = 10_000_000;
 
 /// One program's turn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
+pub struct ProgramTurn {
     program: ProgramId,
     length_ns: u64,
     /// CPUs that the program keeps busy when alone.
     alone_cpus: f64,
     /// Number of successive samples at which the program was idle.
-    idle_looks: u32,
+    idle_samples: u32,
 }
 
 /// The plan in which these programs take turns, and the turns. The caller must check that a program
@@ -67,11 +67,14 @@ pub struct Turn {
 ///
 /// # Errors
 /// The reason against turns.
-pub fn turns(topology: &Topology, requests: &[Request]) -> Result<(Plan, Vec<Turn>), &'static str> {
+pub fn plan_turns(
+    topology: &Topology,
+    requests: &[Request],
+) -> Result<(Plan, Vec<ProgramTurn>), &'static str> {
     let cores_max = topology.capacity_of(&topology.all_cpus());
     let alone_cpus = |request: &Request| {
         let busy = request.curve.busy_cpus(cores_max);
-        let fills = FILLS * topology.cores.len() as f64;
+        let fills = FILL_MIN * topology.cores.len() as f64;
         busy.filter(|&busy| busy >= fills)
     };
     if !(2..=PROGRAMS_MAX).contains(&requests.len()) {
@@ -94,15 +97,15 @@ pub fn turns(topology: &Topology, requests: &[Request]) -> Result<(Plan, Vec<Tur
     let mut turns = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         let slowed = request.curve.best_rate(cores_max) / request.curve.rate(cores_max);
-        let ntt = slowed * (1.0 + COST) * sum / roots[index];
+        let ntt = slowed * (1.0 + SWITCH_COST) * sum / roots[index];
         plan.seats[index].mode = Mode::InTurn;
         plan.seats[index].ntt = Some(ntt);
         weighted += request.weight * ntt;
-        turns.push(Turn {
+        turns.push(ProgramTurn {
             program: request.id,
             length_ns: (TURN_NS as f64 * roots[index] / mean) as u64,
             alone_cpus: alone[index].min(topology.all_cpus().len() as f64),
-            idle_looks: 0,
+            idle_samples: 0,
         });
     }
     plan.antt = Some(weighted / requests.len() as f64).filter(|antt| antt.is_finite());
@@ -111,24 +114,24 @@ pub fn turns(topology: &Topology, requests: &[Request]) -> Result<(Plan, Vec<Tur
 
 /// The schedule of turns.
 #[derive(Debug, Clone, Default)]
-pub struct Turns {
+pub struct TurnSchedule {
     /// Turns in order; the first is the holder's.
-    order: VecDeque<Turn>,
+    order: VecDeque<ProgramTurn>,
     until_ns: u64,
-    looked: Option<Look>,
+    last_sample: Option<HolderSample>,
     /// Whether all programs are at rest: none is stopped then.
     at_rest: bool,
 }
 
 /// Last sample of the holder.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct HolderSample {
     at_ns: u64,
     cpu_ns: u64,
     wait_ns: Option<u64>,
 }
 
-impl Turns {
+impl TurnSchedule {
     /// Whether turns are being taken.
     pub fn are_taken(&self) -> bool {
         !self.order.is_empty()
@@ -136,7 +139,7 @@ impl Turns {
 
     /// Changes the turns. Programs that remain keep their position, so that an arrival or a
     /// departure does not delay others.
-    pub fn follow(&mut self, at_ns: u64, turns: &[Turn]) {
+    pub fn set_turns(&mut self, at_ns: u64, turns: &[ProgramTurn]) {
         let held = self.order.front().map(|turn| turn.program);
         let find = |program: ProgramId| turns.iter().find(move |turn| turn.program == program);
         self.order.retain(|turn| find(turn.program).is_some());
@@ -150,21 +153,21 @@ impl Turns {
         let newcomers = turns.iter().filter(|turn| !known.contains(&turn.program));
         self.order.extend(newcomers.cloned());
         if self.order.front().map(|turn| turn.program) != held {
-            self.begin(at_ns);
+            self.start_turn(at_ns);
         }
     }
 
-    fn begin(&mut self, at_ns: u64) {
+    fn start_turn(&mut self, at_ns: u64) {
         self.until_ns = at_ns + self.order.front().map_or(0, |turn| turn.length_ns);
-        self.looked = None;
+        self.last_sample = None;
     }
 
     /// Passes the turn on when it is over, and measures how busy the holder is.
-    pub fn look(&mut self, at_ns: u64, samples: &[ProgramSample], at_rest: bool) {
+    pub fn update(&mut self, at_ns: u64, samples: &[ProgramSample], at_rest: bool) {
         self.at_rest = at_rest;
         if self.are_taken() && at_ns >= self.until_ns {
             self.order.rotate_left(1);
-            self.begin(at_ns);
+            self.start_turn(at_ns);
         }
         let Some(holder) = self.order.front_mut() else {
             return;
@@ -172,35 +175,35 @@ impl Turns {
         let Some(sample) = samples.iter().find(|sample| sample.id == holder.program) else {
             return;
         };
-        let now = Look {
+        let now = HolderSample {
             at_ns,
             cpu_ns: sample.cpu_ns,
             wait_ns: sample.wait_ns,
         };
-        let Some(then) = self.looked else {
-            self.looked = Some(now);
+        let Some(then) = self.last_sample else {
+            self.last_sample = Some(now);
             return;
         };
-        if at_ns.saturating_sub(then.at_ns) < LOOK_NS_MIN {
+        if at_ns.saturating_sub(then.at_ns) < SAMPLE_NS_MIN {
             return;
         }
-        self.looked = Some(now);
+        self.last_sample = Some(now);
         let idle = now.busy_cpus_since(then) < IDLE_SHARE * holder.alone_cpus;
-        holder.idle_looks = match idle && !now.waited_since(then) {
-            true => holder.idle_looks + 1,
+        holder.idle_samples = match idle && !now.waited_since(then) {
+            true => holder.idle_samples + 1,
             false => 0,
         };
     }
 
     /// Whether the program must be stopped now.
     pub fn stops(&self, program: ProgramId) -> bool {
-        let place = self.order.iter().position(|turn| turn.program == program);
+        let position = self.order.iter().position(|turn| turn.program == program);
         let open = self
             .order
             .front()
-            .is_some_and(|turn| turn.idle_looks >= IDLE_LOOKS);
+            .is_some_and(|turn| turn.idle_samples >= IDLE_SAMPLES);
         let runs = if open { 2 } else { 1 };
-        !self.at_rest && place.is_some_and(|index| index >= runs)
+        !self.at_rest && position.is_some_and(|index| index >= runs)
     }
 
     /// Time until the next sample.
@@ -212,7 +215,7 @@ impl Turns {
     }
 }
 
-impl Look {
+impl HolderSample {
     fn busy_cpus_since(self, then: Self) -> f64 {
         let elapsed_ns = self.at_ns.saturating_sub(then.at_ns).max(1);
         self.cpu_ns.saturating_sub(then.cpu_ns) as f64 / elapsed_ns as f64

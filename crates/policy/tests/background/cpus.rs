@@ -29,7 +29,7 @@ fn beside(
 }
 
 /// An observation with these figures; a program arrives with the first.
-fn a_look(at_ns: u64, metering: &Metering) -> Observation {
+fn observation_of(at_ns: u64, metering: &Metering) -> Observation {
     let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
     Observation {
         at_ns,
@@ -44,7 +44,7 @@ fn a_look(at_ns: u64, metering: &Metering) -> Observation {
 const ALWAYS: (u64, u64) = (1_000_000, 0);
 
 #[test]
-fn one_thread_beside_48_is_seen_by_its_waits_and_not_by_the_papers_test() {
+fn waits_reveal_one_thread_beside_48_that_the_papers_test_misses() {
     let make = |by| move || beside(48, 1, 0.3, ALWAYS, 48, by);
     let ours = compare(make(Regulation::Usher), 30 * S);
     assert!(ours.delay <= 0.015, "{ours:?}");
@@ -56,7 +56,7 @@ fn one_thread_beside_48_is_seen_by_its_waits_and_not_by_the_papers_test() {
 }
 
 #[test]
-fn where_the_kernel_does_its_part_nothing_is_stopped() {
+fn without_waits_nothing_is_stopped() {
     for (cpus, threads) in [(2, 1), (4, 3), (48, 1)] {
         let make = || beside(cpus, threads, 0.005, ALWAYS, cpus, Regulation::Usher);
         let came = compare(make, 30 * S);
@@ -66,7 +66,7 @@ fn where_the_kernel_does_its_part_nothing_is_stopped() {
 }
 
 #[test]
-fn who_comes_and_goes_each_second_leaves_the_pauses() {
+fn background_work_uses_the_pauses_of_an_alternating_foreground() {
     let make = || beside(2, 2, 0.02, (1000, 1000), 2, Regulation::Usher);
     let came = compare(make, 60 * S);
     assert!(came.delay <= 0.012, "{came:?}");
@@ -74,7 +74,7 @@ fn who_comes_and_goes_each_second_leaves_the_pauses() {
 }
 
 #[test]
-fn a_foreground_that_leaves_nothing_is_left_alone() {
+fn a_foreground_without_idle_cpus_is_not_disturbed() {
     let mut world = beside(2, 8, 0.1, ALWAYS, 2, Regulation::Usher);
     let mut policy = regulated(2);
     world.run(&mut policy, S);
@@ -95,7 +95,7 @@ fn a_foreground_that_leaves_nothing_is_left_alone() {
 }
 
 #[test]
-fn waits_beside_idle_cpus_are_nobodys_fault() {
+fn waits_beside_idle_cpus_are_not_charged() {
     // Eight threads, of which two may run at a time: threads wait while half of the CPUs are idle.
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
@@ -108,7 +108,7 @@ fn waits_beside_idle_cpus_are_nobodys_fault() {
         metering.foreground.wait_ns = at_ns * 6;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = at_ns / 2;
-        let observation = a_look(at_ns, &metering);
+        let observation = observation_of(at_ns, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let freezes = |a: &&Action| matches!(a, Action::Freeze { .. });
         frozen += decision.actions.iter().filter(freezes).count();
@@ -117,7 +117,7 @@ fn waits_beside_idle_cpus_are_nobodys_fault() {
 }
 
 #[test]
-fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
+fn an_imbalance_stops_background_work_until_a_cpu_is_idle() {
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
     let mut look = |at_ms: u64, crowds: u64| {
@@ -128,7 +128,7 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
         metering.foreground.cpu_ns = at_ns;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = at_ns.min(60 * MS) * 2;
-        let observation = a_look(at_ns, &metering);
+        let observation = observation_of(at_ns, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
         let stops = has(|action| matches!(action, Action::Freeze { .. }));
@@ -144,7 +144,7 @@ fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
 }
 
 #[test]
-fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
+fn an_idle_cpu_is_used_without_reading_cpu_times() {
     let idle_cpus = |since_ms: Option<u64>, cpus: u32| {
         Some(IdleCpus {
             since_ns: since_ms.map(|ms| ms * MS),
@@ -162,7 +162,7 @@ fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
         metering.idle_cpus = idle_cpus;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = read_ns * 2;
-        let observation = a_look(at_ms * MS, &metering);
+        let observation = observation_of(at_ms * MS, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
         let wake_ms = decision.wake_after_ns.map(|ns| ns / MS);
@@ -184,7 +184,7 @@ fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
 }
 
 #[test]
-fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
+fn a_debt_does_not_stop_work_on_cpus_without_foreground() {
     for watched in [true, false] {
         let mut metering = no_metering(2);
         let mut policy = regulated(2);
@@ -205,7 +205,8 @@ fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
             });
             let usage = metering.background.entry(ProgramId(1)).or_default();
             usage.cpu_ns = metering.cpu_read_ns.min(100 * MS) / 2;
-            let decision = usher_policy::Policy::decide(&mut policy, &a_look(at_ns, &metering));
+            let decision =
+                usher_policy::Policy::decide(&mut policy, &observation_of(at_ns, &metering));
             let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
             if at_ns > S && decision.actions.iter().any(goes_on) {
                 goes_on_ms.get_or_insert(at_ms - 1000);
@@ -220,7 +221,7 @@ fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
 }
 
 #[test]
-fn nobody_is_stopped_for_the_sake_of_a_foreground_that_has_gone() {
+fn a_departed_foreground_causes_no_stop() {
     for gone in [true, false] {
         let mut metering = no_metering(2);
         let mut policy = regulated(2);
@@ -238,7 +239,8 @@ fn nobody_is_stopped_for_the_sake_of_a_foreground_that_has_gone() {
             });
             let usage = metering.background.entry(ProgramId(1)).or_default();
             usage.cpu_ns = metering.cpu_read_ns;
-            let decision = usher_policy::Policy::decide(&mut policy, &a_look(at_ns, &metering));
+            let decision =
+                usher_policy::Policy::decide(&mut policy, &observation_of(at_ns, &metering));
             let freezes = |action: &&Action| matches!(action, Action::Freeze { .. });
             stops += decision.actions.iter().filter(freezes).count();
         }

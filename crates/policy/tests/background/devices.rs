@@ -25,7 +25,7 @@ fn beside(resource: Resource, service_ns: u64, depth: u32, steps: &[Step]) -> Wo
 }
 
 #[test]
-fn a_second_on_and_a_second_off_leaves_nine_tenths_of_the_pauses() {
+fn background_work_gets_nine_tenths_of_one_second_pauses() {
     for (resource, service_ns, depth) in [
         (DISK, 200_000, 1),
         (DISK, 200_000, 8),
@@ -68,7 +68,7 @@ fn a_request_a_second_hardly_stops_background_work() {
 
 /// The number of packets that sockets still send is known only afterwards.
 #[test]
-fn what_lies_in_sockets_is_charged_for() {
+fn queued_packets_are_charged() {
     for (depth, turns) in [(5, 0.1), (30, 0.03), (60, 0.015)] {
         let came = compare(|| beside(LINK, MS, depth, &[step(20, 200)]), 60 * S);
         assert!(came.delay <= 0.015, "{depth}: {came:?}");
@@ -81,7 +81,7 @@ fn what_lies_in_sockets_is_charged_for() {
 
 /// On a slow disk each of several programs has an outstanding request when it is stopped.
 #[test]
-fn all_that_several_programs_have_under_way_is_charged_for() {
+fn outstanding_requests_of_all_programs_are_charged() {
     for programs in [2, 4] {
         let make = || {
             let mut world = beside(DISK, 12 * MS, 1, &[step(5, 500)]);
@@ -99,7 +99,7 @@ fn all_that_several_programs_have_under_way_is_charged_for() {
 /// The next prediction includes all programs, although none of them uses the disk while they are
 /// stopped.
 #[test]
-fn all_that_will_be_met_is_saved_for_while_all_are_stopped() {
+fn the_budget_covers_all_stopped_programs() {
     for pause_ms in [200, 500, 1000] {
         let make = || {
             let mut world = beside(DISK, 15 * MS, 1, &[step(2, pause_ms)]);
@@ -115,7 +115,7 @@ fn all_that_will_be_met_is_saved_for_while_all_are_stopped() {
 }
 
 #[test]
-fn alone_it_is_never_stopped_and_rarely_looked_at() {
+fn without_foreground_it_is_never_stopped_and_rarely_sampled() {
     for resource in [DISK, LINK] {
         for regulation in Regulation::ALL {
             let mut world = World::new(2).device(resource, MS);
@@ -146,7 +146,7 @@ fn full_speed_within_100_ms_of_the_end() {
 }
 
 #[test]
-fn another_disk_is_another_matter() {
+fn work_on_another_disk_is_not_stopped() {
     let mut world = World::new(2).device(DISK, MS).device(DISK_2, MS);
     world
         .foreground
@@ -185,7 +185,7 @@ fn an_adversary_gets_no_more_than_the_budget() {
 }
 
 #[test]
-fn without_a_bell_it_still_gives_way() {
+fn without_notifications_it_still_stops() {
     let make = || {
         let mut world = beside(DISK, 200_000, 1, &[step(25_000, 5000)]);
         world.bell = false;
@@ -232,7 +232,7 @@ proptest! {
     /// The delay of the foreground is within the budget, stops are few, and no stop lasts more than
     /// 10 s. A second policy makes the same decisions.
     #[test]
-    fn whatever_the_foreground_does(
+    fn the_delay_is_bounded_for_any_foreground(
         steps in steps(),
         think_ms in 0..20u64,
         (resource, service_ns, depth) in prop::sample::select(vec![

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod apart;
 mod compare;
 mod cpus;
 mod devices;
+mod faults;
+mod fixtures;
+mod isolation;
 mod paper;
-mod things;
-mod upkeep;
 mod world;

@@ -12,7 +12,7 @@ const CPUS: u64 = 2;
 
 /// Demand in one period of 100 ms.
 #[derive(Debug, Clone, Copy)]
-struct Want {
+struct PeriodDemand {
     /// CPU milliseconds, of 200.
     fg_cpu: u64,
     bg_cpu: u64,
@@ -22,7 +22,7 @@ struct Want {
     bg_sends: u64,
 }
 
-fn want() -> impl Strategy<Value = Want> {
+fn period_demand() -> impl Strategy<Value = PeriodDemand> {
     let often_none = || prop_oneof![3 => Just(0u64), 1 => 1..100u64];
     let cpu = || prop_oneof![2 => 0..30u64, 1 => 0..200u64];
     (
@@ -34,7 +34,7 @@ fn want() -> impl Strategy<Value = Want> {
         1..100u64,
     )
         .prop_map(
-            |(fg_cpu, bg_cpu, fg_sectors, bg_sectors, fg_sends, bg_sends)| Want {
+            |(fg_cpu, bg_cpu, fg_sectors, bg_sectors, fg_sends, bg_sends)| PeriodDemand {
                 fg_cpu,
                 bg_cpu: bg_cpu.min(200 - fg_cpu.min(199)),
                 fg_sectors,
@@ -46,14 +46,15 @@ fn want() -> impl Strategy<Value = Want> {
 }
 
 /// Long runs of equal demand, so that stops end and grow.
-fn wants() -> impl Strategy<Value = Vec<Want>> {
-    let stretch = (want(), 1..250usize).prop_map(|(want, times)| vec![want; times]);
+fn period_demands() -> impl Strategy<Value = Vec<PeriodDemand>> {
+    let stretch = (period_demand(), 1..250usize)
+        .prop_map(|(period_demand, times)| vec![period_demand; times]);
     prop::collection::vec(stretch, 1..8).prop_map(|all| all.concat())
 }
 
 /// Section 4: the background share is below the threshold; for the CPUs only while less than a
 /// quarter is idle.
-fn contends(w: &Want) -> bool {
+fn contends(w: &PeriodDemand) -> bool {
     let below = |bg: u64, fg: u64, percent: u64| bg * 100 < percent * (bg + fg);
     let idle_ms = (PERIOD_MS * CPUS).saturating_sub(w.fg_cpu + w.bg_cpu);
     let cpu = below(w.bg_cpu, w.fg_cpu, 85) && idle_ms * 4 < PERIOD_MS * CPUS;
@@ -61,10 +62,10 @@ fn contends(w: &Want) -> bool {
 }
 
 /// Section 5, EII: whether the program runs in each period.
-fn eii(wants: &[Want]) -> Vec<bool> {
+fn eii(period_demands: &[PeriodDemand]) -> Vec<bool> {
     let mut runs = vec![];
     let (mut left, mut stop, mut on_trial) = (0u64, 10u64, false);
-    for want in wants {
+    for period_demand in period_demands {
         if left > 0 {
             left -= 1;
             on_trial = true;
@@ -72,7 +73,7 @@ fn eii(wants: &[Want]) -> Vec<bool> {
             continue;
         }
         runs.push(true);
-        if contends(want) {
+        if contends(period_demand) {
             stop = if on_trial { (stop * 2).min(160) } else { 10 };
             left = stop;
         } else {
@@ -84,10 +85,10 @@ fn eii(wants: &[Want]) -> Vec<bool> {
 }
 
 /// Section 5, IPD.
-fn ipd(wants: &[Want]) -> Vec<bool> {
+fn ipd(period_demands: &[PeriodDemand]) -> Vec<bool> {
     let mut runs = vec![];
     let mut is_stopped = false;
-    for w in wants {
+    for w in period_demands {
         runs.push(!is_stopped);
         is_stopped = match is_stopped {
             false => contends(w),
@@ -102,14 +103,14 @@ fn ipd(wants: &[Want]) -> Vec<bool> {
 }
 
 /// Whether the policy runs the program in each period.
-fn regulate(wants: &[Want], regulation: Regulation) -> Vec<bool> {
+fn regulate(period_demands: &[PeriodDemand], regulation: Regulation) -> Vec<bool> {
     let mut policy = regulated(CPUS as u32);
     let mut metering = no_metering(CPUS as u32);
     metering.background.insert(ProgramId(1), Usage::default());
     let arrives = Event::Arrived(Box::new(program(1, Some(regulation))));
     let mut events = vec![arrives];
     let (mut runs, mut running, mut wake_ns) = (vec![], true, 0);
-    for (k, want) in wants.iter().enumerate() {
+    for (k, period_demand) in period_demands.iter().enumerate() {
         let at_ns = k as u64 * PERIOD_MS * MS;
         if at_ns >= wake_ns {
             metering.cpu_read_ns = at_ns;
@@ -133,12 +134,12 @@ fn regulate(wants: &[Want], regulation: Regulation) -> Vec<bool> {
             wake_ns = at_ns + decision.wake_after_ns.unwrap();
         }
         runs.push(running);
-        pass(&mut metering, want, running);
+        pass(&mut metering, period_demand, running);
     }
     runs
 }
 
-fn pass(metering: &mut Metering, want: &Want, running: bool) {
+fn pass(metering: &mut Metering, period_demand: &PeriodDemand, running: bool) {
     let bg = u64::from(running);
     let (Resource::Disk(disk), Resource::Link(link)) = (DISK, LINK) else {
         unreachable!()
@@ -152,20 +153,20 @@ fn pass(metering: &mut Metering, want: &Want, running: bool) {
     };
     add(
         &mut metering.foreground,
-        want.fg_cpu,
-        want.fg_sectors,
-        want.fg_sends,
+        period_demand.fg_cpu,
+        period_demand.fg_sectors,
+        period_demand.fg_sends,
     );
     // Always-on services must not count.
     add(&mut metering.ignored, 77, 1234, 99);
     let usage = metering.background.get_mut(&ProgramId(1)).unwrap();
     add(
         usage,
-        bg * want.bg_cpu,
-        bg * want.bg_sectors,
-        bg * want.bg_sends,
+        bg * period_demand.bg_cpu,
+        bg * period_demand.bg_sectors,
+        bg * period_demand.bg_sends,
     );
-    let busy_ms = want.fg_cpu + bg * want.bg_cpu;
+    let busy_ms = period_demand.fg_cpu + bg * period_demand.bg_cpu;
     metering.idle_ns += (PERIOD_MS * CPUS).saturating_sub(busy_ms) * MS;
 }
 
@@ -173,19 +174,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn eii_does_what_the_paper_says(wants in wants()) {
-        prop_assert_eq!(regulate(&wants, Regulation::Eii), eii(&wants));
+    fn eii_does_what_the_paper_says(period_demands in period_demands()) {
+        prop_assert_eq!(regulate(&period_demands, Regulation::Eii), eii(&period_demands));
     }
 
     #[test]
-    fn ipd_does_what_the_paper_says(wants in wants()) {
-        prop_assert_eq!(regulate(&wants, Regulation::Ipd), ipd(&wants));
+    fn ipd_does_what_the_paper_says(period_demands in period_demands()) {
+        prop_assert_eq!(regulate(&period_demands, Regulation::Ipd), ipd(&period_demands));
     }
 }
 
 #[test]
-fn stops_double_to_16_s_and_fall_back_to_one() {
-    let busy = Want {
+fn stops_double_up_to_16_s_and_reset_to_1_s() {
+    let busy = PeriodDemand {
         fg_cpu: 0,
         bg_cpu: 10,
         fg_sectors: 50,
@@ -193,14 +194,14 @@ fn stops_double_to_16_s_and_fall_back_to_one() {
         fg_sends: 0,
         bg_sends: 1,
     };
-    let quiet = Want {
+    let quiet = PeriodDemand {
         fg_sectors: 0,
         ..busy
     };
-    let mut wants = vec![busy; 800];
-    wants.extend(vec![quiet; 200]);
-    wants.extend(vec![busy; 30]);
-    let runs = regulate(&wants, Regulation::Eii);
+    let mut period_demands = vec![busy; 800];
+    period_demands.extend(vec![quiet; 200]);
+    period_demands.extend(vec![busy; 30]);
+    let runs = regulate(&period_demands, Regulation::Eii);
     let stops: Vec<_> = runs
         .chunk_by(|a, b| a == b)
         .filter(|turn| !turn[0])
@@ -210,7 +211,7 @@ fn stops_double_to_16_s_and_fall_back_to_one() {
 }
 
 #[test]
-fn cpu_times_that_are_read_rarely_are_waited_for() {
+fn a_trial_waits_for_rare_cpu_times() {
     // Read every 300 ms: the trial lasts until its figures are available.
     let mut world = World::new(2);
     world.cpu_every_ns = 300 * MS;
@@ -229,7 +230,7 @@ fn cpu_times_that_are_read_rarely_are_waited_for() {
 }
 
 #[test]
-fn several_programs_are_one_background_and_each_stops_for_what_it_uses() {
+fn background_shares_are_summed_and_each_program_stops_for_its_own_resources() {
     let mut world = World::new(2).device(DISK, MS).device(LINK, MS);
     let often = Step {
         work: 1,
@@ -249,7 +250,7 @@ fn several_programs_are_one_background_and_each_stops_for_what_it_uses() {
 }
 
 #[test]
-fn thresholds_may_be_the_machines_own() {
+fn thresholds_can_be_configured() {
     let stops = |thresholds: Thresholds| {
         let mut policy = by_name_with("linux", &topology(2), thresholds).unwrap();
         let mut world = World::new(2);

@@ -10,17 +10,17 @@ use std::collections::{BTreeMap, VecDeque};
 use usher_model::*;
 use usher_policy::{Linux, Policy, Regulated};
 
-pub use crate::things::{no_metering, program, topology};
+pub use crate::fixtures::{no_metering, program, topology};
 
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000_000_000;
 pub const TICK_NS: u64 = 100_000;
 /// Delay from a foreground request to the notified sample.
-const BELL_NS: u64 = MS;
+const NOTIFY_DELAY_NS: u64 = MS;
 /// Time after a sample during which no notification is sent.
-const DEAF_NS: u64 = 5 * MS;
+const NOTIFY_HOLDOFF_NS: u64 = 5 * MS;
 /// Idle time of a CPU after which a notification is sent.
-const VACANT_NS: u64 = 16 * MS;
+const IDLE_NOTIFY_NS: u64 = 16 * MS;
 /// Delay from a decision to its effect.
 const ACT_NS: u64 = 300_000;
 
@@ -32,7 +32,7 @@ pub const DISK_2: Resource = Resource::Disk(DiskId {
 pub const LINK: Resource = Resource::Link(LinkId(2));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum RequestOwner {
     Foreground,
     Background(ProgramId),
 }
@@ -41,7 +41,7 @@ enum Who {
 struct Device {
     service_ns: u64,
     /// The requests' owners and remaining service times.
-    queue: VecDeque<(Who, u64)>,
+    queue: VecDeque<(RequestOwner, u64)>,
 }
 
 /// Foreground work without interruption, and the pause after it.
@@ -259,17 +259,17 @@ impl World {
         if let Some(resource) = self.ignored {
             charge(&mut self.live.ignored, resource, self.at_ns);
         }
-        self.ask_foreground();
-        self.ask_background();
+        self.submit_foreground();
+        self.submit_background();
         if self.at_ns >= self.look_ns || self.bell_ns.is_some_and(|ns| self.at_ns >= ns) {
-            self.look_and_act(policy);
+            self.sample_and_act(policy);
         }
         self.serve();
         self.spend_cpus();
         self.at_ns += TICK_NS;
     }
 
-    fn ask_foreground(&mut self) {
+    fn submit_foreground(&mut self) {
         let at_ns = self.at_ns;
         let runs = self.background.values().any(|b| !b.frozen);
         for fg in &mut self.foreground {
@@ -278,23 +278,25 @@ impl World {
             }
             fg.waits = true;
             let device = self.devices.get_mut(&fg.resource).unwrap();
-            device.queue.push_back((Who::Foreground, device.service_ns));
+            device
+                .queue
+                .push_back((RequestOwner::Foreground, device.service_ns));
             charge(&mut self.live.foreground, fg.resource, at_ns);
             if self.bell && runs && self.bell_ns.is_none() {
-                let heard_ns = self.looked_ns + DEAF_NS;
-                self.bell_ns = Some(heard_ns.max(at_ns + BELL_NS));
+                let heard_ns = self.looked_ns + NOTIFY_HOLDOFF_NS;
+                self.bell_ns = Some(heard_ns.max(at_ns + NOTIFY_DELAY_NS));
             }
         }
     }
 
-    fn ask_background(&mut self) {
+    fn submit_background(&mut self) {
         for (&id, bg) in &mut self.background {
             let Some(device) = self.devices.get_mut(&bg.resource) else {
                 continue;
             };
             while !bg.frozen && bg.in_flight < bg.depth {
                 bg.in_flight += 1;
-                let request = (Who::Background(id), device.service_ns);
+                let request = (RequestOwner::Background(id), device.service_ns);
                 device.queue.push_back(request);
                 charge(
                     self.live.background.get_mut(&id).unwrap(),
@@ -312,7 +314,7 @@ impl World {
             };
             *left_ns = left_ns.saturating_sub(TICK_NS);
             let (who, is_done) = (*who, *left_ns == 0);
-            if let Who::Background(id) = who
+            if let RequestOwner::Background(id) = who
                 && let Some(bg) = self.background.get_mut(&id)
             {
                 bg.work_ns += TICK_NS;
@@ -321,12 +323,12 @@ impl World {
             if is_done {
                 device.queue.pop_front();
                 let usage = match who {
-                    Who::Foreground => Some(&mut self.live.foreground),
-                    Who::Background(id) => self.live.background.get_mut(&id),
+                    RequestOwner::Foreground => Some(&mut self.live.foreground),
+                    RequestOwner::Background(id) => self.live.background.get_mut(&id),
                 };
                 send(usage, resource, self.at_ns);
             }
-            if is_done && who == Who::Foreground {
+            if is_done && who == RequestOwner::Foreground {
                 let mut waiting = self.foreground.iter_mut();
                 let fg = waiting.find(|fg| fg.waits && fg.resource == resource);
                 fg.unwrap().advance(self.at_ns + TICK_NS);
@@ -376,10 +378,10 @@ impl World {
         self.live.foreground.cpu_ns += (tick * got) as u64;
         self.live.foreground.wait_ns += (tick * (f64::from(threads) - got)) as u64;
         self.live.idle_ns += (tick * (left - taken)) as u64;
-        self.watch((left - taken) as u32);
+        self.update_idle_cpus((left - taken) as u32);
     }
 
-    fn watch(&mut self, idle: u32) {
+    fn update_idle_cpus(&mut self, idle: u32) {
         if !self.watched {
             return;
         }
@@ -401,9 +403,9 @@ impl World {
             background_only_since_ns: alone_ns.or(is_alone.then_some(at_ns)),
         });
         let waits = (self.background.values()).any(|b| b.frozen && b.resource == Resource::Cpu);
-        let is_told = since_ns.is_some_and(|ns| at_ns == ns + VACANT_NS);
+        let is_told = since_ns.is_some_and(|ns| at_ns == ns + IDLE_NOTIFY_NS);
         if waits && is_told && self.bell_ns.is_none() {
-            self.bell_ns = Some((self.looked_ns + DEAF_NS).max(at_ns));
+            self.bell_ns = Some((self.looked_ns + NOTIFY_HOLDOFF_NS).max(at_ns));
         }
     }
 
@@ -433,7 +435,7 @@ impl World {
         now
     }
 
-    fn look_and_act(&mut self, policy: &mut dyn Policy) {
+    fn sample_and_act(&mut self, policy: &mut dyn Policy) {
         self.looks += 1;
         self.bell_ns = None;
         self.looked_ns = self.at_ns;

@@ -23,13 +23,13 @@ fn sizes(world: &World) -> (usize, usize) {
 }
 
 #[test]
-fn pdpa_gives_cores_to_who_uses_them_efficiently() {
+fn pdpa_gives_cores_to_efficient_programs() {
     let world = after_a_while(&mut Pdpa::new(paper_machine()), 10.0);
     assert_eq!(sizes(&world), (42, 6));
 }
 
 #[test]
-fn by_utilisation_whoever_is_busy_has_an_even_share() {
+fn utilisation_gives_busy_programs_an_even_share() {
     let mut policy = Utilisation::new(paper_machine());
     let mut world = after_a_while(&mut policy, 10.0);
     assert_eq!(sizes(&world), (24, 24));
@@ -56,7 +56,7 @@ fn lending_lends_the_seats_of_another_policy_and_takes_them_back() {
 }
 
 #[test]
-fn fixed_seats_are_those_that_were_given() {
+fn fixed_seats_are_the_configured_seats() {
     let seats = [("p1".to_owned(), CpuSet::range(0, 11))].into();
     let world = after_a_while(&mut Fixed::new(paper_machine(), seats), 1.0);
     assert_eq!((world.mask(1).len(), world.mask(2).len()), (12, 48));

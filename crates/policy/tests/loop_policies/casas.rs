@@ -7,7 +7,7 @@ use crate::shapes::{antt_of, least_antt, medium, paper_machine, poor};
 use crate::world::{World, truth};
 
 #[test]
-fn casas_stops_the_others_for_a_trial_and_lets_them_go_on() {
+fn casas_stops_the_others_for_a_trial_and_continues_them() {
     let topology = paper_machine();
     let mut world = World::new(&topology);
     let mut casas = Casas::new(topology);
@@ -26,7 +26,7 @@ fn casas_stops_the_others_for_a_trial_and_lets_them_go_on() {
 }
 
 #[test]
-fn a_trial_ends_when_its_program_dies_or_tells_nothing() {
+fn a_trial_ends_when_its_program_ends_or_reports_no_progress() {
     for dies in [true, false] {
         let topology = paper_machine();
         let mut world = World::new(&topology);

@@ -3,12 +3,12 @@
 
 use usher_model::{CpuSet, ProgramId, ProgramSample};
 use usher_policy::Usher;
-use usher_policy::usher::lend::{Lender, Market};
+use usher_policy::usher::lend::{Lender, LendingContext};
 
 use crate::MS;
 use crate::shapes::bus_bound;
 use crate::turns::with_siblings;
-use crate::world::{Truth, World, machine, profiled, truth};
+use crate::world::{TrueProgram, World, machine, profiled, truth};
 
 /// Two programs with equal seats; the first then leaves its seat idle.
 fn lender_and_borrower() -> (World, Usher) {
@@ -52,7 +52,7 @@ fn idle_seats_are_lent_within_50_ms_and_reclaimed_within_20() {
 }
 
 #[test]
-fn an_owner_that_cannot_be_seen_to_wait_lends_nothing() {
+fn an_owner_without_a_wait_figure_lends_nothing() {
     let topology = machine(2, 8);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
@@ -87,11 +87,11 @@ fn a_program_that_slows_down_with_more_cores_borrows_nothing() {
 }
 
 #[test]
-fn one_that_would_count_on_borrowed_cores_borrows_none() {
+fn a_program_that_may_rely_on_borrowed_cores_borrows_none() {
     let topology = machine(2, 8);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
-    let uneven = |id, active_wait| Truth {
+    let uneven = |id, active_wait| TrueProgram {
         active_wait,
         ..profiled(truth(id, |c| c.powf(0.4), 16.0), 16)
     };
@@ -104,7 +104,7 @@ fn one_that_would_count_on_borrowed_cores_borrows_none() {
 }
 
 #[test]
-fn an_idle_pen_is_lent_and_reclaimed_by_any_of_its_programs() {
+fn an_idle_partition_is_lent_and_reclaimed_by_any_of_its_programs() {
     let topology = machine(1, 2);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
@@ -130,7 +130,7 @@ fn an_idle_pen_is_lent_and_reclaimed_by_any_of_its_programs() {
 }
 
 #[test]
-fn an_offline_cpu_is_in_nobodys_seat() {
+fn an_offline_cpu_is_in_no_seat() {
     let (mut world, mut usher) = lender_and_borrower();
     world.usable = CpuSet::range(0, 11);
     world.run(&mut usher, 1.0);
@@ -143,14 +143,14 @@ fn an_offline_cpu_is_in_nobodys_seat() {
 }
 
 #[test]
-fn a_core_that_is_somebodys_in_part_is_not_lent() {
+fn a_partly_owned_core_is_not_lent() {
     // Seed 182 of the swarm: cores of two hardware threads, CPUs 0 and 4, 1 and 5 and so on; one
     // program has bound itself to one thread of two of the cores.
     let topology = with_siblings(4);
     let seats = [(1, "0,2"), (2, "1,5")]
         .map(|(id, cpus)| (ProgramId(id), cpus.parse::<CpuSet>().unwrap()))
         .into();
-    let market = Market {
+    let ctx = LendingContext {
         topology: &topology,
         seats: &seats,
         gains: &|_, _, _| true,
@@ -171,7 +171,7 @@ fn a_core_that_is_somebodys_in_part_is_not_lent() {
     // Time may start at 0; two ticks suffice for all figures.
     for tick in 0..=2 {
         let samples = [sample(1, 0, tick), sample(2, 2, tick)];
-        lender.tick(tick * 8 * MS, &samples, &market);
+        lender.tick(tick * 8 * MS, &samples, &ctx);
     }
     let lent = lender.loans(&topology);
     let lent: Vec<_> = lent.iter().map(|loan| loan.cpus.to_string()).collect();

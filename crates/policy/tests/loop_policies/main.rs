@@ -6,11 +6,11 @@
 mod baselines;
 mod casas;
 mod lending;
+mod properties;
 mod seats;
 mod shapes;
 mod spinning;
 mod turns;
-mod whatever;
 mod world;
 mod yielding;
 

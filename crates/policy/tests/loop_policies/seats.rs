@@ -6,7 +6,7 @@ use usher_policy::{Usher, by_name};
 
 use crate::MS;
 use crate::shapes::*;
-use crate::world::{Truth, World, machine, profiled, truth};
+use crate::world::{TrueProgram, World, machine, profiled, truth};
 
 #[test]
 fn programs_with_profiles_are_seated_at_once_and_optimally() {
@@ -73,7 +73,7 @@ fn a_program_that_pins_its_threads_has_no_seat_and_others_are_seated_on_the_rest
 }
 
 #[test]
-fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
+fn new_programs_are_measured_while_all_run_and_reach_the_optimum() {
     let topology = paper_machine();
     let speeds = [medium, poor, poor, medium];
     let mut world = World::new(&topology);
@@ -98,7 +98,7 @@ fn newcomers_are_learnt_while_all_run_and_end_up_near_the_optimum() {
 }
 
 #[test]
-fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
+fn each_new_program_briefly_gets_half_of_the_others_seats() {
     let topology = paper_machine();
     let speeds = [medium, poor, perfect, poor];
     let mut world = World::new(&topology);
@@ -132,7 +132,7 @@ fn each_newcomer_has_half_of_the_others_seats_for_a_moment() {
 
 /// A scheduler with soft seats would show borrowed CPUs as the seat's own.
 #[test]
-fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
+fn seats_are_not_soft_during_measurements() {
     let topology = paper_machine();
     let speeds = [medium, poor, perfect, poor];
     let mut world = World::new(&topology);
@@ -157,7 +157,7 @@ fn seats_are_kept_firmly_while_newcomers_are_measured_on_them() {
 }
 
 #[test]
-fn a_survey_that_is_cut_short_harms_nobody() {
+fn an_interrupted_survey_leaves_valid_seats() {
     // A program arrives, departs or loses its CPUs at each moment of the survey.
     for moment in 0..40_u64 {
         let topology = paper_machine();
@@ -200,7 +200,7 @@ fn a_survey_that_is_cut_short_harms_nobody() {
 }
 
 #[test]
-fn a_program_with_a_profile_gives_nothing_to_newcomers() {
+fn a_program_with_a_profile_gives_no_cores_to_a_survey() {
     let topology = paper_machine();
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
@@ -219,7 +219,7 @@ fn a_program_with_a_profile_gives_nothing_to_newcomers() {
 }
 
 #[test]
-fn the_plan_that_is_told_is_where_programs_sit() {
+fn the_reported_plan_equals_the_seats() {
     // Seed 56 of the swarm: half of a seat was given up for a trial, and no plan contained it.
     let speeds: [fn(f64) -> f64; 4] = [medium, poor, perfect, bus_bound];
     for case in 0..512_usize {
@@ -249,12 +249,12 @@ fn the_plan_that_is_told_is_where_programs_sit() {
 }
 
 #[test]
-fn cpu_time_alone_moves_nobody() {
+fn cpu_time_alone_causes_no_seats() {
     let topology = paper_machine();
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
     for id in 1..=3 {
-        world.arrive(Truth {
+        world.arrive(TrueProgram {
             source: Some(ProgressSource::CpuTime),
             ..truth(id, poor, 48.0)
         });
@@ -269,13 +269,13 @@ fn cpu_time_alone_moves_nobody() {
 }
 
 #[test]
-fn a_figure_that_is_not_trusted_moves_nobody() {
+fn an_untrusted_figure_causes_no_seats() {
     let topology = paper_machine();
     for policy in ["usher", "casas"] {
         let mut world = World::new(&topology);
         let mut policy = by_name(policy, &topology).unwrap();
         for id in 1..=2 {
-            world.arrive(Truth {
+            world.arrive(TrueProgram {
                 source: Some(ProgressSource::Instructions),
                 confidence: 0.2,
                 ..truth(id, poor, 48.0)
@@ -311,7 +311,7 @@ fn the_kernel_is_left_alone_where_seats_gain_nothing() {
 }
 
 #[test]
-fn seats_and_sharing_are_tried_once_and_the_better_one_stays() {
+fn seats_and_sharing_are_compared_once_and_the_better_is_kept() {
     let topology = paper_machine();
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
@@ -330,7 +330,7 @@ fn seats_and_sharing_are_tried_once_and_the_better_one_stays() {
 }
 
 #[test]
-fn a_new_phase_is_noticed_and_planned_anew() {
+fn a_new_phase_is_detected_and_replanned() {
     let topology = paper_machine();
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
@@ -349,12 +349,12 @@ fn a_new_phase_is_noticed_and_planned_anew() {
 }
 
 #[test]
-fn programs_that_tell_nothing_but_their_repetitions_are_learnt() {
+fn repetitions_alone_suffice_to_learn_a_curve() {
     let topology = machine(2, 1);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
     for id in 1..=2 {
-        world.arrive(Truth {
+        world.arrive(TrueProgram {
             source: Some(ProgressSource::CpuTime),
             ..truth(id, bus_bound, 2.0)
         });
@@ -376,7 +376,7 @@ fn programs_that_tell_nothing_but_their_repetitions_are_learnt() {
 }
 
 #[test]
-fn more_programs_than_cores_share_pens_where_that_is_better() {
+fn more_programs_than_cores_use_partitions_where_better() {
     let topology = machine(1, 2);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
@@ -390,7 +390,7 @@ fn more_programs_than_cores_share_pens_where_that_is_better() {
 }
 
 #[test]
-fn pens_hold_even_numbers_and_those_that_lose_most_have_the_smaller() {
+fn partitions_are_even_and_the_smallest_go_to_the_largest_losses() {
     let topology = machine(1, 2);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);

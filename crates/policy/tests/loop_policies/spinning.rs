@@ -5,10 +5,10 @@ use usher_model::{Curve, CurvePoint};
 use usher_policy::Usher;
 
 use crate::shapes::{bus_bound, busy_waits, perfect};
-use crate::world::{Truth, World, machine, profiled, truth};
+use crate::world::{TrueProgram, World, machine, profiled, truth};
 
 #[test]
-fn a_program_that_collapses_is_never_squeezed() {
+fn a_collapsing_program_is_never_narrowed() {
     let topology = machine(1, 2);
     for others in [1, 3] {
         let mut world = World::new(&topology);
@@ -37,22 +37,22 @@ fn spinning_that_the_curve_shows_to_be_harmless_may_be_seated() {
 }
 
 /// A program whose runtime chooses at its start how its threads wait.
-fn settles(id: u64, active_wait: Option<bool>) -> Truth {
-    Truth {
+fn chooses_wait_mode(id: u64, active_wait: Option<bool>) -> TrueProgram {
+    TrueProgram {
         active_wait,
         ..profiled(truth(id, bus_bound, 2.0), 2)
     }
 }
 
 #[test]
-fn nobody_is_narrowed_whose_threads_would_go_on_spinning() {
+fn programs_with_spinning_threads_are_not_narrowed() {
     for (active_wait, cores) in [(Some(false), 1), (None, 2), (Some(true), 2)] {
         let topology = machine(2, 1);
         let mut world = World::new(&topology);
         let mut usher = Usher::new(topology);
-        world.arrive(settles(1, active_wait));
+        world.arrive(chooses_wait_mode(1, active_wait));
         world.run(&mut usher, 2.0);
-        world.arrive(settles(2, Some(false)));
+        world.arrive(chooses_wait_mode(2, Some(false)));
         world.run(&mut usher, 2.0);
         assert_eq!(world.mask(1).len(), cores, "{active_wait:?}");
     }
@@ -74,7 +74,7 @@ fn threads_that_would_spin_are_seated_rather_than_shared() {
     }
 }
 
-fn with_profile_of_waits(id: u64, active_wait: bool) -> Truth {
+fn with_profile_of_waits(id: u64, active_wait: bool) -> TrueProgram {
     let mut program = profiled(truth(id, perfect, 2.0), 2);
     let rates = [(1, 1.0), (2, 1.95)];
     let point = |&(cores, rate): &(u32, f64)| CurvePoint {
@@ -86,39 +86,39 @@ fn with_profile_of_waits(id: u64, active_wait: bool) -> Truth {
     let points = rates.iter().map(point).collect();
     program.program.profile = Some(Curve::new(points).unwrap());
     program.program.active_wait = Some(active_wait);
-    Truth {
+    TrueProgram {
         active_wait: Some(active_wait),
         ..program
     }
 }
 
 #[test]
-fn one_that_was_taken_in_while_it_ran_has_settled_too() {
+fn an_attached_program_is_treated_as_spinning() {
     let topology = machine(2, 1);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
-    let mut attached = settles(1, Some(true));
+    let mut attached = chooses_wait_mode(1, Some(true));
     attached.program.ran_before = true;
     world.arrive(attached);
-    world.arrive(settles(2, Some(false)));
+    world.arrive(chooses_wait_mode(2, Some(false)));
     world.run(&mut usher, 2.0);
     assert_eq!(world.mask(1).len(), 2);
 }
 
 #[test]
-fn what_settled_on_a_seat_may_go_back_to_one_of_that_size() {
+fn a_program_started_on_a_seat_may_return_to_that_size() {
     let topology = machine(2, 1);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
     for id in 1..=2 {
-        world.arrive(settles(id, Some(true)));
+        world.arrive(chooses_wait_mode(id, Some(true)));
     }
     world.run(&mut usher, 1.0);
     assert_eq!((world.mask(1).len(), world.mask(2).len()), (1, 1));
     world.depart(2);
     world.run(&mut usher, 1.0);
     assert_eq!(world.mask(1).len(), 2);
-    world.arrive(settles(3, Some(true)));
+    world.arrive(chooses_wait_mode(3, Some(true)));
     world.run(&mut usher, 1.0);
     assert_eq!((world.mask(1).len(), world.mask(3).len()), (1, 1));
 }

@@ -7,10 +7,10 @@ use usher_policy::Usher;
 
 use crate::MS;
 use crate::shapes::{busy_waits, perfect};
-use crate::world::{Truth, World, machine, truth};
+use crate::world::{TrueProgram, World, machine, truth};
 
 /// Adds a profile in which the program keeps `busy_cpus` busy on `cores_max` cores.
-fn known(mut truth: Truth, cores_max: f64, busy_cpus: f64) -> Truth {
+fn known(mut truth: TrueProgram, cores_max: f64, busy_cpus: f64) -> TrueProgram {
     let point = |cores: f64| CurvePoint {
         cores,
         rate: (truth.speed)(cores),
@@ -27,16 +27,16 @@ fn known(mut truth: Truth, cores_max: f64, busy_cpus: f64) -> Truth {
 }
 
 /// The program's curve collapses on one core.
-fn spinner(id: u64) -> Truth {
+fn spinner(id: u64) -> TrueProgram {
     known(truth(id, busy_waits, 2.0), 2.0, 2.0)
 }
 
-fn filler(id: u64) -> Truth {
+fn filler(id: u64) -> TrueProgram {
     known(truth(id, perfect, 2.0), 2.0, 2.0)
 }
 
 /// The program's threads wait in a runtime that spins.
-fn waits_actively(mut program: Truth) -> Truth {
+fn waits_actively(mut program: TrueProgram) -> TrueProgram {
     program.program.active_wait = Some(true);
     program.active_wait = Some(true);
     program
@@ -61,13 +61,13 @@ fn running(world: &World, ids: &[u64]) -> Vec<u64> {
     ids.iter().copied().filter(runs).collect()
 }
 
-fn on(topology: Topology, programs: impl IntoIterator<Item = Truth>) -> (World, Usher) {
+fn on(topology: Topology, programs: impl IntoIterator<Item = TrueProgram>) -> (World, Usher) {
     let mut world = World::new(&topology);
     programs.into_iter().for_each(|truth| world.arrive(truth));
     (world, Usher::new(topology))
 }
 
-fn on_two_cores(programs: impl IntoIterator<Item = Truth>) -> (World, Usher) {
+fn on_two_cores(programs: impl IntoIterator<Item = TrueProgram>) -> (World, Usher) {
     on(machine(1, 2), programs)
 }
 
@@ -105,7 +105,7 @@ fn shares(world: &mut World, usher: &mut Usher, ids: &[u64], seconds: f64) -> Ve
 }
 
 #[test]
-fn each_has_the_whole_machine_for_an_equal_part_of_the_time() {
+fn each_program_has_the_machine_for_an_equal_time() {
     let (mut world, mut usher) = on_two_cores([spinner(1), filler(2)]);
     let shares = shares(&mut world, &mut usher, &[1, 2], 10.0);
     assert!(shares.iter().all(|s| (s - 0.5).abs() < 0.02), "{shares:?}");
@@ -116,7 +116,7 @@ fn each_has_the_whole_machine_for_an_equal_part_of_the_time() {
 }
 
 #[test]
-fn a_program_that_was_not_all_busy_alone_has_its_turns_to_itself() {
+fn a_partly_busy_program_does_not_share_its_turns() {
     let most = |id| known(truth(id, needs_16, 16.0), 16.0, 12.0);
     let (mut world, mut usher) = on(machine(1, 16), [most(1), most(2)]);
     let shares = shares(&mut world, &mut usher, &[1, 2], 10.0);
@@ -132,7 +132,7 @@ fn one_thread_a_core_fills_a_machine_with_hardware_threads() {
 }
 
 #[test]
-fn turns_are_as_long_as_the_roots_of_weights() {
+fn turn_lengths_follow_the_roots_of_the_weights() {
     let mut heavy = spinner(1);
     heavy.program.weight = 4.0;
     let (mut world, mut usher) = on_two_cores([heavy, filler(2)]);
@@ -142,7 +142,7 @@ fn turns_are_as_long_as_the_roots_of_weights() {
 
 /// Runs for a while in which sharing is measured to be ten times as slow as running alone for each
 /// program; returns the number of stops.
-fn freezes_where_sharing_is_bad(programs: Vec<Truth>) -> usize {
+fn freezes_with_slow_sharing(programs: Vec<TrueProgram>) -> usize {
     let ids: Vec<_> = programs.iter().map(|truth| truth.program.id.0).collect();
     let speeds: Vec<_> = programs.iter().map(|truth| truth.speed).collect();
     let (mut world, mut usher) = on_two_cores(programs);
@@ -158,8 +158,8 @@ fn freezes_where_sharing_is_bad(programs: Vec<Truth>) -> usize {
 }
 
 #[test]
-fn only_launched_free_busy_programs_are_stopped_and_only_for_one_that_spins() {
-    assert!(freezes_where_sharing_is_bad(vec![spinner(1), filler(2)]) > 5);
+fn only_launched_unbound_busy_programs_are_stopped_and_only_for_a_spinning_program() {
+    assert!(freezes_with_slow_sharing(vec![spinner(1), filler(2)]) > 5);
     let mut attached = filler(2);
     attached.program.ran_before = true;
     let mut seen = filler(2);
@@ -175,12 +175,12 @@ fn only_launched_free_busy_programs_are_stopped_and_only_for_one_that_spins() {
         vec![filler(1), filler(2)],
         (1..=5).map(spinner).collect(),
     ] {
-        assert_eq!(freezes_where_sharing_is_bad(programs), 0);
+        assert_eq!(freezes_with_slow_sharing(programs), 0);
     }
 }
 
 #[test]
-fn a_holder_that_is_idle_has_company_within_50_ms_and_loses_it_again() {
+fn an_idle_holder_shares_within_50_ms_until_it_is_busy() {
     let (mut world, mut usher) = on_two_cores([spinner(1), filler(2)]);
     world.run(&mut usher, 1.0);
     world.set_demand(2, 0.1);
@@ -198,7 +198,7 @@ fn a_holder_that_is_idle_has_company_within_50_ms_and_loses_it_again() {
 }
 
 #[test]
-fn nobody_is_stopped_while_all_sleep() {
+fn no_program_is_stopped_while_all_sleep() {
     let (mut world, mut usher) = on_two_cores([spinner(1), filler(2)]);
     world.run(&mut usher, 1.0);
     world.set_demand(1, 0.0);
@@ -216,10 +216,10 @@ fn nobody_is_stopped_while_all_sleep() {
 }
 
 #[test]
-fn everybody_goes_on_when_turns_end() {
+fn all_programs_continue_when_turns_end() {
     let (mut world, mut usher) = on_two_cores([spinner(1), filler(2)]);
     world.run(&mut usher, 1.0);
-    world.arrive(Truth {
+    world.arrive(TrueProgram {
         source: Some(ProgressSource::CpuTime),
         ..truth(3, perfect, 2.0)
     });
@@ -236,7 +236,7 @@ fn everybody_goes_on_when_turns_end() {
 }
 
 #[test]
-fn a_stop_or_a_start_that_fails_is_made_up_for() {
+fn failed_freezes_and_thaws_are_retried() {
     for refuses in 1..8 {
         let (mut world, mut usher) = on_two_cores([spinner(1), filler(2)]);
         world.run(&mut usher, 1.0);
@@ -255,7 +255,7 @@ proptest! {
     /// At any time a program runs, and no program is stopped for longer than three turns of others,
     /// whichever programs arrive and depart.
     #[test]
-    fn nobody_starves(steps in prop::collection::vec((any::<prop::sample::Index>(), 0..4u8, 1..300u64), 1..40)) {
+    fn no_program_starves(steps in prop::collection::vec((any::<prop::sample::Index>(), 0..4u8, 1..300u64), 1..40)) {
         let (mut world, mut usher) = on_two_cores([]);
         let mut here: Vec<u64> = Vec::new();
         let mut stopped_ns = std::collections::BTreeMap::new();

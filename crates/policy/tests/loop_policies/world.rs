@@ -56,7 +56,7 @@ pub fn machine(domains: usize, cores_each: usize) -> Topology {
 
 /// A program's true behaviour.
 #[derive(Clone)]
-pub struct Truth {
+pub struct TrueProgram {
     pub program: Program,
     /// Progress per second as a function of cores.
     pub speed: fn(f64) -> f64,
@@ -69,7 +69,7 @@ pub struct Truth {
     pub pressure: bool,
 }
 
-pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
+pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> TrueProgram {
     let program = Program {
         id: ProgramId(id),
         name: format!("p{id}"),
@@ -86,7 +86,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
         bound_to: None,
         pinned_to: None,
     };
-    Truth {
+    TrueProgram {
         program,
         speed,
         demand,
@@ -98,7 +98,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> Truth {
 }
 
 /// Adds the profile that a store would hold of this program.
-pub fn profiled(mut truth: Truth, cores_max: u32) -> Truth {
+pub fn profiled(mut truth: TrueProgram, cores_max: u32) -> TrueProgram {
     let rates = (1..=cores_max)
         .map(|n| (n, (truth.speed)(f64::from(n))))
         .collect();
@@ -120,7 +120,7 @@ pub struct World {
 }
 
 struct Living {
-    truth: Truth,
+    truth: TrueProgram,
     mask: Option<CpuSet>,
     frozen: bool,
     cpu_ns: f64,
@@ -160,7 +160,7 @@ impl World {
         });
     }
 
-    pub fn arrive(&mut self, truth: Truth) {
+    pub fn arrive(&mut self, truth: TrueProgram) {
         self.events
             .push(Event::Arrived(Box::new(truth.program.clone())));
         let living = Living {

@@ -40,7 +40,7 @@ fn forbidden_seats_are_taken_back_and_given_again_when_allowed() {
 }
 
 #[test]
-fn programs_that_came_or_went_meanwhile_are_known_when_seats_are_allowed() {
+fn arrivals_and_departures_during_a_ban_are_known_afterwards() {
     let mut policy = by_name("equal", &paper_machine()).unwrap();
     let mut world = two_programs();
     world.forbid_seats(Some("another daemon"));

@@ -8,15 +8,15 @@ use crate::seating::Request;
 
 /// Upper limit of the error margin where both alternatives were tried: the curves then determine
 /// only the weight of each program.
-const DOUBT_TRIED_MAX: f64 = 0.02;
+const COMPARED_MARGIN_MAX: f64 = 0.02;
 /// Upper limit of the margin that is added to [`MARGIN`] for errors of the curves.
-const DOUBT_MAX: f64 = 0.10;
+const ERROR_MARGIN_MAX: f64 = 0.10;
 
 /// The decision and its basis.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct SeatDecision {
     /// Whether seats are better by more than the margin.
-    pub acts: bool,
+    pub favours_seats: bool,
     /// Predicted ANTT on seats.
     pub antt_seats: f64,
     /// Predicted or measured ANTT of time sharing.
@@ -24,22 +24,27 @@ pub struct Verdict {
     /// Required relative gain.
     pub margin: f64,
     /// Whether the decision is that of an earlier comparison, whatever is predicted now.
-    pub by_trial: bool,
+    pub by_comparison: bool,
 }
 
 /// NTTs with everything left to the kernel.
 #[derive(Debug, Clone, Copy)]
-pub struct Sharing<'a> {
+pub struct SharingNtt<'a> {
     /// One NTT per request.
     pub ntt: &'a [f64],
     /// Whether the NTTs were measured in comparison with seats in this mix, not predicted: errors
     /// of the curves then affect both sides equally.
-    pub tried: bool,
+    pub compared: bool,
 }
 
-/// Compares a seating with time sharing. `acting`: seats are in force, so the margin applies to
+/// Compares a seating with time sharing. `seats_in_force`: seats are in force, so the margin applies to
 /// giving them up.
-pub fn weigh(plan: &Plan, requests: &[Request], sharing: &Sharing, acting: bool) -> Verdict {
+pub fn predict_gain(
+    plan: &Plan,
+    requests: &[Request],
+    sharing: &SharingNtt,
+    seats_in_force: bool,
+) -> SeatDecision {
     let weighted: f64 = requests
         .iter()
         .zip(sharing.ntt)
@@ -47,26 +52,26 @@ pub fn weigh(plan: &Plan, requests: &[Request], sharing: &Sharing, acting: bool)
         .sum();
     let antt_sharing = weighted / requests.len().max(1) as f64;
     let antt_seats = plan.antt.unwrap_or(f64::INFINITY);
-    let margin = match sharing.tried {
-        true => MARGIN + doubt(requests).min(DOUBT_TRIED_MAX),
-        false => MARGIN + doubt(requests),
+    let margin = match sharing.compared {
+        true => MARGIN + error_margin(requests).min(COMPARED_MARGIN_MAX),
+        false => MARGIN + error_margin(requests),
     };
-    let acts = if acting {
+    let favours_seats = if seats_in_force {
         antt_seats <= antt_sharing * (1.0 + MARGIN)
     } else {
         antt_seats * (1.0 + margin) < antt_sharing
     };
-    Verdict {
-        acts,
+    SeatDecision {
+        favours_seats,
         antt_seats,
         antt_sharing,
         margin,
-        by_trial: false,
+        by_comparison: false,
     }
 }
 
 /// The possible error of the curves: the mean of the errors of their worst points.
-fn doubt(requests: &[Request]) -> f64 {
+fn error_margin(requests: &[Request]) -> f64 {
     let worst = |r: &Request| {
         r.curve
             .points()
@@ -75,34 +80,36 @@ fn doubt(requests: &[Request]) -> f64 {
             .fold(0.0, f64::max)
     };
     let sum: f64 = requests.iter().map(worst).sum();
-    (sum / requests.len().max(1) as f64).min(DOUBT_MAX)
+    (sum / requests.len().max(1) as f64).min(ERROR_MARGIN_MAX)
 }
 
-impl Verdict {
+impl SeatDecision {
     /// A sentence for `usher explain`. `narrows`: the seating gives a program fewer CPUs than there
     /// are; `explores`: its purpose is to measure new programs.
     pub fn sentence(&self, narrows: bool, explores: bool) -> String {
         let Self {
-            acts,
+            favours_seats,
             antt_seats,
             antt_sharing,
             margin,
-            by_trial,
+            by_comparison,
         } = self;
         let gain = 100.0 * (1.0 - antt_seats / antt_sharing);
-        let asked = 100.0 * margin;
-        match (narrows, explores, acts) {
+        let required = 100.0 * margin;
+        match (narrows, explores, favours_seats) {
             (false, ..) => format!("left to the kernel: no seats to give (ANTT {antt_sharing:.2})"),
-            (_, true, _) => "seats for now, to learn how the programs do on them".to_owned(),
-            (.., true) if *by_trial => "seats, as they were better when both were tried".to_owned(),
-            (.., false) if *by_trial => {
+            (_, true, _) => "seats for now, to measure the programs on them".to_owned(),
+            (.., true) if *by_comparison => {
+                "seats, as they were better when both were tried".to_owned()
+            }
+            (.., false) if *by_comparison => {
                 "left to the kernel, as seats were no better when both were tried".to_owned()
             }
             (.., true) => format!(
                 "seats: predicted ANTT {antt_seats:.2} against {antt_sharing:.2} under time sharing ({gain:+.0} %)"
             ),
             (.., false) => format!(
-                "left to the kernel: seats would give ANTT {antt_seats:.2}, time sharing {antt_sharing:.2} ({gain:+.0} %, less than the {asked:.0} % asked for)"
+                "left to the kernel: seats would give ANTT {antt_seats:.2}, time sharing {antt_sharing:.2} ({gain:+.0} %, less than the required {required:.0} %)"
             ),
         }
     }

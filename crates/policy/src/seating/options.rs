@@ -7,12 +7,12 @@
 //! is off by at most half a unit: sums of `n` prices that differ by no more than `n` units (a
 //! relative `n` * 6e-14) count as equal.
 
-use super::guest::Guest;
+use super::candidate::SeatCandidate;
 use super::units::Class;
 
 /// One possible allocation to a candidate.
 #[derive(Debug, Clone)]
-pub(super) struct Choice {
+pub(super) struct AllocationOption {
     /// Units of each class.
     pub take: Vec<u32>,
     /// Total number of units.
@@ -25,7 +25,7 @@ pub(super) struct Choice {
 
 /// A candidate's options, by rising number of units. An option is left out if another option is at
 /// least as good and has no more units of any class, so that a seat is never larger than useful.
-pub(super) type Menu = Vec<Choice>;
+pub(super) type OptionTable = Vec<AllocationOption>;
 
 /// Enumerates vectors of counts, each up to its supply, in mixed radix.
 #[derive(Debug)]
@@ -72,10 +72,15 @@ impl Radix {
 }
 
 /// The options of the candidate at `index`, which may take at most `units_max` units.
-pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: u32) -> Menu {
+pub(super) fn option_table(
+    candidate: &SeatCandidate<'_>,
+    index: usize,
+    classes: &[Class],
+    units_max: u32,
+) -> OptionTable {
     let supply: Vec<u32> = classes
         .iter()
-        .map(|class| match class.open_to[who] {
+        .map(|class| match class.open_to[index] {
             true => class.supply.min(units_max),
             false => 0,
         })
@@ -83,18 +88,18 @@ pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: 
     let radix = Radix::new(&supply);
     // Least cost among all strictly smaller vectors, by index.
     let mut below = vec![f64::INFINITY; radix.states];
-    let mut menu = Vec::new();
+    let mut table = Vec::new();
     for index in 1..radix.states {
         let take = radix.counts(index);
         let units: u32 = take.iter().sum();
-        let cost = cost_of(guest, classes, &take).filter(|_| units <= units_max);
+        let cost = cost_of(candidate, classes, &take).filter(|_| units <= units_max);
         let rest = take.iter().zip(&radix.strides).filter(|(t, _)| **t > 0);
         let least = rest
             .map(|(_, &stride)| below[index - stride])
             .fold(f64::INFINITY, f64::min);
         below[index] = least.min(cost.unwrap_or(f64::INFINITY));
         if let Some(cost) = cost.filter(|c| *c < least * (1.0 - 1e-12)) {
-            menu.push(Choice {
+            table.push(AllocationOption {
                 take,
                 units,
                 cost,
@@ -102,30 +107,34 @@ pub(super) fn menu(guest: &Guest<'_>, who: usize, classes: &[Class], units_max: 
             });
         }
     }
-    menu.sort_by_key(|choice| choice.units);
-    menu
+    table.sort_by_key(|choice| choice.units);
+    table
 }
 
 /// The candidate's cost for a number of units of each class; `None` below the number of its
 /// spinning threads.
-pub(super) fn cost_of(guest: &Guest<'_>, classes: &[Class], take: &[u32]) -> Option<f64> {
+pub(super) fn cost_of(
+    candidate: &SeatCandidate<'_>,
+    classes: &[Class],
+    take: &[u32],
+) -> Option<f64> {
     let mut capacity = 0.0;
     let mut cores = 0;
     for (&count, class) in take.iter().zip(classes) {
         capacity += f64::from(count) * class.capacity;
         cores += count * class.cores;
     }
-    (cores >= guest.request.spinners).then(|| guest.cost(capacity))
+    (cores >= candidate.request.spinners).then(|| candidate.cost(capacity))
 }
 
 /// Computes the prices, with the unit doubled `coarser` times. Returns the cap of the prices; a
 /// price at the cap is meaningless.
-pub(super) fn quantise(menus: &mut [Menu], coarser: i32) -> u64 {
-    let least = |menu: &Menu| menu.iter().map(|c| c.cost).fold(f64::MAX, f64::min);
-    let floor: f64 = menus.iter().map(least).sum();
+pub(super) fn quantise(tables: &mut [OptionTable], coarser: i32) -> u64 {
+    let least = |table: &OptionTable| table.iter().map(|c| c.cost).fold(f64::MAX, f64::min);
+    let floor: f64 = tables.iter().map(least).sum();
     let unit = floor.min(f64::MAX) * f64::exp2(f64::from(coarser - 44));
-    let cap = (1 << 62) / menus.len().max(1) as u64;
-    for choice in menus.iter_mut().flatten() {
+    let cap = (1 << 62) / tables.len().max(1) as u64;
+    for choice in tables.iter_mut().flatten() {
         choice.price = ((choice.cost / unit).round() as u64).min(cap);
     }
     cap

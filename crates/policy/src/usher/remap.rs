@@ -14,10 +14,10 @@ use pathfinding::matrix::Matrix;
 use usher_model::{CpuSet, Plan, ProgramId, Topology};
 
 /// Weight of an exchange of unequal parts, below that of any permitted exchange.
-const UNLIKE: i64 = -1_000_000_000_000;
+const UNEQUAL: i64 = -1_000_000_000_000;
 
 /// The plan with equal parts of the machine exchanged so that seats stay near `seats`.
-pub fn stay(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
+pub fn remap(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
     if !plan
         .seats
         .iter()
@@ -75,8 +75,8 @@ fn exchange(
 ) -> Option<(i64, Vec<(usize, usize)>)> {
     match (from, to) {
         (&Part::Domain(from), &Part::Domain(to)) => {
-            let stays = || (overlap.of(from, to), vec![(from, to)]);
-            alike(topology, from, to).then(stays)
+            let kept = || (overlap.of(from, to), vec![(from, to)]);
+            are_equal(topology, from, to).then(kept)
         }
         (Part::Parts(from), Part::Parts(to)) if from.len() == to.len() && !from.is_empty() => {
             let each = |one: &Part| -> Vec<_> {
@@ -85,13 +85,13 @@ fn exchange(
             };
             let pairs: Vec<Vec<_>> = from.iter().map(each).collect();
             let weights = Matrix::from_fn(from.len(), to.len(), |(i, j)| {
-                pairs[i][j].as_ref().map_or(UNLIKE, |&(stays, _)| stays)
+                pairs[i][j].as_ref().map_or(UNEQUAL, |&(kept, _)| kept)
             });
             let (_, assigned) = kuhn_munkres(&weights);
             let mut best = (0, Vec::new());
             for (i, &j) in assigned.iter().enumerate() {
-                let (stays, domains) = pairs[i][j].as_ref()?;
-                best.0 += stays;
+                let (kept, domains) = pairs[i][j].as_ref()?;
+                best.0 += kept;
                 best.1.extend(domains);
             }
             Some(best)
@@ -101,7 +101,7 @@ fn exchange(
 }
 
 /// Whether two domains have the same cores and cache.
-fn alike(topology: &Topology, a: usize, b: usize) -> bool {
+fn are_equal(topology: &Topology, a: usize, b: usize) -> bool {
     let (a, b) = (&topology.domains[a], &topology.domains[b]);
     let core = |&core: &usize| {
         let core = &topology.cores[core];

@@ -11,14 +11,14 @@
 
 use usher_model::Topology;
 
-use super::guest::Guest;
+use super::candidate::SeatCandidate;
 
 /// Interference per cache size that does not fit, in the whole numbers of a score.
 const SCALE: f64 = 1e9;
 
 /// Interference between each two candidates.
 #[derive(Debug)]
-pub(super) struct Hurt {
+pub(super) struct Interference {
     /// Cache bytes of each candidate, and of the cache where known.
     wanted: Vec<f64>,
     bytes: Option<f64>,
@@ -29,36 +29,38 @@ pub(super) struct Hurt {
     none: bool,
 }
 
-impl Hurt {
+impl Interference {
     /// Interference in a cache and its memory controller.
-    pub fn in_domain(machine: &Topology, guests: &[Guest<'_>]) -> Self {
+    pub fn in_domain(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
         let caches = machine.domains.iter().filter_map(|domain| domain.llc);
         let known = caches.map(|llc| llc.bytes).filter(|&bytes| bytes > 0);
-        let wanted = guests.iter().map(|g| g.request.llc_bytes.map(|b| b as f64));
+        let wanted = candidates
+            .iter()
+            .map(|g| g.request.llc_bytes.map(|b| b as f64));
         Self::new(
             filled(wanted),
             known.min().map(|bytes| bytes as f64),
-            bandwidths(guests),
+            bandwidths(candidates),
         )
     }
 
     /// Interference at a memory controller alone.
-    pub fn at_controller(guests: &[Guest<'_>]) -> Self {
-        Self::new(vec![0.0; guests.len()], None, bandwidths(guests))
+    pub fn at_controller(candidates: &[SeatCandidate<'_>]) -> Self {
+        Self::new(vec![0.0; candidates.len()], None, bandwidths(candidates))
     }
 
     fn new(wanted: Vec<f64>, bytes: Option<f64>, memory: Vec<f64>) -> Self {
         let most = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
-        let mut hurt = Self {
+        let mut interference = Self {
             most: (most(&wanted), most(&memory)),
             wanted,
             bytes,
             memory,
             none: false,
         };
-        let fits = bytes.is_some_and(|bytes| 2.0 * hurt.most.0 <= bytes);
-        hurt.none = hurt.most.1 == 0.0 && (fits || hurt.most.0 == 0.0);
-        hurt
+        let fits = bytes.is_some_and(|bytes| 2.0 * interference.most.0 <= bytes);
+        interference.none = interference.most.1 == 0.0 && (fits || interference.most.0 == 0.0);
+        interference
     }
 
     pub fn pair(&self, a: usize, b: usize) -> u64 {
@@ -80,8 +82,8 @@ impl Hurt {
     }
 }
 
-fn bandwidths(guests: &[Guest<'_>]) -> Vec<f64> {
-    filled(guests.iter().map(|g| g.request.bandwidth_gbps))
+fn bandwidths(candidates: &[SeatCandidate<'_>]) -> Vec<f64> {
+    filled(candidates.iter().map(|g| g.request.bandwidth_gbps))
 }
 
 /// Replaces unknown and invalid figures by the mean of the others.

@@ -27,7 +27,7 @@ fn notes(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn who_holds_what_the_foreground_waits_for_goes_on_at_once() {
+fn a_program_that_blocks_the_foreground_continues_at_once() {
     for regulation in [Regulation::Usher, Regulation::Ipd] {
         let mut world = contended(regulation);
         let mut policy = regulated(2);
@@ -54,7 +54,7 @@ fn who_holds_what_the_foreground_waits_for_goes_on_at_once() {
 }
 
 #[test]
-fn nobody_is_stopped_for_more_than_ten_seconds() {
+fn no_stop_lasts_more_than_ten_seconds() {
     let mut world = contended(Regulation::Usher);
     let mut policy = regulated(2);
     let mut longest_ns = 0;
@@ -77,7 +77,7 @@ fn nobody_is_stopped_for_more_than_ten_seconds() {
 }
 
 #[test]
-fn all_go_on_when_the_foreground_leaves() {
+fn all_continue_when_the_foreground_ends() {
     for regulation in Regulation::ALL {
         let mut world = contended(regulation);
         let mut policy = regulated(2);
@@ -91,7 +91,7 @@ fn all_go_on_when_the_foreground_leaves() {
 }
 
 #[test]
-fn what_fails_is_tried_again_and_said() {
+fn failed_actions_are_retried_and_logged() {
     for regulation in Regulation::ALL {
         let mut world = contended(regulation);
         let mut policy = regulated(2);
@@ -110,7 +110,7 @@ fn what_fails_is_tried_again_and_said() {
 }
 
 #[test]
-fn a_demotion_that_fails_is_tried_again() {
+fn a_failed_demotion_is_retried() {
     for regulation in Regulation::ALL {
         let mut world = contended(regulation);
         world.refuses = 2;
@@ -123,7 +123,7 @@ fn a_demotion_that_fails_is_tried_again() {
 
 /// The figures of a stop are those of the last window, not totals.
 #[test]
-fn a_stop_is_told_in_figures_of_its_window() {
+fn a_stop_is_reported_with_the_figures_of_its_window() {
     let mut world = World::new(2).device(DISK, MS);
     world.arrive(1, Regulation::Usher, DISK, 1);
     world.keeps_log = true;
@@ -147,7 +147,7 @@ fn a_stop_is_told_in_figures_of_its_window() {
 
 /// A sequence of short programs costs no more than one long program.
 #[test]
-fn an_account_outlives_the_programs() {
+fn a_budget_outlives_the_programs() {
     let stops = |programs: u64| {
         let mut world = World::new(2).device(DISK, MS);
         let often = Step {
@@ -171,7 +171,7 @@ fn an_account_outlives_the_programs() {
 }
 
 #[test]
-fn demoted_as_it_arrives() {
+fn a_program_is_demoted_on_arrival() {
     for (regulation, to) in [
         (Regulation::Usher, Demotion::Idle),
         (Regulation::Eii, Demotion::Nice),
@@ -184,7 +184,7 @@ fn demoted_as_it_arrives() {
 }
 
 #[test]
-fn who_has_gone_is_not_acted_on() {
+fn no_action_is_taken_on_a_departed_program() {
     let mut world = contended(Regulation::Usher);
     let mut policy = regulated(2);
     world.run(&mut policy, S);
@@ -214,7 +214,7 @@ fn who_has_gone_is_not_acted_on() {
 }
 
 #[test]
-fn without_figures_nobody_stays_stopped() {
+fn without_figures_no_program_stays_stopped() {
     let mut world = contended(Regulation::Ipd);
     let mut policy = regulated(2);
     world.run(&mut policy, S);
@@ -240,7 +240,7 @@ fn without_figures_nobody_stays_stopped() {
 }
 
 #[test]
-fn it_says_why_and_not_all_the_time() {
+fn reasons_are_logged_at_a_limited_rate() {
     let mut world = World::new(2).device(DISK, 200_000);
     let now_and_then = Step {
         work: 50,
@@ -257,14 +257,14 @@ fn it_says_why_and_not_all_the_time() {
     assert!((20..=45).contains(&said.len()), "{}", said.len());
     for (text, start) in said.iter().zip([
         "stopped: foreground has just used disk 8:0;",
-        "goes on: disk 8:0 is quiet ",
+        "continues: disk 8:0 is quiet ",
         "stopped: foreground uses disk 8:0 (",
     ]) {
         assert!(text.starts_with(start), "{text}");
     }
     assert!(
         said.iter()
-            .any(|text| text.contains("times since it was last said"))
+            .any(|text| text.contains("more since the last report"))
     );
     let mut background_states = world
         .log
@@ -279,7 +279,7 @@ fn it_says_why_and_not_all_the_time() {
 }
 
 #[test]
-fn standings_are_told_when_they_change() {
+fn states_are_reported_when_they_change() {
     let mut world = World::new(2).device(DISK, MS);
     world.arrive(1, Regulation::Usher, DISK, 1);
     world.keeps_log = true;

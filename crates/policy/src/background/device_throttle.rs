@@ -41,7 +41,7 @@
 //! interval therefore grows with the length of the burst, up to `SAMPLE_NS_MAX`, which delays the
 //! detection of its end.
 
-use super::budget::Budget;
+use super::budget::DelayBudget;
 use super::drain::Drain;
 
 /// Least quiet time after which the foreground counts as gone.
@@ -51,11 +51,11 @@ pub const QUIET_NS_MAX: u64 = 1_000_000_000;
 /// Required quiet time in mean gaps.
 const GAPS: f64 = 3.0;
 /// The sampling interval during a burst is the burst's age divided by this.
-const LOOK_SHARE: u64 = 16;
+const SAMPLE_DIVISOR: u64 = 16;
 /// Longest sampling interval during a burst.
-const LOOK_NS_MAX: u64 = 50_000_000;
+const SAMPLE_NS_MAX: u64 = 50_000_000;
 /// Sampling interval, and least quiet time, without notifications.
-pub const BLIND_NS: u64 = 100_000_000;
+pub const NO_NOTIFY_NS: u64 = 100_000_000;
 /// Time constant of the request rates.
 const MEMORY_NS: f64 = 500e6;
 /// Reaction time that is assumed before the first measurement.
@@ -65,7 +65,7 @@ const PART_NS_MAX: f64 = 20e6;
 /// Upper limit of a stall, and of the delay by requests after a stop.
 pub const STALL_NS_MAX: f64 = 100e6;
 /// Largest debt of a device's budget.
-const DEBT_NS: f64 = 20e6;
+const MAX_DEBT_NS: f64 = 20e6;
 /// Number of background requests assumed to be outstanding, since the queue depth is not visible;
 /// their total time is limited to `DEPTH_NS_MAX`.
 const DEPTH: f64 = 8.0;
@@ -82,9 +82,9 @@ const BURST_MIN: u64 = 4;
 
 /// Properties of a kind of device.
 #[derive(Debug, Clone, Copy)]
-pub struct Kind {
+pub struct DeviceKind {
     /// Least time of outstanding background requests, in nanoseconds.
-    flight_ns: f64,
+    outstanding_ns: f64,
     /// Whether silence of the foreground may mean that its last request is stalled. A sender is not
     /// stalled in this way: its first calls fill a buffer, and later calls wait for the network in
     /// any case.
@@ -92,13 +92,13 @@ pub struct Kind {
 }
 
 /// Disks.
-pub const DISK: Kind = Kind {
-    flight_ns: 1.5e6,
+pub const DISK: DeviceKind = DeviceKind {
+    outstanding_ns: 1.5e6,
     stalls: true,
 };
 /// Network interfaces.
-pub const LINK: Kind = Kind {
-    flight_ns: 8e6,
+pub const LINK: DeviceKind = DeviceKind {
+    outstanding_ns: 8e6,
     stalls: false,
 };
 
@@ -113,12 +113,12 @@ pub struct Requests {
 
 /// A rate with exponential decay.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rate {
+struct DecayingRate {
     time_ns: f64,
     count: f64,
 }
 
-impl Rate {
+impl DecayingRate {
     fn add(&mut self, time_ns: u64, count: u64) {
         let time_ns = time_ns as f64;
         let kept = MEMORY_NS / (MEMORY_NS + time_ns);
@@ -132,7 +132,7 @@ impl Rate {
     }
 
     /// Mean time between two requests; 0 without requests.
-    fn known_gap_ns(self) -> f64 {
+    fn gap_or_zero_ns(self) -> f64 {
         let gap_ns = self.gap_ns();
         if gap_ns.is_finite() { gap_ns } else { 0.0 }
     }
@@ -146,12 +146,12 @@ struct Burst {
     second_ns: Option<u64>,
     requests: u64,
     /// Whether background work used the device at the same time.
-    met: bool,
+    collided: bool,
 }
 
 /// One sample of a device.
 #[derive(Debug, Clone, Copy)]
-pub struct Glance {
+pub struct DeviceSample {
     /// Time of the sample.
     pub at_ns: u64,
     /// Foreground requests.
@@ -161,18 +161,18 @@ pub struct Glance {
     /// Number of background programs that used the device since the last sample.
     pub users: u32,
     /// Whether foreground requests send a notification.
-    pub bell: bool,
+    pub notifies: bool,
 }
 
-impl Glance {
-    fn met(&self) -> bool {
+impl DeviceSample {
+    fn collided(&self) -> bool {
         self.users > 0
     }
 }
 
 /// Requests between two samples.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Recent {
+pub struct RecentUse {
     /// Foreground requests.
     pub foreground: u64,
     /// Requests of regulated background programs.
@@ -183,147 +183,148 @@ pub struct Recent {
 
 /// State of one device.
 #[derive(Debug, Clone)]
-pub struct Gate {
-    kind: Kind,
-    budget: Budget,
-    looked_ns: u64,
+pub struct DeviceThrottle {
+    kind: DeviceKind,
+    budget: DelayBudget,
+    sampled_ns: u64,
     seen: Requests,
     seen_background: u64,
     /// Time of the foreground's last request; `None`: unknown.
     last_ns: Option<u64>,
-    foreground: Rate,
-    background: Rate,
+    foreground: DecayingRate,
+    background: DecayingRate,
     reaction_ns: f64,
     stall_ns: f64,
     burst: Option<Burst>,
     /// Number of background programs at the last collision. The next misprediction is expected to
     /// meet as many, although none uses the device during a stop.
     users: u32,
-    bell: bool,
+    notifies: bool,
     /// Learned delay by background requests after a stop, and the measurement in progress.
-    drained_ns: f64,
+    residual_ns: f64,
     drain: Option<Drain>,
     /// Cost of one misprediction, and quiet time of three gaps, both as of the last request.
     cost_ns: f64,
     quiet_ns: u64,
     /// Time of the last charge for a misprediction.
     charged_ns: u64,
-    recent: Recent,
+    recent: RecentUse,
 }
 
-impl Gate {
+impl DeviceThrottle {
     /// Creates a throttle that is open unless the foreground has just used the device, with the
     /// budget of an earlier instance or a full one.
-    pub fn new(kind: Kind, first: &Glance, account: Option<Budget>) -> Self {
+    pub fn new(kind: DeviceKind, first: &DeviceSample, budget: Option<DelayBudget>) -> Self {
         Self {
             kind,
-            budget: account.unwrap_or_else(|| Budget::new(first.at_ns, DEBT_NS)),
-            looked_ns: first.at_ns,
+            budget: budget.unwrap_or_else(|| DelayBudget::new(first.at_ns, MAX_DEBT_NS)),
+            sampled_ns: first.at_ns,
             seen: first.foreground,
             seen_background: first.background,
             last_ns: first.foreground.last_ns,
-            foreground: Rate::default(),
-            background: Rate::default(),
+            foreground: DecayingRate::default(),
+            background: DecayingRate::default(),
             reaction_ns: REACTION_NS,
             stall_ns: 0.0,
             burst: None,
             users: 1,
-            bell: first.bell,
-            cost_ns: REACTION_NS + kind.flight_ns,
+            notifies: first.notifies,
+            cost_ns: REACTION_NS + kind.outstanding_ns,
             quiet_ns: QUIET_NS_MIN,
-            drained_ns: 0.0,
+            residual_ns: 0.0,
             drain: None,
             charged_ns: 0,
-            recent: Recent::default(),
+            recent: RecentUse::default(),
         }
     }
 
     /// Processes a sample.
-    pub fn look(&mut self, glance: &Glance) {
-        let elapsed_ns = glance.at_ns.saturating_sub(self.looked_ns);
-        let asked = glance.foreground.total.saturating_sub(self.seen.total);
-        let background = glance.background.saturating_sub(self.seen_background);
-        self.budget.earn(glance.at_ns, 1.0);
-        self.foreground.add(elapsed_ns, asked);
-        if glance.met() {
+    pub fn update(&mut self, sample: &DeviceSample) {
+        let elapsed_ns = sample.at_ns.saturating_sub(self.sampled_ns);
+        let new_requests = sample.foreground.total.saturating_sub(self.seen.total);
+        let background = sample.background.saturating_sub(self.seen_background);
+        self.budget.refill(sample.at_ns, 1.0);
+        self.foreground.add(elapsed_ns, new_requests);
+        if sample.collided() {
             self.background.add(elapsed_ns, background);
         } else if let Some(drain) = &mut self.drain {
-            let gap_ns = self.background.known_gap_ns();
-            let more_ns = drain.look(glance.at_ns, glance.background, gap_ns);
-            self.budget.spend(more_ns);
+            let gap_ns = self.background.gap_or_zero_ns();
+            let more_ns = drain.update(sample.at_ns, sample.background, gap_ns);
+            self.budget.charge(more_ns);
         }
-        self.bell = glance.bell;
+        self.notifies = sample.notifies;
         // Requests close to one another are one burst, however late they are sampled.
-        let apart = asked == 0 || glance.met() || elapsed_ns / asked >= QUIET_NS_MIN;
-        if apart && self.is_open(glance.at_ns) {
+        let is_apart =
+            new_requests == 0 || sample.collided() || elapsed_ns / new_requests >= QUIET_NS_MIN;
+        if is_apart && self.is_open(sample.at_ns) {
             self.end_burst();
         }
-        if asked > 0 {
-            self.recent = Recent {
-                foreground: asked,
+        if new_requests > 0 {
+            self.recent = RecentUse {
+                foreground: new_requests,
                 background,
                 window_ns: elapsed_ns,
             };
-            self.asked(asked, elapsed_ns, glance);
+            self.add_requests(new_requests, elapsed_ns, sample);
         }
-        self.seen = glance.foreground;
-        self.seen_background = glance.background;
-        self.looked_ns = glance.at_ns;
+        self.seen = sample.foreground;
+        self.seen_background = sample.background;
+        self.sampled_ns = sample.at_ns;
     }
 
-    fn asked(&mut self, asked: u64, elapsed_ns: u64, glance: &Glance) {
-        let told = glance.foreground.last_ns.filter(|_| glance.bell);
-        let last_ns = told.map_or(glance.at_ns, |ns| ns.min(glance.at_ns));
-        if glance.met() {
-            let reaction_ns = match told {
-                Some(last_ns) => glance.at_ns.saturating_sub(last_ns),
+    fn add_requests(&mut self, new_requests: u64, elapsed_ns: u64, sample: &DeviceSample) {
+        let notified_ns = sample.foreground.last_ns.filter(|_| sample.notifies);
+        let last_ns = notified_ns.map_or(sample.at_ns, |ns| ns.min(sample.at_ns));
+        if sample.collided() {
+            let reaction_ns = match notified_ns {
+                Some(last_ns) => sample.at_ns.saturating_sub(last_ns),
                 None => elapsed_ns / 2,
             };
             let sample_ns = (reaction_ns as f64).min(PART_NS_MAX);
             self.reaction_ns += (sample_ns - self.reaction_ns) / 4.0;
         }
-        self.settle(glance);
+        self.update_estimates(sample);
         self.last_ns = Some(last_ns);
         match &mut self.burst {
             None => {
                 self.burst = Some(Burst {
                     first_ns: last_ns,
                     second_ns: None,
-                    requests: asked,
-                    met: glance.met(),
+                    requests: new_requests,
+                    collided: sample.collided(),
                 });
             }
             Some(burst) => {
-                let since_ns = self.looked_ns.max(burst.first_ns);
-                let step_ns = last_ns.saturating_sub(since_ns) / asked;
+                let since_ns = self.sampled_ns.max(burst.first_ns);
+                let step_ns = last_ns.saturating_sub(since_ns) / new_requests;
                 burst.second_ns.get_or_insert(since_ns + step_ns);
-                burst.requests += asked;
-                burst.met |= glance.met();
+                burst.requests += new_requests;
+                burst.collided |= sample.collided();
             }
         }
     }
 
     /// Updates the cost of a misprediction and the required quiet time; charges the misprediction,
     /// if there was one.
-    fn settle(&mut self, glance: &Glance) {
-        if glance.met() {
-            self.users = glance.users;
+    fn update_estimates(&mut self, sample: &DeviceSample) {
+        if sample.collided() {
+            self.users = sample.users;
         }
         let gap_ns = self.background_gap_ns();
         let one_each_ns = f64::from(self.users) * gap_ns.min(PART_NS_MAX);
         let deep_ns = one_each_ns.max((DEPTH * gap_ns).min(DEPTH_NS_MAX));
-        let known_ns = deep_ns.clamp(self.kind.flight_ns, STALL_NS_MAX);
-        let flight_ns = known_ns.max(self.drained_ns);
-        self.cost_ns = self.stall_ns.max(self.reaction_ns + flight_ns);
+        let visible_ns = deep_ns.clamp(self.kind.outstanding_ns, STALL_NS_MAX);
+        let outstanding_ns = visible_ns.max(self.residual_ns);
+        self.cost_ns = self.stall_ns.max(self.reaction_ns + outstanding_ns);
         let gaps_ns = (GAPS * self.foreground.gap_ns()).min(QUIET_NS_MAX as f64);
         self.quiet_ns = (gaps_ns as u64).max(QUIET_NS_MIN);
-        self.budget.hold(self.cost_ns);
-        if glance.met() {
+        self.budget.raise_cap(self.cost_ns);
+        if sample.collided() {
             // The delay cannot exceed the time since the last charge.
-            let passed_ns = glance.at_ns.saturating_sub(self.charged_ns) as f64;
-            self.budget.spend(self.cost_ns.min(passed_ns));
-            self.charged_ns = glance.at_ns;
-            self.drain = Some(Drain::new(glance.at_ns, glance.background, flight_ns));
+            let passed_ns = sample.at_ns.saturating_sub(self.charged_ns) as f64;
+            self.budget.charge(self.cost_ns.min(passed_ns));
+            self.charged_ns = sample.at_ns;
+            self.drain = Some(Drain::new(sample.at_ns, sample.background, outstanding_ns));
         }
     }
 
@@ -331,13 +332,13 @@ impl Gate {
     /// the first request.
     fn end_burst(&mut self) {
         if let Some(drain) = self.drain.take() {
-            self.drained_ns += (drain.cost_ns() - self.drained_ns) / 2.0;
+            self.residual_ns += (drain.cost_ns() - self.residual_ns) / 2.0;
         }
-        let told = self
+        let collision = self
             .burst
             .take()
-            .filter(|burst| burst.met && self.kind.stalls);
-        let Some(burst) = told else {
+            .filter(|burst| burst.collided && self.kind.stalls);
+        let Some(burst) = collision else {
             return;
         };
         let (Some(second_ns), Some(last_ns)) = (burst.second_ns, self.last_ns) else {
@@ -346,33 +347,37 @@ impl Gate {
         if burst.requests < BURST_MIN {
             return;
         }
-        let pace_ns = last_ns.saturating_sub(second_ns) / (burst.requests - 2);
+        let mean_gap_ns = last_ns.saturating_sub(second_ns) / (burst.requests - 2);
         let first_ns = second_ns.saturating_sub(burst.first_ns);
         let explained_ns = (STALL_DEPTH * self.background_gap_ns()).min(STALL_NS_MAX);
-        let stall_ns = (first_ns.saturating_sub(pace_ns) as f64).min(explained_ns);
+        let stall_ns = (first_ns.saturating_sub(mean_gap_ns) as f64).min(explained_ns);
         self.stall_ns += (stall_ns - self.stall_ns) / 2.0;
     }
 
     /// Mean time between requests of running background work; 0 if unknown.
     fn background_gap_ns(&self) -> f64 {
-        self.background.known_gap_ns()
+        self.background.gap_or_zero_ns()
     }
 
     /// Whether the foreground made a single request, collided with background work, and may still
     /// wait for it.
     fn is_ambiguous(&self) -> bool {
         self.burst
-            .is_some_and(|burst| burst.met && burst.requests == 1)
+            .is_some_and(|burst| burst.collided && burst.requests == 1)
     }
 
     /// Least quiet time before background work may continue.
     fn floor_ns(&self) -> u64 {
-        let floor_ns = if self.bell { QUIET_NS_MIN } else { BLIND_NS };
+        let floor_ns = if self.notifies {
+            QUIET_NS_MIN
+        } else {
+            NO_NOTIFY_NS
+        };
         if !self.is_ambiguous() {
             return floor_ns;
         }
-        let drained_ns = (AMBIGUOUS_DEPTH * self.background_gap_ns()) as u64;
-        drained_ns.clamp(floor_ns, AMBIGUOUS_NS_MAX.max(floor_ns))
+        let residual_ns = (AMBIGUOUS_DEPTH * self.background_gap_ns()) as u64;
+        residual_ns.clamp(floor_ns, AMBIGUOUS_NS_MAX.max(floor_ns))
     }
 
     /// Time from which on background work may use the device, if the foreground makes no further
@@ -382,12 +387,12 @@ impl Gate {
             return 0;
         };
         let floor_ns = self.floor_ns();
-        let covered_ns = self.budget.reaches_at_ns(self.cost_ns);
+        let affordable_ns = self.budget.reaches_at_ns(self.cost_ns);
         let spare_ns = self.budget.cap_ns() - self.cost_ns;
         let full_ns = self.budget.reaches_at_ns(spare_ns.max(self.cost_ns));
-        let patient_ns = (last_ns + self.quiet_ns.max(floor_ns)).max(covered_ns);
-        let rich_ns = (last_ns + floor_ns).max(full_ns);
-        patient_ns.min(rich_ns)
+        let open_when_quiet_ns = (last_ns + self.quiet_ns.max(floor_ns)).max(affordable_ns);
+        let open_when_full_ns = (last_ns + floor_ns).max(full_ns);
+        open_when_quiet_ns.min(open_when_full_ns)
     }
 
     /// Whether background work may use the device now.
@@ -409,11 +414,11 @@ impl Gate {
             return opens_ns;
         }
         let age_ns = at_ns.saturating_sub(burst.first_ns);
-        opens_ns.max(at_ns + (age_ns / LOOK_SHARE).min(LOOK_NS_MAX))
+        opens_ns.max(at_ns + (age_ns / SAMPLE_DIVISOR).min(SAMPLE_NS_MAX))
     }
 
     /// The delay budget.
-    pub fn account(&self) -> Budget {
+    pub fn budget(&self) -> DelayBudget {
         self.budget
     }
 
@@ -423,12 +428,12 @@ impl Gate {
     }
 
     /// Requests of the last interval with foreground requests.
-    pub fn recent(&self) -> Recent {
+    pub fn recent(&self) -> RecentUse {
         self.recent
     }
 
     /// Quiet time that is required now, counted from the last request, in nanoseconds.
-    pub fn needs_ns(&self) -> u64 {
+    pub fn required_quiet_ns(&self) -> u64 {
         let last_ns = self.last_ns.unwrap_or(0);
         self.opens_at_ns().saturating_sub(last_ns)
     }

@@ -20,7 +20,7 @@ const PAUSE_NS_MAX: u64 = 2_000_000_000;
 
 /// State of the filter.
 #[derive(Debug, Clone, Default)]
-pub struct Crowds {
+pub struct ImbalanceFilter {
     /// Number of reports at the last sample.
     found: Option<u64>,
     /// Time from which on the next report counts.
@@ -28,12 +28,12 @@ pub struct Crowds {
     pause_ns: u64,
 }
 
-impl Crowds {
+impl ImbalanceFilter {
     /// Updates the number of reports. Returns whether background work must stop, given that it runs
     /// (`can_stop`).
-    pub fn look(&mut self, at_ns: u64, found: u64, can_make_room: bool) -> bool {
+    pub fn update(&mut self, at_ns: u64, found: u64, can_stop: bool) -> bool {
         let is_new = (self.found.replace(found)).is_some_and(|before| found > before);
-        if !is_new || !can_make_room || at_ns < self.next_ns {
+        if !is_new || !can_stop || at_ns < self.next_ns {
             return false;
         }
         let is_same = self.pause_ns > 0 && at_ns < self.next_ns + AGAIN_NS;
@@ -53,22 +53,22 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Adds one report at each of these milliseconds; returns those that count.
-    fn that_count(crowds: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        let mut known = Crowds::default();
-        known.look(0, 7, true);
-        let counts = |(found, ms): &(u64, u64)| known.look(ms * MS, *found, true);
-        let each = (8..).zip(crowds).filter(counts);
+    fn counted(reports: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut filter = ImbalanceFilter::default();
+        filter.update(0, 7, true);
+        let counts = |(found, ms): &(u64, u64)| filter.update(ms * MS, *found, true);
+        let each = (8..).zip(reports).filter(counts);
         each.map(|(_, ms)| ms).collect()
     }
 
     #[test]
-    fn crowds_apart_count_each() {
-        assert_eq!(that_count([5, 500, 1_000]), [5, 500, 1_000]);
+    fn separate_reports_count_each() {
+        assert_eq!(counted([5, 500, 1_000]), [5, 500, 1_000]);
     }
 
     #[test]
-    fn crowds_that_stay_count_ever_more_rarely() {
-        let times = that_count((1..=60_000).step_by(4));
+    fn a_lasting_imbalance_counts_less_and_less_often() {
+        let times = counted((1..=60_000).step_by(4));
         let gaps: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(gaps.is_sorted() && gaps[0] <= 56, "{gaps:?}");
         let longest = gaps.last().copied().unwrap_or_default();
@@ -76,16 +76,16 @@ mod tests {
     }
 
     #[test]
-    fn crowds_of_the_time_before_do_not_count() {
-        let mut known = Crowds::default();
-        assert!((0..100).all(|at_ms| !known.look(at_ms * MS, 3, true)));
+    fn earlier_reports_do_not_count() {
+        let mut filter = ImbalanceFilter::default();
+        assert!((0..100).all(|at_ms| !filter.update(at_ms * MS, 3, true)));
     }
 
     #[test]
-    fn crowds_while_no_room_can_be_made_cost_no_pause() {
-        let mut known = Crowds::default();
-        known.look(0, 7, true);
-        assert!(!known.look(MS, 8, false));
-        assert!(known.look(2 * MS, 9, true));
+    fn reports_during_a_stop_start_no_pause() {
+        let mut filter = ImbalanceFilter::default();
+        filter.update(0, 7, true);
+        assert!(!filter.update(MS, 8, false));
+        assert!(filter.update(2 * MS, 9, true));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Curve, CurvePoint, ProgressSource};
 
-use super::meter::Estimate;
+use super::meter::RateEstimate;
 use crate::fit::{collapses, fit};
 
 /// Relative difference from which on a measured rate replaces the rate of the curve.
@@ -25,7 +25,7 @@ pub enum Origin {
 
 /// A curve for planning.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Belief {
+pub struct CurveEstimate {
     /// Progress per second as a function of cores.
     pub curve: Curve,
     /// Confidence in the curve, 0..1.
@@ -36,19 +36,19 @@ pub struct Belief {
 
 /// A program's profile and the rates measured in this run.
 #[derive(Debug, Clone, Default)]
-pub struct Knowledge {
+pub struct CurveData {
     profile: Option<Curve>,
     /// Rates on seats in this run: by source, since units differ, and by thousandths of cores.
-    seats: BTreeMap<ProgressSource, BTreeMap<u64, Estimate>>,
+    seats: BTreeMap<ProgressSource, BTreeMap<u64, RateEstimate>>,
     /// Rates while sharing CPUs with the present neighbours in this run, by source.
-    shared: BTreeMap<ProgressSource, Estimate>,
+    shared: BTreeMap<ProgressSource, RateEstimate>,
     /// Result of the comparison with the present neighbours.
-    compared: Option<Compared>,
+    compared: Option<SeatComparison>,
 }
 
 /// Measured comparison of a seat with the alternatives, with the same neighbours.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Compared {
+pub struct SeatComparison {
     /// Cores of the seat.
     pub cores: f64,
     /// Rate on the seat divided by the rate with everything left to the kernel.
@@ -58,7 +58,7 @@ pub struct Compared {
     pub over_pair: Option<f64>,
 }
 
-impl Knowledge {
+impl CurveData {
     /// Starts with a profile, or with no data.
     pub fn new(profile: Option<Curve>) -> Self {
         Self {
@@ -68,14 +68,14 @@ impl Knowledge {
     }
 
     /// Adds a rate measured on a seat of `cores` cores. Returns whether the curve changes.
-    pub fn learn_seat(&mut self, cores: f64, estimate: Estimate) -> bool {
+    pub fn learn_seat(&mut self, cores: f64, estimate: RateEstimate) -> bool {
         let seats = self.seats.entry(estimate.source).or_default();
         let before = seats.get(&milli(cores)).copied();
         if before.is_some_and(|known| estimate.relative_error > known.relative_error.max(SURE)) {
             // The measurement on this seat has only just started again.
             return false;
         }
-        let differs = |known: Estimate| (known.rate / estimate.rate - 1.0).abs() > SURPRISE;
+        let differs = |known: RateEstimate| (known.rate / estimate.rate - 1.0).abs() > SURPRISE;
         if let Some(known) = before.filter(|&known| differs(known))
             && estimate.relative_error.max(known.relative_error) < SURE
         {
@@ -90,7 +90,7 @@ impl Knowledge {
 
     /// Adds a rate measured while everything was left to the kernel. Returns whether the rate is
     /// new.
-    pub fn learn_shared(&mut self, estimate: Estimate) -> bool {
+    pub fn learn_shared(&mut self, estimate: RateEstimate) -> bool {
         let before = self.shared.insert(estimate.source, estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
     }
@@ -131,7 +131,7 @@ impl Knowledge {
     }
 
     /// Stores the result of a comparison.
-    pub fn learn_comparison(&mut self, compared: Compared) {
+    pub fn learn_comparison(&mut self, compared: SeatComparison) {
         self.compared = Some(compared);
     }
 
@@ -141,9 +141,9 @@ impl Knowledge {
     }
 
     /// NTT on the seat of the comparison, and with two programs on the union of their seats.
-    pub fn paired_ntt(&self, belief: &Belief, cores_max: f64) -> Option<(f64, f64)> {
+    pub fn paired_ntt(&self, estimate: &CurveEstimate, cores_max: f64) -> Option<(f64, f64)> {
         let compared = self.compared?;
-        let seat = belief.curve.best_rate(cores_max) / belief.curve.rate(compared.cores);
+        let seat = estimate.curve.best_rate(cores_max) / estimate.curve.rate(compared.cores);
         Some((seat, seat * compared.over_pair?))
     }
 
@@ -153,14 +153,14 @@ impl Knowledge {
     }
 
     /// The source with the most measured core counts; of equals, the best.
-    fn best_measured(&self) -> Option<(ProgressSource, &BTreeMap<u64, Estimate>)> {
-        let by_count = |(_, seats): &(&ProgressSource, &BTreeMap<u64, Estimate>)| seats.len();
+    fn best_measured(&self) -> Option<(ProgressSource, &BTreeMap<u64, RateEstimate>)> {
+        let by_count = |(_, seats): &(&ProgressSource, &BTreeMap<u64, RateEstimate>)| seats.len();
         let best = self.seats.iter().rev().max_by_key(by_count);
         best.map(|(&source, seats)| (source, seats))
     }
 
     /// The curve for planning, if there is enough data.
-    pub fn belief(&self, cores_max: f64) -> Option<Belief> {
+    pub fn curve_estimate(&self, cores_max: f64) -> Option<CurveEstimate> {
         let measured = self.measured(cores_max);
         let Some(profile) = &self.profile else {
             return measured;
@@ -172,7 +172,7 @@ impl Knowledge {
             {
                 Some(measured)
             }
-            _ => Some(Belief {
+            _ => Some(CurveEstimate {
                 curve: self.corrected(profile),
                 confidence: profile_confidence(profile),
                 origin: Origin::Profile,
@@ -201,12 +201,12 @@ impl Knowledge {
 
     /// Measured NTT with everything left to the kernel: relative to a seat of known rate, or
     /// in the units of the curve.
-    pub fn shared_ntt(&self, belief: &Belief, cores_max: f64) -> Option<f64> {
-        let best = belief.curve.best_rate(cores_max);
-        if let Some(tried) = self.compared {
-            return Some(best / belief.curve.rate(tried.cores) * tried.over_sharing);
+    pub fn shared_ntt(&self, estimate: &CurveEstimate, cores_max: f64) -> Option<f64> {
+        let best = estimate.curve.best_rate(cores_max);
+        if let Some(compared) = self.compared {
+            return Some(best / estimate.curve.rate(compared.cores) * compared.over_sharing);
         }
-        let source = match belief.origin {
+        let source = match estimate.origin {
             Origin::Measured => self.best_measured()?.0,
             Origin::Profile => ProgressSource::Repetition,
         };
@@ -214,7 +214,7 @@ impl Knowledge {
     }
 
     fn points(&self) -> Vec<CurvePoint> {
-        let point = |(&milli, estimate): (&u64, &Estimate)| CurvePoint {
+        let point = |(&milli, estimate): (&u64, &RateEstimate)| CurvePoint {
             cores: milli as f64 / 1e3,
             rate: estimate.rate,
             relative_error: estimate.relative_error,
@@ -224,9 +224,9 @@ impl Knowledge {
         seats.into_iter().flatten().map(point).collect()
     }
 
-    fn measured(&self, cores_max: f64) -> Option<Belief> {
+    fn measured(&self, cores_max: f64) -> Option<CurveEstimate> {
         let fitted = fit(&self.points(), cores_max.ceil() as u32)?;
-        Some(Belief {
+        Some(CurveEstimate {
             curve: fitted.curve,
             confidence: fitted.confidence,
             origin: Origin::Measured,
@@ -268,8 +268,8 @@ mod tests {
         Curve::from_rates(&[(1, 1.0), (2, 1.5)].into()).unwrap()
     }
 
-    fn repetition(rate: f64) -> Estimate {
-        Estimate {
+    fn repetition(rate: f64) -> RateEstimate {
+        RateEstimate {
             rate,
             relative_error: 0.05,
             busy_cpus: 1.0,
@@ -278,78 +278,81 @@ mod tests {
     }
 
     #[test]
-    fn what_a_seat_gives_beside_others_corrects_the_profile_and_the_best_alone_stays() {
-        let mut knowledge = Knowledge::new(Some(profile()));
-        knowledge.learn_seat(1.0, repetition(0.8));
-        knowledge.learn_seat(2.0, repetition(1.2));
-        let curve = knowledge.belief(2.0).unwrap().curve;
+    fn seat_rates_correct_the_profile_except_its_best_rate() {
+        let mut curve_data = CurveData::new(Some(profile()));
+        curve_data.learn_seat(1.0, repetition(0.8));
+        curve_data.learn_seat(2.0, repetition(1.2));
+        let curve = curve_data.curve_estimate(2.0).unwrap().curve;
         assert_eq!((curve.rate(1.0), curve.rate(2.0)), (0.8, 1.5));
-        let mut lucky = Knowledge::new(Some(profile()));
+        let mut lucky = CurveData::new(Some(profile()));
         lucky.learn_seat(1.0, repetition(1.3));
-        assert_eq!(lucky.belief(2.0).unwrap().curve.rate(1.0), 1.0);
+        assert_eq!(lucky.curve_estimate(2.0).unwrap().curve.rate(1.0), 1.0);
     }
 
     #[test]
-    fn measured_sharing_counts_in_the_beliefs_own_units_only() {
-        let mut knowledge = Knowledge::new(Some(profile()));
-        let belief = knowledge.belief(2.0).unwrap();
-        assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
-        knowledge.learn_shared(repetition(0.5));
-        assert_eq!(knowledge.shared_ntt(&belief, 2.0), Some(3.0));
-        let beats = |rate| Estimate {
+    fn shared_rates_count_only_in_the_units_of_the_estimate() {
+        let mut curve_data = CurveData::new(Some(profile()));
+        let estimate = curve_data.curve_estimate(2.0).unwrap();
+        assert_eq!(curve_data.shared_ntt(&estimate, 2.0), None);
+        curve_data.learn_shared(repetition(0.5));
+        assert_eq!(curve_data.shared_ntt(&estimate, 2.0), Some(3.0));
+        let beats = |rate| RateEstimate {
             source: ProgressSource::Heartbeat,
             ..repetition(rate)
         };
-        knowledge.learn_shared(beats(900.0));
-        assert_eq!(knowledge.shared_ntt(&belief, 2.0), Some(3.0));
-        let invented = Belief {
+        curve_data.learn_shared(beats(900.0));
+        assert_eq!(curve_data.shared_ntt(&estimate, 2.0), Some(3.0));
+        let invented = CurveEstimate {
             origin: Origin::Measured,
-            ..belief.clone()
+            ..estimate.clone()
         };
         assert_eq!(
-            knowledge.shared_ntt(&invented, 2.0),
+            curve_data.shared_ntt(&invented, 2.0),
             None,
             "no seat measured"
         );
-        knowledge.learn_seat(2.0, beats(1800.0));
-        assert!(!knowledge.learn_seat(2.0, beats(1800.0)), "no news");
-        assert!(knowledge.learn_seat(2.0, repetition(1.5)), "in other units");
-        assert!(!knowledge.learn_seat(2.0, beats(1800.0)), "no news still");
-        knowledge.forget_shared();
-        assert_eq!(knowledge.shared_ntt(&belief, 2.0), None);
+        curve_data.learn_seat(2.0, beats(1800.0));
+        assert!(!curve_data.learn_seat(2.0, beats(1800.0)), "no news");
+        assert!(
+            curve_data.learn_seat(2.0, repetition(1.5)),
+            "in other units"
+        );
+        assert!(!curve_data.learn_seat(2.0, beats(1800.0)), "no news still");
+        curve_data.forget_shared();
+        assert_eq!(curve_data.shared_ntt(&estimate, 2.0), None);
     }
 
     #[test]
-    fn a_rate_that_has_changed_for_sure_changes_the_whole_curve() {
-        let beats = |rate, relative_error| Estimate {
+    fn a_significant_change_scales_the_whole_curve() {
+        let beats = |rate, relative_error| RateEstimate {
             source: ProgressSource::Heartbeat,
             relative_error,
             ..repetition(rate)
         };
-        let mut knowledge = Knowledge::new(None);
-        knowledge.learn_seat(6.0, beats(6.0, 0.01));
-        knowledge.learn_seat(12.0, beats(8.0, 0.01));
-        let before = knowledge.belief(12.0).unwrap().curve;
-        assert!(!knowledge.learn_seat(6.0, beats(3.0, 0.1)), "one chunk");
-        knowledge.learn_seat(24.0, beats(9.0, 0.1));
-        knowledge.learn_seat(24.0, beats(6.0, 0.01));
-        let curve = knowledge.belief(12.0).unwrap().curve;
+        let mut curve_data = CurveData::new(None);
+        curve_data.learn_seat(6.0, beats(6.0, 0.01));
+        curve_data.learn_seat(12.0, beats(8.0, 0.01));
+        let before = curve_data.curve_estimate(12.0).unwrap().curve;
+        assert!(!curve_data.learn_seat(6.0, beats(3.0, 0.1)), "one chunk");
+        curve_data.learn_seat(24.0, beats(9.0, 0.1));
+        curve_data.learn_seat(24.0, beats(6.0, 0.01));
+        let curve = curve_data.curve_estimate(12.0).unwrap().curve;
         assert!(
             (curve.rate(12.0) / before.rate(12.0) - 1.0).abs() < 0.02,
             "it was never known"
         );
-        assert!(knowledge.learn_seat(6.0, beats(3.0, 0.02)), "for sure");
-        let after = knowledge.belief(12.0).unwrap().curve;
+        assert!(curve_data.learn_seat(6.0, beats(3.0, 0.02)), "for sure");
+        let after = curve_data.curve_estimate(12.0).unwrap().curve;
         for cores in [6.0, 9.0, 12.0] {
             assert!((after.rate(cores) / before.rate(cores) - 0.5).abs() < 0.02);
         }
     }
 
     #[test]
-    fn spinning_threads_need_cores_unless_the_curve_knows_better() {
-        assert_eq!(Knowledge::new(None).cores_needed(4), 4);
-        assert_eq!(Knowledge::new(Some(profile())).cores_needed(2), 0);
+    fn spinning_threads_need_cores_unless_the_curve_shows_otherwise() {
+        assert_eq!(CurveData::new(None).cores_needed(4), 4);
+        assert_eq!(CurveData::new(Some(profile())).cores_needed(2), 0);
         let collapse = Curve::from_rates(&[(1, 0.2), (2, 1.0)].into()).unwrap();
-        assert_eq!(Knowledge::new(Some(collapse)).cores_needed(0), 2);
+        assert_eq!(CurveData::new(Some(collapse)).cores_needed(0), 2);
     }
 }

@@ -21,13 +21,14 @@ use crate::seating::Request;
 
 /// Largest number of programs per core. With more programs it is unlikely that all are busy, and
 /// their curves do not predict how they share.
-const PEN_MAX: usize = 4;
+const PROGRAMS_PER_CORE_MAX: usize = 4;
 
 /// Partitions for these programs; `None` if there are enough cores for seats, too many programs, or
 /// a program that is bound to CPUs.
-pub fn pens(topology: &Topology, requests: &[Request]) -> Option<Plan> {
+pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     let cores = topology.cores.len();
-    let fits = requests.len() > cores && requests.len() <= PEN_MAX * cores && cores > 1;
+    let fits =
+        requests.len() > cores && requests.len() <= PROGRAMS_PER_CORE_MAX * cores && cores > 1;
     if !fits
         || requests
             .iter()
@@ -53,7 +54,7 @@ pub fn pens(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     let mut filled = vec![0; cores];
     let mut seats = Vec::new();
     for (turn, request) in order.iter().enumerate() {
-        let core = next_pen(turn, &sizes, &filled)?;
+        let core = next_partition(turn, &sizes, &filled)?;
         filled[core] += 1;
         let programs = sizes[core] as f64;
         let speed = topology.cores[core].capacity;
@@ -86,7 +87,7 @@ pub fn pens(topology: &Topology, requests: &[Request]) -> Option<Plan> {
 
 /// The emptiest partition; the direction alternates so that the first programs of the order are not
 /// all put together.
-fn next_pen(turn: usize, sizes: &[usize], filled: &[usize]) -> Option<usize> {
+fn next_partition(turn: usize, sizes: &[usize], filled: &[usize]) -> Option<usize> {
     let open = (0..sizes.len()).filter(|&core| filled[core] < sizes[core]);
     let forth = (turn / sizes.len()).is_multiple_of(2);
     open.min_by_key(|&core| (filled[core], if forth { core } else { sizes.len() - core }))

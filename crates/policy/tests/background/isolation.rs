@@ -8,12 +8,12 @@ use usher_policy::{NAMES, Policy, Regulated, by_name};
 use crate::world::*;
 
 /// A policy that records its observations.
-struct Spy {
+struct RecordingPolicy {
     shown: Vec<Observation>,
     wake_after_ns: Option<u64>,
 }
 
-impl Policy for Spy {
+impl Policy for RecordingPolicy {
     fn name(&self) -> &'static str {
         "spy"
     }
@@ -157,7 +157,7 @@ proptest! {
     /// With background programs the seating policy receives all events of the others, once and in
     /// order, and no event of background programs. It receives complete samples only.
     #[test]
-    fn background_work_is_hidden(all in prop::collection::vec(between(1..=6), 1..80)) {
+    fn the_seating_policy_does_not_receive_background_work(all in prop::collection::vec(between(1..=6), 1..80)) {
         let mut policy = Regulated::new(Recorder(std::rc::Rc::default()));
         let shown = std::rc::Rc::clone(&policy.inner().0);
         let mut all = all;
@@ -225,8 +225,8 @@ fn look(at_ns: u64, events: Vec<Event>, is_full: bool) -> Observation {
 }
 
 #[test]
-fn the_seating_policy_keeps_its_own_pace_and_gets_full_looks() {
-    let spy = Spy {
+fn the_seating_policy_keeps_its_interval_and_gets_complete_samples() {
+    let spy = RecordingPolicy {
         shown: vec![],
         wake_after_ns: Some(730 * MS),
     };
@@ -255,8 +255,8 @@ fn the_seating_policy_keeps_its_own_pace_and_gets_full_looks() {
 }
 
 #[test]
-fn what_happens_at_a_meter_look_waits_for_a_full_one() {
-    let spy = Spy {
+fn events_of_a_meter_sample_wait_for_a_complete_sample() {
+    let spy = RecordingPolicy {
         shown: vec![],
         wake_after_ns: None,
     };

@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use usher_model::{CpuSet, Mode, Plan, ProgramId, Seat, Topology};
-use usher_policy::usher::stay::stay;
+use usher_policy::usher::remap::remap;
 
 fn regular(packages: usize, domains: usize, cores: usize) -> Topology {
     common::regular(packages, domains, 1, cores)
 }
 
 #[test]
-fn who_has_a_node_to_itself_keeps_one() {
+fn a_program_with_a_node_of_its_own_keeps_one() {
     // One package, two nodes of two domains of two cores.
     let topology = common::regular(1, 2, 2, 2);
     let new = seats(&[(1, "0-3"), (2, "4-5"), (3, "6-7")]);
     let old = seats(&[(1, "2-7"), (2, "0-1")]);
-    let plan = stay(&topology, plan(&topology, &new), &old);
+    let plan = remap(&topology, plan(&topology, &new), &old);
     let first: Vec<_> = plan.seats[0]
         .domains
         .iter()
@@ -54,9 +54,9 @@ fn seats(of: &[(u64, &str)]) -> BTreeMap<ProgramId, CpuSet> {
         .collect()
 }
 
-fn stayed(new: &[(u64, &str)], old: &[(u64, &str)]) -> Vec<String> {
+fn remapped(new: &[(u64, &str)], old: &[(u64, &str)]) -> Vec<String> {
     let topology = regular(2, 2, 2);
-    let plan = stay(&topology, plan(&topology, &seats(new)), &seats(old));
+    let plan = remap(&topology, plan(&topology, &seats(new)), &seats(old));
     plan.seats
         .iter()
         .map(|seat| seat.cpus.to_string())
@@ -64,40 +64,40 @@ fn stayed(new: &[(u64, &str)], old: &[(u64, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn who_sat_somewhere_sits_there_again() {
-    let swapped = stayed(&[(1, "0-3"), (2, "4-7")], &[(1, "4-7"), (2, "0-3")]);
+fn programs_keep_their_seats() {
+    let swapped = remapped(&[(1, "0-3"), (2, "4-7")], &[(1, "4-7"), (2, "0-3")]);
     assert_eq!(swapped, ["4-7", "0-3"]);
-    let grown = stayed(&[(1, "0-5"), (2, "6-7")], &[(1, "2-3"), (2, "0-1")]);
+    let grown = remapped(&[(1, "0-5"), (2, "6-7")], &[(1, "2-3"), (2, "0-1")]);
     assert_eq!(grown, ["2-7", "0-1"]);
 }
 
 #[test]
-fn who_shared_a_package_still_does() {
-    let apart = stayed(&[(1, "0-1"), (2, "2-3")], &[(1, "0-1"), (2, "6-7")]);
+fn programs_that_share_a_package_still_share_it() {
+    let apart = remapped(&[(1, "0-1"), (2, "2-3")], &[(1, "0-1"), (2, "6-7")]);
     let both = cpus(&apart[0]).or(&cpus(&apart[1]));
     assert!(both == cpus("0-3") || both == cpus("4-7"), "{apart:?}");
 }
 
 #[test]
-fn newcomers_and_nobody_move_nothing() {
+fn without_old_seats_the_plan_is_unchanged() {
     let new = [(1, "0-1"), (2, "2-7")];
-    assert_eq!(stayed(&new, &[]), ["0-1", "2-7"]);
-    assert_eq!(stayed(&new, &[(3, "6-7")]), ["0-1", "2-7"]);
-    assert_eq!(stayed(&new, &new), ["0-1", "2-7"]);
+    assert_eq!(remapped(&new, &[]), ["0-1", "2-7"]);
+    assert_eq!(remapped(&new, &[(3, "6-7")]), ["0-1", "2-7"]);
+    assert_eq!(remapped(&new, &new), ["0-1", "2-7"]);
 }
 
 #[test]
-fn unlike_parts_are_not_exchanged() {
+fn unequal_parts_are_not_exchanged() {
     let spec = vec![vec![vec![vec![1.0; 2]]], vec![vec![vec![1.0; 4]]]];
     let topology = common::machine(&spec, 1, 0);
     let new = seats(&[(1, "0-1"), (2, "2-5")]);
     let old = seats(&[(1, "2-5"), (2, "0-1")]);
     let planned = plan(&topology, &new);
-    assert_eq!(stay(&topology, planned.clone(), &old), planned);
+    assert_eq!(remap(&topology, planned.clone(), &old), planned);
 }
 
 /// CPUs of seats that lie in domains of their programs' old seats.
-fn in_place(topology: &Topology, plan: &Plan, old: &BTreeMap<ProgramId, CpuSet>) -> usize {
+fn overlapping_cpus(topology: &Topology, plan: &Plan, old: &BTreeMap<ProgramId, CpuSet>) -> usize {
     let each = plan
         .seats
         .iter()
@@ -146,7 +146,7 @@ fn exchanges(packages: usize, nodes: usize, domains: usize) -> Vec<Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_exchange_of_equal_parts_leaves_more_in_place(
+    fn no_exchange_of_equal_parts_overlaps_more(
         shape in prop::sample::select(vec![(1, 1, 6), (1, 2, 3), (2, 1, 3), (3, 1, 2), (3, 2, 1), (1, 3, 2)]),
         new in any_seats(6),
         old in any_seats(6),
@@ -155,15 +155,15 @@ proptest! {
         let topology = common::regular(packages, nodes, domains, 2);
         let seated = |owners: &[u64]| seated(&topology, owners);
         let old = seated(&old);
-        let after = stay(&topology, plan(&topology, &seated(&new)), &old);
+        let after = remap(&topology, plan(&topology, &seated(&new)), &old);
         let best = exchanges(packages, nodes, domains).into_iter().map(|order| {
             let mut moved = vec![0; new.len()];
             for (from, &to) in order.iter().enumerate() {
                 moved[to] = new[from];
             }
-            in_place(&topology, &plan(&topology, &seated(&moved)), &old)
+            overlapping_cpus(&topology, &plan(&topology, &seated(&moved)), &old)
         });
-        prop_assert_eq!(Some(in_place(&topology, &after, &old)), best.max());
+        prop_assert_eq!(Some(overlapping_cpus(&topology, &after, &old)), best.max());
     }
 }
 
@@ -179,7 +179,7 @@ fn seated(topology: &Topology, owners: &[u64]) -> BTreeMap<ProgramId, CpuSet> {
 
 proptest! {
     #[test]
-    fn shapes_stay(
+    fn remapping_keeps_the_shape_of_the_plan(
         (packages, domains) in (1..4usize, 1..4usize),
         new in any_seats(9),
         old in any_seats(9),
@@ -187,7 +187,7 @@ proptest! {
         let topology = regular(packages, domains, 2);
         let (new, old) = (seated(&topology, &new), seated(&topology, &old));
         let before = plan(&topology, &new);
-        let after = stay(&topology, before.clone(), &old);
+        let after = remap(&topology, before.clone(), &old);
         let mut taken = CpuSet::new();
         for (was, is) in before.seats.iter().zip(&after.seats) {
             prop_assert_eq!(was.cpus.len(), is.cpus.len());
@@ -205,6 +205,6 @@ proptest! {
             };
             prop_assert_eq!(spread(was), spread(is));
         }
-        prop_assert!(in_place(&topology, &after, &old) >= in_place(&topology, &before, &old));
+        prop_assert!(overlapping_cpus(&topology, &after, &old) >= overlapping_cpus(&topology, &before, &old));
     }
 }

@@ -7,7 +7,7 @@ use super::Request;
 
 /// A program to be seated.
 #[derive(Debug, Clone)]
-pub(super) struct Guest<'a> {
+pub(super) struct SeatCandidate<'a> {
     pub request: &'a Request,
     /// The best rate when the program has the machine, or the CPUs that it is bound to, to itself:
     /// over 1 to N cores.
@@ -16,7 +16,7 @@ pub(super) struct Guest<'a> {
     pub bound: Option<CpuSet>,
 }
 
-impl<'a> Guest<'a> {
+impl<'a> SeatCandidate<'a> {
     /// Creates a candidate. A binding to no CPU of this machine, or to all of them, is ignored. But
     /// a program that pinned its threads to all CPUs leaves none to others.
     pub fn new(machine: &Topology, all: &CpuSet, request: &'a Request) -> Self {
@@ -25,13 +25,13 @@ impl<'a> Guest<'a> {
             .clone()
             .filter(|bound| bound.intersects(all))
             .filter(|bound| request.pinned || !all.is_subset(bound));
-        let reach = match &bound {
+        let allowed_capacity = match &bound {
             Some(bound) => machine.capacity_of(bound),
             None => machine.cores.iter().map(|core| core.capacity).sum(),
         };
         Self {
             request,
-            alone_best: request.curve.best_rate(reach),
+            alone_best: request.curve.best_rate(allowed_capacity),
             bound,
         }
     }

@@ -6,9 +6,9 @@ use usher_model::{
     Topology,
 };
 
-use super::compare::AGAIN_NS;
-use super::knowledge::{Belief, Knowledge, Origin};
-use super::meter::{Estimate, Meter};
+use super::compare::COMPARE_AGAIN_NS;
+use super::curve_data::{CurveData, CurveEstimate, Origin};
+use super::meter::{RateEstimate, RateMeter};
 use crate::seating::Request;
 use crate::simple::request;
 
@@ -18,19 +18,19 @@ const REPETITIONS_MIN: u32 = 2;
 const REPETITION_ERROR: f64 = 0.07;
 
 /// CPU time after which a launched program has started and determined the number of its CPUs.
-const BEGUN_CPU_NS: u64 = 1_000_000;
+const STARTED_CPU_NS: u64 = 1_000_000;
 
 /// One managed program.
 #[derive(Debug)]
-pub struct Member {
+pub struct ManagedProgram {
     /// The program as it arrived.
     pub program: Program,
     /// The estimate of its scalability curve.
-    pub knowledge: Knowledge,
+    pub curve_data: CurveData,
     /// Measures the rate in the present placement.
-    pub meter: Meter,
+    pub meter: RateMeter,
     /// Placement in which the rate is measured.
-    pub place: Place,
+    pub placement: Placement,
     /// Start of the present placement.
     pub placed_ns: u64,
     /// Best source of progress that the program reports.
@@ -43,9 +43,9 @@ pub struct Member {
     /// at that time; `None`: not known.
     pub active_wait: Option<bool>,
     /// Number of cores at the program's start; `None`: it has not started.
-    born_on: Option<u32>,
+    startup_cores: Option<u32>,
     /// Number of cores that the program may use now.
-    pub reach: u32,
+    pub usable_cores: u32,
     /// Largest number of threads seen.
     threads_max: u32,
     /// Time before which the program gets no turn on a wide seat.
@@ -54,7 +54,7 @@ pub struct Member {
     /// cause.
     pub drifted: bool,
     /// Last reported progress.
-    pub told: Option<Progress>,
+    pub last_progress: Option<Progress>,
     /// Number of failed actions on the program, and the time of the last one.
     pub failures: u32,
     pub failed_ns: u64,
@@ -62,7 +62,7 @@ pub struct Member {
 
 /// Placement in which a program's rate is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Place {
+pub enum Placement {
     /// Shared with all other programs, placed by the kernel.
     Shared,
     /// Alone on a seat of this capacity in cores.
@@ -71,25 +71,25 @@ pub enum Place {
     Mixed,
 }
 
-impl Member {
+impl ManagedProgram {
     /// Starts with a program that may use `usable_cores` cores until it is seated.
-    pub fn new(program: Program, at_ns: u64, reach: u32) -> Self {
-        let mut meter = Meter::default();
+    pub fn new(program: Program, at_ns: u64, usable_cores: u32) -> Self {
+        let mut meter = RateMeter::default();
         meter.moved(at_ns);
-        let knowledge = Knowledge::new(program.profile.clone());
+        let curve_data = CurveData::new(program.profile.clone());
         let spinners = program.spinners;
         Self {
             active_wait: program.active_wait,
-            born_on: program.ran_before.then_some(reach),
-            reach,
+            startup_cores: program.ran_before.then_some(usable_cores),
+            usable_cores,
             threads_max: 0,
             survey_from_ns: 0,
             drifted: false,
-            told: None,
+            last_progress: None,
             program,
-            knowledge,
+            curve_data,
             meter,
-            place: Place::Shared,
+            placement: Placement::Shared,
             placed_ns: at_ns,
             repetitions: (0.0, 0),
             source: None,
@@ -100,39 +100,39 @@ impl Member {
     }
 
     /// Processes all of a sample except its progress total; returns whether the plan may change.
-    pub fn notice(&mut self, sample: &ProgramSample) -> bool {
+    pub fn update_from_sample(&mut self, sample: &ProgramSample) -> bool {
         // A figure of low confidence is worth no more than CPU time.
-        let told = |progress: Progress| match progress.may_plan() {
+        let trusted_source = |progress: Progress| match progress.may_plan() {
             true => progress.source,
             false => ProgressSource::CpuTime,
         };
-        let source = sample.progress.map(told);
-        self.told = sample.progress.filter(Progress::may_plan);
+        let source = sample.progress.map(trusted_source);
+        self.last_progress = sample.progress.filter(Progress::may_plan);
         let better = source.is_some_and(ProgressSource::may_plan) && !self.has_live_source();
         let spins = sample.spinners > self.spinners;
         let waits = sample
             .active_wait
             .filter(|_| self.active_wait != Some(true));
-        let told = waits.is_some() && waits != self.active_wait;
+        let wait_known = waits.is_some() && waits != self.active_wait;
         self.active_wait = waits.or(self.active_wait);
         self.threads_max = self.threads_max.max(sample.threads);
-        if self.born_on.is_none() && sample.cpu_ns >= BEGUN_CPU_NS {
-            self.born_on = Some(self.reach);
+        if self.startup_cores.is_none() && sample.cpu_ns >= STARTED_CPU_NS {
+            self.startup_cores = Some(self.usable_cores);
         }
         // The sources are ordered, best first.
         self.source = [source, self.source].into_iter().flatten().min();
         self.spinners = self.spinners.max(sample.spinners);
-        better || spins || told
+        better || spins || wait_known
     }
 
     /// Number of cores below which the running program must not be narrowed, since its threads
     /// would spin for threads without a core. This is the number of cores at its start or the
     /// number of its threads, whichever is smaller. It is 0 if the program is known not to wait
     /// that way.
-    fn settled_cores(&self) -> u32 {
+    fn narrowest_cores(&self) -> u32 {
         let may_spin = self.active_wait != Some(false);
-        let born_on = self.born_on.filter(|_| may_spin).unwrap_or(0);
-        born_on.min(self.threads_max)
+        let startup_cores = self.startup_cores.filter(|_| may_spin).unwrap_or(0);
+        startup_cores.min(self.threads_max)
     }
 
     /// Number of threads that waste CPU time when they share cores.
@@ -141,7 +141,7 @@ impl Member {
             Some(true) => self.threads_max.max(self.busy_threads()),
             _ => 0,
         };
-        self.knowledge
+        self.curve_data
             .cores_needed(self.spinners)
             .max(self.spinners)
             .max(waiting)
@@ -155,32 +155,32 @@ impl Member {
     }
 
     /// Stores a rate for the present placement; returns whether the estimate changes.
-    pub fn learn(&mut self, estimate: Estimate) -> bool {
-        match self.place {
-            Place::Shared => self.knowledge.learn_shared(estimate),
-            Place::Seat(cores) => self.knowledge.learn_seat(cores, estimate),
-            Place::Mixed => false,
+    pub fn learn(&mut self, estimate: RateEstimate) -> bool {
+        match self.placement {
+            Placement::Shared => self.curve_data.learn_shared(estimate),
+            Placement::Seat(cores) => self.curve_data.learn_seat(cores, estimate),
+            Placement::Mixed => false,
         }
     }
 
     /// Discards measurements after the program has entered a new phase.
     pub fn forget_phase(&mut self, at_ns: u64) {
-        self.knowledge.forget_phase();
+        self.curve_data.forget_phase();
         if self.survey_from_ns == u64::MAX {
             // Turns have a cost for the other programs.
-            self.survey_from_ns = at_ns + AGAIN_NS;
+            self.survey_from_ns = at_ns + COMPARE_AGAIN_NS;
         }
         self.drifted = false;
     }
 
     /// The program has restarted on the cores that it may use now.
-    pub fn born_again(&mut self) {
-        self.born_on = Some(self.reach);
+    pub fn restarted(&mut self) {
+        self.startup_cores = Some(self.usable_cores);
     }
 
     /// Starts a new placement.
-    pub fn moved(&mut self, at_ns: u64, place: Place) {
-        self.place = place;
+    pub fn moved(&mut self, at_ns: u64, placement: Placement) {
+        self.placement = placement;
         self.placed_ns = at_ns;
         self.repetitions = (0.0, 0);
         self.meter.moved(at_ns);
@@ -188,7 +188,7 @@ impl Member {
 
     /// Starts the measurement again after the program was stopped by its user.
     pub fn interrupted(&mut self, at_ns: u64) {
-        self.moved(at_ns, self.place);
+        self.moved(at_ns, self.placement);
     }
 
     /// Adds a repetition completed in the present placement; returns whether the mean is new
@@ -200,7 +200,7 @@ impl Member {
         if count < REPETITIONS_MIN {
             return false;
         }
-        let estimate = Estimate {
+        let estimate = RateEstimate {
             rate: f64::from(count) / sum,
             relative_error: REPETITION_ERROR / f64::from(count).sqrt(),
             busy_cpus: self.meter.estimate().map_or(0.0, |e| e.busy_cpus),
@@ -216,7 +216,7 @@ impl Member {
 
     /// Whether there is any data to predict its progress from.
     pub fn can_be_planned(&self, cores_max: f64) -> bool {
-        self.has_live_source() || self.knowledge.belief(cores_max).is_some()
+        self.has_live_source() || self.curve_data.curve_estimate(cores_max).is_some()
     }
 
     /// Whether further seats would improve the curve: the program has no profile and was measured
@@ -225,7 +225,7 @@ impl Member {
         self.program.profile.is_none()
             && !self.is_pinned()
             && self.has_live_source()
-            && self.knowledge.seats_measured() < 2
+            && self.curve_data.seats_measured() < 2
             && self.active_wait != Some(true)
             && self.spinners == 0
             && !self.stuck_at_one_core()
@@ -233,40 +233,42 @@ impl Member {
 
     /// Whether the program was measured on a single core, which cannot be halved.
     fn stuck_at_one_core(&self) -> bool {
-        self.knowledge.seats_measured() == 1
-            && matches!(self.place, Place::Seat(cores) if cores <= 1.0)
+        self.curve_data.seats_measured() == 1
+            && matches!(self.placement, Placement::Seat(cores) if cores <= 1.0)
     }
 
     /// The curve for planning. Without data this is the *fair start*: the program is assumed to
     /// scale up to an equal share of the machine and no further.
     #[allow(clippy::expect_used)]
-    pub fn belief(&self, topology: &Topology, programs: usize) -> Belief {
+    pub fn curve_estimate(&self, topology: &Topology, programs: usize) -> CurveEstimate {
         let cores_max = topology.capacity_of(&topology.all_cpus());
-        self.knowledge.belief(cores_max).unwrap_or_else(|| {
-            let cores = (cores_max / programs as f64).max(1.0);
-            let point = CurvePoint {
-                cores,
-                rate: cores,
-                relative_error: 0.5,
-                busy_cpus: None,
-            };
-            // The curve has one point with a positive count and rate.
-            let curve = Curve::new(vec![point]).expect("a positive point is a curve");
-            Belief {
-                curve,
-                confidence: 0.0,
-                origin: Origin::Measured,
-            }
-        })
+        self.curve_data
+            .curve_estimate(cores_max)
+            .unwrap_or_else(|| {
+                let cores = (cores_max / programs as f64).max(1.0);
+                let point = CurvePoint {
+                    cores,
+                    rate: cores,
+                    relative_error: 0.5,
+                    busy_cpus: None,
+                };
+                // The curve has one point with a positive count and rate.
+                let curve = Curve::new(vec![point]).expect("a positive point is a curve");
+                CurveEstimate {
+                    curve,
+                    confidence: 0.0,
+                    origin: Origin::Measured,
+                }
+            })
     }
 
     /// The planner's input for this program.
     pub fn request(&self, topology: &Topology, curve: &Curve) -> Request {
         Request {
             spinners: self
-                .knowledge
+                .curve_data
                 .cores_needed(self.spinners)
-                .max(self.settled_cores()),
+                .max(self.narrowest_cores()),
             ..request(&self.program, topology, curve.clone())
         }
     }
@@ -276,7 +278,7 @@ impl Member {
     pub fn trial_seat(&self, seat: &Seat, topology: &Topology) -> Option<CpuSet> {
         if seat.mode == Mode::Shared
             || !self.explores()
-            || self.knowledge.seats_measured() != 1
+            || self.curve_data.seats_measured() != 1
             || self.active_wait.is_none()
         {
             return None;
@@ -300,7 +302,7 @@ impl Member {
             && self.has_live_source()
             && self.is_narrowable()
             && at_ns >= self.survey_from_ns
-            && self.knowledge.seats_measured() > 1
+            && self.curve_data.seats_measured() > 1
     }
 
     /// Whether the program is expected to run faster on more cores. A program that is being
@@ -310,9 +312,9 @@ impl Member {
         if self.explores() || self.active_wait != Some(false) {
             return false;
         }
-        self.knowledge
-            .belief(cores_max)
-            .is_none_or(|belief| belief.curve.rate(to) >= belief.curve.rate(from))
+        self.curve_data
+            .curve_estimate(cores_max)
+            .is_none_or(|estimate| estimate.curve.rate(to) >= estimate.curve.rate(from))
     }
 }
 

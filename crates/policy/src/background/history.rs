@@ -6,47 +6,47 @@ use std::collections::VecDeque;
 /// Length of the interval for which the share of run time is reported.
 pub const SHARE_NS: u64 = 10_000_000_000;
 /// Least interval between two log messages of one kind.
-const SAY_NS: u64 = 1_000_000_000;
+const LOG_NS_MIN: u64 = 1_000_000_000;
 
 /// Run and stop times of a program.
 #[derive(Debug, Clone)]
 pub(super) struct History {
     /// Times at which the program started to run (true) or was stopped (false), oldest first.
-    turns: VecDeque<(u64, bool)>,
+    changes: VecDeque<(u64, bool)>,
 }
 
 impl History {
     pub fn new(at_ns: u64) -> Self {
         Self {
-            turns: VecDeque::from([(at_ns, true)]),
+            changes: VecDeque::from([(at_ns, true)]),
         }
     }
 
-    pub fn turn(&mut self, at_ns: u64, runs: bool) {
-        self.turns.push_back((at_ns, runs));
+    pub fn record(&mut self, at_ns: u64, runs: bool) {
+        self.changes.push_back((at_ns, runs));
         let from_ns = at_ns.saturating_sub(SHARE_NS);
-        while self.turns.get(1).is_some_and(|next| next.0 <= from_ns) {
-            self.turns.pop_front();
+        while self.changes.get(1).is_some_and(|next| next.0 <= from_ns) {
+            self.changes.pop_front();
         }
     }
 
     /// Length of the interval of `share`: 10 s, or the program's life.
     pub fn span_ns(&self, at_ns: u64) -> u64 {
-        let first_ns = self.turns.front().map_or(at_ns, |first| first.0);
+        let first_ns = self.changes.front().map_or(at_ns, |first| first.0);
         at_ns.saturating_sub(first_ns).min(SHARE_NS)
     }
 
     /// Share of that interval for which the program ran.
     pub fn share(&self, at_ns: u64) -> f64 {
         let from_ns = at_ns - self.span_ns(at_ns);
-        let ends = self.turns.iter().skip(1).map(|next| next.0);
-        let spans = self.turns.iter().zip(ends.chain([at_ns]));
+        let ends = self.changes.iter().skip(1).map(|next| next.0);
+        let spans = self.changes.iter().zip(ends.chain([at_ns]));
         let ran = spans.filter(|((_, runs), _)| *runs);
         let ran_ns: u64 = ran
             .map(|(&(begin_ns, _), end_ns)| end_ns.saturating_sub(begin_ns.max(from_ns)))
             .sum();
         match at_ns.saturating_sub(from_ns) {
-            0 => self.turns.back().map_or(1.0, |last| f64::from(last.1)),
+            0 => self.changes.back().map_or(1.0, |last| f64::from(last.1)),
             all_ns => ran_ns as f64 / all_ns as f64,
         }
     }
@@ -54,24 +54,27 @@ impl History {
 
 /// Log messages of one kind, limited to one per second.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Voice {
-    said_ns: Option<u64>,
-    hushed: u32,
+pub(super) struct RateLimitedLog {
+    logged_ns: Option<u64>,
+    suppressed: u32,
 }
 
-impl Voice {
+impl RateLimitedLog {
     /// Returns the message with the number of messages suppressed before it; `None` if it is
     /// suppressed.
-    pub fn say(&mut self, at_ns: u64, sentence: String) -> Option<String> {
-        if self.said_ns.is_some_and(|said_ns| at_ns < said_ns + SAY_NS) {
-            self.hushed += 1;
+    pub fn log(&mut self, at_ns: u64, message: String) -> Option<String> {
+        if self
+            .logged_ns
+            .is_some_and(|logged_ns| at_ns < logged_ns + LOG_NS_MIN)
+        {
+            self.suppressed += 1;
             return None;
         }
-        self.said_ns = Some(at_ns);
-        Some(match std::mem::take(&mut self.hushed) {
-            0 => sentence,
-            1 => format!("{sentence} (and once more since it was last said)"),
-            more => format!("{sentence} (and {more} times since it was last said)"),
+        self.logged_ns = Some(at_ns);
+        Some(match std::mem::take(&mut self.suppressed) {
+            0 => message,
+            1 => format!("{message} (and 1 more since the last report)"),
+            more => format!("{message} (and {more} more since the last report)"),
         })
     }
 }
@@ -83,33 +86,33 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn a_share_is_that_of_the_last_ten_seconds() {
+    fn the_share_covers_the_last_ten_seconds() {
         let mut history = History::new(0);
         assert_eq!(history.share(0), 1.0);
-        history.turn(S, false);
+        history.record(S, false);
         assert_eq!(history.share(4 * S), 0.25);
         assert_eq!(
             (history.span_ns(4 * S), history.span_ns(11 * S)),
             (4 * S, SHARE_NS)
         );
-        history.turn(6 * S, true);
+        history.record(6 * S, true);
         assert_eq!(history.share(11 * S), 0.5);
-        history.turn(16 * S, false);
+        history.record(16 * S, false);
         assert_eq!(history.share(16 * S), 1.0);
         assert_eq!(history.share(100 * S), 0.0);
-        assert_eq!(history.turns.len(), 2);
+        assert_eq!(history.changes.len(), 2);
     }
 
     #[test]
-    fn what_was_not_said_is_summed_up() {
-        let mut voice = Voice::default();
-        assert_eq!(voice.say(5, "no".into()).unwrap(), "no");
-        assert_eq!(voice.say(6, "no".into()), None);
-        assert_eq!(voice.say(7, "no".into()), None);
-        let said = voice.say(5 + S, "no".into()).unwrap();
-        assert_eq!(said, "no (and 2 times since it was last said)");
-        assert_eq!(voice.say(6 + S, "no".into()), None);
-        let said = voice.say(5 + 2 * S, "no".into()).unwrap();
-        assert_eq!(said, "no (and once more since it was last said)");
+    fn counts_suppressed_messages() {
+        let mut log = RateLimitedLog::default();
+        assert_eq!(log.log(5, "no".into()).unwrap(), "no");
+        assert_eq!(log.log(6, "no".into()), None);
+        assert_eq!(log.log(7, "no".into()), None);
+        let text = log.log(5 + S, "no".into()).unwrap();
+        assert_eq!(text, "no (and 2 more since the last report)");
+        assert_eq!(log.log(6 + S, "no".into()), None);
+        let text = log.log(5 + 2 * S, "no".into()).unwrap();
+        assert_eq!(text, "no (and 1 more since the last report)");
     }
 }

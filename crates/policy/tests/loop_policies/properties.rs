@@ -11,7 +11,7 @@ use crate::world::{World, machine, profiled, truth};
 
 /// An event between two samples.
 #[derive(Debug, Clone)]
-enum Happening {
+enum RandomEvent {
     Arrive { kind: u8, profiled: bool },
     Depart(u8),
     Demand(u8, u8),
@@ -19,20 +19,25 @@ enum Happening {
     Pass(u16),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn random_event() -> impl Strategy<Value = RandomEvent> {
     prop_oneof![
-        (0..3u8, any::<bool>()).prop_map(|(kind, profiled)| Happening::Arrive { kind, profiled }),
-        (0..8u8).prop_map(Happening::Depart),
-        (0..8u8, 0..16u8).prop_map(|(id, demand)| Happening::Demand(id, demand)),
-        (1..u16::MAX).prop_map(Happening::Usable),
-        (1..400u16).prop_map(Happening::Pass),
-        (1..400u16).prop_map(Happening::Pass),
+        (0..3u8, any::<bool>()).prop_map(|(kind, profiled)| RandomEvent::Arrive { kind, profiled }),
+        (0..8u8).prop_map(RandomEvent::Depart),
+        (0..8u8, 0..16u8).prop_map(|(id, demand)| RandomEvent::Demand(id, demand)),
+        (1..u16::MAX).prop_map(RandomEvent::Usable),
+        (1..400u16).prop_map(RandomEvent::Pass),
+        (1..400u16).prop_map(RandomEvent::Pass),
     ]
 }
 
-fn happen(world: &mut World, next_id: &mut u64, happening: &Happening, topology: &Topology) -> u64 {
-    match *happening {
-        Happening::Arrive {
+fn apply_event(
+    world: &mut World,
+    next_id: &mut u64,
+    random_event: &RandomEvent,
+    topology: &Topology,
+) -> u64 {
+    match *random_event {
+        RandomEvent::Arrive {
             kind,
             profiled: has_profile,
         } if *next_id < 8 => {
@@ -45,14 +50,14 @@ fn happen(world: &mut World, next_id: &mut u64, happening: &Happening, topology:
                 newcomer
             });
         }
-        Happening::Arrive { .. } => {}
-        Happening::Depart(id) => world.depart(u64::from(id)),
-        Happening::Demand(id, demand) => world.set_demand(u64::from(id), f64::from(demand)),
-        Happening::Usable(bits) => {
+        RandomEvent::Arrive { .. } => {}
+        RandomEvent::Depart(id) => world.depart(u64::from(id)),
+        RandomEvent::Demand(id, demand) => world.set_demand(u64::from(id), f64::from(demand)),
+        RandomEvent::Usable(bits) => {
             let usable: CpuSet = (0..16).filter(|cpu| bits & (1 << cpu) != 0).collect();
             world.usable = usable.and(&topology.all_cpus());
         }
-        Happening::Pass(ms) => return u64::from(ms) * MS,
+        RandomEvent::Pass(ms) => return u64::from(ms) * MS,
     }
     0
 }
@@ -64,15 +69,15 @@ proptest! {
     /// CPUs. `usher` freezes no program, since none busy-waits. A second policy makes the same
     /// decisions.
     #[test]
-    fn seats_stay_disjoint_whatever_happens(happenings in prop::collection::vec(happening(), 1..40), name in prop::sample::select(vec!["equal", "casas", "usher"])) {
+    fn seats_stay_disjoint_under_random_events(events in prop::collection::vec(random_event(), 1..40), name in prop::sample::select(vec!["equal", "casas", "usher"])) {
         let topology = machine(4, 4);
         let mut runs = Vec::new();
         for _ in 0..2 {
             let mut policy = by_name(name, &topology).unwrap();
             let mut world = World::new(&topology);
             let mut next_id = 0;
-            for h in &happenings {
-                let pass_ns = happen(&mut world, &mut next_id, h, &topology).max(1);
+            for h in &events {
+                let pass_ns = apply_event(&mut world, &mut next_id, h, &topology).max(1);
                 let until_ns = world.at_ns + pass_ns;
                 while world.at_ns < until_ns {
                     world.turn(&mut *policy, until_ns - world.at_ns);
