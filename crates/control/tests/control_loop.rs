@@ -146,7 +146,7 @@ fn a_failed_action_does_not_stop_the_others_and_is_reported() {
             .actions
             .iter()
             .any(|a| a.program() == ProgramId(1)),
-        "asked for again"
+        "requested again"
     );
 }
 

@@ -84,7 +84,7 @@ fn main() {
     let mut all = Regulation::ALL.into_iter();
     let regulation = all.find(|r| r.name() == named).unwrap_or_default();
     println!(
-        "{}: FG delay % / BG % of idle / stops a second / looks a second",
+        "{}: FG delay % / BG % of idle / stops per second / samples per second",
         regulation.name()
     );
     let periods = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000];
@@ -97,7 +97,7 @@ fn main() {
                 o.delay * 100.0,
                 o.idle_used * 100.0,
                 o.stops_per_s,
-                o.looks_per_s
+                o.samples_per_s
             );
         }
     }

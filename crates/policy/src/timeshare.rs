@@ -96,8 +96,8 @@ fn grants(all: &CpuSet, demands: &[ProgramDemand]) -> Vec<f64> {
         let inside: Vec<usize> = (0..demands.len())
             .filter(|&i| demands[i].bound.as_ref().unwrap_or(all).is_subset(part))
             .collect();
-        let asked: Vec<f64> = inside.iter().map(|&i| wanted[i]).collect();
-        for (&i, granted) in inside.iter().zip(water_fill(part.len() as f64, &asked)) {
+        let demanded: Vec<f64> = inside.iter().map(|&i| wanted[i]).collect();
+        for (&i, granted) in inside.iter().zip(water_fill(part.len() as f64, &demanded)) {
             wanted[i] = granted;
         }
     }

@@ -187,17 +187,17 @@ proptest! {
     fn equal_domains_are_exact_and_ties_follow_the_rules(
         (packages, per) in prop::sample::select(vec![(1, 4), (2, 2), (2, 3), (3, 2), (6, 1), (1, 6)]),
         cores in 1usize..4,
-        asked in requests(1..5, 12),
+        requests in requests(1..5, 12),
     ) {
         let t = regular(packages, 1, per, cores);
-        prop_assume!(asked.len() <= t.domains.len());
-        let s = seat(&t, &asked).unwrap();
-        check_invariants(&t, &asked, &s);
+        prop_assume!(requests.len() <= t.domains.len());
+        let s = seat(&t, &requests).unwrap();
+        check_invariants(&t, &requests, &s);
         check_whole(&t, &s);
-        let (antt, least) = brute(&domains(&t), &asked).unwrap();
+        let (antt, least) = brute(&domains(&t), &requests).unwrap();
         prop_assert!((s.plan.antt.unwrap() - antt).abs() <= 1e-9 * antt);
         prop_assert_eq!(s.gap, 0.0);
-        let got = key(&domains(&t), &owners(&t, &asked, &s), asked.len());
+        let got = key(&domains(&t), &owners(&t, &requests, &s), requests.len());
         prop_assert_eq!(got, least);
     }
 
@@ -205,54 +205,54 @@ proptest! {
     fn unequal_domains_are_within_the_gap(
         spec in prop::collection::vec(prop::collection::vec(
             prop::collection::vec(prop::sample::select(vec![0.5, 1.0]), 1..4), 1..4), 1..3),
-        asked in requests(1..4, 12),
+        requests in requests(1..4, 12),
     ) {
         let spec = spec.into_iter().map(|package| vec![package]).collect();
         let t = machine(&spec, 2, 0);
-        prop_assume!(asked.len() <= t.domains.len());
-        let s = seat(&t, &asked).unwrap();
-        check_invariants(&t, &asked, &s);
+        prop_assume!(requests.len() <= t.domains.len());
+        let s = seat(&t, &requests).unwrap();
+        check_invariants(&t, &requests, &s);
         check_whole(&t, &s);
-        let (antt, least) = brute(&domains(&t), &asked).unwrap();
+        let (antt, least) = brute(&domains(&t), &requests).unwrap();
         let got = s.plan.antt.unwrap();
         prop_assert!(got >= antt * (1.0 - 1e-9));
         prop_assert!(got - s.gap <= antt * (1.0 + 1e-9));
         prop_assert_eq!(s.gap, 0.0, "small cases are exact");
-        let key = key(&domains(&t), &owners(&t, &asked, &s), asked.len());
+        let key = key(&domains(&t), &owners(&t, &requests, &s), requests.len());
         prop_assert_eq!((key.0, key.1), (least.0, least.1));
     }
 
     #[test]
     fn the_order_of_requests_does_not_matter(
-        asked in requests(1..5, 12).prop_flat_map(|asked| (Just(asked.clone()), Just(asked).prop_shuffle())),
+        requests in requests(1..5, 12).prop_flat_map(|requests| (Just(requests.clone()), Just(requests).prop_shuffle())),
         (packages, nodes, per, cores) in prop::sample::select(
             vec![(2, 2, 1, 2), (1, 1, 2, 3), (1, 1, 1, 2), (2, 1, 4, 1)]),
     ) {
         let t = regular(packages, nodes, per, cores);
-        prop_assert_eq!(seat(&t, &asked.0).unwrap(), seat(&t, &asked.1).unwrap());
+        prop_assert_eq!(seat(&t, &requests.0).unwrap(), seat(&t, &requests.1).unwrap());
     }
 
     #[test]
     fn more_programs_than_domains_split_them_by_cores_exactly(
         (packages, per, cores) in prop::sample::select(vec![(1, 1, 6), (1, 2, 3), (2, 1, 4), (3, 1, 2)]),
-        asked in requests(2..5, 8),
+        requests in requests(2..5, 8),
     ) {
         let t = regular(packages, 1, per, cores);
-        prop_assume!(asked.len() > t.domains.len());
-        let s = seat(&t, &asked).unwrap();
-        check_invariants(&t, &asked, &s);
+        prop_assume!(requests.len() > t.domains.len());
+        let s = seat(&t, &requests).unwrap();
+        check_invariants(&t, &requests, &s);
         prop_assert!(s.plan.seats.iter().all(|s| s.mode == Mode::Seated));
         let cores = Units {
             capacity: vec![1.0; t.cores.len()],
             group: t.cores.iter().map(|c| c.domain).collect(),
         };
-        let (antt, least) = brute(&cores, &asked).unwrap();
+        let (antt, least) = brute(&cores, &requests).unwrap();
         prop_assert!((s.plan.antt.unwrap() - antt).abs() <= 1e-9 * antt);
         let owner = |c: &usher_model::Core| {
-            let seats = asked.iter().map(|r| s.plan.seats.iter().find(|s| s.program == r.id).unwrap());
-            seats.map(|s| &s.cpus).position(|cpus| c.cpus.is_subset(cpus)).unwrap_or(asked.len())
+            let seats = requests.iter().map(|r| s.plan.seats.iter().find(|s| s.program == r.id).unwrap());
+            seats.map(|s| &s.cpus).position(|cpus| c.cpus.is_subset(cpus)).unwrap_or(requests.len())
         };
-        let got = key(&cores, &t.cores.iter().map(owner).collect::<Vec<_>>(), asked.len());
+        let got = key(&cores, &t.cores.iter().map(owner).collect::<Vec<_>>(), requests.len());
         prop_assert_eq!((got.0, got.1), (least.0, least.1));
     }
 }
@@ -260,11 +260,11 @@ proptest! {
 #[test]
 fn more_programs_than_cores_share_one_set() {
     let t = regular(1, 1, 1, 2);
-    let asked: Vec<_> = (0..3)
+    let requests: Vec<_> = (0..3)
         .map(|i| request(i, "p", &[(1, 1.0), (2, 1.5)]))
         .collect();
-    let s = seat(&t, &asked).unwrap();
-    check_invariants(&t, &asked, &s);
+    let s = seat(&t, &requests).unwrap();
+    check_invariants(&t, &requests, &s);
     for seat in &s.plan.seats {
         assert_eq!(
             (seat.mode, seat.cpus.to_string()),
@@ -288,7 +288,7 @@ fn more_programs_than_cores_share_one_set() {
 fn large_machines_keep_to_stack_and_budget() {
     let t = regular(16, 1, 8, 8);
     for programs in [128, 200, 1000] {
-        let asked: Vec<_> = (0..programs)
+        let requests: Vec<_> = (0..programs)
             .map(|i| {
                 let knee = 1 + (i as u32 * 7) % 40;
                 request(
@@ -302,8 +302,8 @@ fn large_machines_keep_to_stack_and_budget() {
                 )
             })
             .collect();
-        let s = seat(&t, &asked).unwrap();
-        check_invariants(&t, &asked, &s);
+        let s = seat(&t, &requests).unwrap();
+        check_invariants(&t, &requests, &s);
         assert!(s.plan.seats.iter().all(|s| s.mode == Mode::Seated));
         if programs == 128 {
             check_whole(&t, &s);

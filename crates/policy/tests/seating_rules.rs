@@ -19,8 +19,8 @@ fn flat(id: u64, name: &str) -> Request {
     request(id, name, &[(1, 1.0), (2, 1.0)])
 }
 
-fn seats(t: &Topology, asked: &[Request]) -> Vec<Seat> {
-    seat(t, asked).unwrap().plan.seats
+fn seats(t: &Topology, requests: &[Request]) -> Vec<Seat> {
+    seat(t, requests).unwrap().plan.seats
 }
 
 fn cpus(seats: &[Seat]) -> Vec<String> {
@@ -79,46 +79,46 @@ fn inside_a_package_nodes_are_kept_apart() {
 fn high_demand_is_placed_next_to_low_demand() {
     // Four programs, two domains of 2 cores: by bandwidth, then by cache.
     let gbps = [20.0, 18.0, 1.0, 2.0];
-    let mut asked: Vec<Request> = (0..4)
+    let mut requests: Vec<Request> = (0..4)
         .map(|i| flat(i, ["a", "b", "c", "d"][i as usize]))
         .collect();
-    for (request, gbps) in asked.iter_mut().zip(gbps) {
+    for (request, gbps) in requests.iter_mut().zip(gbps) {
         request.bandwidth_gbps = Some(gbps);
     }
-    let domains = |asked: &[Request], llc: u64| {
+    let domains = |requests: &[Request], llc: u64| {
         let t = machine(&vec![vec![vec![vec![1.0; 2]; 2]]], 1, llc);
-        seats(&t, asked)
+        seats(&t, requests)
             .iter()
             .map(|s| s.domains[0])
             .collect::<Vec<_>>()
     };
-    assert_eq!(domains(&asked, 0), [0, 1, 0, 1], "20 + 1 and 18 + 2");
-    for (request, megabytes) in asked.iter_mut().zip([6, 1, 6, 1]) {
+    assert_eq!(domains(&requests, 0), [0, 1, 0, 1], "20 + 1 and 18 + 2");
+    for (request, megabytes) in requests.iter_mut().zip([6, 1, 6, 1]) {
         (request.bandwidth_gbps, request.llc_bytes) = (None, Some(megabytes << 20));
     }
     assert_eq!(
-        domains(&asked, 8 << 20),
+        domains(&requests, 8 << 20),
         [0, 0, 1, 1],
         "6 + 1 fit into 8, 6 + 6 do not"
     );
     assert_eq!(
-        domains(&asked, 0),
+        domains(&requests, 0),
         [0, 0, 1, 1],
         "nor in a cache of unknown size"
     );
-    asked[2].llc_bytes = None; // counts as the mean, which does not fit beside 6 either
-    asked[0].llc_bytes = Some(7 << 20);
-    assert_eq!(domains(&asked, 8 << 20), [0, 0, 1, 1]);
+    requests[2].llc_bytes = None; // counts as the mean, which does not fit beside 6 either
+    requests[0].llc_bytes = Some(7 << 20);
+    assert_eq!(domains(&requests, 8 << 20), [0, 0, 1, 1]);
 }
 
 #[test]
 fn a_memory_controller_is_shared_by_high_and_low_demand() {
     let t = regular(2, 1, 2, 1);
-    let mut asked: Vec<Request> = (0..4).map(|i| flat(i, "p")).collect();
-    for (request, gbps) in asked.iter_mut().zip([9.0, 9.0, 1.0, 1.0]) {
+    let mut requests: Vec<Request> = (0..4).map(|i| flat(i, "p")).collect();
+    for (request, gbps) in requests.iter_mut().zip([9.0, 9.0, 1.0, 1.0]) {
         request.bandwidth_gbps = Some(gbps);
     }
-    let got: Vec<usize> = seats(&t, &asked)
+    let got: Vec<usize> = seats(&t, &requests)
         .iter()
         .map(|s| t.domains[s.domains[0]].package)
         .collect();
@@ -160,8 +160,8 @@ fn weights_multiply_the_ntt_in_the_mean() {
 fn hybrid_cores_count_by_capacity() {
     // Two fast and four slow cores, one domain: 2 programs, 4.0 cores' worth.
     let t = machine(&vec![vec![vec![vec![1.0, 1.0, 0.5, 0.5, 0.5, 0.5]]]], 1, 0);
-    let asked = [scaler(0, "a", 4), scaler(1, "b", 4)];
-    let got = seat(&t, &asked).unwrap();
+    let requests = [scaler(0, "a", 4), scaler(1, "b", 4)];
+    let got = seat(&t, &requests).unwrap();
     for seat in &got.plan.seats {
         assert_eq!(t.capacity_of(&seat.cpus), 2.0);
         assert_eq!(seat.ntt, Some(2.0));
@@ -283,7 +283,7 @@ proptest! {
         spec in prop::collection::vec(prop::collection::vec(prop::collection::vec(
             prop::collection::vec(prop::sample::select(vec![0.4, 1.0]), 1..5), 1..3), 1..3), 1..4),
         smt in 1u32..3,
-        asked in prop::collection::vec((
+        requests in prop::collection::vec((
             prop::collection::btree_map(1u32..40, 0.1f64..9.0, 1..6),
             0.1f64..5.0,
             prop::sample::select(vec![0u32, 0, 0, 2, 5]),
@@ -293,7 +293,7 @@ proptest! {
         ), 1..9),
     ) {
         let t = machine(&spec, smt, 4 << 20);
-        let requests: Vec<Request> = asked.into_iter().enumerate().map(|(i, a)| Request {
+        let requests: Vec<Request> = requests.into_iter().enumerate().map(|(i, a)| Request {
             weight: a.1,
             spinners: a.2,
             llc_bytes: a.3,

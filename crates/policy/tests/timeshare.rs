@@ -91,7 +91,7 @@ proptest! {
         cores in 1u32..16,
     ) {
         let t = regular(1, 1, 1, cores as usize);
-        let asked: Vec<Request> = used.iter().enumerate().map(|(i, &busy)| {
+        let requests: Vec<Request> = used.iter().enumerate().map(|(i, &busy)| {
             let point = CurvePoint {
                 cores: f64::from(cores),
                 rate: 2.5,
@@ -100,7 +100,7 @@ proptest! {
             };
             Request { curve: Curve::new(vec![point]).unwrap(), ..scaler(i as u64, cores) }
         }).collect();
-        let ntts = time_sharing(&t, &asked);
+        let ntts = time_sharing(&t, &requests);
         let busy: Vec<f64> = used.iter().map(|u| u.min(f64::from(cores))).collect();
         let granted: Vec<f64> = busy.iter().zip(&ntts).map(|(u, ntt)| u / ntt).collect();
         let (sum, wanted): (f64, f64) = (granted.iter().sum(), busy.iter().sum());

@@ -60,7 +60,7 @@ impl Usher {
         true
     }
 
-    /// Whether seats or sharing are being compared; measurements then do not change the plan.
+    /// Whether seats or sharing are being tried; measurements then do not change the plan.
     fn is_trying(&self) -> bool {
         let planned = self.planned_at == Some(self.comparison);
         self.survey.is_on() || self.comparison.is_on() && planned
@@ -209,7 +209,7 @@ impl Usher {
         !self.plan.abstains && self.pair.as_ref().is_some_and(same)
     }
 
-    /// The compared plan with two programs on the union of their seats, if it is better than separate
+    /// The tried plan with two programs on the union of their seats, if it is better than separate
     /// seats.
     fn better_pair(&self, input: &PlanInput) -> Option<Plan> {
         let plan = self.pair.as_ref()?;

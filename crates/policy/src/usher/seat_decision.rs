@@ -37,8 +37,8 @@ pub struct SharingNtt<'a> {
     pub compared: bool,
 }
 
-/// Compares a seating with time sharing. `seats_in_force`: seats are in force, so the margin applies to
-/// giving them up.
+/// Compares a seating with time sharing. `seats_in_force`: seats are in force, so the margin
+/// applies to giving them up.
 pub fn predict_gain(
     plan: &Plan,
     requests: &[Request],

@@ -14,7 +14,7 @@ pub struct Outcome {
     /// Background throughput relative to that under a perfect arbiter.
     pub idle_used: f64,
     pub stops_per_s: f64,
-    pub looks_per_s: f64,
+    pub samples_per_s: f64,
 }
 
 /// Runs the foreground for `ns` beside background programs, and alone.
@@ -45,7 +45,7 @@ pub fn compare(make: impl Fn() -> World, ns: u64) -> Outcome {
         delay: both_ns as f64 / alone_ns as f64 - 1.0,
         idle_used: work_ns as f64 / free_ns.max(1) as f64,
         stops_per_s: stops as f64 / seconds,
-        looks_per_s: both.looks as f64 / seconds,
+        samples_per_s: both.samples as f64 / seconds,
     }
 }
 

@@ -100,8 +100,8 @@ fn waits_beside_idle_cpus_are_not_charged() {
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
     let mut frozen = 0;
-    for look in 0..400u64 {
-        let at_ns = look * 50 * MS;
+    for index in 0..400u64 {
+        let at_ns = index * 50 * MS;
         metering.cpu_read_ns = at_ns;
         metering.idle_ns = at_ns * 3 / 2;
         metering.foreground.cpu_ns = at_ns * 2;
@@ -120,10 +120,10 @@ fn waits_beside_idle_cpus_are_not_charged() {
 fn an_imbalance_stops_background_work_until_a_cpu_is_idle() {
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
-    let mut look = |at_ms: u64, crowds: u64| {
+    let mut decide = |at_ms: u64, rq_imbalances: u64| {
         let at_ns = at_ms * MS;
         metering.cpu_read_ns = at_ns;
-        metering.rq_imbalances = crowds;
+        metering.rq_imbalances = rq_imbalances;
         metering.idle_ns = at_ns;
         metering.foreground.cpu_ns = at_ns;
         let usage = metering.background.entry(ProgramId(1)).or_default();
@@ -137,10 +137,10 @@ fn an_imbalance_stops_background_work_until_a_cpu_is_idle() {
     };
     // Imbalances from before the program arrived do not count.
     for at_ms in [0, 20, 40] {
-        assert!(!look(at_ms, 3).0);
+        assert!(!decide(at_ms, 3).0);
     }
-    assert!(look(60, 4).0);
-    assert!(look(80, 4).1, "a CPU was idle since");
+    assert!(decide(60, 4).0);
+    assert!(decide(80, 4).1, "a CPU was idle since");
 }
 
 #[test]
@@ -154,11 +154,11 @@ fn an_idle_cpu_is_used_without_reading_cpu_times() {
     };
     let mut metering = no_metering(2);
     let mut policy = regulated(2);
-    let mut look = |at_ms: u64, crowds: u64, idle_cpus: Option<IdleCpus>| {
+    let mut decide = |at_ms: u64, rq_imbalances: u64, idle_cpus: Option<IdleCpus>| {
         // CPU times are read until 20 ms, and not again.
         let read_ns = at_ms.min(20) * MS;
         metering.cpu_read_ns = read_ns;
-        metering.rq_imbalances = crowds;
+        metering.rq_imbalances = rq_imbalances;
         metering.idle_cpus = idle_cpus;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = read_ns * 2;
@@ -168,19 +168,19 @@ fn an_idle_cpu_is_used_without_reading_cpu_times() {
         let wake_ms = decision.wake_after_ns.map(|ns| ns / MS);
         (decision.actions.iter().any(goes_on), wake_ms)
     };
-    look(0, 0, idle_cpus(None, 0));
-    look(20, 1, idle_cpus(None, 0));
+    decide(0, 0, idle_cpus(None, 0));
+    decide(20, 1, idle_cpus(None, 0));
     assert_eq!(
-        look(40, 1, idle_cpus(None, 0)),
+        decide(40, 1, idle_cpus(None, 0)),
         (false, Some(100)),
         "all busy"
     );
     assert_eq!(
-        look(50, 1, idle_cpus(Some(45), 1)),
+        decide(50, 1, idle_cpus(Some(45), 1)),
         (false, Some(20)),
         "too short"
     );
-    assert!(look(61, 1, idle_cpus(Some(45), 1)).0);
+    assert!(decide(61, 1, idle_cpus(Some(45), 1)).0);
 }
 
 #[test]

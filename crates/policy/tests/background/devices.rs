@@ -124,7 +124,7 @@ fn without_foreground_it_is_never_stopped_and_rarely_sampled() {
             world.run_regulated(30 * S);
             assert_eq!(world.bg(1).stops, 0, "{regulation:?}");
             assert!(world.bg(1).work_ns >= 30 * S - MS);
-            assert!(world.looks <= 310, "{regulation:?}: {}", world.looks);
+            assert!(world.samples <= 310, "{regulation:?}: {}", world.samples);
         }
     }
 }
@@ -199,7 +199,7 @@ fn without_notifications_it_still_stops() {
 
 /// Whether the foreground made a request between each continuation and the next stop.
 fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
-    let asked = |o: &Observation| {
+    let requests_of = |o: &Observation| {
         let usage = &o.metering.as_ref().unwrap().foreground;
         let disks = usage.disks.values().map(|d| d.requests);
         disks
@@ -211,9 +211,9 @@ fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
     log.iter().all(|(observation, decision)| {
         let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
         if has(|a| matches!(a, Action::Thaw { .. })) {
-            before = asked(observation);
+            before = requests_of(observation);
         }
-        !has(|a| matches!(a, Action::Freeze { .. })) || asked(observation) > before
+        !has(|a| matches!(a, Action::Freeze { .. })) || requests_of(observation) > before
     })
 }
 

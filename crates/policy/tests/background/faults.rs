@@ -46,8 +46,8 @@ fn a_program_that_blocks_the_foreground_continues_at_once() {
         }
         world.held = None;
         assert!(ran_ms > 900, "{regulation:?}: {ran_ms}");
-        let said = |text: &String| text.contains("process 42 waits for a lock on /x");
-        assert!(notes(&world).iter().any(said));
+        let is_logged = |text: &String| text.contains("process 42 waits for a lock on /x");
+        assert!(notes(&world).iter().any(is_logged));
         world.run(&mut policy, 2 * S);
         assert!(world.bg(1).frozen, "{regulation:?}: it is still in the way");
     }
@@ -116,8 +116,8 @@ fn a_failed_demotion_is_retried() {
         world.refuses = 2;
         world.run_regulated(100 * MS);
         assert!(world.bg(1).demoted.is_some(), "{regulation:?}");
-        let said = |text: &String| text.contains("keeps its priorities");
-        assert!(!notes(&world).iter().any(said));
+        let is_logged = |text: &String| text.contains("keeps its priorities");
+        assert!(!notes(&world).iter().any(is_logged));
     }
 }
 
@@ -135,14 +135,17 @@ fn a_stop_is_reported_with_the_figures_of_its_window() {
     };
     world.foreground.push(Foreground::new(DISK, vec![always]));
     world.run(&mut policy, S);
-    let told = world
+    let reports = world
         .log
         .iter()
         .filter_map(|(_, d)| d.background_states.as_ref());
-    let cause = told.flatten().find_map(|one| one.cause.clone()).unwrap();
-    let per_ms = |count: u64| count as f64 * 1e6 / cause.window_ns as f64;
-    assert!(per_ms(cause.background) <= 1.1, "{cause:?}");
-    assert!(cause.foreground >= 1 && per_ms(cause.foreground) <= 1.1);
+    let reason = reports
+        .flatten()
+        .find_map(|one| one.reason.clone())
+        .unwrap();
+    let per_ms = |count: u64| count as f64 * 1e6 / reason.window_ns as f64;
+    assert!(per_ms(reason.background) <= 1.1, "{reason:?}");
+    assert!(reason.foreground >= 1 && per_ms(reason.foreground) <= 1.1);
 }
 
 /// A sequence of short programs costs no more than one long program.
@@ -210,7 +213,7 @@ fn no_action_is_taken_on_a_departed_program() {
         .unwrap();
     assert_eq!(last.background_states, Some(vec![]));
     let (_, last) = world.log.last().unwrap();
-    assert_eq!((last.wake_after_ns, last.look), (None, SampleScope::All));
+    assert_eq!((last.wake_after_ns, last.scope), (None, SampleScope::All));
 }
 
 #[test]
@@ -220,9 +223,9 @@ fn without_figures_no_program_stays_stopped() {
     world.run(&mut policy, S);
     assert!(world.bg(1).frozen);
     let mut thawed = vec![];
-    for look in 1..=20 {
+    for index in 1..=20 {
         let observation = Observation {
-            at_ns: world.at_ns + look * 100 * MS,
+            at_ns: world.at_ns + index * 100 * MS,
             usable: CpuSet::range(0, 1),
             events: vec![],
             failed: vec![],
@@ -252,10 +255,10 @@ fn reasons_are_logged_at_a_limited_rate() {
     world.arrive(1, Regulation::Usher, DISK, 1);
     world.keeps_log = true;
     world.run_regulated(20 * S);
-    let said = notes(&world);
+    let messages = notes(&world);
     assert!(world.bg(1).stops > 60, "{}", world.bg(1).stops);
-    assert!((20..=45).contains(&said.len()), "{}", said.len());
-    for (text, start) in said.iter().zip([
+    assert!((20..=45).contains(&messages.len()), "{}", messages.len());
+    for (text, start) in messages.iter().zip([
         "stopped: foreground has just used disk 8:0;",
         "continues: disk 8:0 is quiet ",
         "stopped: foreground uses disk 8:0 (",
@@ -263,7 +266,8 @@ fn reasons_are_logged_at_a_limited_rate() {
         assert!(text.starts_with(start), "{text}");
     }
     assert!(
-        said.iter()
+        messages
+            .iter()
             .any(|text| text.contains("more since the last report"))
     );
     let mut background_states = world
@@ -275,7 +279,7 @@ fn reasons_are_logged_at_a_limited_rate() {
     assert_eq!(last.regulation, Regulation::Usher);
     assert!((0.3..1.0).contains(&last.share), "{last:?}");
     assert!(last.stops.abs_diff(world.bg(1).stops) <= 1);
-    assert_eq!(last.cause.as_ref().unwrap().resource, DISK);
+    assert_eq!(last.reason.as_ref().unwrap().resource, DISK);
 }
 
 #[test]
@@ -284,10 +288,10 @@ fn states_are_reported_when_they_change() {
     world.arrive(1, Regulation::Usher, DISK, 1);
     world.keeps_log = true;
     world.run_regulated(10 * S);
-    let told = world
+    let reports = world
         .log
         .iter()
         .filter(|(_, d)| d.background_states.is_some())
         .count();
-    assert_eq!(told, 1, "nothing happens");
+    assert_eq!(reports, 1, "nothing happens");
 }

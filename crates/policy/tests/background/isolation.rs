@@ -79,7 +79,7 @@ fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Between>
 fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)> {
     let mut here = std::collections::BTreeSet::new();
     let mut seen: Vec<(Observation, Decision)> = vec![];
-    let (mut at_ns, mut wake_ns, mut look) = (0, 0, SampleScope::All);
+    let (mut at_ns, mut wake_ns, mut scope) = (0, 0, SampleScope::All);
     for between in all {
         let mut events = vec![];
         let next_ns = at_ns + between.ms * MS;
@@ -93,7 +93,8 @@ fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)
             }
         }
         let is_due = wake_ns <= next_ns;
-        let is_full = !events.is_empty() || !between.rings && (look == SampleScope::All || !is_due);
+        let is_full =
+            !events.is_empty() || !between.rings && (scope == SampleScope::All || !is_due);
         at_ns = if is_due && events.is_empty() {
             wake_ns.max(at_ns + 1)
         } else {
@@ -129,7 +130,7 @@ fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)
         };
         let decision = policy.decide(&observation);
         wake_ns = at_ns + decision.wake_after_ns.unwrap_or(3600 * S);
-        look = decision.scope;
+        scope = decision.scope;
         seen.push((observation, decision));
     }
     seen
@@ -174,10 +175,10 @@ proptest! {
             | Event::Repeated { program: id, .. } => *id,
             Event::Seating { .. } => ProgramId(0),
         };
-        let told: Vec<_> = shown.iter().flat_map(|o| o.events.clone()).collect();
+        let received: Vec<_> = shown.iter().flat_map(|o| o.events.clone()).collect();
         let happened = seen.iter().flat_map(|(o, _)| o.events.clone());
         let happened: Vec<_> = happened.filter(|event| own(of(event))).collect();
-        prop_assert_eq!(told, happened);
+        prop_assert_eq!(received, happened);
         for observation in shown.iter() {
             prop_assert!(observation.programs.iter().all(|p| own(p.id)));
             prop_assert!(observation.failed.iter().all(|f| own(f.action.program())));
@@ -206,7 +207,7 @@ impl Policy for Recorder {
 }
 
 /// An observation of one foreground and one background program.
-fn look(at_ns: u64, events: Vec<Event>, is_full: bool) -> Observation {
+fn observation(at_ns: u64, events: Vec<Event>, is_full: bool) -> Observation {
     let mut metering = no_metering(4);
     metering.cpu_read_ns = at_ns;
     metering.background.insert(ProgramId(4), Usage::default());
@@ -231,17 +232,21 @@ fn the_seating_policy_keeps_its_interval_and_gets_complete_samples() {
         wake_after_ns: Some(730 * MS),
     };
     let mut policy = Regulated::new(spy);
-    let mut decision = policy.decide(&look(0, vec![arrival(1), arrival(4)], true));
+    let mut decision = policy.decide(&observation(0, vec![arrival(1), arrival(4)], true));
     let mut at_ns = 0;
     let mut full = 0;
     while at_ns < 10 * S {
         at_ns += decision.wake_after_ns.unwrap();
         let is_full = decision.scope == SampleScope::All;
         full += u64::from(is_full);
-        decision = policy.decide(&look(at_ns, vec![], is_full));
+        decision = policy.decide(&observation(at_ns, vec![], is_full));
     }
     let shown = &policy.inner().shown;
-    assert_eq!(shown.len() as u64, full + 1, "each full look was for it");
+    assert_eq!(
+        shown.len() as u64,
+        full + 1,
+        "each complete sample was for it"
+    );
     assert!(
         shown
             .iter()
@@ -261,18 +266,18 @@ fn events_of_a_meter_sample_wait_for_a_complete_sample() {
         wake_after_ns: None,
     };
     let mut policy = Regulated::new(spy);
-    policy.decide(&look(0, vec![arrival(1), arrival(4)], true));
+    policy.decide(&observation(0, vec![arrival(1), arrival(4)], true));
     let repeated = Event::Repeated {
         program: ProgramId(1),
         seconds: 1.0,
     };
-    let decision = policy.decide(&look(S, vec![repeated.clone()], false));
+    let decision = policy.decide(&observation(S, vec![repeated.clone()], false));
     assert_eq!(
         (decision.wake_after_ns, decision.scope),
         (Some(0), SampleScope::All)
     );
     assert_eq!(policy.inner().shown.len(), 1);
-    policy.decide(&look(S + 1, vec![], true));
+    policy.decide(&observation(S + 1, vec![], true));
     let shown = &policy.inner().shown;
     assert_eq!(shown.len(), 2);
     assert_eq!(shown[1].events, [repeated]);

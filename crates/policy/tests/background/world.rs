@@ -143,7 +143,7 @@ pub struct World {
     pub ignored: Option<Resource>,
     /// A process that waits for a stopped program.
     pub held: Option<BlockedProcess>,
-    pub looks: u64,
+    pub samples: u64,
     pub log: Vec<(Observation, Decision)>,
     pub keeps_log: bool,
     /// Nanoseconds per request, by device.
@@ -175,7 +175,7 @@ impl World {
             background: BTreeMap::new(),
             ignored: None,
             held: None,
-            looks: 0,
+            samples: 0,
             log: vec![],
             keeps_log: false,
             service_ns: BTreeMap::new(),
@@ -436,7 +436,7 @@ impl World {
     }
 
     fn sample_and_act(&mut self, policy: &mut dyn Policy) {
-        self.looks += 1;
+        self.samples += 1;
         self.bell_ns = None;
         self.looked_ns = self.at_ns;
         let observation = Observation {
@@ -465,7 +465,7 @@ impl World {
             wait_ns.min(10 * MS)
         };
         self.look_ns = self.at_ns + soon_ns.max(TICK_NS);
-        self.look = decision.scope;
+        self.scope = decision.scope;
         if self.keeps_log {
             self.log.push((observation, decision));
         }

@@ -191,8 +191,8 @@ fn an_interrupted_survey_leaves_valid_seats() {
             assert_eq!(all.len(), cores, "moment {moment}: seats are disjoint");
         }
         let explores = world.log.iter().rev().take(100);
-        let said = explores.flat_map(|(_, d)| &d.notes);
-        let still = said
+        let logged = explores.flat_map(|(_, d)| &d.notes);
+        let still = logged
             .filter(|note| note.text.contains("for a moment"))
             .count();
         assert_eq!(still, 0, "moment {moment}: it comes to an end");
@@ -318,9 +318,9 @@ fn seats_and_sharing_are_compared_once_and_the_better_is_kept() {
     world.arrive(truth(1, poor, 48.0));
     world.arrive(truth(2, perfect, 48.0));
     world.run(&mut usher, 20.0);
-    let notes = |said: &str| {
+    let notes = |fragment: &str| {
         let notes = world.log.iter().flat_map(|(_, d)| &d.notes);
-        notes.filter(|note| note.text.contains(said)).count()
+        notes.filter(|note| note.text.contains(fragment)).count()
     };
     assert_eq!(notes("shared for a moment"), 1);
     let mut plans = world.log.iter().filter_map(|(_, d)| d.plan.as_ref());

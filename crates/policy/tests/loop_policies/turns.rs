@@ -204,11 +204,11 @@ fn no_program_is_stopped_while_all_sleep() {
     world.set_demand(1, 0.0);
     world.set_demand(2, 0.0);
     world.run(&mut usher, 1.0);
-    let (before, looks) = (freezes(&world), world.log.len());
+    let (before, entries) = (freezes(&world), world.log.len());
     world.run(&mut usher, 10.0);
     assert_eq!(freezes(&world), before);
     assert_eq!(running(&world, &[1, 2]), [1, 2]);
-    assert!(world.log.len() - looks <= 101);
+    assert!(world.log.len() - entries <= 101);
     world.set_demand(1, 2.0);
     world.set_demand(2, 2.0);
     world.run(&mut usher, 1.0);
