@@ -29,7 +29,7 @@ fn idle_seats_are_lent_within_50_ms_and_reclaimed_within_20() {
     world.set_demand(1, 1.0);
     let idle_ns = world.at_ns;
     while world.mask(2).len() < 15 && world.at_ns < idle_ns + 1000 * MS {
-        world.turn(&mut usher, 100 * MS);
+        world.step(&mut usher, 100 * MS);
     }
     assert!(
         world.at_ns - idle_ns <= 50 * MS,
@@ -42,7 +42,7 @@ fn idle_seats_are_lent_within_50_ms_and_reclaimed_within_20() {
     world.set_demand(1, 16.0);
     let wanted_ns = world.at_ns;
     while world.mask(2).len() > 8 && world.at_ns < wanted_ns + 1000 * MS {
-        world.turn(&mut usher, 100 * MS);
+        world.step(&mut usher, 100 * MS);
     }
     assert!(
         world.at_ns - wanted_ns <= 20 * MS,

@@ -80,7 +80,7 @@ proptest! {
                 let pass_ns = apply_event(&mut world, &mut next_id, h, &topology).max(1);
                 let until_ns = world.at_ns + pass_ns;
                 while world.at_ns < until_ns {
-                    world.turn(&mut *policy, until_ns - world.at_ns);
+                    world.step(&mut *policy, until_ns - world.at_ns);
                     let (_, decision) = world.log.last().unwrap();
                     if let Some(plan) = &decision.plan {
                         check_plan(plan, &world.usable)?;

@@ -16,7 +16,7 @@ fn programs_with_profiles_are_seated_at_once_and_optimally() {
     for (i, &speed) in speeds.iter().enumerate() {
         world.arrive(profiled(truth(i as u64 + 1, speed, 48.0), 48));
     }
-    world.turn(&mut Usher::new(topology), MS);
+    world.step(&mut Usher::new(topology), MS);
     assert!((antt_of(&world, &speeds, 48.0) - least_antt(&speeds, 8, 6)).abs() < 1e-9);
 }
 
@@ -30,11 +30,11 @@ fn a_cpu_quota_is_an_upper_limit_of_the_cores_of_a_program() {
         limited.program.cpu_quota = Some(1.5);
         world.arrive(limited);
         world.arrive(profiled(truth(2, perfect, 48.0), 48));
-        world.turn(policy.as_mut(), MS);
+        world.step(policy.as_mut(), MS);
         let cores = [1, 2].map(|id| world.mask(id).len());
         assert_eq!(cores, [6, 42], "{name}: one domain, and all others");
         world.limit(1, None);
-        world.turn(policy.as_mut(), MS);
+        world.step(policy.as_mut(), MS);
         let cores = [1, 2].map(|id| world.mask(id).len());
         assert_eq!(cores, [24, 24], "{name}: without the quota");
     }
@@ -49,23 +49,23 @@ fn a_program_that_pins_its_threads_has_no_seat_and_others_are_seated_on_the_rest
         for (id, speed) in (1..).zip([perfect, poor, medium, poor]) {
             world.arrive(profiled(truth(id, speed, 48.0), 48));
         }
-        world.turn(policy.as_mut(), MS);
+        world.step(policy.as_mut(), MS);
         let before: Vec<_> = (1..=4).map(|id| world.seat(id)).collect();
         assert!(before.iter().all(Option::is_some), "{name}: {before:?}");
         let pins: CpuSet = "0-5,47".parse().unwrap();
         world.pin(1, Some("0-5,47"));
-        world.turn(policy.as_mut(), MS);
+        world.step(policy.as_mut(), MS);
         assert_eq!(world.seat(1), None, "{name}");
         for id in 2..=4 {
             let seat = world.seat(id).unwrap();
             assert!(!seat.intersects(&pins), "{name}: {id} has {seat}");
         }
         world.pin(1, Some("0-47"));
-        world.turn(policy.as_mut(), MS);
+        world.step(policy.as_mut(), MS);
         let now: Vec<_> = (1..=4).map(|id| world.seat(id)).collect();
         assert_eq!(now, vec![None; 4], "{name}: nothing is left to seat on");
         world.pin(1, None);
-        world.turn(policy.as_mut(), MS);
+        world.step(policy.as_mut(), MS);
         let now = (1..=4).map(|id| world.mask(id).len());
         let then = before.iter().flatten().map(CpuSet::len);
         assert!(now.eq(then), "{name}: without pins");
@@ -108,7 +108,7 @@ fn each_new_program_briefly_gets_half_of_the_others_seats() {
     }
     let mut wide = Vec::new();
     while world.at_ns < 3_000 * MS {
-        world.turn(&mut usher, 10 * MS);
+        world.step(&mut usher, 10 * MS);
         let cores: Vec<usize> = (1..=4).map(|id| world.mask(id).len()).collect();
         if let Some(at) = cores.iter().position(|&cores| cores == 30) {
             assert_eq!(
@@ -142,7 +142,7 @@ fn seats_are_not_soft_during_measurements() {
     }
     let mut measured = 0;
     while world.at_ns < 3_000 * MS {
-        world.turn(&mut usher, 10 * MS);
+        world.step(&mut usher, 10 * MS);
         let (_, decision) = world.log.last().unwrap();
         // Half of the others' seats, as above.
         if (1..=4).any(|id| world.mask(id).len() == 30) {
@@ -167,7 +167,7 @@ fn an_interrupted_survey_leaves_valid_seats() {
             world.arrive(truth(id, [medium, poor, perfect][id as usize - 1], 48.0));
         }
         while world.at_ns < moment * 40 * MS {
-            world.turn(&mut usher, 10 * MS);
+            world.step(&mut usher, 10 * MS);
         }
         match moment % 3 {
             0 => world.arrive(truth(4, perfect, 48.0)),
@@ -181,7 +181,7 @@ fn an_interrupted_survey_leaves_valid_seats() {
         };
         let until_ns = world.at_ns + 12_000 * MS;
         while world.at_ns < until_ns {
-            world.turn(&mut usher, 10 * MS);
+            world.step(&mut usher, 10 * MS);
             assert!(ids.clone().all(|id| !world.mask(id).is_empty()));
             let plan = world.log.iter().rev().find_map(|(_, d)| d.plan.as_ref());
             let own = plan.iter().flat_map(|plan| &plan.seats);
@@ -210,7 +210,7 @@ fn a_program_with_a_profile_gives_no_cores_to_a_survey() {
     }
     let mut widest = 0;
     while world.at_ns < 3_000 * MS {
-        world.turn(&mut usher, 10 * MS);
+        world.step(&mut usher, 10 * MS);
         let seat = world.seat(1).map_or(48, |seat| seat.len());
         assert!(seat >= 12, "half of what it has been given");
         widest = widest.max(world.seat(2).map_or(0, |seat| seat.len()));
@@ -236,7 +236,7 @@ fn the_reported_plan_equals_the_seats() {
             });
         }
         for turn in 0..60 {
-            world.turn(&mut usher, 100 * MS);
+            world.step(&mut usher, 100 * MS);
             plan = world.log[turn].1.plan.clone().unwrap_or(plan);
             for seat in plan.seats.iter().filter(|_| !plan.abstains) {
                 let borrowed = plan.loans.iter().filter(|l| l.borrower == seat.program);

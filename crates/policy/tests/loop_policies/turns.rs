@@ -95,7 +95,7 @@ fn shares(world: &mut World, usher: &mut Usher, ids: &[u64], seconds: f64) -> Ve
     let until_ns = world.at_ns + (seconds * 1e9) as u64;
     let mut alone_ns = vec![0; ids.len()];
     while world.at_ns < until_ns {
-        let ns = world.turn(usher, until_ns - world.at_ns);
+        let ns = world.step(usher, until_ns - world.at_ns);
         if let [one] = running(world, ids)[..] {
             alone_ns[ids.iter().position(|&id| id == one).unwrap()] += ns;
         }
@@ -186,7 +186,7 @@ fn an_idle_holder_shares_within_50_ms_until_it_is_busy() {
     world.set_demand(2, 0.1);
     let mut alone_ns = 0;
     for _ in 0..200 {
-        let ns = world.turn(&mut usher, 100 * MS);
+        let ns = world.step(&mut usher, 100 * MS);
         let wasted = running(&world, &[1, 2]) == [2];
         alone_ns = if wasted { alone_ns + ns } else { 0 };
         assert!(alone_ns <= 50 * MS, "{} ms", alone_ns / MS);
@@ -223,7 +223,7 @@ fn all_programs_continue_when_turns_end() {
         source: Some(ProgressSource::CpuTime),
         ..truth(3, perfect, 2.0)
     });
-    world.turn(&mut usher, MS);
+    world.step(&mut usher, MS);
     assert_eq!(running(&world, &[1, 2, 3]), [1, 2, 3], "one is unknown");
     world.depart(3);
     world.run(&mut usher, 1.0);
@@ -231,7 +231,7 @@ fn all_programs_continue_when_turns_end() {
     world.usable = CpuSet::single(0);
     world.run(&mut usher, 0.1);
     world.depart(1);
-    world.turn(&mut usher, MS);
+    world.step(&mut usher, MS);
     assert!(!world.is_frozen(2), "alone");
 }
 
@@ -273,7 +273,7 @@ proptest! {
             }
             let until_ns = world.at_ns + ms * MS;
             while world.at_ns < until_ns {
-                let ns = world.turn(&mut usher, until_ns - world.at_ns);
+                let ns = world.step(&mut usher, until_ns - world.at_ns);
                 prop_assert!(here.is_empty() || !running(&world, &here).is_empty());
                 for &id in &here {
                     let stopped = stopped_ns.entry(id).or_insert(0);

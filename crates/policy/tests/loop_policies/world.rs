@@ -222,7 +222,7 @@ impl World {
 
     /// Calls the policy once, then advances the time by `at_most_ns`, or less if the policy
     /// requests an earlier call. Returns the time that passed.
-    pub fn turn(&mut self, policy: &mut dyn Policy, at_most_ns: u64) -> u64 {
+    pub fn step(&mut self, policy: &mut dyn Policy, at_most_ns: u64) -> u64 {
         let observation = Observation {
             at_ns: self.at_ns,
             usable: self.usable.clone(),
@@ -245,7 +245,7 @@ impl World {
     pub fn run(&mut self, policy: &mut dyn Policy, seconds: f64) {
         let until_ns = self.at_ns + (seconds * 1e9) as u64;
         while self.at_ns < until_ns {
-            self.turn(policy, until_ns - self.at_ns);
+            self.step(policy, until_ns - self.at_ns);
         }
     }
 

@@ -29,7 +29,7 @@ fn forbidden_seats_are_taken_back_and_given_again_when_allowed() {
         assert!(!is_free(&world), "{name}: seats are given at first");
         let seats = [world.seat(1), world.seat(2)];
         world.forbid_seats(Some("another daemon"));
-        world.turn(&mut policy, 1);
+        world.step(&mut policy, 1);
         assert!(is_free(&world), "{name}: seats are taken back at once");
         world.run(&mut policy, 5.0);
         assert!(is_free(&world), "{name}: no seat is given meanwhile");
