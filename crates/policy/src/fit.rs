@@ -53,7 +53,7 @@ pub struct Fit {
     /// Confidence in the whole curve, 0..1: one half where its points are off by 15 % (root mean
     /// square over the core counts).
     pub confidence: f64,
-    /// The law; `None` where the samples are so far apart that no law fits and the curve consists
+    /// The law; `None` where the samples are too far apart for any law and the curve consists
     /// of the samples.
     pub law: Option<Law>,
     /// The core count below which the program collapses, if the samples show it.

@@ -16,7 +16,7 @@
 //! Inside each package the same rules are applied to its NUMA nodes. Inside each node, the first
 //! program by name has the lowest domains.
 //!
-//! *Units* are whole LLC domains while there are at least as many domains as programs. With more
+//! *Units* are whole LLC domains while their number is at least that of the programs. With more
 //! programs (or where whole domains cannot give every busy-waiting program its cores) units are
 //! whole cores; the hardware threads of a core are never separated. The core counts are again
 //! ANTT-minimal. The placement then minimises, in this order, the interference in shared domains,

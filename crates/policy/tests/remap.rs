@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! New seats are placed where the old ones were, without changing the planner's decisions.
+//! New seats are placed where the old seats were, without changing the planner's decisions.
 
 #![allow(clippy::unwrap_used)]
 

@@ -12,7 +12,7 @@
 //!   exactly that distance. Since the error of the mean grows, a second and third such value
 //!   prevail: the program has then changed.
 //!
-//! Errors below [`ERROR_MIN`] are raised to it: runs of the same command differ by that much from
+//! Errors below [`ERROR_MIN`] are raised to it: runs of the same command differ by this amount from
 //! their placement in memory alone.
 
 /// Seconds in which the variance of an estimate doubles: thirty days.

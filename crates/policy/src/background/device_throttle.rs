@@ -197,7 +197,7 @@ pub struct DeviceThrottle {
     stall_ns: f64,
     burst: Option<Burst>,
     /// Number of background programs at the last collision. The next misprediction is expected to
-    /// meet as many, although none uses the device during a stop.
+    /// meet the same number, although none uses the device during a stop.
     users: u32,
     notifies: bool,
     /// Learned delay by background requests after a stop, and the measurement in progress.

@@ -3,7 +3,7 @@
 //! whether the foreground has gone.
 //!
 //! A running program is checked every [`PERIOD_NS`]. Contention stops it for 1 s. Then it runs for
-//! one period, the *trial*. Contention in the trial stops it for twice as long as the last time, at
+//! one period, the *trial*. Contention in the trial stops it for twice the last time, at
 //! most 16 s. Without contention it continues, and the next stop lasts 1 s again.
 //!
 //! The paper gives neither the sampling interval nor the length of the trial; both are one period

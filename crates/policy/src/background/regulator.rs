@@ -256,7 +256,7 @@ impl Regulator {
         }
     }
 
-    /// Whether figures have been missing for so long that no program may stay stopped.
+    /// Whether figures have been missing too long for any program to stay stopped.
     fn lacks_figures(&mut self, at_ns: u64, seen: bool) -> bool {
         if seen {
             self.seen_ns = Some(at_ns);

@@ -22,8 +22,8 @@
 //! - *Idle seats are lent* (module `lend`).
 //! - *No narrowing of programs that spin*: GNU OpenMP and MPI choose at their start, from the
 //!   number of cores, how threads wait for one another. A program that waits in such a runtime
-//!   keeps as many cores as it had at its start, or as it has threads, for as long as it runs. It
-//!   does not borrow cores, since its runtime might restart on cores that are then returned. A
+//!   keeps the number of cores at its start or of its threads, whichever is smaller, until it ends.
+//!   It does not borrow cores, since its runtime might restart on cores that are then returned. A
 //!   program is treated this way until it is known to wait otherwise.
 //! - *Turns*: programs that spin and their neighbours take turns on all cores (module `turns`)
 //!   where that is much better than seats and time sharing. Attached programs are never stopped for

@@ -109,7 +109,7 @@ impl Usher {
         self.choose(narrow, shared, &input)
     }
 
-    /// Chooses the new seats, the present ones, or the kernel, whichever is predicted to be best.
+    /// Chooses the new seats, the present seats, or the kernel, whichever is predicted to be best.
     fn choose(&mut self, narrow: Plan, shared: Plan, input: &PlanInput) -> Plan {
         let ntt = self.sharing_ntt(input);
         if let Some(plan) = self.step_of_comparison(&narrow, &shared, &ntt, input.requests) {

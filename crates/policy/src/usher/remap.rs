@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moves new seats to the places of the old ones, as far as the machine permits.
+//! Moves new seats to the places of the old seats, where the machine permits.
 //!
 //! The planner decides how many domains each program gets and which programs share a package or a
 //! NUMA node. On a machine with equal parts, many seatings are equally good. A program's memory
 //! lies where it ran, so the seating that moves least is chosen. Packages, their nodes and their
-//! domains are exchanged for equal ones, so that most CPUs of new seats are in domains of old ones
-//! (nested assignment problems).
+//! domains are exchanged for equal parts, so that most CPUs of new seats are in domains of old
+//! seats (nested assignment problems).
 
 use std::collections::BTreeMap;
 
