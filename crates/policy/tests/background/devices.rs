@@ -42,7 +42,7 @@ fn background_work_gets_nine_tenths_of_one_second_pauses() {
                 "{resource:?} {service_ns} {came:?}"
             );
             assert!(
-                came.looks_per_s <= 35.0,
+                came.samples_per_s <= 35.0,
                 "{resource:?} {service_ns} {came:?}"
             );
         }
@@ -194,7 +194,7 @@ fn without_notifications_it_still_stops() {
     let came = compare(make, 60 * S);
     assert!(came.delay <= 0.02, "{came:?}");
     assert!(came.idle_used >= 0.9, "{came:?}");
-    assert!(came.looks_per_s <= 12.0, "{came:?}");
+    assert!(came.samples_per_s <= 12.0, "{came:?}");
 }
 
 /// Whether the foreground made a request between each continuation and the next stop.

@@ -34,9 +34,9 @@ fn a_program_that_blocks_the_foreground_continues_at_once() {
         world.run(&mut policy, S);
         assert!(world.bg(1).frozen);
         world.held = Some(BlockedProcess {
-            by: ProgramId(1),
+            blocked_by: ProgramId(1),
             pid: 42,
-            what: "a lock on /x".to_owned(),
+            waits_for: "a lock on /x".to_owned(),
         });
         let mut ran_ms = 0;
         for ms in 0..2000 {
