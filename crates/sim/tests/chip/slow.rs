@@ -187,7 +187,7 @@ impl<'a> Slow<'a> {
                 self.written.insert(address / self.second.line);
                 let others = (0..self.first.len()).filter(|&other| other != core);
                 others.for_each(|other| self.first[other][DATA].lose(address));
-                self.first[core][DATA].contains(address)
+                self.first[core][DATA].holds(address)
             }
         };
         if hit {
