@@ -96,7 +96,7 @@ impl Geometry {
 
 /// Result of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessOutcome {
     /// The line was cached.
     Hit,
     /// The line was not cached and has been inserted.
@@ -106,7 +106,7 @@ pub enum Access {
     },
 }
 
-impl Access {
+impl AccessOutcome {
     /// Whether the line was cached.
     pub fn is_hit(self) -> bool {
         self == Self::Hit
@@ -142,7 +142,7 @@ impl Cache {
     }
 
     /// Accesses an address, for reading or writing. The line is cached afterwards.
-    pub fn access(&mut self, address: u64) -> Access {
+    pub fn access(&mut self, address: u64) -> AccessOutcome {
         let line = self.geometry.line(address);
         let replacement = self.replacement;
         let set = self.set_mut(address);
@@ -150,12 +150,12 @@ impl Cache {
             set.rotate_right(1);
             let last = std::mem::replace(&mut set[0], line);
             let evicted = (last != EMPTY).then_some(last);
-            return Access::Miss { evicted };
+            return AccessOutcome::Miss { evicted };
         };
         if replacement == Replacement::Lru {
             set[..=way].rotate_right(1);
         }
-        Access::Hit
+        AccessOutcome::Hit
     }
 
     /// Whether the line of an address is cached; does not count as a use.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     impl ReferenceCache {
-        fn access(&mut self, address: u64) -> Access {
+        fn access(&mut self, address: u64) -> AccessOutcome {
             let line = address / self.geometry.line_bytes() as u64;
             let set = &mut self.sets[(line % self.geometry.sets() as u64) as usize];
             if let Some(at) = set.iter().position(|&other| other == line) {
@@ -236,12 +236,12 @@ mod tests {
                     set.remove(at);
                     set.push_back(line);
                 }
-                return Access::Hit;
+                return AccessOutcome::Hit;
             }
             set.push_back(line);
             let full = set.len() > self.geometry.ways();
             let evicted = if full { set.pop_front() } else { None };
-            Access::Miss { evicted }
+            AccessOutcome::Miss { evicted }
         }
 
         fn invalidate(&mut self, address: u64) -> bool {

@@ -18,7 +18,7 @@ use usher_model::{
     ProgressSource, Topology,
 };
 use usher_policy::Policy;
-use usher_store::{MachineKey, Measured, Measurement, Store};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
 use crate::cast::{Cast, tail};
 use crate::engine::{Adopt, Engine, EngineConfig, ProfileUse};
@@ -223,7 +223,7 @@ pub fn remember(
         name: name.to_owned(),
         at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
         points: points
-            .map(|&point| Measured {
+            .map(|&point| MeasuredPoint {
                 point,
                 source: ProgressSource::Repetition,
             })

@@ -29,11 +29,11 @@ pub use metering::{
 };
 pub use nesting::nesting_error;
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
-pub use plan::{Decision, Loan, Mode, Note, Plan, SampleScope, Seat};
+pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
 pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;
 pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};
 pub use topology::{
-    Cache, Core, CoreId, Cpu, Domain, DomainId, NodeId, NumaNode, Package, PackageId, Topology,
-    TopologyError,
+    Cache, Core, CoreId, Cpu, Domain, DomainId, InconsistentTopology, NodeId, NumaNode, Package,
+    PackageId, Topology,
 };

@@ -12,7 +12,7 @@ use crate::topology::DomainId;
 /// How a program gets CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum SeatMode {
     /// On CPUs of its own.
     Seated,
     /// Left to the kernel, together with all other shared programs.
@@ -31,7 +31,7 @@ pub struct Seat {
     /// Domains of those CPUs.
     pub domains: Vec<DomainId>,
     /// Seated, shared or in turn.
-    pub mode: Mode,
+    pub mode: SeatMode,
     /// Predicted normalised turnaround time; `None` without data for a prediction.
     pub ntt: Option<f64>,
 }

@@ -109,7 +109,7 @@ pub struct Topology {
 /// An inconsistency in a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("topology '{name}': {reason}")]
-pub struct TopologyError {
+pub struct InconsistentTopology {
     /// [`Topology::name`].
     pub name: String,
     /// The inconsistency.
@@ -163,14 +163,14 @@ impl Topology {
     ///
     /// # Errors
     /// No CPU remains.
-    pub fn restrict(&self, allowed: &CpuSet) -> Result<Self, TopologyError> {
+    pub fn restrict(&self, allowed: &CpuSet) -> Result<Self, InconsistentTopology> {
         let kept = self.all_cpus().and(allowed);
         if kept.is_empty() {
             let reason = format!(
                 "none of its CPUs {} may be used (allowed: {allowed})",
                 self.all_cpus()
             );
-            return Err(TopologyError {
+            return Err(InconsistentTopology {
                 name: self.name.clone(),
                 reason,
             });
@@ -183,9 +183,9 @@ impl Topology {
     ///
     /// # Errors
     /// The first inconsistency found.
-    pub fn check(&self) -> Result<(), TopologyError> {
+    pub fn check(&self) -> Result<(), InconsistentTopology> {
         self.inconsistency().map_or(Ok(()), |reason| {
-            Err(TopologyError {
+            Err(InconsistentTopology {
                 name: self.name.clone(),
                 reason,
             })

@@ -46,7 +46,7 @@ const CORES_MAX: u32 = 65_536;
 
 /// A fitted scalability law.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fit {
+pub struct CurveFit {
     /// The law's curve at 1..=`cores_max` cores; `relative_error` is one standard error of each
     /// point.
     pub curve: Curve,
@@ -65,13 +65,13 @@ pub struct Fit {
 /// Invalid points (not finite, not positive) are ignored; points at one core count are averaged,
 /// weighted by their errors. The order of the samples does not matter; rates scaled by a factor
 /// give the same curve scaled.
-pub fn fit(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
+pub fn fit(samples: &[CurvePoint], cores_max: u32) -> Option<CurveFit> {
     let samples = tidy(samples);
     if samples.is_empty() {
         return None;
     }
     fitted(&samples, cores_max.clamp(1, CORES_MAX)).or_else(|| {
-        Some(Fit {
+        Some(CurveFit {
             curve: Curve::new(samples.clone()).ok()?,
             confidence: 0.0,
             law: None,
@@ -81,7 +81,7 @@ pub fn fit(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
 }
 
 /// Fits the law; `None` where the numbers overflow.
-fn fitted(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
+fn fitted(samples: &[CurvePoint], cores_max: u32) -> Option<CurveFit> {
     let count = samples.len() as f64;
     let scale = (samples.iter().map(|s| s.rate.ln() / count).sum::<f64>()).exp();
     let unit = |s: &CurvePoint| CurvePoint {
@@ -115,7 +115,7 @@ fn fitted(samples: &[CurvePoint], cores_max: u32) -> Option<Fit> {
     });
     let points: Vec<CurvePoint> = points.collect();
     let confidence = confidence(&points);
-    Some(Fit {
+    Some(CurveFit {
         curve: Curve::new(points).ok()?,
         confidence,
         law: Some(law.scaled(scale)),

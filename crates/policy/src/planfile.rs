@@ -16,7 +16,7 @@ mod json;
 mod read;
 
 use serde::{Deserialize, Serialize};
-use usher_model::{DomainId, Mode, ProgramId, Topology};
+use usher_model::{DomainId, ProgramId, SeatMode, Topology};
 
 use crate::seating::{Request, Seating, SeatingError, seat};
 
@@ -48,7 +48,7 @@ pub struct ProgramOutput {
     /// Predicted normalised turnaround time.
     pub ntt: f64,
     /// Seated, or left to the kernel.
-    pub mode: Mode,
+    pub mode: SeatMode,
 }
 
 /// Reason for which there is no plan.

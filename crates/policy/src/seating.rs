@@ -46,7 +46,7 @@ mod place;
 mod relax;
 mod units;
 
-use usher_model::{CpuSet, Curve, Mode, Plan, ProgramId, Seat, Topology};
+use usher_model::{CpuSet, Curve, Plan, ProgramId, Seat, SeatMode, Topology};
 
 use crate::timeshare::time_sharing;
 use assign::{Assigned, split_domains, whole_domains};
@@ -269,8 +269,8 @@ fn keep_in_binding(
     let cpus = allowed_cpus(all, candidate);
     let lacks_cores = topology.cores_in(&cpus).len() < candidate.request.spinners as usize;
     let mode = match sharers > 1 || lacks_cores || candidate.request.pinned {
-        true => Mode::Shared,
-        false => Mode::Seated,
+        true => SeatMode::Shared,
+        false => SeatMode::Seated,
     };
     let ntt = finite(sharers as f64 * candidate.ntt(topology.capacity_of(&cpus)));
     seat_on(topology, candidate, cpus, mode, ntt)
@@ -303,7 +303,7 @@ fn share(
                 topology,
                 candidate,
                 allowed_cpus(all, candidate),
-                Mode::Shared,
+                SeatMode::Shared,
                 ntt(candidate),
             )
         })
@@ -316,7 +316,7 @@ fn seated(topology: &Topology, candidates: &[SeatCandidate<'_>], assigned: &Assi
     pairs
         .map(|(candidate, (cpus, &capacity))| {
             let ntt = candidate.ntt(capacity);
-            seat_on(topology, candidate, cpus.clone(), Mode::Seated, ntt)
+            seat_on(topology, candidate, cpus.clone(), SeatMode::Seated, ntt)
         })
         .collect()
 }
@@ -325,7 +325,7 @@ fn seat_on(
     topology: &Topology,
     candidate: &SeatCandidate<'_>,
     cpus: CpuSet,
-    mode: Mode,
+    mode: SeatMode,
     ntt: f64,
 ) -> Seat {
     Seat {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use usher_model::{
-    CpuSet, Curve, CurvePoint, Decision, Event, Mode, Note, Observation, Plan, Program, ProgramId,
-    Seat, Topology,
+    CpuSet, Curve, CurvePoint, Decision, Event, Note, Observation, Plan, Program, ProgramId, Seat,
+    SeatMode, Topology,
 };
 
 use crate::Policy;
@@ -232,7 +232,7 @@ pub(crate) fn shared_plan<'a>(
         program,
         cpus: cpus.clone(),
         domains: (0..topology.domains.len()).collect(),
-        mode: Mode::Shared,
+        mode: SeatMode::Shared,
         ntt: None,
     };
     Plan {

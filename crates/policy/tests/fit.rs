@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use usher_model::CurvePoint;
-use usher_policy::fit::{Fit, collapses, fit};
+use usher_policy::fit::{CurveFit, collapses, fit};
 
 fn points(all: &[(f64, f64)]) -> Vec<CurvePoint> {
     let point = |&(cores, rate): &(f64, f64)| CurvePoint {
@@ -16,7 +16,7 @@ fn points(all: &[(f64, f64)]) -> Vec<CurvePoint> {
     all.iter().map(point).collect()
 }
 
-fn fitted(all: &[(f64, f64)], cores_max: u32) -> Fit {
+fn fitted(all: &[(f64, f64)], cores_max: u32) -> CurveFit {
     fit(&points(all), cores_max).unwrap()
 }
 

@@ -31,7 +31,7 @@ fn case(shares: [f64; 3]) -> (Topology, Plan, Vec<Request>) {
         program: request.id,
         cpus: topology.domains[at].cpus.clone(),
         domains: vec![at],
-        mode: Mode::Seated,
+        mode: SeatMode::Seated,
         ntt: Some(3.0),
     };
     let plan = Plan {

@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use usher_model::{CpuSet, Mode, Plan, ProgramId, Seat, Topology};
+use usher_model::{CpuSet, Plan, ProgramId, Seat, SeatMode, Topology};
 use usher_policy::usher::remap::remap;
 
 fn regular(packages: usize, domains: usize, cores: usize) -> Topology {
@@ -40,7 +40,7 @@ fn plan(topology: &Topology, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
         domains: topology.domains_in(cpus),
         cpus: cpus.clone(),
         ntt: None,
-        mode: Mode::Seated,
+        mode: SeatMode::Seated,
     };
     Plan {
         seats: seats.iter().map(seat).collect(),

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use common::{machine, regular, request};
 use proptest::prelude::*;
-use usher_model::{Mode, ProgramId, Topology};
+use usher_model::{ProgramId, SeatMode, Topology};
 use usher_policy::seating::{Request, Seating, seat};
 
 /// Linear between points, proportional below, flat above, from the raw points.
@@ -125,7 +125,7 @@ fn check_invariants(t: &Topology, requests: &[Request], s: &Seating) {
     for (i, a) in s.plan.seats.iter().enumerate() {
         assert!(!a.cpus.is_empty() && a.cpus.is_subset(&t.all_cpus()));
         assert_eq!(a.domains, t.domains_in(&a.cpus));
-        if a.mode == Mode::Shared {
+        if a.mode == SeatMode::Shared {
             continue;
         }
         assert_eq!(
@@ -143,7 +143,7 @@ fn check_invariants(t: &Topology, requests: &[Request], s: &Seating) {
 
 fn check_whole(t: &Topology, s: &Seating) {
     for seat in &s.plan.seats {
-        assert_eq!(seat.mode, Mode::Seated);
+        assert_eq!(seat.mode, SeatMode::Seated);
         let whole = seat.domains.iter().map(|&d| &t.domains[d].cpus);
         assert_eq!(
             whole.fold(Default::default(), |all: usher_model::CpuSet, d| all.or(d)),
@@ -241,7 +241,7 @@ proptest! {
         prop_assume!(requests.len() > t.domains.len());
         let s = seat(&t, &requests).unwrap();
         check_invariants(&t, &requests, &s);
-        prop_assert!(s.plan.seats.iter().all(|s| s.mode == Mode::Seated));
+        prop_assert!(s.plan.seats.iter().all(|s| s.mode == SeatMode::Seated));
         let cores = Units {
             capacity: vec![1.0; t.cores.len()],
             group: t.cores.iter().map(|c| c.domain).collect(),
@@ -268,7 +268,7 @@ fn more_programs_than_cores_share_one_set() {
     for seat in &s.plan.seats {
         assert_eq!(
             (seat.mode, seat.cpus.to_string()),
-            (Mode::Shared, "0-1".to_owned())
+            (SeatMode::Shared, "0-1".to_owned())
         );
         assert_eq!(seat.ntt, Some(3.0));
     }
@@ -304,7 +304,7 @@ fn large_machines_keep_to_stack_and_budget() {
             .collect();
         let s = seat(&t, &requests).unwrap();
         check_invariants(&t, &requests, &s);
-        assert!(s.plan.seats.iter().all(|s| s.mode == Mode::Seated));
+        assert!(s.plan.seats.iter().all(|s| s.mode == SeatMode::Seated));
         if programs == 128 {
             check_whole(&t, &s);
         }

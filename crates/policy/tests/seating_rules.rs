@@ -7,7 +7,7 @@ mod common;
 
 use common::{machine, regular, request};
 use proptest::prelude::*;
-use usher_model::{Mode, ProgramId, Seat, Topology};
+use usher_model::{ProgramId, Seat, SeatMode, Topology};
 use usher_policy::seating::{Request, SeatingError, seat};
 
 fn scaler(id: u64, name: &str, cores: u32) -> Request {
@@ -192,15 +192,15 @@ fn busy_waiting_programs_are_not_narrowed() {
     let t = regular(1, 1, 2, 4);
     let got = seats(&t, &[spins(6), scaler(1, "b", 8)]);
     assert_eq!((got[0].cpus.len(), got[1].cpus.len()), (6, 2));
-    assert!(got.iter().all(|s| s.mode == Mode::Seated));
+    assert!(got.iter().all(|s| s.mode == SeatMode::Seated));
     // 8 of 8 cores and another program: no program is seated.
     let got = seats(&t, &[spins(8), scaler(1, "b", 8)]);
     assert!(
         got.iter()
-            .all(|s| s.mode == Mode::Shared && s.cpus.len() == 8)
+            .all(|s| s.mode == SeatMode::Shared && s.cpus.len() == 8)
     );
     // No other program: it is seated.
-    assert_eq!(seats(&t, &[spins(8)])[0].mode, Mode::Seated);
+    assert_eq!(seats(&t, &[spins(8)])[0].mode, SeatMode::Seated);
 }
 
 fn bound(id: u64, name: &str, to: &str) -> Request {
@@ -215,12 +215,12 @@ fn bound_programs_are_seated_within_their_cpus() {
     let t = regular(1, 1, 4, 2);
     // A whole domain lies inside the binding.
     let got = seats(&t, &[bound(0, "a", "4-7"), scaler(1, "b", 8)]);
-    assert!(got[0].cpus.is_subset(&"4-7".parse().unwrap()) && got[0].mode == Mode::Seated);
+    assert!(got[0].cpus.is_subset(&"4-7".parse().unwrap()) && got[0].mode == SeatMode::Seated);
     assert!(!got[0].cpus.intersects(&got[1].cpus));
     // No whole domain lies inside: the program has its bound CPUs, and others stay away from them.
     let got = seats(&t, &[bound(0, "a", "1-2"), scaler(1, "b", 8)]);
     assert_eq!(cpus(&got), ["1-2", "0,3-7"]);
-    assert_eq!((got[0].ntt, got[0].mode), (Some(1.0), Mode::Seated));
+    assert_eq!((got[0].ntt, got[0].mode), (Some(1.0), SeatMode::Seated));
     // Two programs are bound to the same CPUs: they share these, and others stay away.
     let got = seats(
         &t,
@@ -231,7 +231,7 @@ fn bound_programs_are_seated_within_their_cpus() {
         ],
     );
     assert_eq!(cpus(&got), ["0-1", "0-1", "2-7"]);
-    assert_eq!(got[0].mode, Mode::Shared);
+    assert_eq!(got[0].mode, SeatMode::Shared);
     assert_eq!((got[0].ntt, got[2].ntt), (Some(2.0), Some(8.0 / 6.0)));
 }
 
@@ -309,7 +309,7 @@ proptest! {
             prop_assert_eq!(&seat.domains, &t.domains_in(&seat.cpus));
             let to = request.bound_to.as_ref().filter(|to| to.intersects(&t.all_cpus()));
             prop_assert!(to.is_none_or(|to| seat.cpus.is_subset(to)));
-            if seat.mode == Mode::Seated {
+            if seat.mode == SeatMode::Seated {
                 let cores = t.cores_in(&seat.cpus);
                 prop_assert!(cores.len() >= request.spinners as usize);
                 // No other program, seated or not, uses these cores.

@@ -8,7 +8,7 @@
 //! programs of a mix, by weight. Lower is better and 1 is "as fast as alone".
 
 use serde::{Deserialize, Serialize};
-use usher_model::{CpuSet, Curve, Mode, ProgressSource, Topology};
+use usher_model::{CpuSet, Curve, ProgressSource, SeatMode, Topology};
 
 use crate::stats::Estimate;
 
@@ -188,12 +188,12 @@ pub enum SpanMode {
     Frozen,
 }
 
-impl From<Mode> for SpanMode {
-    fn from(mode: Mode) -> Self {
+impl From<SeatMode> for SpanMode {
+    fn from(mode: SeatMode) -> Self {
         match mode {
-            Mode::Seated => Self::Seated,
-            Mode::Shared => Self::Shared,
-            Mode::InTurn => Self::InTurn,
+            SeatMode::Seated => Self::Seated,
+            SeatMode::Shared => Self::Shared,
+            SeatMode::InTurn => Self::InTurn,
         }
     }
 }

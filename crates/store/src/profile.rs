@@ -10,7 +10,7 @@ use crate::machine::MachineKey;
 
 /// One rate, measured in one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Measured {
+pub struct MeasuredPoint {
     /// Cores by capacity, rate, its relative error, busy CPUs.
     pub point: CurvePoint,
     /// Unit of the rate.
@@ -24,8 +24,8 @@ pub struct Measurement {
     pub name: String,
     /// Time in seconds since 1970; the store reads no clock.
     pub at_s: i64,
-    /// Measured rates.
-    pub points: Vec<Measured>,
+    /// MeasuredPoint rates.
+    pub points: Vec<MeasuredPoint>,
     /// Threads that busy-wait; `None`: not measured in this run.
     pub spinners: Option<u32>,
     /// Whether the program waits actively in a runtime that chooses how to wait at its start;

@@ -6,7 +6,7 @@ use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 
 use crate::combine::{Estimate, combine};
 use crate::machine::MachineKey;
-use crate::profile::{Listed, Measured, Measurement, Profile, StoredPoint};
+use crate::profile::{Listed, MeasuredPoint, Measurement, Profile, StoredPoint};
 
 pub(crate) const SELECT: &str =
     "SELECT id, executable, arguments, machine, name, spinners, llc_bytes,
@@ -98,7 +98,7 @@ pub(crate) fn saturating(bytes: u64) -> i64 {
 pub(crate) fn merge_point(
     transaction: &Transaction<'_>,
     profile: i64,
-    new: &Measured,
+    new: &MeasuredPoint,
     at_s: i64,
 ) -> rusqlite::Result<()> {
     let sql = "SELECT source, cores, rate, relative_error, busy_cpus, at_s, runs FROM point
@@ -117,7 +117,7 @@ pub(crate) fn merge_point(
     write_point(transaction, profile, &merged)
 }
 
-fn merged(old: &StoredPoint, new: &Measured, at_s: i64) -> StoredPoint {
+fn merged(old: &StoredPoint, new: &MeasuredPoint, at_s: i64) -> StoredPoint {
     let estimate = |point: &CurvePoint| Estimate {
         rate: point.rate,
         relative_error: point.relative_error,

@@ -9,7 +9,7 @@ use usher_model::{
     Cache, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey, ProgressSource,
     Topology,
 };
-use usher_store::{MachineKey, Measured, Measurement, Store, StoreError};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError};
 
 fn key(name: &str) -> ProgramKey {
     ProgramKey {
@@ -53,8 +53,8 @@ fn machine() -> MachineKey {
     })
 }
 
-fn point(cores: f64, rate: f64, source: ProgressSource) -> Measured {
-    Measured {
+fn point(cores: f64, rate: f64, source: ProgressSource) -> MeasuredPoint {
+    MeasuredPoint {
         point: CurvePoint {
             cores,
             rate,
@@ -65,7 +65,7 @@ fn point(cores: f64, rate: f64, source: ProgressSource) -> Measured {
     }
 }
 
-fn measurement(points: &[Measured]) -> Measurement {
+fn measurement(points: &[MeasuredPoint]) -> Measurement {
     Measurement {
         name: "pigz".to_owned(),
         at_s: 1_700_000_000,

@@ -50,7 +50,7 @@ pub enum TopologyError {
     },
     /// The description holds together for hwloc but not as a machine.
     #[error(transparent)]
-    Inconsistent(#[from] usher_model::TopologyError),
+    Inconsistent(#[from] usher_model::InconsistentTopology),
 }
 
 /// The text, shortened to what fits in an error line, control characters

@@ -10,7 +10,7 @@ use usher_host::launch::{Exit, LaunchSpec};
 use usher_host::profile::ERROR_OF_ONE;
 use usher_model::{CurvePoint, ProgressSource};
 use usher_probe::{Command, MachineProbe, Roots};
-use usher_store::{MachineKey, Measured, Measurement, Store};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
 use crate::commands::usable_machine;
 use crate::{failure, runtime};
@@ -93,7 +93,7 @@ impl Run {
         let measurement = Measurement {
             name: name.unwrap_or_default(),
             at_s: now.map_or(0, |now| now.as_secs().try_into().unwrap_or(i64::MAX)),
-            points: vec![Measured {
+            points: vec![MeasuredPoint {
                 point,
                 source: ProgressSource::Repetition,
             }],

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use usher_meter::{Meter, MeterConfig};
 use usher_model::{Metering, ProgramId, Resource, Usage};
-use usher_policy::background::contention::{Shared, Window};
+use usher_policy::background::contention::{MeteringWindow, ResourceUse};
 
 use super::calibrate::Shares;
 
@@ -58,12 +58,12 @@ impl Metered {
         let (from_ns, before) = self.look();
         sleep(length);
         let (to_ns, after) = self.look();
-        let window = Window::new(from_ns, &before);
+        let window = MeteringWindow::new(from_ns, &before);
         let share = |of: &dyn Fn(&Metering) -> Vec<Resource>| {
             let all = of(&after).into_iter();
-            let sum = all.fold(Shared::default(), |sum, resource| {
+            let sum = all.fold(ResourceUse::default(), |sum, resource| {
                 let one = window.shared(&after, resource);
-                Shared {
+                ResourceUse {
                     background: sum.background + one.background,
                     foreground: sum.foreground + one.foreground,
                 }

@@ -16,7 +16,7 @@ use usher_host::engine::{Adopt, Change, Engine, EngineConfig, LogEntry, ProfileU
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgressSource};
 use usher_report::stats;
-use usher_store::{MachineKey, Measured, Measurement, Store};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 use usher_topology::{Source, load};
 
 use crate::bars::{Bar, Part};
@@ -121,7 +121,7 @@ fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) ->
             relative_error: 0.01,
             busy_cpus: Some(cores),
         };
-        let measured = |(cores, rate)| Measured {
+        let measured = |(cores, rate)| MeasuredPoint {
             point: point((cores, rate)),
             source: ProgressSource::Repetition,
         };

@@ -2,7 +2,7 @@
 //! Who sat where and when: what timelines are drawn from.
 
 use serde::{Deserialize, Serialize};
-use usher_model::{CpuSet, Mode, ProgramId};
+use usher_model::{CpuSet, ProgramId, SeatMode};
 
 /// Something that changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub struct Place {
     /// CPUs that it borrows, and from whom; `None`: nobody owns them.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
     /// Seated, shared or in turn.
-    pub mode: Mode,
+    pub mode: SeatMode,
     /// Whether it is stopped.
     pub frozen: bool,
 }

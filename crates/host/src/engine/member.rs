@@ -3,8 +3,8 @@
 
 use usher_act::PinnedCpus;
 use usher_model::{
-    Action, CpuSet, Event, Mode, Plan, ProcessTree, Program, ProgramId, ProgramKey, ProgramSample,
-    Progress, ProgressSource,
+    Action, CpuSet, Event, Plan, ProcessTree, Program, ProgramId, ProgramKey, ProgramSample,
+    Progress, ProgressSource, SeatMode,
 };
 
 use super::learn::{QUIET_CPUS, Stay};
@@ -150,17 +150,17 @@ impl Member {
             own,
             borrowed,
             mode: match self.seat {
-                Some(_) => self.mode(plan).unwrap_or(Mode::Seated),
+                Some(_) => self.mode(plan).unwrap_or(SeatMode::Seated),
                 None => self
                     .mode(plan)
-                    .filter(|&mode| mode == Mode::InTurn)
-                    .unwrap_or(Mode::Shared),
+                    .filter(|&mode| mode == SeatMode::InTurn)
+                    .unwrap_or(SeatMode::Shared),
             },
             frozen: self.frozen,
         }
     }
 
-    fn mode(&self, plan: &Plan) -> Option<Mode> {
+    fn mode(&self, plan: &Plan) -> Option<SeatMode> {
         let seat = plan.seats.iter().find(|seat| seat.program == self.id());
         seat.map(|seat| seat.mode)
     }

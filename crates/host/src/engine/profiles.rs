@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
-use usher_store::{MachineKey, Measured, Measurement, Profile, Store, StoreError};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
 use super::learn::Taught;
@@ -216,11 +216,11 @@ impl Shelf {
     }
 }
 
-fn measured(taught: &Taught) -> Vec<Measured> {
+fn measured(taught: &Taught) -> Vec<MeasuredPoint> {
     let repetition = (ProgressSource::Repetition, taught.repetition);
     let points = std::iter::once(repetition).chain(taught.by_source);
     points
-        .map(|(source, point)| Measured { point, source })
+        .map(|(source, point)| MeasuredPoint { point, source })
         .collect()
 }
 

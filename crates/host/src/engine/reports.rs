@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Decision, Mode, Note, Plan, ProgramId};
+use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 
 use super::log::Change;
 use super::status::TimedNote;
@@ -137,7 +137,7 @@ impl RealWorld {
 }
 
 /// How each program of a plan runs.
-fn modes(plan: &Plan) -> BTreeMap<ProgramId, Mode> {
+fn modes(plan: &Plan) -> BTreeMap<ProgramId, SeatMode> {
     let seats = plan.seats.iter();
     seats.map(|seat| (seat.program, seat.mode)).collect()
 }

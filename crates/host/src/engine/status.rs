@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use usher_act::Description;
 use usher_model::{
-    BackgroundState, CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress, Regulation,
+    BackgroundState, CpuSet, Curve, Note, Plan, ProgramId, Progress, Regulation, SeatMode,
 };
 
 /// The state of an engine at one moment.
@@ -85,7 +85,7 @@ pub struct ProgramStatus {
     /// Indices of the last-level-cache domains of its seat.
     pub domains: Vec<usize>,
     /// `None` until the policy has said where it sits.
-    pub mode: Option<Mode>,
+    pub mode: Option<SeatMode>,
     /// Whether it is stopped for the moment.
     pub frozen: bool,
     /// Whether its user has stopped it (`SIGSTOP`); Usher does not continue it.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Mode, ProgramId};
+use usher_model::{CpuSet, ProgramId, SeatMode};
 use usher_report::data::{Lender, SeatSpan, SpanMode};
 
 use crate::engine::{Change, LogEntry, Place};
@@ -112,7 +112,7 @@ pub(super) fn notes(
 /// Whether nobody was ever seated or stopped.
 pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
     let acted = |entry: &LogEntry| match &entry.what {
-        Change::Placed { place, .. } => place.frozen || place.mode == Mode::Seated,
+        Change::Placed { place, .. } => place.frozen || place.mode == SeatMode::Seated,
         _ => false,
     };
     !log.iter()
@@ -123,7 +123,7 @@ pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
 mod tests {
     use super::*;
 
-    fn place(own: &str, mode: Mode) -> Place {
+    fn place(own: &str, mode: SeatMode) -> Place {
         Place {
             own: own.parse().unwrap(),
             borrowed: Vec::new(),
@@ -153,12 +153,12 @@ mod tests {
             start_ns: 10 * SECOND,
             end_ns: 20 * SECOND,
         };
-        let mut lending = place("0", Mode::Seated);
+        let mut lending = place("0", SeatMode::Seated);
         lending.borrowed = vec![(Some(ProgramId(2)), "1".parse().unwrap())];
         let log = [
-            placed(9 * SECOND, 1, place("0-1", Mode::Shared)),
-            placed(9 * SECOND, 2, place("0-1", Mode::Shared)),
-            placed(12 * SECOND, 2, place("1", Mode::Seated)),
+            placed(9 * SECOND, 1, place("0-1", SeatMode::Shared)),
+            placed(9 * SECOND, 2, place("0-1", SeatMode::Shared)),
+            placed(12 * SECOND, 2, place("1", SeatMode::Seated)),
             placed(15 * SECOND, 1, lending),
             LogEntry {
                 at_ns: 18 * SECOND,

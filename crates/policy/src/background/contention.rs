@@ -13,8 +13,8 @@
 //! paper's test.
 //!
 //! CPU times are more expensive to read than the rest and may be older than the sample
-//! ([`Metering::cpu_read_ns`]). A [`Window`] therefore has a separate start for CPU times: the
-//! first figures read after the start of the window.
+//! ([`Metering::cpu_read_ns`]). A [`MeteringWindow`] therefore has a separate start for CPU times:
+//! the first figures read after the start of the window.
 
 use std::collections::BTreeSet;
 
@@ -33,14 +33,14 @@ fn amount(usage: &Usage, resource: Resource) -> u64 {
 
 /// Use of a resource by background and foreground in a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shared {
+pub struct ResourceUse {
     /// All background programs together.
     pub background: u64,
     /// All foreground processes.
     pub foreground: u64,
 }
 
-impl Shared {
+impl ResourceUse {
     /// The background share; `None` for an unused resource.
     pub fn share(self) -> Option<f64> {
         let all = self.background + self.foreground;
@@ -50,14 +50,14 @@ impl Shared {
 
 /// A measurement window: the use of resources since a meter sample.
 #[derive(Debug, Clone)]
-pub struct Window {
+pub struct MeteringWindow {
     from_ns: u64,
     base: Metering,
     /// The first sample with CPU times read within the window.
     cpu_base: Option<Metering>,
 }
 
-impl Window {
+impl MeteringWindow {
     /// Opens a window at this sample.
     pub fn new(at_ns: u64, metering: &Metering) -> Self {
         Self {
@@ -102,16 +102,16 @@ impl Window {
     }
 
     /// Use of a resource by both sides since the start.
-    pub fn shared(&self, now: &Metering, resource: Resource) -> Shared {
+    pub fn shared(&self, now: &Metering, resource: Resource) -> ResourceUse {
         let Some(base) = self.base(resource) else {
-            return Shared::default();
+            return ResourceUse::default();
         };
         let of = |before: Option<&Usage>, after: &Usage| {
             let before = before.map_or(0, |usage| amount(usage, resource));
             amount(after, resource).saturating_sub(before)
         };
         let each = now.background.iter();
-        Shared {
+        ResourceUse {
             background: each.map(|(id, u)| of(base.background.get(id), u)).sum(),
             foreground: of(Some(&base.foreground), &now.foreground),
         }
@@ -207,7 +207,7 @@ fn resources(usage: &Usage) -> impl Iterator<Item = Resource> {
 
 /// Formats a finding for people.
 pub(super) fn describe(found: &Contention) -> String {
-    let share = Shared {
+    let share = ResourceUse {
         background: found.background,
         foreground: found.foreground,
     };

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use usher_model::{ProgramId, Resource};
 
-use super::contention::{Window, describe};
+use super::contention::{MeteringWindow, describe};
 use super::regulator::{Change, TickCtx};
 
 /// Interval between checks, and length of a trial.
@@ -42,8 +42,8 @@ enum Phase {
     /// Before the first sample.
     #[default]
     New,
-    Runs(Window),
-    Trial(Window),
+    Runs(MeteringWindow),
+    Trial(MeteringWindow),
     Stopped {
         until_ns: u64,
     },
@@ -51,7 +51,7 @@ enum Phase {
 
 /// Whether the window is complete: a period has passed, and CPU times cover half a period or are
 /// overdue.
-pub(super) fn is_over(window: &Window, ctx: &TickCtx) -> bool {
+pub(super) fn is_over(window: &MeteringWindow, ctx: &TickCtx) -> bool {
     let passed_ns = ctx.at_ns.saturating_sub(window.from_ns());
     let cpu = window.cpu_ns(ctx.metering) >= PERIOD_NS / 2;
     passed_ns >= PERIOD_NS && (cpu || passed_ns >= WAIT_PERIODS * PERIOD_NS)
@@ -62,11 +62,11 @@ impl Eii {
     pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
         match std::mem::take(&mut self.phase) {
             Phase::New => {
-                self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
+                self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
                 None
             }
             Phase::Stopped { until_ns } if ctx.at_ns >= until_ns => {
-                self.phase = Phase::Trial(Window::new(ctx.at_ns, ctx.metering));
+                self.phase = Phase::Trial(MeteringWindow::new(ctx.at_ns, ctx.metering));
                 let seconds = self.stop_ns / 1_000_000_000;
                 Some(Change::Continue(format!("trial after {seconds} s")))
             }
@@ -79,7 +79,12 @@ impl Eii {
         }
     }
 
-    fn running(&mut self, id: ProgramId, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+    fn running(
+        &mut self,
+        id: ProgramId,
+        mut window: MeteringWindow,
+        ctx: &TickCtx,
+    ) -> Option<Change> {
         window.see(ctx.metering);
         if ctx.at_ns < window.from_ns() + PERIOD_NS {
             self.phase = Phase::Runs(window);
@@ -89,7 +94,12 @@ impl Eii {
         self.evaluate(window, STOP_NS_MIN, ctx)
     }
 
-    fn on_trial(&mut self, id: ProgramId, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+    fn on_trial(
+        &mut self,
+        id: ProgramId,
+        mut window: MeteringWindow,
+        ctx: &TickCtx,
+    ) -> Option<Change> {
         window.see(ctx.metering);
         if !is_over(&window, ctx) {
             self.phase = Phase::Trial(window);
@@ -101,7 +111,7 @@ impl Eii {
     }
 
     /// Stops the program for `stop_ns` if there is contention; else it continues.
-    fn evaluate(&mut self, window: Window, stop_ns: u64, ctx: &TickCtx) -> Option<Change> {
+    fn evaluate(&mut self, window: MeteringWindow, stop_ns: u64, ctx: &TickCtx) -> Option<Change> {
         let found = window.contention(ctx.at_ns, ctx.metering, &self.used, ctx.thresholds);
         let Some(found) = found else {
             self.phase = Phase::Runs(window.next(ctx.at_ns, ctx.metering));
@@ -127,7 +137,7 @@ impl Eii {
 }
 
 /// End of the window's current period.
-pub(super) fn period_end(window: &Window, at_ns: u64) -> u64 {
+pub(super) fn period_end(window: &MeteringWindow, at_ns: u64) -> u64 {
     let periods = at_ns.saturating_sub(window.from_ns()) / PERIOD_NS + 1;
     window.from_ns() + periods * PERIOD_NS
 }

@@ -13,7 +13,7 @@
 
 use usher_model::ProgramId;
 
-use super::contention::{Window, describe};
+use super::contention::{MeteringWindow, describe};
 use super::eii::{PERIOD_NS, is_over, period_end};
 use super::regulator::{Change, TickCtx};
 
@@ -33,8 +33,8 @@ enum Phase {
     /// Before the first sample.
     #[default]
     New,
-    Runs(Window),
-    Stopped(Window),
+    Runs(MeteringWindow),
+    Stopped(MeteringWindow),
 }
 
 impl Ipd {
@@ -46,13 +46,13 @@ impl Ipd {
         }
         match std::mem::take(&mut self.phase) {
             Phase::New => {
-                self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
+                self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
                 None
             }
             Phase::Runs(window) => self.running(id, window, ctx),
             Phase::Stopped(window) => match blocked {
                 Some(why) => {
-                    self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
+                    self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
                     Some(Change::Continue(why))
                 }
                 None => self.stopped(window, ctx),
@@ -60,7 +60,12 @@ impl Ipd {
         }
     }
 
-    fn running(&mut self, id: ProgramId, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+    fn running(
+        &mut self,
+        id: ProgramId,
+        mut window: MeteringWindow,
+        ctx: &TickCtx,
+    ) -> Option<Change> {
         window.see(ctx.metering);
         let is_early = ctx.at_ns < window.from_ns() + PERIOD_NS;
         if is_early || ctx.at_ns < self.grace_until_ns {
@@ -73,12 +78,12 @@ impl Ipd {
             self.phase = Phase::Runs(window.next(ctx.at_ns, ctx.metering));
             return None;
         };
-        self.phase = Phase::Stopped(Window::new(ctx.at_ns, ctx.metering));
+        self.phase = Phase::Stopped(MeteringWindow::new(ctx.at_ns, ctx.metering));
         let why = describe(&found);
         Some(Change::Stop(found, why))
     }
 
-    fn stopped(&mut self, mut window: Window, ctx: &TickCtx) -> Option<Change> {
+    fn stopped(&mut self, mut window: MeteringWindow, ctx: &TickCtx) -> Option<Change> {
         window.see(ctx.metering);
         if !is_over(&window, ctx) {
             self.phase = Phase::Stopped(window);
@@ -86,7 +91,7 @@ impl Ipd {
         }
         let idle = window.idle_share(ctx.metering).unwrap_or(0.0);
         if idle > ctx.thresholds.ipd_idle && window.devices_quiet(ctx.metering) {
-            self.phase = Phase::Runs(Window::new(ctx.at_ns, ctx.metering));
+            self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
             let percent = idle * 100.0;
             let why = format!("CPUs idle for {percent:.0} %, no disk request, nothing sent");
             return Some(Change::Continue(why));

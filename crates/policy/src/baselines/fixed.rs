@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Decision, Mode, Observation, Plan, Program, ProgramId, Seat, Topology};
+use usher_model::{
+    CpuSet, Decision, Observation, Plan, Program, ProgramId, Seat, SeatMode, Topology,
+};
 
 use crate::Policy;
 use crate::action_diff::ActionDiff;
@@ -47,7 +49,7 @@ impl Policy for Fixed {
                 program: program.id,
                 cpus: cpus.clone(),
                 domains: self.topology.domains_in(cpus),
-                mode: Mode::Seated,
+                mode: SeatMode::Seated,
                 ntt: None,
             })
         };

@@ -15,7 +15,9 @@ mod utilisation;
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Decision, Mode, Observation, Plan, Program, ProgramId, Seat, Topology};
+use usher_model::{
+    CpuSet, Decision, Observation, Plan, Program, ProgramId, Seat, SeatMode, Topology,
+};
 
 pub use self::fixed::Fixed;
 pub use self::lending::Lending;
@@ -129,8 +131,8 @@ fn plan_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> Plan
     let everywhere: Vec<usize> = (0..topology.domains.len()).collect();
     let seat = |(&program, domains): (&ProgramId, &Vec<usize>)| {
         let (domains, mode) = match domains.is_empty() {
-            true => (&everywhere, Mode::Shared),
-            false => (domains, Mode::Seated),
+            true => (&everywhere, SeatMode::Shared),
+            false => (domains, SeatMode::Seated),
         };
         Seat {
             program,

@@ -4,8 +4,8 @@
 //! With several kinds of units, the number of states of the exact recurrence in `allot` multiplies.
 //! Beyond its budget this module is used:
 //!
-//! * *Solution*: every candidate first gets one unit (a spinning program enough cores
-//!   for its threads). Then the jump that lowers the sum of costs most per capacity is taken repeatedly;
+//! * *Solution*: every candidate first gets one unit (a spinning program enough cores for its
+//!   threads). Then the jump that lowers the sum of costs most per capacity is taken repeatedly;
 //!   jumps of several units overcome plateaus. Finally units are moved and swapped between pairs
 //!   while that lowers the sum.
 //! * *Bound*: kinds are ignored and capacity is treated as divisible, at a price `l` per core. For

@@ -2,7 +2,7 @@
 //! State of one managed program.
 
 use usher_model::{
-    CpuSet, Curve, CurvePoint, Mode, Program, ProgramSample, Progress, ProgressSource, Seat,
+    CpuSet, Curve, CurvePoint, Program, ProgramSample, Progress, ProgressSource, Seat, SeatMode,
     Topology,
 };
 
@@ -276,7 +276,7 @@ impl ManagedProgram {
     /// Half of the program's seat, once the whole seat has been measured and no other data exists:
     /// it gives the second point of the curve.
     pub fn trial_seat(&self, seat: &Seat, topology: &Topology) -> Option<CpuSet> {
-        if seat.mode == Mode::Shared
+        if seat.mode == SeatMode::Shared
             || !self.explores()
             || self.curve_data.seats_measured() != 1
             || self.active_wait.is_none()

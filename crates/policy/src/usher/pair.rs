@@ -6,7 +6,7 @@
 //! cores could use them if both shared one set in time. The pair with the largest gain is predicted
 //! as time sharing is. Whether it gains is measured (module `compare`), never assumed.
 
-use usher_model::{CpuSet, Mode, Plan, ProgramId, Topology};
+use usher_model::{CpuSet, Plan, ProgramId, SeatMode, Topology};
 
 use crate::seating::Request;
 use crate::timeshare::time_sharing;
@@ -16,9 +16,9 @@ const PROMISING: f64 = 0.02;
 
 /// Two programs that share CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair(ProgramId, ProgramId);
+pub struct ProgramPair(ProgramId, ProgramId);
 
-impl Pair {
+impl ProgramPair {
     /// Whether the program is part of the pair.
     pub fn has(self, program: ProgramId) -> bool {
         self.0 == program || self.1 == program
@@ -33,7 +33,7 @@ impl Pair {
         for seat in both {
             seat.domains = topology.domains_in(&cpus);
             seat.cpus = cpus.clone();
-            seat.mode = Mode::Shared;
+            seat.mode = SeatMode::Shared;
             seat.ntt = None;
         }
         plan
@@ -42,18 +42,22 @@ impl Pair {
 
 /// The two programs of a plan that are predicted to gain most from sharing their seats, if they
 /// gain enough.
-pub fn most_promising(topology: &Topology, plan: &Plan, requests: &[Request]) -> Option<Pair> {
+pub fn most_promising(
+    topology: &Topology,
+    plan: &Plan,
+    requests: &[Request],
+) -> Option<ProgramPair> {
     let antt = plan.antt?;
     let all = topology.all_cpus();
     let own = |request: &Request| {
         let mut seats = plan.seats.iter();
         let seat = seats.find(|seat| seat.program == request.id)?;
-        let is_own = seat.mode == Mode::Seated && request.bound_to.is_none();
+        let is_own = seat.mode == SeatMode::Seated && request.bound_to.is_none();
         is_own
             .then(|| Some((seat.cpus.clone(), seat.ntt?)))
             .flatten()
     };
-    let mut best: Option<(f64, Pair)> = None;
+    let mut best: Option<(f64, ProgramPair)> = None;
     for (at, a) in requests.iter().enumerate() {
         for b in &requests[at + 1..] {
             let Some(((a_cpus, a_ntt), (b_cpus, b_ntt))) = own(a).zip(own(b)) else {
@@ -73,7 +77,7 @@ pub fn most_promising(topology: &Topology, plan: &Plan, requests: &[Request]) ->
             let more = |r: &Request| r.curve.best_rate(whole) / r.curve.best_rate(here);
             let (a_both, b_both) = (ntt[0] * more(a), ntt[1] * more(b));
             let gain = a.weight * (a_ntt - a_both) + b.weight * (b_ntt - b_both);
-            let pair = Pair(a.id, b.id);
+            let pair = ProgramPair(a.id, b.id);
             if best.is_none_or(|(most, _)| gain > most) {
                 best = Some((gain, pair));
             }

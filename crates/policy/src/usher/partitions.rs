@@ -15,7 +15,7 @@
 //! products of two sequences is minimal when they are sorted in opposite order. Whether partitions
 //! are better than the kernel is decided as for seats.
 
-use usher_model::{Mode, Plan, Seat, Topology};
+use usher_model::{Plan, Seat, SeatMode, Topology};
 
 use crate::seating::Request;
 
@@ -63,7 +63,7 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
             program: request.id,
             cpus: topology.cores[core].cpus.clone(),
             domains: vec![topology.cores[core].domain],
-            mode: Mode::Shared,
+            mode: SeatMode::Shared,
             ntt: Some(programs * request.curve.best_rate(cores_max) / rate),
         });
     }

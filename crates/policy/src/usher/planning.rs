@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Mode, Note, Plan, ProgramId};
+use usher_model::{Note, Plan, ProgramId, SeatMode};
 
 use super::compare::{CompareStep, Comparison};
 use super::curve_data::CurveEstimate;
@@ -117,7 +117,10 @@ impl Usher {
         }
         let all = self.topology.all_cpus();
         let narrows = narrow.seats.iter().any(|seat| seat.cpus != all);
-        let seated = narrow.seats.iter().any(|seat| seat.mode == Mode::Seated);
+        let seated = narrow
+            .seats
+            .iter()
+            .any(|seat| seat.mode == SeatMode::Seated);
         let is_trying_seats = self.comparison.tries(CompareStep::Seats);
         let explores = narrows
             && seated
@@ -196,7 +199,10 @@ impl Usher {
 
     /// Formats "'a' and 'b' share both their seats".
     fn pair_text(&self, plan: &Plan) -> String {
-        let shares = plan.seats.iter().filter(|seat| seat.mode == Mode::Shared);
+        let shares = plan
+            .seats
+            .iter()
+            .filter(|seat| seat.mode == SeatMode::Shared);
         let names = shares.filter_map(|seat| self.members.get(&seat.program));
         let names: Vec<_> = names.map(|member| member.program.name.as_str()).collect();
         format!("'{}' share both their seats", names.join("' and '"))

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Mode, ProgramId, Seat};
+use usher_model::{CpuSet, ProgramId, Seat, SeatMode};
 
 use super::Usher;
 use super::managed_program::{ManagedProgram, half_of};
@@ -87,7 +87,7 @@ impl Usher {
         member: &ManagedProgram,
         at_ns: u64,
     ) -> Option<SurveyTurn> {
-        let is_own = |seat: &Seat| seat.program == program && seat.mode == Mode::Seated;
+        let is_own = |seat: &Seat| seat.program == program && seat.mode == SeatMode::Seated;
         if member.program.confined_to().is_some() || !self.plan.seats.iter().any(is_own) {
             return None;
         }
@@ -95,7 +95,7 @@ impl Usher {
         let mut wide = CpuSet::new();
         for seat in &self.plan.seats {
             let gives = self.members.get(&seat.program).is_some_and(|other| {
-                seat.mode == Mode::Seated
+                seat.mode == SeatMode::Seated
                     && other.program.profile.is_none()
                     && other.is_narrowable()
             });

@@ -27,7 +27,7 @@
 
 use std::collections::VecDeque;
 
-use usher_model::{Mode, Plan, ProgramId, ProgramSample, Topology};
+use usher_model::{Plan, ProgramId, ProgramSample, SeatMode, Topology};
 
 use super::lend::RECALL_WAIT;
 use super::{CALM_NS, MEASURE_NS};
@@ -98,7 +98,7 @@ pub fn plan_turns(
     for (index, request) in requests.iter().enumerate() {
         let slowed = request.curve.best_rate(cores_max) / request.curve.rate(cores_max);
         let ntt = slowed * (1.0 + SWITCH_COST) * sum / roots[index];
-        plan.seats[index].mode = Mode::InTurn;
+        plan.seats[index].mode = SeatMode::InTurn;
         plan.seats[index].ntt = Some(ntt);
         weighted += request.weight * ntt;
         turns.push(ProgramTurn {

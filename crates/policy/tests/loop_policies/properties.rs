@@ -99,7 +99,11 @@ proptest! {
 
 fn check_plan(plan: &Plan, usable: &CpuSet) -> Result<(), TestCaseError> {
     let mut taken = CpuSet::new();
-    for seat in plan.seats.iter().filter(|seat| seat.mode == Mode::Seated) {
+    for seat in plan
+        .seats
+        .iter()
+        .filter(|seat| seat.mode == SeatMode::Seated)
+    {
         prop_assert!(!seat.cpus.is_empty());
         prop_assert!(
             seat.cpus.is_subset(usable),

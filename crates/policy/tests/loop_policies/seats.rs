@@ -185,7 +185,7 @@ fn an_interrupted_survey_leaves_valid_seats() {
             assert!(ids.clone().all(|id| !world.mask(id).is_empty()));
             let plan = world.log.iter().rev().find_map(|(_, d)| d.plan.as_ref());
             let own = plan.iter().flat_map(|plan| &plan.seats);
-            let own: Vec<_> = own.filter(|seat| seat.mode == Mode::Seated).collect();
+            let own: Vec<_> = own.filter(|seat| seat.mode == SeatMode::Seated).collect();
             let cores: usize = own.iter().map(|seat| seat.cpus.len()).sum();
             let all = own.iter().fold(CpuSet::new(), |all, s| all.or(&s.cpus));
             assert_eq!(all.len(), cores, "moment {moment}: seats are disjoint");

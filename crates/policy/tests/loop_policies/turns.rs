@@ -111,7 +111,7 @@ fn each_program_has_the_machine_for_an_equal_time() {
     assert!(shares.iter().all(|s| (s - 0.5).abs() < 0.02), "{shares:?}");
     assert_eq!((world.mask(1).len(), world.mask(2).len()), (2, 2));
     let plan = world.log.iter().find_map(|(_, d)| d.plan.clone()).unwrap();
-    assert!(plan.seats.iter().all(|seat| seat.mode == Mode::InTurn));
+    assert!(plan.seats.iter().all(|seat| seat.mode == SeatMode::InTurn));
     assert!(plan.antt.unwrap() < plan.antt_time_sharing.unwrap());
 }
 

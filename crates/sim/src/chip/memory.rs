@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-use usher_cache::{Access as Found, Cache, Geometry, GeometryError, Replacement};
+use usher_cache::{AccessOutcome as Found, Cache, Geometry, GeometryError, Replacement};
 
 use super::graph::Kind;
 

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use usher_model::{Action, CpuSet, Decision, Event, Mode, Observation, Plan, ProgramId};
+use usher_model::{Action, CpuSet, Decision, Event, Observation, Plan, ProgramId, SeatMode};
 
 use super::case::Case;
 use super::{idle, work};
@@ -157,7 +157,7 @@ impl Checks {
             if seat.cpus.is_empty() {
                 self.fail(format!("program {} has an empty seat", seat.program));
             }
-            if seat.mode == Mode::Seated {
+            if seat.mode == SeatMode::Seated {
                 if seat.cpus.intersects(&taken) {
                     let both = seat.cpus.and(&taken);
                     self.fail(format!("the plan has {both} in two seats"));
@@ -308,7 +308,7 @@ impl Checks {
         let seated = |id: ProgramId| {
             let seat = plan.seats.iter().find(|seat| seat.program == id);
             seat.is_some_and(|seat| {
-                seat.mode == Mode::Seated
+                seat.mode == SeatMode::Seated
                     && effective(&seat.cpus, own(id), world.online()).is_some()
             })
         };

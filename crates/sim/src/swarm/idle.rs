@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use usher_model::{CpuId, CpuSet, Mode, Plan, ProgramId, Topology};
+use usher_model::{CpuId, CpuSet, Plan, ProgramId, SeatMode, Topology};
 
 use crate::world::{Guest, SimWorld};
 
@@ -166,13 +166,13 @@ impl Idle {
         cpus: &CpuSet,
     ) -> bool {
         let seat = |id: ProgramId| plan.seats.iter().find(|seat| seat.program == id);
-        let seated = seat(borrower).is_some_and(|seat| seat.mode == Mode::Seated);
+        let seated = seat(borrower).is_some_and(|seat| seat.mode == SeatMode::Seated);
         let borrows: BTreeSet<ProgramId> = plan.loans.iter().map(|loan| loan.borrower).collect();
         let lent = plan.loans.iter().any(|loan| loan.cpus.intersects(cpus));
         let mut owners = plan.seats.iter().filter(|seat| seat.cpus.intersects(cpus));
         let lends = owners.all(|seat| {
             let id = seat.program;
-            seat.mode == Mode::Seated
+            seat.mode == SeatMode::Seated
                 && guests[&id].arrival.profile.is_some()
                 && self
                     .waits

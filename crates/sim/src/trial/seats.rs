@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Action, CpuSet, Decision, Mode, Plan, ProgramId};
+use usher_model::{Action, CpuSet, Decision, Plan, ProgramId, SeatMode};
 
 /// Spans that are kept of a run; what comes later is counted and dropped.
 pub(super) const SPANS_MAX: usize = 50_000;
@@ -16,7 +16,7 @@ pub struct Place {
     /// CPUs that it borrows, and from whom; `None`: nobody owns them.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
     /// Seated, shared or in turn.
-    pub mode: Mode,
+    pub mode: SeatMode,
     /// Whether it is stopped.
     pub frozen: bool,
 }
@@ -116,7 +116,7 @@ impl SeatLog {
         } else if decision.actions.is_empty() && self.members.values().all(|m| m.open.is_some()) {
             return;
         }
-        let modes: BTreeMap<ProgramId, Mode> = self
+        let modes: BTreeMap<ProgramId, SeatMode> = self
             .plan
             .seats
             .iter()
@@ -158,20 +158,20 @@ impl SeatLog {
 
 impl Member {
     /// Where it is, given the plan: as the engine for real programs has it.
-    fn place(&self, id: ProgramId, mode: Option<Mode>, plan: &Plan, all: &CpuSet) -> Place {
+    fn place(&self, id: ProgramId, mode: Option<SeatMode>, plan: &Plan, all: &CpuSet) -> Place {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == id);
         let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();
         let reach = self.seat.as_ref().unwrap_or(all).clone();
         let own = borrowed
             .iter()
             .fold(reach, |own, (_, cpus)| own.minus(cpus));
-        let in_turn = mode.filter(|&mode| mode == Mode::InTurn);
+        let in_turn = mode.filter(|&mode| mode == SeatMode::InTurn);
         Place {
             own,
             borrowed,
             mode: match self.seat {
-                Some(_) => mode.unwrap_or(Mode::Seated),
-                None => in_turn.unwrap_or(Mode::Shared),
+                Some(_) => mode.unwrap_or(SeatMode::Seated),
+                None => in_turn.unwrap_or(SeatMode::Shared),
             },
             frozen: self.frozen,
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use usher_model::{Mode, ProgressSource};
+use usher_model::{ProgressSource, SeatMode};
 use usher_report::data::{
     Lender, MachineFacts, MixResult, PolicyResult, ProgramFacts, ProgramRound, Protocol, Role,
     RoundResult, SeatSpan, SpanMode, antt,
@@ -295,9 +295,9 @@ impl Show<'_> {
         let place = &stay.place;
         let mode = match (place.frozen, place.mode) {
             (true, _) => SpanMode::Frozen,
-            (false, Mode::Seated) => SpanMode::Seated,
-            (false, Mode::Shared) => SpanMode::Shared,
-            (false, Mode::InTurn) => SpanMode::InTurn,
+            (false, SeatMode::Seated) => SpanMode::Seated,
+            (false, SeatMode::Shared) => SpanMode::Shared,
+            (false, SeatMode::InTurn) => SpanMode::InTurn,
         };
         let span = |cpus: &usher_model::CpuSet, borrowed_from: Option<Lender>| SeatSpan {
             program: role(stay.program.0 as usize).unwrap_or_default(),

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use usher_model::{CpuSet, Mode, Topology};
+use usher_model::{CpuSet, SeatMode, Topology};
 use usher_policy::planfile::{PlanOutput, plan_json};
 use usher_topology::Source;
 
@@ -95,9 +95,9 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
             .filter_map(|&domain| domain.try_into().ok())
             .collect();
         let cpus = match program.mode {
-            Mode::Seated => program.cpus.clone(),
-            Mode::Shared => format!("{} (shared)", program.cpus),
-            Mode::InTurn => format!("{} (in turn)", program.cpus),
+            SeatMode::Seated => program.cpus.clone(),
+            SeatMode::Shared => format!("{} (shared)", program.cpus),
+            SeatMode::InTurn => format!("{} (in turn)", program.cpus),
         };
         vec![
             output::shown(&program.name),

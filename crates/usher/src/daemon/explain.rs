@@ -3,7 +3,7 @@
 //! known curves predict it.
 
 use usher_host::engine::{ProgramStatus, Status};
-use usher_model::{Curve, Mode, Topology};
+use usher_model::{Curve, SeatMode, Topology};
 use usher_policy::seating::{Request, seat};
 use usher_policy::timeshare::time_sharing;
 use usher_report::text;
@@ -68,7 +68,7 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
             "every program on every CPU, as the kernel does it by itself",
         ),
     };
-    let in_turn = programs.iter().any(|p| p.mode == Some(Mode::InTurn));
+    let in_turn = programs.iter().any(|p| p.mode == Some(SeatMode::InTurn));
     let done = if in_turn { "turns" } else { "seats" };
     let cores = topology.capacity_of(&topology.all_cpus());
     let each = cores / programs.len() as f64;
@@ -200,14 +200,14 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     if let Some(background) = &program.background {
         return regulated::place(program, background);
     }
-    if program.mode == Some(Mode::InTurn) {
+    if program.mode == Some(SeatMode::InTurn) {
         let now = if program.frozen { "is stopped" } else { "runs" };
         return format!("takes turns with the others, each on all CPUs, and {now} at the moment");
     }
     if program.frozen {
         return "is stopped while another is measured alone".to_owned();
     }
-    let seated = program.mode == Some(Mode::Seated);
+    let seated = program.mode == Some(SeatMode::Seated);
     let Some(cpus) = view::seat(program, status).filter(|_| seated) else {
         let quota = program
             .cpu_quota
@@ -402,7 +402,7 @@ mod tests {
         let told = |soft| {
             let one = ProgramStatus {
                 cpus: Some(usher_model::CpuSet::range(0, 1)),
-                mode: Some(Mode::Seated),
+                mode: Some(SeatMode::Seated),
                 soft,
                 ..program(1, "a", &[])
             };

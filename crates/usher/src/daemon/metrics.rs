@@ -19,7 +19,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use usher_host::engine::Status;
-use usher_model::Mode;
+use usher_model::SeatMode;
 
 use super::view;
 
@@ -137,7 +137,7 @@ fn register_seats(registry: &mut Registry, status: &Status) {
         ConstGauge::new(pinned.count() as i64),
     );
     let owned = |p: &usher_host::engine::ProgramStatus| match p.mode {
-        Some(Mode::Seated) => {
+        Some(SeatMode::Seated) => {
             view::seat(p, status).map_or(0, |c| c.minus(&p.borrowed).len() + p.lent.len())
         }
         _ => 0,
@@ -224,10 +224,10 @@ fn register_predictions(registry: &mut Registry, status: &Status) {
     }
 }
 
-const MODES: [(Option<Mode>, &str); 4] = [
-    (Some(Mode::Seated), "seated"),
-    (Some(Mode::Shared), "shared"),
-    (Some(Mode::InTurn), "turns"),
+const MODES: [(Option<SeatMode>, &str); 4] = [
+    (Some(SeatMode::Seated), "seated"),
+    (Some(SeatMode::Shared), "shared"),
+    (Some(SeatMode::InTurn), "turns"),
     (None, "arriving"),
 ];
 

@@ -3,7 +3,7 @@
 
 use usher_act::Description;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
-use usher_model::{CpuSet, Loan, Mode};
+use usher_model::{CpuSet, Loan, SeatMode};
 
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
@@ -52,7 +52,7 @@ fn placing(acting: &Description) -> api::Placing {
 pub fn seat(program: &ProgramStatus, status: &Status) -> Option<CpuSet> {
     let everything = || {
         let mut seats = status.plan.seats.iter();
-        let own = seats.find(|seat| seat.program == program.id && seat.mode == Mode::Seated)?;
+        let own = seats.find(|seat| seat.program == program.id && seat.mode == SeatMode::Seated)?;
         let cpus = own.cpus.or(&program.borrowed).minus(&program.lent);
         status.usable.is_subset(&cpus).then_some(cpus)
     };
@@ -72,9 +72,9 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         mode: match program.mode {
             _ if program.background.is_some() => Program_mode::background,
             None => Program_mode::arriving,
-            Some(Mode::Seated) => Program_mode::seated,
-            Some(Mode::Shared) => Program_mode::shared,
-            Some(Mode::InTurn) => Program_mode::turns,
+            Some(SeatMode::Seated) => Program_mode::seated,
+            Some(SeatMode::Shared) => Program_mode::shared,
+            Some(SeatMode::InTurn) => Program_mode::turns,
         },
         stopped: program.frozen,
         stopped_by_user: program.stopped_by_user,
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_seat_of_every_cpu_is_a_seat() {
         let machine = usher_topology::load(Source::parse("core:4 pu:1").unwrap()).unwrap();
-        let shown = |planned: &str, mode: Mode, kept_to: Option<&str>| {
+        let shown = |planned: &str, mode: SeatMode, kept_to: Option<&str>| {
             let mut one = program(1, "a", &[]);
             one.cpus = kept_to.map(|cpus| cpus.parse().unwrap());
             one.mode = Some(mode);
@@ -172,10 +172,10 @@ mod tests {
             };
             super::program(&one, &all).cpus
         };
-        assert_eq!(shown("0-3", Mode::Seated, None), "0-3");
-        assert_eq!(shown("0-1", Mode::Seated, Some("0-1")), "0-1");
-        assert_eq!(shown("0-3", Mode::Shared, None), "");
+        assert_eq!(shown("0-3", SeatMode::Seated, None), "0-3");
+        assert_eq!(shown("0-1", SeatMode::Seated, Some("0-1")), "0-1");
+        assert_eq!(shown("0-3", SeatMode::Shared, None), "");
         // Planned and not yet done.
-        assert_eq!(shown("0-1", Mode::Seated, None), "");
+        assert_eq!(shown("0-1", SeatMode::Seated, None), "");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use usher_model::Mode;
+use usher_model::SeatMode;
 use usher_report::data::MixResult;
 use usher_report::html::{Cell, Item, Section, page_with};
 use usher_report::text as words;
@@ -315,9 +315,9 @@ fn trace(show: &Show<'_>, scheduler: Scheduler, trial: &Trial) -> Value {
 fn place(place: &Place) -> String {
     let how = match (place.frozen, place.mode) {
         (true, _) => return "stopped".to_owned(),
-        (false, Mode::Shared) => "left to the kernel on",
-        (false, Mode::InTurn) => "has its turn on",
-        (false, Mode::Seated) => "seated on",
+        (false, SeatMode::Shared) => "left to the kernel on",
+        (false, SeatMode::InTurn) => "has its turn on",
+        (false, SeatMode::Seated) => "seated on",
     };
     let borrowed: usize = place.borrowed.iter().map(|(_, cpus)| cpus.len()).sum();
     let more = match borrowed {
