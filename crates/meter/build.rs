@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the BPF programs. The objects alone are wanted, not the skeletons
-//! that libbpf-cargo can write: a skeleton borrows what it loads, and the meter
-//! wants to own it. The hook at context switches is the example's, which
-//! compares with it, and no part of the library.
+//! Compiles the BPF programs to object files, without the skeletons that libbpf-cargo
+//! can generate: a skeleton borrows its object, but the meter owns it.
+//! `switch.bpf.c`, the hook at context switches, is only used by the example that
+//! compares the meter with it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,9 +13,9 @@ const OBJECTS: [&str; 2] = ["meter", "switch"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=src/bpf");
-    println!("cargo:rerun-if-changed=src/rules.c");
+    println!("cargo:rerun-if-changed=src/logic.c");
     println!("cargo:rerun-if-env-changed=USHER_CLANG");
-    // Debian's plain `clang` may be older than what these programs need.
+    // The plain `clang` of Debian may be too old for these programs.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     let Ok(out) = std::env::var("OUT_DIR").map(PathBuf::from) else {
         eprintln!("cargo sets OUT_DIR");
@@ -39,16 +39,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    compile_rules(&out);
+    compile_logic(&out);
     ExitCode::SUCCESS
 }
 
-/// The arithmetic of the programs for this machine. Only the unit tests link
-/// it; without a C compiler they cannot, and all else can.
-fn compile_rules(out: &Path) {
-    let mut rules = cc::Build::new();
-    rules.file("src/rules.c").cargo_metadata(false);
-    match rules.try_compile("usher_meter_rules") {
+/// Compiles the programs' arithmetic for the host. Only the unit tests link it; without a C
+/// compiler everything else still builds.
+fn compile_logic(out: &Path) {
+    let mut logic = cc::Build::new();
+    logic.file("src/logic.c").cargo_metadata(false);
+    match logic.try_compile("usher_meter_logic") {
         Ok(()) => println!("cargo:rustc-link-search=native={}", out.display()),
         Err(error) => println!("cargo:warning=the unit tests cannot be linked: {error}"),
     }

@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use crate::{ready, tell, wait};
+use crate::{ready, report, wait};
 
-/// Where direct I/O may read to.
+/// An aligned buffer for direct I/O.
 #[repr(align(4096))]
 struct Page([u8; 65536]);
 
-/// Reads blocks past the page cache.
+/// Reads blocks with direct I/O.
 pub fn direct(file: &str, count: u64, block: u64) -> io::Result<()> {
     let file = OpenOptions::new()
         .read(true)
@@ -25,11 +25,11 @@ pub fn direct(file: &str, count: u64, block: u64) -> io::Result<()> {
     for at in 0..count {
         sectors += file.read_at(room, at * block)? as u64 / 512;
     }
-    tell(&format!("{sectors}"))?;
+    report(&format!("{sectors}"))?;
     wait()
 }
 
-/// Writes into the page cache, and has it written back.
+/// Writes into the page cache, and starts writeback.
 pub fn buffered(file: &str, bytes: u64) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -40,13 +40,13 @@ pub fn buffered(file: &str, bytes: u64) -> io::Result<()> {
     for _ in 0..bytes / 65536 {
         file.write_all(&[1; 65536])?;
     }
-    // Starts writing back, as the flusher would, without waiting for it.
-    // SAFETY: takes the number of an open file, and no memory.
+    // Starts writeback, as the flusher does, without waiting for it.
+    // SAFETY: takes the descriptor of an open file, and no memory.
     let begun =
         unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     if begun != 0 {
         return Err(io::Error::last_os_error());
     }
-    tell(&format!("{}", bytes / 512))?;
+    report(&format!("{}", bytes / 512))?;
     wait()
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Holding what others wait for.
+//! Holding resources that other processes wait for.
 
 use std::fs::File;
 use std::io;
 
-use crate::{tell, wait};
+use crate::{report, wait};
 
-/// Holds a lock on a file; waits for it where another has it.
+/// Holds a lock on a file; waits until the lock is free.
 pub fn hold_lock(file: &str) -> io::Result<()> {
     let file = File::open(file)?;
-    tell("ready")?;
+    report("ready")?;
     file.lock()?;
-    tell("locked")?;
+    report("locked")?;
     wait()
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs whose use of the machine is known, for the tests and the example.
+//! Programs with known use of the machine, for the tests and the example.
 //!
-//! Each says `ready`, waits for a line on its standard input, does what it is
-//! for, tells on one line what it used, and waits until its input is closed.
+//! Each prints `ready`, waits for a line on its standard input, does its work, prints one
+//! line with the amount that it used, and waits until its input is closed.
 
 mod disk;
 mod held;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 
 fn run(args: &[&str]) -> std::io::Result<()> {
     match args {
-        ["burn", ms] => work::burn_when_told(number(ms)),
+        ["burn", ms] => work::burn_on_signal(number(ms)),
         ["storm", count] => work::storm(number(count)),
         ["daemon", ms] => work::daemonise(number(ms)),
         ["threads", count] => work::threads(number(count)),
@@ -43,13 +43,13 @@ fn number(word: &str) -> u64 {
     word.parse().unwrap_or(0)
 }
 
-/// Says that it is ready and waits to be told to go on.
+/// Reports that it is ready, and waits for the signal to continue.
 fn ready() -> std::io::Result<()> {
-    tell("ready")?;
+    report("ready")?;
     wait()
 }
 
-fn tell(what: &str) -> std::io::Result<()> {
+fn report(what: &str) -> std::io::Result<()> {
     println!("{what}");
     std::io::stdout().flush()
 }

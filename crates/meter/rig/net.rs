@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The network: a pair of interfaces between two namespaces, which end with
-//! this program.
+//! Network: a pair of interfaces between two namespaces, which exist as long as this
+//! program.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -8,17 +8,17 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use crate::{ready, tell, wait};
+use crate::{ready, report, wait};
 
 const TRIES: Duration = Duration::from_secs(10);
 
-/// Gives the calling thread a network of its own.
+/// Moves the calling thread to a new network namespace.
 fn own_network() -> io::Result<i32> {
-    // SAFETY: changes the calling thread's namespace only.
+    // SAFETY: changes only the calling thread's namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     Ok(unsafe { libc::gettid() })
 }
 
@@ -30,14 +30,14 @@ fn ip(words: &str) -> io::Result<()> {
     }
 }
 
-/// Sends over the pair, and tells the bytes sent and received, the interface
-/// and its network.
+/// Sends over the pair, and reports the bytes sent and received, the interface and its
+/// namespace.
 pub fn send(count: u64, bytes: u64) -> io::Result<()> {
     let (tid_of, tid) = channel();
-    let (go, told) = channel();
+    let (go, started) = channel();
     let far = std::thread::spawn(move || -> io::Result<u64> {
         tid_of.send(own_network()?).map_err(io::Error::other)?;
-        told.recv().map_err(io::Error::other)?;
+        started.recv().map_err(io::Error::other)?;
         let listener = TcpListener::bind("10.254.7.2:7000")?;
         let (mut stream, _) = listener.accept()?;
         let mut room = vec![0; 65536];
@@ -80,7 +80,7 @@ pub fn send(count: u64, bytes: u64) -> io::Result<()> {
     // SAFETY: the name is a C string.
     let index = unsafe { libc::if_nametoindex(c"near".as_ptr()) };
     let network = std::fs::read_link("/proc/thread-self/ns/net")?;
-    tell(&format!(
+    report(&format!(
         "{} {received} {index} {}",
         count * bytes,
         network.display()
@@ -88,7 +88,7 @@ pub fn send(count: u64, bytes: u64) -> io::Result<()> {
     wait()
 }
 
-/// The far end listens in a moment.
+/// Connects to the far end, which starts to listen within moments.
 fn connect() -> io::Result<TcpStream> {
     let deadline = Instant::now() + TRIES;
     loop {
@@ -100,8 +100,8 @@ fn connect() -> io::Result<TcpStream> {
     }
 }
 
-/// Sends datagrams, each from a socket of its own that is closed then, over an
-/// interface that nobody else has, and tells how many went.
+/// Sends datagrams, each from a new socket that is closed afterwards, over an interface
+/// that no other program uses; reports the number of datagrams.
 pub fn datagrams(count: u64) -> io::Result<()> {
     own_network()?;
     ip("link add near arp off type veth peer name far")?;
@@ -114,6 +114,6 @@ pub fn datagrams(count: u64) -> io::Result<()> {
         socket.connect("10.254.8.2:7000")?;
         socket.send(&[7; 64])?;
     }
-    tell(&format!("{count}"))?;
+    report(&format!("{count}"))?;
     wait()
 }

@@ -3,10 +3,10 @@
 
 use std::io;
 
-use crate::{ready, tell, wait};
+use crate::{ready, report, wait};
 
-/// CPU time of this process (`RUSAGE_SELF`) or of its dead children, in
-/// microseconds: what the kernel's own accounts say.
+/// CPU time of this process (`RUSAGE_SELF`) or of its dead children, in microseconds, as the
+/// kernel accounts it.
 fn used_us(who: i32) -> u64 {
     // SAFETY: a zeroed rusage is valid, and getrusage fills it.
     let usage = unsafe {
@@ -25,41 +25,40 @@ fn burn(us: u64) {
     }
 }
 
-pub fn burn_when_told(ms: u64) -> io::Result<()> {
+pub fn burn_on_signal(ms: u64) -> io::Result<()> {
     ready()?;
     let before = used_us(libc::RUSAGE_SELF);
     burn(ms * 1000);
-    tell(&format!("{}", used_us(libc::RUSAGE_SELF) - before))?;
+    report(&format!("{}", used_us(libc::RUSAGE_SELF) - before))?;
     wait()
 }
 
-/// Many processes, one after the other, each of which hardly lives.
+/// Runs many short-lived processes, one after the other.
 pub fn storm(count: u64) -> io::Result<()> {
     ready()?;
     let before = used_us(libc::RUSAGE_SELF);
     for _ in 0..count {
-        // SAFETY: this program has one thread; the child only burns and ends.
+        // SAFETY: this program has one thread; the child only computes and exits.
         match unsafe { libc::fork() } {
             0 => {
                 for _ in 0..10_000 {
                     std::hint::spin_loop();
                 }
-                // SAFETY: ends the child and nothing else.
+                // SAFETY: ends only the child.
                 unsafe { libc::_exit(0) }
             }
             child => {
-                // SAFETY: waits for the child just made, whose status is not wanted.
+                // SAFETY: waits for this child; the null pointer discards its status.
                 unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             }
         }
     }
     let own = used_us(libc::RUSAGE_SELF) - before;
-    tell(&format!("{} {own}", used_us(libc::RUSAGE_CHILDREN)))?;
+    report(&format!("{} {own}", used_us(libc::RUSAGE_CHILDREN)))?;
     wait()
 }
 
-/// Forks twice into a session of its own; the grandchild burns when its
-/// parents have ended.
+/// Forks twice into a new session; the grandchild computes after its parents have ended.
 pub fn daemonise(ms: u64) -> io::Result<()> {
     ready()?;
     // SAFETY: this program has one thread.
@@ -74,11 +73,11 @@ pub fn daemonise(ms: u64) -> io::Result<()> {
     }
     let before = used_us(libc::RUSAGE_SELF);
     burn(ms * 1000);
-    tell(&format!("{}", used_us(libc::RUSAGE_SELF) - before))?;
+    report(&format!("{}", used_us(libc::RUSAGE_SELF) - before))?;
     wait()
 }
 
-/// Threads that do nothing.
+/// Starts threads that only wait.
 pub fn threads(count: u64) -> io::Result<()> {
     let mut handles = Vec::new();
     for _ in 1..count {

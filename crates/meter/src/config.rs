@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the meter is set up.
+//! Configuration of the meter.
 
 use std::path::PathBuf;
 
-/// Services that are always on: what they use is neither foreground nor
-/// background. Their use follows from what others do, or is so small and so
-/// steady that background work would never run beside it.
+/// Services that are always on. Their use counts as neither foreground nor background: it
+/// is caused by other programs' activity, or it is so small and steady that background work
+/// would never run if it counted as foreground.
 pub const SERVICES: [&str; 32] = [
     "NetworkManager",
     "Xorg",
@@ -41,7 +41,7 @@ pub const SERVICES: [&str; 32] = [
     "wireplumber",
 ];
 
-/// How the meter is set up.
+/// Configuration of the meter.
 #[derive(Debug, Clone)]
 pub struct MeterConfig {
     /// `/proc`.
@@ -50,11 +50,11 @@ pub struct MeterConfig {
     pub sys: PathBuf,
     /// Whether BPF may be used; `false` forces the fallback.
     pub bpf: bool,
-    /// Names of always-on services as in `/proc/PID/comm`: at most 15 bytes,
-    /// longer ones are cut as the kernel cuts them.
+    /// Names of always-on services as in `/proc/PID/comm`; longer names are truncated to 15
+    /// bytes, as the kernel does.
     pub ignore: Vec<String>,
-    /// The bell rings when foreground work uses a device that background work
-    /// used this recently, in nanoseconds.
+    /// Foreground use of a device notifies if background work used the device within this
+    /// time, in nanoseconds.
     pub recent_ns: u64,
 }
 

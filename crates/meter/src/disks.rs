@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks that lie on other disks, and what people call them.
+//! Stacked disks, and names of disks.
 //!
-//! Background work on a loop device meets foreground work on the disk under
-//! it, so use of the one is use of the other. How to charge it depends on who
-//! passes requests on:
+//! Background work on a loop device contends with foreground work on the disk below it.
+//! Use of a stacked disk is therefore charged to the disks below it too. How depends on how
+//! the requests are passed down:
 //!
-//! - device mapper and MD do so, as a rule, in the submitter's own context: the
-//!   kernel's trace point is passed once for the upper disk and once for the
-//!   lower one, by the same task. What the lower disk was seen to do *is* the
-//!   use of the upper one. Where a kernel thread passes requests on
-//!   (encryption, RAID writes) nothing is seen below. So the lower disk was
-//!   used as much as the greater of the two says.
-//! - a loop device always goes through a kernel thread, which is charged to
-//!   nobody, so its use comes on top of what was seen below. What the page
-//!   cache answered is charged too: too much rather than too little.
+//! - The device mapper and MD usually pass a request down in the submitter's context. The
+//!   kernel's trace point fires once for the upper and once for the lower disk, in the same
+//!   task, so the lower disk's count already contains the upper disk's use. Where a kernel
+//!   thread passes requests down (encryption, RAID writes), the lower disk has no count.
+//!   The lower disk's use is the maximum of both counts.
+//! - A loop device always passes requests through a kernel thread, which is charged to no
+//!   program. Its use is added to the lower disk's count. Requests that the page cache
+//!   answered are charged too: the error is on the high side.
 //!
 //! A disk on several others (a stripe) is charged to each of them in full.
 
@@ -25,16 +24,16 @@ use usher_model::{DiskId, DiskUse};
 
 use crate::{files, text};
 
-/// How requests get from a disk to the one under it.
+/// How requests are passed to the disk below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Via {
-    /// In the submitter's context, mostly.
+    /// Usually in the submitter's context.
     Mapping,
     /// By a kernel thread.
     Loop,
 }
 
-/// Disks seen, what they lie on, and their names.
+/// The disks counted so far, the disks below them, and their names.
 #[derive(Debug)]
 pub(crate) struct Disks {
     proc: PathBuf,
@@ -61,29 +60,28 @@ impl Disks {
         self.lower.contains_key(&disk)
     }
 
-    /// Looks at disks, and at those under them, again.
+    /// Reads again the names of these disks and of those below them.
     pub fn refresh(&mut self, disks: impl IntoIterator<Item = DiskId>) {
         let mut left: Vec<DiskId> = disks.into_iter().collect();
-        let mut seen = BTreeSet::new();
+        let mut counted = BTreeSet::new();
         while let Some(disk) = left.pop() {
-            if seen.insert(disk) {
-                let lower = self.look(disk);
+            if counted.insert(disk) {
+                let lower = self.read(disk);
                 left.extend(lower.iter().map(|(disk, _)| *disk));
                 self.lower.insert(disk, lower);
             }
         }
     }
 
-    /// Every disk that was looked at.
+    /// All disks that have been read.
     pub fn known(&self) -> Vec<DiskId> {
         self.lower.keys().copied().collect()
     }
 
-    /// The disk at the very bottom, where there is one under it; of several
-    /// the first.
+    /// The lowest disk below this one, if there is any; of several the first.
     pub fn bottom(&self, disk: DiskId) -> Option<DiskId> {
         let mut at = disk;
-        // As deep as a stack can be without going in a circle.
+        // The depth of a stack without cycles is at most the number of disks.
         for _ in 0..self.lower.len() {
             match self.lower.get(&at).and_then(|lower| lower.first()) {
                 Some((lower, _)) => at = *lower,
@@ -93,7 +91,7 @@ impl Disks {
         (at != disk).then_some(at)
     }
 
-    /// The disks that lie on this one, itself included.
+    /// This disk and all disks stacked on it.
     pub fn above(&self, disk: DiskId) -> BTreeSet<DiskId> {
         let mut found = BTreeSet::from([disk]);
         loop {
@@ -108,33 +106,33 @@ impl Disks {
         }
     }
 
-    /// Charges use of stacked disks to those under them too.
-    pub fn settle(&self, seen: &BTreeMap<DiskId, DiskUse>) -> BTreeMap<DiskId, DiskUse> {
-        let mut disks: BTreeSet<DiskId> = seen.keys().copied().collect();
-        for disk in seen.keys() {
+    /// Charges use of stacked disks to the disks below them too.
+    pub fn charge_stacks(&self, counted: &BTreeMap<DiskId, DiskUse>) -> BTreeMap<DiskId, DiskUse> {
+        let mut disks: BTreeSet<DiskId> = counted.keys().copied().collect();
+        for disk in counted.keys() {
             let mut left = vec![*disk];
             while let Some(at) = left.pop() {
                 let lower = self.lower.get(&at).into_iter().flatten();
                 left.extend(lower.map(|(on, _)| *on).filter(|on| disks.insert(*on)));
             }
         }
-        let mut settled = BTreeMap::new();
+        let mut totals = BTreeMap::new();
         for disk in disks {
-            self.total(disk, seen, &mut settled, &mut BTreeSet::new());
+            self.total(disk, counted, &mut totals, &mut BTreeSet::new());
         }
-        settled
+        totals
     }
 
-    /// Use of a disk and of all that lies on it. `open` holds the disks being
-    /// summed up, so that a circle, which the kernel does not make, would end.
+    /// Total use of a disk: its own, and that of the disks stacked on it. `open` holds the
+    /// disks in progress, which terminates cycles (the kernel makes none).
     fn total(
         &self,
         disk: DiskId,
-        seen: &BTreeMap<DiskId, DiskUse>,
-        settled: &mut BTreeMap<DiskId, DiskUse>,
+        counted: &BTreeMap<DiskId, DiskUse>,
+        totals: &mut BTreeMap<DiskId, DiskUse>,
         open: &mut BTreeSet<DiskId>,
     ) -> DiskUse {
-        if let Some(total) = settled.get(&disk) {
+        if let Some(total) = totals.get(&disk) {
             return *total;
         }
         let (mut mapped, mut looped) = (DiskUse::default(), DiskUse::default());
@@ -144,21 +142,21 @@ impl Disks {
             let Some((_, via)) = via.filter(|_| !open.contains(upper)) else {
                 continue;
             };
-            let of_upper = self.total(*upper, seen, settled, open);
+            let of_upper = self.total(*upper, counted, totals, open);
             match via {
                 Via::Mapping => mapped = sum(mapped, of_upper),
                 Via::Loop => looped = sum(looped, of_upper),
             }
         }
         open.remove(&disk);
-        let own = seen.get(&disk).copied().unwrap_or_default();
+        let own = counted.get(&disk).copied().unwrap_or_default();
         let total = sum(greater(own, mapped), looped);
-        settled.insert(disk, total);
+        totals.insert(disk, total);
         total
     }
 
-    /// Reads a disk's name and what it lies on.
-    fn look(&mut self, disk: DiskId) -> Vec<(DiskId, Via)> {
+    /// Reads a disk's name and the disks below it.
+    fn read(&mut self, disk: DiskId) -> Vec<(DiskId, Via)> {
         let Some(dir) = self.dir(disk) else {
             return Vec::new();
         };
@@ -184,24 +182,23 @@ impl Disks {
         fs::canonicalize(self.sys.join("dev/block").join(disk.to_string())).ok()
     }
 
-    /// The whole disk that a file lies on; `None` where its file system has no
-    /// device of its own.
+    /// The whole disk that a file is on; `None` if its file system has no device.
     fn disk_of_file(&self, path: &Path) -> Option<DiskId> {
         whole(&self.dir(files::device_of(&self.proc, path)?)?)
     }
 }
 
-/// The whole disk of a disk's or a partition's directory.
+/// The whole disk, from the sysfs directory of a disk or a partition.
 fn whole(dir: &Path) -> Option<DiskId> {
     let of_disk = match dir.join("partition").exists() {
         true => dir.parent()?,
         false => dir,
     };
-    let (major, minor) = text::maybe(&of_disk.join("dev"), text::device_number)?;
+    let (major, minor) = text::parse_optional(&of_disk.join("dev"), text::device_number)?;
     Some(DiskId { major, minor })
 }
 
-/// Both uses together.
+/// The sum of two uses.
 pub(crate) fn sum(a: DiskUse, b: DiskUse) -> DiskUse {
     DiskUse {
         requests: a.requests.saturating_add(b.requests),
@@ -220,7 +217,7 @@ fn greater(a: DiskUse, b: DiskUse) -> DiskUse {
     }
 }
 
-/// What has come since `before`. The last time of use stays.
+/// The increase since `before`; the time of last use is kept.
 pub(crate) fn since(before: DiskUse, now: DiskUse) -> DiskUse {
     DiskUse {
         requests: now.requests.saturating_sub(before.requests),
@@ -251,8 +248,8 @@ mod tests {
         }
     }
 
-    /// A `/sys` of a disk with one partition, a mapping on that, and a loop
-    /// device on a file.
+    /// A `/sys` with a disk of one partition, a mapping on the partition, and a loop device
+    /// on a file.
     fn machine(backing: &str) -> (tempfile::TempDir, Disks) {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
@@ -282,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_lies_on_the_whole_disk_of_its_partition() {
+    fn a_mapping_is_stacked_on_the_whole_disk_of_its_partition() {
         let (_dir, mut disks) = machine("/nonexistent");
         disks.refresh([DM, LOOP]);
         assert_eq!(disks.bottom(DM), Some(VDA));
@@ -298,30 +295,35 @@ mod tests {
         let (_dir, mut disks) = machine("/nonexistent");
         disks.refresh([DM]);
         let seen_below = BTreeMap::from([(DM, used(5, 10)), (VDA, used(7, 11))]);
-        assert_eq!(disks.settle(&seen_below), seen_below);
-        let unseen = disks.settle(&BTreeMap::from([(DM, used(5, 10))]));
+        assert_eq!(disks.charge_stacks(&seen_below), seen_below);
+        let unseen = disks.charge_stacks(&BTreeMap::from([(DM, used(5, 10))]));
         assert_eq!(unseen[&VDA], used(5, 10));
     }
 
     #[test]
-    fn use_of_a_loop_device_comes_on_top() {
+    fn use_of_a_loop_device_is_added() {
         let mut disks = Disks::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
         disks.lower.insert(LOOP, vec![(DM, Via::Loop)]);
         disks.lower.insert(DM, vec![(VDA, Via::Mapping)]);
-        let seen = BTreeMap::from([(LOOP, used(3, 9)), (DM, used(2, 5)), (VDA, used(4, 6))]);
-        let settled = disks.settle(&seen);
-        assert_eq!(settled[&DM].requests, 5);
-        assert_eq!(settled[&VDA].requests, 5, "2 of its 4 were the mapping's");
-        assert_eq!(settled[&VDA].last_ns, Some(9));
+        let counted = BTreeMap::from([(LOOP, used(3, 9)), (DM, used(2, 5)), (VDA, used(4, 6))]);
+        let totals = disks.charge_stacks(&counted);
+        assert_eq!(totals[&DM].requests, 5);
+        assert_eq!(totals[&VDA].requests, 5, "2 of its 4 were the mapping's");
+        assert_eq!(totals[&VDA].last_ns, Some(9));
         assert_eq!(disks.bottom(LOOP), Some(VDA));
     }
 
     #[test]
-    fn a_circle_ends() {
+    fn a_cycle_terminates() {
         let mut disks = Disks::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
         disks.lower.insert(DM, vec![(VDA, Via::Mapping)]);
         disks.lower.insert(VDA, vec![(DM, Via::Loop)]);
-        assert!(disks.settle(&BTreeMap::from([(DM, used(1, 1))])).len() == 2);
+        assert!(
+            disks
+                .charge_stacks(&BTreeMap::from([(DM, used(1, 1))]))
+                .len()
+                == 2
+        );
         disks.bottom(DM);
     }
 }

@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes wrong while metering.
+//! Errors of the meter.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why something could not be metered.
+/// An error while metering.
 #[derive(Debug, thiserror::Error)]
 pub enum MeterError {
     /// A file could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file was read and is not what it should be.
-    #[error("{} does not look like {expected}", path.display())]
+    /// The file was read, but has another format.
+    #[error("{}: expected {expected}", path.display())]
     Malformed {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// What was expected in it.
+        /// The expected content.
         expected: &'static str,
     },
-    /// The kernel refused something of BPF.
+    /// The kernel refused a BPF operation.
     #[error("{doing}: {source}; metering by BPF needs root or CAP_BPF and CAP_PERFMON")]
     Bpf {
-        /// What was being done.
+        /// The operation.
         doing: String,
-        /// What the kernel or libbpf said.
+        /// The error of the kernel or of libbpf.
         source: libbpf_rs::Error,
     },
-    /// The cgroup lies deeper than the programs look.
+    /// The cgroup is deeper than the BPF programs search.
     #[error(
-        "{} lies {level} levels below the root, more than {most}: take a cgroup nearer to it",
+        "{} is {level} levels below the root, more than {most}: use a cgroup nearer to the root",
         path.display()
     )]
     TooDeep {
-        /// Which cgroup.
+        /// The cgroup's directory.
         path: PathBuf,
-        /// How deep it lies.
+        /// Its depth.
         level: u32,
-        /// How deep it may.
+        /// The maximum depth.
         most: u32,
     },
-    /// The process is not there any more, or a later one has its number.
+    /// The process has ended, or its number belongs to a later process.
     #[error("process {pid} has ended")]
     Gone {
-        /// Which.
+        /// The process.
         pid: i32,
     },
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Metering by `/proc`, where BPF is refused.
 //!
-//! What is known of the whole machine is split between those who can be told
-//! apart. CPU time: background by its cgroup's `cpu.stat` or its processes,
-//! services by theirs, the rest of the machine's busy time is foreground.
-//! Disks: what background processes read and wrote, by `/proc/PID/io`, which
-//! does not say where, is spread over the disks by how busy each was; the rest
-//! is foreground. Interfaces: nobody can be told apart; all is foreground.
+//! Figures of the whole machine are split between the owners that can be distinguished:
+//!
+//! - CPU time: background programs by their cgroup's `cpu.stat` or their processes, services
+//!   by their processes. The rest of the machine's busy time is foreground.
+//! - Disks: `/proc/PID/io` counts what background processes read and wrote, but not on which
+//!   disk. The amount is spread over the disks in proportion to their activity; the rest is
+//!   foreground.
+//! - Interfaces: owners cannot be distinguished; all use is foreground.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,20 +19,19 @@ use usher_model::{ProcessId, ProgramId, Usage};
 use crate::config::MeterConfig;
 use crate::disks::{self, Disks};
 use crate::error::MeterError;
-use crate::kin;
 use crate::layout::comm;
 use crate::links;
-use crate::meter::{Names, Party};
+use crate::meter::{DeviceNames, OwnerClass};
+use crate::proc_tree;
 use crate::text::{self, DiskLine, LinkLine, MachineTicks};
 
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// A policy of the scheduler, `include/uapi/linux/sched.h`.
+/// Value of the scheduling policy, `include/uapi/linux/sched.h`.
 const SCHED_IDLE: u32 = 5;
 const SECTOR_BYTES: u64 = 512;
-/// What others may have run beyond what the machine was seen busy, and still be
-/// set off against later: more than ticks can hide, and no more, as the two
-/// accounts differ in what else they contain.
-const OWED_NS_MAX: u64 = 1_000_000_000;
+/// Upper limit of [`Fallback::unmatched_ns`]. It must exceed what the resolution of ticks can
+/// hide; beyond that, the difference is because the two counts include different things.
+const UNMATCHED_NS_MAX: u64 = 1_000_000_000;
 
 /// A background program.
 #[derive(Debug, Default)]
@@ -38,16 +39,16 @@ struct Managed {
     cgroup: Option<PathBuf>,
     roots: BTreeSet<i32>,
     usage: Usage,
-    /// Of the cgroup, at the last look.
+    /// CPU time of the cgroup at the last sample.
     cgroup_ns: Option<u64>,
-    /// Sectors that its processes had read and written at the last look.
-    moved: BTreeMap<Life, u64>,
+    /// Sectors read and written by each of its processes at the last sample.
+    transferred_sectors: BTreeMap<ProcessStart, u64>,
 }
 
-/// A process by its number and when it began.
-type Life = (i32, u64);
+/// A process by its pid and its start time.
+type ProcessStart = (i32, u64);
 
-/// A process as it was at the last look; a later one of its number starts later.
+/// A process at the last sample; a later process with the same pid has a later start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     start_ticks: u64,
@@ -55,7 +56,7 @@ struct Counted {
     wait_ns: u64,
 }
 
-/// Looks by `/proc`.
+/// The meter by `/proc`.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     config: MeterConfig,
@@ -66,8 +67,8 @@ pub(crate) struct Fallback {
     ignored: Usage,
     processes: BTreeMap<i32, Counted>,
     machine: Option<MachineTicks>,
-    /// What others have run and the machine was not seen busy with yet.
-    owed_ns: u64,
+    /// CPU time of other owners that exceeded the machine's busy time so far; subtracted later.
+    unmatched_ns: u64,
     disk_lines: Option<BTreeMap<DiskId, DiskLine>>,
     link_lines: Option<BTreeMap<String, LinkLine>>,
     disks: Disks,
@@ -78,7 +79,7 @@ pub(crate) struct Fallback {
 }
 
 impl Fallback {
-    /// Begins metering: the first look is what later ones start from.
+    /// Starts metering; later samples report the increase since now.
     pub fn open(config: &MeterConfig, why: String) -> Self {
         let ticks = rustix::param::clock_ticks_per_second().max(1);
         let mut fallback = Self {
@@ -90,7 +91,7 @@ impl Fallback {
             ignored: Usage::default(),
             processes: BTreeMap::new(),
             machine: None,
-            owed_ns: 0,
+            unmatched_ns: 0,
             disk_lines: None,
             link_lines: None,
             disks: Disks::new(&config.proc, &config.sys),
@@ -107,12 +108,13 @@ impl Fallback {
     pub fn reasons(&self) -> Vec<String> {
         [
             self.why.as_str(),
-            "processes that begin and end between two looks count as foreground, unless they \
+            "processes that start and end between two samples count as foreground, unless they \
              are in a background program's cgroup",
-            "waits are those of processes' first threads alone",
-            "which disk a background program uses is guessed from how busy disks are, and \
-             which interface is not known at all: all network use counts as foreground",
-            "nothing tells at once that foreground meets background; only looks do",
+            "wait time is that of each process's first thread only",
+            "the disk that a background program uses is guessed from how busy disks are, and \
+             its interface is unknown: all network use counts as foreground",
+            "contention between foreground and background is only detected by sampling, \
+             without notification",
         ]
         .map(str::to_owned)
         .to_vec()
@@ -127,7 +129,7 @@ impl Fallback {
         self.forget(program);
         let proc = &self.config.proc;
         let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
-        if cgroup.is_none() && !kin::process(proc, root.pid).is_some_and(lives) {
+        if cgroup.is_none() && !proc_tree::process(proc, root.pid).is_some_and(lives) {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let cgroup_ns = cgroup.map(cgroup_run_ns).transpose()?;
@@ -137,7 +139,7 @@ impl Fallback {
             cgroup_ns,
             ..Managed::default()
         };
-        managed.moved = managed.sectors(proc, &kin::processes(proc));
+        managed.transferred_sectors = managed.sectors(proc, &proc_tree::processes(proc));
         self.managed.insert(program, managed);
         Ok(())
     }
@@ -146,21 +148,21 @@ impl Fallback {
         self.managed.remove(&program);
     }
 
-    pub fn names(&self) -> Names {
-        Names {
+    pub fn names(&self) -> DeviceNames {
+        DeviceNames {
             disks: self.disks.names().clone(),
             links: links::named(&self.config.sys),
         }
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        // Before the CPUs, where processes stop being new.
-        self.look_at_disks(at_ns);
+        // Before the CPUs, which record the processes as known.
+        self.read_disks(at_ns);
         if thorough {
-            self.look_at_cpus();
+            self.read_cpus();
             self.cpu_read_ns = at_ns;
         }
-        self.look_at_links(at_ns);
+        self.read_links(at_ns);
         let background = self.managed.iter();
         Metering {
             source: MeterSource::Proc,
@@ -168,42 +170,42 @@ impl Fallback {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             rq_imbalances: 0,
-            idle_cpus: None,
+            vacancy: None,
             foreground: self.foreground.clone(),
             ignored: self.ignored.clone(),
             background: background
                 .map(|(program, managed)| (*program, managed.usage.clone()))
                 .collect(),
-            blocked: Vec::new(),
+            held_up: Vec::new(),
         }
     }
 
-    fn look_at_cpus(&mut self) {
+    fn read_cpus(&mut self) {
         let online = self.config.sys.join("devices/system/cpu/online");
-        self.cpus = text::maybe(&online, text::cpu_count).unwrap_or(self.cpus);
+        self.cpus = text::parse_optional(&online, text::cpu_count).unwrap_or(self.cpus);
         let others_ns = self.count_processes(false);
         let stat = self.config.proc.join("stat");
-        let Some(now) = text::maybe(&stat, text::machine_ticks) else {
+        let Some(now) = text::parse_optional(&stat, text::machine_ticks) else {
             return;
         };
         let before = self.machine.replace(now).unwrap_or(now);
         let ns = |now: u64, before: u64| now.saturating_sub(before).saturating_mul(self.step_ns);
         self.idle_ns = self.idle_ns.saturating_add(ns(now.idle, before.idle));
         let busy_ns = ns(now.busy, before.busy);
-        // Ticks may tell of the others' time sooner than of the machine's.
-        let others_ns = others_ns.saturating_add(self.owed_ns);
-        self.owed_ns = others_ns.saturating_sub(busy_ns).min(OWED_NS_MAX);
+        // Processes' ticks may be visible before the machine's.
+        let others_ns = others_ns.saturating_add(self.unmatched_ns);
+        self.unmatched_ns = others_ns.saturating_sub(busy_ns).min(UNMATCHED_NS_MAX);
         add(
             &mut self.foreground.cpu_ns,
             busy_ns.saturating_sub(others_ns),
         );
     }
 
-    /// Counts what each process has run and waited since the last look; how
-    /// much of it was not foreground's. The first time nothing counts.
+    /// Counts the run and wait time of each process since the last sample. Returns the part
+    /// that is not foreground. The first call only sets the base.
     fn count_processes(&mut self, first: bool) -> u64 {
-        let processes = kin::processes(&self.config.proc);
-        let parties = self.parties(&processes);
+        let processes = proc_tree::processes(&self.config.proc);
+        let owners = self.owners(&processes);
         let mut others_ns = self.count_cgroups();
         let mut counted = BTreeMap::new();
         for (pid, stat) in &processes {
@@ -217,7 +219,7 @@ impl Fallback {
             let before = if same { before } else { Counted::default() };
             let run_ns = now.run_ns.saturating_sub(before.run_ns);
             let wait_ns = now.wait_ns.saturating_sub(before.wait_ns);
-            others_ns += self.charge(parties.get(pid), run_ns, wait_ns);
+            others_ns += self.charge(owners.get(pid), run_ns, wait_ns);
         }
         self.processes = counted;
         others_ns
@@ -228,15 +230,15 @@ impl Fallback {
         Counted {
             start_ticks: stat.start_ticks,
             run_ns: stat.own_ticks.saturating_mul(self.step_ns),
-            wait_ns: text::maybe(&schedstat, text::queued_ns).unwrap_or(0),
+            wait_ns: text::parse_optional(&schedstat, text::queued_ns).unwrap_or(0),
         }
     }
 
-    /// Charges a party; what is not foreground's of the run time. Of programs
-    /// with a cgroup the cgroup tells the run time.
-    fn charge(&mut self, party: Option<&Party>, run_ns: u64, wait_ns: u64) -> u64 {
-        match party {
-            Some(Party::Background(program)) => {
+    /// Charges an owner, and returns the part of the run time that is not foreground. The
+    /// run time of programs with a cgroup is counted by the cgroup.
+    fn charge(&mut self, owner: Option<&OwnerClass>, run_ns: u64, wait_ns: u64) -> u64 {
+        match owner {
+            Some(OwnerClass::Background(program)) => {
                 let Some(managed) = self.managed.get_mut(program) else {
                     return 0;
                 };
@@ -247,12 +249,12 @@ impl Fallback {
                 add(&mut managed.usage.cpu_ns, run_ns);
                 run_ns
             }
-            Some(Party::Ignored) => {
+            Some(OwnerClass::Ignored) => {
                 add(&mut self.ignored.wait_ns, wait_ns);
                 add(&mut self.ignored.cpu_ns, run_ns);
                 run_ns
             }
-            Some(Party::Foreground) | None => {
+            Some(OwnerClass::Foreground) | None => {
                 add(&mut self.foreground.wait_ns, wait_ns);
                 0
             }
@@ -273,8 +275,8 @@ impl Fallback {
         all_ns
     }
 
-    /// Who is not foreground.
-    fn parties(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeMap<i32, Party> {
+    /// The owners of all processes that are not foreground.
+    fn owners(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeMap<i32, OwnerClass> {
         let own = std::process::id() as i32;
         let is_ignored = |pid: i32, stat: &ProcStat| {
             pid == own
@@ -282,23 +284,23 @@ impl Fallback {
                 || stat.policy == Some(SCHED_IDLE)
                 || self.services.contains(&comm(&stat.name))
         };
-        let mut parties: BTreeMap<i32, Party> = processes
+        let mut owners: BTreeMap<i32, OwnerClass> = processes
             .iter()
             .filter(|(pid, stat)| is_ignored(**pid, stat))
-            .map(|(pid, _)| (*pid, Party::Ignored))
+            .map(|(pid, _)| (*pid, OwnerClass::Ignored))
             .collect();
         for (program, managed) in &mut self.managed {
             let members = managed.members(processes);
-            parties.extend(
+            owners.extend(
                 members
                     .into_iter()
-                    .map(|pid| (pid, Party::Background(*program))),
+                    .map(|pid| (pid, OwnerClass::Background(*program))),
             );
         }
-        parties
+        owners
     }
 
-    fn look_at_disks(&mut self, at_ns: u64) {
+    fn read_disks(&mut self, at_ns: u64) {
         let lines = text::read(&self.config.proc.join("diskstats")).unwrap_or_default();
         let whole = |line: DiskLine| {
             let disk = DiskId {
@@ -319,27 +321,31 @@ impl Fallback {
             .collect();
         self.disks.refresh(unknown);
         let before = self.disk_lines.replace(now.clone());
-        let moved = self.sectors_moved();
+        let transferred_sectors = self.sectors_moved();
         let Some(before) = before else { return };
         let new: BTreeMap<DiskId, DiskUse> = now
             .iter()
             .map(|(disk, line)| (*disk, done(before.get(disk), line, at_ns)))
             .filter(|(_, uses)| uses.sync_sectors + uses.async_sectors > 0)
             .collect();
-        self.split(new, moved);
+        self.split(new, transferred_sectors);
     }
 
-    /// Gives background its part of what disks did, and foreground the rest.
-    fn split(&mut self, new: BTreeMap<DiskId, DiskUse>, moved: BTreeMap<ProgramId, u64>) {
+    /// Charges background programs their part of the disks' activity, and foreground the rest.
+    fn split(
+        &mut self,
+        new: BTreeMap<DiskId, DiskUse>,
+        transferred_sectors: BTreeMap<ProgramId, u64>,
+    ) {
         let sectors = |uses: &DiskUse| uses.sync_sectors + uses.async_sectors;
         let all = new
             .values()
             .map(sectors)
             .sum::<u64>()
-            .max(moved.values().sum());
+            .max(transferred_sectors.values().sum());
         for (disk, uses) in new {
             let mut rest = uses;
-            for (program, of_program) in &moved {
+            for (program, of_program) in &transferred_sectors {
                 let share = *of_program as f64 / all.max(1) as f64;
                 let part = part(uses, share);
                 rest = disks::since(part, rest);
@@ -361,38 +367,37 @@ impl Fallback {
         !dir.join("partition").exists()
     }
 
-    /// Sectors that each background program has read and written since the
-    /// last look.
+    /// Sectors read and written by each background program since the last sample: the
+    /// increase of the sum over its processes.
     ///
-    /// It is what its processes' sum has grown by: who reaps a child takes over
-    /// what that has read and written, which has been counted then. A process
-    /// that is new here and not in the world brings a past along that was not
-    /// the program's.
+    /// A parent that reaps a child takes over the child's count, which has been charged
+    /// before. A process that joins the program but existed before has a past that is not
+    /// the program's; its count at joining is part of the base.
     fn sectors_moved(&mut self) -> BTreeMap<ProgramId, u64> {
-        let mut moved = BTreeMap::new();
+        let mut transferred_sectors = BTreeMap::new();
         if self.managed.is_empty() {
-            return moved;
+            return transferred_sectors;
         }
-        let processes = kin::processes(&self.config.proc);
-        let seen = &self.processes;
-        let has_past = |(pid, start_ticks): &Life| {
-            let seen = seen.get(pid);
-            seen.is_some_and(|seen| seen.start_ticks == *start_ticks)
+        let processes = proc_tree::processes(&self.config.proc);
+        let known = &self.processes;
+        let is_known = |(pid, start_ticks): &ProcessStart| {
+            let known = known.get(pid);
+            known.is_some_and(|known| known.start_ticks == *start_ticks)
         };
         for (program, managed) in &mut self.managed {
             let now = managed.sectors(&self.config.proc, &processes);
-            let joined = now
-                .iter()
-                .filter(|(life, _)| !managed.moved.contains_key(life) && has_past(life));
+            let joined = now.iter().filter(|(process, _)| {
+                !managed.transferred_sectors.contains_key(process) && is_known(process)
+            });
             let joined: u64 = joined.map(|(_, sectors)| sectors).sum();
-            let before = managed.moved.values().sum::<u64>() + joined;
-            moved.insert(*program, now.values().sum::<u64>().saturating_sub(before));
-            managed.moved = now;
+            let before = managed.transferred_sectors.values().sum::<u64>() + joined;
+            transferred_sectors.insert(*program, now.values().sum::<u64>().saturating_sub(before));
+            managed.transferred_sectors = now;
         }
-        moved
+        transferred_sectors
     }
 
-    fn look_at_links(&mut self, at_ns: u64) {
+    fn read_links(&mut self, at_ns: u64) {
         let lines = text::read(&self.config.proc.join("net/dev")).unwrap_or_default();
         let lines = lines.lines().filter_map(text::link_line);
         let now: BTreeMap<String, LinkLine> = lines.map(|line| (line.name.clone(), line)).collect();
@@ -410,25 +415,29 @@ impl Fallback {
 }
 
 impl Managed {
-    /// Its processes. Without a cgroup they are its descendants and those that
-    /// once were: who leaves the family tree by his parent's death stays.
+    /// Its processes. Without a cgroup these are the descendants, including former
+    /// descendants whose parent has ended.
     fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         match &self.cgroup {
-            Some(cgroup) => kin::members(cgroup),
+            Some(cgroup) => proc_tree::members(cgroup),
             None => {
                 self.roots.retain(|pid| processes.contains_key(pid));
-                self.roots = kin::with_descendants(&self.roots, processes);
+                self.roots = proc_tree::with_descendants(&self.roots, processes);
                 self.roots.clone()
             }
         }
     }
 
-    /// Sectors that each of its processes has read and written.
-    fn sectors(&mut self, proc: &Path, processes: &BTreeMap<i32, ProcStat>) -> BTreeMap<Life, u64> {
+    /// Sectors read and written by each of its processes.
+    fn sectors(
+        &mut self,
+        proc: &Path,
+        processes: &BTreeMap<i32, ProcStat>,
+    ) -> BTreeMap<ProcessStart, u64> {
         let sectors = |pid| {
-            let life = (pid, processes.get(&pid)?.start_ticks);
+            let process = (pid, processes.get(&pid)?.start_ticks);
             let io = proc.join(pid.to_string()).join("io");
-            Some((life, text::maybe(&io, sectors_of).unwrap_or(0)))
+            Some((process, text::parse_optional(&io, sectors_of).unwrap_or(0)))
         };
         self.members(processes)
             .into_iter()
@@ -452,8 +461,7 @@ fn sectors_of(io: &str) -> Option<u64> {
     Some(read.checked_add(written)? / SECTOR_BYTES)
 }
 
-/// What a disk has done since `before`: reads are waited for, writes taken for
-/// what is written back.
+/// A disk's activity since `before`. Reads count as requests, writes as writeback.
 fn done(before: Option<&DiskLine>, now: &DiskLine, at_ns: u64) -> DiskUse {
     let before = before.unwrap_or(now);
     let requests = now.reads.saturating_sub(before.reads);

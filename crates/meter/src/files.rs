@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What files are, without asking whoever serves them.
+//! Identity of files without requests to the file system's server.
 //!
-//! A file system in user space may be served by the very program that is
-//! stopped, and one over the network by nobody at the moment: who asks it waits.
-//! So the meter takes what the kernel knows already.
+//! A file system in user space may be served by the stopped program itself, and a network
+//! file system may have no reachable server; a request to either blocks. The meter only
+//! uses what the kernel has cached.
 
 use std::path::Path;
 
@@ -12,35 +12,35 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use crate::text;
 use usher_model::DiskId;
 
-/// What the kernel knows of a file.
+/// A file's identity, as cached by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// Its file system and its number there.
+pub(crate) struct FileId {
+    /// Its file system's device, and its inode.
     pub file: ((u32, u32), u64),
     pub kind: FileType,
 }
 
-/// What the kernel knows of a file that a process has open, by its link in
-/// `/proc/PID/fd`, which leads there without looking up any path.
-pub(crate) fn known(link: &Path) -> Option<Known> {
+/// The identity of an open file of a process, from its link in `/proc/PID/fd`, which
+/// resolves without a path lookup.
+pub(crate) fn file_id(link: &Path) -> Option<FileId> {
     let of = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()?;
-    Some(Known {
+    Some(FileId {
         file: ((of.stx_dev_major, of.stx_dev_minor), of.stx_ino),
         kind: FileType::from_raw_mode(of.stx_mode.into()),
     })
 }
 
-/// The device that a path's file system lies on, by the table of mounts.
+/// The device of a path's file system, from the mount table.
 pub(crate) fn device_of(proc: &Path, path: &Path) -> Option<DiskId> {
     let mounts = text::read(&proc.join("self/mountinfo")).ok()?;
     let mounts = mounts.lines().filter_map(mount);
     let above = mounts.filter(|(point, _)| path.starts_with(point));
-    // Of two mounted at the same place the later hides the earlier.
+    // Of two mounts at the same point the later hides the earlier.
     let (_, device) = above.max_by_key(|(point, _)| point.len())?;
     Some(device)
 }
 
-/// The place of a mount and its device: the fifth and the third field.
+/// The mount point and the device of a mount: the fifth and the third field.
 fn mount(line: &str) -> Option<(String, DiskId)> {
     let fields: Vec<&str> = line.split(' ').collect();
     let (major, minor) = text::device_number(fields.get(2)?)?;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_lies_on_the_nearest_mount() {
+    fn a_path_belongs_to_the_nearest_mount() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("self")).unwrap();
         let mounts = "1 0 254:0 / / rw - ext4 /dev/vda rw\n2 1 8:1 / /a\\040b rw - xfs x rw\n\

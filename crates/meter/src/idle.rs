@@ -1,58 +1,64 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long CPUs had nothing to do, finer than the kernel tells.
+//! Idle time of the CPUs, at a finer resolution than the kernel's.
 //!
-//! `/proc/stat` counts idle time in hundredths of a second, which is coarse
-//! for a look every few milliseconds; but it does not drift. What threads have
-//! run is known to the nanosecond as of their last switch or tick (4 ms at 250
-//! Hz): CPUs times time less that is the idle time, but for interrupts and
-//! what a hypervisor took. So the second carries the figure on between two
-//! steps of the first, and the first bounds it: it is never more than two
-//! steps (idle and I/O wait, each rounded down) from what the kernel says.
+//! Two sources are combined:
+//!
+//! - `/proc/stat` counts idle time in steps of 10 ms, which is coarse for a sample every
+//!   few milliseconds, but it does not drift.
+//! - The run time of all threads is known in nanoseconds, as of each thread's last switch
+//!   or tick (4 ms at 250 Hz). CPUs × time minus run time is the idle time, except for
+//!   interrupts and time taken by a hypervisor.
+//!
+//! The estimate advances by the second source and is clamped by the first: it exceeds the
+//! kernel's figure by at most two steps (idle and I/O wait are each rounded down), and is
+//! never less than it.
 
 /// Idle time of all CPUs, in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
-    last: Option<Look>,
+    last: Option<IdleSample>,
     estimate_ns: u64,
     first_ns: u64,
-    told_ns: u64,
+    reported_ns: u64,
 }
 
-/// What is known at a moment.
+/// The inputs at one time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct IdleSample {
     pub at_ns: u64,
     pub cpus: u32,
-    /// What all threads have run.
+    /// Total run time of all threads.
     pub run_ns: u64,
-    /// What the kernel says, rounded down.
+    /// The kernel's idle time, rounded down.
     pub stat_ns: u64,
-    /// The kernel's step.
+    /// The kernel's resolution.
     pub step_ns: u64,
 }
 
 impl Idle {
-    /// Idle time since the first look.
-    pub fn advance(&mut self, look: Look) -> u64 {
+    /// Adds a sample and returns the idle time since the first sample.
+    pub fn advance(&mut self, sample: IdleSample) -> u64 {
         match self.last {
             None => {
-                self.estimate_ns = look.stat_ns;
-                self.first_ns = look.stat_ns;
+                self.estimate_ns = sample.stat_ns;
+                self.first_ns = sample.stat_ns;
             }
             Some(last) => {
-                let passed_ns = look.at_ns.saturating_sub(last.at_ns);
-                let capacity_ns = passed_ns.saturating_mul(u64::from(look.cpus));
-                let ran_ns = look.run_ns.saturating_sub(last.run_ns);
+                let passed_ns = sample.at_ns.saturating_sub(last.at_ns);
+                let capacity_ns = passed_ns.saturating_mul(u64::from(sample.cpus));
+                let ran_ns = sample.run_ns.saturating_sub(last.run_ns);
                 let idle_ns = capacity_ns.saturating_sub(ran_ns);
                 self.estimate_ns = self.estimate_ns.saturating_add(idle_ns);
             }
         }
-        self.last = Some(look);
-        let most_ns = look.stat_ns.saturating_add(look.step_ns.saturating_mul(2));
-        self.estimate_ns = self.estimate_ns.clamp(look.stat_ns, most_ns);
+        self.last = Some(sample);
+        let most_ns = sample
+            .stat_ns
+            .saturating_add(sample.step_ns.saturating_mul(2));
+        self.estimate_ns = self.estimate_ns.clamp(sample.stat_ns, most_ns);
         let since_first = self.estimate_ns.saturating_sub(self.first_ns);
-        self.told_ns = self.told_ns.max(since_first);
-        self.told_ns
+        self.reported_ns = self.reported_ns.max(since_first);
+        self.reported_ns
     }
 }
 
@@ -64,8 +70,8 @@ mod tests {
 
     const STEP_NS: u64 = 10_000_000;
 
-    fn look(at_ns: u64, run_ns: u64, idle_ns: u64) -> Look {
-        Look {
+    fn sample(at_ns: u64, run_ns: u64, idle_ns: u64) -> IdleSample {
+        IdleSample {
             at_ns,
             cpus: 2,
             run_ns,
@@ -75,41 +81,47 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_between_the_kernels_steps() {
+    fn advances_between_the_kernels_steps() {
         let mut idle = Idle::default();
-        assert_eq!(idle.advance(look(0, 0, 0)), 0);
-        assert_eq!(idle.advance(look(1_000_000, 500_000, 1_500_000)), 1_500_000);
+        assert_eq!(idle.advance(sample(0, 0, 0)), 0);
         assert_eq!(
-            idle.advance(look(2_000_000, 2_500_000, 1_500_000)),
+            idle.advance(sample(1_000_000, 500_000, 1_500_000)),
+            1_500_000
+        );
+        assert_eq!(
+            idle.advance(sample(2_000_000, 2_500_000, 1_500_000)),
             1_500_000
         );
     }
 
     #[test]
-    fn what_a_hypervisor_takes_is_not_idle() {
+    fn time_taken_by_a_hypervisor_is_not_idle() {
         let mut idle = Idle::default();
-        idle.advance(look(0, 0, 0));
-        let told = idle.advance(look(1_000_000_000, 0, 100_000_000));
-        assert_eq!(told, 120_000_000, "at most two steps beyond the kernel's");
+        idle.advance(sample(0, 0, 0));
+        let reported = idle.advance(sample(1_000_000_000, 0, 100_000_000));
+        assert_eq!(
+            reported, 120_000_000,
+            "at most two steps beyond the kernel's"
+        );
     }
 
     proptest! {
         #[test]
-        fn is_never_far_from_the_truth_and_never_falls(
+        fn stays_within_two_steps_of_the_truth_and_never_decreases(
             steps in prop::collection::vec((1u64..50_000_000, 0.0f64..=1.0), 1..50),
         ) {
             let mut idle = Idle::default();
             let (mut at, mut ran, mut truth, mut before) = (0u64, 0u64, 0u64, 0u64);
-            idle.advance(look(0, 0, 0));
+            idle.advance(sample(0, 0, 0));
             for (passed, share) in steps {
                 let run = (2.0 * passed as f64 * share) as u64;
                 at += passed;
                 ran += run;
                 truth += 2 * passed - run;
-                let told = idle.advance(look(at, ran, truth));
-                prop_assert!(told >= before);
-                prop_assert!(told.abs_diff(truth) <= 2 * STEP_NS);
-                before = told;
+                let reported = idle.advance(sample(at, ran, truth));
+                prop_assert!(reported >= before);
+                prop_assert!(reported.abs_diff(truth) <= 2 * STEP_NS);
+                before = reported;
             }
         }
     }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keys and values of the BPF maps: the other side of `bpf/shared.h`.
+//! The keys and values of the BPF maps: the Rust side of `bpf/shared.h`.
 //!
-//! They are taken to bytes and back field by field, in this machine's order of
-//! bytes, so that nothing here is unsafe and padding cannot leak.
+//! They are converted to and from bytes field by field, in native byte order, which needs
+//! no unsafe code and leaks no padding.
 
 use usher_model::{DiskId, DiskUse, LinkUse};
 
-/// Bytes of a process's name, the closing zero included.
+/// Length of a process's name, including the terminating zero.
 pub(crate) const COMM_BYTES: usize = 16;
 
-/// Whom use is charged to; the numbers from `FIRST_PROGRAM` are programs'.
+/// Owners that use is charged to; numbers from `FIRST_PROGRAM` on are background programs.
 pub(crate) const FOREGROUND: u32 = 0;
 pub(crate) const IGNORED: u32 = 1;
 pub(crate) const FIRST_PROGRAM: u32 = 2;
 
-/// A value that fills a key or a value of a map.
+/// A key or a value of a map.
 pub(crate) trait Layout: Sized {
-    /// Its bytes there.
+    /// Its size in the map.
     const BYTES: usize;
-    /// Reads it; what is missing is 0.
+    /// Reads it; missing bytes are read as 0.
     fn read(bytes: &[u8]) -> Self;
 }
 
@@ -40,28 +40,28 @@ fn bytes_of(words: &[u32]) -> Vec<u8> {
 
 /// `struct control`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Control {
-    pub begun_ns: u64,
+pub(crate) struct BpfConfig {
+    pub start_ns: u64,
     pub epoch: u64,
     pub recent_ns: u64,
-    pub levels: u32,
-    pub kin: u32,
+    pub cgroup_levels: u32,
+    pub tracks_pids: u32,
     pub programs: u32,
     pub own_tgid: u32,
-    pub vacancies: u32,
-    pub crowds: u32,
+    pub notify_vacancies: u32,
+    pub notify_imbalances: u32,
 }
 
-impl Control {
+impl BpfConfig {
     pub fn bytes(&self) -> Vec<u8> {
-        let longs = [self.begun_ns, self.epoch, self.recent_ns];
+        let longs = [self.start_ns, self.epoch, self.recent_ns];
         let words = [
-            self.levels,
-            self.kin,
+            self.cgroup_levels,
+            self.tracks_pids,
             self.programs,
             self.own_tgid,
-            self.vacancies,
-            self.crowds,
+            self.notify_vacancies,
+            self.notify_imbalances,
         ];
         let mut bytes: Vec<u8> = longs.iter().flat_map(|long| long.to_ne_bytes()).collect();
         bytes.extend(bytes_of(&words));
@@ -69,20 +69,20 @@ impl Control {
     }
 }
 
-impl Layout for Control {
+impl Layout for BpfConfig {
     const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
-            begun_ns: long(bytes, 0),
+            start_ns: long(bytes, 0),
             epoch: long(bytes, 1),
             recent_ns: long(bytes, 2),
-            levels: word(bytes, 6),
-            kin: word(bytes, 7),
+            cgroup_levels: word(bytes, 6),
+            tracks_pids: word(bytes, 7),
             programs: word(bytes, 8),
             own_tgid: word(bytes, 9),
-            vacancies: word(bytes, 10),
-            crowds: word(bytes, 11),
+            notify_vacancies: word(bytes, 10),
+            notify_imbalances: word(bytes, 11),
         }
     }
 }
@@ -123,31 +123,31 @@ impl Layout for CpuUse {
     }
 }
 
-/// `struct crowds`, as far as it is user space's business.
+/// The fields of `struct rq_scan` that user space needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Crowds {
-    pub found: u64,
+pub(crate) struct RqScan {
+    pub imbalances: u64,
     pub vacant_since_ns: u64,
     pub vacant_cpus: u32,
-    /// CPUs whose queues are known.
+    /// Number of CPUs whose run queue is known.
     pub queues: u32,
-    pub looks: u64,
-    pub looks_ns: u64,
-    pub alone_since_ns: u64,
+    pub scans: u64,
+    pub scans_ns: u64,
+    pub background_only_since_ns: u64,
 }
 
-impl Layout for Crowds {
+impl Layout for RqScan {
     const BYTES: usize = 80;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
-            found: long(bytes, 0),
+            imbalances: long(bytes, 0),
             vacant_since_ns: long(bytes, 1),
             vacant_cpus: word(bytes, 4),
             queues: word(bytes, 6),
-            looks: long(bytes, 4),
-            looks_ns: long(bytes, 5),
-            alone_since_ns: long(bytes, 8),
+            scans: long(bytes, 4),
+            scans_ns: long(bytes, 5),
+            background_only_since_ns: long(bytes, 8),
         }
     }
 }
@@ -155,7 +155,7 @@ impl Layout for Crowds {
 /// `struct disk_key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DiskKey {
-    pub party: u32,
+    pub owner: u32,
     pub disk: DiskId,
 }
 
@@ -164,7 +164,7 @@ impl Layout for DiskKey {
 
     fn read(bytes: &[u8]) -> Self {
         Self {
-            party: word(bytes, 0),
+            owner: word(bytes, 0),
             disk: DiskId {
                 major: word(bytes, 1),
                 minor: word(bytes, 2),
@@ -187,7 +187,7 @@ impl Layout for DiskUse {
     }
 }
 
-/// `struct link`: an interface, by its network namespace.
+/// `struct link`: an interface and its network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Interface {
     pub index: u32,
@@ -197,7 +197,7 @@ pub(crate) struct Interface {
 /// `struct link_key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkKey {
-    pub party: u32,
+    pub owner: u32,
     pub interface: Interface,
 }
 
@@ -206,7 +206,7 @@ impl Layout for LinkKey {
 
     fn read(bytes: &[u8]) -> Self {
         Self {
-            party: word(bytes, 0),
+            owner: word(bytes, 0),
             interface: Interface {
                 index: word(bytes, 1),
                 netns: word(bytes, 2),
@@ -264,12 +264,12 @@ impl Layout for Device {
 
 /// `struct user_key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UserKey {
+pub(crate) struct ProcessKey {
     pub tgid: u32,
     pub device: Device,
 }
 
-impl Layout for UserKey {
+impl Layout for ProcessKey {
     const BYTES: usize = 16;
 
     fn read(bytes: &[u8]) -> Self {
@@ -282,34 +282,34 @@ impl Layout for UserKey {
 
 /// `struct user_use`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UserUse {
+pub(crate) struct ProcessUse {
     pub epoch: u64,
-    pub now: u64,
-    pub before: u64,
-    pub party: u32,
+    pub current: u64,
+    pub previous: u64,
+    pub owner: u32,
     pub comm: String,
 }
 
-impl Layout for UserUse {
+impl Layout for ProcessUse {
     const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
             epoch: long(bytes, 0),
-            now: long(bytes, 1),
-            before: long(bytes, 2),
-            party: word(bytes, 6),
+            current: long(bytes, 1),
+            previous: long(bytes, 2),
+            owner: word(bytes, 6),
             comm: name(bytes.get(32..).unwrap_or_default()),
         }
     }
 }
 
-impl UserUse {
-    /// What was used in this epoch and the one before it.
+impl ProcessUse {
+    /// The amount used in this epoch and the previous epoch.
     pub fn recent(&self, epoch: u64) -> u64 {
         match epoch.saturating_sub(self.epoch) {
-            0 => self.now.saturating_add(self.before),
-            1 => self.now,
+            0 => self.current.saturating_add(self.previous),
+            1 => self.current,
             _ => 0,
         }
     }
@@ -320,7 +320,7 @@ fn name(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// A process's name as the kernel keeps it: cut off and filled up with zeros.
+/// A process's name as the kernel stores it: truncated, and padded with zeros.
 pub(crate) fn comm(name: &str) -> [u8; COMM_BYTES] {
     let mut comm = [0; COMM_BYTES];
     for (to, from) in comm.iter_mut().zip(name.bytes().take(COMM_BYTES - 1)) {
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_come_back_as_they_went() {
+    fn devices_survive_a_round_trip() {
         let disk = DiskId { major: 8, minor: 1 };
         let interface = Interface { index: 3, netns: 7 };
         for device in [Device::Cpu, Device::Disk(disk), Device::Link(interface)] {
@@ -344,42 +344,42 @@ mod tests {
     }
 
     #[test]
-    fn orders_come_back_as_they_went() {
-        let orders = Control {
-            begun_ns: 1,
+    fn config_survives_a_round_trip() {
+        let config = BpfConfig {
+            start_ns: 1,
             epoch: 2,
             recent_ns: 3,
-            levels: 4,
-            kin: 5,
+            cgroup_levels: 4,
+            tracks_pids: 5,
             programs: 6,
             own_tgid: 7,
-            vacancies: 8,
-            crowds: 9,
+            notify_vacancies: 8,
+            notify_imbalances: 9,
         };
-        assert_eq!(Control::read(&orders.bytes()), orders);
-        assert_eq!(orders.bytes().len(), Control::BYTES);
+        assert_eq!(BpfConfig::read(&config.bytes()), config);
+        assert_eq!(config.bytes().len(), BpfConfig::BYTES);
     }
 
     #[test]
-    fn short_texts_are_read_as_zeros() {
+    fn missing_bytes_are_read_as_zeros() {
         assert_eq!(CpuUse::read(&[1]), CpuUse::default());
-        assert_eq!(UserUse::read(&[]).comm, "");
+        assert_eq!(ProcessUse::read(&[]).comm, "");
         assert_eq!(DiskUse::read(&[0; 32]).last_ns, None);
     }
 
     #[test]
-    fn names_are_cut_as_the_kernel_cuts_them() {
+    fn long_names_are_truncated() {
         assert_eq!(name(&comm("a-name-that-is-too-long")), "a-name-that-is-");
         assert_eq!(name(&comm("sh")), "sh");
     }
 
     #[test]
-    fn recent_use_is_that_of_two_epochs() {
-        let using = UserUse {
+    fn recent_use_covers_two_epochs() {
+        let using = ProcessUse {
             epoch: 5,
-            now: 3,
-            before: 4,
-            party: 0,
+            current: 3,
+            previous: 4,
+            owner: 0,
             comm: String::new(),
         };
         assert_eq!([5, 6, 7].map(|epoch| using.recent(epoch)), [7, 3, 0]);

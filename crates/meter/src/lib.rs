@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who uses what of the machine: foreground, background programs, and what is
-//! neither; how much CPU time, which disk, which network interface.
+//! Meters the use of the machine: CPU time, disks and network interfaces, separately for
+//! foreground work, each background program, and ignored processes (services, the kernel).
 //!
 //! | | |
 //! |---|---|
-//! | [`Meter`] | looks again and again; rings when foreground meets background |
-//! | [`held_up`] | who in the foreground waits for what a background program holds |
-//! | [`keep_account`] | what metering costs |
+//! | [`Meter`] | takes samples; notifies when foreground and background use the same device |
+//! | [`held_up`] | finds foreground processes that wait for a background program |
+//! | [`keep_account`] | has the kernel measure the cost of the BPF programs |
 //!
-//! BPF programs in the kernel (`bpf/`) count; this crate loads them, tells them
-//! which programs are background, and reads. Where BPF is refused, `/proc` has
-//! to do. This crate only reads the machine; files are found below roots that
-//! are arguments.
+//! BPF programs in the kernel (`bpf/`) count. This crate loads them, configures which
+//! programs are background, and reads their maps. Where BPF is refused, the meter falls
+//! back to `/proc`. This crate only reads the machine; the roots `/proc` and `/sys` are
+//! arguments.
 
 mod blocked;
 mod config;
@@ -20,19 +20,19 @@ mod error;
 mod fallback;
 mod files;
 mod idle;
-mod kin;
 mod layout;
 mod links;
+#[cfg(test)]
+mod logic;
 mod meter;
 mod observer;
+mod proc_tree;
 mod programs;
-#[cfg(test)]
-mod rules;
 mod table;
 mod text;
 
 pub use blocked::held_up;
 pub use config::{MeterConfig, SERVICES};
 pub use error::MeterError;
-pub use meter::{Meter, Names, Party, User, Wanted};
+pub use meter::{DeviceNames, Meter, NotifyOn, OwnerClass, ProcessShare};
 pub use programs::{ProgramCost, keep_account};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Network interfaces and what people call them.
+//! Network interfaces and their names.
 //!
-//! The kernel numbers interfaces in each network namespace anew. Those of the
-//! meter's own namespace keep their numbers; others, where a container's
-//! programs send, get numbers from 2^31 on as they are seen. Loopback is no
-//! device that anybody contends for, and is left out.
+//! The kernel numbers interfaces per network namespace. Interfaces of the meter's own
+//! namespace keep their numbers. Interfaces of other namespaces, where containers send, get
+//! numbers from 2^31 on in the order in which they are seen. Loopback is not a device that
+//! programs contend for, and is left out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ const FOREIGN: u32 = 1 << 31;
 /// The interface of sockets without a known route.
 pub(crate) const UNKNOWN: LinkId = LinkId(0);
 
-/// Interfaces seen.
+/// The interfaces seen so far.
 #[derive(Debug)]
 pub(crate) struct Links {
     sys: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct Links {
 
 impl Links {
     pub fn new(proc: &Path, sys: &Path) -> Self {
-        // A thread may be in another namespace than its process.
+        // A thread may be in another network namespace than its process.
         let own = fs::metadata(proc.join("thread-self/ns/net"));
         Self {
             sys: sys.to_owned(),
@@ -41,7 +41,7 @@ impl Links {
         }
     }
 
-    /// The number under which an interface is told; `None` for loopback.
+    /// The number that an interface is reported by; `None` for loopback.
     pub fn id(&mut self, interface: Interface) -> Option<LinkId> {
         match interface.index {
             0 => Some(UNKNOWN),
@@ -54,7 +54,7 @@ impl Links {
         }
     }
 
-    /// The interface of a number.
+    /// The interface with this number.
     pub fn interface(&self, id: LinkId) -> Interface {
         let foreign = self.foreign.iter().find(|(_, of)| **of == id);
         foreign.map_or(
@@ -66,7 +66,7 @@ impl Links {
         )
     }
 
-    /// Names of the interfaces that there are here, and of those seen elsewhere.
+    /// Names of this namespace's interfaces, and of the foreign interfaces seen.
     pub fn names(&self) -> BTreeMap<LinkId, String> {
         let mut names = named(&self.sys);
         for (interface, id) in &self.foreign {
@@ -78,7 +78,7 @@ impl Links {
     }
 }
 
-/// Interfaces of this namespace by their index.
+/// Names of this namespace's interfaces by number.
 pub(crate) fn named(sys: &Path) -> BTreeMap<LinkId, String> {
     let entries = fs::read_dir(sys.join("class/net"));
     entries
@@ -94,7 +94,7 @@ pub(crate) fn named(sys: &Path) -> BTreeMap<LinkId, String> {
         .collect()
 }
 
-/// Both uses together.
+/// The sum of two uses.
 pub(crate) fn sum(a: LinkUse, b: LinkUse) -> LinkUse {
     LinkUse {
         sends: a.sends.saturating_add(b.sends),
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_told_apart_by_namespace() {
+    fn interfaces_are_distinguished_by_namespace() {
         let mut links = Links {
             sys: "/nonexistent".into(),
             own_netns: 7,

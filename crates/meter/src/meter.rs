@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The meter: by BPF where the kernel lets us, by `/proc` where it does not.
+//! The meter: BPF where the kernel permits it, `/proc` otherwise.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -13,10 +13,10 @@ use crate::fallback::Fallback;
 use crate::observer::Observer;
 use crate::programs::ProgramCost;
 
-/// Whom a process works for.
+/// The class of work that a process belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Party {
-    /// Work that must not feel background work.
+pub enum OwnerClass {
+    /// Work that background work must not slow down.
     Foreground,
     /// An always-on service or the kernel itself.
     Ignored,
@@ -24,169 +24,168 @@ pub enum Party {
     Background(ProgramId),
 }
 
-/// A process that has used a resource of late.
+/// Recent use of a resource by a process.
 #[derive(Debug, Clone, PartialEq)]
-pub struct User {
+pub struct ProcessShare {
     /// Its number.
     pub pid: i32,
     /// Its name.
     pub comm: String,
-    /// Whom it works for.
-    pub party: Party,
-    /// Its part of what all have used, 0..1: of CPU time, sectors, bytes.
+    /// The class of work that it belongs to.
+    pub owner: OwnerClass,
+    /// Its part of the use by all processes, 0..1: of CPU time, sectors or bytes.
     pub share: f64,
 }
 
-/// What people call devices.
+/// Names of devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct DeviceNames {
     /// "vda"
     pub disks: BTreeMap<DiskId, String>,
     /// "eth0"
     pub links: BTreeMap<LinkId, String>,
 }
 
-/// What the bell is to ring for, besides devices.
+/// The events, besides use of a device, that notify user space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Threads wait for one another on one CPU, and another runs background work
-    /// alone.
-    pub crowds: bool,
-    /// A CPU has had nothing to do for a while, or none but background work.
+pub struct NotifyOn {
+    /// Two or more ordinary threads share a CPU while another CPU runs only background work.
+    pub imbalances: bool,
+    /// A CPU has been idle, or has run only background work, for a while.
     pub vacancies: bool,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Backend {
     Bpf(Box<Observer>),
     Proc(Box<Fallback>),
 }
 
-/// Observes who uses what of the machine.
+/// Measures the use of the machine by foreground and background work.
 #[derive(Debug)]
 pub struct Meter {
-    way: Way,
+    backend: Backend,
 }
 
 impl Meter {
-    /// Starts metering; by `/proc` where BPF is refused, which
-    /// [`reasons`](Self::reasons) then says.
+    /// Starts metering. Falls back to `/proc` where BPF is refused;
+    /// [`reasons`](Self::reasons) then has the cause.
     pub fn open(config: &MeterConfig) -> Self {
         let observer = match config.bpf {
             true => Observer::open(config).map_err(|error| error.to_string()),
             false => Err("metering by BPF is switched off".to_owned()),
         };
-        let way = match observer {
-            Ok(observer) => Way::Bpf(Box::new(observer)),
-            Err(why) => Way::Proc(Box::new(Fallback::open(config, why))),
+        let backend = match observer {
+            Ok(observer) => Backend::Bpf(Box::new(observer)),
+            Err(why) => Backend::Proc(Box::new(Fallback::open(config, why))),
         };
-        Self { way }
+        Self { backend }
     }
 
-    /// Where the figures come from.
+    /// The source of the figures.
     pub fn source(&self) -> MeterSource {
-        match self.way {
-            Way::Bpf(_) => MeterSource::Bpf,
-            Way::Proc(_) => MeterSource::Proc,
+        match self.backend {
+            Backend::Bpf(_) => MeterSource::Bpf,
+            Backend::Proc(_) => MeterSource::Proc,
         }
     }
 
-    /// What is not seen and why, a sentence each. None: everything is.
+    /// What is not measured and why, one sentence each; empty if everything is.
     pub fn reasons(&self) -> Vec<String> {
-        match &self.way {
-            Way::Bpf(observer) => observer.reasons(),
-            Way::Proc(fallback) => fallback.reasons(),
+        match &self.backend {
+            Backend::Bpf(observer) => observer.reasons(),
+            Backend::Proc(fallback) => fallback.reasons(),
         }
     }
 
-    /// Takes a program for background from now on: all in its cgroup (v2) and
-    /// below; where it has none, its root, what descends from that now, and
-    /// what they beget. What it used before stays foreground's.
+    /// Treats a program as background from now on: all processes in its cgroup (v2) and
+    /// below. A program without a cgroup is its root process with all descendants, present
+    /// and future. Earlier use stays foreground use.
     ///
     /// # Errors
-    /// When the cgroup or the process is not there, or the kernel refuses.
+    /// When the cgroup or the process does not exist, or the kernel refuses.
     pub fn manage(
         &mut self,
         program: ProgramId,
         cgroup: Option<&Path>,
         root: ProcessId,
     ) -> Result<(), MeterError> {
-        match &mut self.way {
-            Way::Bpf(observer) => observer.manage(program, cgroup, root),
-            Way::Proc(fallback) => fallback.manage(program, cgroup, root),
+        match &mut self.backend {
+            Backend::Bpf(observer) => observer.manage(program, cgroup, root),
+            Backend::Proc(fallback) => fallback.manage(program, cgroup, root),
         }
     }
 
-    /// Drops a background program and its figures; what its processes use from
-    /// now on is foreground's.
+    /// Removes a background program and its figures. Later use by its processes is
+    /// foreground use.
     pub fn forget(&mut self, program: ProgramId) {
-        match &mut self.way {
-            Way::Bpf(observer) => observer.forget(program),
-            Way::Proc(fallback) => fallback.forget(program),
+        match &mut self.backend {
+            Backend::Bpf(observer) => observer.forget(program),
+            Backend::Proc(fallback) => fallback.forget(program),
         }
     }
 
-    /// Looks at the meter at `at_ns` of the monotonic clock, and arms the bell.
+    /// Takes a sample at `at_ns` of the monotonic clock, and arms notification.
     ///
-    /// Disks and links are always read, which costs microseconds; CPU time,
-    /// waits and idle time only if `thorough`, which grows with the number of
-    /// threads. [`Metering::cpu_read_ns`] says how old the latter are. It finds
-    /// nobody who is held up; see [`held_up`](crate::held_up).
+    /// Disks and links are always read, which takes microseconds. CPU time, waits and idle
+    /// time are read only if `thorough`, which takes time proportional to the number of
+    /// threads; [`Metering::cpu_read_ns`] is the time of that reading. The sample does not
+    /// contain blocked processes; see [`held_up`](crate::held_up).
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        match &mut self.way {
-            Way::Bpf(observer) => observer.sample(at_ns, thorough),
-            Way::Proc(fallback) => fallback.sample(at_ns, thorough),
+        match &mut self.backend {
+            Backend::Bpf(observer) => observer.sample(at_ns, thorough),
+            Backend::Proc(fallback) => fallback.sample(at_ns, thorough),
         }
     }
 
-    /// Has the bell ring for these, too.
-    pub fn ring_for(&mut self, wanted: Wanted) {
-        if let Way::Bpf(observer) = &mut self.way {
-            observer.ring_for(wanted);
+    /// Sets the additional events that notify.
+    pub fn notify_on(&mut self, events: NotifyOn) {
+        if let Backend::Bpf(observer) = &mut self.backend {
+            observer.notify_on(events);
         }
     }
 
-    /// Readable when foreground work has used a disk or an interface that
-    /// background work used just before, and for what [`Self::ring_for`] has asked
-    /// for; then silent until the next look.
-    /// `None`: there is no bell without BPF.
-    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
-        match &self.way {
-            Way::Bpf(observer) => Some(observer.bell()),
-            Way::Proc(_) => None,
+    /// A descriptor that becomes readable when foreground work has used a disk or an
+    /// interface that background work used shortly before, and on the events set by
+    /// [`Self::notify_on`]. It then stays silent until the next sample.
+    /// `None` without BPF: `/proc` cannot notify.
+    pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backend {
+            Backend::Bpf(observer) => Some(observer.notify_fd()),
+            Backend::Proc(_) => None,
         }
     }
 
-    /// What people call the devices seen.
-    pub fn names(&self) -> Names {
-        match &self.way {
-            Way::Bpf(observer) => observer.names(),
-            Way::Proc(fallback) => fallback.names(),
+    /// The names of the devices seen so far.
+    pub fn names(&self) -> DeviceNames {
+        match &self.backend {
+            Backend::Bpf(observer) => observer.names(),
+            Backend::Proc(fallback) => fallback.names(),
         }
     }
 
-    /// Who has used a resource in the last second or two, most first; nobody
-    /// where that cannot be told. Seconds are told by thorough looks.
-    pub fn top_users(&mut self, resource: Resource) -> Vec<User> {
-        match &mut self.way {
-            Way::Bpf(observer) => observer.top_users(resource),
-            Way::Proc(_) => Vec::new(),
+    /// The processes that used a resource in the last one or two seconds, largest use first.
+    /// Empty without BPF. Thorough samples advance the seconds.
+    pub fn top_processes(&mut self, resource: Resource) -> Vec<ProcessShare> {
+        match &mut self.backend {
+            Backend::Bpf(observer) => observer.top_processes(resource),
+            Backend::Proc(_) => Vec::new(),
         }
     }
 
-    /// What the BPF programs have cost; see [`keep_account`](crate::keep_account).
+    /// The cost of the BPF programs; see [`keep_account`](crate::keep_account).
     pub fn costs(&self) -> Vec<ProgramCost> {
-        match &self.way {
-            Way::Bpf(observer) => observer.costs(),
-            Way::Proc(_) => Vec::new(),
+        match &self.backend {
+            Backend::Bpf(observer) => observer.costs(),
+            Backend::Proc(_) => Vec::new(),
         }
     }
 
-    /// The kernel's numbers of the BPF programs.
+    /// The kernel's ids of the BPF programs.
     pub fn program_ids(&self) -> Vec<u32> {
-        match &self.way {
-            Way::Bpf(observer) => observer.program_ids(),
-            Way::Proc(_) => Vec::new(),
+        match &self.backend {
+            Backend::Bpf(observer) => observer.program_ids(),
+            Backend::Proc(_) => Vec::new(),
         }
     }
 }
@@ -196,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_meter_may_go_to_another_thread() {
+    fn a_meter_is_send() {
         fn goes<T: Send>() {}
         goes::<Meter>();
     }

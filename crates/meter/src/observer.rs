@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Metering by BPF: what the programs in the kernel counted, by program and
-//! device.
+//! Metering by BPF: what the programs in the kernel counted, by owner and device.
 //!
-//! A cheap look reads three small maps, disks, links and crowds, with a handful of
-//! system calls; a thorough one visits every thread in the kernel too and reads idle
+//! A cheap sample reads three small maps (disks, links, the run-queue scan) with a few
+//! system calls. A thorough sample also visits every thread in the kernel and reads idle
 //! time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,50 +12,50 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering, ProcStat};
-use usher_model::{IdleCpus, ProcessId, ProgramId, Resource, Usage};
+use usher_model::{ProcessId, ProgramId, Resource, Usage, Vacancy};
 
 use crate::config::MeterConfig;
 use crate::disks::{self, Disks};
 use crate::error::MeterError;
-use crate::idle::{Idle, Look};
-use crate::kin;
-use crate::layout::{Control, CpuUse, Crowds, Device, DiskKey, UserUse, comm};
+use crate::idle::{Idle, IdleSample};
+use crate::layout::{BpfConfig, CpuUse, Device, DiskKey, ProcessUse, RqScan, comm};
 use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
 use crate::links::{self, Links};
-use crate::meter::{Names, Party, User, Wanted};
+use crate::meter::{DeviceNames, NotifyOn, OwnerClass, ProcessShare};
+use crate::proc_tree;
 use crate::programs::{Kernel, ProgramCost};
 use crate::text;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Nanoseconds of an epoch of the list of users, and between two looks at how
-/// disks are stacked.
+/// Length of an epoch of the process list, and interval between readings of how disks are
+/// stacked.
 const EPOCH_NS: u64 = SECOND_NS;
-/// Levels of cgroups that the programs look at: bits of a word.
+/// Cgroup levels that the programs check: bits of a word.
 const DEEPEST_LEVEL: u32 = 31;
 const ALL_LEVELS: u32 = u32::MAX;
-/// The number of the root of all cgroups; another number at the root of a
-/// mount says that this is a cgroup namespace.
+/// The inode of the root of all cgroups. Another inode at the root of a mount shows that
+/// this is a cgroup namespace.
 const ROOT_CGROUP: u64 = 1;
-/// The initial namespace of process numbers (`PROC_PID_INIT_INO`).
+/// The inode of the initial pid namespace (`PROC_PID_INIT_INO`).
 const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 
-/// A background program as the kernel knows it.
+/// A background program as configured in the kernel.
 #[derive(Debug, Clone, Copy)]
 struct Managed {
-    party: u32,
+    owner: u32,
     cgroup: Option<(u64, u32)>,
 }
 
-/// Looks by BPF.
+/// The meter by BPF.
 #[derive(Debug)]
 pub(crate) struct Observer {
     kernel: Kernel,
     config: MeterConfig,
     managed: BTreeMap<ProgramId, Managed>,
-    next_party: u32,
+    next_owner: u32,
     disks: Disks,
-    /// What the kernel was told of what lies on what.
-    beneath: BTreeMap<DiskId, DiskId>,
+    /// The stacked disks and the disks below them, as the kernel was configured.
+    lower_disks: BTreeMap<DiskId, DiskId>,
     links: Links,
     idle: Idle,
     step_ns: u64,
@@ -65,33 +64,33 @@ pub(crate) struct Observer {
     cpu_read_ns: u64,
     epoch_began_ns: u64,
     cpu: BTreeMap<u32, CpuUse>,
-    /// As the kernel counted at the last look.
-    seen: BTreeMap<DiskKey, DiskUse>,
-    /// With stacked disks charged to those under them.
+    /// The kernel's counts at the last sample.
+    counted: BTreeMap<DiskKey, DiskUse>,
+    /// Use by owner and disk; use of a stacked disk is charged to the disks below it too.
     charged: BTreeMap<(u32, DiskId), DiskUse>,
     link_uses: BTreeMap<(u32, LinkId), LinkUse>,
-    crowds: Crowds,
-    troubles: BTreeSet<String>,
+    rq_scan: RqScan,
+    errors: BTreeSet<String>,
 }
 
 impl Observer {
-    /// Loads and attaches the programs.
+    /// Loads and attaches the BPF programs.
     pub fn open(config: &MeterConfig) -> Result<Self, MeterError> {
-        let orders = Control {
-            begun_ns: now_ns(),
+        let kernel_config = BpfConfig {
+            start_ns: now_ns(),
             recent_ns: config.recent_ns,
             epoch: 1,
-            ..Control::default()
+            ..BpfConfig::default()
         };
         let services: Vec<_> = config.ignore.iter().map(|name| comm(name)).collect();
         let ticks = rustix::param::clock_ticks_per_second().max(1);
         let mut observer = Self {
-            kernel: Kernel::start(orders, &services)?,
+            kernel: Kernel::start(kernel_config, &services)?,
             config: config.clone(),
             managed: BTreeMap::new(),
-            next_party: FIRST_PROGRAM,
+            next_owner: FIRST_PROGRAM,
             disks: Disks::new(&config.proc, &config.sys),
-            beneath: BTreeMap::new(),
+            lower_disks: BTreeMap::new(),
             links: Links::new(&config.proc, &config.sys),
             idle: Idle::default(),
             step_ns: SECOND_NS / ticks,
@@ -100,37 +99,37 @@ impl Observer {
             cpu_read_ns: 0,
             epoch_began_ns: 0,
             cpu: BTreeMap::new(),
-            seen: BTreeMap::new(),
+            counted: BTreeMap::new(),
             charged: BTreeMap::new(),
             link_uses: BTreeMap::new(),
-            crowds: Crowds::default(),
-            troubles: BTreeSet::new(),
+            rq_scan: RqScan::default(),
+            errors: BTreeSet::new(),
         };
-        observer.look_at_cpus(orders.begun_ns);
-        observer.look_at_crowds();
+        observer.read_cpus(kernel_config.start_ns);
+        observer.read_rq_scan();
         Ok(observer)
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        // Armed before anything is read, so that nothing after it goes unheard.
-        let armed = self.kernel.arm_bell();
+        // Arm before reading, so that no later event is missed.
+        let armed = self.kernel.arm_notify();
         self.note(armed);
         if thorough {
-            self.turn_epoch(at_ns);
-            self.look_at_cpus(at_ns);
+            self.advance_epoch(at_ns);
+            self.read_cpus(at_ns);
         }
-        self.look_at_disks();
-        self.look_at_links();
-        self.look_at_crowds();
+        self.read_disks();
+        self.read_links();
+        self.read_rq_scan();
         self.metering()
     }
 
-    fn look_at_cpus(&mut self, at_ns: u64) {
-        let visited = self.kernel.visit_threads();
+    fn read_cpus(&mut self, at_ns: u64) {
+        let visited = self.kernel.count_threads();
         self.note(visited);
         let cpu = &mut self.cpu;
-        let read = self.kernel.cpu_uses.each(|party, uses| {
-            cpu.extend(uses.next().map(|now| (party, now)));
+        let read = self.kernel.cpu_uses.each(|owner, uses| {
+            cpu.extend(uses.next().map(|now| (owner, now)));
         });
         self.note(read);
         let online = self.config.sys.join("devices/system/cpu/online");
@@ -139,7 +138,7 @@ impl Observer {
         let stat = self.config.proc.join("stat");
         let ticks = text::parse(&stat, "the machine's stat", text::machine_ticks);
         if let Some(ticks) = self.note(ticks) {
-            self.idle_ns = self.idle.advance(Look {
+            self.idle_ns = self.idle.advance(IdleSample {
                 at_ns,
                 cpus: self.cpus,
                 run_ns: self.cpu.values().map(|uses| uses.run_ns).sum(),
@@ -150,41 +149,45 @@ impl Observer {
         self.cpu_read_ns = at_ns;
     }
 
-    /// Once a second: a new page in the list of users, and another look at what
-    /// lies on what.
-    fn turn_epoch(&mut self, at_ns: u64) {
+    /// Once a second: starts a new epoch of the process list, and reads again how disks are
+    /// stacked.
+    fn advance_epoch(&mut self, at_ns: u64) {
         let passed_ns = at_ns.saturating_sub(self.epoch_began_ns);
         if passed_ns < EPOCH_NS {
             return;
         }
-        // A list that nobody has turned for longer holds nothing recent.
-        self.kernel.orders.epoch += (passed_ns / EPOCH_NS).min(2);
+        // After two epochs or more the list holds nothing recent.
+        self.kernel.config.epoch += (passed_ns / EPOCH_NS).min(2);
         self.epoch_began_ns = at_ns;
-        let told = self.kernel.give_orders();
-        self.note(told);
+        let written = self.kernel.update_config();
+        self.note(written);
         let known = self.disks.known();
-        self.look_at_stacks(known);
+        self.read_stacks(known);
     }
 
-    fn look_at_stacks(&mut self, disks: Vec<DiskId>) {
+    fn read_stacks(&mut self, disks: Vec<DiskId>) {
         self.disks.refresh(disks);
         let bottom = |disk| Some((disk, self.disks.bottom(disk)?));
         let now: BTreeMap<DiskId, DiskId> =
             self.disks.known().into_iter().filter_map(bottom).collect();
-        for gone in self.beneath.keys().filter(|disk| !now.contains_key(disk)) {
-            self.kernel.remove_beneath(Device::Disk(*gone));
+        for gone in self
+            .lower_disks
+            .keys()
+            .filter(|disk| !now.contains_key(disk))
+        {
+            self.kernel.remove_lower_device(Device::Disk(*gone));
         }
         for (disk, bottom) in &now {
             let (upper, lower) = (Device::Disk(*disk), Device::Disk(*bottom));
-            let told = self.kernel.set_beneath(upper, lower);
-            self.note(told);
+            let written = self.kernel.set_lower_device(upper, lower);
+            self.note(written);
         }
-        self.beneath = now;
+        self.lower_disks = now;
     }
 
-    /// Reads what disks did, and charges what has come since the last look, so
-    /// that a disk that is stacked anew takes no past along.
-    fn look_at_disks(&mut self) {
+    /// Reads the disk counters and charges the increase since the last sample. A disk that
+    /// has been stacked anew therefore takes no past use along.
+    fn read_disks(&mut self) {
         let mut now: BTreeMap<DiskKey, DiskUse> = BTreeMap::new();
         let read = self.kernel.disk_uses.each(|key, uses| {
             now.insert(key, uses.fold(DiskUse::default(), disks::sum));
@@ -193,29 +196,29 @@ impl Observer {
         let unknown = now.keys().map(|key| key.disk);
         let unknown: Vec<DiskId> = unknown.filter(|disk| !self.disks.knows(*disk)).collect();
         if !unknown.is_empty() {
-            self.look_at_stacks(unknown);
+            self.read_stacks(unknown);
         }
         let mut new: BTreeMap<u32, BTreeMap<DiskId, DiskUse>> = BTreeMap::new();
         for (key, uses) in now {
-            let before = self.seen.get(&key).copied().unwrap_or_default();
-            let of_party = new.entry(key.party).or_default();
-            of_party.insert(key.disk, disks::since(before, uses));
-            self.seen.insert(key, uses);
+            let before = self.counted.get(&key).copied().unwrap_or_default();
+            let of_owner = new.entry(key.owner).or_default();
+            of_owner.insert(key.disk, disks::since(before, uses));
+            self.counted.insert(key, uses);
         }
-        for (party, uses) in new {
-            for (disk, more) in self.disks.settle(&uses) {
-                let total = self.charged.entry((party, disk)).or_default();
+        for (owner, uses) in new {
+            for (disk, more) in self.disks.charge_stacks(&uses) {
+                let total = self.charged.entry((owner, disk)).or_default();
                 *total = disks::sum(*total, more);
             }
         }
     }
 
-    fn look_at_links(&mut self) {
+    fn read_links(&mut self) {
         let mut now: BTreeMap<(u32, LinkId), LinkUse> = BTreeMap::new();
         let links = &mut self.links;
         let read = self.kernel.link_uses.each(|key, uses| {
             if let Some(link) = links.id(key.interface) {
-                let total = now.entry((key.party, link)).or_default();
+                let total = now.entry((key.owner, link)).or_default();
                 *total = uses.fold(*total, links::sum);
             }
         });
@@ -224,36 +227,36 @@ impl Observer {
         }
     }
 
-    fn look_at_crowds(&mut self) {
-        let crowds = self.kernel.crowds();
-        self.crowds = self.note(crowds).unwrap_or(self.crowds);
+    fn read_rq_scan(&mut self) {
+        let rq_scan = self.kernel.rq_scan();
+        self.rq_scan = self.note(rq_scan).unwrap_or(self.rq_scan);
     }
 
-    fn watches(&self) -> bool {
-        self.kernel.loaded.no_watch.is_none() && self.crowds.queues >= self.cpus
+    fn scans_all_queues(&self) -> bool {
+        self.kernel.loaded.scan_refused.is_none() && self.rq_scan.queues >= self.cpus
     }
 
-    fn idle_cpus(&self) -> Option<IdleCpus> {
-        let Crowds {
+    fn vacancy(&self) -> Option<Vacancy> {
+        let RqScan {
             vacant_since_ns,
             vacant_cpus,
-            alone_since_ns,
+            background_only_since_ns,
             ..
-        } = self.crowds;
-        self.watches().then_some(IdleCpus {
+        } = self.rq_scan;
+        self.scans_all_queues().then_some(Vacancy {
             since_ns: Some(vacant_since_ns).filter(|ns| *ns != 0),
             cpus: vacant_cpus,
-            background_only_since_ns: Some(alone_since_ns).filter(|ns| *ns != 0),
+            alone_ns: Some(background_only_since_ns).filter(|ns| *ns != 0),
         })
     }
 
-    pub fn ring_for(&mut self, wanted: Wanted) {
-        let orders = &mut self.kernel.orders;
-        let now = (u32::from(wanted.crowds), u32::from(wanted.vacancies));
-        if now != (orders.crowds, orders.vacancies) {
-            (orders.crowds, orders.vacancies) = now;
-            let told = self.kernel.give_orders();
-            self.note(told);
+    pub fn notify_on(&mut self, events: NotifyOn) {
+        let config = &mut self.kernel.config;
+        let now = (u32::from(events.imbalances), u32::from(events.vacancies));
+        if now != (config.notify_imbalances, config.notify_vacancies) {
+            (config.notify_imbalances, config.notify_vacancies) = now;
+            let written = self.kernel.update_config();
+            self.note(written);
         }
     }
 
@@ -264,23 +267,23 @@ impl Observer {
             cpus: self.cpus,
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
-            rq_imbalances: self.crowds.found,
-            idle_cpus: self.idle_cpus(),
+            rq_imbalances: self.rq_scan.imbalances,
+            vacancy: self.vacancy(),
             foreground: self.usage(FOREGROUND),
             ignored: self.usage(IGNORED),
             background: background
-                .map(|(program, managed)| (*program, self.usage(managed.party)))
+                .map(|(program, managed)| (*program, self.usage(managed.owner)))
                 .collect(),
-            blocked: Vec::new(),
+            held_up: Vec::new(),
         }
     }
 
-    fn usage(&self, party: u32) -> Usage {
-        let cpu = self.cpu.get(&party).copied().unwrap_or_default();
-        let disks = self.charged.range((party, DISK_MIN)..=(party, DISK_MAX));
+    fn usage(&self, owner: u32) -> Usage {
+        let cpu = self.cpu.get(&owner).copied().unwrap_or_default();
+        let disks = self.charged.range((owner, DISK_MIN)..=(owner, DISK_MAX));
         let links = self
             .link_uses
-            .range((party, LinkId(0))..=(party, LinkId(u32::MAX)));
+            .range((owner, LinkId(0))..=(owner, LinkId(u32::MAX)));
         Usage {
             cpu_ns: cpu.run_ns,
             wait_ns: cpu.wait_ns,
@@ -296,16 +299,16 @@ impl Observer {
         root: ProcessId,
     ) -> Result<(), MeterError> {
         self.forget(program);
-        // What was used until now was not background's.
-        self.kernel.visit_threads()?;
-        let party = self.next_party;
+        // Use until now is foreground use.
+        self.kernel.count_threads()?;
+        let owner = self.next_owner;
         let cgroup = cgroup.map(cgroup_number).transpose()?;
-        self.next_party += 1;
-        self.managed.insert(program, Managed { party, cgroup });
-        let told = self.give_orders();
-        let added = told.and_then(|()| match cgroup {
-            Some((id, _)) => self.kernel.add_cgroup(id, party),
-            None => self.add_kin(root, party),
+        self.next_owner += 1;
+        self.managed.insert(program, Managed { owner, cgroup });
+        let written = self.update_config();
+        let added = written.and_then(|()| match cgroup {
+            Some((id, _)) => self.kernel.add_cgroup(id, owner),
+            None => self.add_pid(root, owner),
         });
         if added.is_err() {
             self.forget(program);
@@ -313,29 +316,29 @@ impl Observer {
         added
     }
 
-    /// Lists a process and its descendants. From the moment that a process is
-    /// listed its children are too, so what is looked for are those born
-    /// before; the search ends when it finds nobody new.
-    fn add_kin(&self, root: ProcessId, party: u32) -> Result<(), MeterError> {
+    /// Lists a process and its descendants. Children that a listed process forks are listed
+    /// by the kernel; this function adds those that were forked before. It ends when a pass
+    /// finds no new process.
+    fn add_pid(&self, root: ProcessId, owner: u32) -> Result<(), MeterError> {
         let proc = &self.config.proc;
         let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
         let mut listed = BTreeSet::from([root.pid]);
-        self.kernel.add_kin(root.pid, party)?;
-        if !kin::process(proc, root.pid).is_some_and(lives) {
-            self.kernel.remove_kin(root.pid);
+        self.kernel.add_pid(root.pid, owner)?;
+        if !proc_tree::process(proc, root.pid).is_some_and(lives) {
+            self.kernel.remove_pid(root.pid);
             return Err(MeterError::Gone { pid: root.pid });
         }
         loop {
-            let found = kin::with_descendants(&listed, &kin::processes(proc));
+            let found = proc_tree::with_descendants(&listed, &proc_tree::processes(proc));
             let new: Vec<i32> = found.difference(&listed).copied().collect();
             if new.is_empty() {
                 return Ok(());
             }
             for pid in new {
-                self.kernel.add_kin(pid, party)?;
+                self.kernel.add_pid(pid, owner)?;
                 listed.insert(pid);
-                if kin::process(proc, pid).is_none() {
-                    self.kernel.remove_kin(pid);
+                if proc_tree::process(proc, pid).is_none() {
+                    self.kernel.remove_pid(pid);
                 }
             }
         }
@@ -345,32 +348,32 @@ impl Observer {
         let Some(managed) = self.managed.remove(&program) else {
             return;
         };
-        let visited = self.kernel.visit_threads();
+        let visited = self.kernel.count_threads();
         self.note(visited);
         if let Some((id, _)) = managed.cgroup {
             self.kernel.remove_cgroup(id);
         }
-        let kin = &mut self.kernel.kin;
-        let removed = kin.remove_where(|_, of| of == managed.party);
+        let pids = &mut self.kernel.pid_map;
+        let removed = pids.remove_where(|_, of| of == managed.owner);
         self.note(removed);
         self.forget_uses();
-        let told = self.give_orders();
-        self.note(told);
+        let written = self.update_config();
+        self.note(written);
     }
 
-    /// Makes room in the kernel's maps: what is no living program's goes,
-    /// with what a CPU was just counting when its program was forgotten before.
+    /// Frees entries of the kernel's maps: those of removed programs, including use that a
+    /// CPU was counting while an earlier program was removed.
     fn forget_uses(&mut self) {
-        let alive: BTreeSet<u32> = self.managed.values().map(|of| of.party).collect();
-        let gone = |party: u32| party >= FIRST_PROGRAM && !alive.contains(&party);
+        let alive: BTreeSet<u32> = self.managed.values().map(|of| of.owner).collect();
+        let gone = |owner: u32| owner >= FIRST_PROGRAM && !alive.contains(&owner);
         let kernel = &mut self.kernel;
         let removed = [
-            kernel.cpu_uses.remove_where(|party, _| gone(party)),
-            kernel.disk_uses.remove_where(|key, _| gone(key.party)),
-            kernel.link_uses.remove_where(|key, _| gone(key.party)),
+            kernel.cpu_uses.remove_where(|owner, _| gone(owner)),
+            kernel.disk_uses.remove_where(|key, _| gone(key.owner)),
+            kernel.link_uses.remove_where(|key, _| gone(key.owner)),
         ];
         self.cpu.retain(|of, _| !gone(*of));
-        self.seen.retain(|used, _| !gone(used.party));
+        self.counted.retain(|used, _| !gone(used.owner));
         self.charged.retain(|(of, _), _| !gone(*of));
         self.link_uses.retain(|(of, _), _| !gone(*of));
         for removed in removed {
@@ -378,38 +381,38 @@ impl Observer {
         }
     }
 
-    fn give_orders(&mut self) -> Result<(), MeterError> {
+    fn update_config(&mut self) -> Result<(), MeterError> {
         let managed = || self.managed.values();
         let levels = managed()
             .filter_map(|of| of.cgroup)
             .map(|(_, levels)| levels);
-        let orders = &mut self.kernel.orders;
-        orders.levels = levels.fold(0, |all, some| all | some);
-        orders.kin = u32::from(managed().any(|of| of.cgroup.is_none()));
-        orders.programs = self.managed.len() as u32;
-        self.kernel.give_orders()
+        let config = &mut self.kernel.config;
+        config.cgroup_levels = levels.fold(0, |all, some| all | some);
+        config.tracks_pids = u32::from(managed().any(|of| of.cgroup.is_none()));
+        config.programs = self.managed.len() as u32;
+        self.kernel.update_config()
     }
 
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.kernel.bell()
+    pub fn notify_fd(&self) -> BorrowedFd<'_> {
+        self.kernel.notify_fd()
     }
 
-    pub fn names(&self) -> Names {
-        Names {
+    pub fn names(&self) -> DeviceNames {
+        DeviceNames {
             disks: self.disks.names().clone(),
             links: self.links.names(),
         }
     }
 
     pub fn costs(&self) -> Vec<ProgramCost> {
-        let watch = ProgramCost {
-            name: "look_for_crowds".to_owned(),
-            runs: self.crowds.looks,
-            run_ns: self.crowds.looks_ns,
+        let scan = ProgramCost {
+            name: "scan_on_timer".to_owned(),
+            runs: self.rq_scan.scans,
+            run_ns: self.rq_scan.scans_ns,
         };
-        // The kernel keeps no account of timers.
+        // The kernel keeps no statistics of timers.
         let mut costs = self.kernel.loaded.costs();
-        costs.push(watch);
+        costs.push(scan);
         costs
     }
 
@@ -417,8 +420,8 @@ impl Observer {
         self.kernel.loaded.program_ids()
     }
 
-    /// Who has used a resource in the last second or two, the most first.
-    pub fn top_users(&mut self, resource: Resource) -> Vec<User> {
+    /// The processes that used a resource in the last one or two seconds, largest use first.
+    pub fn top_processes(&mut self, resource: Resource) -> Vec<ProcessShare> {
         let devices: BTreeSet<Device> = match resource {
             Resource::Cpu => BTreeSet::from([Device::Cpu]),
             Resource::Disk(disk) => self
@@ -429,9 +432,9 @@ impl Observer {
                 .collect(),
             Resource::Link(link) => BTreeSet::from([Device::Link(self.links.interface(link))]),
         };
-        let epoch = self.kernel.orders.epoch;
-        let mut found: BTreeMap<u32, (u64, UserUse)> = BTreeMap::new();
-        let read = self.kernel.users.each(|key, uses| {
+        let epoch = self.kernel.config.epoch;
+        let mut found: BTreeMap<u32, (u64, ProcessUse)> = BTreeMap::new();
+        let read = self.kernel.process_uses.each(|key, uses| {
             let uses = uses.next().filter(|_| devices.contains(&key.device));
             let Some(uses) = uses else {
                 return;
@@ -444,38 +447,38 @@ impl Observer {
         self.ranked(found)
     }
 
-    fn ranked(&self, found: BTreeMap<u32, (u64, UserUse)>) -> Vec<User> {
+    fn ranked(&self, found: BTreeMap<u32, (u64, ProcessUse)>) -> Vec<ProcessShare> {
         let all: u64 = found.values().map(|(recent, _)| recent).sum();
-        let mut users: Vec<User> = found
+        let mut processes: Vec<ProcessShare> = found
             .into_iter()
             .filter(|(_, (recent, _))| *recent > 0)
-            .map(|(tgid, (recent, uses))| User {
+            .map(|(tgid, (recent, uses))| ProcessShare {
                 pid: tgid as i32,
                 comm: uses.comm,
-                party: self.party(uses.party),
+                owner: self.owner(uses.owner),
                 share: recent as f64 / all as f64,
             })
             .collect();
-        users.sort_by(|a, b| b.share.total_cmp(&a.share));
-        users
+        processes.sort_by(|a, b| b.share.total_cmp(&a.share));
+        processes
     }
 
-    fn party(&self, number: u32) -> Party {
+    fn owner(&self, number: u32) -> OwnerClass {
         let mut managed = self.managed.iter();
-        match managed.find(|(_, managed)| managed.party == number) {
-            Some((program, _)) => Party::Background(*program),
-            None if number == IGNORED => Party::Ignored,
-            None => Party::Foreground,
+        match managed.find(|(_, managed)| managed.owner == number) {
+            Some((program, _)) => OwnerClass::Background(*program),
+            None if number == IGNORED => OwnerClass::Ignored,
+            None => OwnerClass::Foreground,
         }
     }
 
-    /// What could not be counted or told, a sentence each.
+    /// What could not be counted or configured, one sentence each.
     pub fn reasons(&self) -> Vec<String> {
-        let mut reasons: Vec<String> = self.troubles.iter().cloned().collect();
+        let mut reasons: Vec<String> = self.errors.iter().cloned().collect();
         let kinds = [
-            "threads were not counted: the kernel had no memory for their accounts",
-            "uses of disks or interfaces were not counted: there were too many different ones",
-            "processes were taken for foreground: a program has more than can be listed",
+            "threads were not counted: the kernel had no memory for their counters",
+            "uses of disks or interfaces were not counted: there are too many devices",
+            "processes were counted as foreground: a program has more processes than can be listed",
         ];
         let lost = self.kernel.losses().into_iter().zip(kinds);
         reasons.extend(
@@ -484,40 +487,40 @@ impl Observer {
         );
         let missing = &self.kernel.loaded.missing;
         reasons.extend(missing.iter().map(|point| {
-            format!("use of the network is not seen whole: this kernel has no trace point {point}")
+            format!("use of the network is counted in part: this kernel has no trace point {point}")
         }));
-        if !self.watches() {
-            let why = match &self.kernel.loaded.no_watch {
+        if !self.scans_all_queues() {
+            let why = match &self.kernel.loaded.scan_refused {
                 Some(refused) => {
-                    format!("this kernel refuses the watch, as those before 5.17 do ({refused})")
+                    format!("this kernel refuses the scan, as kernels before 5.17 do ({refused})")
                 }
                 None => format!(
-                    "the run queues of {} CPUs of {} are known here",
-                    self.crowds.queues, self.cpus
+                    "only the run queues of {} of {} CPUs are known",
+                    self.rq_scan.queues, self.cpus
                 ),
             };
             reasons.push(format!(
-                "foreground threads that wait for one another on one CPU, while background work \
-                 has another, are seen late: {why}"
+                "foreground threads that share one CPU while background work has another are \
+                 detected late: {why}"
             ));
         }
         let pids = fs::metadata(self.config.proc.join("self/ns/pid"));
         if pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS) {
             reasons.push(
                 "processes are numbered by a container: a program without a cgroup of its own \
-                 cannot be told from foreground work"
+                 cannot be distinguished from foreground work"
                     .to_owned(),
             );
         }
         reasons
     }
 
-    /// Remembers what went wrong; the figures stay as they were.
+    /// Records an error; the figures keep their last values.
     fn note<T>(&mut self, result: Result<T, MeterError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                self.troubles.insert(error.to_string());
+                self.errors.insert(error.to_string());
                 None
             }
         }
@@ -530,8 +533,8 @@ const DISK_MAX: DiskId = DiskId {
     minor: u32::MAX,
 };
 
-/// The kernel's number of a cgroup, and the level that it lies on as a bit;
-/// all levels where a namespace hides how deep its root lies.
+/// The inode of a cgroup, and its level as a bit. All levels in a cgroup namespace, which
+/// hides the depth of its root.
 fn cgroup_number(dir: &Path) -> Result<(u64, u32), MeterError> {
     let read = |path: &Path| fs::metadata(path).map_err(MeterError::read(path));
     let dir = fs::canonicalize(dir).map_err(MeterError::read(dir))?;

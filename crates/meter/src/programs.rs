@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The BPF programs in the kernel: loading, attaching, their maps, their cost.
+//! The BPF programs in the kernel: loading, attaching, maps, cost.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -13,65 +13,69 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder, libbpf_sys};
 use usher_model::{DiskUse, LinkUse};
 
 use crate::error::MeterError;
-use crate::layout::{Control, CpuUse, Crowds, Device, DiskKey, Layout, LinkKey, UserKey, UserUse};
+use crate::layout::{
+    BpfConfig, CpuUse, Device, DiskKey, Layout, LinkKey, ProcessKey, ProcessUse, RqScan,
+};
 use crate::table::Table;
 
-/// The compiled programs, placed as a reader of ELF files wants them.
+/// The compiled programs, aligned as ELF readers require.
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
 
-/// What a BPF program has cost since it was loaded, as far as the kernel kept
-/// account (`kernel.bpf_stats_enabled`, or [`keep_account`]).
+/// The cost of a BPF program since it was loaded, for as long as the kernel measured it
+/// (`kernel.bpf_stats_enabled`, or [`keep_account`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramCost {
     /// Its name.
     pub name: String,
-    /// How often it ran.
+    /// Number of runs.
     pub runs: u64,
-    /// Nanoseconds that it ran.
+    /// Total run time in nanoseconds.
     pub run_ns: u64,
 }
 
-/// Has the kernel keep account of BPF programs' run times until the value is
-/// dropped. It makes every one of them dearer meanwhile.
+/// Has the kernel measure the run time of BPF programs until the returned value is dropped.
+/// This makes every BPF program slower meanwhile.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub fn keep_account() -> Result<std::os::fd::OwnedFd, MeterError> {
     use std::os::fd::FromRawFd;
-    // SAFETY: takes a number and makes a descriptor.
+    // SAFETY: takes a number and returns a descriptor.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     if fd < 0 {
         let error = libbpf_rs::Error::from_raw_os_error(-fd);
-        return Err(MeterError::bpf("having BPF programs' times kept")(error));
+        return Err(MeterError::bpf("enabling statistics of BPF programs")(
+            error,
+        ));
     }
-    // SAFETY: the descriptor was just made and is nobody else's.
+    // SAFETY: the descriptor was just created and has no other owner.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
 }
 
-/// An object in the kernel, with what is attached of it.
+/// A loaded object, with its attached programs.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// Detached before the object goes.
+    /// Dropped (detached) before the object.
     links: Vec<(String, Link)>,
     object: Object,
     /// Trace points that this kernel lacks.
     pub missing: Vec<String>,
-    /// Why threads that crowd on one CPU are not seen; `None`: they are.
-    pub no_watch: Option<String>,
+    /// Why run queues are not scanned; `None` if they are.
+    pub scan_refused: Option<String>,
 }
 
 impl Loaded {
-    /// The meter's, not attached yet.
+    /// Loads the meter's programs without attaching them.
     pub fn meter() -> Result<Self, MeterError> {
-        // What libbpf has to say comes as an error, not on our standard error.
+        // Errors of libbpf are returned; it must not write to standard error.
         libbpf_rs::set_print(None);
         let (open, missing) = opened(true)?;
         let (object, refused) = match open.load() {
             Ok(object) => (object, None),
-            // A kernel without what the watch needs has all the rest.
+            // A kernel that refuses the scan may accept the other programs.
             Err(refused) => {
                 let rest = opened(false)?.0.load();
                 let rest = rest.map_err(MeterError::bpf("loading BPF programs"))?;
@@ -82,19 +86,19 @@ impl Loaded {
             links: Vec::new(),
             object,
             missing,
-            no_watch: None,
+            scan_refused: None,
         };
-        loaded.no_watch = refused.or_else(|| loaded.watch_for_crowds().err());
+        loaded.scan_refused = refused.or_else(|| loaded.start_rq_scan().err());
         Ok(loaded)
     }
 
-    /// Starts the timer that looks for crowds, which ends with its map.
-    fn watch_for_crowds(&mut self) -> Result<(), String> {
+    /// Starts the timer of the run-queue scan, which stops when its map is freed.
+    fn start_rq_scan(&mut self) -> Result<(), String> {
         let mut programs = self.object.progs_mut();
-        let Some(watch) = programs.find(|program| program.name() == WATCH) else {
-            return Err(format!("there is no program {WATCH}"));
+        let Some(start) = programs.find(|program| program.name() == START_SCAN) else {
+            return Err(format!("there is no program {START_SCAN}"));
         };
-        match watch.test_run(ProgramInput::default()) {
+        match start.test_run(ProgramInput::default()) {
             Ok(run) if run.return_value == 0 => Ok(()),
             Ok(_) => Err("its timer cannot be started".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -105,7 +109,7 @@ impl Loaded {
     pub fn attach(&mut self) -> Result<(), MeterError> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if program.autoload() && name != WATCH {
+            if program.autoload() && name != START_SCAN {
                 let attached = program.attach();
                 let link = attached.map_err(MeterError::bpf(format!("attaching {name}")))?;
                 self.links.push((name, link));
@@ -128,7 +132,7 @@ impl Loaded {
         MapHandle::try_from(&map).map_err(MeterError::bpf(format!("opening the map {name}")))
     }
 
-    /// What each program has cost.
+    /// The cost of each program.
     pub fn costs(&self) -> Vec<ProgramCost> {
         let programs = self.object.progs();
         programs
@@ -143,7 +147,7 @@ impl Loaded {
             .collect()
     }
 
-    /// The kernel's numbers of the programs.
+    /// The kernel's ids of the programs.
     pub fn program_ids(&self) -> Vec<u32> {
         let programs = self.object.progs();
         programs
@@ -153,41 +157,41 @@ impl Loaded {
     }
 }
 
-/// The program that is run once, to start a timer; kernels before 5.17 refuse it, and
-/// those with PREEMPT_RT.
-const WATCH: &str = "watch_for_crowds";
+/// The program that is run once to start the timer. Kernels before 5.17 and kernels with
+/// PREEMPT_RT refuse it.
+const START_SCAN: &str = "start_rq_scan";
 
-/// The programs, ready to be loaded, and the trace points that are missing.
-fn opened(with_watch: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
+/// The programs, ready to be loaded, and the trace points that this kernel lacks.
+fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
     let open = ObjectBuilder::default().open_memory(&METER.0);
     let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
     let page_bytes = rustix::param::page_size() as u32;
-    for mut ring in open.maps_mut().filter(|map| map.name() == "bell") {
+    for mut ring in open.maps_mut().filter(|map| map.name() == "notify_ringbuf") {
         let set = ring.set_max_entries(page_bytes);
-        set.map_err(MeterError::bpf("setting the bell's size"))?;
+        set.map_err(MeterError::bpf("setting the size of the ring buffer"))?;
     }
     let mut programs = open.progs_mut();
-    if let Some(mut watch) = programs.find(|program| program.name() == WATCH) {
-        watch.set_autoload(with_watch);
+    if let Some(mut start) = programs.find(|program| program.name() == START_SCAN) {
+        start.set_autoload(with_scan);
     }
     drop(programs);
     let missing = leave_out_missing(&mut open);
     Ok((open, missing))
 }
 
-/// Trace points that came late (6.3); all else is there since 5.12, without
-/// which nothing can be metered.
-const LATE: [&str; 2] = ["sock_send_length", "sock_recv_length"];
+/// Trace points added in 6.3. All others exist since 5.12; on older kernels the meter cannot
+/// use BPF.
+const ADDED_TRACE_POINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
-/// Leaves out programs whose trace points this kernel lacks, and names these.
+/// Disables programs whose trace points this kernel lacks; returns the trace points.
 fn leave_out_missing(open: &mut OpenObject) -> Vec<String> {
     let mut missing = Vec::new();
     for mut program in open.progs_mut() {
         let section = program.section().to_string_lossy().into_owned();
-        let late = LATE
+        let added = ADDED_TRACE_POINTS
             .iter()
             .find(|point| section == format!("tp_btf/{point}"));
-        if let Some(point) = late.filter(|point| !has_trace_point(point)) {
+        if let Some(point) = added.filter(|point| !has_trace_point(point)) {
             program.set_autoload(false);
             missing.push((*point).to_owned());
         }
@@ -199,7 +203,7 @@ fn has_trace_point(name: &str) -> bool {
     let Ok(name) = std::ffi::CString::new(name) else {
         return false;
     };
-    // SAFETY: the name is a C string that lives until the call's end.
+    // SAFETY: the name is a C string that outlives the call.
     let id = unsafe {
         libbpf_sys::libbpf_find_vmlinux_btf_id(name.as_ptr(), libbpf_sys::BPF_TRACE_RAW_TP)
     };
@@ -209,83 +213,83 @@ fn has_trace_point(name: &str) -> bool {
 fn program_info(fd: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;
-    // SAFETY: the kernel fills at most `length` bytes of `info`, in which all
-    // pointers are null and all counts 0, so that it follows none.
+    // SAFETY: the kernel writes at most `length` bytes to `info`. Its pointers are null and
+    // its counts 0, so the kernel follows none of them.
     let result = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut length)
     };
     (result == 0).then_some(info)
 }
 
-/// The meter in the kernel: programs that run and maps to talk by.
+/// The meter's kernel side: the programs, and the maps shared with them.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    bell: RingBuffer<'static>,
+    notify_ringbuf: RingBuffer<'static>,
     pub cpu_uses: Table<u32, CpuUse>,
     pub disk_uses: Table<DiskKey, DiskUse>,
     pub link_uses: Table<LinkKey, LinkUse>,
-    pub users: Table<UserKey, UserUse>,
-    control: MapHandle,
+    pub process_uses: Table<ProcessKey, ProcessUse>,
+    config_map: MapHandle,
     cgroups: MapHandle,
-    pub kin: Table<u32, u32>,
-    pub beneath: Table<Device, Device>,
-    latch: MapHandle,
-    crowds: MapHandle,
+    pub pid_map: Table<u32, u32>,
+    pub lower_devices: Table<Device, Device>,
+    notify_state: MapHandle,
+    rq_scan: MapHandle,
     losses: MapHandle,
-    pub orders: Control,
+    pub config: BpfConfig,
     pub loaded: Loaded,
 }
 
-/// The word or the flag that a map of one entry holds.
+/// The only key of a map with one entry; also a value of zero.
 const ONLY: [u8; 4] = [0; 4];
 
 impl Kernel {
-    /// Loads, gives the first orders, attaches.
-    pub fn start(orders: Control, services: &[[u8; 16]]) -> Result<Self, MeterError> {
+    /// Loads the programs, writes the first configuration, and attaches them.
+    pub fn start(config: BpfConfig, services: &[[u8; 16]]) -> Result<Self, MeterError> {
         let loaded = Loaded::meter()?;
-        let ring = loaded.map("bell")?;
-        let mut bell = RingBufferBuilder::new();
-        let bell = bell.add(&ring, |_| 0).map(|_| ()).and(Ok(bell));
-        let bell = bell.and_then(RingBufferBuilder::build);
+        let ring = loaded.map("notify_ringbuf")?;
+        let mut ringbuf = RingBufferBuilder::new();
+        let ringbuf = ringbuf.add(&ring, |_| 0).map(|_| ()).and(Ok(ringbuf));
+        let ringbuf = ringbuf.and_then(RingBufferBuilder::build);
         let mut kernel = Self {
-            bell: bell.map_err(MeterError::bpf("opening the bell"))?,
+            notify_ringbuf: ringbuf.map_err(MeterError::bpf("opening the ring buffer"))?,
             cpu_uses: Table::new(loaded.map("cpu_uses")?)?,
             disk_uses: Table::new(loaded.map("disk_uses")?)?,
             link_uses: Table::new(loaded.map("link_uses")?)?,
-            users: Table::new(loaded.map("users")?)?,
-            kin: Table::new(loaded.map("kin")?)?,
-            control: loaded.map("control")?,
+            process_uses: Table::new(loaded.map("process_uses")?)?,
+            pid_map: Table::new(loaded.map("pid_map")?)?,
+            config_map: loaded.map("config_map")?,
             cgroups: loaded.map("cgroups")?,
-            beneath: Table::new(loaded.map("beneath")?)?,
-            latch: loaded.map("latch")?,
-            crowds: loaded.map("crowds")?,
+            lower_devices: Table::new(loaded.map("lower_devices")?)?,
+            notify_state: loaded.map("notify_state")?,
+            rq_scan: loaded.map("rq_scans")?,
             losses: loaded.map("losses")?,
-            orders,
+            config,
             loaded,
         };
         let known = kernel.loaded.map("services")?;
         for comm in services {
             put(&known, comm, &ONLY)?;
         }
-        kernel.give_orders()?;
+        kernel.update_config()?;
         kernel.loaded.attach()?;
-        kernel.visit_threads()?;
-        // The visit has found out which process this is.
-        let known = kernel.control.lookup(&ONLY, MapFlags::ANY);
-        let known = known.map_err(MeterError::bpf("reading the map control"))?;
-        kernel.orders.own_tgid = Control::read(&known.unwrap_or_default()).own_tgid;
+        kernel.count_threads()?;
+        // The iterator has recorded the number of this process.
+        let known = kernel.config_map.lookup(&ONLY, MapFlags::ANY);
+        let known = known.map_err(MeterError::bpf("reading the map config_map"))?;
+        kernel.config.own_tgid = BpfConfig::read(&known.unwrap_or_default()).own_tgid;
         Ok(kernel)
     }
 
-    /// Tells the programs what `orders` says.
-    pub fn give_orders(&self) -> Result<(), MeterError> {
-        put(&self.control, &ONLY, &self.orders.bytes())
+    /// Writes `config` to the kernel's map.
+    pub fn update_config(&self) -> Result<(), MeterError> {
+        put(&self.config_map, &ONLY, &self.config.bytes())
     }
 
-    /// Counts what every living thread has run and waited since the last time.
-    pub fn visit_threads(&self) -> Result<(), MeterError> {
+    /// Counts the run and wait time of every living thread since the last visit.
+    pub fn count_threads(&self) -> Result<(), MeterError> {
         let doing = "visiting threads";
-        let Some(link) = self.loaded.link("each_thread") else {
+        let Some(link) = self.loaded.link("count_threads") else {
             return Ok(());
         };
         let mut visit = Iter::new(link).map_err(MeterError::bpf(doing))?;
@@ -293,7 +297,7 @@ impl Kernel {
         loop {
             match visit.read(&mut nothing) {
                 Ok(0) => return Ok(()),
-                // The kernel pauses after a million threads.
+                // The iterator pauses after a million threads.
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(MeterError::bpf(doing)(error.into())),
                 Ok(_) => {}
@@ -301,53 +305,53 @@ impl Kernel {
         }
     }
 
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the ring buffer's and lives as long as it,
-        // which `self` owns.
-        unsafe { BorrowedFd::borrow_raw(self.bell.epoll_fd()) }
+    pub fn notify_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor belongs to the ring buffer, which `self` owns, and the
+        // borrow does not outlive `self`.
+        unsafe { BorrowedFd::borrow_raw(self.notify_ringbuf.epoll_fd()) }
     }
 
-    /// Empties the bell's buffer, and then lets it ring again.
-    pub fn arm_bell(&self) -> Result<(), MeterError> {
-        let consumed = self.bell.consume();
-        consumed.map_err(MeterError::bpf("emptying the bell's buffer"))?;
-        put(&self.latch, &ONLY, &ONLY)
+    /// Empties the ring buffer, then arms notification.
+    pub fn arm_notify(&self) -> Result<(), MeterError> {
+        let consumed = self.notify_ringbuf.consume();
+        consumed.map_err(MeterError::bpf("emptying the ring buffer"))?;
+        put(&self.notify_state, &ONLY, &ONLY)
     }
 
-    pub fn add_cgroup(&self, id: u64, party: u32) -> Result<(), MeterError> {
-        put(&self.cgroups, &id.to_ne_bytes(), &party.to_ne_bytes())
+    pub fn add_cgroup(&self, id: u64, owner: u32) -> Result<(), MeterError> {
+        put(&self.cgroups, &id.to_ne_bytes(), &owner.to_ne_bytes())
     }
 
     pub fn remove_cgroup(&self, id: u64) {
         remove(&self.cgroups, &id.to_ne_bytes());
     }
 
-    pub fn add_kin(&self, pid: i32, party: u32) -> Result<(), MeterError> {
-        put(self.kin.map(), &pid.to_ne_bytes(), &party.to_ne_bytes())
+    pub fn add_pid(&self, pid: i32, owner: u32) -> Result<(), MeterError> {
+        put(self.pid_map.map(), &pid.to_ne_bytes(), &owner.to_ne_bytes())
     }
 
-    pub fn remove_kin(&self, pid: i32) {
-        remove(self.kin.map(), &pid.to_ne_bytes());
+    pub fn remove_pid(&self, pid: i32) {
+        remove(self.pid_map.map(), &pid.to_ne_bytes());
     }
 
-    /// The disk that a stacked one lies on.
-    pub fn set_beneath(&self, upper: Device, lower: Device) -> Result<(), MeterError> {
-        put(self.beneath.map(), &upper.bytes(), &lower.bytes())
+    /// Sets the disk below a stacked disk.
+    pub fn set_lower_device(&self, upper: Device, lower: Device) -> Result<(), MeterError> {
+        put(self.lower_devices.map(), &upper.bytes(), &lower.bytes())
     }
 
-    /// A disk lies on no other.
-    pub fn remove_beneath(&self, upper: Device) {
-        remove(self.beneath.map(), &upper.bytes());
+    /// Records that a disk is not stacked.
+    pub fn remove_lower_device(&self, upper: Device) {
+        remove(self.lower_devices.map(), &upper.bytes());
     }
 
-    /// What the watch on the run queues has seen.
-    pub fn crowds(&self) -> Result<Crowds, MeterError> {
-        let seen = self.crowds.lookup(&ONLY, MapFlags::ANY);
-        let seen = seen.map_err(MeterError::bpf("reading the map crowds"))?;
-        Ok(seen.map_or(Crowds::default(), |bytes| Crowds::read(&bytes)))
+    /// The state of the run-queue scan.
+    pub fn rq_scan(&self) -> Result<RqScan, MeterError> {
+        let scan = self.rq_scan.lookup(&ONLY, MapFlags::ANY);
+        let scan = scan.map_err(MeterError::bpf("reading the map rq_scans"))?;
+        Ok(scan.map_or(RqScan::default(), |bytes| RqScan::read(&bytes)))
     }
 
-    /// What could not be counted, in the order of `enum lost`.
+    /// Counts of lost events, in the order of `enum lost`.
     pub fn losses(&self) -> [u64; 3] {
         [0u32, 1, 2].map(|what| {
             let found = self.losses.lookup(&what.to_ne_bytes(), MapFlags::ANY);
@@ -362,7 +366,7 @@ fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), MeterError> {
         .map_err(|error| MeterError::bpf(doing())(error))
 }
 
-/// An entry that is not there need not be removed.
+/// Removes an entry if it exists.
 fn remove(map: &MapHandle, key: &[u8]) {
     let _ = map.delete(key);
 }

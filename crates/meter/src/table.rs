@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading a whole hash map of the BPF programs in one or two system calls.
+//! Reads a whole hash map of the BPF programs in one or two system calls.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,16 +10,16 @@ use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 use crate::error::MeterError;
 use crate::layout::Layout;
 
-/// Entries that a system call gives at most. No bucket of the kernel's tables,
-/// which have more buckets than entries, comes near it.
+/// Maximum number of entries per system call. No bucket of the kernel's hash tables, which
+/// have more buckets than entries, holds nearly as many.
 const BATCH: usize = 128;
 
-/// A hash map and room for its content.
+/// A hash map, and buffers for its content.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
     map: MapHandle,
     of: PhantomData<fn() -> (K, V)>,
-    /// Values of an entry: one for each CPU that may be, or one.
+    /// Number of values per entry: one for each possible CPU, or one.
     copies: usize,
     /// Bytes from one copy to the next.
     stride: usize,
@@ -28,8 +28,10 @@ pub(crate) struct Table<K, V> {
 }
 
 impl<K: Layout, V: Layout> Table<K, V> {
+    /// Opens a map.
+    ///
     /// # Errors
-    /// When the map's keys or values are not of the size of `K` or `V`.
+    /// When the size of the map's keys or values is not that of `K` or `V`.
     pub fn new(map: MapHandle) -> Result<Self, MeterError> {
         let value_bytes = map.value_size() as usize;
         if (map.key_size() as usize, value_bytes) != (K::BYTES, V::BYTES) {
@@ -60,7 +62,7 @@ impl<K: Layout, V: Layout> Table<K, V> {
         &self.map
     }
 
-    /// Shows every entry: its key and its values, one for each CPU.
+    /// Calls `see` with each key and its values, one value for each CPU.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -71,11 +73,11 @@ impl<K: Layout, V: Layout> Table<K, V> {
         self.entries(|key, values| see(K::read(key), values))
     }
 
-    /// Removes the entries of which `goes` says so, by their key and the first
-    /// of their values.
+    /// Removes the entries for which `goes` returns true; its arguments are the key and the
+    /// first value.
     ///
     /// # Errors
-    /// When the kernel refuses to show them.
+    /// When the kernel refuses to list the entries.
     pub fn remove_where(&mut self, goes: impl Fn(K, V) -> bool) -> Result<(), MeterError> {
         let mut gone = Vec::new();
         self.entries(|key, values| {
@@ -84,7 +86,7 @@ impl<K: Layout, V: Layout> Table<K, V> {
             }
         })?;
         for key in gone {
-            // One that is not there any more need not be removed.
+            // The entry may be gone already.
             let _ = self.map.delete(&key);
         }
         Ok(())
@@ -94,9 +96,9 @@ impl<K: Layout, V: Layout> Table<K, V> {
         &mut self,
         mut see: impl FnMut(&[u8], &mut dyn Iterator<Item = V>),
     ) -> Result<(), MeterError> {
-        let mut place = None;
+        let mut cursor = None;
         loop {
-            let (count, next) = self.batch(place)?;
+            let (count, next) = self.batch(cursor)?;
             let entries = self
                 .keys
                 .chunks_exact(K::BYTES)
@@ -104,26 +106,26 @@ impl<K: Layout, V: Layout> Table<K, V> {
             for (key, values) in entries.take(count) {
                 see(key, &mut values.chunks_exact(self.stride).map(V::read));
             }
-            place = next;
-            if place.is_none() {
+            cursor = next;
+            if cursor.is_none() {
                 return Ok(());
             }
         }
     }
 
-    /// Reads entries from a place in the map on: how many, and where to go on;
-    /// `None`: that was all.
-    fn batch(&mut self, place: Option<u32>) -> Result<(usize, Option<u32>), MeterError> {
+    /// Reads one batch of entries, starting at `cursor`. Returns the number of entries, and
+    /// the cursor of the next batch; `None` after the last.
+    fn batch(&mut self, cursor: Option<u32>) -> Result<(usize, Option<u32>), MeterError> {
         let mut count = BATCH as u32;
         let mut next = 0u32;
-        let mut from = place.unwrap_or_default();
-        let from = match place {
+        let mut from = cursor.unwrap_or_default();
+        let from = match cursor {
             Some(_) => ptr::from_mut(&mut from).cast(),
             None => ptr::null_mut(),
         };
-        // SAFETY: keys and values have room for `count` entries of this map
-        // (`new`), and a place in a hash map is a 32-bit word. The kernel
-        // writes nothing else, and nothing after the call.
+        // SAFETY: `new` made room for `count` keys and values of this map, and a cursor in a
+        // hash map is a 32-bit word. The kernel writes nothing else, and nothing after the
+        // call returns.
         let result = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 self.map.as_fd().as_raw_fd(),
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_of_another_size_is_refused() {
+    fn a_map_of_another_size_is_rejected() {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
             ..Default::default()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's texts that the meter reads. A parser takes a text and gives
-//! `None` for what is no such text; none panics, whatever it is fed. Formats:
-//! `Documentation/filesystems/proc.rst`, `Documentation/admin-guide/iostats.rst`.
+//! Parsers of the kernel's text files that the meter reads. A parser returns `None` for
+//! malformed text, and never panics. Formats: `Documentation/filesystems/proc.rst`,
+//! `Documentation/admin-guide/iostats.rst`.
 
 use std::path::Path;
 
 use crate::error::MeterError;
 
-/// Reads a whole text; bytes that are no UTF-8 are replaced.
+/// Reads a whole text file; invalid UTF-8 is replaced.
 pub(crate) fn read(path: &Path) -> Result<String, MeterError> {
     let bytes = std::fs::read(path).map_err(MeterError::read(path))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -23,11 +23,11 @@ pub(crate) fn parse<T>(
 }
 
 /// Reads and parses a file that may be missing.
-pub(crate) fn maybe<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+pub(crate) fn parse_optional<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     parse(&read(path).ok()?)
 }
 
-/// The machine's time in clock ticks, all CPUs together, since boot.
+/// CPU time of the machine since boot, in clock ticks, summed over all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MachineTicks {
     pub busy: u64,
@@ -51,7 +51,7 @@ pub(crate) fn machine_ticks(text: &str) -> Option<MachineTicks> {
     })
 }
 
-/// How many CPUs a list like `0-3,5` names.
+/// The number of CPUs in a list like `0-3,5`.
 pub(crate) fn cpu_count(text: &str) -> Option<u32> {
     let cpus: usher_model::CpuSet = text.trim().parse().ok()?;
     u32::try_from(cpus.len()).ok()
@@ -91,7 +91,7 @@ pub(crate) fn disk_line(line: &str) -> Option<DiskLine> {
     })
 }
 
-/// A line of `/proc/net/dev`: name; bytes and packets received; sent.
+/// A line of `/proc/net/dev`: name, received bytes and packets, sent bytes and packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LinkLine {
     pub name: String,
@@ -101,7 +101,7 @@ pub(crate) struct LinkLine {
     pub sent_packets: u64,
 }
 
-/// Reads a line of `/proc/net/dev`; headings are none.
+/// Reads a line of `/proc/net/dev`; `None` for headings.
 pub(crate) fn link_line(line: &str) -> Option<LinkLine> {
     let (name, counts) = line.split_once(':')?;
     let counts: Vec<u64> = counts.split_whitespace().map_while(number).collect();

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU time against the kernel's own accounts (`getrusage`).
+//! CPU time, compared with the kernel's own accounting (`getrusage`).
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
 mod common;
 
-use common::{Cgroup, Program, has_rung, look, meter, turn, wait_until};
-use usher_meter::{Meter, Party, User, Wanted};
+use common::{Cgroup, Program, is_notified, meter, sample, turn, wait_until};
+use usher_meter::{Meter, NotifyOn, OwnerClass, ProcessShare};
 use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
-/// What starting, ending and a tick may add to what a program knows of itself.
+/// Tolerance: start, end and one tick, which a program's own figure does not contain.
 const SLACK_NS: u64 = 30_000_000;
 
 fn background_ns(metering: &Metering) -> u64 {
     metering.background[&PROGRAM].cpu_ns
 }
 
-/// The program's own word in nanoseconds, and the meter's, which must agree.
+/// Checks that the meter's figure agrees with the program's own figure.
 fn assert_counted(counted_ns: u64, used_us: u64) {
     let used_ns = used_us * 1000;
     let tolerance_ns = SLACK_NS + used_ns / 50;
@@ -38,14 +38,14 @@ fn a_child_in_a_managed_cgroup_is_background() {
     let mut program = Program::start(&["burn", "200"], Some(&below));
     let managed = meter.manage(PROGRAM, Some(&cgroup.0), program.id());
     managed.unwrap();
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let used_us = program.number();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
-    let users = meter.top_users(Resource::Cpu);
-    // By its party: a container has other numbers than the kernel.
-    let is_ours = |user: &&User| user.party == Party::Background(PROGRAM);
-    let of_program = users.iter().find(is_ours).unwrap();
+    let processes = meter.top_processes(Resource::Cpu);
+    // By owner class: a container numbers processes differently than the kernel.
+    let is_ours = |process: &&ProcessShare| process.owner == OwnerClass::Background(PROGRAM);
+    let of_program = processes.iter().find(is_ours).unwrap();
     assert_eq!(of_program.comm, "usher-meter-rig");
     program.end();
     drop(program);
@@ -53,17 +53,17 @@ fn a_child_in_a_managed_cgroup_is_background() {
 }
 
 #[test]
-fn without_a_cgroup_descendants_are_background_wherever_they_go() {
+fn without_a_cgroup_all_descendants_are_background() {
     let _turn = turn();
     let Some(mut meter) = common::meter_by_processes("programs without a cgroup") else {
         return;
     };
     let mut program = Program::start(&["daemon", "200"], None);
     meter.manage(PROGRAM, None, program.id()).unwrap();
-    let before = look(&mut meter);
-    // The grandchild answers; its parents have ended by then or soon.
+    let before = sample(&mut meter);
+    // The grandchild answers; its parents have ended by then or end soon.
     let used_us = program.number();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
 }
 
@@ -76,23 +76,23 @@ fn a_daemon_stays_in_its_cgroup() {
     let mut program = Program::start(&["daemon", "300"], Some(&cgroup.0));
     let managed = meter.manage(PROGRAM, Some(&cgroup.0), program.id());
     managed.unwrap();
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let used_us = program.number();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
 }
 
 #[test]
-fn what_was_used_before_stays_foregrounds() {
+fn earlier_use_stays_foreground() {
     let _turn = turn();
-    let Some(mut meter) = common::meter_by_processes("changing sides") else {
+    let Some(mut meter) = common::meter_by_processes("a change of owner") else {
         return;
     };
     let mut program = Program::start(&["burn", "300"], None);
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let used_us = program.number();
     meter.manage(PROGRAM, None, program.id()).unwrap();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     assert!(
         background_ns(&after) < SLACK_NS,
         "{}",
@@ -101,11 +101,11 @@ fn what_was_used_before_stays_foregrounds() {
     let foreground = after.foreground.cpu_ns - before.foreground.cpu_ns;
     assert!(foreground + SLACK_NS >= used_us * 1000);
     meter.forget(PROGRAM);
-    assert!(look(&mut meter).background.is_empty());
+    assert!(sample(&mut meter).background.is_empty());
 }
 
 #[test]
-fn ten_thousand_processes_that_hardly_lived_are_counted() {
+fn ten_thousand_short_lived_processes_are_counted() {
     let _turn = turn();
     let (Some(mut meter), Some(cgroup)) = (meter("storms"), Cgroup::make("storm")) else {
         return;
@@ -116,25 +116,25 @@ fn ten_thousand_processes_that_hardly_lived_are_counted() {
         .unwrap();
     let used = program.numbers();
     let used_ns = (used[0] + used[1]) * 1000;
-    // The kernel frees a process a grace period after its end.
+    // The kernel frees a process one grace period after its end.
     let mut counted_ns = 0;
     wait_until("the last processes to be freed", || {
-        counted_ns = background_ns(&look(&mut meter));
+        counted_ns = background_ns(&sample(&mut meter));
         counted_ns >= used_ns - used_ns / 50
     });
     assert!(
         counted_ns <= used_ns + used_ns / 10 + SLACK_NS,
         "{counted_ns} counted, {used_ns} used"
     );
-    let is_told = |reason: &String| reason.contains(common::BY_A_CONTAINER);
-    assert!(meter.reasons().iter().all(is_told));
+    let is_expected = |reason: &String| reason.contains(common::BY_A_CONTAINER);
+    assert!(meter.reasons().iter().all(is_expected));
 }
 
-/// Has the program compute; its time must be neither side's.
+/// Has the program compute, and checks that its time is ignored.
 fn assert_ignored(meter: &mut Meter, program: &mut Program) {
-    let before = look(meter);
+    let before = sample(meter);
     let used_us = program.number();
-    let after = look(meter);
+    let after = sample(meter);
     let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
     assert!(ignored + SLACK_NS >= used_us * 1000, "{ignored} {used_us}");
 }
@@ -148,20 +148,20 @@ fn a_name_on_the_list_is_ignored() {
     };
     let mut meter = usher_meter::Meter::open(&config);
     if meter.source() != usher_model::MeterSource::Bpf {
-        usher_skip::skip!("the list of names: {:?}", meter.reasons());
+        eprintln!("not tested here: the list of names: {:?}", meter.reasons());
         return;
     }
     let mut program = Program::start(&["burn", "200"], None);
     assert_ignored(&mut meter, &mut program);
-    let users = meter.top_users(Resource::Cpu);
-    let is_ours = |user: &&User| user.comm == "usher-meter-rig";
-    let of_program = users.iter().find(is_ours).unwrap();
-    assert_eq!(of_program.party, Party::Ignored);
+    let processes = meter.top_processes(Resource::Cpu);
+    let is_ours = |process: &&ProcessShare| process.comm == "usher-meter-rig";
+    let of_program = processes.iter().find(is_ours).unwrap();
+    assert_eq!(of_program.owner, OwnerClass::Ignored);
 }
 
-/// Has the program run when nobody else wants to.
+/// Sets the policy of the program to SCHED_IDLE.
 fn set_idle(program: &Program) {
-    // SAFETY: all zeros are a value; the call reads it and no more.
+    // SAFETY: all zeros are a valid value; the call only reads it.
     let done = unsafe {
         let lowest: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(program.pid(), libc::SCHED_IDLE, &raw const lowest)
@@ -170,7 +170,7 @@ fn set_idle(program: &Program) {
 }
 
 #[test]
-fn who_runs_when_nobody_else_does_is_not_foreground() {
+fn sched_idle_tasks_are_ignored() {
     let _turn = turn();
     let Some(mut meter) = meter("SCHED_IDLE") else {
         return;
@@ -184,19 +184,19 @@ fn who_runs_when_nobody_else_does_is_not_foreground() {
 const CONTAINED: &str = "USHER_METER_CONTAINED";
 
 #[test]
-fn in_a_container_too_the_meter_does_not_take_itself_for_foreground() {
+fn the_meter_ignores_itself_in_a_container_too() {
     if std::env::var_os(CONTAINED).is_some() {
-        return burn_and_look();
+        return burn_and_sample();
     }
     let _turn = turn();
-    let name = "in_a_container_too_the_meter_does_not_take_itself_for_foreground";
+    let name = "the_meter_ignores_itself_in_a_container_too";
     let of_its_own = ["--pid", "--fork", "--kill-child"];
     let works = std::process::Command::new("unshare")
         .args(of_its_own)
         .arg("true")
         .output();
     if !works.is_ok_and(|made| made.status.success()) {
-        usher_skip::skip!("containers: want `unshare` and root");
+        eprintln!("not tested here: containers: needs `unshare` and root");
         return;
     }
     let contained = std::process::Command::new("unshare")
@@ -206,38 +206,38 @@ fn in_a_container_too_the_meter_does_not_take_itself_for_foreground() {
         .env(CONTAINED, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&contained.stderr);
-    assert!(contained.status.success(), "{said}");
-    eprint!("{said}");
+    let stderr = String::from_utf8_lossy(&contained.stderr);
+    assert!(contained.status.success(), "{stderr}");
+    eprint!("{stderr}");
 }
 
-fn burn_and_look() {
+fn burn_and_sample() {
     const BURNT_NS: u64 = 200_000_000;
     assert!(std::process::id() < 100, "a container numbers from 1");
     let Some(mut meter) = meter("containers") else {
         return;
     };
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let used_ns = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     };
     let begun_ns = used_ns();
     while used_ns() - begun_ns < BURNT_NS {}
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     let ignored = after.ignored.cpu_ns - before.ignored.cpu_ns;
     assert!(ignored + SLACK_NS >= BURNT_NS, "{ignored}");
 }
 
 #[test]
-fn totals_never_fall() {
+fn totals_never_decrease() {
     let _turn = turn();
     let Some(mut meter) = common::meter_by_processes("churn") else {
         return;
     };
     let mut program = Program::start(&["storm", "3000"], None);
     program.go();
-    let mut before = look(&mut meter);
+    let mut before = sample(&mut meter);
     for round in 0..200u64 {
         if round % 20 == 0 {
             meter.manage(ProgramId(round), None, program.id()).unwrap();
@@ -245,7 +245,7 @@ fn totals_never_fall() {
         if round % 20 == 10 {
             meter.forget(ProgramId(round - 10));
         }
-        let now = look(&mut meter);
+        let now = sample(&mut meter);
         assert!(now.idle_ns >= before.idle_ns);
         for (now, before) in [
             (&now.foreground, &before.foreground),
@@ -268,20 +268,20 @@ fn idle_and_busy_time_add_up() {
         return;
     };
     let mut program = Program::start(&["burn", "300"], None);
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     program.number();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     let of = |metering: &Metering| metering.foreground.cpu_ns + metering.ignored.cpu_ns;
     let passed = (after.cpu_read_ns - before.cpu_read_ns) * u64::from(after.cpus);
-    let told = of(&after) - of(&before) + after.idle_ns - before.idle_ns;
-    // Interrupts and what a hypervisor takes are neither.
+    let counted = of(&after) - of(&before) + after.idle_ns - before.idle_ns;
+    // Interrupts and time taken by a hypervisor are in neither sum.
     assert!(
-        told <= passed + passed / 10 + 4 * SLACK_NS,
-        "{told} of {passed}"
+        counted <= passed + passed / 10 + 4 * SLACK_NS,
+        "{counted} of {passed}"
     );
 }
 
-/// Has the program run on that CPU alone.
+/// Pins the program to one CPU.
 fn bind(program: &Program, cpu: usize) {
     let to = rustix::process::Pid::from_raw(program.pid());
     let mut cpus = rustix::thread::CpuSet::new();
@@ -290,21 +290,21 @@ fn bind(program: &Program, cpu: usize) {
 }
 
 #[test]
-fn a_crowd_beside_background_work_is_seen() {
+fn an_imbalance_beside_background_work_is_reported() {
     let _turn = turn();
-    let (Some(mut meter), Some(cgroup)) = (meter("crowds"), Cgroup::make("crowds")) else {
+    let (Some(mut meter), Some(cgroup)) = (meter("imbalances"), Cgroup::make("imbalances")) else {
         return;
     };
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
         .filter(|&cpu| allowed.is_set(cpu))
         .collect();
-    let first = look(&mut meter);
-    let (&crowded, others) = allowed.split_first().unwrap();
-    // With a CPU that is nobody's to use it may be idle, and nothing is crowded.
-    if others.is_empty() || first.idle_cpus.is_none() || first.cpus as usize != allowed.len() {
+    let first = sample(&mut meter);
+    let (&shared, others) = allowed.split_first().unwrap();
+    // A CPU outside the affinity mask may be idle, and then there is no imbalance.
+    if others.is_empty() || first.vacancy.is_none() || first.cpus as usize != allowed.len() {
         let reasons = meter.reasons();
-        usher_skip::skip!("crowds: CPUs {allowed:?}, {reasons:?}");
+        eprintln!("not tested here: imbalances: CPUs {allowed:?}, {reasons:?}");
         return;
     }
     let mut background: Vec<Program> = others
@@ -319,41 +319,41 @@ fn a_crowd_beside_background_work_is_seen() {
     meter
         .manage(PROGRAM, Some(&cgroup.0), background[0].id())
         .unwrap();
-    meter.ring_for(Wanted {
-        crowds: true,
+    meter.notify_on(NotifyOn {
+        imbalances: true,
         vacancies: false,
     });
-    // Three share a CPU, but there is room.
-    let mut crowd = [(); 3].map(|()| Program::start(&["burn", "200"], None));
-    crowd.iter().for_each(|program| bind(program, crowded));
-    let before = look(&mut meter).rq_imbalances;
-    crowd.iter_mut().for_each(Program::go);
-    crowd.iter_mut().for_each(|program| {
+    // Three share a CPU, but another CPU is idle.
+    let mut foreground = [(); 3].map(|()| Program::start(&["burn", "200"], None));
+    foreground.iter().for_each(|program| bind(program, shared));
+    let before = sample(&mut meter).rq_imbalances;
+    foreground.iter_mut().for_each(Program::go);
+    foreground.iter_mut().for_each(|program| {
         program.line();
     });
-    assert_eq!(look(&mut meter).rq_imbalances, before);
+    assert_eq!(sample(&mut meter).rq_imbalances, before);
 
-    let mut crowd = [(); 2].map(|()| Program::start(&["burn", "1000000"], None));
-    crowd.iter().for_each(|program| bind(program, crowded));
+    let mut foreground = [(); 2].map(|()| Program::start(&["burn", "1000000"], None));
+    foreground.iter().for_each(|program| bind(program, shared));
     background.iter_mut().for_each(Program::go);
-    crowd.iter_mut().for_each(Program::go);
-    wait_until("a crowd to be seen", || {
-        look(&mut meter).rq_imbalances > before
+    foreground.iter_mut().for_each(Program::go);
+    wait_until("an imbalance to be reported", || {
+        sample(&mut meter).rq_imbalances > before
     });
-    wait_until("the bell", || has_rung(&meter));
-    drop(crowd);
+    wait_until("the notification", || is_notified(&meter));
+    drop(foreground);
 
-    look(&mut meter);
-    meter.ring_for(Wanted {
-        crowds: false,
+    sample(&mut meter);
+    meter.notify_on(NotifyOn {
+        imbalances: false,
         vacancies: true,
     });
-    wait_until("the bell for a vacant CPU", || has_rung(&meter));
+    wait_until("the notification of a vacant CPU", || is_notified(&meter));
     wait_until("a vacancy", || {
-        let idle_cpus = look(&mut meter).idle_cpus;
-        idle_cpus.is_some_and(|idle| idle.since_ns.is_some())
+        let vacancy = sample(&mut meter).vacancy;
+        vacancy.is_some_and(|vacancy| vacancy.since_ns.is_some())
     });
     let costs = meter.costs();
-    let watch = costs.iter().find(|cost| cost.name == "look_for_crowds");
+    let watch = costs.iter().find(|cost| cost.name == "scan_on_timer");
     assert!(watch.is_some_and(|watch| watch.runs > 0 && watch.run_ns > 0));
 }

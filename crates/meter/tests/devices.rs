@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks and interfaces, request by request and byte by byte; and the bell.
+//! Disks and interfaces, checked per request and per byte; and notification.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -8,14 +8,14 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{Cgroup, Program, has_rung, look, meter, now_ns, turn, wait_until};
-use usher_meter::{Meter, Party, User};
+use common::{Cgroup, Program, is_notified, meter, now_ns, sample, turn, wait_until};
+use usher_meter::{Meter, OwnerClass, ProcessShare};
 use usher_model::{DiskUse, LinkId, LinkUse, Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(7);
 const FILE_BYTES: u64 = 4 << 20;
 
-/// A file of 4 MiB on a disk, not in the page cache alone.
+/// A file of 4 MiB that has been written to a disk.
 fn file() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("file");
@@ -34,7 +34,7 @@ fn background_disks(metering: &Metering) -> DiskUse {
     })
 }
 
-/// A program of the rig as background, in a cgroup of its own.
+/// A program of the rig as background, in a new cgroup.
 fn background(args: &[&str], meter: &mut Meter) -> Option<(Program, Cgroup)> {
     let cgroup = Cgroup::make(args[0])?;
     let program = Program::start(args, Some(&cgroup.0));
@@ -55,13 +55,13 @@ fn direct_reads_are_counted_to_the_sector() {
     let Some((mut program, _cgroup)) = background(&args, &mut meter) else {
         return;
     };
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let began_ns = now_ns();
     let sectors = program.number();
     let after = meter.sample(now_ns(), false);
     assert_eq!(sectors, 50 * 8);
     if after.background[&PROGRAM].disks.is_empty() {
-        usher_skip::skip!("disks: the tests' files lie on none");
+        eprintln!("not tested here: disks: the tests' files are on none");
         return;
     }
     let (before, now) = (background_disks(&before), background_disks(&after));
@@ -71,16 +71,16 @@ fn direct_reads_are_counted_to_the_sector() {
     assert!(now.last_ns.unwrap() >= began_ns && now.last_ns.unwrap() <= now_ns());
     let disk = *after.background[&PROGRAM].disks.keys().next().unwrap();
     assert!(meter.names().disks.contains_key(&disk));
-    let users = meter.top_users(Resource::Disk(disk));
-    assert_used(&users);
+    let processes = meter.top_processes(Resource::Disk(disk));
+    assert_used(&processes);
     assert!(
         after.cpu_read_ns < began_ns,
-        "a cheap look reads no CPU time"
+        "a cheap sample reads no CPU time"
     );
 }
 
 #[test]
-fn what_is_written_back_is_not_a_request() {
+fn writeback_is_not_a_request() {
     let _turn = turn();
     let Some(mut meter) = meter("write-back") else {
         return;
@@ -90,24 +90,24 @@ fn what_is_written_back_is_not_a_request() {
     let Some((mut program, _cgroup)) = background(&args, &mut meter) else {
         return;
     };
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let sectors = program.number();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     let written = |metering: &Metering| -> u64 {
         let services = metering.ignored.disks.values();
         let all = |uses: &DiskUse| uses.async_sectors + uses.sync_sectors;
         services.map(all).sum::<u64>() + background_disks(metering).async_sectors
     };
     if after.background[&PROGRAM].disks.is_empty() && after.ignored.disks.is_empty() {
-        usher_skip::skip!("write-back: the tests' files lie on no disk");
-        return;
+        eprintln!("not tested here: write-back: the tests' files lie on no disk");
+        eprintln!("not tested here: write-back: the tests' files are on no disk");
     }
     assert!(written(&after) - written(&before) >= sectors);
     let own = background_disks(&after).sync_sectors - background_disks(&before).sync_sectors;
     assert!(own < sectors / 8, "{own} of {sectors} sectors as requests");
 }
 
-/// A loop device on a file, taken down at the end.
+/// A loop device on a file, detached on drop.
 struct Loop(String);
 
 impl Loop {
@@ -120,7 +120,7 @@ impl Loop {
                 Some(Self(device.trim().to_owned()))
             }
             other => {
-                usher_skip::skip!("loop devices: {other:?}");
+                eprintln!("not tested here: loop devices: {other:?}");
                 None
             }
         }
@@ -135,7 +135,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn use_of_a_loop_device_is_use_of_the_disk_under_it() {
+fn use_of_a_loop_device_is_use_of_the_disk_below() {
     let _turn = turn();
     let Some(mut meter) = meter("loop devices") else {
         return;
@@ -148,9 +148,9 @@ fn use_of_a_loop_device_is_use_of_the_disk_under_it() {
     else {
         return;
     };
-    look(&mut meter);
+    sample(&mut meter);
     let sectors = program.number();
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     program.end();
     let names = meter.names().disks;
     let disks = &after.background[&PROGRAM].disks;
@@ -159,7 +159,7 @@ fn use_of_a_loop_device_is_use_of_the_disk_under_it() {
         .partition(|(disk, _)| device.0.ends_with(&names[disk]));
     assert_eq!(loops[0].1.sync_sectors, sectors, "{disks:?}");
     match under.as_slice() {
-        [] => usher_skip::skip!("loop devices: the tests' files lie on no disk"),
+        [] => eprintln!("not tested here: loop devices: the tests' files are on no disk"),
         [(_, uses)] => assert_eq!(
             (uses.sync_sectors, uses.last_ns),
             (sectors, loops[0].1.last_ns)
@@ -190,7 +190,7 @@ fn sends_are_counted_by_interface() {
     let after = meter.sample(now_ns(), false);
     let links = &after.background[&PROGRAM].links;
     let names = meter.names().links;
-    // The near end sent, the far end received, each over its own interface.
+    // The near end sent and the far end received, each over its own interface.
     let of = |pick: &dyn Fn(&LinkUse) -> u64| -> Vec<(LinkId, LinkUse)> {
         let used = links.iter().filter(|(_, uses)| pick(uses) > 0);
         used.map(|(link, uses)| (*link, *uses)).collect()
@@ -203,34 +203,35 @@ fn sends_are_counted_by_interface() {
     let receivers = of(&|uses| uses.receives);
     let bytes: u64 = receivers.iter().map(|(_, uses)| uses.received_bytes).sum();
     assert_eq!((bytes, received), (sent, sent), "{links:?}");
-    // Data one way, acknowledgements the other, and the connection's opening.
+    // Data in one direction, acknowledgements and connection setup in both.
     assert!(senders[0].1.packets > 1, "{links:?}");
     assert!(receivers.iter().all(|(_, uses)| uses.packets > 0));
     assert!(senders[0].1.last_ns.is_some_and(|ns| ns >= began_ns));
-    let users = meter.top_users(Resource::Link(senders[0].0));
-    assert_used(&users);
+    let processes = meter.top_processes(Resource::Link(senders[0].0));
+    assert_used(&processes);
 }
 
-/// The program is among the users: by its party, as the kernel's numbers of
-/// processes are others than a container's. However slow the machine: the list
-/// turns a page at thorough looks alone, and there is none in between.
-fn assert_used(users: &[User]) {
-    let is_ours = |user: &User| user.party == Party::Background(PROGRAM);
-    assert!(users.iter().any(is_ours), "{users:?}");
+/// Checks that the program is among the processes that used the resource. It is found by its
+/// owner class, because a container numbers processes differently than the kernel. This does
+/// not depend on the machine's speed: only thorough samples start an epoch, and there is none
+/// in between.
+fn assert_used(processes: &[ProcessShare]) {
+    let is_ours = |process: &ProcessShare| process.owner == OwnerClass::Background(PROGRAM);
+    assert!(processes.iter().any(is_ours), "{processes:?}");
 }
 
-/// Whether a test can have a network of its own.
+/// Whether a test can create a network namespace.
 fn has_networks(what: &str) -> bool {
     let able = std::process::Command::new("ip").arg("-V").output().is_ok();
     let able = able && rustix::process::geteuid().is_root();
     if !able {
-        usher_skip::skip!("{what}: want `ip` and root");
+        eprintln!("not tested here: {what}: needs `ip` and root");
     }
     able
 }
 
 #[test]
-fn what_a_new_socket_sends_is_not_the_one_before_its() {
+fn a_new_socket_does_not_inherit_the_owner_of_an_old_socket() {
     let _turn = turn();
     let Some(mut meter) = meter("sockets") else {
         return;
@@ -243,7 +244,7 @@ fn what_a_new_socket_sends_is_not_the_one_before_its() {
     };
     let mut fg = Program::start(&["datagrams", "3000"], None);
     let (own, others) = (bg.number(), fg.number());
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     let used = &after.background[&PROGRAM].links;
     let sends: Vec<u64> = used.values().map(|uses| uses.sends).collect();
     assert_eq!(
@@ -256,16 +257,16 @@ fn what_a_new_socket_sends_is_not_the_one_before_its() {
 }
 
 #[test]
-fn the_bell_rings_when_foreground_meets_background() {
+fn foreground_use_of_a_device_used_by_background_notifies() {
     let _turn = turn();
     let config = usher_meter::MeterConfig {
-        // So that a slow machine cannot miss it.
+        // Long enough for a slow machine.
         recent_ns: common::DEADLINE.as_nanos() as u64,
         ..Default::default()
     };
     let mut meter = Meter::open(&config);
-    if meter.bell().is_none() {
-        usher_skip::skip!("the bell: {:?}", meter.reasons());
+    if meter.notify_fd().is_none() {
+        eprintln!("not tested here: notification: {:?}", meter.reasons());
         return;
     }
     let (_dir, path) = file();
@@ -275,39 +276,39 @@ fn the_bell_rings_when_foreground_meets_background() {
     };
     let mut fg = Program::start(&["direct", path, "4", "4096"], None);
     let mut later = Program::start(&["direct", path, "4", "4096"], None);
-    look(&mut meter);
+    sample(&mut meter);
     bg.number();
-    if look(&mut meter).background[&PROGRAM].disks.is_empty() {
-        usher_skip::skip!("the bell: the tests' files lie on no disk");
+    if sample(&mut meter).background[&PROGRAM].disks.is_empty() {
+        eprintln!("not tested here: notification: the tests' files are on no disk");
         return;
     }
     fg.number();
-    wait_until("the bell", || has_rung(&meter));
-    // Silent until the next look; others on this machine may use the disk too,
-    // so that it *is* silent is shown by what it holds.
-    look(&mut meter);
+    wait_until("the notification", || is_notified(&meter));
+    // Silent until the next sample. Other programs on this machine may use the disk too, so
+    // the test only checks that notification can be armed again.
+    sample(&mut meter);
     later.number();
-    wait_until("the bell again", || has_rung(&meter));
+    wait_until("the second notification", || is_notified(&meter));
     meter.forget(PROGRAM);
-    look(&mut meter);
+    sample(&mut meter);
     let mut last = Program::start(&["direct", path, "4", "4096"], None);
     last.number();
-    assert!(!has_rung(&meter), "no background, no bell");
+    assert!(!is_notified(&meter), "no background work, no notification");
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn no_bpf_program_is_left_behind() {
     let _turn = turn();
-    let Some(meter) = meter("what is left behind") else {
+    let Some(meter) = meter("programs left behind") else {
         return;
     };
     let ids = meter.program_ids();
     assert!(ids.len() >= 7, "{ids:?}");
     let there = |id: u32| {
-        // SAFETY: takes a number and makes a descriptor or fails.
+        // SAFETY: takes a number, and creates a descriptor or fails.
         let fd = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_fd_by_id(id) };
         if fd >= 0 {
-            // SAFETY: the descriptor was just made and is nobody else's.
+            // SAFETY: the descriptor was just created and has no other owner.
             unsafe { libc::close(fd) };
         }
         fd >= 0

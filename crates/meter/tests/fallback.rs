@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Metering by `/proc`: on this machine, and on one made of files.
+//! Metering by `/proc`: on this machine, and on a directory tree that describes a machine.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -8,12 +8,12 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Cgroup, Program, look, now_ns, turn, wait_until};
+use common::{Cgroup, Program, now_ns, sample, turn, wait_until};
 use usher_meter::{Meter, MeterConfig, SERVICES};
 use usher_model::{DiskId, LinkId, MeterSource, Metering, ProcessId, ProgramId};
 
 const PROGRAM: ProgramId = ProgramId(1);
-/// Clock ticks are hundredths of a second, of each process.
+/// Tolerance: clock ticks are 10 ms, for each process.
 const SLACK_NS: u64 = 40_000_000;
 
 fn by_proc() -> Meter {
@@ -22,7 +22,7 @@ fn by_proc() -> Meter {
         ..MeterConfig::default()
     });
     assert_eq!(meter.source(), MeterSource::Proc);
-    assert!(meter.reasons().len() > 3 && meter.bell().is_none());
+    assert!(meter.reasons().len() > 3 && meter.notify_fd().is_none());
     meter
 }
 
@@ -31,14 +31,14 @@ fn background_ns(metering: &Metering) -> u64 {
 }
 
 #[test]
-fn a_program_without_a_cgroup_is_told_by_its_family() {
+fn a_program_without_a_cgroup_is_found_by_descent() {
     let _turn = turn();
     let mut meter = by_proc();
     let mut program = Program::start(&["burn", "300"], None);
     meter.manage(PROGRAM, None, program.id()).unwrap();
-    let before = look(&mut meter);
+    let before = sample(&mut meter);
     let used_ns = program.number() * 1000;
-    let after = look(&mut meter);
+    let after = sample(&mut meter);
     let counted_ns = background_ns(&after) - background_ns(&before);
     assert!(
         counted_ns.abs_diff(used_ns) <= SLACK_NS,
@@ -47,7 +47,7 @@ fn a_program_without_a_cgroup_is_told_by_its_family() {
 }
 
 #[test]
-fn a_cgroup_counts_what_hardly_lived() {
+fn a_cgroup_counts_short_lived_processes() {
     let _turn = turn();
     let mut meter = by_proc();
     let Some(cgroup) = Cgroup::make("fallback") else {
@@ -57,24 +57,24 @@ fn a_cgroup_counts_what_hardly_lived() {
     meter
         .manage(PROGRAM, Some(&cgroup.0), program.id())
         .unwrap();
-    look(&mut meter);
+    sample(&mut meter);
     let used = program.numbers();
     let used_ns = (used[0] + used[1]) * 1000;
     wait_until("the cgroup to have counted", || {
-        background_ns(&look(&mut meter)) + used_ns / 20 >= used_ns
+        background_ns(&sample(&mut meter)) + used_ns / 20 >= used_ns
     });
     meter.forget(PROGRAM);
-    assert!(look(&mut meter).background.is_empty());
+    assert!(sample(&mut meter).background.is_empty());
 }
 
 #[test]
-fn who_has_ended_cannot_be_managed() {
+fn an_ended_process_cannot_be_managed() {
     let gone = ProcessId {
         pid: std::process::id() as i32,
         start_ticks: 1,
     };
     let mut meters = vec![by_proc()];
-    meters.extend(common::meter("who has ended"));
+    meters.extend(common::meter("ended processes"));
     for mut meter in meters {
         let error = meter.manage(PROGRAM, None, gone).unwrap_err().to_string();
         assert_eq!(error, format!("process {} has ended", gone.pid));
@@ -84,7 +84,7 @@ fn who_has_ended_cannot_be_managed() {
             .unwrap_err()
             .to_string();
         assert!(error.starts_with("reading /nonexistent/cgroup"), "{error}");
-        assert!(look(&mut meter).background.is_empty());
+        assert!(sample(&mut meter).background.is_empty());
     }
 }
 
@@ -99,7 +99,7 @@ fn stat(pid: u64, comm: &str, flags: u64, ticks: u64, policy: u32) -> String {
     format!("{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 {zeros}{policy}")
 }
 
-/// A machine of files: one busy disk, one interface, one background process.
+/// A described machine: one busy disk, one interface, one background process.
 struct Machine(tempfile::TempDir);
 
 impl Machine {
@@ -124,7 +124,7 @@ impl Machine {
         self.put("proc/diskstats", &(line("254 0 vda") + &line("254 1 vda1")));
     }
 
-    /// A meter that has had its first look, and the program 10 as background.
+    /// A meter that has taken its first sample, with program 10 as background.
     fn meter(&self) -> Meter {
         let mut meter = Meter::open(&MeterConfig {
             proc: self.0.path().join("proc"),
@@ -141,7 +141,7 @@ impl Machine {
         meter
     }
 
-    /// At a moment when everything has been used `n` times as much.
+    /// Multiplies all use by `n`.
     fn at(&self, n: u64) {
         self.busy(100 * n, 300 * n);
         let stat = |pid, comm: &str, flags, ticks| stat(pid, comm, flags, ticks, 0);
@@ -163,7 +163,7 @@ impl Machine {
 }
 
 #[test]
-fn what_is_not_background_is_foreground() {
+fn the_rest_is_foreground() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
     let mut meter = machine.meter();
@@ -191,12 +191,12 @@ fn what_is_not_background_is_foreground() {
 }
 
 #[test]
-fn ticks_that_come_late_are_not_foregrounds() {
+fn late_ticks_are_not_foreground() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
     let mut meter = machine.meter();
     for round in 1..50 {
-        // The program's tick is told at one look, the machine's at the next.
+        // One sample sees the program's tick, the next one the machine's.
         machine.put("proc/10/stat", &stat(10, "backup", 0, 30 + round, 0));
         let now = meter.sample(2 * round, true);
         assert_eq!(now.foreground.cpu_ns, 0, "round {round}");
@@ -210,11 +210,11 @@ fn ticks_that_come_late_are_not_foregrounds() {
 }
 
 #[test]
-fn a_disk_that_background_alone_uses_is_not_foregrounds_now() {
+fn a_disk_used_only_by_background_has_no_recent_foreground_use() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
     let mut meter = machine.meter();
-    // One request of foreground's, then one of the program's beside a write.
+    // One foreground request, then one request of the program beside a write.
     machine.disk(41, 408);
     let now = meter.sample(5, false);
     assert_eq!(now.foreground.disks[&VDA].last_ns, Some(5));
@@ -228,7 +228,7 @@ fn a_disk_that_background_alone_uses_is_not_foregrounds_now() {
 }
 
 #[test]
-fn what_is_born_in_a_program_reads_for_it_from_the_beginning() {
+fn children_of_a_program_read_for_it_from_the_start() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
     let mut meter = machine.meter();
@@ -238,12 +238,12 @@ fn what_is_born_in_a_program_reads_for_it_from_the_beginning() {
     machine.disk(48, 464);
     let read = |metering: &Metering| metering.background[&PROGRAM].disks[&VDA].sync_sectors;
     assert_eq!(read(&meter.sample(2, true)), 64);
-    // Its parent takes over what it has read, and reads on.
+    // Its parent takes over the child's count, and continues to read.
     fs::remove_dir_all(machine.0.path().join("proc/20")).unwrap();
     machine.io(10, 100 + 64 + 8);
     machine.disk(49, 472);
     assert_eq!(read(&meter.sample(3, true)), 72);
-    // Who joins the family was somebody else's before.
+    // A process that joins the program has a past outside of it.
     machine.put(
         "proc/13/stat",
         &stat(13, "editor", 0, 55, 0).replace(" S 1 ", " S 10 "),

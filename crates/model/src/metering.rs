@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Use of the machine's resources by foreground work, background work, and processes that count as
+//! Who used what of the machine: foreground, background, and what counts as
 //! neither.
 //!
-//! All figures are totals since metering began and never decrease: the use between two samples is
-//! their difference. Times are on the observations' clock.
+//! All figures are totals since metering began and never fall, so that what was
+//! used between two looks is a difference. Times are of the observations' clock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::ProgramId;
 
-/// A whole disk (not a partition), by its device number.
+/// A disk, by its numbers in the kernel: the whole disk, not a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct DiskId {
-    /// Major number: the driver.
+    /// The driver's number.
     pub major: u32,
-    /// Minor number: the disk.
+    /// The disk's own.
     pub minor: u32,
 }
 
@@ -45,7 +45,7 @@ impl TryFrom<String> for DiskId {
                 minor: minor.parse().ok()?,
             })
         });
-        numbers.ok_or_else(|| format!("'{text}' is not a disk number: expected MAJOR:MINOR"))
+        numbers.ok_or_else(|| format!("'{text}' is no disk: two numbers with ':' are due"))
     }
 }
 
@@ -59,11 +59,11 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// A resource that foreground and background work can contend for.
+/// Something that background work can take from foreground work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
-    /// All CPUs together.
+    /// The CPUs, all together.
     Cpu,
     /// One disk.
     Disk(DiskId),
@@ -84,115 +84,119 @@ impl fmt::Display for Resource {
 /// Use of one disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {
-    /// Requests that a thread submitted for itself: reads, direct and synchronous writes.
+    /// Requests that a thread submitted for itself: reads, direct and
+    /// synchronous writes.
     pub requests: u64,
-    /// Sectors of 512 bytes in these requests.
+    /// Sectors of 512 bytes of these.
     pub sync_sectors: u64,
-    /// Sectors that the kernel wrote back later on behalf of the owner, where known. Some writeback
-    /// is charged to kernel threads and appears in no owner's figures.
+    /// Sectors written back later on its behalf, as far as that is known: some
+    /// are charged to the kernel's own threads, and so to nobody.
     pub async_sectors: u64,
-    /// Time of the last request; `None`: no request yet.
+    /// When the last request was submitted; `None`: none yet.
     pub last_ns: Option<u64>,
 }
 
-/// Use of one network interface, attributed by the route of the socket.
+/// Use of one network interface, by the route of the socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkUse {
-    /// Calls that sent data.
+    /// Calls that sent something.
     pub sends: u64,
-    /// Bytes that these calls passed to the socket.
+    /// Bytes that they handed over.
     pub sent_bytes: u64,
-    /// Calls that received data.
+    /// Calls that received something.
     pub receives: u64,
-    /// Bytes that these calls returned.
+    /// Bytes that they took.
     pub received_bytes: u64,
-    /// Packets that the kernel sent for these sockets: data, acknowledgements, connection set-up. 0
-    /// where unknown.
+    /// Packets that the kernel sent for these sockets: data, acknowledgements,
+    /// the opening of connections. 0 where they are not known.
     #[serde(default)]
     pub packets: u64,
-    /// Time of the last of these calls or packets; `None`: none yet.
+    /// When the last of these calls was made, or packets sent; `None`: none yet.
     pub last_ns: Option<u64>,
 }
 
-/// Resources that one accounting owner has used.
+/// What one party has used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time in nanoseconds, including processes that have ended.
+    /// CPU time in nanoseconds, ended processes included.
     pub cpu_ns: u64,
-    /// Nanoseconds for which runnable threads waited for a CPU, summed over threads.
+    /// Nanoseconds that threads waited, able to run, for a CPU: the sum over
+    /// threads.
     pub wait_ns: u64,
-    /// Disks that were used at all.
+    /// Disks, those that were used at all.
     pub disks: BTreeMap<DiskId, DiskUse>,
-    /// Network interfaces that were used at all.
+    /// Network interfaces, likewise.
     pub links: BTreeMap<LinkId, LinkUse>,
 }
 
-/// Source of the figures.
+/// Where the figures come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeterSource {
-    /// BPF programs at kernel tracepoints: every process, however short-lived, every disk and every
-    /// interface.
+    /// BPF programs at the kernel's trace points: every process, however short
+    /// its life, every disk and interface.
     Bpf,
-    /// `/proc`, which has three limits. A process that starts and ends between two samples counts
-    /// as foreground, unless it is in a background program's cgroup. The disk that a program uses
-    /// is inferred from the disks' utilisation. All use of interfaces counts as foreground.
+    /// `/proc`: processes that live between two looks count as foreground unless
+    /// they are in a background program's cgroup, which disk a program uses is
+    /// guessed from how busy disks are, and all use of interfaces counts as
+    /// foreground.
     Proc,
 }
 
-/// A foreground process that waits for something that a background program holds.
+/// A foreground process that cannot go on before a background program does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockedProcess {
-    /// The background program that holds it.
-    pub blocked_by: ProgramId,
-    /// The waiting process.
+pub struct HeldUp {
+    /// The background program that holds what is waited for.
+    pub by: ProgramId,
+    /// The process that waits.
     pub pid: i32,
-    /// What the process waits for, as text: "a lock on /var/lib/dpkg/lock".
-    pub waits_for: String,
+    /// For what, in words: "a lock on /var/lib/dpkg/lock".
+    pub what: String,
 }
 
-/// Idle CPUs, as a timer in the kernel sees them every few milliseconds. While a background program
-/// waits for a CPU, CPUs that run only background work of other users count as idle too.
+/// CPUs that have nothing to do, as a timer in the kernel sees them every few
+/// milliseconds. While a background program waits for one, CPUs that run nothing but
+/// others' background work count, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IdleCpus {
-    /// Time since which at least one CPU has been idle, not always the same; `None`: all CPUs are
+pub struct Vacancy {
+    /// Since when one or more have been idle, not always the same; `None`: all are
     /// busy.
     pub since_ns: Option<u64>,
-    /// Least number of idle CPUs during that time.
+    /// How many were idle at least, all that time.
     pub cpus: u32,
-    /// Time since which no CPU has run anything but background work, of any user; `None`: some CPU
-    /// runs foreground work.
+    /// Since when none has run anything but background work, of anybody's; `None`:
+    /// some do.
     #[serde(default)]
-    pub background_only_since_ns: Option<u64>,
+    pub alone_ns: Option<u64>,
 }
 
-/// One sample of the meter.
+/// One look at the meter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metering {
-    /// Source of the figures.
+    /// Where the figures come from.
     pub source: MeterSource,
-    /// Number of CPUs online.
+    /// CPUs online: how many.
     pub cpus: u32,
-    /// Idle time in nanoseconds, summed over CPUs.
+    /// Nanoseconds in which CPUs had nothing to do: the sum over CPUs.
     pub idle_ns: u64,
-    /// Time of the last reading of CPU times and waits. Reading them is more expensive than the
-    /// rest, so they may be older than the observation.
+    /// When CPU times and waits were last read: they cost more than the rest
+    /// and may be older than the observation.
     pub cpu_read_ns: u64,
-    /// Number of times that two or more runnable threads queued on one CPU while another CPU ran
-    /// only background work (run-queue imbalance).
+    /// Number of run-queue imbalances found so far: two or more ordinary threads shared a CPU
+    /// while another CPU ran only background work.
     #[serde(default)]
     pub rq_imbalances: u64,
-    /// CPUs that are idle now; `None` where no timer watches for them.
+    /// CPUs that are idle just now; `None` where nobody watches for that.
     #[serde(default)]
-    pub idle_cpus: Option<IdleCpus>,
-    /// All processes that are neither background nor ignored.
+    pub vacancy: Option<Vacancy>,
+    /// Everybody who is not background and not ignored.
     pub foreground: Usage,
-    /// Always-on services and kernel threads.
+    /// Always-on services and the kernel's own threads.
     pub ignored: Usage,
     /// The background programs.
     pub background: BTreeMap<ProgramId, Usage>,
-    /// Foreground processes that wait for a stopped background program.
-    pub blocked: Vec<BlockedProcess>,
+    /// Foreground processes that a stopped background program keeps waiting.
+    pub held_up: Vec<HeldUp>,
 }
 
 #[cfg(test)]
@@ -200,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_survives_json() {
+    fn a_look_is_written_as_json_and_read_again() {
         let disk = DiskId {
             major: 254,
             minor: 16,
@@ -210,25 +214,25 @@ mod tests {
             links: BTreeMap::from([(LinkId(3), LinkUse::default())]),
             ..Usage::default()
         };
-        let sample = Metering {
+        let look = Metering {
             source: MeterSource::Bpf,
             cpus: 2,
             idle_ns: 1,
             cpu_read_ns: 2,
             rq_imbalances: 3,
-            idle_cpus: Some(IdleCpus {
+            vacancy: Some(Vacancy {
                 since_ns: Some(4),
                 cpus: 2,
-                background_only_since_ns: Some(3),
+                alone_ns: Some(3),
             }),
             foreground: usage.clone(),
             ignored: Usage::default(),
             background: BTreeMap::from([(ProgramId(1), usage)]),
-            blocked: vec![],
+            held_up: vec![],
         };
-        let text = serde_json::to_string(&sample).unwrap();
+        let text = serde_json::to_string(&look).unwrap();
         assert!(text.contains(r#""254:16":"#), "{text}");
-        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), sample);
+        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), look);
         assert!(serde_json::from_str::<DiskId>(r#""254""#).is_err());
     }
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What metering costs: a context switch with and without, each BPF program by
-//! the kernel's own account, a look.
+//! The cost of metering: a context switch with and without the meter, the run time of each
+//! BPF program as the kernel measures it, and the duration of a sample.
 //!
 //!     cargo run --release -p usher-meter --example meter_cost [PAIRS] [FILE.json]
 //!
-//! With USHER_METER_CGROUP set to the directory of a cgroup (v2), that is taken
-//! for a background program's.
+//! If USHER_METER_CGROUP is the directory of a cgroup (v2), that cgroup is a background
+//! program.
 //!
-//! A context switch is timed by two threads on one CPU that pass a byte to and
-//! fro through pipes, by the CPU time that they take. The variants take turns
-//! within a round, each round beginning with another, and each is compared with
-//! "nothing" of its own round, so that what changes on the machine meanwhile
-//! hits all alike.
+//! The cost of a context switch is the CPU time of two threads on one CPU that exchange a
+//! byte through pipes. Each round measures all variants, starting with another variant each
+//! time, and compares each with the variant "nothing" of the same round, so that changes of
+//! the machine's speed affect all variants equally.
 
 mod switch;
 
@@ -29,7 +28,7 @@ use usher_meter::{Meter, MeterConfig, ProgramCost, keep_account};
 use usher_model::{MeterSource, ProcessId, ProgramId};
 
 const PASSES: u32 = 10_000;
-const LOOKS: usize = 300;
+const SAMPLES: usize = 300;
 const VARIANTS: [&str; 4] = ["nothing", "meter", "switch hook", "empty switch hook"];
 
 type Any = Box<dyn std::error::Error>;
@@ -57,16 +56,16 @@ fn main() -> ExitCode {
 fn run(pairs: usize) -> Result<Value, Any> {
     let switches = switches(pairs)?;
     let programs = programs()?;
-    let looks: Vec<Value> = [100, 500, 2000]
+    let samples: Vec<Value> = [100, 500, 2000]
         .into_iter()
-        .map(looks)
+        .map(samples)
         .collect::<Result<_, _>>()?;
-    Ok(json!({ "pairs": pairs, "switch": switches, "programs": programs, "looks": looks }))
+    Ok(json!({ "pairs": pairs, "switch": switches, "programs": programs, "samples": samples }))
 }
 
-/// What may be attached while a switch is timed; detached when dropped.
+/// The programs attached while a switch is timed; detached on drop.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held for what it does while it lives")]
+#[expect(dead_code, reason = "only held to keep the programs attached")]
 enum Attached {
     Nothing,
     Meter(Box<Meter>),
@@ -87,7 +86,7 @@ fn by_bpf() -> Result<Meter, Any> {
     if meter.source() != MeterSource::Bpf {
         return Err(meter.reasons().join("; ").into());
     }
-    // A background program to look for, as when there is work to do.
+    // A background program, so that the BPF programs search for one.
     if let Some(cgroup) = std::env::var_os("USHER_METER_CGROUP") {
         let root = ProcessId {
             pid: 1,
@@ -133,7 +132,7 @@ fn switches(pairs: usize) -> Result<Value, Any> {
     Ok((0..VARIANTS.len()).map(compared).collect())
 }
 
-/// Nanoseconds of a switch from one thread to another on the same CPU.
+/// Nanoseconds of a switch between two threads on the same CPU.
 fn switch_ns() -> Result<f64, Any> {
     let ((mut there, mut to_there), (mut here, mut to_here)) = (pipe()?, pipe()?);
     let partner = std::thread::spawn(move || -> io::Result<()> {
@@ -162,8 +161,8 @@ fn switch_ns() -> Result<f64, Any> {
     Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
 }
 
-/// CPU time of this process, in which the switches between its threads are
-/// contained, and other programs' turns are not.
+/// CPU time of this process. It includes the switches between its threads, and excludes
+/// other programs.
 fn used_ns() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
@@ -173,8 +172,8 @@ fn pipe() -> io::Result<(io::PipeReader, io::PipeWriter)> {
     io::pipe()
 }
 
-/// Puts the calling thread on the machine's second CPU, which fewer interrupts
-/// reach, or its only one.
+/// Pins the calling thread to the second allowed CPU, which gets fewer interrupts than the
+/// first, or to the only one.
 fn pin() -> io::Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu));
@@ -183,7 +182,7 @@ fn pin() -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Each program's mean cost, by the kernel's account, under a little of all
+/// Mean cost of each program, as the kernel measures it, under a light load of every kind
 /// that it counts.
 fn programs() -> Result<Value, Any> {
     let account = keep_account()?;
@@ -197,12 +196,12 @@ fn programs() -> Result<Value, Any> {
         costs.extend(hook.cost());
     }
     drop(account);
-    let told = |cost: ProgramCost| {
+    let report = |cost: ProgramCost| {
         let ns = cost.run_ns as f64 / cost.runs.max(1) as f64;
         eprintln!("{:18} {ns:7.0} ns a run, {} runs", cost.name, cost.runs);
         json!({ "program": cost.name, "run_ns": ns, "runs": cost.runs })
     };
-    Ok(costs.into_iter().map(told).collect())
+    Ok(costs.into_iter().map(report).collect())
 }
 
 fn exercise(meter: &mut Meter) -> Result<(), Any> {
@@ -212,7 +211,7 @@ fn exercise(meter: &mut Meter) -> Result<(), Any> {
     let path = std::env::temp_dir().join(format!("usher-meter-cost-{}", std::process::id()));
     std::fs::write(&path, vec![1; 1 << 20])?;
     File::open(&path)?.sync_all()?;
-    // O_DIRECT on x86 and most others; where it differs, the cache answers.
+    // O_DIRECT on x86 and most other architectures; elsewhere the cache answers.
     let file = File::options()
         .read(true)
         .custom_flags(0o40000)
@@ -223,7 +222,7 @@ fn exercise(meter: &mut Meter) -> Result<(), Any> {
         file.read_at(&mut room[start..start + 4096], block % 256 * 4096)?;
     }
     std::fs::remove_file(&path)?;
-    // Not connected, so that the route is unknown: loopback is not counted.
+    // Not connected, so that the route is unknown: loopback would not be counted.
     let (near, far) = (
         UdpSocket::bind("127.0.0.1:0")?,
         UdpSocket::bind("127.0.0.1:0")?,
@@ -239,25 +238,25 @@ fn exercise(meter: &mut Meter) -> Result<(), Any> {
     Ok(())
 }
 
-/// Microseconds of a look, with that many threads more on the machine.
-fn looks(threads: usize) -> Result<Value, Any> {
+/// Microseconds of a sample with `threads` additional threads on the machine.
+fn samples(threads: usize) -> Result<Value, Any> {
     let mut meter = by_bpf()?;
     let (hold, held) = channel::<()>();
     let held = std::sync::Arc::new(std::sync::Mutex::new(held));
     let wait = |_| {
         let held = held.clone();
         let thread = std::thread::Builder::new().stack_size(16384);
-        // Each waits for the lock or, one of them, for the channel's end.
+        // One thread waits for the end of the channel, the others for the lock.
         thread.spawn(move || drop(held.lock().map(|held| held.recv())))
     };
     let waiting: Vec<_> = (0..threads).map(wait).collect::<Result<_, _>>()?;
     let mut time = |thorough: bool| -> Vec<f64> {
-        let look = |at: usize| {
+        let take = |at: usize| {
             let began = Instant::now();
             meter.sample(at as u64, thorough);
             began.elapsed().as_nanos() as f64 / 1000.0
         };
-        (0..LOOKS).map(look).collect()
+        (0..SAMPLES).map(take).collect()
     };
     let (cheap, thorough) = (time(false), time(true));
     drop(hold);
@@ -265,7 +264,7 @@ fn looks(threads: usize) -> Result<Value, Any> {
         drop(thread.join());
     }
     eprintln!(
-        "{threads} threads more: a cheap look {:.1} us, a thorough one {:.1} us",
+        "{threads} more threads: a cheap sample {:.1} us, a thorough sample {:.1} us",
         median(&cheap),
         median(&thorough)
     );

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hook that the meter does without: CPU time accounted at every context
-//! switch.
+//! The hook that the meter avoids: CPU time accounting at every context switch.
 
 use std::os::fd::AsFd;
 
@@ -10,19 +9,19 @@ use usher_meter::ProgramCost;
 
 use crate::Any;
 
-/// The compiled programs, placed as a reader of ELF files wants them.
+/// The compiled programs, aligned as ELF readers require.
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
 static SWITCH: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o")));
 
-/// What runs at each context switch.
+/// The program that runs at each context switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchKind {
-    /// Nothing: what a hook costs by itself.
+    /// An empty program: the cost of the hook itself.
     Empty,
-    /// Accounting by party.
+    /// Accounting by owner.
     Counting,
 }
 
@@ -35,17 +34,17 @@ impl SwitchKind {
     }
 }
 
-/// A program at every context switch, until it is dropped.
+/// A program attached to every context switch until it is dropped.
 #[derive(Debug)]
 pub struct SwitchHook {
-    /// Detached before the object goes.
+    /// Dropped (detached) before the object.
     _link: Link,
     id: u32,
     _object: Object,
 }
 
 impl SwitchHook {
-    /// Loads and attaches it. Nobody gives orders: all is foreground's.
+    /// Loads and attaches it. There is no configuration: all use is foreground.
     pub fn attach(kind: SwitchKind) -> Result<Self, Any> {
         let object = ObjectBuilder::default().open_memory(&SWITCH.0)?.load()?;
         let program = object
@@ -60,7 +59,7 @@ impl SwitchHook {
         })
     }
 
-    /// What it has cost; see [`keep_account`](usher_meter::keep_account).
+    /// Its cost; see [`keep_account`](usher_meter::keep_account).
     pub fn cost(&self) -> Option<ProgramCost> {
         let info = ProgInfoIter::default().find(|info| info.id == self.id)?;
         Some(ProgramCost {

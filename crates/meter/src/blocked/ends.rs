@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pipes, FIFOs and unix sockets: which one a thread waits for, and who has
-//! its other ends.
+//! Pipes, FIFOs and unix sockets: which of them a thread waits for, and which processes
+//! have the other ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use super::{line, unix};
-use crate::{files, kin};
+use crate::{files, proc_tree};
 
-/// Functions of the kernel in which a thread waits for the other end, as
-/// `/proc/PID/wchan` names them: of pipes, since 6.14 and before, and of unix
-/// sockets.
+/// Kernel functions in which a thread waits for the other end, as `/proc/PID/wchan` names
+/// them: pipes (since 6.14, and before) and unix sockets.
 const READS_PIPE: [&str; 2] = ["anon_pipe_read", "pipe_read"];
 const WRITES_PIPE: [&str; 2] = ["anon_pipe_write", "pipe_write"];
 const UNIX_SOCKET: [&str; 4] = [
@@ -23,30 +22,30 @@ const UNIX_SOCKET: [&str; 4] = [
     "unix_wait_for_peer",
 ];
 
-/// How a descriptor may be used: the low bits of its flags.
+/// The access mode of a descriptor: the low bits of its flags.
 const ACCESS: u32 = 0o3;
 const READS_ONLY: u32 = 0o0;
 const WRITES_ONLY: u32 = 0o1;
 
-/// What a thread waits for the other end to do.
+/// The operation of the other end that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To write into a pipe.
+    /// A write to the pipe.
     Write,
-    /// To read from a pipe.
+    /// A read from the pipe.
     Read,
-    /// To take or give something by a socket.
+    /// A send to or receive from the socket.
     Socket,
 }
 
-/// A thread's wait: for what, by which of its descriptors.
+/// A blocked thread: the operation, and the descriptor that it waits on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     kind: Kind,
     fd: u32,
 }
 
-/// What a thread waits for, by its directory below `task`.
+/// What a thread waits for, from its directory below `task`.
 pub(super) fn wait_of(task: &Path) -> Option<Wait> {
     let function = line(&task.join("wchan"));
     let is = |names: &[&str]| names.contains(&function.as_str());
@@ -56,33 +55,32 @@ pub(super) fn wait_of(task: &Path) -> Option<Wait> {
         () if is(&UNIX_SOCKET) => Kind::Socket,
         () => return None,
     };
-    // The call's number, then its arguments: all calls that wait so take the
-    // descriptor first.
+    // The number of the system call, then its arguments. The first argument of all these
+    // calls is the descriptor.
     let call = line(&task.join("syscall"));
     let fd = call.split_whitespace().nth(1)?.strip_prefix("0x")?;
     let fd = u32::from_str_radix(fd, 16).ok()?;
     Some(Wait { kind, fd })
 }
 
-/// What is waited for, and who can give it.
+/// A pipe or socket that a thread waits for, and the processes at its other ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holders {
     pub what: &'static str,
     pub pids: BTreeSet<i32>,
 }
 
-/// A file by its device and number.
+/// A file by its device and inode.
 type File = ((u32, u32), u64);
 
-/// All pipes and sockets on the machine, with who has them open and how; read
-/// when first asked for.
+/// The open pipes and sockets of all processes, with access modes; read on first use.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct OpenEnds {
     proc: PathBuf,
     open: Option<BTreeMap<File, Vec<(i32, u32)>>>,
 }
 
-impl Ends {
+impl OpenEnds {
     pub fn new(proc: &Path) -> Self {
         Self {
             proc: proc.to_owned(),
@@ -90,9 +88,9 @@ impl Ends {
         }
     }
 
-    /// Who has the other ends of what a process waits for; `None`: nobody.
+    /// The processes at the other ends of what a process waits for; `None` if none is known.
     pub fn of(&mut self, pid: i32, process: &Path, wait: Wait) -> Option<Holders> {
-        let (system, number) = files::known(&process.join("fd").join(wait.fd.to_string()))?.file;
+        let (system, number) = files::file_id(&process.join("fd").join(wait.fd.to_string()))?.file;
         let file = match wait.kind {
             Kind::Socket => (system, u64::from(unix::peer_of(number as u32)?)),
             _ => (system, number),
@@ -118,7 +116,7 @@ impl Ends {
         let proc = &self.proc;
         self.open.get_or_insert_with(|| {
             let mut open: BTreeMap<File, Vec<(i32, u32)>> = BTreeMap::new();
-            for pid in kin::pids(proc) {
+            for pid in proc_tree::pids(proc) {
                 for (file, access) in descriptors(&proc.join(pid.to_string())) {
                     open.entry(file).or_default().push((pid, access));
                 }
@@ -128,12 +126,12 @@ impl Ends {
     }
 }
 
-/// The pipes and sockets that a process has open.
+/// The open pipes and sockets of a process.
 fn descriptors(process: &Path) -> Vec<(File, u32)> {
     let fds = fs::read_dir(process.join("fd")).into_iter().flatten();
     fds.flatten()
         .filter_map(|fd| {
-            let of = files::known(&fd.path())?;
+            let of = files::file_id(&fd.path())?;
             if !matches!(of.kind, FileType::Fifo | FileType::Socket) {
                 return None;
             }
@@ -149,7 +147,7 @@ fn descriptors(process: &Path) -> Vec<(File, u32)> {
 mod tests {
     use super::*;
 
-    /// A `/proc` of processes with one descriptor each, all of one FIFO.
+    /// A `/proc` of processes with one descriptor each, all for one FIFO.
     fn machine(ends: &[(i32, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
@@ -170,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_waits_for_who_can_write() {
+    fn a_reader_waits_for_processes_that_can_write() {
         let dir = machine(&[(1, "0100000"), (2, "01"), (3, "0100002"), (4, "00")]);
         let wait = |kind| Wait { kind, fd: 3 };
         let process = dir.path().join("1");
         let of = |kind| {
-            Ends::new(dir.path())
+            OpenEnds::new(dir.path())
                 .of(1, &process, wait(kind))
                 .unwrap()
                 .pids
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_waits_for_is_where_it_waits() {
+    fn a_wait_is_recognised_by_kernel_function_and_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let waits = |function: &str, call: &str| {
             fs::write(dir.path().join("wchan"), function).unwrap();

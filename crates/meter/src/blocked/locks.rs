@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! File locks, as `/proc/locks` shows them.
+//! File locks, from `/proc/locks`.
 //!
-//! A lock that is held has a line `ID: KIND MODE TYPE PID DEVICE:INODE START END`,
-//! and below it those that wait for it have lines of the same number with an
-//! arrow. A lock of an open file description names no process (-1), and one
-//! taken with `flock` may be held by others than who took it (children, when
-//! the parent has ended): then who has such a lock on one of his descriptors
-//! (`/proc/PID/fdinfo`) holds it.
+//! A held lock has a line `ID: KIND MODE TYPE PID DEVICE:INODE START END`. It is followed by
+//! a line with the same number and an arrow for each waiting process. Two kinds of locks do
+//! not identify their holder:
+//!
+//! - a lock of an open file description has no process (pid -1);
+//! - a lock taken with `flock` may be held by a process other than the one that took it
+//!   (children, after the parent has ended).
+//!
+//! For these the holder is a process that lists the lock at one of its descriptors
+//! (`/proc/PID/fdinfo`).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use usher_model::{BlockedProcess, ProgramId};
+use usher_model::{HeldUp, ProgramId};
 
 use super::line;
 use crate::{files, text};
 
-/// A line of the list.
+/// A line of `/proc/locks`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lock {
     id: u64,
@@ -42,8 +46,8 @@ fn lock(line: &str) -> Option<Lock> {
     })
 }
 
-/// Those outside the programs that wait for a lock that one of them holds.
-pub(super) fn held_up(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<BlockedProcess> {
+/// Processes outside the programs that wait for a lock which a program holds.
+pub(super) fn held_up(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<HeldUp> {
     let text = text::read(&proc.join("locks")).unwrap_or_default();
     let locks: Vec<Lock> = text.lines().filter_map(lock).collect();
     let waiting = locks.iter().filter(|lock| lock.waits);
@@ -53,10 +57,10 @@ pub(super) fn held_up(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<B
             let held = locks
                 .iter()
                 .find(|lock| !lock.waits && lock.id == waiter.id)?;
-            Some(BlockedProcess {
-                blocked_by: holder(proc, held, programs)?,
+            Some(HeldUp {
+                by: holder(proc, held, programs)?,
                 pid: waiter.pid,
-                waits_for: format!("a lock on {}", name(proc, waiter)),
+                what: format!("a lock on {}", name(proc, waiter)),
             })
         })
         .collect()
@@ -66,7 +70,7 @@ fn holder(proc: &Path, lock: &Lock, programs: &BTreeMap<i32, ProgramId>) -> Opti
     if let Some(program) = programs.get(&lock.pid) {
         return Some(*program);
     }
-    // Who took it is alive and not background.
+    // The process that took the lock is alive and not background.
     if lock.pid > 0 && proc.join(lock.pid.to_string()).exists() {
         return None;
     }
@@ -85,12 +89,12 @@ fn has_on_a_descriptor(process: &Path, wanted: &Lock) -> bool {
     })
 }
 
-/// What people call the file: its path where the waiting process has it open.
+/// The file's path, if the waiting process has the file open; otherwise its number.
 fn name(proc: &Path, waiter: &Lock) -> String {
     let inode = waiter.file.rsplit(':').next().and_then(text::number);
     let fds = fs::read_dir(proc.join(waiter.pid.to_string()).join("fd"));
     let mut fds = fds.into_iter().flatten().flatten().map(|fd| fd.path());
-    let found = fds.find(|fd| files::known(fd).map(|of| of.file.1) == inode);
+    let found = fds.find(|fd| files::file_id(fd).map(|of| of.file.1) == inode);
     match found.and_then(|fd| fs::read_link(fd).ok()) {
         Some(path) => path.display().to_string(),
         None => format!("file {}", waiter.file),
@@ -130,15 +134,12 @@ mod tests {
         );
         let programs = BTreeMap::from([(10, ProgramId(1)), (11, ProgramId(2))]);
         let found = held_up(dir.path(), &programs);
-        let found: Vec<(u64, i32)> = found
-            .iter()
-            .map(|held| (held.blocked_by.0, held.pid))
-            .collect();
+        let found: Vec<(u64, i32)> = found.iter().map(|held| (held.by.0, held.pid)).collect();
         assert_eq!(found, [(1, 20), (1, 21), (2, 22), (2, 23)]);
     }
 
     #[test]
-    fn garbage_is_no_lock() {
+    fn malformed_lines_are_no_lock() {
         for text in [
             "",
             ":",

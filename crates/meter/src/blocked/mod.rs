@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who in the foreground waits for what a background program holds.
+//! Foreground processes that are blocked by a background program.
 //!
-//! While a background program is stopped, nobody who waits for it goes on. What
-//! can be seen from outside, and so is covered:
+//! While a background program is stopped, processes that wait for it make no progress.
+//! Detected, because it is visible from outside:
 //!
-//! - **file locks** (`flock`, POSIX, open file descriptions; files that
-//!   databases and package managers lock): `/proc/locks` names who waits and
-//!   who holds;
-//! - **pipes and FIFOs**: a thread that reads or writes one whose other ends
-//!   are background's alone;
-//! - **unix sockets**: a thread that reads or writes one whose peer is held by
-//!   background processes alone.
+//! - **file locks** (`flock`, POSIX, open file descriptions; used by databases and package
+//!   managers): `/proc/locks` lists waiters and holders;
+//! - **pipes and FIFOs**: a thread reads or writes a pipe whose other ends are open only in
+//!   background processes;
+//! - **unix sockets**: a thread reads or writes a socket whose peer is open only in
+//!   background processes.
 //!
-//! Not covered: futexes in shared memory and semaphores, which name no holder;
-//! threads that wait with `poll`, `select` or `epoll`, of which cannot be said
-//! for which of their descriptors; connections by TCP within the machine;
-//! mounts that a stopped process serves (FUSE); locks in the kernel (a stopped
-//! process holds none, but one that is frozen slowly may). Against these helps
-//! only that no freeze lasts for ever.
+//! Not detected:
+//!
+//! - futexes in shared memory and semaphores, which record no holder;
+//! - threads that wait in `poll`, `select` or `epoll`, because the descriptor that they wait
+//!   for is not visible;
+//! - TCP connections within the machine;
+//! - mounts that a stopped process serves (FUSE);
+//! - locks in the kernel: a stopped process holds none, but a slowly freezing process may.
+//!
+//! For these cases the duration of every freeze is limited.
 
 mod ends;
 mod locks;
@@ -26,21 +29,22 @@ mod unix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use usher_model::{BlockedProcess, ProgramId};
+use usher_model::{HeldUp, ProgramId};
 
-use crate::kin;
+use crate::proc_tree;
 use crate::text;
-use ends::Ends;
+use ends::OpenEnds;
 
-/// Foreground processes that cannot go on before a background program does.
-/// `holder` says which background program a process belongs to (its launcher, too,
-/// which keeps open what it was given and waits for nobody else); `proc` is `/proc`.
+/// Finds foreground processes that cannot continue before a background program does.
+/// `holder` maps a process to its background program. The program's launcher belongs to the
+/// program: it keeps open the files that it was given, and waits for no other process.
+/// `proc` is `/proc`.
 ///
-/// Costs a read of a small file for each thread on the machine, and of every
-/// process's list of descriptors if one waits for a pipe or a socket: for when
-/// background work has been stopped for a while, not for every look.
-pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<BlockedProcess> {
-    let pids = kin::pids(proc);
+/// Reads a small file for each thread on the machine, and the descriptors of every process
+/// if some thread waits for a pipe or a socket. Call it after background work has been
+/// stopped for a while, not with every sample.
+pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<HeldUp> {
+    let pids = proc_tree::pids(proc);
     let programs: BTreeMap<i32, ProgramId> = pids
         .iter()
         .filter_map(|pid| Some((*pid, holder(*pid)?)))
@@ -54,9 +58,7 @@ pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<Bl
         .collect();
     let mut found = locks::held_up(proc, &programs);
     found.extend(by_descriptor(proc, &programs, &others));
-    found.sort_by(|a, b| {
-        (a.pid, a.blocked_by, &a.waits_for).cmp(&(b.pid, b.blocked_by, &b.waits_for))
-    });
+    found.sort_by(|a, b| (a.pid, a.by, &a.what).cmp(&(b.pid, b.by, &b.what)));
     found.dedup();
     found
 }
@@ -66,8 +68,8 @@ fn by_descriptor(
     proc: &Path,
     programs: &BTreeMap<i32, ProgramId>,
     others: &BTreeSet<i32>,
-) -> Vec<BlockedProcess> {
-    let mut ends = Ends::new(proc);
+) -> Vec<HeldUp> {
+    let mut ends = OpenEnds::new(proc);
     let mut found = Vec::new();
     for &pid in others {
         let process = proc.join(pid.to_string());
@@ -82,11 +84,11 @@ fn by_descriptor(
                 continue;
             };
             if let Some(by) = background_alone(&holders.pids, programs) {
-                let waits_for = format!("{} held by process {}", holders.what, by.0);
-                found.push(BlockedProcess {
-                    blocked_by: by.1,
+                let what = format!("{} held by process {}", holders.what, by.0);
+                found.push(HeldUp {
+                    by: by.1,
                     pid,
-                    waits_for,
+                    what,
                 });
             }
         }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The other end of a unix socket, which `/proc` does not tell, but the
-//! kernel's socket diagnosis does (`linux/unix_diag.h`). It knows the sockets
-//! of this network namespace only.
+//! The peer of a unix socket, from the kernel's socket diagnosis (`linux/unix_diag.h`);
+//! `/proc` does not contain it. Only sockets of this network namespace are found.
 
 use std::os::fd::OwnedFd;
 
@@ -13,15 +12,15 @@ const NLM_F_REQUEST: u16 = 1;
 const AF_UNIX: u8 = 1;
 const UDIAG_SHOW_PEER: u32 = 4;
 const UNIX_DIAG_PEER: u16 = 2;
-/// Any socket of the number, not one certain incarnation.
+/// Matches any socket with the inode, not one certain incarnation.
 const NO_COOKIE: u32 = u32::MAX;
 /// `struct nlmsghdr`; `struct unix_diag_req`; `struct unix_diag_msg`.
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 24;
 const ANSWER_BYTES: usize = 16;
 
-/// The number of the socket at the other end; `None`: there is none, or the
-/// kernel does not say.
+/// The inode of the peer's socket; `None` if there is no peer or the kernel does not report
+/// it.
 pub(super) fn peer_of(inode: u32) -> Option<u32> {
     let kernel: OwnedFd = socket(AddressFamily::NETLINK, SocketType::RAW, Some(SOCK_DIAG)).ok()?;
     send(&kernel, &request(inode), SendFlags::empty()).ok()?;
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ends_of_a_pair_are_one_anothers_peers() {
+    fn the_ends_of_a_pair_are_peers() {
         let (a, b) = UnixStream::pair().unwrap();
         let number = |end: &UnixStream| {
             let path = format!("/proc/self/fd/{}", end.as_raw_fd());
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_cut_short_name_nobody() {
+    fn truncated_answers_have_no_peer() {
         let mut answer = request(1);
         for length in 0..answer.len() {
             assert_eq!(peer_in(&answer[..length]), None);

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * CPU time and waiting, without a hook at every context switch.
+ * CPU time and wait time per owner, without a hook at context switches.
  *
- * The scheduler keeps both for each thread anyway. What is missing is the sum
- * by party, and it is made of three visits to a thread, each adding what has
- * come since the one before:
+ * The scheduler already accumulates both per thread. The programs add the
+ * increase since the last visit to the owner's sum. They visit a thread:
  *
- * - the iterator, when user space wants to know, to all threads that live;
- * - at the thread's exit, so that what lived between two looks is counted;
- * - when the kernel frees it, for the rest: taking down a large address space
- *   comes after the exit's trace point and may be most of a short life.
+ * 1. from the iterator, when user space takes a sample, for all living threads;
+ * 2. at the thread's exit, so that threads that live between two samples count;
+ * 3. when the kernel frees the thread, for the rest: the kernel tears down a large
+ *    address space after the exit trace point, which may be most of a short life.
  *
- * What was counted is kept with the task itself, so a thread that changes
- * parties takes nothing along, and no sum ever falls.
+ * The counted amount is stored with the task itself. A thread that changes its
+ * owner therefore takes no past use along, and no sum ever decreases.
  *
- * A run is as of the thread's last switch or tick; a wait counts when it ends.
+ * Limits: run time is as of the thread's last switch or tick; a wait counts when
+ * it ends.
  */
-#include "rules.h"
-#include "users.h"
+#include "logic.h"
+#include "process_use.h"
 
-/* Threads that hardly lived do not push others off the list of users. */
-#define WORTH_A_NAME_NS 1000000
+/* Threads that ran for less than this do not evict others from process_uses. */
+#define MIN_LISTED_NS 1000000
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -37,15 +37,15 @@ struct {
 	__type(value, struct cpu_use);
 } cpu_uses SEC(".maps");
 
-static void add_use(__u32 party, __u64 run_ns, __u64 wait_ns)
+static void add_use(__u32 owner, __u64 run_ns, __u64 wait_ns)
 {
-	struct cpu_use *use = bpf_map_lookup_elem(&cpu_uses, &party);
+	struct cpu_use *use = bpf_map_lookup_elem(&cpu_uses, &owner);
 
 	if (!use) {
 		struct cpu_use none = {};
 
-		bpf_map_update_elem(&cpu_uses, &party, &none, BPF_NOEXIST);
-		use = bpf_map_lookup_elem(&cpu_uses, &party);
+		bpf_map_update_elem(&cpu_uses, &owner, &none, BPF_NOEXIST);
+		use = bpf_map_lookup_elem(&cpu_uses, &owner);
 		if (!use)
 			return;
 	}
@@ -53,58 +53,59 @@ static void add_use(__u32 party, __u64 run_ns, __u64 wait_ns)
 	__sync_fetch_and_add(&use->wait_ns, wait_ns);
 }
 
-static void visit(struct task_struct *task, struct counted *counted)
+static void count_use(struct task_struct *task, struct counted *counted)
 {
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 	__u64 run_ns = task->se.sum_exec_runtime;
 	__u64 wait_ns = task->sched_info.run_delay;
 	struct device cpu = {.kind = CPU};
-	__u32 party;
+	__u32 owner;
 
-	if (!orders)
+	if (!config)
 		return;
-	if (is_new_here(counted, task->start_time < orders->begun_ns, run_ns,
-			wait_ns))
+	if (start_counting(counted, task->start_time < config->start_ns, run_ns,
+			   wait_ns))
 		return;
 	run_ns = advance(&counted->run_ns, run_ns);
 	wait_ns = advance(&counted->wait_ns, wait_ns);
 	if (!run_ns && !wait_ns)
 		return;
-	party = party_of(task, orders);
-	add_use(party, run_ns, wait_ns);
-	if (run_ns && task->se.sum_exec_runtime >= WORTH_A_NAME_NS)
-		note_user(task, party, &cpu, run_ns, orders);
+	owner = classify_task(task, config);
+	add_use(owner, run_ns, wait_ns);
+	if (run_ns && task->se.sum_exec_runtime >= MIN_LISTED_NS)
+		note_process_use(task, owner, &cpu, run_ns, config);
 }
 
 /*
- * The iterator runs in the process that reads it, which is the meter's. What
- * number the kernel knows that by, a container hides from it.
+ * Records the meter's own process. The iterator runs in the process that reads it,
+ * which is the meter. In a container the meter cannot know its number in the
+ * initial pid namespace.
  */
-static void know_ourselves(void)
+static void record_own_tgid(void)
 {
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 
-	if (orders)
-		orders->own_tgid = bpf_get_current_task_btf()->tgid;
+	if (config)
+		config->own_tgid = bpf_get_current_task_btf()->tgid;
 }
 
 SEC("iter/task")
-int each_thread(struct bpf_iter__task *ctx)
+int count_threads(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct counted *counted;
 
 	if (!task) {
-		know_ourselves();
+		record_own_tgid();
 		return 0;
 	}
 	note_queue(task);
 	counted = bpf_task_storage_get(&threads, task, 0,
 				       BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (counted)
-		visit(task, counted);
+		count_use(task, counted);
 	else
-		lose(LOST_THREAD);
+		count_loss(LOST_THREAD);
 	return 0;
 }
 
@@ -116,9 +117,9 @@ int BPF_PROG(thread_exits, struct task_struct *task)
 	counted = bpf_task_storage_get(&threads, task, 0,
 				       BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (counted)
-		visit(task, counted);
+		count_use(task, counted);
 	else
-		lose(LOST_THREAD);
+		count_loss(LOST_THREAD);
 	return 0;
 }
 
@@ -128,7 +129,7 @@ int BPF_PROG(thread_is_freed, struct task_struct *task)
 	struct counted *counted = bpf_task_storage_get(&threads, task, 0, 0);
 
 	if (counted)
-		visit(task, counted);
-	forget_kin(task);
+		count_use(task, counted);
+	forget_pid(task);
 	return 0;
 }

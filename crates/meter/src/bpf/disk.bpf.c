@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Disks: what is asked of them, when it is asked and by whom.
+ * Disk use: the requests submitted to each disk, with time and owner.
  *
- * block_bio_queue is passed in the context of whoever submits, once for each
- * request, before it is merged or split; partitions count as their disk. What
- * somebody waits for (reads, synchronous writes) is a request of his; what is
- * written back later is charged to the kernel's thread that does it.
+ * block_bio_queue fires in the context of the submitting task, once per bio,
+ * before merging and splitting; partitions count as their disk. Reads and
+ * synchronous writes are charged to the submitting task. Writeback is charged to
+ * the kernel thread that does it.
  */
-#include "bell.h"
-#include "users.h"
+#include "notify.h"
+#include "process_use.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -28,7 +28,7 @@ static struct disk_use *disk_use_of(struct disk_key *key)
 		bpf_map_update_elem(&disk_uses, key, &none, BPF_NOEXIST);
 		use = bpf_map_lookup_elem(&disk_uses, key);
 		if (!use)
-			lose(LOST_DEVICE);
+			count_loss(LOST_DEVICE);
 	}
 	return use;
 }
@@ -46,16 +46,16 @@ int BPF_PROG(bio_is_queued, struct bio *bio)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct gendisk *disk = bio->bi_bdev->bd_disk;
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 	__u64 sectors = bio->bi_iter.bi_size >> 9;
 	__u64 now = bpf_ktime_get_ns();
 	struct disk_use *use;
 
-	if (!orders)
+	if (!config)
 		return 0;
 
 	struct disk_key key = {
-		.party = party_of(task, orders),
+		.owner = classify_task(task, config),
 		.disk = {.major = disk->major, .minor = disk->first_minor},
 	};
 	struct device device = {
@@ -64,7 +64,7 @@ int BPF_PROG(bio_is_queued, struct bio *bio)
 	use = disk_use_of(&key);
 	if (!use)
 		return 0;
-	note_user(task, key.party, &device, sectors, orders);
+	note_process_use(task, key.owner, &device, sectors, config);
 	if (!is_waited_for(bio->bi_opf)) {
 		use->async_sectors += sectors;
 		return 0;
@@ -72,6 +72,6 @@ int BPF_PROG(bio_is_queued, struct bio *bio)
 	use->requests += 1;
 	use->sync_sectors += sectors;
 	use->last_ns = now;
-	note_meeting(key.party, &device, now, orders);
+	note_device_use(key.owner, &device, now, config);
 	return 0;
 }

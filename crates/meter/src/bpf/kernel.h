@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The few fields of the kernel's structures that the programs read. libbpf
- * finds where each lies in the kernel that runs (CO-RE), so neither the order
- * here nor what is left out matters.
+ * The fields of kernel structures that the programs read. libbpf relocates each
+ * field for the running kernel (CO-RE), so the order of fields does not matter
+ * and unused fields are left out.
  */
 #ifndef USHER_METER_KERNEL_H
 #define USHER_METER_KERNEL_H
@@ -14,8 +14,8 @@
 #include <bpf/bpf_core_read.h>
 
 /*
- * Numbers of the kernel's interface (include/uapi/linux/bpf.h), which Debian's
- * copy of that header would bring only together with glibc's.
+ * Constants of include/uapi/linux/bpf.h. They are copied because Debian's copy of
+ * that header also includes headers of glibc.
  */
 enum {
 	BPF_MAP_TYPE_HASH = 1,
@@ -35,7 +35,7 @@ enum {
 
 #define CLOCK_MONOTONIC 1
 
-/* What a map's value holds for a timer; the kernel knows it by its name. */
+/* A timer in a map's value; the kernel recognises the type by its name. */
 struct bpf_timer {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
@@ -52,7 +52,7 @@ struct bpf_timer {
 /* States of a connection, include/net/tcp_states.h. */
 #define TCP_SYN_SENT 2
 #define TCP_CLOSE 7
-/* struct net's loopback is always this one: net/core/dev.c relies on it. */
+/* Index of loopback in each namespace; net/core/dev.c guarantees it. */
 #define LOOPBACK_IFINDEX 1
 
 /* bio.bi_opf: the operation in the low bits, then flags. */
@@ -81,7 +81,7 @@ struct css_set {
 };
 
 struct sched_info {
-	/* Nanoseconds on a run queue, in turns that have ended. */
+	/* Nanoseconds on a run queue, in waits that have ended. */
 	unsigned long long run_delay;
 };
 
@@ -98,7 +98,7 @@ struct rq {
 	int online;
 };
 
-/* Until 6.13. */
+/* Kernels before 6.13. */
 struct cfs_rq___6_13 {
 	unsigned int h_nr_running;
 	unsigned int idle_h_nr_running;
@@ -108,7 +108,7 @@ struct rq___6_13 {
 	struct cfs_rq___6_13 cfs;
 };
 
-/* In 6.12 and 6.13. */
+/* Kernels 6.12 and 6.13. */
 struct cfs_rq___6_12 {
 	unsigned int h_nr_delayed;
 };
@@ -185,7 +185,7 @@ struct sock_common {
 	unsigned short skc_family;
 	int skc_bound_dev_if;
 	possible_net_t skc_net;
-	/* 0: nobody has asked for it yet. */
+	/* 0: the cookie has not been generated yet. */
 	atomic64_t skc_cookie;
 };
 

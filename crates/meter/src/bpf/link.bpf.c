@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Network interfaces: calls that send and receive, and their bytes, by the
- * interface of the socket's route; and the packets that the kernel sends for a
- * socket, acknowledgements and the opening of a connection included. IPv4 and
- * IPv6 alone: what other sockets carry stays in the machine.
+ * Network use per interface:
  *
- * Loopback is no device that anybody contends for, and is not counted.
+ * - send and receive calls and their bytes, by the interface of the socket's route;
+ * - packets that the kernel sends for a socket, including acknowledgements and
+ *   connection setup.
  *
- * A call tells when it returns, and a bulk sender has long been in it then, or
- * has filled a buffer and gone: it is packets that say who uses an interface
- * now. In whose name a packet goes cannot be asked where it is sent; it is that
- * of the socket's last call, or of who opened the connection. A packet sent in
- * the socket's first call is nobody's therefore, as the first datagram is, and
- * is told by the call.
+ * Only IPv4 and IPv6 sockets count, because other families do not leave the
+ * machine. Loopback is not a device that programs contend for, and is not counted.
  *
- * Sockets are told apart by their cookies, which the kernel gives out once and
- * never again: a new socket at an old one's place in memory has another, or
- * none yet.
+ * Why packets: a call is traced when it returns. A bulk sender may be inside one
+ * call for a long time, or may have filled the socket buffer and returned. Only
+ * packets show current use of an interface.
  *
- * A call that moved nothing is not counted. One exception: a send refused for
- * want of room (EAGAIN) says that its sender wants the interface now, and
- * counts as a moment of use, though not as a call.
+ * Owner of a packet: the sending context does not identify the owner. A packet is
+ * charged to the owner of the socket's last call, or to the task that opened the
+ * connection. Packets sent during the first call of a socket (the first datagram,
+ * for example) have no owner yet; the call itself is counted instead.
+ *
+ * Sockets are identified by their cookies, which the kernel never reuses. A new
+ * socket at the memory address of an old one has another cookie, or none yet.
+ *
+ * Calls that transferred nothing are not counted, with one exception: a send that
+ * failed with EAGAIN shows that the sender wants the interface now. It updates the
+ * time of last use, but not the number of calls.
  */
-#include "bell.h"
-#include "users.h"
+#include "notify.h"
+#include "process_use.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -33,16 +36,13 @@ struct {
 	__type(value, struct link_use);
 } link_uses SEC(".maps");
 
-/*
- * Parties by the socket's cookie; those not heard of for longest make room for
- * others.
- */
+/* Owners by socket cookie; the least recently used entries are evicted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
 	__type(value, __u32);
-} owners SEC(".maps");
+} socket_owners SEC(".maps");
 
 static struct link_use *link_use_of(struct link_key *key)
 {
@@ -54,14 +54,15 @@ static struct link_use *link_use_of(struct link_key *key)
 		bpf_map_update_elem(&link_uses, key, &none, BPF_NOEXIST);
 		use = bpf_map_lookup_elem(&link_uses, key);
 		if (!use)
-			lose(LOST_DEVICE);
+			count_loss(LOST_DEVICE);
 	}
 	return use;
 }
 
 /*
- * The route that the socket keeps; a socket without one (datagrams to changing
- * places) may be bound to an interface, or have heard from one.
+ * Returns the interface of the socket's cached route. A socket without a route
+ * (datagrams to changing destinations) may be bound to an interface or have
+ * received from one. 0: unknown.
  */
 static __u32 interface_of(struct sock *sk)
 {
@@ -83,7 +84,7 @@ static _Bool leaves_the_machine(struct sock *sk)
 	return family == AF_INET || family == AF_INET6;
 }
 
-static void count(struct link_use *use, _Bool sends, int bytes)
+static void count_call(struct link_use *use, _Bool sends, int bytes)
 {
 	if (bytes <= 0)
 		return;
@@ -96,27 +97,27 @@ static void count(struct link_use *use, _Bool sends, int bytes)
 	}
 }
 
-/* Says for whom the socket's packets are from now on. */
-static void own(struct sock *sk, __u32 party)
+/* Charges the socket's packets to `owner` from now on. */
+static void set_socket_owner(struct sock *sk, __u32 owner)
 {
 	__u64 cookie = bpf_get_socket_cookie(sk);
-	__u32 *owner = bpf_map_lookup_elem(&owners, &cookie);
+	__u32 *stored = bpf_map_lookup_elem(&socket_owners, &cookie);
 
-	if (!owner)
-		bpf_map_update_elem(&owners, &cookie, &party, BPF_ANY);
-	else if (*owner != party)
-		*owner = party;
+	if (!stored)
+		bpf_map_update_elem(&socket_owners, &cookie, &owner, BPF_ANY);
+	else if (*stored != owner)
+		*stored = owner;
 }
 
-static void transfer(struct sock *sk, _Bool sends, int bytes)
+static void count_transfer(struct sock *sk, _Bool sends, int bytes)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 	__u64 now = bpf_ktime_get_ns();
 	struct link link = {};
 	struct link_use *use;
 
-	if (!orders || !leaves_the_machine(sk))
+	if (!config || !leaves_the_machine(sk))
 		return;
 	if (bytes <= 0 && !(sends && bytes == -EAGAIN))
 		return;
@@ -125,47 +126,49 @@ static void transfer(struct sock *sk, _Bool sends, int bytes)
 		return;
 	link.netns = sk->__sk_common.skc_net.net->ns.inum;
 
-	struct link_key key = {.party = party_of(task, orders), .link = link};
+	struct link_key key = {.owner = classify_task(task, config),
+			       .link = link};
 	struct device device = {
 		.kind = LINK, .a = link.ifindex, .b = link.netns};
 
-	own(sk, key.party);
+	set_socket_owner(sk, key.owner);
 	use = link_use_of(&key);
 	if (!use)
 		return;
-	count(use, sends, bytes);
+	count_call(use, sends, bytes);
 	use->last_ns = now;
 	if (bytes > 0)
-		note_user(task, key.party, &device, bytes, orders);
-	note_meeting(key.party, &device, now, orders);
+		note_process_use(task, key.owner, &device, bytes, config);
+	note_device_use(key.owner, &device, now, config);
 }
 
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(socket_sent, struct sock *sk, int bytes)
 {
-	transfer(sk, 1, bytes);
+	count_transfer(sk, 1, bytes);
 	return 0;
 }
 
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(socket_received, struct sock *sk, int bytes)
 {
-	transfer(sk, 0, bytes);
+	count_transfer(sk, 0, bytes);
 	return 0;
 }
 
-/* A connection is opened, or closed: its socket is not heard of again. */
+/* Sets the owner of a socket that connects; forgets a closed socket. */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_state, struct sock *sk, int before, int now)
 {
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 	__u64 cookie;
 
-	if (orders && now == TCP_SYN_SENT) {
-		own(sk, party_of(bpf_get_current_task_btf(), orders));
+	if (config && now == TCP_SYN_SENT) {
+		set_socket_owner(
+			sk, classify_task(bpf_get_current_task_btf(), config));
 	} else if (now == TCP_CLOSE) {
 		cookie = sk->__sk_common.skc_cookie.counter;
-		bpf_map_delete_elem(&owners, &cookie);
+		bpf_map_delete_elem(&socket_owners, &cookie);
 	}
 	return 0;
 }
@@ -175,20 +178,20 @@ int BPF_PROG(packet_queued, struct sk_buff *skb)
 {
 	struct sock *sk = BPF_CORE_READ(skb, sk);
 	struct net_device *dev = skb->dev;
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 	__u64 now = bpf_ktime_get_ns();
 	struct link_key key = {};
 	struct link_use *use;
 	__u64 cookie;
 	__u32 *owner;
 
-	if (!orders || !sk || dev->ifindex == LOOPBACK_IFINDEX)
+	if (!config || !sk || dev->ifindex == LOOPBACK_IFINDEX)
 		return 0;
 	cookie = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
-	owner = cookie ? bpf_map_lookup_elem(&owners, &cookie) : 0;
+	owner = cookie ? bpf_map_lookup_elem(&socket_owners, &cookie) : 0;
 	if (!owner)
 		return 0;
-	key.party = *owner;
+	key.owner = *owner;
 	key.link.ifindex = dev->ifindex;
 	key.link.netns = dev->nd_net.net->ns.inum;
 	use = link_use_of(&key);
@@ -200,6 +203,6 @@ int BPF_PROG(packet_queued, struct sk_buff *skb)
 	struct device device = {
 		.kind = LINK, .a = key.link.ifindex, .b = key.link.netns};
 
-	note_meeting(key.party, &device, now, orders);
+	note_device_use(key.owner, &device, now, config);
 	return 0;
 }

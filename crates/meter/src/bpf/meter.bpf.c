@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The meter's programs, one file a concern. All are trace points with types
- * (tp_btf), one iterator, and one program that is run to start a timer: no
- * kprobes, no fentry, which kernels may refuse.
+ * All BPF programs of the meter, one file per concern. They are trace points with
+ * BTF types (tp_btf), one iterator, and one syscall program that starts a timer.
+ * There are no kprobes and no fentry programs, because some kernels refuse them.
  */
-#include "kin.bpf.c"
-#include "crowd.bpf.c"
+#include "pid_map.bpf.c"
+#include "rq_imbalance.bpf.c"
 #include "cpu.bpf.c"
 #include "disk.bpf.c"
 #include "link.bpf.c"

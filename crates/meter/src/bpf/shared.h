@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What the programs and user space tell one another: the keys and values of
- * their maps. src/layout.rs is the other side, and sizes are compared as the maps
- * are opened.
+ * Layout of the BPF maps: the keys and values that the BPF programs share with
+ * user space. src/layout.rs is the Rust side; it compares the sizes when it opens
+ * the maps.
  */
 #ifndef USHER_METER_SHARED_H
 #define USHER_METER_SHARED_H
@@ -19,33 +19,38 @@ typedef __u32 __wsum;
 
 #define COMM_BYTES 16
 
-/* Who uses something. A number of a program is never used again. */
-enum party {
+/*
+ * The owner that use of a resource is charged to. Values from FIRST_PROGRAM on are
+ * background programs; the number of a program is never reused.
+ */
+enum owner_class {
 	FOREGROUND = 0,
 	IGNORED = 1,
 	FIRST_PROGRAM = 2,
 };
 
-/* The orders that user space gives, in one place. */
-struct control {
-	/* Threads that are older were there before metering began. */
-	__u64 begun_ns;
-	/* Which second it is, for the list of users. */
+/* Configuration, written by user space. */
+struct bpf_config {
+	/* Start of metering. Use by older threads before it is not counted. */
+	__u64 start_ns;
+	/* Current epoch (second) of the process_uses map. */
 	__u64 epoch;
-	/* The bell rings if background work used the device this recently. */
+	/* Foreground use of a device notifies user space if background work used
+	 * the device within this time. */
 	__u64 recent_ns;
-	/* Bit n: a cgroup n levels below the root is a program's. */
-	__u32 levels;
-	/* Processes are told apart by their parents as well. */
-	__u32 kin;
-	/* How many programs there are. */
+	/* Bit n: the cgroup of some program is n levels below the root. */
+	__u32 cgroup_levels;
+	/* Nonzero: some program has no cgroup and is tracked by pid_map. */
+	__u32 tracks_pids;
+	/* Number of background programs. */
 	__u32 programs;
-	/* The meter's own process; the iterator finds it out. */
+	/* Process of the meter itself, as the kernel numbers it; set by the
+	 * iterator. */
 	__u32 own_tgid;
-	/* The bell rings, too, when a CPU has become idle. */
-	__u32 vacancies;
-	/* Crowds are looked for. */
-	__u32 crowds;
+	/* Nonzero: notify when a CPU has become idle. */
+	__u32 notify_vacancies;
+	/* Nonzero: notify of run-queue imbalances. */
+	__u32 notify_imbalances;
 };
 
 struct cpu_use {
@@ -59,7 +64,7 @@ struct disk {
 };
 
 struct disk_key {
-	__u32 party;
+	__u32 owner;
 	struct disk disk;
 };
 
@@ -71,14 +76,14 @@ struct disk_use {
 };
 
 struct link {
-	/* 0: not known. */
+	/* 0: the route is unknown. */
 	__u32 ifindex;
-	/* Indices are a network namespace's own. */
+	/* Network namespace; indices are unique only within a namespace. */
 	__u32 netns;
 };
 
 struct link_key {
-	__u32 party;
+	__u32 owner;
 	struct link link;
 };
 
@@ -97,64 +102,67 @@ enum kind {
 	LINK = 2,
 };
 
-/* A device of either kind; the numbers are those of struct disk or link. */
+/* A CPU, a disk or a link; a and b are the fields of struct disk or link. */
 struct device {
 	__u32 kind;
 	__u32 a;
 	__u32 b;
 };
 
-struct user_key {
+struct process_key {
 	__u32 tgid;
 	struct device device;
 };
 
-/* Nanoseconds, sectors or bytes of a process in this epoch and the last. */
-struct user_use {
+/* Nanoseconds, sectors or bytes used by a process. */
+struct process_use {
 	__u64 epoch;
-	__u64 now;
-	__u64 before;
-	__u32 party;
+	/* In `epoch`. */
+	__u64 current;
+	/* In the epoch before. */
+	__u64 previous;
+	__u32 owner;
 	__u32 unused;
 	char comm[COMM_BYTES];
 };
 
-/* What the watch on the run queues has seen. */
-struct crowds {
-	/* How often threads crowded on one CPU beside background work. */
-	__u64 found;
-	/* Since when a CPU has been vacant at every look; 0: all are busy. */
+/* State of the periodic run-queue scan. */
+struct rq_scan {
+	/* Imbalances reported since metering started. */
+	__u64 imbalances;
+	/* Every scan since this time found a vacant CPU; 0: all CPUs are busy. */
 	__u64 vacant_since_ns;
-	/* How many were vacant at least, all that time. */
+	/* Minimum number of vacant CPUs since vacant_since_ns. */
 	__u32 vacant_cpus;
-	/* Whether the bell has rung for it. */
-	__u32 vacancy_told;
-	/* CPUs whose queues are known: their number, and a bound of theirs. */
+	/* Nonzero: user space has been notified of the present vacancy. */
+	__u32 vacancy_notified;
+	/* Number of CPUs whose run queue is known; upper bound of their numbers. */
 	__u32 queues;
 	__u32 cpus;
-	/* Looks ever made, and how long they took. */
-	__u64 looks;
-	__u64 looks_ns;
-	/* This look: CPUs without work, those that run background work alone, and
-	 * those on which a crowd is to be told of. */
+	/* Number of scans, and their total run time. */
+	__u64 scans;
+	__u64 scans_ns;
+	/* Current scan: CPUs without work, CPUs that run only background work, and
+	 * CPUs with an imbalance to report. */
 	__u32 idle;
 	__u32 background;
-	__u32 crowds;
-	/* Whether the last look found background work and no idle CPU. */
+	__u32 reports;
+	/* Nonzero: the last scan found background work and no idle CPU. */
 	__u32 was_full;
-	/* Since when no CPU has run anything but background work, but for single
-	 * looks; 0: some do. */
-	__u64 alone_since_ns;
-	/* This look: CPUs that run anything else; for how many looks some have. */
+	/* Since this time no CPU has run anything but background work (isolated
+	 * scans that found other work are ignored); 0: some CPU does. */
+	__u64 background_only_since_ns;
+	/* Current scan: CPUs that run other work. Number of consecutive scans that
+	 * found such a CPU. */
 	__u32 others;
-	__u32 others_looks;
+	__u32 others_scans;
 };
 
-/* What could not be counted. */
+/* Events that could not be counted. */
 enum lost {
 	LOST_THREAD = 0,
 	LOST_DEVICE = 1,
-	LOST_KIN = 2,
+	LOST_PROCESS = 2,
 	LOSSES = 3,
 };
 

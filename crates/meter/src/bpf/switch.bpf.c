@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the meter does not do: account CPU time at every context switch, with an
- * empty program to subtract. examples/meter_cost compares with it; the library
- * does not carry it.
+ * Baseline for examples/meter_cost, not part of the library: accounting of CPU
+ * time at every context switch, and an empty program whose cost is subtracted.
  */
-#include "party.h"
+#include "owner.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
-} since SEC(".maps");
+} switch_start SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -25,24 +24,24 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(switch_counted, _Bool preempt, struct task_struct *prev,
 	     struct task_struct *next)
 {
-	struct control *orders = orders_given();
+	struct bpf_config *config = get_config();
 	__u64 now = bpf_ktime_get_ns();
-	__u32 only = 0;
-	__u64 *start = bpf_map_lookup_elem(&since, &only);
+	__u32 zero = 0;
+	__u64 *start = bpf_map_lookup_elem(&switch_start, &zero);
 	__u64 *total;
 	__u64 ran;
-	__u32 party;
+	__u32 owner;
 
-	if (!start || !orders)
+	if (!start || !config)
 		return 0;
 	ran = *start ? now - *start : 0;
 	*start = now;
-	party = party_of(prev, orders);
-	total = bpf_map_lookup_elem(&run_ns, &party);
+	owner = classify_task(prev, config);
+	total = bpf_map_lookup_elem(&run_ns, &owner);
 	if (total)
 		*total += ran;
 	else
-		bpf_map_update_elem(&run_ns, &party, &ran, BPF_NOEXIST);
+		bpf_map_update_elem(&run_ns, &owner, &ran, BPF_NOEXIST);
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the kernel's maps hold.
+//! The content of the kernel's maps.
 
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use super::*;
 use crate::layout::Layout;
 use crate::table::Table;
 
-/// `None`, and a word about it, where BPF is refused.
+/// An observer; prints a skip and returns `None` where BPF is refused.
 fn observer(what: &str, config: &MeterConfig) -> Option<Observer> {
     match Observer::open(config) {
         Ok(observer) => Some(observer),
@@ -22,7 +22,7 @@ fn observer(what: &str, config: &MeterConfig) -> Option<Observer> {
     }
 }
 
-/// A process that waits.
+/// A process that waits for input.
 struct Waits(Child);
 
 impl Waits {
@@ -33,7 +33,9 @@ impl Waits {
 
     fn id(&self) -> ProcessId {
         let pid = self.0.id() as i32;
-        let start_ticks = kin::process(Path::new("/proc"), pid).unwrap().start_ticks;
+        let start_ticks = proc_tree::process(Path::new("/proc"), pid)
+            .unwrap()
+            .start_ticks;
         ProcessId { pid, start_ticks }
     }
 }
@@ -45,7 +47,7 @@ impl Drop for Waits {
     }
 }
 
-/// As a program in the kernel would on its first use.
+/// Adds an entry, as a program in the kernel does on first use.
 fn put<K: Layout, V: Layout>(table: &Table<K, V>, words: &[u32]) {
     let key: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let value = vec![1; V::BYTES];
@@ -65,7 +67,7 @@ fn keys<K: Layout, V: Layout>(table: &mut Table<K, V>) -> Vec<K> {
 }
 
 #[test]
-fn nothing_of_a_forgotten_program_stays_in_the_kernel() {
+fn removing_a_program_frees_its_map_entries() {
     let Some(mut observer) = observer("forgetting", &MeterConfig::default()) else {
         return;
     };
@@ -73,48 +75,45 @@ fn nothing_of_a_forgotten_program_stays_in_the_kernel() {
     let (first, second) = (Waits::new(), Waits::new());
     observer.manage(gone, None, first.id()).unwrap();
     observer.manage(stays, None, second.id()).unwrap();
-    let parties = [gone, stays].map(|program| observer.managed[&program].party);
-    for party in parties {
+    let owners = [gone, stays].map(|program| observer.managed[&program].owner);
+    for owner in owners {
         let kernel = &observer.kernel;
-        put(&kernel.cpu_uses, &[party]);
-        put(&kernel.disk_uses, &[party, 8, 0]);
-        // A route that is not known, in a network of another's.
-        put(&kernel.link_uses, &[party, 0, 77]);
-        put(&kernel.link_uses, &[party, 3, 77]);
+        put(&kernel.cpu_uses, &[owner]);
+        put(&kernel.disk_uses, &[owner, 8, 0]);
+        // An unknown route in another network namespace.
+        put(&kernel.link_uses, &[owner, 0, 77]);
+        put(&kernel.link_uses, &[owner, 3, 77]);
     }
     observer.sample(now_ns(), true);
-    // First seen since the look.
-    put(&observer.kernel.disk_uses, &[parties[0], 8, 16]);
-    put(&observer.kernel.link_uses, &[parties[0], 4, 77]);
+    // Devices used since the sample.
+    put(&observer.kernel.disk_uses, &[owners[0], 8, 16]);
+    put(&observer.kernel.link_uses, &[owners[0], 4, 77]);
     observer.forget(gone);
 
     let kernel = &mut observer.kernel;
     let of = |used: Vec<u32>| -> Vec<u32> {
-        let programs = used.into_iter().filter(|party| *party >= FIRST_PROGRAM);
+        let programs = used.into_iter().filter(|owner| *owner >= FIRST_PROGRAM);
         programs.collect()
     };
-    assert_eq!(of(keys(&mut kernel.cpu_uses)), [parties[1]]);
+    assert_eq!(of(keys(&mut kernel.cpu_uses)), [owners[1]]);
     let disks = keys(&mut kernel.disk_uses);
-    assert_eq!(
-        of(disks.iter().map(|key| key.party).collect()),
-        [parties[1]]
-    );
+    assert_eq!(of(disks.iter().map(|key| key.owner).collect()), [owners[1]]);
     let links = keys(&mut kernel.link_uses);
-    let links = of(links.iter().map(|key| key.party).collect());
-    assert_eq!(links, [parties[1]; 2]);
-    assert_eq!(keys(&mut kernel.kin), [second.id().pid as u32]);
-    let usage = observer.usage(parties[1]);
+    let links = of(links.iter().map(|key| key.owner).collect());
+    assert_eq!(links, [owners[1]; 2]);
+    assert_eq!(keys(&mut kernel.pid_map), [second.id().pid as u32]);
+    let usage = observer.usage(owners[1]);
     assert_eq!((usage.disks.len(), usage.links.len()), (1, 2));
-    assert_eq!(observer.usage(parties[0]), Usage::default());
+    assert_eq!(observer.usage(owners[0]), Usage::default());
 
-    // What a CPU was just counting goes with the next program.
-    put(&observer.kernel.cpu_uses, &[parties[0]]);
+    // Use that a CPU was counting during removal is removed with the next program.
+    put(&observer.kernel.cpu_uses, &[owners[0]]);
     observer.forget(stays);
     assert!(of(keys(&mut observer.kernel.cpu_uses)).is_empty());
 }
 
 #[test]
-fn who_cannot_be_listed_is_no_program() {
+fn an_ended_process_is_not_managed() {
     let Some(mut observer) = observer("errors", &MeterConfig::default()) else {
         return;
     };
@@ -122,12 +121,12 @@ fn who_cannot_be_listed_is_no_program() {
     let mut gone = waits.id();
     gone.start_ticks += 1;
     assert!(observer.manage(ProgramId(1), None, gone).is_err());
-    assert!(observer.managed.is_empty() && keys(&mut observer.kernel.kin).is_empty());
-    assert_eq!(observer.kernel.orders.programs, 0);
+    assert!(observer.managed.is_empty() && keys(&mut observer.kernel.pid_map).is_empty());
+    assert_eq!(observer.kernel.config.programs, 0);
 }
 
 #[test]
-fn what_lies_on_nothing_any_more_is_told_so() {
+fn an_unstacked_disk_is_removed_from_the_map() {
     const UPPER: DiskId = DiskId {
         major: 253,
         minor: 9,
@@ -149,7 +148,7 @@ fn what_lies_on_nothing_any_more_is_told_so() {
     };
     let lower = |observer: &mut Observer| {
         let mut found = Vec::new();
-        let seen = observer.kernel.beneath.each(|upper, lower| {
+        let seen = observer.kernel.lower_devices.each(|upper, lower| {
             found.extend(lower.next().map(|lower| (upper, lower)));
         });
         seen.unwrap();
@@ -161,16 +160,16 @@ fn what_lies_on_nothing_any_more_is_told_so() {
     };
     for (name, expected) in [("sda", on(0)), ("sdb", on(16))] {
         symlink(at(name), at("dm-9/slaves").join(name)).unwrap();
-        observer.look_at_stacks(vec![UPPER]);
+        observer.read_stacks(vec![UPPER]);
         assert_eq!(lower(&mut observer), expected);
         fs::remove_file(at("dm-9/slaves").join(name)).unwrap();
     }
-    observer.look_at_stacks(vec![UPPER]);
+    observer.read_stacks(vec![UPPER]);
     assert_eq!(lower(&mut observer), []);
 }
 
 #[test]
-fn loopback_has_no_place_in_the_kernel() {
+fn loopback_is_not_counted() {
     let Some(mut observer) = observer("loopback", &MeterConfig::default()) else {
         return;
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: programs whose use is known, cgroups, waiting.
+//! Helpers of the tests: programs with known use, cgroups, waiting.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use usher_meter::{Meter, MeterConfig};
 use usher_model::{MeterSource, Metering, ProcessId};
 
-/// How long a state is waited for before a test fails.
+/// Time limit for waiting for a state.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Tests of one file that would see one another's use take turns.
+/// Serialises the tests of one file, which would measure one another's use.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A meter by BPF; `None`, and a word about it, where that is refused.
+/// A meter by BPF; prints a skip and returns `None` where BPF is refused.
 pub fn meter(what: &str) -> Option<Meter> {
     let meter = Meter::open(&MeterConfig::default());
     if meter.source() == MeterSource::Bpf {
@@ -33,10 +33,10 @@ pub fn meter(what: &str) -> Option<Meter> {
     None
 }
 
-/// What the meter says of a container that numbers processes by itself.
+/// Part of the meter's reason in a container that numbers processes itself.
 pub const BY_A_CONTAINER: &str = "numbered by a container";
 
-/// A meter that can tell programs without a cgroup of their own.
+/// A meter that can distinguish programs without a cgroup.
 pub fn meter_by_processes(what: &str) -> Option<Meter> {
     let meter = meter(what)?;
     let reasons = meter.reasons();
@@ -52,11 +52,11 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-pub fn look(meter: &mut Meter) -> Metering {
+pub fn sample(meter: &mut Meter) -> Metering {
     meter.sample(now_ns(), true)
 }
 
-/// Polls until it holds.
+/// Polls until `holds` returns true; fails after [`DEADLINE`].
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !holds() {
@@ -65,12 +65,12 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the bell has rung since the last look.
-pub fn has_rung(meter: &Meter) -> bool {
+/// Whether a notification is pending.
+pub fn is_notified(meter: &Meter) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let bell = meter.bell().unwrap();
+    let fd = meter.notify_fd().unwrap();
     let now = Timespec::default();
-    poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap() > 0
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
 /// A program of the rig.
@@ -80,11 +80,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts one, in a cgroup where one is given.
+    /// Starts a program, in `cgroup` if it is given.
     pub fn start(args: &[&str], cgroup: Option<&Path>) -> Self {
         let rig = env!("CARGO_BIN_EXE_usher-meter-rig");
         let mut command = match cgroup {
-            // The shell enters the cgroup, and becomes the program.
+            // The shell enters the cgroup, then executes the program.
             Some(cgroup) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "echo 0 >$0/cgroup.procs && exec \"$@\""]);
@@ -115,7 +115,7 @@ impl Program {
         }
     }
 
-    /// Tells it to go on.
+    /// Signals the program to continue.
     pub fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
@@ -126,7 +126,7 @@ impl Program {
         line.trim().to_owned()
     }
 
-    /// Tells it to go on, and reads the numbers that it answers.
+    /// Signals the program to continue, and reads the numbers that it prints.
     pub fn numbers(&mut self) -> Vec<u64> {
         self.go();
         let line = self.line();
@@ -139,7 +139,7 @@ impl Program {
         self.numbers()[0]
     }
 
-    /// Lets it end.
+    /// Closes the program's input and waits for its end.
     pub fn end(&mut self) {
         drop(self.child.stdin.take());
         self.child.wait().unwrap();
@@ -160,11 +160,11 @@ pub fn start_ticks(pid: i32) -> u64 {
     after_name.split(' ').nth(19).unwrap().parse().unwrap()
 }
 
-/// A cgroup (v2) of the test's own, removed with what is in it.
+/// A cgroup (v2) of this test, removed on drop with its processes.
 pub struct Cgroup(pub PathBuf);
 
 impl Cgroup {
-    /// `None`, and a word about it, where none can be made.
+    /// Creates it; prints a skip and returns `None` where that fails.
     pub fn make(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut mounts = mounts

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes by `/proc`: who they are and whose children.
+//! The process tree, from `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
         .collect()
 }
 
-/// The numbers of all processes.
+/// The pids of all processes.
 pub(crate) fn pids(proc: &Path) -> BTreeSet<i32> {
     let entries = std::fs::read_dir(proc).into_iter().flatten();
     entries
@@ -24,12 +24,12 @@ pub(crate) fn pids(proc: &Path) -> BTreeSet<i32> {
         .collect()
 }
 
-/// One process; `None`: it has ended.
+/// One process; `None` if it has ended.
 pub(crate) fn process(proc: &Path, pid: i32) -> Option<ProcStat> {
-    text::maybe(&proc.join(pid.to_string()).join("stat"), ProcStat::parse)
+    text::parse_optional(&proc.join(pid.to_string()).join("stat"), ProcStat::parse)
 }
 
-/// Processes and all that descend from them by living parents.
+/// Processes and all their descendants through living parents.
 pub(crate) fn with_descendants(
     roots: &BTreeSet<i32>,
     processes: &BTreeMap<i32, ProcStat>,
@@ -50,7 +50,7 @@ pub(crate) fn with_descendants(
     }
 }
 
-/// The members of a cgroup and of all below it.
+/// The processes of a cgroup and of all cgroups below it.
 pub(crate) fn members(cgroup: &Path) -> BTreeSet<i32> {
     let text = text::read(&cgroup.join("cgroup.procs")).unwrap_or_default();
     let mut members: BTreeSet<i32> = text.lines().filter_map(|pid| pid.parse().ok()).collect();

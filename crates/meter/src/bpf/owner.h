@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Whom a task works for.
+ * Classification of a task: which owner its use of resources is charged to.
  *
- * A background program is a cgroup and all below it; where it has none, a
- * process and all that it has begotten since (kin.bpf.c keeps the list). What
- * is neither that nor the kernel's own nor an always-on service is foreground.
- * Whoever runs when nobody else wants to (SCHED_IDLE) is not: it is background
- * work, of another Usher's or of nobody's.
+ * - A background program is a cgroup with all cgroups below it. A program without
+ *   a cgroup is a process with all descendants forked since it was registered
+ *   (pid_map.bpf.c maintains the list).
+ * - Kernel threads, the meter itself, always-on services and SCHED_IDLE tasks are
+ *   ignored. SCHED_IDLE tasks are background work that this Usher does not manage.
+ * - All other tasks are foreground.
  */
-#ifndef USHER_METER_PARTY_H
-#define USHER_METER_PARTY_H
+#ifndef USHER_METER_OWNER_H
+#define USHER_METER_OWNER_H
 
 #include "kernel.h"
 
@@ -19,10 +20,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
+	__type(value, struct bpf_config);
+} config_map SEC(".maps");
 
-/* Programs by the number of their cgroup. */
+/* Programs by the id of their cgroup. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -31,16 +32,16 @@ struct {
 	__type(value, __u32);
 } cgroups SEC(".maps");
 
-/* Programs by the number of each of their processes. */
+/* Programs by the tgid of each of their processes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, __u32);
-} kin SEC(".maps");
+} pid_map SEC(".maps");
 
-/* Names of processes that are neither foreground nor background. */
+/* Process names of always-on services. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -56,7 +57,7 @@ struct {
 	__type(value, __u64);
 } losses SEC(".maps");
 
-static inline void lose(__u32 what)
+static inline void count_loss(__u32 what)
 {
 	__u64 *count = bpf_map_lookup_elem(&losses, &what);
 
@@ -64,14 +65,17 @@ static inline void lose(__u32 what)
 		__sync_fetch_and_add(count, 1);
 }
 
-static struct control *orders_given(void)
+static struct bpf_config *get_config(void)
 {
-	__u32 only = 0;
+	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&control, &only);
+	return bpf_map_lookup_elem(&config_map, &zero);
 }
 
-/* The program whose cgroup is the task's or one above it. */
+/*
+ * Returns the program whose cgroup is the task's cgroup or an ancestor of it;
+ * 0: none.
+ */
 static __u32 program_by_cgroup(struct task_struct *task, __u32 levels)
 {
 	struct cgroup *cgroup = task->cgroups->dfl_cgrp;
@@ -96,9 +100,9 @@ static __u32 program_by_cgroup(struct task_struct *task, __u32 levels)
 	return 0;
 }
 
-static __u32 program_by_kin(__u32 tgid)
+static __u32 program_by_pid(__u32 tgid)
 {
-	__u32 *program = bpf_map_lookup_elem(&kin, &tgid);
+	__u32 *program = bpf_map_lookup_elem(&pid_map, &tgid);
 
 	return program ? *program : 0;
 }
@@ -111,19 +115,19 @@ static _Bool is_service(struct task_struct *task)
 	return bpf_map_lookup_elem(&services, comm) != 0;
 }
 
-static __u32 party_of(struct task_struct *task, struct control *orders)
+static __u32 classify_task(struct task_struct *task, struct bpf_config *config)
 {
 	__u32 program = 0;
 
 	if (task->flags & PF_KTHREAD || !task->pid)
 		return IGNORED;
-	if (orders->levels)
-		program = program_by_cgroup(task, orders->levels);
-	if (!program && orders->kin)
-		program = program_by_kin(task->tgid);
+	if (config->cgroup_levels)
+		program = program_by_cgroup(task, config->cgroup_levels);
+	if (!program && config->tracks_pids)
+		program = program_by_pid(task->tgid);
 	if (program)
 		return program;
-	if ((__u32)task->tgid == orders->own_tgid || is_service(task) ||
+	if ((__u32)task->tgid == config->own_tgid || is_service(task) ||
 	    task->policy == SCHED_IDLE)
 		return IGNORED;
 	return FOREGROUND;

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Run-queue scan: detects imbalances and vacant CPUs.
+ *
+ * Problem: the load balancer moves threads to idle CPUs, and it counts SCHED_IDLE
+ * threads as load. While background work runs on a CPU, the kernel considers
+ * that CPU busy. Two ordinary threads can therefore share one CPU for seconds
+ * beside a CPU that runs only background work, although a SCHED_IDLE thread
+ * yields its CPU to any ordinary thread at once.
+ *
+ * Method: a BPF timer scans the run queues of all CPUs while there are background
+ * programs.
+ *
+ * 1. Read the number of runnable, fair and SCHED_IDLE threads of each CPU.
+ * 2. A CPU with two or more ordinary threads in two consecutive scans is
+ *    imbalanced if another CPU ran only background work and no CPU was idle in
+ *    both scans. Shorter imbalances are normal for any scheduler. The owner of
+ *    the threads does not matter: threads of the kernel, of services, and of
+ *    background work that could not be made SCHED_IDLE count too.
+ * 3. Record since when some CPU has been vacant. Reading the CPU times of all
+ *    threads would show it too, but is too expensive to do at this rate.
+ * 4. Notify user space (notify.h).
+ *
+ * Bound: the interval is at least SCAN_INTERVAL_RATIO times the mean duration of a
+ * scan. The scan takes at most 1/SCAN_INTERVAL_RATIO of one CPU.
+ *
+ * Limit: kernels without KALLSYMS_ALL do not expose the address of a run queue.
+ * The programs take it from the threads that the task iterator visits (the queue
+ * that the thread last ran on). On a host all run queues are known after one
+ * iteration, because the kernel has threads for each CPU. In a container, whose
+ * iterator visits only the container's threads, only the queues of CPUs that
+ * these threads have run on are known.
+ */
+#include "notify.h"
+#include "logic.h"
+
+#define MAX_CPUS 4096
+/* Scan interval while background work runs, while none runs, and without any
+ * background program. */
+#define SCAN_BACKGROUND_NS 2000000
+#define SCAN_IDLE_NS 8000000
+#define SCAN_NO_PROGRAM_NS 100000000
+/* Lower bound of the interval, as a multiple of the mean duration of a scan. */
+#define SCAN_INTERVAL_RATIO 200
+
+struct scan_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scan_timer);
+} scan_timers SEC(".maps");
+
+struct queue {
+	/* Address of the CPU's struct rq, which is constant. */
+	__u64 rq;
+	/* Number of consecutive scans in which the CPU was imbalanced. */
+	__u32 imbalanced_scans;
+	__u32 unused;
+};
+
+/* Run queues by CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, __u32);
+	__type(value, struct queue);
+} queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct rq_scan);
+} rq_scans SEC(".maps");
+
+/* Records the run queue that the task was last on. */
+static void note_queue(struct task_struct *task)
+{
+	__u32 zero = 0;
+	struct rq_scan *scan = bpf_map_lookup_elem(&rq_scans, &zero);
+	struct queue *queue;
+	struct rq *rq;
+	__u32 cpu;
+
+	if (!bpf_core_field_exists(task->se.cfs_rq) ||
+	    !bpf_core_field_exists(struct rq, cpu))
+		return;
+	rq = BPF_CORE_READ(task, se.cfs_rq, rq);
+	cpu = BPF_CORE_READ(rq, cpu);
+	queue = bpf_map_lookup_elem(&queues, &cpu);
+	/* A task that is changing groups can yield an unrelated pointer. */
+	if (!queue || !scan || queue->rq || BPF_CORE_READ(rq, cfs.rq) != rq)
+		return;
+	queue->rq = (__u64)rq;
+	scan->queues += 1;
+	if (cpu >= scan->cpus)
+		scan->cpus = cpu + 1;
+}
+
+static void read_load(struct rq *rq, struct load *load)
+{
+	struct rq___6_13 *older = (void *)rq;
+	struct rq___6_12 *delaying = (void *)rq;
+	__u32 runnable;
+
+	load->all = BPF_CORE_READ(rq, nr_running);
+	if (bpf_core_field_exists(rq->cfs.h_nr_idle)) {
+		load->background = BPF_CORE_READ(rq, cfs.h_nr_idle);
+		runnable = BPF_CORE_READ(rq, cfs.h_nr_runnable);
+	} else {
+		load->background = BPF_CORE_READ(older, cfs.idle_h_nr_running);
+		runnable = BPF_CORE_READ(older, cfs.h_nr_running);
+		/* Delayed-dequeue entities sleep but are still counted. */
+		if (bpf_core_field_exists(delaying->cfs.h_nr_delayed))
+			runnable = saturating_sub(
+				runnable,
+				BPF_CORE_READ(delaying, cfs.h_nr_delayed));
+	}
+	load->ordinary = saturating_sub(runnable, load->background);
+}
+
+static long scan_queue(__u32 cpu, void *unused)
+{
+	__u32 zero = 0;
+	struct rq_scan *scan = bpf_map_lookup_elem(&rq_scans, &zero);
+	struct queue *queue = bpf_map_lookup_elem(&queues, &cpu);
+	struct load load = {};
+	struct rq *rq;
+
+	if (!queue || !scan)
+		return 1;
+	rq = (struct rq *)queue->rq;
+	if (!rq)
+		return 0;
+	if (!BPF_CORE_READ(rq, online)) {
+		queue->imbalanced_scans = 0;
+		return 0;
+	}
+	read_load(rq, &load);
+	add_cpu(scan, &queue->imbalanced_scans, &load);
+	return 0;
+}
+
+/*
+ * The results of a scan are stored in a map: verifiers before 6.7 analyse the
+ * body of a loop only once, and would infer wrong bounds for local variables.
+ */
+static __u64 scan_queues(struct bpf_config *config, struct rq_scan *scan)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 vacant;
+
+	begin_scan(scan);
+	bpf_loop(scan->cpus, scan_queue, NULL, 0);
+	/* A waiting background program may use any CPU without foreground work. */
+	vacant = scan->idle + (config->notify_vacancies ? scan->background : 0);
+	if (note_vacancy(scan, vacant, now, config->notify_vacancies))
+		notify(now);
+	note_background_only(scan, now);
+	if (end_scan(scan) && config->notify_imbalances)
+		notify(now);
+	scan->scans += 1;
+	scan->scans_ns += bpf_ktime_get_ns() - now;
+	return scan->background && config->notify_imbalances
+		       ? SCAN_BACKGROUND_NS
+		       : SCAN_IDLE_NS;
+}
+
+static int scan_on_timer(void *map, __u32 *key, struct scan_timer *timer)
+{
+	struct bpf_config *config = get_config();
+	__u32 zero = 0;
+	struct rq_scan *scan = bpf_map_lookup_elem(&rq_scans, &zero);
+	__u64 interval_ns = SCAN_NO_PROGRAM_NS;
+	__u64 min_ns;
+
+	if (!config || !scan)
+		return 0;
+	if (config->programs) {
+		interval_ns = scan_queues(config, scan);
+		min_ns = scan->scans_ns / scan->scans * SCAN_INTERVAL_RATIO;
+		if (min_ns > interval_ns)
+			interval_ns = min_ns;
+	}
+	bpf_timer_start(&timer->timer, interval_ns, 0);
+	return 0;
+}
+
+/* User space runs this program once. */
+SEC("syscall")
+int start_rq_scan(void *ctx)
+{
+	__u32 zero = 0;
+	struct scan_timer *timer = bpf_map_lookup_elem(&scan_timers, &zero);
+
+	if (!timer)
+		return 1;
+	if (bpf_timer_init(&timer->timer, &scan_timers, CLOCK_MONOTONIC))
+		return 1;
+	bpf_timer_set_callback(&timer->timer, scan_on_timer);
+	return bpf_timer_start(&timer->timer, SCAN_NO_PROGRAM_NS, 0) != 0;
+}
