@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading a mix file: see [`crate::mix`] for what stands in one.
+//! Parser of mix files; `docs/mix-file.md` describes the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -14,39 +14,38 @@ use toml::Spanned;
 
 use crate::launch::{LaunchSpec, Stream};
 
-/// A mix as its file says.
+/// The content of a mix file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MixFile {
     /// The file.
     pub path: PathBuf,
-    /// Its folder: where programs run and relative paths start from.
+    /// Its directory: the programs' working directory and the base of relative paths.
     pub dir: PathBuf,
     /// The mix's name.
     pub title: String,
-    /// What it is for.
+    /// The purpose of the mix.
     pub description: String,
-    /// How it is to be run.
+    /// The protocol of its rounds.
     pub protocol: MixProtocol,
-    /// What makes the inputs, in order.
+    /// The commands that make the inputs, in order.
     pub setup: Vec<Setup>,
     /// The programs, at least one; their names are unique.
     pub programs: Vec<MixProgram>,
 }
 
-/// How a mix is to be run, unless the command line says otherwise.
+/// The protocol of a mix, unless the command line overrides it.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MixProtocol {
-    /// Every program runs at least so often in every round.
+    /// Minimum number of repetitions of every program in every round.
     pub repeats: u32,
-    /// Rounds of each policy.
+    /// Number of rounds of each policy.
     pub rounds: u32,
-    /// The time that all of it may take, set-up and curves included.
+    /// Time limit of the whole measurement, including setup and curves.
     pub max_seconds: Option<f64>,
-    /// A repetition that takes longer than this has hung.
-    pub patience_seconds: f64,
-    /// Whether all programs share the runner's session instead of having one
-    /// each.
+    /// Time limit of a repetition; a longer one counts as hung.
+    pub timeout_seconds: f64,
+    /// Whether all programs share the runner's session; otherwise each has its own.
     pub one_session: bool,
 }
 
@@ -56,7 +55,7 @@ impl Default for MixProtocol {
             repeats: 3,
             rounds: 1,
             max_seconds: None,
-            patience_seconds: 900.0,
+            timeout_seconds: 900.0,
             one_session: false,
         }
     }
@@ -67,8 +66,8 @@ impl Default for MixProtocol {
 pub struct Setup {
     /// The command.
     pub argv: Vec<OsString>,
-    /// What it makes: where that exists, the command is not run.
-    pub creates: Option<PathBuf>,
+    /// Its output. If it exists, the command is not run.
+    pub unless_exists: Option<PathBuf>,
 }
 
 /// A program of a mix.
@@ -78,25 +77,25 @@ pub struct MixProgram {
     pub name: String,
     /// Its command.
     pub argv: Vec<OsString>,
-    /// How it scales, in a word or two.
+    /// Its scaling, in a word or two.
     pub class: String,
-    /// The Debian packages that it is in.
+    /// The Debian packages that contain it.
     pub package: Option<String>,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
     /// Variables set for it.
     pub env: BTreeMap<String, String>,
-    /// Standard input; `None`: nothing.
+    /// Standard input; `None`: `/dev/null`.
     pub stdin: Option<PathBuf>,
-    /// Where its output goes; `None`: nowhere.
+    /// Standard output; `None`: `/dev/null`.
     pub output: Option<PathBuf>,
-    /// Documented time on one core and on two.
+    /// Documented seconds on one core and on two.
     pub documented_seconds: [Option<f64>; 2],
     /// Exit statuses that mean success.
-    pub ok_status: Vec<u8>,
+    pub ok_exit_codes: Vec<u8>,
 }
 
-/// Why a mix file was refused.
+/// The reason why a mix file was rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MixFileError {
     /// It could not be read.
@@ -104,33 +103,33 @@ pub enum MixFileError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// Something in it is not as it should be.
-    #[error("{path}:{line}: {place}{reason}")]
-    Wrong {
+    /// A key or value is invalid.
+    #[error("{path}:{line}: {position}{reason}")]
+    Invalid {
         /// The file.
         path: String,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// The program and the key, as far as they are known.
-        place: Place,
-        /// What is wrong.
+        /// The program and the key, as far as known.
+        position: MixPosition,
+        /// The error.
         reason: String,
     },
 }
 
-/// Where in a mix file.
+/// A position in a mix file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct MixPosition {
     /// The program's name.
     pub program: Option<String>,
     /// The key.
     pub key: Option<String>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MixPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(program) = &self.program {
             write!(f, "program '{program}': ")?;
@@ -159,15 +158,15 @@ struct RawMix {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSetup {
-    run: Spanned<Run>,
-    creates: Option<PathBuf>,
+    run: Spanned<CommandWords>,
+    unless_exists: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawProgram {
     name: Spanned<String>,
-    run: Spanned<Run>,
+    run: Spanned<CommandWords>,
     #[serde(default)]
     class: String,
     package: Option<String>,
@@ -178,24 +177,24 @@ struct RawProgram {
     output: Option<String>,
     one_core_seconds: Option<Spanned<f64>>,
     two_core_seconds: Option<Spanned<f64>>,
-    ok_status: Option<Spanned<Vec<u8>>>,
+    ok_exit_codes: Option<Spanned<Vec<u8>>>,
 }
 
-/// Words, or a line for the shell.
-struct Run(Vec<OsString>);
+/// A command: a list of words, or a line for the shell.
+struct CommandWords(Vec<OsString>);
 
-impl<'de> Deserialize<'de> for Run {
+impl<'de> Deserialize<'de> for CommandWords {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a list of words, or one line for the shell")]
-        enum Words {
+        enum Command {
             Line(String),
             List(Vec<String>),
         }
-        Ok(Self(match Words::deserialize(deserializer)? {
-            Words::Line(line) if line.trim().is_empty() => Vec::new(),
-            Words::Line(line) => vec!["sh".into(), "-c".into(), line.into()],
-            Words::List(words) => words.into_iter().map(OsString::from).collect(),
+        Ok(Self(match Command::deserialize(deserializer)? {
+            Command::Line(line) if line.trim().is_empty() => Vec::new(),
+            Command::Line(line) => vec!["sh".into(), "-c".into(), line.into()],
+            Command::List(words) => words.into_iter().map(OsString::from).collect(),
         }))
     }
 }
@@ -204,7 +203,7 @@ impl MixFile {
     /// Reads a mix.
     ///
     /// # Errors
-    /// The file cannot be read; a key is unknown, missing or makes no sense.
+    /// The file cannot be read; a key is unknown, missing or invalid.
     pub fn read(path: &Path) -> Result<Self, MixFileError> {
         let text = std::fs::read_to_string(path).map_err(|error| MixFileError::Read {
             path: path.display().to_string(),
@@ -213,16 +212,16 @@ impl MixFile {
         Self::parse(path, &text)
     }
 
-    /// Reads a mix from text; `path` says where it stands.
+    /// Parses a mix from text; `path` is the file's path.
     ///
     /// # Errors
-    /// A key is unknown, missing or makes no sense.
+    /// A key is unknown, missing or invalid.
     pub fn parse(path: &Path, text: &str) -> Result<Self, MixFileError> {
-        let source = Source { path, text };
-        if let Some(reason) = usher_model::nesting_error(text) {
-            return Err(source.refused(&serde::de::Error::custom(reason)));
+        let source = MixSource { path, text };
+        if let Some(reason) = usher_model::too_deep(text) {
+            return Err(source.parse_error(&serde::de::Error::custom(reason)));
         }
-        let raw: RawMix = toml::from_str(text).map_err(|error| source.refused(&error))?;
+        let raw: RawMix = toml::from_str(text).map_err(|error| source.parse_error(&error))?;
         let protocol = raw.protocol.map_or_else(
             || Ok(MixProtocol::default()),
             |protocol| source.protocol(protocol),
@@ -243,9 +242,9 @@ impl MixFile {
             programs: programs.collect::<Result<_, _>>()?,
         };
         match mix.programs.is_empty() {
-            true => Err(source.wrong(
+            true => Err(source.invalid(
                 0..0,
-                Place::default(),
+                MixPosition::default(),
                 "a mix needs at least one [[program]]",
             )),
             false => Ok(mix),
@@ -253,7 +252,7 @@ impl MixFile {
     }
 }
 
-impl Place {
+impl MixPosition {
     fn of(program: &str, key: &str) -> Self {
         Self {
             program: Some(program.to_owned()),
@@ -267,18 +266,23 @@ fn file_stem(path: &Path) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-/// A file being read.
-struct Source<'a> {
+/// A file being parsed.
+struct MixSource<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl Source<'_> {
-    fn wrong(&self, span: Range<usize>, place: Place, reason: impl Into<String>) -> MixFileError {
-        MixFileError::Wrong {
+impl MixSource<'_> {
+    fn invalid(
+        &self,
+        span: Range<usize>,
+        position: MixPosition,
+        reason: impl Into<String>,
+    ) -> MixFileError {
+        MixFileError::Invalid {
             path: self.path.display().to_string(),
             line: self.line(span.start),
-            place,
+            position,
             reason: reason.into(),
         }
     }
@@ -288,21 +292,17 @@ impl Source<'_> {
         1 + before.filter(|&&byte| byte == b'\n').count()
     }
 
-    /// What the parser says, with the program and key that it says it of.
-    fn refused(&self, error: &toml::de::Error) -> MixFileError {
+    /// The parser's error, with the program and key at its position.
+    fn parse_error(&self, error: &toml::de::Error) -> MixFileError {
         let span = error.span().unwrap_or(0..0);
-        let reason = error
-            .message()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        let place = self.place(self.line(span.start));
-        self.wrong(span, place, reason)
+        let reason =
+            usher_model::with_suggestion(error.message().lines().next().unwrap_or_default());
+        let position = self.position(self.line(span.start));
+        self.invalid(span, position, reason)
     }
 
-    /// The program and key that stand on a line.
-    fn place(&self, line: usize) -> Place {
+    /// The program and key on a line.
+    fn position(&self, line: usize) -> MixPosition {
         let lines: Vec<&str> = self.text.lines().take(line).collect();
         let key_of = |line: &&str| {
             let (key, _) = line.split_once('=')?;
@@ -328,7 +328,7 @@ impl Source<'_> {
                 .strip_prefix('=')?;
             Some(value.trim().trim_matches('"').to_owned())
         });
-        Place {
+        MixPosition {
             program: name.filter(|_| in_program),
             key: lines.last().and_then(key_of),
         }
@@ -337,11 +337,11 @@ impl Source<'_> {
     fn protocol(&self, raw: Spanned<MixProtocol>) -> Result<MixProtocol, MixFileError> {
         let (span, protocol) = (raw.span(), raw.into_inner());
         let wrong = |key: &str, reason: &str| {
-            let place = Place {
+            let position = MixPosition {
                 program: None,
                 key: Some(format!("protocol.{key}")),
             };
-            Err(self.wrong(span.clone(), place, reason))
+            Err(self.invalid(span.clone(), position, reason))
         };
         if protocol.repeats == 0 {
             return wrong("repeats", "must be at least 1");
@@ -351,7 +351,7 @@ impl Source<'_> {
         }
         let times = [
             ("max_seconds", protocol.max_seconds),
-            ("patience_seconds", Some(protocol.patience_seconds)),
+            ("timeout_seconds", Some(protocol.timeout_seconds)),
         ];
         for (key, seconds) in times {
             match seconds {
@@ -373,28 +373,32 @@ impl Source<'_> {
         let twice = programs.iter().find(|p| !seen.insert(p.name.get_ref()));
         match twice.map(|program| &program.name) {
             Some(name) => {
-                let place = Place::of(name.get_ref(), "name");
-                Err(self.wrong(name.span(), place, "another program has this name"))
+                let position = MixPosition::of(name.get_ref(), "name");
+                Err(self.invalid(name.span(), position, "another program has this name"))
             }
             None => Ok(()),
         }
     }
 
     fn setup(&self, raw: RawSetup) -> Result<Setup, MixFileError> {
-        let place = Place {
+        let position = MixPosition {
             program: None,
             key: Some("setup.run".to_owned()),
         };
         Ok(Setup {
-            argv: self.words(raw.run, place)?,
-            creates: raw.creates,
+            argv: self.words(raw.run, position)?,
+            unless_exists: raw.unless_exists,
         })
     }
 
-    fn words(&self, run: Spanned<Run>, place: Place) -> Result<Vec<OsString>, MixFileError> {
-        let (span, Run(words)) = (run.span(), run.into_inner());
+    fn words(
+        &self,
+        run: Spanned<CommandWords>,
+        position: MixPosition,
+    ) -> Result<Vec<OsString>, MixFileError> {
+        let (span, CommandWords(words)) = (run.span(), run.into_inner());
         match words.first().is_none_or(|word| word.is_empty()) {
-            true => Err(self.wrong(span, place, "the command is empty")),
+            true => Err(self.invalid(span, position, "the command is empty")),
             false => Ok(words),
         }
     }
@@ -402,7 +406,7 @@ impl Source<'_> {
     fn env(
         &self,
         raw: BTreeMap<Spanned<String>, String>,
-        place: Place,
+        position: MixPosition,
     ) -> Result<BTreeMap<String, String>, MixFileError> {
         let is_wrong = |name: &&Spanned<String>| {
             let name = name.get_ref();
@@ -413,7 +417,7 @@ impl Source<'_> {
                 "'{}' cannot be a variable's name",
                 name.get_ref().escape_debug()
             );
-            return Err(self.wrong(name.span(), place, reason));
+            return Err(self.invalid(name.span(), position, reason));
         }
         let variables = raw.into_iter();
         Ok(variables
@@ -423,14 +427,14 @@ impl Source<'_> {
 
     fn program(&self, raw: RawProgram) -> Result<MixProgram, MixFileError> {
         let (name_span, name) = (raw.name.span(), raw.name.into_inner());
-        let place = |key: &str| Place::of(&name, key);
+        let position = |key: &str| MixPosition::of(&name, key);
         if name.trim().is_empty() {
-            return Err(self.wrong(name_span, place("name"), "is empty"));
+            return Err(self.invalid(name_span, position("name"), "is empty"));
         }
         let positive = |key: &str, value: Option<Spanned<f64>>| match value {
             Some(v) if !(v.get_ref().is_finite() && *v.get_ref() > 0.0) => {
                 let reason = format!("must be a positive number, not {}", v.get_ref());
-                Err(self.wrong(v.span(), place(key), reason))
+                Err(self.invalid(v.span(), position(key), reason))
             }
             value => Ok(value.map(Spanned::into_inner)),
         };
@@ -438,30 +442,30 @@ impl Source<'_> {
             positive("one_core_seconds", raw.one_core_seconds)?,
             positive("two_core_seconds", raw.two_core_seconds)?,
         ];
-        let ok_status = match raw.ok_status {
+        let ok_exit_codes = match raw.ok_exit_codes {
             Some(list) if list.get_ref().is_empty() => {
                 let reason = "must name at least one exit status";
-                return Err(self.wrong(list.span(), place("ok_status"), reason));
+                return Err(self.invalid(list.span(), position("ok_exit_codes"), reason));
             }
             list => list.map_or_else(|| vec![0], Spanned::into_inner),
         };
         Ok(MixProgram {
             weight: positive("weight", raw.weight)?.unwrap_or(1.0),
-            argv: self.words(raw.run, place("run"))?,
+            argv: self.words(raw.run, position("run"))?,
             class: raw.class,
             package: raw.package,
-            env: self.env(raw.env, place("env"))?,
+            env: self.env(raw.env, position("env"))?,
             stdin: raw.stdin,
             output: raw.output.filter(|to| to != "discard").map(PathBuf::from),
             documented_seconds,
-            ok_status,
+            ok_exit_codes,
             name,
         })
     }
 }
 
 impl MixProgram {
-    /// How it is launched in that folder; `stderr`: where its errors go.
+    /// Its launch options in this directory; `stderr`: the target of its standard error.
     pub fn spec(&self, dir: &Path, stderr: Stream, new_session: bool) -> LaunchSpec {
         let file = |path: &PathBuf| Stream::File(dir.join(path));
         let env = self.env.iter();
@@ -478,7 +482,7 @@ impl MixProgram {
         }
     }
 
-    /// Its command line, for people.
+    /// Its command line for display.
     pub fn command(&self) -> String {
         let words: Vec<_> = self
             .argv
@@ -503,14 +507,14 @@ repeats = 2
 max_seconds = 280
 [[setup]]
 run = "echo > in"
-creates = "in"
+unless_exists = "in"
 [[program]]
 name = "a"
 run = ["cat", "in"]
 env = { LC_ALL = "C" }
 stdin = "in"
 output = "out"
-ok_status = [0, 1]
+ok_exit_codes = [0, 1]
 weight = 2
 one_core_seconds = 1.5
 [[program]]
@@ -523,7 +527,7 @@ run = "cat in | wc"
     }
 
     #[test]
-    fn reads_what_the_documentation_promises() {
+    fn parses_every_documented_key() {
         let mix = parse(GOOD).unwrap();
         assert_eq!(
             (mix.title.as_str(), mix.dir.as_path()),
@@ -531,30 +535,30 @@ run = "cat in | wc"
         );
         assert_eq!((mix.protocol.repeats, mix.protocol.rounds), (2, 1));
         assert_eq!(mix.protocol.max_seconds, Some(280.0));
-        assert_eq!(mix.setup[0].creates.as_deref(), Some(Path::new("in")));
+        assert_eq!(mix.setup[0].unless_exists.as_deref(), Some(Path::new("in")));
         let [a, b] = &mix.programs[..] else { panic!() };
-        assert_eq!((a.weight, &a.ok_status[..]), (2.0, &[0, 1][..]));
+        assert_eq!((a.weight, &a.ok_exit_codes[..]), (2.0, &[0, 1][..]));
         assert_eq!(a.documented_seconds, [Some(1.5), None]);
         assert_eq!(
             (a.command(), b.command()),
             ("cat in".to_owned(), "cat in | wc".to_owned())
         );
-        assert_eq!((b.weight, &b.ok_status[..]), (1.0, &[0][..]));
+        assert_eq!((b.weight, &b.ok_exit_codes[..]), (1.0, &[0][..]));
         let spec = a.spec(&mix.dir, Stream::Null, true);
         assert_eq!(spec.stdin, Stream::File("dir/in".into()));
         assert_eq!(spec.stdout, Stream::File("dir/out".into()));
     }
 
-    /// Checks what is said of the good mix with something in it replaced.
-    fn refused(from: &str, to: &str, said: &str) {
+    /// Checks the error for the valid mix with one replacement.
+    fn check_error(from: &str, to: &str, expected: &str) {
         let error = parse(&GOOD.replace(from, to)).unwrap_err().to_string();
-        assert!(error.contains(said), "{error}\nlacks {said}");
+        assert!(error.contains(expected), "{error}\nlacks {expected}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
 
     #[test]
-    fn says_where_and_what_is_wrong() {
-        for (from, to, said) in [
+    fn errors_name_line_program_and_key() {
+        for (from, to, expected) in [
             (
                 "weight = 2",
                 "weight = -2",
@@ -564,6 +568,26 @@ run = "cat in | wc"
                 "weight = 2",
                 "wieght = 2",
                 "dir/two.toml:16: program 'a': wieght: unknown field `wieght`, expected one of",
+            ),
+            (
+                "weight = 2",
+                "wieght = 2",
+                "; a similar name exists: `weight`",
+            ),
+            (
+                "ok_exit_codes = [0, 1]",
+                "ok_status = [0, 1]",
+                "dir/two.toml:15: program 'a': ok_status: unknown field `ok_status`, expected one of",
+            ),
+            (
+                "max_seconds = 280",
+                "patience_seconds = 280",
+                "patience_seconds: unknown field `patience_seconds`, expected one of",
+            ),
+            (
+                "unless_exists = \"in\"",
+                "creates = \"in\"",
+                "creates: unknown field `creates`, expected `run` or `unless_exists`",
             ),
             (
                 "name = \"b\"",
@@ -591,18 +615,22 @@ run = "cat in | wc"
                 "dir/two.toml:3: protocol.repeats: must be at least 1",
             ),
             (
-                "ok_status = [0, 1]",
-                "ok_status = [256]",
-                "dir/two.toml:15: program 'a': ok_status: ",
+                "ok_exit_codes = [0, 1]",
+                "ok_exit_codes = [256]",
+                "dir/two.toml:15: program 'a': ok_exit_codes: ",
             ),
-            ("ok_status = [0, 1]", "ok_status = [", "dir/two.toml:"),
+            (
+                "ok_exit_codes = [0, 1]",
+                "ok_exit_codes = [",
+                "dir/two.toml:",
+            ),
             (
                 "title = \"Two\"",
                 "titel = \"Two\"",
                 "dir/two.toml:2: titel: unknown field `titel`",
             ),
         ] {
-            refused(from, to, said);
+            check_error(from, to, expected);
         }
         let error = parse("title = \"none\"").unwrap_err().to_string();
         assert_eq!(
@@ -612,8 +640,8 @@ run = "cat in | wc"
     }
 
     #[test]
-    fn refuses_what_could_not_be_run_or_waited_for() {
-        for (from, to, said) in [
+    fn rejects_empty_commands_invalid_variables_and_durations() {
+        for (from, to, expected) in [
             (
                 "run = \"cat in | wc\"",
                 "run = \" \"",
@@ -636,13 +664,13 @@ run = "cat in | wc"
             ),
             (
                 "max_seconds = 280",
-                "patience_seconds = inf",
-                "dir/two.toml:3: protocol.patience_seconds: must be a finite number of seconds",
+                "timeout_seconds = inf",
+                "dir/two.toml:3: protocol.timeout_seconds: must be a finite number of seconds",
             ),
             (
                 "max_seconds = 280",
-                "patience_seconds = 1e300",
-                "dir/two.toml:3: protocol.patience_seconds: is longer than can be counted",
+                "timeout_seconds = 1e300",
+                "dir/two.toml:3: protocol.timeout_seconds: is longer than can be counted",
             ),
             (
                 "max_seconds = 280",
@@ -650,7 +678,7 @@ run = "cat in | wc"
                 "dir/two.toml:3: protocol.max_seconds: must be positive",
             ),
         ] {
-            refused(from, to, said);
+            check_error(from, to, expected);
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Before anything is measured: are the programs there, are their inputs?
+//! Checks before the measurement: programs and their inputs exist.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,15 +11,15 @@ use rustix::fs::{Access, access};
 
 use super::MixEvent;
 use super::file::{MixFile, Setup};
-use crate::cast::Cast;
-use crate::engine::Adopt;
+use crate::engine::AdoptOptions;
 use crate::error::MeasureError;
 use crate::launch::{LaunchError, LaunchSpec, Stream};
+use crate::measured::MeasuredProcess;
 
-/// Setup may take as long as it needs; a day is taken for a hang.
-const PATIENCE: Duration = Duration::from_secs(86_400);
+/// Time limit of a setup command: one day.
+const TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Whether every program can be executed.
+/// Checks that every program can be executed.
 pub(super) fn check_programs(mix: &MixFile) -> Result<(), MeasureError> {
     for program in &mix.programs {
         let spec = program.spec(&mix.dir, Stream::Null, true);
@@ -32,8 +32,7 @@ pub(super) fn check_programs(mix: &MixFile) -> Result<(), MeasureError> {
     Ok(())
 }
 
-/// Whether every file that is read is there, and every one that is written can
-/// be.
+/// Checks that every input file exists and every output file can be written.
 pub(super) fn check_files(mix: &MixFile) -> Result<(), MeasureError> {
     for program in &mix.programs {
         if let Some(path) = program.stdin.as_ref().map(|path| mix.dir.join(path)) {
@@ -59,7 +58,7 @@ pub(super) fn check_files(mix: &MixFile) -> Result<(), MeasureError> {
     Ok(())
 }
 
-/// Whether a file can be written there; nothing is made or opened.
+/// Checks that a file can be written, without creating or opening it.
 fn check_output(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Ok(meta) if meta.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -73,22 +72,22 @@ fn check_output(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs the commands whose products are not there.
+/// Runs the setup commands whose outputs do not exist.
 pub(super) fn make_inputs(
     mix: &MixFile,
     cancel: &AtomicBool,
-    tell: &mut dyn FnMut(MixEvent<'_>),
+    on_event: &mut dyn FnMut(MixEvent<'_>),
 ) -> Result<(), MeasureError> {
     let is_there = |path: &Path| mix.dir.join(path).exists();
     for setup in &mix.setup {
-        if setup.creates.as_deref().is_some_and(is_there) {
+        if setup.unless_exists.as_deref().is_some_and(is_there) {
             continue;
         }
         let command = words(&setup.argv);
-        tell(MixEvent::Setup { command: &command });
+        on_event(MixEvent::Setup { command: &command });
         run(setup, &mix.dir, &command, cancel)?;
-        if let Some(path) = setup.creates.clone().filter(|path| !is_there(path)) {
-            return Err(MeasureError::NotMade { command, path });
+        if let Some(path) = setup.unless_exists.clone().filter(|path| !is_there(path)) {
+            return Err(MeasureError::MissingOutput { command, path });
         }
     }
     Ok(())
@@ -96,7 +95,7 @@ pub(super) fn make_inputs(
 
 fn run(setup: &Setup, dir: &Path, command: &str, cancel: &AtomicBool) -> Result<(), MeasureError> {
     let stderr = tempfile::NamedTempFile::new().map_err(|source| MeasureError::System {
-        doing: "making a file for what setup says",
+        doing: "making a file for the setup's standard error",
         source,
     })?;
     let spec = LaunchSpec {
@@ -106,20 +105,21 @@ fn run(setup: &Setup, dir: &Path, command: &str, cancel: &AtomicBool) -> Result<
         new_session: true,
         ..LaunchSpec::new(&setup.argv)
     };
-    let mut cast = Cast::launch(None, spec, Adopt::new(&setup.argv), stderr.path())?;
-    cast.start()?;
-    let ended = cast.wait(PATIENCE, cancel, || ())?;
+    let mut process =
+        MeasuredProcess::launch(None, spec, AdoptOptions::new(&setup.argv), stderr.path())?;
+    process.start()?;
+    let ended = process.wait(TIMEOUT, cancel, || ())?;
     match ended.map(|repetition| repetition.exit) {
         Some(exit) if exit.success() => Ok(()),
         Some(exit) => Err(MeasureError::Setup {
             command: command.to_owned(),
             exit,
-            stderr: cast.last_words(),
+            stderr: process.stderr_tail(),
         }),
-        None => Err(MeasureError::Hangs {
+        None => Err(MeasureError::TimedOut {
             name: command.to_owned(),
             policy: "setup".to_owned(),
-            seconds: PATIENCE.as_secs_f64(),
+            seconds: TIMEOUT.as_secs_f64(),
         }),
     }
 }

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Suggestions for misspelt keys in serde's error messages.
+
+/// Returns serde's message for an unknown field or variant, with the closest permitted name
+/// appended if there is a close one. Other messages are returned unchanged.
+pub fn with_suggestion(message: &str) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let is_unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
+    let closest = match quoted.next().filter(|_| is_unknown) {
+        Some(unknown) => closest(unknown, quoted),
+        None => None,
+    };
+    match closest {
+        Some(name) => format!("{message}; a similar name exists: `{name}`"),
+        None => message.to_owned(),
+    }
+}
+
+/// The permitted name with the fewest edits from `given`, if these are at most a third of its
+/// characters.
+fn closest<'a>(given: &str, permitted: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = permitted.map(|name| (edit_distance(given, name), name));
+    let (distance, name) = distances.min()?;
+    (distance * 3 <= name.chars().count()).then_some(name)
+}
+
+/// The number of inserted, deleted, replaced and adjacent swapped characters between two words
+/// (optimal string alignment).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(before_last[j - 2] + 1);
+            }
+            row.push(least);
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_field_gets_the_closest_name() {
+        let message = "unknown field `wieght`, expected one of `name`, `run`, `weight`";
+        let expected = format!("{message}; a similar name exists: `weight`");
+        assert_eq!(with_suggestion(message), expected);
+    }
+
+    #[test]
+    fn a_distant_name_is_not_suggested() {
+        for message in [
+            "unknown field `creates`, expected `run` or `unless_exists`",
+            "unknown field `x`",
+            "missing field `run`",
+            "invalid type: integer `3`, expected a string",
+        ] {
+            assert_eq!(with_suggestion(message), message);
+        }
+    }
+
+    #[test]
+    fn edits_are_counted() {
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("repeats", "repeat"), 1);
+        assert_eq!(edit_distance("titel", "title"), 1);
+        assert_eq!(edit_distance("ab", "ba"), 1);
+    }
+}
